@@ -4,12 +4,12 @@ import { cluster } from './cluster.ts';
 import { container } from './container.ts';
 import { health } from './health.ts';
 import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
-import { nodeCard } from './node-card.ts';
+import { nodeGpu } from './node-gpu.ts';
 
 export function boards(configuration: Configuration = CONFIGURATION): ReadonlyMap<string, Dashboard> {
   return new Map([
     ['cluster', cluster()],
-    ['node-card', nodeCard(configuration)],
+    ['node-gpu', nodeGpu(configuration)],
     ['container', container(configuration)],
     ['health', health(configuration)],
   ]);

@@ -28,26 +28,26 @@ export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
 /** The names of a container; a pod's name is unique in its namespace over all nodes. */
 export const WHO = 'namespace, pod, container';
 export const WHO_LEGEND = '{{namespace}}/{{pod}} {{container}}';
-export const CARD_LEGEND = '{{instance}} GPU {{gpu}}';
+export const GPU_LEGEND = '{{instance}} GPU {{gpu}}';
 
 /** A metric of the chosen nodes. */
 export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$job"', 'instance=~"$instance"');
-/** A metric of the chosen cards on the chosen nodes. */
-export const ofCards = (metric: MetricName): string =>
+/** A metric of the chosen GPUs on the chosen nodes. */
+export const ofGpus = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
-/** Which things with memory are what, on the chosen nodes: an instance of a divided card has series as a card has them. */
+/** Which things with memory are what, on the chosen nodes: an instance of a divided GPU has series as a GPU has them. */
 const kind = (matcher: string): string =>
   select('cotenant_device_info', 'job=~"$job"', 'instance=~"$instance"', matcher);
-/** Cards as they are built in: divided ones, and no instances. */
-export const CARDS = kind('mig_mode!=""');
+/** GPUs as they are built in: divided ones, and no instances. */
+export const GPUS = kind('mig_mode!=""');
 /** Those that grants are made of: neither divided nor an instance. */
 export const GRANTABLE = kind('mig_mode="disabled"');
-/** Those that somebody can be on: cards that are not divided, and instances. */
+/** Those that somebody can be on: GPUs that are not divided, and instances. */
 export const USABLE = kind('mig_mode!="enabled"');
 /** What an expression says of these. */
 export const among = (which: string, expr: string): string => `(${expr} and on (job, instance, gpu_uuid) ${which})`;
-/** Its increase per second, on the chosen cards. */
-export const rate = (counter: MetricName): string => `rate(${ofCards(counter)}[$__rate_interval])`;
+/** Its increase per second, on the chosen GPUs. */
+export const rate = (counter: MetricName): string => `rate(${ofGpus(counter)}[$__rate_interval])`;
 
 export function prometheus(expr: string, legend: string): DataqueryBuilder {
   return new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);

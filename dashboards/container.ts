@@ -77,7 +77,7 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       .withTarget(target('C', max(of('cotenant_container_memory_peak_bytes')), `${LEGEND} peak`))
       .overrideByQuery('B', line('red'))
       .overrideByQuery('C', line('text')),
-    series('Memory against the limit', 'Memory over the limit of its grant, per container and card.', 12)
+    series('Memory against the limit', 'Memory over the limit of its grant, per container and GPU.', 12)
       .unit('percentunit')
       .min(0)
       .thresholds(steps([null, 'green'], [nearLimit.ratio, 'orange'], [1, 'red']))
@@ -91,7 +91,7 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
     )
       .withTarget(target('A', `sum by (kind) (${of('cotenant_container_memory_ledger_bytes')})`, '{{kind}}'))
       .withTarget(target('B', `sum(${of('cotenant_container_bypass_memory_bytes')})`, 'past the interposer')),
-    series('Compute', 'Share of a card in which its kernels ran, and what was granted.', 12)
+    series('Compute', 'Share of a GPU in which its kernels ran, and what was granted.', 12)
       .unit('percentunit')
       .min(0)
       .withTarget(target('A', max(rate('cotenant_container_sm_seconds_total')), LEGEND))
@@ -99,7 +99,7 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       .overrideByQuery('B', line('red')),
     series(
       'Driver and arbiter',
-      "Share of a card by the driver's samples, and what the arbiter charged for it, gaps between launches included. Samples that are above the charge for long are work that goes past the arbiter.",
+      "Share of a GPU by the driver's samples, and what the arbiter charged for it, gaps between launches included. Samples that are above the charge for long are work that goes past the arbiter.",
       12,
     )
       .unit('percentunit')
@@ -120,7 +120,7 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       .unit('short')
       .min(0)
       .withTarget(target('A', max(rate('cotenant_container_allocations_denied_total')), LEGEND)),
-    series('Processes', 'Live processes of the container on the card.', 12)
+    series('Processes', 'Live processes of the container on the GPU.', 12)
       .unit('short')
       .min(0)
       .decimals(0)

@@ -1,7 +1,7 @@
 // The board "Health of the agent": whether it sees, how old what it says is, what fails, and what it costs.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf } from './board.ts';
-import { CARDS, ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
+import { GPUS, ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
 import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
 import type { MetricName } from './lib/metrics.ts';
 
@@ -12,7 +12,7 @@ export function health(configuration: Configuration = CONFIGURATION): Dashboard 
   return boardOf({
     title: 'Health of the agent',
     uid: 'cotenant-health',
-    description: 'Whether the agents see their cards, how old what they say is, what fails, and what it costs.',
+    description: 'Whether the agents see their GPUs, how old what they say is, what fails, and what it costs.',
     allNodes: true,
     panels: panels(configuration),
   });
@@ -26,7 +26,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
   return [
     value('Agents', 'Agents that answer.', `sum(${ofTarget('up')})`),
     value(
-      'That see their cards',
+      'That see their GPUs',
       'Agents whose driver answers, with a sample that is fresh.',
       `sum(${ofTarget('cotenant_up')})`,
     ),
@@ -62,7 +62,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       ),
     series(
       'Calls of the driver that fail',
-      'Per second, by call and code. Code 3: the card has no such reading, which is no fault.',
+      'Per second, by call and code. Code 3: the GPU has no such reading, which is no fault.',
       12,
     )
       .unit('short')
@@ -152,8 +152,8 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       'Nodes',
       'What runs where.',
       [
-        { title: 'Sees its cards', expr: `max by (instance) (${ofTarget('cotenant_up')})` },
-        { title: 'Cards', expr: `count by (instance) (${CARDS})` },
+        { title: 'Sees its GPUs', expr: `max by (instance) (${ofTarget('cotenant_up')})` },
+        { title: 'GPUs', expr: `count by (instance) (${GPUS})` },
         { title: 'Mode', expr: `max by (instance, mode) (${ofTarget('cotenant_enforcement_mode')} == 1)` },
         { title: 'Build', expr: `max by (instance, version, revision) (${ofTarget('cotenant_exporter_build_info')})` },
       ],

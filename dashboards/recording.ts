@@ -1,7 +1,7 @@
 // The recording rules: GPUs that each namespace is granted, uses and leaves idle, so that a month of it is one short sum, and how
 // far the driver and the arbiter are apart about each container. Owns the names and the pace; the expressions are those of
 // `cotenant showback`, which so has one answer with the rules and without, and of the alert.
-import { cards, RECORDED, RECORDED_CARDS, usage } from '../src/cli/prometheus/gpu-hours.ts';
+import { gpus, RECORDED, RECORDED_GPUS, usage } from '../src/cli/prometheus/gpu-hours.ts';
 import { AMOUNTS, KINDS } from '../src/policy/chargeback.ts';
 import { drift } from './alerts/rule.ts';
 import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
@@ -23,13 +23,13 @@ export function recordingRules({ job, computeDrift }: Configuration = CONFIGURAT
   const matcher = `job="${job}"`;
   const selectors = {
     of: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),
-    ofCard: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),
+    ofGpu: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),
   };
   const now = usage(selectors, '5m');
   const rules = KINDS.flatMap((kind) =>
     AMOUNTS.map((amount) => ({ record: RECORDED[kind][amount], expr: now[kind][amount] })),
   );
-  rules.push({ record: RECORDED_CARDS, expr: cards(selectors) });
+  rules.push({ record: RECORDED_GPUS, expr: gpus(selectors) });
   const apart = { record: RECORDED_DRIFT, expr: drift(computeDrift.window, matcher) };
   return {
     groups: [

@@ -17,7 +17,7 @@ export type WebhookConfiguration = {
   /** Set on pods with a share; absent: the field is left alone. */
   readonly runtimeClassName?: string;
   readonly allowedRuntimeClasses: readonly string[];
-  /** How a container gets the nodes of its cards: by the agent's NRI plugin, or by a variable that NVIDIA's toolkit honours. */
+  /** How a container gets the nodes of its GPUs: by the agent's NRI plugin, or by a variable that NVIDIA's toolkit honors. */
   readonly deviceRoute: DeviceRoute;
   /** User names that may change annotations in our domain on a pod that exists. */
   readonly annotationWriters: readonly string[];

@@ -1,4 +1,4 @@
-// Environment variables of a container: which card it sees, which driver parts, and which names are not the tenant's.
+// Environment variables of a container: which GPU it sees, which driver parts, and which names are not the tenant's.
 // Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
 
 import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/api/names.ts';
@@ -18,7 +18,7 @@ export const NO_DEVICES = { name: VISIBLE_DEVICES, value: 'void' };
 const REMOVED: readonly { readonly names: RegExp; readonly because: string }[] = [
   { names: /^CUDA_MPS_/, because: 'who has a share chooses no MPS server, for all of its clients fail together' },
   { names: /^NVIDIA_GPU_MEMORY_/, because: 'the driver would take its memory limit from it' },
-  { names: /^NVIDIA_MIG_(CONFIG|MONITOR)_DEVICES$/, because: 'it gives control over how cards are partitioned' },
+  { names: /^NVIDIA_MIG_(CONFIG|MONITOR)_DEVICES$/, because: 'it gives control over how GPUs are partitioned' },
   { names: /^LD_AUDIT$/, because: 'an audit library can lead the loader past the interposer' },
   { names: /^(CUDA_DISABLE_CONTROL|CUDA_REDIRECT|CUDA_DEVICE_MEMORY_SHARED_CACHE)$/, because: 'it switches HAMi off' },
   { names: /^(ENABLE_CUDA_HOOKS|DISABLE_GPU_LIMITER)$/, because: 'it switches another sharing system off' },
@@ -84,7 +84,7 @@ function capabilitiesOf(
   return { value, warning: `loses ${[...names, ...others].join(', ')}; ${allowedAre}` };
 }
 
-/** Its cards as the scheduler's Binding names them, resolved by the kubelet when it creates the container. */
+/** Its GPUs as the scheduler's Binding names them, resolved by the kubelet when it creates the container. */
 function grantedDevices(container: string) {
   const fieldPath = `metadata.annotations['${uuidsAnnotation(container)}']`;
   return { name: VISIBLE_DEVICES, valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath } } };

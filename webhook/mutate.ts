@@ -1,4 +1,4 @@
-// Pod in, patched pod out: normalised resources, the volume and its mounts, the device environment, scheduler, annotation.
+// Pod in, patched pod out: normalized resources, the volume and its mounts, the device environment, scheduler, annotation.
 // Pure. "Patched" is judged by this structure alone, so a second pass changes nothing and a forged mark means nothing.
 
 import { isOwnKey, OWN_RESOURCES, REQUEST_ANNOTATION, TENANT_ANNOTATIONS } from '../src/api/names.ts';
@@ -120,7 +120,7 @@ function withShareOf(
   const environment = withShare(listAt(container, 'env'), share.name, deviceRoute, rules.driverCapabilities);
   warnings.push(...environment.warnings);
   const resources = objectAt(container, 'resources');
-  const amounts = ownAmounts(share.cards);
+  const amounts = ownAmounts(share.gpus);
   return {
     ...container,
     env: environment.entries,

@@ -1,5 +1,5 @@
 // The annotation by which a container runtime refuses a container that our NRI plugin has not seen: without it a container
-// with a share would start without its cards while the agent is away. Owns how it is merged with what a tenant requires.
+// with a share would start without its GPUs while the agent is away. Owns how it is merged with what a tenant requires.
 
 import { NRI_PLUGIN, REQUIRED_PLUGINS_ANNOTATION } from '../src/api/names.ts';
 import { field, type JsonObject } from '../src/common/json.ts';

@@ -45,7 +45,7 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
   const nodeName = field(spec, 'nodeName');
   if (nodeName !== undefined && nodeName !== '') {
     const right = 'leave it out; to choose a node use spec.nodeSelector or spec.affinity';
-    problems.push(forbidden('spec.nodeName', nodeName, 'goes past the scheduler, which alone grants cards', right));
+    problems.push(forbidden('spec.nodeName', nodeName, 'goes past the scheduler, which alone grants GPUs', right));
   }
   const scheduler = field(spec, 'schedulerName') ?? '';
   const own = ownSchedulers(configuration);

@@ -1,9 +1,9 @@
 // Alerts about the agent: whether it sees, and whether what it says is whole.
 import type { Configuration } from '../lib/configuration.ts';
 import { select } from '../lib/metrics.ts';
-import { type AlertRule, CARD, grown, rule, SEEING } from './rule.ts';
+import { type AlertRule, GPU, grown, rule, SEEING } from './rule.ts';
 
-/** NVML's "not supported": a card that lacks a reading, which is no fault. */
+/** NVML's "not supported": a GPU that lacks a reading, which is no fault. */
 const NOT_SUPPORTED = '3';
 
 export function agentAlerts(configuration: Configuration): readonly AlertRule[] {
@@ -64,7 +64,7 @@ function samplerAbandoned(configuration: Configuration): AlertRule {
     expr: `${grown(abandoned, configuration.samplerAbandoned.within)} > 0`,
     summary: 'The driver on {{ $labels.instance }} hung.',
     description:
-      'A call of it did not come back, and the sampler that made it was left behind. While this goes on nobody sees who uses the cards.',
+      'A call of it did not come back, and the sampler that made it was left behind. While this goes on nobody sees who uses the GPUs.',
   });
 }
 
@@ -74,7 +74,7 @@ function utilizationGaps(configuration: Configuration): AlertRule {
     expr: `increase(${select('cotenant_exporter_utilization_gaps_total')}[${within}]) > 0`,
     lasts,
     summary: 'Compute times of {{ $labels.instance }} have gaps.',
-    description: `More than 10 s lay between two readings of ${CARD}; what ran meanwhile is in no figure.`,
+    description: `More than 10 s lay between two readings of ${GPU}; what ran meanwhile is in no figure.`,
   });
 }
 

@@ -1,7 +1,7 @@
 // Alerts about containers: their limits, what they are refused, how they are held, and whether they use what they have.
 import type { Configuration } from '../lib/configuration.ts';
 import { type MetricName, select } from '../lib/metrics.ts';
-import { type AlertRule, CARD, CONTAINER, drift, grown, rule, SEEING, seenWithin, stopsWithin } from './rule.ts';
+import { type AlertRule, CONTAINER, drift, GPU, grown, rule, SEEING, seenWithin, stopsWithin } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');
 // 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
@@ -27,7 +27,7 @@ export function containerAlerts(configuration: Configuration): readonly AlertRul
     unknownEntryPoints(configuration),
     engineRefused(configuration),
     engineBehind(configuration),
-    withoutCards(configuration),
+    withoutGpus(configuration),
   ];
 }
 
@@ -40,7 +40,7 @@ function nearLimit({ nearLimit, runbook }: Configuration): AlertRule {
     labels: { severity: 'info' },
     annotations: {
       summary: `${CONTAINER}: close to its GPU memory limit.`,
-      description: `Holds {{ $value | humanizePercentage }} of its memory on ${CARD}. Its next allocation may be refused.`,
+      description: `Holds {{ $value | humanizePercentage }} of its memory on ${GPU}. Its next allocation may be refused.`,
       runbook_url: `${runbook}#cotenantcontainernearlimit`,
     },
   };
@@ -55,7 +55,7 @@ function overLimit({ overLimit, runbook }: Configuration): AlertRule {
     labels: { severity: 'warning' },
     annotations: {
       summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
-      description: `Holds {{ $value | humanizePercentage }} of its memory on ${CARD} for more than ${overLimit.for}. Others on this card may be refused what they were granted.`,
+      description: `Holds {{ $value | humanizePercentage }} of its memory on ${GPU} for more than ${overLimit.for}. Others on this GPU may be refused what they were granted.`,
       runbook_url: `${runbook}#cotenantcontaineroverlimit`,
     },
   };
@@ -76,7 +76,7 @@ function stopped({ stopped, runbook }: Configuration): AlertRule {
     annotations: {
       summary: `${CONTAINER}: stopped by Cotenant.`,
       description:
-        'Stopped {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (card {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
+        'Stopped {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
       runbook_url: `${runbook}#cotenantcontainerstopped`,
     },
   };
@@ -91,7 +91,7 @@ function bypass({ bypass, runbook }: Configuration): AlertRule {
     labels: { severity: 'warning' },
     annotations: {
       summary: `${CONTAINER}: uses a GPU past the interposer.`,
-      description: `{{ $value | humanize1024 }}B on ${CARD} belong to processes that account to no ledger. Only the agent holds this container to its limit.`,
+      description: `{{ $value | humanize1024 }}B on ${GPU} belong to processes that account to no ledger. Only the agent holds this container to its limit.`,
       runbook_url: `${runbook}#cotenantbypass`,
     },
   };
@@ -127,7 +127,7 @@ function stopFailed(configuration: Configuration): AlertRule {
     expr: `${grown(failed, configuration.stopFailed.within)} > 0`,
     summary: `${CONTAINER}: could not be stopped.`,
     description:
-      'It holds memory of card {{ $labels.gpu_uuid }} on {{ $labels.instance }} past its grant. Result of the stop: {{ $labels.result }}.',
+      'It holds memory of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }} past its grant. Result of the stop: {{ $labels.result }}.',
   });
 }
 
@@ -139,7 +139,7 @@ function stopsRefused(configuration: Configuration): AlertRule {
     expr: `(rate(${refused}[${window}]) > 0) and ${SEEING}`,
     lasts,
     summary: 'The agent on {{ $labels.instance }} does not stop who is to be stopped: {{ $labels.reason }}.',
-    description: `For ${lasts} it has refused that again and again: the ground is not firm, or the rate of stops is used up. Its audit log says which, and who. Others on the card go without what they were granted.`,
+    description: `For ${lasts} it has refused that again and again: the ground is not firm, or the rate of stops is used up. Its audit log says which, and who. Others on the GPU go without what they were granted.`,
   });
 }
 
@@ -163,7 +163,7 @@ function fenceWeakened(configuration: Configuration): AlertRule {
     expr: `(${weaker}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: its limit is held by the {{ $labels.fence }} now, and by something stronger before.`,
-    description: `Within the last ${within} a stronger fence held it on ${CARD}: the driver, or the interposer.`,
+    description: `Within the last ${within} a stronger fence held it on ${GPU}: the driver, or the interposer.`,
   });
 }
 
@@ -193,7 +193,7 @@ function ledgerMismatch(configuration: Configuration): AlertRule {
     expr: `(${own} - ${told} > ${bytes}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: holds more than its ledger says.`,
-    description: `By {{ $value | humanize1024 }}B on ${CARD}, and by processes that are in the ledger: its file was changed, or they take memory in a way that the interposer does not count.`,
+    description: `By {{ $value | humanize1024 }}B on ${GPU}, and by processes that are in the ledger: its file was changed, or they take memory in a way that the interposer does not count.`,
   });
 }
 
@@ -203,7 +203,7 @@ function denialStorm(configuration: Configuration): AlertRule {
     expr: `(rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: is refused memory all the time.`,
-    description: `{{ $value | printf "%.1f" }} requests a second on ${CARD} are refused because of its grant.`,
+    description: `{{ $value | printf "%.1f" }} requests a second on ${GPU} are refused because of its grant.`,
   });
 }
 
@@ -219,7 +219,7 @@ function coresIgnored(configuration: Configuration): AlertRule {
     expr: `(${share} > (${ratio} * ${most})) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: gets more compute than it may have.`,
-    description: `{{ $value | humanizePercentage }} of ${CARD}, where it is held to less, what its policy lends included.`,
+    description: `{{ $value | humanizePercentage }} of ${GPU}, where it is held to less, what its policy lends included.`,
   });
 }
 
@@ -230,13 +230,13 @@ function computeDrift(configuration: Configuration): AlertRule {
     expr: `(${drift(window)} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: uses more compute than it is charged for.`,
-    description: `By {{ $value | humanizePercentage }} of ${CARD}, by the driver's samples: it has work there that does not go by the arbiter's turns.`,
+    description: `By {{ $value | humanizePercentage }} of ${GPU}, by the driver's samples: it has work there that does not go by the arbiter's turns.`,
   });
 }
 
 /**
  * Waits are summed over threads, and nobody tells of how many: of many of them each may wait a little. So they are to wait for longer
- * than the card was kept for them, too.
+ * than the GPU was kept for them, too.
  */
 function throttled(configuration: Configuration): AlertRule {
   const { secondsPerSecond, window, lasts } = configuration.throttled;
@@ -246,13 +246,13 @@ function throttled(configuration: Configuration): AlertRule {
     expr: `(${waits} > ${secondsPerSecond} and ${waits} > ${has}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: waits longer for its turns than it has them.`,
-    description: `Its threads together waited {{ $value | printf "%.2f" }} s in each second for ${CARD}, and had it for less.`,
+    description: `Its threads together waited {{ $value | printf "%.2f" }} s in each second for ${GPU}, and had it for less.`,
   });
 }
 
 /**
- * It has its grant or its card for as long, or it would be told to be idle before it began. How much of a card was at work the
- * card's own counters say, and not of whom: of a whole card that is its holder, of a shared one nobody's.
+ * It has its grant or its GPU for as long, or it would be told to be idle before it began. How much of a GPU was at work the
+ * GPU's own counters say, and not of whom: of a whole GPU that is its holder, of a shared one nobody's.
  */
 function idle(configuration: Configuration): AlertRule {
   const { window, lasts, activeRatio } = configuration.idle;
@@ -268,7 +268,7 @@ function idle(configuration: Configuration): AlertRule {
     expr: `((${none} or ${hardly}) and ${held('')} and ${held(` offset ${window}`)}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: does not use the GPU that it has.`,
-    description: `For ${window} no kernel of it was seen on ${CARD}, or, where it has the card or instance to itself, never more than ${100 * activeRatio} % of it was at work; nobody else can have its share.`,
+    description: `For ${window} no kernel of it was seen on ${GPU}, or, where it has the GPU or instance to itself, never more than ${100 * activeRatio} % of it was at work; nobody else can have its share.`,
   });
 }
 
@@ -292,10 +292,10 @@ function engineBehind(configuration: Configuration): AlertRule {
 }
 
 /** Only a new start helps it, so it is said at once. */
-function withoutCards(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantContainerWithoutCards', 'warning', {
-    expr: `${select('cotenant_container_without_cards')} == 1 and ${SEEING}`,
-    lasts: configuration.withoutCards.lasts,
+function withoutGpus(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantContainerWithoutGpus', 'warning', {
+    expr: `${select('cotenant_container_without_gpus')} == 1 and ${SEEING}`,
+    lasts: configuration.withoutGpus.lasts,
     summary: `${CONTAINER}: runs without the GPU that it was granted.`,
     description:
       'The container runtime of {{ $labels.instance }} made it without an answer from the agent. It sees no GPU until it starts anew.',

@@ -1,18 +1,18 @@
-// Alerts about what breaks on cards: Xids, memory that fails, clocks that are held down.
+// Alerts about what breaks on GPUs: Xids, memory that fails, clocks that are held down.
 import { CONTAINED_XIDS, RESETTING_XIDS } from '../../src/agent/counters/xid-counts.ts';
 import type { Configuration } from '../lib/configuration.ts';
 import { select } from '../lib/metrics.ts';
-import { type AlertRule, CARD, rule, SEEING } from './rule.ts';
+import { type AlertRule, GPU, rule, SEEING } from './rule.ts';
 
 export function healthAlerts(configuration: Configuration): readonly AlertRule[] {
   return [
     xid(configuration, 'CotenantXidCritical', 'critical', RESETTING_XIDS, {
       summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} needs a reset: Xid {{ $labels.xid }}.',
-      description: `The driver raised Xid {{ $labels.xid }} on ${CARD} {{ $value | humanizeDuration }} ago. No share of a card is safe from it.`,
+      description: `The driver raised Xid {{ $labels.xid }} on ${GPU} {{ $value | humanizeDuration }} ago. No share of a GPU is safe from it.`,
     }),
     xid(configuration, 'CotenantXidContained', 'warning', CONTAINED_XIDS, {
       summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} fails: Xid {{ $labels.xid }}.',
-      description: `The driver raised Xid {{ $labels.xid }} on ${CARD} {{ $value | humanizeDuration }} ago. At most one process was hit.`,
+      description: `The driver raised Xid {{ $labels.xid }} on ${GPU} {{ $value | humanizeDuration }} ago. At most one process was hit.`,
     }),
     uncorrected(configuration),
     remapFailed(configuration),
@@ -40,7 +40,7 @@ function uncorrected(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantEccUncorrected', 'critical', {
     expr: `${errors} > 0 and ${SEEING}`,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has errors of memory that it cannot correct.',
-    description: `{{ $value }} on ${CARD} since the driver was loaded. What read that memory got nothing, or was ended.`,
+    description: `{{ $value }} on ${GPU} since the driver was loaded. What read that memory got nothing, or was ended.`,
   });
 }
 
@@ -48,7 +48,7 @@ function remapFailed(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantRowRemapFailure', 'critical', {
     expr: `${select('cotenant_device_row_remap_failure')} == 1 and ${SEEING}`,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has memory that cannot be replaced.',
-    description: `A row of ${CARD} failed, and no spare one took its place.`,
+    description: `A row of ${GPU} failed, and no spare one took its place.`,
   });
 }
 
@@ -58,7 +58,7 @@ function remapPending(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantRowRemapPending', 'warning', {
     expr: `(${rows} == 1 or ${pages} == 1) and ${SEEING}`,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} waits for a reset to put failed memory aside.',
-    description: `Rows or pages of ${CARD} are set aside when the card is next reset.`,
+    description: `Rows or pages of ${GPU} are set aside when the GPU is next reset.`,
   });
 }
 
@@ -68,6 +68,6 @@ function throttled(configuration: Configuration): AlertRule {
     expr: `${select('cotenant_device_throttle_reason', `reason=~"${reasons}"`)} == 1 and ${SEEING}`,
     lasts: configuration.clocksHeld.lasts,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is held below its clocks: {{ $labels.reason }}.',
-    description: `${CARD} is too hot, or too little power reaches it. Everyone on it gets less compute than a share says.`,
+    description: `${GPU} is too hot, or too little power reaches it. Everyone on it gets less compute than a share says.`,
   });
 }

@@ -37,7 +37,7 @@ export const SEEING = `on (job, instance) (${select('cotenant_up')} == 1)`;
 export const seenWithin = (time: string): string =>
   `on (job, instance) (max_over_time(${select('cotenant_up')}[${time}]) == 1)`;
 export const CONTAINER = '{{ $labels.namespace }}/{{ $labels.pod }}, container {{ $labels.container }}';
-export const CARD = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.instance }}';
+export const GPU = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.instance }}';
 
 /** How far back a counter is looked for before it is taken for new: longer than an agent is away for an upgrade. */
 const BEFORE = '1h';
@@ -58,9 +58,9 @@ export const grown = (counter: string, within: string): string => {
 };
 
 /**
- * How often each container was stopped within so many seconds, whatever for and on whichever card. By the times of stops: each change of
+ * How often each container was stopped within so many seconds, whatever for and on whichever GPU. By the times of stops: each change of
  * one is a stop, and so is the first that is seen, where it is within the time. The steps of a stop (terminate, then kill) have a time
- * each, the second perhaps under another reason or card, and are one: so the step counts that there was more of. Stops that
+ * each, the second perhaps under another reason or GPU, and are one: so the step counts that there was more of. Stops that
  * ended with the first one and others that began with the second are rather counted too few than one stop twice.
  */
 export const stopsWithin = (seconds: number, ...matchers: readonly string[]): string => {
@@ -69,7 +69,7 @@ export const stopsWithin = (seconds: number, ...matchers: readonly string[]): st
   return `max without (action) (sum without (gpu_uuid, reason) (${each}))`;
 };
 
-/** Part of a card that a container uses by the driver's samples and is not charged for by the arbiter. */
+/** Part of a GPU that a container uses by the driver's samples and is not charged for by the arbiter. */
 export const drift = (window: string, ...matchers: readonly string[]): string => {
   const rate = (counter: MetricName) => `rate(${select(counter, ...matchers)}[${window}])`;
   return `${rate('cotenant_container_sm_seconds_total')} - ${rate('cotenant_container_sm_charged_seconds_total')}`;

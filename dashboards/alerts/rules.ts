@@ -2,15 +2,15 @@
 // configuration.ts; who is notified is Alertmanager's part.
 import { CONFIGURATION, type Configuration } from '../lib/configuration.ts';
 import { agentAlerts } from './agent.ts';
-import { cardAlerts } from './card.ts';
 import { containerAlerts } from './container.ts';
+import { gpuAlerts } from './gpu.ts';
 import { healthAlerts } from './health.ts';
 import type { RuleFile } from './rule.ts';
 
 export function alertRules(configuration: Configuration = CONFIGURATION): RuleFile {
   const rules = [
     ...agentAlerts(configuration),
-    ...cardAlerts(configuration),
+    ...gpuAlerts(configuration),
     ...healthAlerts(configuration),
     ...containerAlerts(configuration),
   ];

@@ -1,5 +1,5 @@
 // Every threshold and name that the board and the alert rules share, in one object, so that they cannot disagree.
-// Owns the numbers and why they are what they are; what is built from them is in node-card.ts and alerts.ts.
+// Owns the numbers and why they are what they are; what is built from them is in node-gpu.ts and alerts.ts.
 
 /** Numbers and times may be other ones; tests shorten them. */
 type Loose<T> = T extends string
@@ -25,7 +25,7 @@ export const CONFIGURATION = {
   stopped: { withinSeconds: 900 },
   /** For so long the page has named an engine that a process could not change to, and nobody has named another one. */
   engineRefused: { for: '5m' },
-  /** Less than any CUDA context holds: a process that uses the card is never below it. */
+  /** Less than any CUDA context holds: a process that uses the GPU is never below it. */
   bypass: { bytes: 64 * 1024 * 1024, for: '2m' },
   /** A page is made each second. */
   collectorStale: { seconds: 120 },
@@ -44,7 +44,7 @@ export const CONFIGURATION = {
   deviceUnhealthy: { lasts: '1m' },
   /** For how long an Xid is told of. */
   xid: { withinSeconds: 600 },
-  /** Not those of an idle card, of set clocks, or of a power limit that a busy card runs into day in, day out. */
+  /** Not those of an idle GPU, of set clocks, or of a power limit that a busy GPU runs into day in, day out. */
   clocksHeld: { reasons: ['hw_slowdown', 'hw_thermal', 'power_brake', 'sw_thermal'], lasts: '5m' },
   fenceFails: { lasts: '1m' },
   overcommitted: { lasts: '5m' },
@@ -66,10 +66,10 @@ export const CONFIGURATION = {
   computeDrift: { ratio: 0.05, window: '10m', lasts: '10m' },
   /** Of all threads together. */
   throttled: { secondsPerSecond: 0.5, window: '10m', lasts: '30m' },
-  /** Who has a whole card and keeps so little of it at work has no use for the rest. */
+  /** Who has a whole GPU and keeps so little of it at work has no use for the rest. */
   idle: { window: '2h', lasts: '10m', activeRatio: 0.05 },
   unknownEntryPoints: { lasts: '5m' },
   /** An upgrade reaches the last container within minutes. */
   engineBehind: { lasts: '30m' },
-  withoutCards: { lasts: '1m' },
+  withoutGpus: { lasts: '1m' },
 } as const;

@@ -7,7 +7,7 @@ export type MetricName = keyof typeof METRICS;
 const DEVICE = ['gpu', 'gpu_uuid'] as const;
 const CONTAINER = [...DEVICE, 'namespace', 'pod', 'container', 'mode'] as const;
 const FOREIGN = [...DEVICE, 'namespace', 'pod', 'container'] as const;
-/** A stop outlives the container's place on the card, so it carries less. */
+/** A stop outlives the container's place on the GPU, so it carries less. */
 const KILL = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'] as const;
 
 const gauge = (...labels: readonly string[]): Metric => ({ type: 'gauge', labels });
@@ -94,7 +94,7 @@ export const METRICS = {
   cotenant_container_engine_processes: gauge('namespace', 'pod', 'container', 'mode', 'engine'),
   cotenant_container_engine_refused_processes: gauge('namespace', 'pod', 'container', 'mode'),
   cotenant_container_engine_behind: gauge('namespace', 'pod', 'container', 'mode'),
-  cotenant_container_without_cards: gauge('namespace', 'pod', 'container', 'mode'),
+  cotenant_container_without_gpus: gauge('namespace', 'pod', 'container', 'mode'),
   cotenant_container_observed_processes: gauge('namespace', 'pod', 'container', 'mode', 'observer'),
   cotenant_container_mps_processes: gauge(...CONTAINER, 'judged'),
   cotenant_container_last_kill_timestamp_seconds: gauge(...KILL),

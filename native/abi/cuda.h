@@ -1,5 +1,5 @@
 /* Facts about the binary interface of NVIDIA's CUDA driver library (LP64), in our own words: sizes, values and
- * argument lists that calls must agree on. No behaviour, and nothing about quotas. The full list of entry points is
+ * argument lists that calls must agree on. No behavior, and nothing about quotas. The full list of entry points is
  * cuda-driver.facts; only the types that our wrappers or the simulated driver touch are named here. */
 #pragma once
 

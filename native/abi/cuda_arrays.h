@@ -105,7 +105,7 @@ static inline abi_array_element abi_array_element_of(int format, unsigned channe
     case 0xb4: return (abi_array_element){24, 1};
     case 0xb3: /* of 10 and 16 bits */
     case 0xb5: return (abi_array_element){48, 1};
-    case 0xc0: /* normalised integers: 8 bits, then 16, of 1, 2 and 4 channels each */
+    case 0xc0: /* normalized integers: 8 bits, then 16, of 1, 2 and 4 channels each */
     case 0xc6: return (abi_array_element){8, 1};
     case 0xc1:
     case 0xc7:

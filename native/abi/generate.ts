@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import type { VersionRow } from './extract.ts';
 import { slotTable, versionRows } from './symbol-hash.ts';
 
-export const VERBS = ['reserve', 'release', 'track', 'virtualise', 'gate', 'resolve', 'pass'] as const;
+export const VERBS = ['reserve', 'release', 'track', 'virtualize', 'gate', 'resolve', 'pass'] as const;
 export type Verb = (typeof VERBS)[number];
 export type VerbRow = { verb: Verb; group: string; reason: string };
 export type Facts = { rows: VersionRow[]; symbols: string[]; baseOf: Map<string, string> };
@@ -179,7 +179,7 @@ function trampolines(
   if (nameAt > 0xffff) throw new Error(`${marker}: ${nameAt} bytes of names are more than a record can tell`);
   const spares = Array.from({ length: SPARES }, (_, spare) => joined.length + spare);
   return `/* ${NOTICE} */
-#include "../trampoline.inc"
+#include "../symbols/trampoline.inc"
 ${[...joined.keys(), ...spares].map((index) => `LAZY_STUB ${index}`).join('\n')}
 ${lines.join('\n')}
 BEGIN_SPARES
@@ -193,7 +193,7 @@ FORM ${marker}, ${joined.length}, ${SPARES}
 `;
 }
 
-const ENGINE_SERVES = { reserve: 'entry_', release: 'entry_', track: 'entry_', virtualise: 'entry_', resolve: 'cot_' };
+const ENGINE_SERVES = { reserve: 'entry_', release: 'entry_', track: 'entry_', virtualize: 'entry_', resolve: 'cot_' };
 
 export const versionText = (version: number) => `${Math.floor(version / 1000)}.${(version % 1000) / 10}`;
 
@@ -226,8 +226,8 @@ function entryPointsPage(facts: Facts, joined: { symbol: string; row: VerbRow }[
   return `<!-- ${NOTICE} Not to be edited: npm run generate. -->
 # Entry points of the CUDA driver
 
-Every symbol that NVIDIA's driver exports as of CUDA 13.0 (${facts.symbols.length}), and what [the interposer](interposer.md) does with it. The verbs are
-decided in [verbs.txt](../native/interposer/verbs.txt), the symbols and versions are facts of [cuda-driver.facts](../native/abi/cuda-driver.facts). All
+Every symbol that NVIDIA's driver exports as of CUDA 13.0 (${facts.symbols.length}), and what [the interposer](../develop/interposer.md) does with it. The verbs are
+decided in [verbs.txt](../../native/interposer/verbs.txt), the symbols and versions are facts of [cuda-driver.facts](../../native/abi/cuda-driver.facts). All
 symbols of an entry point are treated alike: \`_v2\` and later are newer forms, \`_ptsz\` and \`_ptds\` those of the per-thread default
 stream. A dash stands where no header of CUDA declares the symbol. A test walks this table on drivers of CUDA 11.8, 12.4, 12.8,
 13.0 and a newer one that nobody knows, by every way to look an entry point up: where the verb is not \`pass\` the answer is ours,
@@ -255,9 +255,9 @@ export function generate(sources: Sources): Map<string, string> {
     [join(native, 'interposer/generated/nvml_verbs.h'), verbHeader('NVML', nvmlVerbs)],
     [
       join(native, 'interposer/generated/nvml_trampolines.S'),
-      trampolines('cotenant_nvml', { virtualise: 'cot_' }, nvmlVerbs),
+      trampolines('cotenant_nvml', { virtualize: 'cot_' }, nvmlVerbs),
     ],
-    [join(native, '../docs/entry-points.md'), entryPointsPage(cuda, cudaVerbs)],
+    [join(native, '../docs/reference/entry-points.md'), entryPointsPage(cuda, cudaVerbs)],
   ]);
 }
 

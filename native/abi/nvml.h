@@ -1,6 +1,6 @@
 /* Facts about the binary interface of NVIDIA's management library NVML (LP64), in our own words: sizes, offsets and
  * values. Sources and history of each layout: the process entry of the newest list has had 24 and (530, and 535.43 to
- * 535.86) 32 bytes under one symbol name, so whoever reads it must find out the stride. No behaviour here. */
+ * 535.86) 32 bytes under one symbol name, so whoever reads it must find out the stride. No behavior here. */
 #pragma once
 
 #include <assert.h>
@@ -165,7 +165,7 @@ struct nvml_abi_get_memory_limits {
     uint64_t soft_bytes, hard_bytes, used_bytes;
 };
 #define NVML_ABI_MEMORY_LIMIT_MAX 0xffffffffffffffffull /* and a soft limit of 0: no limit */
-/* Counters of a card's parts (GPM), from Hopper on. Two samples are held against each other; the request alone has a
+/* Counters of a GPU's parts (GPM), from Hopper on. Two samples are held against each other; the request alone has a
  * version that is no size. Its array has grown from 98 entries to 333 under the same version: as many are read as are
  * counted, and whoever has room for all is safe. The calls came with 520, that of an instance with 525. */
 #define NVML_ABI_GPM_VERSION 1u

@@ -10,21 +10,21 @@
 
 namespace {
 
-// The compute page behind it: what each card's processes go by until an arbiter has come.
+// The compute page behind it: what each GPU's processes go by until an arbiter has come.
 bool write_compute(int fd, const cot_ledger_header &ledger, const Napi::Array &rates) {
     alignas(8) static thread_local char half[COT_COMPUTE_REPORTS_AT];
-    uint32_t rate_ppm[COT_MAX_CARDS] = {};
-    for (uint32_t card = 0; card < ledger.card_count; card++) rate_ppm[card] = rates.Get(card).ToNumber().Uint32Value();
+    uint32_t rate_ppm[COT_MAX_GPUS] = {};
+    for (uint32_t gpu = 0; gpu < ledger.gpu_count; gpu++) rate_ppm[gpu] = rates.Get(gpu).ToNumber().Uint32Value();
     std::memset(half, 0, sizeof half);
-    cot_compute_begin(half, ledger.slot_count, ledger.card_count, rate_ppm, boot_ns());
-    return write_at(fd, half, sizeof half, static_cast<off_t>(cot_compute_at(ledger.slot_count, ledger.card_count)));
+    cot_compute_begin(half, ledger.slot_count, ledger.gpu_count, rate_ppm, boot_ns());
+    return write_at(fd, half, sizeof half, static_cast<off_t>(cot_compute_at(ledger.slot_count, ledger.gpu_count)));
 }
 
-uint64_t ledger_file_bytes(uint32_t slots, uint32_t cards) {
-    return cot_compute_at(slots, cards) + cot_compute_bytes(slots, cards);
+uint64_t ledger_file_bytes(uint32_t slots, uint32_t gpus) {
+    return cot_compute_at(slots, gpus) + cot_compute_bytes(slots, gpus);
 }
 
-// initLedger(fd, slots, cardCount, ratesPpm): a fresh ledger, all slots free; with `ratesPpm`, a share of each card
+// initLedger(fd, slots, gpuCount, ratesPpm): a fresh ledger, all slots free; with `ratesPpm`, a share of each GPU
 // (0: nothing limits), a compute page behind it.
 Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
@@ -32,14 +32,14 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     header.magic = COT_LEDGER_MAGIC;
     header.version = COT_LEDGER_VERSION;
     header.slot_count = info[1].ToNumber().Uint32Value();
-    header.card_count = info[2].ToNumber().Uint32Value();
-    if (header.slot_count > COT_MAX_SLOTS || header.card_count > COT_MAX_CARDS) {
+    header.gpu_count = info[2].ToNumber().Uint32Value();
+    if (header.slot_count > COT_MAX_SLOTS || header.gpu_count > COT_MAX_GPUS) {
         errno = EINVAL;
         return fail(info.Env(), "ledger");
     }
     const bool has_compute = info[3].IsArray();
-    const uint64_t bytes = has_compute ? ledger_file_bytes(header.slot_count, header.card_count)
-                                       : cot_ledger_bytes(header.slot_count, header.card_count);
+    const uint64_t bytes = has_compute ? ledger_file_bytes(header.slot_count, header.gpu_count)
+                                       : cot_ledger_bytes(header.slot_count, header.gpu_count);
     if (ftruncate(fd, 0) != 0) return fail(info.Env(), "ledger");
     // With its room: a file system that another tenant has filled would kill whoever touches a hole.
     const int full = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
@@ -50,29 +50,29 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     return info.Env().Undefined();
 }
 
-// ledgerBytes(slots, cardCount): size of such a ledger.
+// ledgerBytes(slots, gpuCount): size of such a ledger.
 Napi::Value LedgerBytes(const Napi::CallbackInfo &info) {
     const uint64_t bytes = cot_ledger_bytes(info[0].ToNumber().Uint32Value(), info[1].ToNumber().Uint32Value());
     return Napi::Number::New(info.Env(), static_cast<double>(bytes));
 }
 
-// ledgerFileBytes(slots, cardCount): the same with a compute page behind it.
+// ledgerFileBytes(slots, gpuCount): the same with a compute page behind it.
 Napi::Value LedgerFileBytes(const Napi::CallbackInfo &info) {
     const uint64_t bytes = ledger_file_bytes(info[0].ToNumber().Uint32Value(), info[1].ToNumber().Uint32Value());
     return Napi::Number::New(info.Env(), static_cast<double>(bytes));
 }
 
-// clearLedger(fd, slots, cardCount, ratesPpm): all slots free again, in place; what the container counts as a whole
+// clearLedger(fd, slots, gpuCount, ratesPpm): all slots free again, in place; what the container counts as a whole
 // stays. For when none of its processes is left: a process that had the file mapped would not survive it.
 Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
-    const uint32_t cards = info[2].ToNumber().Uint32Value();
-    cot_ledger_total totals[COT_MAX_CARDS] = {};
-    if (cards > COT_MAX_CARDS) {
+    const uint32_t gpus = info[2].ToNumber().Uint32Value();
+    cot_ledger_total totals[COT_MAX_GPUS] = {};
+    if (gpus > COT_MAX_GPUS) {
         errno = EINVAL;
         return fail(info.Env(), "ledger");
     }
-    const size_t size = cards * sizeof *totals;
+    const size_t size = gpus * sizeof *totals;
     cot_ledger_header before{};
     if (pread(fd, &before, sizeof before, 0) != static_cast<ssize_t>(sizeof before)) before.unknown = 0;
     if (pread(fd, totals, size, sizeof(cot_ledger_header)) != static_cast<ssize_t>(size))
@@ -138,7 +138,7 @@ bool find_locked(int fd, const std::vector<bool> &used, std::vector<bool> &locke
     return all_told;
 }
 
-Napi::Object row_object(Napi::Env env, const cot_slot_card &row) {
+Napi::Object row_object(Napi::Env env, const cot_slot_gpu &row) {
     Napi::Object out = Napi::Object::New(env);
     out.Set("heldBytes", bytes_value(env, row.held));
     out.Set("pendingBytes", bytes_value(env, row.pending));
@@ -169,11 +169,11 @@ struct Seen {
     std::vector<char> bytes;
     uint32_t slots = 0;
     uint64_t locks_ns = 0; // when its locks were asked for
-    const char *slot_at(uint32_t index, uint32_t cards) const {
-        return bytes.data() + cot_ledger_slots_offset(cards) + index * cot_slot_bytes(cards);
+    const char *slot_at(uint32_t index, uint32_t gpus) const {
+        return bytes.data() + cot_ledger_slots_offset(gpus) + index * cot_slot_bytes(gpus);
     }
-    size_t flags_at(uint32_t cards) const { return cot_ledger_bytes(slots, cards); }
-    bool locked(uint32_t index, uint32_t cards) const { return bytes[flags_at(cards) + index] != 0; }
+    size_t flags_at(uint32_t gpus) const { return cot_ledger_bytes(slots, gpus); }
+    bool locked(uint32_t index, uint32_t gpus) const { return bytes[flags_at(gpus) + index] != 0; }
     bool whole() const { return bytes[bytes.size() - 2] != 0; }
     bool untouched() const { return bytes.back() != 0; }
 };
@@ -207,9 +207,8 @@ class Before {
 
 // Locks of before are those of now where not a byte of the ledger has changed, every slot in use was locked (who is
 // waited for is asked about each time) and nobody has asked for longer than `locks_for_ns`.
-bool keep_locks(const Before &before, uint64_t locks_for_ns, const std::vector<bool> &used, uint32_t cards,
-                Seen &seen) {
-    const size_t read = seen.flags_at(cards);
+bool keep_locks(const Before &before, uint64_t locks_for_ns, const std::vector<bool> &used, uint32_t gpus, Seen &seen) {
+    const size_t read = seen.flags_at(gpus);
     if (locks_for_ns == 0 || before.size() != seen.bytes.size() || !before.begins_with(seen.bytes.data(), read))
         return false;
     if (boot_ns() - before.locks_ns() >= locks_for_ns || *before.from(seen.bytes.size() - 2) == 0) return false;
@@ -229,28 +228,28 @@ bool is_same_file(const struct stat &held, const char *path) {
 
 // Slots beyond those that the header says were ever taken are not read: a tenant that lies there hides its own
 // processes from its books, and whatever they hold passes for memory that no ledger knows.
-void see_ledger(int fd, uint32_t slots, uint32_t cards, const char *path, const Before &before, uint64_t locks_for_ns,
+void see_ledger(int fd, uint32_t slots, uint32_t gpus, const char *path, const Before &before, uint64_t locks_for_ns,
                 Seen &seen) {
-    const size_t head = cot_ledger_slots_offset(cards);
+    const size_t head = cot_ledger_slots_offset(gpus);
     // As much as there was before: then one call reads all of it.
-    const size_t first = std::max(head, std::min<size_t>(before.size(), cot_ledger_bytes(slots, cards)));
+    const size_t first = std::max(head, std::min<size_t>(before.size(), cot_ledger_bytes(slots, gpus)));
     seen.bytes.resize(first);
     size_t got = read_at(fd, seen.bytes.data(), first, 0);
     cot_ledger_header header;
     std::memcpy(&header, seen.bytes.data(), sizeof header);
     const bool is_ledger = header.magic == COT_LEDGER_MAGIC && cot_ledger_known(header.version);
     seen.slots = is_ledger ? std::min(header.slots_used, slots) : slots;
-    const size_t all = seen.flags_at(cards);
+    const size_t all = seen.flags_at(gpus);
     seen.bytes.resize(all + seen.slots + 2);
     if (all > first) got += read_at(fd, seen.bytes.data() + first, all - first, static_cast<off_t>(first));
     std::vector<bool> used(seen.slots);
     for (uint32_t i = 0; i < seen.slots; i++) {
         cot_slot slot;
-        std::memcpy(&slot, seen.slot_at(i, cards), sizeof slot);
+        std::memcpy(&slot, seen.slot_at(i, gpus), sizeof slot);
         used[i] = slot.stamp != 0;
     }
     bool all_told = true;
-    if (!keep_locks(before, locks_for_ns, used, cards, seen)) {
+    if (!keep_locks(before, locks_for_ns, used, gpus, seen)) {
         seen.locks_ns = boot_ns();
         std::vector<bool> locked(seen.slots);
         all_told = find_locked(fd, used, locked);
@@ -258,13 +257,13 @@ void see_ledger(int fd, uint32_t slots, uint32_t cards, const char *path, const 
     }
     struct stat file{};
     const bool is_told = fstat(fd, &file) == 0;
-    const bool is_long = is_told && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, cards);
+    const bool is_long = is_told && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, gpus);
     seen.bytes[all + seen.slots] = is_ledger && is_long && got >= all && all_told;
     seen.bytes.back() = !path || (is_told && is_same_file(file, path));
 }
 
-Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32_t cards) {
-    const char *at = seen.slot_at(index, cards);
+Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32_t gpus) {
+    const char *at = seen.slot_at(index, gpus);
     cot_slot slot;
     std::memcpy(&slot, at, sizeof slot);
     Napi::Object entry = Napi::Object::New(env);
@@ -277,33 +276,33 @@ Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32
     entry.Set("profiled", Napi::Boolean::New(env, (slot.observers & COT_OBSERVER_PROFILER) != 0));
     entry.Set("engine", Napi::Number::New(env, slot.engine));
     entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
-    entry.Set("locked", Napi::Boolean::New(env, seen.locked(index, cards)));
+    entry.Set("locked", Napi::Boolean::New(env, seen.locked(index, gpus)));
     entry.Set("lockedForLife", Napi::Boolean::New(env, slot.life == slot.stamp));
-    Napi::Array rows = Napi::Array::New(env, cards);
-    for (uint32_t card = 0; card < cards; card++) {
-        cot_slot_card row;
-        std::memcpy(&row, at + sizeof slot + card * sizeof row, sizeof row);
-        rows.Set(card, row_object(env, row));
+    Napi::Array rows = Napi::Array::New(env, gpus);
+    for (uint32_t gpu = 0; gpu < gpus; gpu++) {
+        cot_slot_gpu row;
+        std::memcpy(&row, at + sizeof slot + gpu * sizeof row, sizeof row);
+        rows.Set(gpu, row_object(env, row));
     }
-    entry.Set("cards", rows);
+    entry.Set("gpus", rows);
     return entry;
 }
 
-Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
+Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t gpus) {
     Napi::Object out = Napi::Object::New(env);
     cot_ledger_header header;
     std::memcpy(&header, seen.bytes.data(), sizeof header);
-    Napi::Array denied = Napi::Array::New(env, cards);
-    for (uint32_t card = 0; card < cards; card++) {
+    Napi::Array denied = Napi::Array::New(env, gpus);
+    for (uint32_t gpu = 0; gpu < gpus; gpu++) {
         cot_ledger_total total;
-        std::memcpy(&total, seen.bytes.data() + sizeof header + card * sizeof total, sizeof total);
-        denied.Set(card, bytes_value(env, total.denied));
+        std::memcpy(&total, seen.bytes.data() + sizeof header + gpu * sizeof total, sizeof total);
+        denied.Set(gpu, bytes_value(env, total.denied));
     }
     Napi::Array list = Napi::Array::New(env);
     for (uint32_t i = 0; i < seen.slots; i++) {
         cot_slot slot;
-        std::memcpy(&slot, seen.slot_at(i, cards), sizeof slot);
-        if (slot.stamp != 0) list.Set(list.Length(), slot_object(env, seen, i, cards));
+        std::memcpy(&slot, seen.slot_at(i, gpus), sizeof slot);
+        if (slot.stamp != 0) list.Set(list.Length(), slot_object(env, seen, i, gpus));
     }
     out.Set("whole", Napi::Boolean::New(env, seen.whole()));
     out.Set("untouched", Napi::Boolean::New(env, seen.untouched()));
@@ -314,7 +313,7 @@ Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
     return out;
 }
 
-// readLedger(fd, slots, cardCount, before?, path?, locksForMs?) -> {whole, untouched, denied: number[], unknown,
+// readLedger(fd, slots, gpuCount, before?, path?, locksForMs?) -> {whole, untouched, denied: number[], unknown,
 // slots: [...], seen, locksNs, readNs}; sizes are the agent's own, never the file's. `whole` is false when the file is
 // shorter than it was made: then only what could be read is there; and when it has so many locks that not all slots
 // could be told locked or not: then those pass for locked. `untouched` is false when the file of that path is another
@@ -323,8 +322,8 @@ Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t cards) {
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();
-    const uint32_t slots = info[1].ToNumber().Uint32Value(), cards = info[2].ToNumber().Uint32Value();
-    if (slots == 0 || slots > COT_MAX_SLOTS || cards == 0 || cards > COT_MAX_CARDS) {
+    const uint32_t slots = info[1].ToNumber().Uint32Value(), gpus = info[2].ToNumber().Uint32Value();
+    if (slots == 0 || slots > COT_MAX_SLOTS || gpus == 0 || gpus > COT_MAX_GPUS) {
         errno = EINVAL;
         return fail(env, "ledger");
     }
@@ -332,14 +331,14 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const uint64_t locks_for_ns = info[5].IsNumber() ? info[5].As<Napi::Number>().Uint32Value() * 1000000ull : 0;
     const Before before(info[3]);
     static thread_local Seen seen;
-    see_ledger(fd, slots, cards, path.empty() ? nullptr : path.c_str(), before, locks_for_ns, seen);
+    see_ledger(fd, slots, gpus, path.empty() ? nullptr : path.c_str(), before, locks_for_ns, seen);
     Napi::Object out;
     if (before.says(seen)) {
         out = Napi::Object::New(env);
         for (const char *part : {"whole", "untouched", "denied", "unknown", "slots", "seen"})
             out.Set(part, info[3].As<Napi::Object>().Get(part));
     } else {
-        out = reading_object(env, seen, cards);
+        out = reading_object(env, seen, gpus);
     }
     out.Set("locksNs", Napi::Number::New(env, static_cast<double>(seen.locks_ns)));
     out.Set("readNs", Napi::Number::New(env, static_cast<double>(boot_ns())));

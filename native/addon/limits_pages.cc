@@ -28,21 +28,21 @@ uint64_t number(const Napi::Object &object, const char *name) {
     return value > 0 ? static_cast<uint64_t>(value) : 0;
 }
 
-bool parse_cards(const Napi::CallbackInfo &info, const Napi::Array &cards, cot_page_card *out) {
-    for (uint32_t i = 0; i < cards.Length(); i++) {
-        const Napi::Object card = cards.Get(i).As<Napi::Object>();
-        cot_page_card entry{};
-        if (!parse_uuid(card.Get("uuid").ToString().Utf8Value(), entry.uuid)) {
-            Napi::TypeError::New(info.Env(), "card uuid: want GPU- and 32 hexadecimal digits")
+bool parse_gpus(const Napi::CallbackInfo &info, const Napi::Array &gpus, cot_page_gpu *out) {
+    for (uint32_t i = 0; i < gpus.Length(); i++) {
+        const Napi::Object gpu = gpus.Get(i).As<Napi::Object>();
+        cot_page_gpu entry{};
+        if (!parse_uuid(gpu.Get("uuid").ToString().Utf8Value(), entry.uuid)) {
+            Napi::TypeError::New(info.Env(), "GPU uuid: want GPU- and 32 hexadecimal digits")
                 .ThrowAsJavaScriptException();
             return false;
         }
-        entry.memory_bytes = number(card, "memoryBytes");
-        entry.context_bytes = number(card, "contextBytes");
-        entry.granule_bytes = number(card, "granuleBytes");
-        entry.cores_percent = static_cast<uint32_t>(number(card, "coresPercent"));
-        entry.flags = card.Get("releasesLate").ToBoolean() ? COT_CARD_RELEASES_LATE : 0;
-        entry.check = cot_check(&entry, COT_CARD_WORDS);
+        entry.memory_bytes = number(gpu, "memoryBytes");
+        entry.context_bytes = number(gpu, "contextBytes");
+        entry.granule_bytes = number(gpu, "granuleBytes");
+        entry.cores_percent = static_cast<uint32_t>(number(gpu, "coresPercent"));
+        entry.flags = gpu.Get("releasesLate").ToBoolean() ? COT_GPU_RELEASES_LATE : 0;
+        entry.check = cot_check(&entry, COT_GPU_WORDS);
         out[i] = entry;
     }
     return true;
@@ -53,22 +53,22 @@ uint32_t gate_word(bool is_closed, bool is_leased, uint64_t compute_at) {
     return (is_closed ? COT_GATE_CLOSED : COT_GATE_OPEN) | (is_leased && compute_at ? COT_GATE_LEASED : COT_GATE_OPEN);
 }
 
-// writePage(fd, {slots, isolateMemory, engine, compute, leased, cards}): gives the file its size and writes header and
-// cards. For a page that is in use, `slots` and the number of cards must be what they were; it keeps its version, for
+// writePage(fd, {slots, isolateMemory, engine, compute, leased, GPUs}): gives the file its size and writes header and
+// GPUs. For a page that is in use, `slots` and the number of GPUs must be what they were; it keeps its version, for
 // processes have it mapped, the engine where none is named, and the compute page that it has or has not. One of a
 // version that is not known here is left as it is.
 Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const Napi::Object spec = info[1].As<Napi::Object>();
-    const Napi::Array cards = spec.Get("cards").As<Napi::Array>();
+    const Napi::Array gpus = spec.Get("gpus").As<Napi::Array>();
     const uint64_t slots = number(spec, "slots");
-    if (cards.Length() == 0 || cards.Length() > COT_MAX_CARDS || slots == 0 || slots > COT_MAX_SLOTS) {
-        Napi::RangeError::New(info.Env(), "page: want 1 to 16 cards and 1 to 4096 slots").ThrowAsJavaScriptException();
+    if (gpus.Length() == 0 || gpus.Length() > COT_MAX_GPUS || slots == 0 || slots > COT_MAX_SLOTS) {
+        Napi::RangeError::New(info.Env(), "page: want 1 to 16 GPUs and 1 to 4096 slots").ThrowAsJavaScriptException();
         return info.Env().Undefined();
     }
-    cot_page_card entries[COT_MAX_CARDS] = {};
-    if (!parse_cards(info, cards, entries)) return info.Env().Undefined();
-    const uint64_t bytes = cot_page_bytes(static_cast<uint32_t>(slots), cards.Length());
+    cot_page_gpu entries[COT_MAX_GPUS] = {};
+    if (!parse_gpus(info, gpus, entries)) return info.Env().Undefined();
+    const uint64_t bytes = cot_page_bytes(static_cast<uint32_t>(slots), gpus.Length());
     struct stat before{};
     if (fstat(fd, &before) != 0) return fail(info.Env(), "limits page");
     if (static_cast<uint64_t>(before.st_size) != bytes &&
@@ -94,18 +94,18 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const bool names_engine = spec.Get("engine").IsNumber();
     header.engine = names_engine ? static_cast<uint32_t>(number(spec, "engine")) : is_kept ? old.engine : 0;
     header.bytes = static_cast<uint32_t>(bytes);
-    header.card_count = cards.Length();
+    header.gpu_count = gpus.Length();
     header.slot_count = static_cast<uint32_t>(slots);
     header.flags =
         (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
-    const uint32_t slot_count = header.slot_count, card_count = header.card_count;
+    const uint32_t slot_count = header.slot_count, gpu_count = header.gpu_count;
     if (is_kept) header.compute_at = old.compute_at;
-    else if (spec.Get("compute").ToBoolean()) header.compute_at = cot_compute_at(slot_count, card_count);
+    else if (spec.Get("compute").ToBoolean()) header.compute_at = cot_compute_at(slot_count, gpu_count);
     header.gate = gate_word(old.gate & COT_GATE_CLOSED, spec.Get("leased").ToBoolean(), header.compute_at);
     header.generation = old.generation + 1;
     header.heartbeat_ns = boot_ns();
     // Entries first: whoever sees the new generation must find them.
-    if (!write_at(fd, entries, sizeof entries, offsetof(cot_page, cards))) return fail(info.Env(), "limits page");
+    if (!write_at(fd, entries, sizeof entries, offsetof(cot_page, gpus))) return fail(info.Env(), "limits page");
     if (!write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "limits page");
     return Napi::Number::New(info.Env(), static_cast<double>(header.generation));
 }
@@ -138,15 +138,15 @@ uint64_t big(const Napi::Value &value) {
     return value.IsBigInt() ? value.As<Napi::BigInt>().Uint64Value(&lossless) : 0;
 }
 
-// writeFeedback(fd, cardCount, entries): each {slot, card, stamp, residualBytes, releasedBytes, signature, deadStamp}.
+// writeFeedback(fd, gpuCount, entries): each {slot, GPU, stamp, residualBytes, releasedBytes, signature, deadStamp}.
 Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
-    const uint32_t card_count = info[1].ToNumber().Uint32Value();
+    const uint32_t gpu_count = info[1].ToNumber().Uint32Value();
     const Napi::Array entries = info[2].As<Napi::Array>();
     for (uint32_t i = 0; i < entries.Length(); i++) {
         const Napi::Object from = entries.Get(i).As<Napi::Object>();
-        const uint64_t slot = number(from, "slot"), card = number(from, "card");
-        if (slot >= COT_MAX_SLOTS || card >= card_count) continue;
+        const uint64_t slot = number(from, "slot"), gpu = number(from, "gpu");
+        if (slot >= COT_MAX_SLOTS || gpu >= gpu_count) continue;
         cot_page_feedback entry{};
         entry.stamp = big(from.Get("stamp"));
         entry.residual_bytes = from.Get("residualBytes").ToNumber().Int64Value();
@@ -154,7 +154,7 @@ Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
         entry.signature = big(from.Get("signature"));
         entry.dead_stamp = big(from.Get("deadStamp"));
         entry.check = cot_check(&entry, COT_FEEDBACK_WORDS);
-        const uint64_t at = offsetof(cot_page, feedback) + (slot * card_count + card) * sizeof entry;
+        const uint64_t at = offsetof(cot_page, feedback) + (slot * gpu_count + gpu) * sizeof entry;
         if (!write_at(fd, &entry, sizeof entry, static_cast<off_t>(at))) return fail(info.Env(), "limits page");
     }
     uint32_t flags = 0;

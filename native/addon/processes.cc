@@ -59,7 +59,7 @@ Napi::Value SignalExact(const Napi::CallbackInfo &info) {
     const std::string cgroup = info[2].ToString().Utf8Value();
     const int signal = info[3].ToNumber().Int32Value();
     auto answer = [&](const std::string &text) { return Napi::String::New(env, text); };
-    if (pid <= 1 || pid == getpid()) return answer("refused: not a process that may be signalled");
+    if (pid <= 1 || pid == getpid()) return answer("refused: not a process that may be signaled");
     const int handle = proc::open_pidfd(pid);
     if (handle < 0) return answer(errno == ESRCH ? "gone" : std::string("refused: ") + std::strerror(errno));
     proc::Process process;

@@ -39,7 +39,7 @@ struct cot_services {
 /* One launch, from before it to after it. */
 struct cot_flight {
     uint32_t bytes;
-    bool of_stream; /* its card is that of the stream, whatever context is current */
+    bool of_stream; /* its GPU is that of the stream, whatever context is current */
     abi_stream stream;
     uint64_t key; /* launches of one key are of one kind; not 0 */
     uint64_t engine[16];

@@ -30,16 +30,16 @@ struct cot_attachment {
     const struct cot_page *page;
     char *ledger;
     int ledger_fd;
-    uint32_t card_count, slot_count, slot;
+    uint32_t gpu_count, slot_count, slot;
     uint64_t slot_bytes;
-    uint32_t card_of[COT_MAX_CARDS]; /* device ordinal -> card; COT_NO_CARD */
+    uint32_t gpu_of[COT_MAX_GPUS]; /* device ordinal -> GPU; COT_NO_GPU */
     int device_count;
     pthread_mutex_t joining;
 };
 
-/* A card entry as last read whole. Words are copied one by one: a reader that meets an update sees old and new ones
+/* A GPU entry as last read whole. Words are copied one by one: a reader that meets an update sees old and new ones
  * mixed for a moment, each of which was true. */
-struct cot_seen_card {
+struct cot_seen_gpu {
     _Atomic uint64_t generation; /* of the page, plus one; 0 = never read */
     _Atomic uint64_t memory_bytes, context_bytes, granule_bytes;
     _Atomic uint32_t flags;
@@ -61,7 +61,7 @@ enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT
 struct cot_block {
     uint64_t key; /* pointer or handle */
     uint64_t bytes;
-    uint32_t card;
+    uint32_t gpu;
     uint32_t kind;
     void *context;
     uint64_t root;       /* memory by handle, held for as long as this block is there; 0 */
@@ -70,7 +70,7 @@ struct cot_block {
 };
 struct cot_shared_page {
     uint64_t key; /* page number + 2, so that no key looks free */
-    uint16_t card;
+    uint16_t gpu;
     bool small;     /* requests of the size that the driver packs together may be in it */
     uint32_t users; /* allocations that lie in it in part */
 };
@@ -78,14 +78,14 @@ struct cot_shared_page {
 /* The one request of this process that goes where memory is held already, for the grant is full (linear.c). */
 struct cot_gap {
     struct cot_lock lock;
-    _Atomic uint32_t card; /* plus one; 0: there is none */
-    uint64_t pot;          /* announced: what others had to spare meanwhile */
+    _Atomic uint32_t gpu; /* plus one; 0: there is none */
+    uint64_t pot;         /* announced: what others had to spare meanwhile */
 };
 
 /* Launches under way of graphs whose memory is there: what the driver takes from it meanwhile they may take again. */
 struct cot_launches {
-    _Atomic uint32_t under_way, skipped;   /* skipped: what went was left charged for their sake */
-    _Atomic uint64_t ended[COT_MAX_CARDS]; /* the most that graphs which have ended left reserved */
+    _Atomic uint32_t under_way, skipped;  /* skipped: what went was left charged for their sake */
+    _Atomic uint64_t ended[COT_MAX_GPUS]; /* the most that graphs which have ended left reserved */
 };
 
 /* ---- contexts.c ---- */
@@ -101,7 +101,7 @@ struct cot_limit {
 struct cot_known_context {
     void *handle;
     abi_device device;
-    uint32_t card;
+    uint32_t gpu;
     uint64_t charged; /* limits included */
     bool primary;
     bool unsure;    /* primary: it may have ended; the last of its users finds out */
@@ -128,7 +128,7 @@ struct cot_ended_views {
 #define COT_MOST_POOLS 256
 struct cot_known_pool {
     abi_pool handle; /* marked, if the program has destroyed it */
-    uint32_t card;
+    uint32_t gpu;
     uint64_t charged;
 };
 struct cot_pools {
@@ -140,7 +140,7 @@ struct cot_pools {
 
 #define COT_MOST_GRAPHS 1024
 struct cot_graph_need {
-    uint64_t bytes[COT_MAX_CARDS];
+    uint64_t bytes[COT_MAX_GPUS];
     bool any;
     uint32_t epoch; /* when it was reserved */
 };
@@ -156,7 +156,7 @@ struct cot_graphs {
     struct {
         uint64_t charged;
         uint32_t version; /* grows with each change: an answer that is older than the charge is asked for again */
-    } cards[COT_MAX_CARDS];
+    } gpus[COT_MAX_GPUS];
     abi_graph_exec handles[COT_MOST_GRAPHS]; /* apart from the rest, for every launch searches them */
     struct cot_known_graph known[COT_MOST_GRAPHS];
 };
@@ -207,7 +207,7 @@ struct cot_parts {
 };
 struct cot_checkpoint {
     _Atomic bool away;
-    struct cot_parts saved[COT_MAX_CARDS]; /* by whoever won `away` */
+    struct cot_parts saved[COT_MAX_GPUS]; /* by whoever won `away` */
 };
 
 /* ---- liveness.c ---- */
@@ -236,7 +236,7 @@ struct cot_state {
     uint64_t reserved[5];
 
     struct cot_attachment at;
-    struct cot_seen_card seen[COT_MAX_CARDS];
+    struct cot_seen_gpu seen[COT_MAX_GPUS];
     struct cot_shard blocks[COT_SHARDS]; /* of struct cot_block */
     struct cot_shard pages[COT_SHARDS];  /* of struct cot_shared_page */
     struct cot_contexts contexts;
@@ -260,7 +260,7 @@ static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows it
 /* What is remembered of each thread, in the thread storage of the object that the process maps: engines have none. */
 struct cot_thread {
     void *context;  /* the last one that was seen to be current, */
-    uint32_t card;  /* and its card, */
+    uint32_t gpu;   /* and its GPU, */
     uint32_t epoch; /* when the contexts' epoch was this */
     uint32_t seed;  /* of pauses */
     uint32_t reserved;
@@ -281,7 +281,7 @@ COT_PLACE(contexts.known, 3992)
 COT_PLACE(pools, 118680)
 COT_PLACE(pools.known, 118720)
 COT_PLACE(graphs, 124864)
-COT_PLACE(graphs.cards, 124952)
+COT_PLACE(graphs.gpus, 124952)
 COT_PLACE(graphs.handles, 125208)
 COT_PLACE(graphs.known, 133400)
 COT_PLACE(mappings, 289048)
@@ -291,10 +291,10 @@ COT_PLACE(lives, 289696)
 COT_PLACE(marks, 289728)
 COT_PLACE(gap, 290288)
 COT_PLACE(launches, 290304)
-COT_PLACE(context_turn, 290320 + 8 * COT_MAX_CARDS)
+COT_PLACE(context_turn, 290320 + 8 * COT_MAX_GPUS)
 #undef COT_PLACE
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_CARDS && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS && sizeof(struct cot_thread) == 24, "layout");
 #endif

@@ -5,9 +5,9 @@
 //
 // The first line names every process, each later one those that are new or other than they were in the line before:
 // src/agent/sampling/delta-decoder.ts puts them together. With `usedUntil` of a line as its arguments another one goes
-// on where that line ended: what cards did meanwhile is in its first line.
+// on where that line ended: what GPUs did meanwhile is in its first line.
 //
-// On standard input, one command a line: "interval MS" (all cards from now on), "stop" (gives its handles up and ends).
+// On standard input, one command a line: "interval MS" (all GPUs from now on), "stop" (gives its handles up and ends).
 // It ends when standard input does, and with code 3 when the driver that it opened is gone. What the figures mean is
 // written beside their fields in src/agent/sampling/sample.ts.
 #include <algorithm>
@@ -136,7 +136,7 @@ int main(int argc, char **argv) {
         if (!go_on(sampler, used_until[i]))
             std::fprintf(stderr,
                          "cotenant-sampler: --used-until, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
-                         "its card begins anew\n",
+                         "its GPU begins anew\n",
                          i + 1);
     uint64_t next = now_ns(CLOCK_MONOTONIC);
     for (;;) {

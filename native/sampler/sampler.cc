@@ -14,7 +14,7 @@ using json::add_text;
 
 namespace {
 
-constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilisation samples
+constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilization samples
 constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
 constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
 constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
@@ -30,7 +30,7 @@ uint64_t now_ns(clockid_t clock) {
 } // namespace
 
 Sampler::~Sampler() {
-    for (Card &card : cards_) card.activity.forget(library_);
+    for (Gpu &gpu : gpus_) gpu.activity.forget(library_);
 }
 
 bool Sampler::open_driver() {
@@ -51,7 +51,7 @@ bool Sampler::open_driver() {
 
 // Compute, graphics and MPS lists name the same process with the same total, so they are united, never added; so are
 // entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
-// Of whom the driver says that it holds more than the card has, nobody knows what it holds. Whoever is in a list may
+// Of whom the driver says that it holds more than the GPU has, nobody knows what it holds. Whoever is in a list may
 // have been another one (holders.h), and so may be who began while the driver was answering, or in the moment in which
 // it was asked: it is listed in the next round.
 // A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named. One
@@ -68,42 +68,42 @@ void Sampler::read_lists(size_t index, std::string &out) {
     uint64_t asked_ticks[3] = {};
     for (unsigned i = 0; i < 3; i++) {
         asked_ticks[i] = proc::now_ticks();
-        if (!library_.processes(cards_[index].device, LISTS[i], entries[i])) {
+        if (!library_.processes(gpus_[index].device, LISTS[i], entries[i])) {
             const int code = library_.last_code(); // also while it is not asked
-            cards_[index].lost = cards_[index].lost || nvml::Library::means_lost(code);
+            gpus_[index].lost = gpus_[index].lost || nvml::Library::means_lost(code);
             const bool is_there = code != NVML_ABI_NOT_SUPPORTED && code != NVML_ABI_FUNCTION_NOT_FOUND;
             if (!is_there) answered |= 1u << i;
             if (!is_there) continue;
-            if (i != 0 && !cards_[index].list_answered[i] && ++cards_[index].list_failures[i] > MOST_LIST_FAILURES)
+            if (i != 0 && !gpus_[index].list_answered[i] && ++gpus_[index].list_failures[i] > MOST_LIST_FAILURES)
                 continue;
             failed += failed.empty() ? "\"" : ",\"";
             failed += NAMES[i];
             failed += '"';
             continue;
         }
-        cards_[index].answered = cards_[index].list_answered[i] = true;
+        gpus_[index].answered = gpus_[index].list_answered[i] = true;
         out += first ? "\"" : ",\"";
         out += NAMES[i];
         out += '"';
         first = false;
         answered |= 1u << i;
-        cards_[index].nobodys_entries +=
+        gpus_[index].nobodys_entries +=
             std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
     out += ']';
     if (!failed.empty()) out += ",\"failedLists\":[" + failed + ']';
     const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
     processes_.meet();
-    Holders &holders = cards_[index].holders;
+    Holders &holders = gpus_[index].holders;
     holders.begin(answered);
     for (unsigned i = 0; i < 3; i++)
         for (const nvml::Entry &entry : entries[i]) holders.listed(entry, i, processes_, asked_ticks[i], answered_us);
     holders.settle(processes_, answered_us);
-    const uint64_t most = cards_[index].total_bytes ? cards_[index].total_bytes : UINT64_MAX;
+    const uint64_t most = gpus_[index].total_bytes ? gpus_[index].total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
             if (holders.is_nobodys(static_cast<pid_t>(entry.pid), processes_)) {
-                cards_[index].nobodys_entries++;
+                gpus_[index].nobodys_entries++;
                 continue;
             }
             Usage *usage = processes_.listed(static_cast<pid_t>(entry.pid), index, asked_ticks[i]);
@@ -117,16 +117,16 @@ void Sampler::read_lists(size_t index, std::string &out) {
     }
 }
 
-void Sampler::take_over(Card &card, uint64_t steady_us) {
-    const auto told = told_until_.find(card.uuid);
+void Sampler::take_over(Gpu &gpu, uint64_t steady_us) {
+    const auto told = told_until_.find(gpu.uuid);
     if (told == told_until_.end()) return;
     const auto [day_us, boot_us, set_us] = told->second;
     told_until_.erase(told);
-    if (card.last_seen_us || boot_us > steady_us || day_us < boot_us || day_us > INT64_MAX / 2) return;
-    card.last_seen_us = day_us;
-    card.last_poll_us = boot_us;
-    card.stepped_us = set_us;
-    card.clock_us = static_cast<int64_t>(day_us - boot_us);
+    if (gpu.last_seen_us || boot_us > steady_us || day_us < boot_us || day_us > INT64_MAX / 2) return;
+    gpu.last_seen_us = day_us;
+    gpu.last_poll_us = boot_us;
+    gpu.stepped_us = set_us;
+    gpu.clock_us = static_cast<int64_t>(day_us - boot_us);
 }
 
 void Sampler::write_used_until(std::string &out) {
@@ -141,10 +141,10 @@ void Sampler::write_used_until(std::string &out) {
         add_field(out, "setUs", until.set_us);
         out += '}';
     };
-    for (const Card &card : cards_) {
-        const int64_t boot_us = static_cast<int64_t>(card.last_seen_us) - card.clock_us;
-        if (card.gone || card.last_seen_us == 0 || boot_us < 0) continue;
-        add(card.uuid, {card.last_seen_us, static_cast<uint64_t>(boot_us), card.stepped_us});
+    for (const Gpu &gpu : gpus_) {
+        const int64_t boot_us = static_cast<int64_t>(gpu.last_seen_us) - gpu.clock_us;
+        if (gpu.gone || gpu.last_seen_us == 0 || boot_us < 0) continue;
+        add(gpu.uuid, {gpu.last_seen_us, static_cast<uint64_t>(boot_us), gpu.stepped_us});
     }
     // One that was not asked yet is the next sampler's to go on with.
     for (const auto &[uuid, until] : told_until_) add(uuid, until);
@@ -157,51 +157,51 @@ void Sampler::write_used_until(std::string &out) {
 // carry the time of day, which people set: from then on what was seen before says nothing of what is new, and until the
 // ring has turned over rows may be of the other time. Nobody used more than all of the time that it has lived.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
-    Card &card = cards_[index];
-    take_over(card, steady_us);
+    Gpu &gpu = gpus_[index];
+    take_over(gpu, steady_us);
     const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
-    if (card.last_seen_us && std::llabs(clock_us - card.clock_us) > STEP_US) {
-        card.gaps++;
-        card.last_seen_us = now_us - LATE_US;
-        card.last_poll_us = card.stepped_us = steady_us;
-        card.clock_us = clock_us;
+    if (gpu.last_seen_us && std::llabs(clock_us - gpu.clock_us) > STEP_US) {
+        gpu.gaps++;
+        gpu.last_seen_us = now_us - LATE_US;
+        gpu.last_poll_us = gpu.stepped_us = steady_us;
+        gpu.clock_us = clock_us;
         return;
     }
-    card.clock_us = clock_us;
-    const uint64_t since = card.last_seen_us;
-    std::vector<nvml::Utilisation> rows;
-    if (!library_.process_utilization(card.device, since, rows)) return; // the next answer is of this time, too
-    if (card.last_poll_us && steady_us - card.last_poll_us > RING_US) card.gaps++;
-    card.last_poll_us = steady_us;
-    const bool may_be_other = card.stepped_us && steady_us - card.stepped_us <= RING_US + LATE_US;
+    gpu.clock_us = clock_us;
+    const uint64_t since = gpu.last_seen_us;
+    std::vector<nvml::Utilization> rows;
+    if (!library_.process_utilization(gpu.device, since, rows)) return; // the next answer is of this time, too
+    if (gpu.last_poll_us && steady_us - gpu.last_poll_us > RING_US) gpu.gaps++;
+    gpu.last_poll_us = steady_us;
+    const bool may_be_other = gpu.stepped_us && steady_us - gpu.stepped_us <= RING_US + LATE_US;
     // Rows of the other time may be little ahead.
     const uint64_t ahead_us = may_be_other ? 100000 : 1000000;
-    const auto of_the_future = [&](const nvml::Utilisation &row) { return row.at_us > now_us + ahead_us; };
+    const auto of_the_future = [&](const nvml::Utilization &row) { return row.at_us > now_us + ahead_us; };
     const bool some_other = may_be_other && std::any_of(rows.begin(), rows.end(), of_the_future);
     uint64_t newest = 0;
     processes_.meet();
-    const auto of_another = [&](const nvml::Utilisation &row) {
+    const auto of_another = [&](const nvml::Utilization &row) {
         const auto pid = static_cast<pid_t>(row.pid);
         const uint64_t start_ticks = processes_.start_of(pid).value_or(0);
         return static_cast<int64_t>(row.at_us) - clock_us < static_cast<int64_t>(proc::micros(start_ticks)) ||
-               card.holders.is_nobodys(pid, processes_);
+               gpu.holders.is_nobodys(pid, processes_);
     };
-    std::erase_if(rows, [&](const nvml::Utilisation &row) {
+    std::erase_if(rows, [&](const nvml::Utilization &row) {
         return !proc::is_pid(row.pid) || row.at_us <= since || of_the_future(row) || of_another(row);
     });
-    const bool all_told = std::erase_if(rows, [](const nvml::Utilisation &row) { return row.sm > 100; }) == 0;
-    for (const nvml::Utilisation &row : rows) newest = std::max(newest, row.at_us);
-    card.use_told = (since != 0 || newest == 0) && !some_other && all_told;
+    const bool all_told = std::erase_if(rows, [](const nvml::Utilization &row) { return row.sm > 100; }) == 0;
+    for (const nvml::Utilization &row : rows) newest = std::max(newest, row.at_us);
+    gpu.use_told = (since != 0 || newest == 0) && !some_other && all_told;
     if (since == 0) { // the first answer averages a time that nobody watched
-        card.last_seen_us = newest ? newest : now_us - LATE_US;
+        gpu.last_seen_us = newest ? newest : now_us - LATE_US;
         return;
     }
     if (newest == 0) { // nobody ran: that time is accounted for, too
-        if (all_told) card.last_seen_us = std::max(since, now_us - LATE_US);
+        if (all_told) gpu.last_seen_us = std::max(since, now_us - LATE_US);
         return;
     }
     const uint64_t window = std::min(newest - since, RING_US);
-    for (const nvml::Utilisation &row : rows) {
+    for (const nvml::Utilization &row : rows) {
         // A mean of a time in which another one had the pid holds what that one used, too.
         const uint64_t start_ticks = processes_.start_of(static_cast<pid_t>(row.pid)).value_or(0);
         const int64_t lived =
@@ -218,16 +218,16 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
         usage.sm_percent = row.sm;
         if (row.sm) usage.active_us = row.at_us;
     }
-    card.last_seen_us = newest;
+    gpu.last_seen_us = newest;
 }
 
-void Sampler::write_memory(Card &card, std::string &out) {
+void Sampler::write_memory(Gpu &gpu, std::string &out) {
     nvml::Memory memory;
-    card.answered = library_.memory(card.device, memory);
-    card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
+    gpu.answered = library_.memory(gpu.device, memory);
+    gpu.lost = !gpu.answered && nvml::Library::means_lost(library_.last_code());
     // All ones, and more than there is, are the driver's way to say that it does not know.
-    if (card.answered && memory.total != UINT64_MAX) {
-        card.total_bytes = memory.total;
+    if (gpu.answered && memory.total != UINT64_MAX) {
+        gpu.total_bytes = memory.total;
         add_field(out, "totalBytes", memory.total);
         if (memory.used <= memory.total) add_field(out, "usedBytes", memory.used);
         if (memory.free <= memory.total) add_field(out, "freeBytes", memory.free);
@@ -235,118 +235,118 @@ void Sampler::write_memory(Card &card, std::string &out) {
     }
 }
 
-void Sampler::write_readings(Card &card, std::string &out) {
+void Sampler::write_readings(Gpu &gpu, std::string &out) {
     uint32_t first, second;
     const auto add_percent = [&out](const char *name, uint32_t percent) {
         if (percent <= 100) add_field(out, name, percent);
     };
-    if (library_.utilization(card.device, first, second)) {
+    if (library_.utilization(gpu.device, first, second)) {
         add_percent("utilizationPercent", first);
         add_percent("memoryBusyPercent", second);
     }
-    if (library_.pair(card.device, "nvmlDeviceGetEncoderUtilization", first, second))
+    if (library_.pair(gpu.device, "nvmlDeviceGetEncoderUtilization", first, second))
         add_percent("encoderPercent", first);
-    if (library_.pair(card.device, "nvmlDeviceGetDecoderUtilization", first, second))
+    if (library_.pair(gpu.device, "nvmlDeviceGetDecoderUtilization", first, second))
         add_percent("decoderPercent", first);
     const uint64_t now = now_ns(CLOCK_MONOTONIC);
-    if (card.health_round == 0 || round_ - card.health_round >= HEALTH_ROUNDS || now - card.health_ns >= HEALTH_NS) {
-        card.health = read_health(library_, card.device);
-        card.health_round = round_;
-        card.health_ns = now;
+    if (gpu.health_round == 0 || round_ - gpu.health_round >= HEALTH_ROUNDS || now - gpu.health_ns >= HEALTH_NS) {
+        gpu.health = read_health(library_, gpu.device);
+        gpu.health_round = round_;
+        gpu.health_ns = now;
     }
-    for (const auto &[name, value] : card.health) add_field(out, name, value);
-    out += card.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
+    for (const auto &[name, value] : gpu.health) add_field(out, name, value);
+    out += gpu.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
 }
 
-// Of a divided card its instances have them, and of several that share one GPU instance the first.
-void Sampler::write_activity(Card &card, std::string &out) {
-    if (card.divided || card.same_memory || (card.instance && !card.has_numbers)) {
-        card.activity.forget(library_);
+// Of a divided GPU its instances have them, and of several that share one GPU instance the first.
+void Sampler::write_activity(Gpu &gpu, std::string &out) {
+    if (gpu.divided || gpu.same_memory || (gpu.instance && !gpu.has_numbers)) {
+        gpu.activity.forget(library_);
         return;
     }
-    const nvml::Device device = card.instance ? cards_[card.parent].device : card.device;
-    const uint32_t *instance = card.instance ? &card.gpu_instance : nullptr;
-    for (const auto &[name, parts] : card.activity.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
+    const nvml::Device device = gpu.instance ? gpus_[gpu.parent].device : gpu.device;
+    const uint32_t *instance = gpu.instance ? &gpu.gpu_instance : nullptr;
+    for (const auto &[name, parts] : gpu.activity.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
         add_field(out, name, parts);
-    if (card.activity.denied()) out += ",\"activityDenied\":true";
+    if (gpu.activity.denied()) out += ",\"activityDenied\":true";
 }
 
-// A card that is lost is asked no more than what tells that it is back.
-bool Sampler::is_back(Card &card) {
+// A GPU that is lost is asked no more than what tells that it is back.
+bool Sampler::is_back(Gpu &gpu) {
     std::vector<nvml::Entry> entries;
     nvml::Memory memory;
     const auto says_lost = [&] { return nvml::Library::means_lost(library_.last_code()); };
-    if (!card.divided && !library_.processes(card.device, nvml::List::Compute, entries) && says_lost()) return false;
-    if (!library_.memory(card.device, memory) && says_lost()) return false;
-    library_.ask_anew(card.device);
-    card.tells_events = false;
+    if (!gpu.divided && !library_.processes(gpu.device, nvml::List::Compute, entries) && says_lost()) return false;
+    if (!library_.memory(gpu.device, memory) && says_lost()) return false;
+    library_.ask_anew(gpu.device);
+    gpu.tells_events = false;
     changed_ = true;
     return true;
 }
 
-// What is shared by the instances of a divided card is told of the card, what each has for itself of the instance: no
+// What is shared by the instances of a divided GPU is told of the GPU, what each has for itself of the instance: no
 // sum over all of them counts anything twice.
-void Sampler::write_card(size_t index, std::string &out) {
-    Card &card = cards_[index];
+void Sampler::write_gpu(size_t index, std::string &out) {
+    Gpu &gpu = gpus_[index];
     out += "{\"index\":";
     add_number(out, index);
-    add_field(out, "uuid", card.uuid);
-    add_field(out, "name", card.name);
-    add_field(out, "pciBusId", card.pci);
-    if (card.has_minor) add_field(out, "minor", card.minor);
-    if (card.instance) {
-        add_field(out, "parent", card.parent);
-        if (card.has_numbers) {
-            add_field(out, "gpuInstance", card.gpu_instance);
-            add_field(out, "computeInstance", card.compute_instance);
+    add_field(out, "uuid", gpu.uuid);
+    add_field(out, "name", gpu.name);
+    add_field(out, "pciBusId", gpu.pci);
+    if (gpu.has_minor) add_field(out, "minor", gpu.minor);
+    if (gpu.instance) {
+        add_field(out, "parent", gpu.parent);
+        if (gpu.has_numbers) {
+            add_field(out, "gpuInstance", gpu.gpu_instance);
+            add_field(out, "computeInstance", gpu.compute_instance);
         }
-    } else if (!card.division_told) {
+    } else if (!gpu.division_told) {
         out += ",\"divisionUntold\":true";
     }
-    card.answered = card.use_told = false;
-    const bool was_lost = card.lost;
-    if (card.instance ? cards_[card.parent].lost : was_lost && !is_back(card)) {
-        card.lost = true;
-        card.holders.clear();
+    gpu.answered = gpu.use_told = false;
+    const bool was_lost = gpu.lost;
+    if (gpu.instance ? gpus_[gpu.parent].lost : was_lost && !is_back(gpu)) {
+        gpu.lost = true;
+        gpu.holders.clear();
         out += ",\"lists\":[]";
-        if (card.divided) out += ",\"divided\":true";
-        add_field(out, "utilizationGaps", card.gaps);
-        if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);
+        if (gpu.divided) out += ",\"divided\":true";
+        add_field(out, "utilizationGaps", gpu.gaps);
+        if (gpu.nobodys_entries) add_field(out, "nobodysEntries", gpu.nobodys_entries);
         out += ",\"healthy\":false}";
         return;
     }
-    card.lost = false;
-    if (!card.divided && !card.same_memory) write_memory(card, out);
-    if (!card.instance) write_readings(card, out);
-    write_activity(card, out);
-    if (card.divided) {
+    gpu.lost = false;
+    if (!gpu.divided && !gpu.same_memory) write_memory(gpu, out);
+    if (!gpu.instance) write_readings(gpu, out);
+    write_activity(gpu, out);
+    if (gpu.divided) {
         nvml::Memory memory;
-        card.answered = library_.memory(card.device, memory);
-        card.lost = !card.answered && nvml::Library::means_lost(library_.last_code());
+        gpu.answered = library_.memory(gpu.device, memory);
+        gpu.lost = !gpu.answered && nvml::Library::means_lost(library_.last_code());
         out += ",\"divided\":true,\"lists\":[]";
     } else {
         read_lists(index, out);
     }
-    if (!card.divided && !card.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
-    if (card.lost != was_lost || (card.instance && !card.answered)) changed_ = true;
-    add_field(out, "utilizationGaps", card.gaps);
-    if (card.nobodys_entries) add_field(out, "nobodysEntries", card.nobodys_entries);
-    if (card.use_told) out += ",\"useTold\":true";
-    out += card.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
+    if (!gpu.divided && !gpu.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
+    if (gpu.lost != was_lost || (gpu.instance && !gpu.answered)) changed_ = true;
+    add_field(out, "utilizationGaps", gpu.gaps);
+    if (gpu.nobodys_entries) add_field(out, "nobodysEntries", gpu.nobodys_entries);
+    if (gpu.use_told) out += ",\"useTold\":true";
+    out += gpu.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 
-// Events of a card that is not in the inventory (any more) are nobody's.
+// Events of a GPU that is not in the inventory (any more) are nobody's.
 void Sampler::write_events(std::string &out) {
     std::map<int, uint64_t> errors;
     bool first = true;
     out += ",\"xids\":[";
     for (const nvml::Event &event : events_.take(errors)) {
-        const auto card =
-            std::find_if(cards_.begin(), cards_.end(), [&](const Card &other) { return other.device == event.device; });
-        if (card == cards_.end() || event.type != NVML_ABI_EVENT_XID) continue;
-        out += first ? "{\"card\":" : ",{\"card\":";
+        const auto gpu =
+            std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu &other) { return other.device == event.device; });
+        if (gpu == gpus_.end() || event.type != NVML_ABI_EVENT_XID) continue;
+        out += first ? "{\"gpu\":" : ",{\"gpu\":";
         first = false;
-        add_number(out, static_cast<size_t>(card - cards_.begin()));
+        add_number(out, static_cast<size_t>(gpu - gpus_.begin()));
         add_field(out, "xid", event.data);
         add_field(out, "count", event.count);
         add_field(out, "atMs", event.at_ms);
@@ -371,17 +371,17 @@ std::string Sampler::take() {
     add_field(out, "driverVersion", driver_version_);
     add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
     processes_.begin(round_);
-    out += ",\"cards\":[";
+    out += ",\"gpus\":[";
     bool some = false;
-    for (size_t i = 0; ready && i < cards_.size(); i++) {
-        if (cards_[i].gone) continue;
+    for (size_t i = 0; ready && i < gpus_.size(); i++) {
+        if (gpus_[i].gone) continue;
         if (some) out += ',';
         some = true;
-        write_card(i, out);
+        write_gpu(i, out);
     }
-    const bool silent = ready && !cards_.empty() && std::none_of(cards_.begin(), cards_.end(), [](const Card &card) {
-                            return (card.answered && !card.gone) ||
-                                   card.lost; // a card that fell off the bus is told of by a driver that is there
+    const bool silent = ready && !gpus_.empty() && std::none_of(gpus_.begin(), gpus_.end(), [](const Gpu &gpu) {
+                            return (gpu.answered && !gpu.gone) ||
+                                   gpu.lost; // a GPU that fell off the bus is told of by a driver that is there
                         });
     silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
     out += ']';
@@ -407,7 +407,7 @@ std::string Sampler::take() {
         }
         out += ']';
     }
-    if (silent) add_field(out, "problem", "the driver answers nothing about any card");
+    if (silent) add_field(out, "problem", "the driver answers nothing about any GPU");
     add_field(out, "tookUs", (now_ns(CLOCK_MONOTONIC) - started) / 1000);
     out += "}\n";
     return out;

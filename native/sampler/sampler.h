@@ -1,4 +1,4 @@
-// One round of sampling: every card's readings, who uses it and how much. Who those processes are is Processes'
+// One round of sampling: every GPU's readings, who uses it and how much. Who those processes are is Processes'
 // business.
 #pragma once
 
@@ -22,7 +22,7 @@ class Sampler {
     Sampler(const Sampler &) = delete;
     Sampler &operator=(const Sampler &) = delete;
     ~Sampler();
-    // A sampler before this one has told of a card's use up to there. What the driver has kept of the time since then
+    // A sampler before this one has told of a GPU's use up to there. What the driver has kept of the time since then
     // counts, as after a long round. Before the first snapshot, and of the same driver only.
     struct UsedUntil {
         uint64_t day_us = 0;  // by the time of day, by which the driver stamps what it samples
@@ -32,14 +32,14 @@ class Sampler {
     void go_on(const std::string &uuid, const UsedUntil &until) { told_until_[uuid] = until; }
     // The next snapshot as one line of JSON. Tries to open the driver again when there is none yet.
     std::string take();
-    // The driver has answered nothing about any card for a while: it was taken away, or another one came in its place.
+    // The driver has answered nothing about any GPU for a while: it was taken away, or another one came in its place.
     // The library that this process has open belongs to the old one.
     bool driver_gone() const { return silent_rounds_ >= SILENT_ROUNDS; }
 
   private:
     static constexpr unsigned SILENT_ROUNDS = 2;
     static constexpr unsigned MOST_LIST_FAILURES = 60; // in rounds
-    struct Card {
+    struct Gpu {
         nvml::Device device = nullptr;
         std::string uuid, name, pci;
         uint32_t minor = 0;
@@ -47,14 +47,14 @@ class Sampler {
         bool divided = false; // MIG: its memory and processes are its instances'
         bool division_told = false;
         bool gone = false; // it is not there (any more); its place stays
-        // Of an instance: its card, its numbers, and whether another one with the same memory stands before it.
+        // Of an instance: its GPU, its numbers, and whether another one with the same memory stands before it.
         bool instance = false, same_memory = false;
         size_t parent = 0;
         uint32_t gpu_instance = 0, compute_instance = 0;
         bool has_numbers = false;
         bool answered = false;     // its memory or its processes were told in this round; facts may outlive a driver
         bool use_told = false;     // how much each process used since the round before was, too
-        uint64_t last_seen_us = 0; // newest utilisation sample taken into account; 0 = none yet
+        uint64_t last_seen_us = 0; // newest utilization sample taken into account; 0 = none yet
         uint64_t last_poll_us = 0; // by a clock that nobody sets, as the two below
         uint64_t stepped_us = 0;   // when the time of day was last seen to be another one; 0: never
         int64_t clock_us = 0;     // what is to be added for the time of day, by which the driver stamps what it samples
@@ -71,29 +71,29 @@ class Sampler {
     };
     bool open_driver();
     void read_inventory(uint64_t now_ns);
-    bool is_back(Card &card);
-    void read_facts(Card &card);
-    size_t add_card(nvml::Device device, const std::string &uuid);
+    bool is_back(Gpu &gpu);
+    void read_facts(Gpu &gpu);
+    size_t add_gpu(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
-    void take_over(Card &card, uint64_t steady_us);
+    void take_over(Gpu &gpu, uint64_t steady_us);
     void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
     void write_used_until(std::string &out);
-    void write_card(size_t index, std::string &out);
-    void write_memory(Card &card, std::string &out);
-    void write_readings(Card &card, std::string &out);
-    void write_activity(Card &card, std::string &out);
+    void write_gpu(size_t index, std::string &out);
+    void write_memory(Gpu &gpu, std::string &out);
+    void write_readings(Gpu &gpu, std::string &out);
+    void write_activity(Gpu &gpu, std::string &out);
     void write_events(std::string &out);
 
     std::string library_path_, problem_;
     nvml::Library library_;
     nvml::Events events_;
-    std::vector<Card> cards_;
+    std::vector<Gpu> gpus_;
     Processes processes_;
-    std::map<std::string, UsedUntil> told_until_; // of cards that this one has not asked yet
+    std::map<std::string, UsedUntil> told_until_; // of GPUs that this one has not asked yet
     unsigned silent_rounds_ = 0;
     uint64_t round_ = 0, inventory_ns_ = 0, retry_at_ns_ = 0;
-    bool changed_ = false; // a card was lost or came back, or an instance answers nothing: who is there is asked for
+    bool changed_ = false; // a GPU was lost or came back, or an instance answers nothing: who is there is asked for
     std::string driver_version_;
     int cuda_version_ = 0;
 };

@@ -1,15 +1,15 @@
 /* The compute page: one per container, shared with the agent alone, through which the agent's arbiter lets the
- * container's processes put work on its cards, and through which they tell what they used. It lies in the ledger's
+ * container's processes put work on its GPUs, and through which they tell what they used. It lies in the ledger's
  * file, behind the ledger, where the limits page says (`compute_at`): what mounts the one brings the other.
  *
- * Two halves. The agent writes the first (a header, an order per card) and never reads an order back, except its own
- * records when it starts; the tenant's processes write the second (a row per process and card), which the agent copies
+ * Two halves. The agent writes the first (a header, an order per GPU) and never reads an order back, except its own
+ * records when it starts; the tenant's processes write the second (a row per process and GPU), which the agent copies
  * and checks. Each word has one writer: the agent, or the process that holds the ledger's slot of that index (all its
  * threads, hence atomic). Little-endian, 8-byte aligned, no pointers, a size that never changes. Times are
- * CLOCK_BOOTTIME in ns; amounts are ns for which the card was the container's ("used"), counted up and never reset.
+ * CLOCK_BOOTTIME in ns; amounts are ns for which the GPU was the container's ("used"), counted up and never reset.
  *
  * The one rule between the halves: a process announces (`inflight`, seq_cst), then looks at `lease` (seq_cst); the
- * agent closes `lease` (seq_cst), then looks at `inflight`. So at least one of the two sees the other, and a card that
+ * agent closes `lease` (seq_cst), then looks at `inflight`. So at least one of the two sees the other, and a GPU that
  * was found drained after it was closed stays drained. */
 #pragma once
 
@@ -23,16 +23,16 @@
 #define COT_COMPUTE_MAGIC 0x0031504d4f435443ull /* read as bytes: CTCOMP1 */
 #define COT_COMPUTE_VERSION 1u
 #define COT_COMPUTE_REPORTS_AT 8192u         /* where the tenant's half begins: a boundary of pages */
-#define COT_PPM 1000000u                     /* a share of all of a card */
+#define COT_PPM 1000000u                     /* a share of all of a GPU */
 #define COT_COMPUTE_STALE_NS 60000000ull     /* a heartbeat as old as this: the agent is not there */
 #define COT_COMPUTE_HEARTBEAT_NS 10000000ull /* how often the agent comes by, while anything waits or runs */
 #define COT_COMPUTE_SANE_NS (1ull << 60)     /* a word above this was scribbled over */
 
-/* State of a card's lease, the low byte of `lease`; above it the epoch, which grows with every change. */
+/* State of a GPU's lease, the low byte of `lease`; above it the epoch, which grows with every change. */
 enum {
     COT_LEASE_CLOSED = 0,   /* no launch may begin */
     COT_LEASE_GRANTED = 1,  /* launches may begin up to the limit */
-    COT_LEASE_CATCH_UP = 2, /* closed, but a launch whose counterpart on another card is under way may follow it */
+    COT_LEASE_CATCH_UP = 2, /* closed, but a launch whose counterpart on another GPU is under way may follow it */
     COT_LEASE_FREE = 3,     /* nothing limits this container */
 };
 
@@ -40,7 +40,7 @@ struct cot_compute_header {
     uint64_t magic;
     uint32_t version;
     uint32_t bytes; /* of the whole page */
-    uint32_t card_count;
+    uint32_t gpu_count;
     uint32_t slot_count;
     uint64_t heartbeat_ns; /* the agent's last visit; or, while it rests, the same as ... */
     uint64_t rest_until_ns;
@@ -64,7 +64,7 @@ struct cot_compute_record {
     uint64_t at_ns;
     uint64_t limit_ns; /* at that time launches may begin while less than this was used; grows by rate_ppm */
     uint64_t charged_ns;
-    uint64_t contended_ns; /* charged while another container's work shared the card */
+    uint64_t contended_ns; /* charged while another container's work shared the GPU */
     uint32_t rate_ppm;     /* 0: nothing limits */
     uint32_t sequence;     /* the other copy's and 1 */
     uint64_t used_ns;      /* what the rows said at that time */
@@ -91,7 +91,7 @@ struct cot_compute_reports {
     uint64_t reserved[7];
 };
 
-/* One process on one card. A process that takes a slot sets all but `used_ns` and `launches` to 0, then `stamp`. */
+/* One process on one GPU. A process that takes a slot sets all but `used_ns` and `launches` to 0, then `stamp`. */
 struct cot_compute_row {
     uint64_t stamp;   /* of the ledger's slot: names the occupant; 0: nobody */
     uint64_t waiting; /* threads that wait to launch */
@@ -108,27 +108,27 @@ static_assert(sizeof(struct cot_compute_record) == 64, "compute record");
 static_assert(sizeof(struct cot_compute_order) == 256, "compute order");
 static_assert(sizeof(struct cot_compute_reports) == 64, "compute reports");
 static_assert(sizeof(struct cot_compute_row) == 64, "compute row");
-static_assert(sizeof(struct cot_compute_header) + COT_MAX_CARDS * sizeof(struct cot_compute_order) <=
+static_assert(sizeof(struct cot_compute_header) + COT_MAX_GPUS * sizeof(struct cot_compute_order) <=
                   COT_COMPUTE_REPORTS_AT,
               "the agent's half");
 
-static inline uint64_t cot_compute_bytes(uint32_t slot_count, uint32_t card_count) {
+static inline uint64_t cot_compute_bytes(uint32_t slot_count, uint32_t gpu_count) {
     return COT_COMPUTE_REPORTS_AT + sizeof(struct cot_compute_reports) +
-           (uint64_t)slot_count * card_count * sizeof(struct cot_compute_row);
+           (uint64_t)slot_count * gpu_count * sizeof(struct cot_compute_row);
 }
 /* Mapped apart from the ledger, so at a boundary of pages, however large the machine's are. */
-static inline uint64_t cot_compute_at(uint32_t slot_count, uint32_t card_count) {
+static inline uint64_t cot_compute_at(uint32_t slot_count, uint32_t gpu_count) {
     const uint64_t boundary = 65536;
-    return (cot_ledger_bytes(slot_count, card_count) + boundary - 1) / boundary * boundary;
+    return (cot_ledger_bytes(slot_count, gpu_count) + boundary - 1) / boundary * boundary;
 }
-static inline struct cot_compute_order *cot_order_at(void *page, uint32_t card) {
-    return (struct cot_compute_order *)((char *)page + sizeof(struct cot_compute_header)) + card;
+static inline struct cot_compute_order *cot_order_at(void *page, uint32_t gpu) {
+    return (struct cot_compute_order *)((char *)page + sizeof(struct cot_compute_header)) + gpu;
 }
 static inline struct cot_compute_reports *cot_reports_at(void *page) {
     return (struct cot_compute_reports *)((char *)page + COT_COMPUTE_REPORTS_AT);
 }
-static inline struct cot_compute_row *cot_row_at(void *page, uint32_t card_count, uint32_t slot, uint32_t card) {
-    return (struct cot_compute_row *)(cot_reports_at(page) + 1) + (uint64_t)slot * card_count + card;
+static inline struct cot_compute_row *cot_row_at(void *page, uint32_t gpu_count, uint32_t slot, uint32_t gpu) {
+    return (struct cot_compute_row *)(cot_reports_at(page) + 1) + (uint64_t)slot * gpu_count + gpu;
 }
 
 static inline uint64_t cot_lease(uint64_t epoch, uint32_t state) {
@@ -181,21 +181,21 @@ static inline void cot_order_record(struct cot_compute_order *order, struct cot_
 }
 
 /* The agent's half of a page that no agent has visited yet: COT_COMPUTE_REPORTS_AT bytes of zeros become one by which
- * its processes go on their own credit, `rate_ppm` of each card (0: nothing limits). */
-static inline void cot_compute_begin(void *half, uint32_t slot_count, uint32_t card_count, const uint32_t *rate_ppm,
+ * its processes go on their own credit, `rate_ppm` of each GPU (0: nothing limits). */
+static inline void cot_compute_begin(void *half, uint32_t slot_count, uint32_t gpu_count, const uint32_t *rate_ppm,
                                      uint64_t now_ns) {
     struct cot_compute_header *header = (struct cot_compute_header *)half;
     header->magic = COT_COMPUTE_MAGIC;
     header->version = COT_COMPUTE_VERSION;
-    header->bytes = (uint32_t)cot_compute_bytes(slot_count, card_count);
-    header->card_count = card_count;
+    header->bytes = (uint32_t)cot_compute_bytes(slot_count, gpu_count);
+    header->gpu_count = gpu_count;
     header->slot_count = slot_count;
-    for (uint32_t card = 0; card < card_count; card++) {
+    for (uint32_t gpu = 0; gpu < gpu_count; gpu++) {
         struct cot_compute_record record;
         memset(&record, 0, sizeof record);
         record.at_ns = now_ns;
-        record.rate_ppm = rate_ppm[card];
-        cot_order_record(cot_order_at(half, card), record);
+        record.rate_ppm = rate_ppm[gpu];
+        cot_order_record(cot_order_at(half, gpu), record);
     }
 }
 

@@ -1,7 +1,7 @@
 /* The ledger: one file per container in which its processes account what they hold. The tenant can write it, so it is
  * advisory: the interposer believes it for the tenant's own sake, the agent compares it with the driver's truth.
  *
- * One slot per process, one row per card in it. Each word of a slot has one writer, the slot's process (all its
+ * One slot per process, one row per GPU in it. Each word of a slot has one writer, the slot's process (all its
  * threads, hence atomic); others only read. Nothing is locked and no total is stored: what the container holds is the
  * sum over slots, so there is nothing to repair after a SIGKILL. The order of changes (announce, then act; charge
  * before un-announce; un-charge after the driver's free) makes every crash leave too much in the books, never too
@@ -26,7 +26,7 @@
 struct cot_ledger_header {
     uint64_t magic;
     uint32_t version;
-    uint32_t card_count, slot_count;
+    uint32_t gpu_count, slot_count;
     uint32_t slots_used; /* no slot at or above this index was ever taken; readers bound it by slot_count */
     uint64_t unknown;    /* entry points that an interposer does not know, looked up by the container's processes */
     uint64_t reserved[4];
@@ -47,7 +47,7 @@ struct cot_slot {
 enum { COT_OBSERVER_DEBUGGER = 1, COT_OBSERVER_PROFILER = 2 };
 enum { COT_SLOT_LIVE = 0, COT_SLOT_REAPING = 1 };
 
-/* What a container counts as a whole, per card, because it must outlive the process that counted. */
+/* What a container counts as a whole, per GPU, because it must outlive the process that counted. */
 struct cot_ledger_total {
     uint64_t denied; /* requests refused because of the grant */
     uint64_t reserved[7];
@@ -57,7 +57,7 @@ struct cot_ledger_total {
 #define COT_PENDING_GRAIN 4096ull /* announced is always a multiple of it */
 #define COT_IN_FLIGHT 1ull        /* one request that is charged already, while its call lasts */
 
-struct cot_slot_card {
+struct cot_slot_gpu {
     uint64_t held;
     uint64_t pending; /* announced, not yet decided; below COT_PENDING_GRAIN: requests charged before their call */
     uint64_t freed;   /* un-charged so far, ever */
@@ -78,17 +78,17 @@ static inline bool cot_ledger_known(uint32_t version) {
 
 static_assert(sizeof(struct cot_ledger_header) == 64, "ledger header");
 static_assert(sizeof(struct cot_slot) == 64, "slot");
-static_assert(sizeof(struct cot_slot_card) == 64, "slot card");
+static_assert(sizeof(struct cot_slot_gpu) == 64, "slot GPU");
 static_assert(sizeof(struct cot_ledger_total) == 64, "ledger total");
 
-/* Layout: header, totals[card_count], then slot_count times a slot and its rows[card_count]. */
-static inline uint64_t cot_ledger_slots_offset(uint32_t card_count) {
-    return sizeof(struct cot_ledger_header) + card_count * sizeof(struct cot_ledger_total);
+/* Layout: header, totals[gpu_count], then slot_count times a slot and its rows[gpu_count]. */
+static inline uint64_t cot_ledger_slots_offset(uint32_t gpu_count) {
+    return sizeof(struct cot_ledger_header) + gpu_count * sizeof(struct cot_ledger_total);
 }
 
-static inline uint64_t cot_slot_bytes(uint32_t card_count) {
-    return sizeof(struct cot_slot) + (uint64_t)card_count * sizeof(struct cot_slot_card);
+static inline uint64_t cot_slot_bytes(uint32_t gpu_count) {
+    return sizeof(struct cot_slot) + (uint64_t)gpu_count * sizeof(struct cot_slot_gpu);
 }
-static inline uint64_t cot_ledger_bytes(uint32_t slot_count, uint32_t card_count) {
-    return cot_ledger_slots_offset(card_count) + slot_count * cot_slot_bytes(card_count);
+static inline uint64_t cot_ledger_bytes(uint32_t slot_count, uint32_t gpu_count) {
+    return cot_ledger_slots_offset(gpu_count) + slot_count * cot_slot_bytes(gpu_count);
 }

@@ -1,8 +1,8 @@
 /* The limits page: one file per container, written by the agent alone, mapped read-only by the interposer. It is the
- * trusted copy of the grant, and it carries what only the agent can know: what a context costs on this card, how the
+ * trusted copy of the grant, and it carries what only the agent can know: what a context costs on this GPU, how the
  * driver rounds, what the driver says that each process really holds.
  *
- * Rules of change: the file never changes its size and is rewritten in place. A card entry and a feedback entry end in
+ * Rules of change: the file never changes its size and is rewritten in place. A GPU entry and a feedback entry end in
  * a check word over their own bytes; a reader that finds it wrong has caught a write half done and reads again. The
  * gate words are single words. Little-endian, 8-byte aligned, no pointers.
  *
@@ -23,7 +23,7 @@
 #ifndef COT_PAGE_OLDEST
 #define COT_PAGE_OLDEST 1u /* versions from here on are read, and kept by who rewrites a page */
 #endif
-#define COT_MAX_CARDS 16u
+#define COT_MAX_GPUS 16u
 #define COT_MAX_SLOTS 4096u
 
 /* page flags */
@@ -32,7 +32,7 @@ enum {
     COT_PAGE_HAS_FEEDBACK = 2,   /* some feedback entry says something */
 };
 enum {
-    COT_CARD_RELEASES_LATE = 1, /* freed memory may still be held: it counts until the agent has seen it gone */
+    COT_GPU_RELEASES_LATE = 1, /* freed memory may still be held: it counts until the agent has seen it gone */
 };
 /* Bits of the gate word; 0 is open. */
 enum {
@@ -45,20 +45,20 @@ struct cot_page_header {
     uint64_t magic;
     uint32_t version;
     uint32_t bytes;      /* of the whole file */
-    uint32_t card_count; /* entries in cards[] that are valid, at most COT_MAX_CARDS */
+    uint32_t gpu_count;  /* entries in GPUs[] that are valid, at most COT_MAX_GPUS */
     uint32_t slot_count; /* slots of the ledger and rows of the feedback */
     uint32_t flags;
     uint32_t gate;         /* COT_GATE_* bits: the one word that every launch reads */
-    uint64_t generation;   /* grows with every change of a card entry */
+    uint64_t generation;   /* grows with every change of a GPU entry */
     uint64_t heartbeat_ns; /* CLOCK_BOOTTIME of the agent's last visit */
     uint32_t engine;       /* number of the engine that processes shall run; 0 = the one that their object came with */
     uint32_t ledger_version; /* of the ledger beside it, which is not asked itself; 0 = 1 */
     uint64_t compute_at;     /* where in the ledger's file the compute page begins; 0 = it has none */
 };
 
-struct cot_page_card {
+struct cot_page_gpu {
     uint8_t uuid[16];
-    uint64_t memory_bytes;  /* the grant on this card; contexts included */
+    uint64_t memory_bytes;  /* the grant on this GPU; contexts included */
     uint64_t context_bytes; /* what one context costs, as measured; 0 = not measured */
     uint64_t granule_bytes; /* physical memory comes in pieces of this size; 0 = not measured */
     uint32_t cores_percent; /* 0 = none asked for; who holds launches to it goes by the compute page */
@@ -67,11 +67,11 @@ struct cot_page_card {
     uint64_t check;
 };
 
-/* What the agent found out about one slot on one card. `stamp` says about which occupant of the slot. */
+/* What the agent found out about one slot on one GPU. `stamp` says about which occupant of the slot. */
 struct cot_page_feedback {
     uint64_t stamp;
     int64_t residual_bytes; /* held according to the driver, minus charged by the process, when nothing was under way */
-    uint64_t released_bytes; /* of slot_card.freed: so much has really left the card */
+    uint64_t released_bytes; /* of slot_gpu.freed: so much has really left the GPU */
     uint64_t signature;  /* cot_row_signature of the row as measured: a negative residual holds only while it does */
     uint64_t dead_stamp; /* this occupant is gone and its memory with it: anybody may reap the slot */
     uint64_t check;
@@ -80,8 +80,8 @@ struct cot_page_feedback {
 
 struct cot_page {
     struct cot_page_header header;
-    struct cot_page_card cards[COT_MAX_CARDS];
-    struct cot_page_feedback feedback[]; /* [slot_count][card_count] */
+    struct cot_page_gpu gpus[COT_MAX_GPUS];
+    struct cot_page_feedback feedback[]; /* [slot_count][gpu_count] */
 };
 
 static inline bool cot_page_known(uint32_t version) {
@@ -89,7 +89,7 @@ static inline bool cot_page_known(uint32_t version) {
 }
 
 static_assert(sizeof(struct cot_page_header) == 64, "page header");
-static_assert(sizeof(struct cot_page_card) == 128, "page card");
+static_assert(sizeof(struct cot_page_gpu) == 128, "page GPU");
 static_assert(sizeof(struct cot_page_feedback) == 64, "page feedback");
 
 /* A mix of all words of an entry before its check word; never 0, so that a zeroed entry is not valid. */
@@ -103,7 +103,7 @@ static inline uint64_t cot_check(const void *entry, uint32_t words) {
     }
     return mix | 1;
 }
-#define COT_CARD_WORDS 15u    /* of struct cot_page_card before check */
+#define COT_GPU_WORDS 15u     /* of struct cot_page_gpu before check */
 #define COT_FEEDBACK_WORDS 5u /* of struct cot_page_feedback before check */
 
 /* Tells one state of a ledger row from every other it is likely to meet. */
@@ -112,6 +112,6 @@ static inline uint64_t cot_row_signature(uint64_t held, uint64_t freed, uint64_t
     return cot_check(words, 3);
 }
 
-static inline uint64_t cot_page_bytes(uint32_t slot_count, uint32_t card_count) {
-    return sizeof(struct cot_page) + (uint64_t)slot_count * card_count * sizeof(struct cot_page_feedback);
+static inline uint64_t cot_page_bytes(uint32_t slot_count, uint32_t gpu_count) {
+    return sizeof(struct cot_page) + (uint64_t)slot_count * gpu_count * sizeof(struct cot_page_feedback);
 }

@@ -1,4 +1,4 @@
-/* What a slot counts for on a card: what it charged, corrected by what the agent found out. Both objects compute it, so
+/* What a slot counts for on a GPU: what it charged, corrected by what the agent found out. Both objects compute it, so
  * that what CUDA and NVML tell a program is one figure. Rows are others' memory, read as it changes. */
 #pragma once
 
@@ -13,7 +13,7 @@ static inline uint64_t cot_sane(uint64_t bytes) {
 }
 
 /* Distinguishes every state of a row from the one that the agent measured. */
-static inline uint64_t cot_signature_now(const struct cot_slot_card *row) {
+static inline uint64_t cot_signature_now(const struct cot_slot_gpu *row) {
     uint64_t held = __atomic_load_n(&row->held, __ATOMIC_RELAXED),
              freed = __atomic_load_n(&row->freed, __ATOMIC_RELAXED);
     uint64_t changes = __atomic_load_n(&row->changes, __ATOMIC_RELAXED);
@@ -24,7 +24,7 @@ static inline uint64_t cot_signature_now(const struct cot_slot_card *row) {
  * than it charged; less, if it holds less and the process has done nothing since; and, where memory leaves `late`, what
  * was freed and may still be held. `pending` and `held` were read by the caller, in this order. */
 static inline uint64_t cot_counted(const struct cot_page_feedback *feedback, const struct cot_slot *slot,
-                                   const struct cot_slot_card *row, uint64_t pending, uint64_t held, bool late) {
+                                   const struct cot_slot_gpu *row, uint64_t pending, uint64_t held, bool late) {
     struct cot_page_feedback seen = *feedback;
     uint64_t stamp = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
     bool valid = seen.stamp == stamp && stamp != 0 && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);

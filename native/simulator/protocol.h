@@ -1,12 +1,12 @@
 /* How the simulated driver's libraries (driver/, nvml/) speak with the simulated kernel driver (daemon/).
  *
- * One daemon is one node. It owns the cards, the books (who holds how many bytes of which card) and the time line. A
+ * One daemon is one node. It owns the GPUs, the books (who holds how many bytes of which GPU) and the time line. A
  * library connects to DIR/node.sock (DIR/lib holds the libraries; the socket is found from the library's own path, so
  * no environment is needed), and the connection lives exactly as long as the process: when it dies, however it dies,
  * its memory goes back. Its host pid is taken from the socket's peer credentials, never from what it says.
  *
  * Requests and replies are one SEQPACKET message each, one reply per request, in order. Kernels do not travel by
- * message: each (process, card) has a channel in shared memory, a ring that the process fills and the daemon empties,
+ * message: each (process, GPU) has a channel in shared memory, a ring that the process fills and the daemon empties,
  * as a GPU's push buffer. The daemon trusts nothing in it. */
 #pragma once
 
@@ -14,46 +14,46 @@
 #include <stdint.h>
 
 #define SIM_PROTOCOL 1u
-#define SIM_MAX_CARDS 16
+#define SIM_MAX_GPUS 16
 #define SIM_SOCKET_NAME "node.sock"
-#define SIM_CARDS_NAME "cards"
+#define SIM_GPUS_NAME "gpus"
 /* DIR for libraries that lie in a folder of the loader's own, as mounts into a container put them. */
 #define SIM_DEFAULT_DIR "/usr/local/simulated"
 #define SIM_UUID_TEXT 41 /* "GPU-" or "MIG-", 36 characters, the end */
 
 enum sim_op {
     SIM_HELLO = 1,   /* arg[0] role, arg[1] SIM_TYPE_* bits and SIM_VIDEO; reply fds: facts page, doorbell */
-    SIM_CONTEXT_NEW, /* card; reply arg[0] context id; fd: the channel, if it is this process's first on the card */
+    SIM_CONTEXT_NEW, /* GPU; reply arg[0] context id; fd: the channel, if it is this process's first on the GPU */
     SIM_CONTEXT_END, /* arg[0] context id */
-    SIM_TAKE,        /* card, arg[0] bytes, arg[1] SIM_KIND_*; fd for SIM_KIND_VMM; reply arg[0] block id, [1] bytes */
+    SIM_TAKE,        /* GPU, arg[0] bytes, arg[1] SIM_KIND_*; fd for SIM_KIND_VMM; reply arg[0] block id, [1] bytes */
     SIM_GIVE,        /* arg[0] block id: one reference less */
     SIM_KEEP,        /* arg[0] block id: one reference more */
-    SIM_IMPORT,      /* fd of another process's block; reply arg[0] block id, arg[1] bytes, arg[2] card */
-    SIM_MEMORY,      /* card; reply arg[0] used, arg[1] free (SIM_TAKE of `free` bytes would succeed), arg[2] the most
+    SIM_IMPORT,      /* fd of another process's block; reply arg[0] block id, arg[1] bytes, arg[2] GPU */
+    SIM_MEMORY,      /* GPU; reply arg[0] used, arg[1] free (SIM_TAKE of `free` bytes would succeed), arg[2] the most
                         that its limit, if it has one, lets a group have */
-    SIM_RESIDUAL,    /* card, arg[0] bytes that the context grew by (code, local memory); as SIM_TAKE, freed with it */
+    SIM_RESIDUAL,    /* GPU, arg[0] bytes that the context grew by (code, local memory); as SIM_TAKE, freed with it */
     SIM_SHARE,       /* arg[0] block id, fd: its contents lie in this file from now on, and others may open it */
     SIM_OPEN,        /* arg[0] id of a block that another process shared; reply as SIM_IMPORT, and its fd */
     SIM_PROCESS,     /* arg[0] pid as the caller sees it, arg[1] SIM_PROCESS_*; reply arg[0] ABI_PROCESS_* afterwards */
     /* NVML role */
-    SIM_PROCESSES = 32, /* card, arg[0] SIM_TYPE_* bit; payload sim_process[] as the caller may see them */
-    SIM_UTILISATION,    /* card, arg[0] last seen us; reply arg[0] newest us; payload sim_process_utilisation[] */
-    SIM_CARD_STATE,     /* card; payload sim_card_state */
-    SIM_ACCOUNTING,     /* card, arg[0] pid; payload sim_accounting */
-    SIM_RING,           /* card, arg[0] last seen us; payload sim_ring_sample[], oldest first */
-    SIM_LIMIT_SET, /* card, arg[0] number of a group's folder, arg[1] soft bytes, arg[2] hard bytes; root's alone */
-    SIM_LIMIT_GET, /* card, arg[0] number of a group's folder; reply arg[0] soft, arg[1] hard, arg[2] used bytes */
-    SIM_HEALTH,    /* card; payload sim_health */
-    SIM_COUNTERS,  /* card; payload sim_counters */
-    SIM_EVENT,     /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
+    SIM_PROCESSES = 32, /* GPU, arg[0] SIM_TYPE_* bit; payload sim_process[] as the caller may see them */
+    SIM_UTILIZATION,    /* GPU, arg[0] last seen us; reply arg[0] newest us; payload sim_process_utilization[] */
+    SIM_GPU_STATE,      /* GPU; payload sim_gpu_state */
+    SIM_ACCOUNTING,     /* GPU, arg[0] pid; payload sim_accounting */
+    SIM_RING,           /* GPU, arg[0] last seen us; payload sim_ring_sample[], oldest first */
+    SIM_LIMIT_SET,      /* GPU, arg[0] number of a group's folder, arg[1] soft bytes, arg[2] hard bytes; root's alone */
+    SIM_LIMIT_GET,      /* GPU, arg[0] number of a group's folder; reply arg[0] soft, arg[1] hard, arg[2] used bytes */
+    SIM_HEALTH,         /* GPU; payload sim_health */
+    SIM_COUNTERS,       /* GPU; payload sim_counters */
+    SIM_EVENT,          /* arg[0] number of the last event seen; payload sim_raised, the next one kept, or none */
     /* control role */
     SIM_BOOKS = 64,     /* payload: JSON text of all books */
     SIM_WATCH,          /* arg[0] host pid: from now on it and its descendants are a group with a peak of its own */
-    SIM_SET_STATE,      /* card, arg[0] SIM_STATE_*, arg[1] value */
+    SIM_SET_STATE,      /* GPU, arg[0] SIM_STATE_*, arg[1] value */
     SIM_LIST_COST_US,   /* arg[0]: how long a process list takes; stands in for a slow or hung driver */
     SIM_HOLDINGS,       /* arg[0] root of a group; payload sim_holding[] of all who hold anything; reply arg[0..3] the
-                           most that the group ever held of cards 0 to 3 without what it inherited */
-    SIM_RAISE_XID,      /* card, arg[0] the code */
+                           most that the group ever held of GPUs 0 to 3 without what it inherited */
+    SIM_RAISE_XID,      /* GPU, arg[0] the code */
     SIM_LIMITS_IGNORED, /* arg[0] not 0: limits of memory are set and read as before, and hold nobody */
 };
 
@@ -82,7 +82,7 @@ enum {
     SIM_STATE_TEMPERATURE,
     SIM_STATE_POWER_MW,
     SIM_STATE_LOST,
-    SIM_STATE_UNLISTED, /* not 0: NVML does not count it, and answers about it as about a card that is lost */
+    SIM_STATE_UNLISTED, /* not 0: NVML does not count it, and answers about it as about a GPU that is lost */
     SIM_STATE_UNTOLD,   /* not 0: lists say who is there, and all ones in place of what each holds */
     SIM_STATE_THROTTLE,
     SIM_STATE_ECC_CORRECTED_MORE,
@@ -103,7 +103,7 @@ enum { SIM_ACTIVE_OCCUPANCY, SIM_ACTIVE_TENSOR, SIM_ACTIVE_DRAM, SIM_ACTIVE_FP32
 
 struct sim_request {
     uint32_t op;
-    uint32_t card;
+    uint32_t gpu;
     uint64_t arg[4];
 };
 
@@ -114,7 +114,7 @@ struct sim_reply {
 };
 
 #define SIM_MAX_PAYLOAD (160u << 10)
-#define SIM_SAMPLES_MAX 72 /* a utilisation answer has at most one row per sample */
+#define SIM_SAMPLES_MAX 72 /* a utilization answer has at most one row per sample */
 
 struct sim_process {
     uint32_t pid; /* in the caller's PID namespace */
@@ -122,14 +122,14 @@ struct sim_process {
     uint64_t bytes;
 };
 
-/* What a process holds of a card by kind, and how much of it another one made that is gone or gave it up. */
+/* What a process holds of a GPU by kind, and how much of it another one made that is gone or gave it up. */
 struct sim_holding {
     uint32_t pid; /* in the daemon's PID namespace */
-    uint32_t card;
+    uint32_t gpu;
     uint64_t bytes[SIM_KIND_COUNT], inherited[SIM_KIND_COUNT];
 };
 
-struct sim_process_utilisation {
+struct sim_process_utilization {
     uint32_t pid; /* the caller's view, or the raw host pid where the caller cannot see it (as the real driver does) */
     uint32_t sm_percent;
     uint32_t memory_percent;
@@ -142,7 +142,7 @@ struct sim_ring_sample {
     uint64_t percent;
 };
 
-struct sim_card_state {
+struct sim_gpu_state {
     uint64_t used_bytes;
     uint32_t sm_percent; /* share of the last sample period in which a kernel ran */
     uint32_t memory_percent;
@@ -154,7 +154,7 @@ struct sim_card_state {
     uint32_t pad;
 };
 
-/* What wears out or breaks. Cards before Ampere retire pages where later ones remap rows; both are `rows` here. */
+/* What wears out or breaks. GPUs before Ampere retire pages where later ones remap rows; both are `rows` here. */
 struct sim_health {
     uint64_t throttle;                       /* NVML's bits */
     uint64_t ecc[2][2];                      /* corrected, uncorrected; each since reload, since production */
@@ -172,8 +172,8 @@ struct sim_counters {
 };
 
 struct sim_raised {
-    uint32_t number; /* counted from 1 over all cards */
-    uint32_t card;
+    uint32_t number; /* counted from 1 over all GPUs */
+    uint32_t gpu;
     uint64_t type, data; /* NVML's type; the Xid */
 };
 
@@ -182,8 +182,8 @@ struct sim_accounting {
     uint32_t sm_percent, running;
 };
 
-/* What every process may know of a card. Mapped read-only by clients; `used_bytes` is live. */
-struct sim_card_facts {
+/* What every process may know of a GPU. Mapped read-only by clients; `used_bytes` is live. */
+struct sim_gpu_facts {
     char name[64];
     unsigned char uuid[16];
     uint64_t total_bytes;    /* what NVML calls total */
@@ -192,9 +192,9 @@ struct sim_card_facts {
     uint32_t sm_count, cc_major, cc_minor;
     uint32_t sm_mhz, memory_mhz, bus_bits, l2_kib, power_limit_mw;
     uint32_t pci_domain, pci_bus, pci_device, pci_id;
-    /* A card that is divided (MIG) has nothing for clients; each of its instances is a card of the node by itself. */
+    /* A GPU that is divided (MIG) has nothing for clients; each of its instances is a GPU of the node by itself. */
     uint32_t divided;
-    uint32_t parent; /* of an instance: its card's number + 1; 0 = none */
+    uint32_t parent; /* of an instance: its GPU's number + 1; 0 = none */
     uint32_t gpu_instance, compute_instance, slices;
     _Atomic uint64_t used_bytes; /* clients' bytes, without reserved */
     _Atomic uint32_t unlisted;   /* NVML counts it no more */
@@ -202,16 +202,16 @@ struct sim_card_facts {
 };
 
 struct sim_facts {
-    uint32_t protocol, card_count;
+    uint32_t protocol, gpu_count;
     uint32_t cuda_version;         /* 1000 x major + 10 x minor */
     _Atomic uint32_t newest_event; /* its number; a futex that clients may wait on */
-    _Atomic uint32_t limits;       /* of memory, of all groups on all cards */
+    _Atomic uint32_t limits;       /* of memory, of all groups on all GPUs */
     uint32_t pad;
     char driver_version[32];
     uint64_t kernel_ns;       /* duration of a kernel that says nothing else */
     uint64_t code_free_bytes; /* code up to this size lies inside the context's own bytes */
     uint64_t pitch_bytes;     /* rows of pitched memory are multiples of this */
-    struct sim_card_facts cards[SIM_MAX_CARDS];
+    struct sim_gpu_facts gpus[SIM_MAX_GPUS];
 };
 
 /* ---- channel ---- */
@@ -236,7 +236,7 @@ struct sim_channel {
     uint64_t pad0[7];
     _Atomic uint64_t completed;       /* written by the daemon from here on */
     _Atomic uint32_t completed_futex; /* changes whenever completed does */
-    _Atomic int32_t error;            /* sticky error of this process on this card */
+    _Atomic int32_t error;            /* sticky error of this process on this GPU */
     _Atomic uint32_t sleeping;        /* 1: ring the doorbell after a submission or before a wait */
     uint32_t pad1;
     _Atomic uint64_t sm_ns; /* measured SM time of this process */

@@ -1,4 +1,4 @@
-/* cotenant-calibrate: what this driver and card really cost, measured from outside by the driver's own count per
+/* cotenant-calibrate: what this driver and GPU really cost, measured from outside by the driver's own count per
  * process:
  *   cotenant-calibrate [--cuda libcuda.so.1] [--nvml libnvidia-ml.so.1]
  * measures the one device that it sees (CUDA_VISIBLE_DEVICES chooses) and prints one line of JSON:
@@ -19,7 +19,7 @@
 #define MIB (1ull << 20)
 
 static void *cuda, *nvml;
-static nvml_abi_device card;
+static nvml_abi_device gpu;
 
 static int fail(const char *what, int code) {
     fprintf(stderr, "cotenant-calibrate: %s (%d)\n", what, code);
@@ -69,7 +69,7 @@ static bool own_bytes(uint64_t *bytes) {
             (nvml_abi_return (*)(nvml_abi_device, unsigned *, void *))dlsym(nvml, FORMS[form].name);
         unsigned count = MOST_PROCESSES;
         memset(buffer, FILLING, sizeof buffer);
-        nvml_abi_return code = list ? list(card, &count, buffer) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;
+        nvml_abi_return code = list ? list(gpu, &count, buffer) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;
         if (code == NVML_ABI_FUNCTION_NOT_FOUND)
             continue; /* a library may have the name of a call that its driver lacks */
         if (code != NVML_ABI_SUCCESS || count > MOST_PROCESSES) return false;
@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
     char text[48];
     snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
              u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-    if ((code = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), text, &card)))
+    if ((code = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), text, &gpu)))
         return fail("NVML does not know the device", code);
     if ((code = CUDA(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)0)))
         return fail("no context can be made", code);

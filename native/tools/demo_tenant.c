@@ -69,7 +69,7 @@ static void train(unsigned kernel_us, unsigned kernels, long rest_ms) {
     abi_function function = kernel(kernel_us);
     size_t left, total;
     must(CALL(cuMemGetInfo_v2, (size_t *, size_t *), &left, &total), "asking for memory");
-    printf("sees a card of %zu MiB\n", (size_t)(total / MIB));
+    printf("sees a GPU of %zu MiB\n", (size_t)(total / MIB));
     for (int i = 0; i < BLOCKS; i++) must(take(left / 10, &blocks[i]), "taking memory");
     for (unsigned round = 0;; round++) {
         for (int i = 0; i < BLOCKS; i++) {
@@ -113,7 +113,7 @@ static void cheat(void) {
     for (uint64_t held = 0;; held += 128 * MIB) {
         abi_result result = take(128 * MIB, &at);
         if (result != ABI_SUCCESS) {
-            printf("even the card has no more, after %" PRIu64 " MiB\n", held / MIB);
+            printf("even the GPU has no more, after %" PRIu64 " MiB\n", held / MIB);
             pause_ms(60000);
         }
         printf("has taken %" PRIu64 " MiB and nobody refused\n", (held + 128 * MIB) / MIB);

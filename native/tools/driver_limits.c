@@ -15,8 +15,8 @@
 
 #include "../abi/nvml.h"
 
-typedef nvml_abi_return set_limits(nvml_abi_device card, struct nvml_abi_set_memory_limits *limits);
-typedef nvml_abi_return get_limits(nvml_abi_device card, struct nvml_abi_get_memory_limits *limits);
+typedef nvml_abi_return set_limits(nvml_abi_device gpu, struct nvml_abi_set_memory_limits *limits);
+typedef nvml_abi_return get_limits(nvml_abi_device gpu, struct nvml_abi_get_memory_limits *limits);
 
 static void *nvml;
 static set_limits *set;
@@ -68,11 +68,11 @@ static bool obey(char *line) {
         return false;
     found.name_space = wanted.name_space = word(&rest, true);
     if (!wanted.name_space) return false;
-    nvml_abi_device card;
+    nvml_abi_device gpu;
     nvml_abi_return result = get && set ? NVML_ABI_SUCCESS : NVML_ABI_FUNCTION_NOT_FOUND;
     if (result == NVML_ABI_SUCCESS)
-        result = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), uuid, &card);
-    if (result == NVML_ABI_SUCCESS) result = setting ? set(card, &wanted) : get(card, &found);
+        result = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), uuid, &gpu);
+    if (result == NVML_ABI_SUCCESS) result = setting ? set(gpu, &wanted) : get(gpu, &found);
     printf("{\"result\":%d", result);
     if (result == NVML_ABI_SUCCESS && !setting) {
         printf(",\"softBytes\":%" PRIu64 ",\"usedBytes\":%" PRIu64, found.soft_bytes, found.used_bytes);

@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import { isWrong, readChange } from '../api/compute-annotation.ts';
-import type { CardShare, ComputeChoice } from '../api/request.ts';
+import type { ComputeChoice, GpuShare } from '../api/request.ts';
 import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
 import { type EffectiveMode, effectiveMode, MODES, type Mode, modeNamed } from '../policy/mode.ts';
 import { COMPUTE_POLICIES, policyNamed } from '../request/rules/namespace-rules.ts';
@@ -23,7 +23,7 @@ export type GrantAnswer = {
   readonly compute: ComputeChoice;
   /** How far the agent goes when it is over, and who says so. */
   readonly enforcement: EffectiveMode;
-  readonly cards: readonly {
+  readonly gpus: readonly {
     readonly gpuUuid: string;
     readonly memoryBytes: number;
     readonly coresPercent: number;
@@ -35,7 +35,7 @@ export type GrantAnswer = {
 export type GrantBody = {
   readonly name: string;
   readonly container: string;
-  readonly shares: readonly CardShare[];
+  readonly shares: readonly GpuShare[];
   readonly gpuUuids: readonly string[];
   readonly isolateMemory: boolean;
   readonly pid: number;
@@ -50,7 +50,7 @@ function answerOf(live: LiveGrant, mode: Mode): GrantAnswer {
     preload: PRELOADED.map((name) => join(live.folder, name)).join(' '),
     compute: live.grant.compute ?? {},
     enforcement: effectiveMode(mode, live.grant.enforcement),
-    cards: live.grant.cards.map(({ gpuUuid, memoryBytes, coresPercent, coresLimitPercent }) => ({
+    gpus: live.grant.gpus.map(({ gpuUuid, memoryBytes, coresPercent, coresLimitPercent }) => ({
       gpuUuid,
       memoryBytes,
       coresPercent,
@@ -63,7 +63,7 @@ function wrongWith(body: Partial<GrantBody>): string | undefined {
   if (typeof body.name !== 'string' || typeof body.container !== 'string') return 'name and container: want text';
   if (!Array.isArray(body.shares) || body.shares.length === 0 || body.shares.length > 16)
     return 'shares: want 1 to 16 of them';
-  for (const [index, share] of (body.shares as readonly Partial<CardShare>[]).entries()) {
+  for (const [index, share] of (body.shares as readonly Partial<GpuShare>[]).entries()) {
     const bytes = share?.memory?.kind === 'bytes' ? share.memory.bytes : undefined;
     const good = share?.memory?.kind === 'whole' || (Number.isSafeInteger(bytes) && Number(bytes) > 0);
     if (!good) return `shares[${index}].memory: want {"kind":"bytes","bytes":N} or {"kind":"whole"}`;
@@ -79,7 +79,7 @@ function wrongWith(body: Partial<GrantBody>): string | undefined {
   return undefined;
 }
 
-/** Of the node, or of one card; or what is wrong with it. */
+/** Of the node, or of one GPU; or what is wrong with it. */
 function nodeChange(body: unknown): NodeComputeChange | string {
   if (!isObject(body)) return 'want a map of gpuUuid, policy, highCapPercent';
   const { gpuUuid, policy, highCapPercent: cap, ...others } = body;
@@ -89,7 +89,7 @@ function nodeChange(body: unknown): NodeComputeChange | string {
   if (gpuUuid !== undefined && typeof gpuUuid !== 'string') return 'gpuUuid: want text';
   if (named === undefined && policy !== undefined) return `policy: want one of ${COMPUTE_POLICIES.join(', ')}, or null`;
   if (cap !== undefined && cap !== null && !isWithin(cap, 1, 100)) return 'highCapPercent: want 1 to 100, or null';
-  if (cap !== undefined && gpuUuid !== undefined) return 'highCapPercent: is of the node, not of one card';
+  if (cap !== undefined && gpuUuid !== undefined) return 'highCapPercent: is of the node, not of one GPU';
   if (named === undefined && cap === undefined) return 'want a policy, or highCapPercent';
   return {
     ...(gpuUuid !== undefined && { gpuUuid }),
@@ -114,7 +114,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
     response.type('text').send('ok\n');
   });
   app.get('/v1/status', (_request, response) => {
-    response.json(node.view() ?? null);
+    response.json(node.snapshot() ?? null);
   });
   app.post('/v1/grants', (request, response) => {
     const body = (request.body ?? {}) as Partial<GrantBody>;
@@ -129,7 +129,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
   app.patch('/v1/grants/:id', (request, response) => {
     const { memoryBytes: bytes, enforcement, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
     if (bytes !== undefined && (!Number.isSafeInteger(bytes) || Number(bytes) <= 0)) {
-      response.status(400).json({ error: 'memoryBytes: want a number of bytes per card' });
+      response.status(400).json({ error: 'memoryBytes: want a number of bytes per GPU' });
       return;
     }
     const said = enforcement === null ? null : modeNamed(enforcement);
@@ -161,14 +161,14 @@ export function createAdmin(node: Node, driver: Driver): Express {
   app.post('/v1/driver/clear-xid', (request, response) => {
     const gpu = field(request.body, 'gpu');
     if (typeof gpu !== 'string' || gpu === '') {
-      response.status(400).json({ error: 'gpu: want the UUID or the index of a card' });
+      response.status(400).json({ error: 'gpu: want the UUID or the index of a GPU' });
       return;
     }
     const index = /^\d{1,4}$/.test(gpu) ? Number(gpu) : undefined;
-    const shown = node.view()?.devices.find(({ card }) => card.index === index)?.card.uuid;
+    const shown = node.snapshot()?.devices.find(({ gpu }) => gpu.index === index)?.gpu.uuid;
     const cleared = node.clearFault(shown ?? gpu);
     if (cleared) response.json({ gpuUuid: cleared.gpuUuid, xid: cleared.xid, atMs: cleared.atMs });
-    else response.status(404).json({ error: `no Xid is held against card ${shown ?? gpu}` });
+    else response.status(404).json({ error: `no Xid is held against GPU ${shown ?? gpu}` });
   });
   app.get('/v1/compute', (_request, response) => {
     response.json(node.compute.state());

@@ -18,32 +18,32 @@ import { OWN_KIND } from './kubelet/cdi/split-spec.ts';
 const require = createRequire(import.meta.url);
 
 export type AgentConfiguration = {
-  /** Grants, audit log, what was measured on the cards, and the socket on which grants are asked for. */
+  /** Grants, audit log, what was measured on the GPUs, and the socket on which grants are asked for. */
   readonly stateFolder: string;
   /** Where /metrics and the status page are served; port 0 takes a free one. */
   readonly host: string;
   readonly port: number;
   readonly nvmlLibrary: string;
-  /** Measures on each card what a context costs, with a process of its own. */
+  /** Measures on each GPU what a context costs, with a process of its own. */
   readonly calibrate: boolean;
-  /** Tries with a process of its own on each card whether the interposer holds a container to its grant. */
+  /** Tries with a process of its own on each GPU whether the interposer holds a container to its grant. */
   readonly canary: boolean;
   /** Sets the driver's own limits of memory for what is granted, where it has them. */
   readonly driverLimits: boolean;
   readonly cudaLibrary: string;
-  /** Xids after which a card takes nobody new until it was reset: numbers with commas, `default`, `-` before one left out. */
+  /** Xids after which a GPU takes nobody new until it was reset: numbers with commas, `default`, `-` before one left out. */
   readonly unhealthyXids: string;
   readonly intervalMs: number;
   /** While a container is over its grant. */
   readonly urgentIntervalMs: number;
   readonly silenceMs: number;
-  readonly mostTenantsPerCard: number;
+  readonly mostTenantsPerGpu: number;
   readonly placement: 'binpack' | 'spread';
-  /** How the compute of this node's cards is divided among containers; native: it is not. */
+  /** How the compute of this node's GPUs is divided among containers; native: it is not. */
   readonly computePolicy: ComputePolicy;
-  /** Of single cards, by UUID. */
+  /** Of single GPUs, by UUID. */
   readonly computePolicies: Readonly<Record<string, ComputePolicy>>;
-  /** Most of a card that a container of high priority may take. */
+  /** Most of a GPU that a container of high priority may take. */
   readonly highCapPercent: number;
   /** Number of the interposer's engine that containers shall run; 0: that of the agent's build. */
   readonly interposerEngine: number;
@@ -86,9 +86,9 @@ export type AgentConfiguration = {
     readonly slots: 'status' | 'device-plugin';
     /** Where the runtime takes plugins; empty: devices reach containers by another way. */
     readonly nriSocket: string;
-    /** Kind of the CDI devices that are given to containers, each named by a card's UUID. */
+    /** Kind of the CDI devices that are given to containers, each named by a GPU's UUID. */
     readonly cdiKind: string;
-    /** The runtime's CDI folders, with commas; empty: cards bring all parts of the driver. The last one is written to. */
+    /** The runtime's CDI folders, with commas; empty: GPUs bring all parts of the driver. The last one is written to. */
     readonly cdiFolders: string;
   };
 };
@@ -106,7 +106,7 @@ export const DEFAULTS: AgentConfiguration = {
   intervalMs: 1000,
   urgentIntervalMs: 250,
   silenceMs: 15_000,
-  mostTenantsPerCard: 50,
+  mostTenantsPerGpu: 50,
   placement: 'binpack',
   computePolicy: 'fixed',
   computePolicies: {},
@@ -188,10 +188,10 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   intervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
   urgentIntervalMs: [wholeFrom(50, 60_000), 'milliseconds, 50 to 60000'],
   silenceMs: [wholeFrom(1000, 600_000), 'milliseconds, 1000 to 600000'],
-  mostTenantsPerCard: [wholeFrom(1, 1000), '1 to 1000'],
+  mostTenantsPerGpu: [wholeFrom(1, 1000), '1 to 1000'],
   placement: [oneOf('binpack', 'spread'), 'binpack or spread'],
   computePolicy: [isPolicy, POLICY_WORDS],
-  computePolicies: [policies, 'a map from the UUID of a card to its policy'],
+  computePolicies: [policies, 'a map from the UUID of a GPU to its policy'],
   highCapPercent: [wholeFrom(1, 100), 'percent, 1 to 100'],
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],

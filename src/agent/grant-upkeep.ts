@@ -2,16 +2,16 @@
 // come down, and those whose owner is gone end. Owns what lives from sample to sample for that. Each grant is dealt with by
 // itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
 
-import type { CardGrant } from '../api/gpu.ts';
+import type { GpuGrant } from '../api/gpu.ts';
 import type { KnownOwners } from './attribution/attribute.ts';
-import { insideView } from './attribution/pid-namespaces.ts';
+import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup, unifiedMount } from './enforcement/targets.ts';
 import { feedbackOf, type Living, NOTHING_TWICE, type Round, roundOf, type Twice } from './grants/driver-feedback.ts';
 import { type Grant, isOfPod } from './grants/grant.ts';
 import type { LiveGrant, Registry } from './grants/registry.ts';
 import { givenBack, toldBytes } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './os/addon.ts';
-import { type Sample, type SampledProcess, tellsAll, toldCard } from './sampling/sample.ts';
+import { type Sample, type SampledProcess, tellsAll, toldGpu } from './sampling/sample.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
 /** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
@@ -42,12 +42,12 @@ const isSettled = (slots: LedgerReading['slots']): boolean => {
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
-type ToldCard = { readonly index: number; readonly isTold: boolean; readonly twice: Twice };
+type ToldGpu = { readonly index: number; readonly isTold: boolean; readonly twice: Twice };
 
 /** So long what is told twice must be told to be no matter of a moment. */
 const STEADY_NS = 10e9;
 
-/** By card: what was told twice in the samples of that time, and when they began to be looked at. */
+/** By GPU: what was told twice in the samples of that time, and when they began to be looked at. */
 type Looks = { readonly sinceNs: number; readonly looks: readonly { readonly atNs: number; readonly bytes: number }[] };
 
 function looked(before: Looks | undefined, atNs: number, bytes: number): Looks {
@@ -57,20 +57,20 @@ function looked(before: Looks | undefined, atNs: number, bytes: number): Looks {
   return { sinceNs: before?.sinceNs ?? atNs, looks: isAsBefore ? [{ atNs, bytes }] : [...looks, { atNs, bytes }] };
 }
 
-function toldCards(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<string, ToldCard> {
+function toldGpus(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<string, ToldGpu> {
   const listed = new Map<number, number>();
-  for (const { cards } of sample.processes) {
-    for (const use of cards) if (use.listed) listed.set(use.card, (listed.get(use.card) ?? 0) + (use.bytes ?? 0));
+  for (const { gpus } of sample.processes) {
+    for (const use of gpus) if (use.listed) listed.set(use.gpu, (listed.get(use.gpu) ?? 0) + (use.bytes ?? 0));
   }
   return new Map(
-    sample.cards.map((card) => {
-      const { uuid, index, usedBytes } = card;
+    sample.gpus.map((gpu) => {
+      const { uuid, index, usedBytes } = gpu;
       const bytes = usedBytes === undefined ? 0 : Math.max(0, (listed.get(index) ?? 0) - usedBytes);
       const { sinceNs, looks } = looked(watched.get(uuid), sample.bootNs, bytes);
       watched.set(uuid, { sinceNs, looks });
       const steadyBytes = Math.min(...looks.map((look) => look.bytes));
       const twice = { bytes, steadyBytes, isSteady: sample.bootNs - sinceNs >= STEADY_NS };
-      return [uuid, { index, isTold: toldCard(sample, uuid) === card, twice }];
+      return [uuid, { index, isTold: toldGpu(sample, uuid) === gpu, twice }];
     }),
   );
 }
@@ -80,7 +80,7 @@ type Learnt = {
   readonly from: LedgerReading['slots'];
   readonly to: LedgerReading['slots'];
   readonly processes: readonly SampledProcess[];
-  readonly cardIndex: readonly (number | undefined)[];
+  readonly gpuIndex: readonly (number | undefined)[];
   readonly listsComplete: boolean;
 };
 
@@ -89,23 +89,23 @@ function isLearnt(
   before: Round,
   reading: LedgerReading,
   processes: readonly SampledProcess[],
-  cards: Grant['cards'],
-  told: ReadonlyMap<string, ToldCard>,
+  gpus: Grant['gpus'],
+  told: ReadonlyMap<string, ToldGpu>,
 ): boolean {
   if (last?.from !== before.ledger.slots || last.to !== reading.slots || last.processes !== processes) return false;
-  if (!isSettled(reading.slots) || last.cardIndex.length !== cards.length) return false;
+  if (!isSettled(reading.slots) || last.gpuIndex.length !== gpus.length) return false;
   let listsComplete = true;
-  for (let position = 0; position < cards.length; position += 1) {
-    const card = told.get((cards[position] as CardGrant).gpuUuid);
-    if (card?.index !== last.cardIndex[position]) return false;
-    listsComplete &&= card?.isTold === true;
+  for (let position = 0; position < gpus.length; position += 1) {
+    const gpu = told.get((gpus[position] as GpuGrant).gpuUuid);
+    if (gpu?.index !== last.gpuIndex[position]) return false;
+    listsComplete &&= gpu?.isTold === true;
   }
   return listsComplete === last.listsComplete;
 }
 
 export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
-  const isAliveInside = insideView(native);
+  const isAliveInside = insideSnapshot(native);
   const rounds = new Map<string, Round>();
   const watched = new Map<string, Looks>();
   const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
@@ -130,38 +130,38 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   const teach = (
     sample: Sample,
-    told: ReadonlyMap<string, ToldCard>,
+    told: ReadonlyMap<string, ToldGpu>,
     { live, reading }: ReadGrant,
     living: Living,
     processes: readonly SampledProcess[],
   ) => {
-    const { id, cards } = live.grant;
+    const { id, gpus } = live.grant;
     const before = rounds.get(id);
     // Of the same readings with the same processes between them nothing new can be learnt.
-    if (before && isLearnt(learnt.get(id), before, reading, processes, cards, told)) {
+    if (before && isLearnt(learnt.get(id), before, reading, processes, gpus, told)) {
       registry.touch(live);
       return;
     }
-    const cardIndex = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.index);
-    const listsComplete = tellsAll(sample, cards);
+    const gpuIndex = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.index);
+    const listsComplete = tellsAll(sample, gpus);
     const after = roundOf(reading, living);
-    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.card}`;
+    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.gpu}`;
     const text = (entry: Feedback) =>
       `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const twice = cards.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOTHING_TWICE);
-    const taughtBytes = (of: Pick<Feedback, 'slot' | 'card' | 'stamp'>): number | undefined => {
-      const last = written.get(`${id} ${of.slot} ${of.card}`)?.entry;
+    const twice = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOTHING_TWICE);
+    const taughtBytes = (of: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): number | undefined => {
+      const last = written.get(`${id} ${of.slot} ${of.gpu}`)?.entry;
       return last?.stamp === of.stamp ? last.residualBytes : undefined;
     };
     const news = feedbackOf(
-      { before, after, sampledNs: sample.bootNs, processes, cardIndex, listsComplete, twice, taughtBytes },
+      { before, after, sampledNs: sample.bootNs, processes, gpuIndex, listsComplete, twice, taughtBytes },
       (entry) => written.get(key(entry))?.text !== text(entry),
     );
     registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), { text: text(entry), entry });
     // Not where some were left for the next time, or the sample was from before the first reading, or may have counted twice.
     if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twice.every(({ bytes }) => bytes === 0))
-      learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, cardIndex, listsComplete });
+      learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, gpuIndex, listsComplete });
     else learnt.delete(id);
     // Samples may queue up: only a reading that this one came after is done with.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
@@ -173,13 +173,13 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     const resizedNs = justResized.get(grant.id);
     if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
     justResized.delete(grant.id);
-    if (grant.cards.every(({ heldBytes }) => heldBytes === undefined)) return;
+    if (grant.gpus.every(({ heldBytes }) => heldBytes === undefined)) return;
     // By the driver's word: a ledger could claim forever what a smaller grant took away.
-    const after = grant.cards.map((card) => {
-      const bytes = toldBytes(card.gpuUuid, sample, processes);
-      return bytes === undefined ? card : givenBack(card, bytes);
+    const after = grant.gpus.map((gpu) => {
+      const bytes = toldBytes(gpu.gpuUuid, sample, processes);
+      return bytes === undefined ? gpu : givenBack(gpu, bytes);
     });
-    if (after.some((card, position) => card !== grant.cards[position])) registry.resize(grant.id, after);
+    if (after.some((gpu, position) => gpu !== grant.gpus[position])) registry.resize(grant.id, after);
   };
 
   /** A plain grant ends when its owner is gone and its processes are, too; that of a pod at the kubelet's word. */
@@ -209,7 +209,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
 
   return {
     after(sample, grants, processesOf) {
-      const told = toldCards(sample, watched);
+      const told = toldGpus(sample, watched);
       for (const entry of grants) {
         const { grant } = entry.live;
         const processes = processesOf(grant.id);
@@ -218,8 +218,8 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
           teach(sample, told, entry, { ownPidNamespace, isAlive, ...inside }, processes),
         );
         trying(grant, 'what was given back is not noted', () => shrink(sample, grant, processes));
-        // Of a card that is out of sight nobody knows who holds it.
-        if (!grant.cards.every(({ gpuUuid }) => told.get(gpuUuid)?.isTold)) continue;
+        // Of a GPU that is out of sight nobody knows who holds it.
+        if (!grant.gpus.every(({ gpuUuid }) => told.get(gpuUuid)?.isTold)) continue;
         trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
       }
       registry.repair();

@@ -1,6 +1,6 @@
-// Whose compute is judged, and by which figures: containers whose share of a card is a hard limit, where the arbiter holds it and
-// the driver tells who is on the card. A plain value in, a plain value out; the judgement is src/policy/compute-verdict.ts.
-import type { CardGrant } from '../api/gpu.ts';
+// Whose compute is judged, and by which figures: containers whose share of a GPU is a hard limit, where the arbiter holds it and
+// the driver tells who is on the GPU. A plain value in, a plain value out; the judgement is src/policy/compute-verdict.ts.
+import type { GpuGrant } from '../api/gpu.ts';
 import { sameList } from '../common/memo.ts';
 import {
   judgeShare,
@@ -13,22 +13,22 @@ import { harder, type MemoryVerdict } from '../policy/memory-verdict.ts';
 import { hardLimitOf } from './compute/gpu-policy.ts';
 import type { ShareState } from './compute/shares.ts';
 import { type Totals, totalsKey } from './counters/totals.ts';
-import { type SampledCard, tellsCompute } from './sampling/sample.ts';
+import { type SampledGpu, tellsCompute } from './sampling/sample.ts';
 import { isMpsClient } from './usage/gpu-processes.ts';
 import type { ContainerState, NodeState } from './usage/node-usage.ts';
 
-/** By the grant's id and the card's UUID. */
+/** By the grant's id and the GPU's UUID. */
 export type Watched = ReadonlyMap<string, ShareWatch>;
 export const NOBODY_WATCHED: Watched = new Map();
 
 export type Watching = {
   readonly totals: Totals;
-  readonly stateOf: (grantId: string, card: number) => ShareState;
+  readonly stateOf: (grantId: string, gpu: number) => ShareState;
   readonly highCapPercent: number;
   readonly isGateClosed: (grantId: string) => boolean;
   readonly windowSeconds: number;
-  /** Processes use the card that are of no grant, as far as it is known whose they are. */
-  readonly isUsedOutside: (card: SampledCard) => boolean;
+  /** Processes use the GPU that are of no grant, as far as it is known whose they are. */
+  readonly isUsedOutside: (gpu: SampledGpu) => boolean;
 };
 
 /** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
@@ -40,20 +40,20 @@ export function judgeCompute(
   const watched = new Map<string, ShareWatch>();
   // What was used while nobody told of it is in the total at once when somebody does: what was watched before says nothing
   // any more then.
-  const cards = new Map<string, OnCard>();
-  for (const { card, processes } of state.devices) {
-    if (!tellsCompute(state.sample, card)) continue;
+  const gpus = new Map<string, OnGpu>();
+  for (const { gpu, processes } of state.devices) {
+    if (!tellsCompute(state.sample, gpu)) continue;
     const { mps: mpsClients } = processes;
-    cards.set(card.uuid, { card, mpsClients, outside: mpsClients > 0 && watching.isUsedOutside(card) });
+    gpus.set(gpu.uuid, { gpu, mpsClients, outside: mpsClients > 0 && watching.isUsedOutside(gpu) });
   }
   const containers = state.containers.map((container): ContainerState => {
     let share: ShareVerdict | undefined;
     const mixed: string[] = [];
-    for (let position = 0; position < container.grant.cards.length; position += 1) {
-      const { gpuUuid } = container.grant.cards[position] as CardGrant;
-      const on = cards.get(gpuUuid);
+    for (let position = 0; position < container.grant.gpus.length; position += 1) {
+      const { gpuUuid } = container.grant.gpus[position] as GpuGrant;
+      const on = gpus.get(gpuUuid);
       const key = totalsKey(container.grant.id, gpuUuid);
-      const look = on && lookAt(container, position, on.card, key, state.sample.bootNs / 1e6, watching);
+      const look = on && lookAt(container, position, on.gpu, key, state.sample.bootNs / 1e6, watching);
       if (!look) continue;
       if (isMixed(container, position, on)) {
         mixed.push(gpuUuid);
@@ -76,30 +76,30 @@ export function judgeCompute(
 }
 
 /** `outside`: a server may be there that is in no container with a grant. */
-type OnCard = { readonly card: SampledCard; readonly mpsClients: number; readonly outside: boolean };
+type OnGpu = { readonly gpu: SampledGpu; readonly mpsClients: number; readonly outside: boolean };
 
 /**
  * Concurrent kernels of several clients of one MPS server are told of one of them, or of the server, which is in the list of
- * compute. What is told of a container is its own where none of its processes is a client, where all clients on the card are its
+ * compute. What is told of a container is its own where none of its processes is a client, where all clients on the GPU are its
  * own, and where no server can be one that somebody gave to several: then each is in the group of whoever started it, who answers
  * for it. Else it may be another's, for whom nobody shall be stopped.
  */
-function isMixed({ cards }: ContainerState, position: number, { mpsClients, outside }: OnCard): boolean {
-  const own = cards[position]?.processes.filter(isMpsClient).length ?? 0;
+function isMixed({ gpus }: ContainerState, position: number, { mpsClients, outside }: OnGpu): boolean {
+  const own = gpus[position]?.processes.filter(isMpsClient).length ?? 0;
   return outside && own > 0 && own < mpsClients;
 }
 
 function lookAt(
   { grant }: ContainerState,
   position: number,
-  card: SampledCard,
+  gpu: SampledGpu,
   key: string,
   atMs: number,
   { totals, stateOf, highCapPercent, isGateClosed }: Watching,
 ): ShareLook | undefined {
   const { policy, use } = stateOf(grant.id, position);
   if (!use) return undefined;
-  const limitRatio = hardLimitOf(policy, grant, grant.cards[position] as CardGrant, highCapPercent);
+  const limitRatio = hardLimitOf(policy, grant, grant.gpus[position] as GpuGrant, highCapPercent);
   const used = totals.containers.get(key);
   // What the arbiter holds it to is behind what was said for a moment.
   if (limitRatio === undefined || !used || Math.abs(use.limitRatio - limitRatio) > 1e-3) return undefined;
@@ -109,6 +109,6 @@ function lookAt(
     chargedSeconds: use.chargedSeconds,
     limitRatio,
     gateClosed: isGateClosed(grant.id),
-    gaps: card.utilizationGaps,
+    gaps: gpu.utilizationGaps,
   };
 }

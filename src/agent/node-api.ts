@@ -1,8 +1,8 @@
 // What may be asked of the node half from outside, and what it is given to ask others with.
 
 import type { PodGrant } from '../api/grant-annotation.ts';
-import type { CardsReading } from '../api/node-annotation.ts';
-import type { CardFault } from '../policy/gpu-health.ts';
+import type { GpusReading } from '../api/node-annotation.ts';
+import type { GpuFault } from '../policy/gpu-health.ts';
 import type { Mode } from '../policy/mode.ts';
 import type { PodAsk } from './allocation/pod-grants.ts';
 import type { GrantAsk, GrantChange, Refusal } from './allocation/process-grants.ts';
@@ -17,16 +17,16 @@ import type { LiveGrant } from './grants/registry.ts';
 import type { Driver } from './os/driver-handle.ts';
 import type { Sample } from './sampling/sample.ts';
 import type { LeftBehind } from './sampling/sampler-process.ts';
-import type { NameOf, PublishResult, View } from './snapshot/snapshot.ts';
+import type { NameOf, PublishResult, Snapshot } from './snapshot/snapshot.ts';
 
 export type Node = {
   onSample(sample: Sample): void;
   /** To be asked every second or so: what is published must not outlive the samples that it tells of. */
   lookAtAge(): void;
-  readonly view: () => View | undefined;
+  readonly snapshot: () => Snapshot | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
   /** Other amounts for a grant, another choice of compute, another mode: all of it, or nothing. */
-  change(id: string, change: GrantChange, memoryBytesPerCard?: number): LiveGrant | Refusal;
+  change(id: string, change: GrantChange, memoryBytesPerGpu?: number): LiveGrant | Refusal;
   readonly compute: NodeCompute;
   /** Of this node; an administrator's label goes before its settings. */
   readonly mode: () => Mode;
@@ -43,17 +43,17 @@ export type Node = {
   unpublish(podUid: string, target: string): void;
   /** Has each container that the volume was made for its grant? */
   holds(podUid: string, target: string): boolean;
-  /** The container with a share that the runtime is about to make: its cards, none left of who was in it before. */
+  /** The container with a share that the runtime is about to make: its GPUs, none left of who was in it before. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
-  /** The runtime has a container that it made without a card; of one without a share that is as it should be. */
+  /** The runtime has a container that it made without a GPU; of one without a share that is as it should be. */
   containerPassedBy(container: PassedBy): void;
   /** Container ids; fed by the runtime's events. */
   readonly containers: ContainerBook;
   /** What the scheduler may choose from; undefined until the driver has been read. */
-  cards(): CardsReading | undefined;
+  gpus(): GpusReading | undefined;
   grantFiles(id: string): LiveGrant | undefined;
-  /** Offers a card again although nothing proves that it was reset; undefined: no Xid was held against it. */
-  clearFault(gpuUuid: string): CardFault | undefined;
+  /** Offers a GPU again although nothing proves that it was reset; undefined: no Xid was held against it. */
+  clearFault(gpuUuid: string): GpuFault | undefined;
   /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
   actionsOn(who: string): readonly ActionRecord[];
   close(): Promise<void>;
@@ -68,14 +68,14 @@ export type PassedBy = {
 };
 
 export type NodeHooks = {
-  readonly onView: (view: View) => void;
+  readonly onSnapshot: (snapshot: Snapshot) => void;
   readonly onActions: (records: readonly ActionRecord[]) => void;
   readonly onProblem: (text: string) => void;
   /** A grant was brought to another engine of the interposer. */
   readonly onChange?: (text: string) => void;
   /** What a pod's annotation says of its compute is not done; told once of each text. */
   readonly onRefused?: ((change: RefusedChange) => void) | undefined;
-  /** A container with a share was made without its cards; told once of each, over restarts, with the sentence for its pod. */
+  /** A container with a share was made without its GPUs; told once of each, over restarts, with the sentence for its pod. */
   readonly onPassedBy?: ((container: PassedBy, message: string) => void) | undefined;
   /** None: no pod is evicted, whatever the settings say. */
   readonly evict?: EvictCall | undefined;

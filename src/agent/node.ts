@@ -2,7 +2,7 @@
 // Owns how the rooms of it are joined and what may be asked of them from outside; every decision is made by those rooms.
 import { statSync } from 'node:fs';
 import { effectiveMode } from '../policy/mode.ts';
-import { offeredCards } from './allocation/advertised-gpus.ts';
+import { offeredGpus } from './allocation/advertised-gpus.ts';
 import { publishPod } from './allocation/pod-grants.ts';
 import { changeGrant, grantPlain, unreadable } from './allocation/process-grants.ts';
 import type { PodContainers } from './attribution/attribute.ts';
@@ -26,7 +26,7 @@ import { openRegistry, type Registry } from './grants/registry.ts';
 import { openProfiles } from './isolation/calibration.ts';
 import { createDriverFence } from './isolation/driver-limits/fence.ts';
 import { createProbing } from './isolation/gpu-checks.ts';
-import { openCardFaults } from './isolation/gpu-faults.ts';
+import { openGpuFaults } from './isolation/gpu-faults.ts';
 import { openPassedBy } from './kubelet/missed-containers.ts';
 import type { Node, NodeHooks } from './node-api.ts';
 import type { Native } from './os/addon.ts';
@@ -36,14 +36,21 @@ import { createIntake } from './process-sample.ts';
 import { createUntold } from './sampling/capability-log.ts';
 import { isShareable, type Sample } from './sampling/sample.ts';
 import { createPace } from './sampling-interval.ts';
-import { PUBLISH_RESULTS, releasedView, type SelfView, staleView, type View, viewOf } from './snapshot/snapshot.ts';
+import {
+  PUBLISH_RESULTS,
+  releasedSnapshot,
+  type SelfSnapshot,
+  type Snapshot,
+  snapshotOf,
+  staleSnapshot,
+} from './snapshot/snapshot.ts';
 import type { NodeState } from './usage/node-usage.ts';
 
 /** One silence abandons a sampler; the next one has had its time to answer, too. */
 const SILENCES_UNTIL_STALE = 2;
 
 const PASSED_BY =
-  "was made without its GPU: the node's agent was away, or did not answer the container runtime in time. It gets its cards when it starts anew";
+  "was made without its GPU: the node's agent was away, or did not answer the container runtime in time. It gets its GPUs when it starts anew";
 
 export function openNode(configuration: AgentConfiguration, native: Native, hooks: NodeHooks): Node {
   const { stateFolder, kubernetes } = configuration;
@@ -71,11 +78,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const counting = openCounting(configuration.stateFolder, hooks);
   const { audit, kills, earlier } = counting;
   const shares = openShares(configuration, hooks.onProblem, usesOf(earlier));
-  let view: View | undefined;
+  let snapshot: Snapshot | undefined;
   const pace = createPace(configuration);
   /** Before there is a sample nobody rests. */
   const stir = () => {
-    if (view) hooks.onInterval(pace.stir());
+    if (snapshot) hooks.onInterval(pace.stir());
   };
   let opened: Registry | undefined;
   const registry = openRegistry({
@@ -97,7 +104,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
   const compute = createNodeCompute({
     shares,
     registry,
-    cards: () => (intake.state()?.devices ?? []).map(({ card }) => card).filter(isShareable),
+    gpus: () => (intake.state()?.devices ?? []).map(({ gpu }) => gpu).filter(isShareable),
     onProblem: hooks.onProblem,
     onRefused: (change) => {
       hooks.onProblem(`${change.namespace}/${change.pod}: ${change.message}`);
@@ -162,7 +169,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
 
-  const faults = openCardFaults({
+  const faults = openGpuFaults({
     stateFolder: configuration.stateFolder,
     unhealthyXids: configuration.unhealthyXids,
     onProblem: hooks.onProblem,
@@ -201,7 +208,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
 
-  /** On a card that it was not granted a container goes by the id of its grant. */
+  /** On a GPU that it was not granted a container goes by the id of its grant. */
   const nameOf: typeof hooks.nameOf = (id, podUid = '') => {
     const grant = registry.get(id)?.grant;
     if (grant === undefined) return hooks.nameOf(id, podUid);
@@ -214,8 +221,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     owners: createOwners({ registry, pods, isAlive }),
     policy: enforcement,
     driverHolds: driverFence.holds,
-    interposerFails: ({ cards }) =>
-      cards.some(({ gpuUuid }) => probing.fencesOf(gpuUuid).interposer?.result === 'fails'),
+    interposerFails: ({ gpus }) => gpus.some(({ gpuUuid }) => probing.fencesOf(gpuUuid).interposer?.result === 'fails'),
     assignments: hooks.assignments,
     nameOf,
     earlier,
@@ -231,9 +237,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     }
   };
 
-  const selfView = (sample: Sample): SelfView => ({
-    up: sample.problem === undefined && sample.cards.length > 0,
-    problem: sample.problem ?? (sample.cards.length === 0 ? 'the driver shows no card' : undefined),
+  const selfSnapshot = (sample: Sample): SelfSnapshot => ({
+    up: sample.problem === undefined && sample.gpus.length > 0,
+    problem: sample.problem ?? (sample.gpus.length === 0 ? 'the driver shows no GPU' : undefined),
     mode: enforcement.mode,
     version: hooks.version,
     revision: hooks.revision,
@@ -243,7 +249,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     decisions: kills.decisions(),
     refusals: kills.refusals(),
     failures: Object.fromEntries(failures),
-    publishes: Object.fromEntries(publishes) as SelfView['publishes'],
+    publishes: Object.fromEntries(publishes) as SelfSnapshot['publishes'],
   });
 
   return {
@@ -263,26 +269,26 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       // A stop that an agent before this one left half told is no ground where nobody is to be stopped any more.
       evictions?.see(records.filter(({ grantId }) => isEnforced(registry.get(grantId)?.grant)));
       sampledAt = hooks.clock();
-      view = viewOf(
+      snapshot = snapshotOf(
         samplerCounts.see(state),
         totals,
         kills.totals(),
         audit.recent(),
-        selfView(sample),
+        selfSnapshot(sample),
         nameOf,
         containers.newest,
-        { stateOf, ofCard: shares.ofCard },
+        { stateOf, ofGpu: shares.ofGpu },
         probing.fencesOf,
         faults.of,
       );
-      hooks.onView(view);
+      hooks.onSnapshot(snapshot);
       if (records.length > 0) hooks.onActions(records);
       hooks.onInterval(pace.after(state));
 
       // Last: what is told of a sample, and how old it is, must not hang on files that cannot be written.
-      passedBy.after(view, (id) =>
-        state.containers.flatMap(({ grant, cards }) =>
-          grant.id === id ? cards.flatMap(({ processes }) => processes) : [],
+      passedBy.after(snapshot, (id) =>
+        state.containers.flatMap(({ grant, gpus }) =>
+          grant.id === id ? gpus.flatMap(({ processes }) => processes) : [],
         ),
       );
       keeping.after(sample, ledgers, owned.ofGrant);
@@ -295,20 +301,20 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     lookAtAge() {
       const samplers = hooks.samplers();
       const releasedMs = hooks.driver.releasedMs();
-      if (view && releasedMs !== undefined) {
+      if (snapshot && releasedMs !== undefined) {
         sampledAt = Number.NEGATIVE_INFINITY;
-        if (!view.self.driverHeld && view.self.samplersAbandoned === samplers.abandoned) return;
-        view = releasedView(view, releasedMs, samplers);
-        hooks.onView(view);
+        if (!snapshot.self.driverHeld && snapshot.self.samplersAbandoned === samplers.abandoned) return;
+        snapshot = releasedSnapshot(snapshot, releasedMs, samplers);
+        hooks.onSnapshot(snapshot);
         return;
       }
-      if (!view || !isStale()) return;
-      if (!view.self.up && view.self.samplersAbandoned === samplers.abandoned) return;
-      view = staleView(view, hooks.clock() - sampledAt, samplers);
-      hooks.onView(view);
+      if (!snapshot || !isStale()) return;
+      if (!snapshot.self.up && snapshot.self.samplersAbandoned === samplers.abandoned) return;
+      snapshot = staleSnapshot(snapshot, hooks.clock() - sampledAt, samplers);
+      hooks.onSnapshot(snapshot);
     },
 
-    view: () => view,
+    snapshot: () => snapshot,
 
     grant(ask) {
       const state = intake.state();
@@ -327,9 +333,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       );
     },
 
-    change(id, change, memoryBytesPerCard) {
-      const live = changeGrant(id, change, memoryBytesPerCard, intake.state(), registry);
-      if (memoryBytesPerCard !== undefined && !('refused' in live))
+    change(id, change, memoryBytesPerGpu) {
+      const live = changeGrant(id, change, memoryBytesPerGpu, intake.state(), registry);
+      if (memoryBytesPerGpu !== undefined && !('refused' in live))
         keeping.resized(id, registry.readLedger(live).readNs);
       return live;
     },
@@ -371,7 +377,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         // It starts all the same: what the books of the dead say ends with the next samples.
         hooks.onProblem(`the ledger of ${live.grant.namespace}/${live.grant.pod}: ${(error as Error).message}`);
       }
-      return live.grant.cards.map(({ gpuUuid }) => gpuUuid);
+      return live.grant.gpus.map(({ gpuUuid }) => gpuUuid);
     },
 
     containerPassedBy(container) {
@@ -381,13 +387,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
     containers,
 
-    cards() {
+    gpus() {
       const state = intake.state();
       return (
         state &&
-        offeredCards(state, {
+        offeredGpus(state, {
           isStale: isStale(),
-          mostTenantsPerCard: configuration.mostTenantsPerCard,
+          mostTenantsPerGpu: configuration.mostTenantsPerGpu,
           grants: registry.list().map(({ grant }) => grant),
           standingOf: probing.standingOf,
           fencesOf: configuration.canary ? probing.state : undefined,

@@ -13,7 +13,7 @@ import type { Registry } from './grants/registry.ts';
 import { judgeCompute, NOBODY_WATCHED } from './judge-compute.ts';
 import type { Sample } from './sampling/sample.ts';
 import type { NameOf } from './snapshot/snapshot.ts';
-import { onCard } from './usage/gpu-processes.ts';
+import { onGpu } from './usage/gpu-processes.ts';
 import { withRoom } from './usage/memory-pressure.ts';
 import type { NodeState } from './usage/node-usage.ts';
 import { compare } from './usage/reconcile.ts';
@@ -25,7 +25,7 @@ export type Taken = {
   readonly owned: Owned;
   /** Of each grant, as it was read for this sample. */
   readonly ledgers: readonly ReadGrant[];
-  readonly stateOf: (grantId: string, card: number) => ShareState;
+  readonly stateOf: (grantId: string, gpu: number) => ShareState;
 };
 
 export type IntakeOptions = {
@@ -48,7 +48,7 @@ export type Intake = {
 };
 
 /**
- * Who lives is asked of each slot's lock, which is most of what reading a ledger takes. Whoever holds memory of a card and ends is
+ * Who lives is asked of each slot's lock, which is most of what reading a ledger takes. Whoever holds memory of a GPU and ends is
  * missed in the sample, or told of as gone, and then locks are asked for at once. Who holds none is in no sample: its end is seen
  * so much later, and nobody waits for that, for other processes of its container look at its lock themselves.
  */
@@ -85,7 +85,7 @@ export function createIntake(options: IntakeOptions): Intake {
         })),
         owned,
         policy,
-        { assigned: assignments?.of(sample.cards) ?? NOTHING_ASSIGNED, nameOf },
+        { assigned: assignments?.of(sample.gpus) ?? NOTHING_ASSIGNED, nameOf },
         state,
       );
       const compared = withRoom(told, policy);
@@ -100,10 +100,10 @@ export function createIntake(options: IntakeOptions): Intake {
         highCapPercent: shares.highCapPercent(),
         isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
         windowSeconds: policy.shareSeconds,
-        isUsedOutside: (card) =>
-          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onCard(process, card) !== undefined) ||
-          compared.assigned.some(({ gpuUuid, processes }) => gpuUuid === card.uuid && processes.length > 0) ||
-          compared.foreign.some(({ gpuUuid }) => gpuUuid === card.uuid),
+        isUsedOutside: (gpu) =>
+          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onGpu(process, gpu) !== undefined) ||
+          compared.assigned.some(({ gpuUuid, processes }) => gpuUuid === gpu.uuid && processes.length > 0) ||
+          compared.foreign.some(({ gpuUuid }) => gpuUuid === gpu.uuid),
       });
       watched = judged.watched;
       state = judged.state;

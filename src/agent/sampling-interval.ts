@@ -2,7 +2,7 @@
 // for a while, which is what most of a node's time is like, and half of what an agent takes there. Decides from what is handed
 // over and remembers how long it has been quiet.
 
-import type { Sample, SampledCard } from './sampling/sample.ts';
+import type { Sample, SampledGpu } from './sampling/sample.ts';
 import type { NodeState } from './usage/node-usage.ts';
 
 export type PaceSettings = {
@@ -22,15 +22,15 @@ export type Pace = {
 const QUIET_SAMPLES = 10;
 /** Between samples of a quiet node: two of the usual intervals. */
 const REST = 2;
-/** The driver keeps what happened on a card for some 16 s. */
+/** The driver keeps what happened on a GPU for some 16 s. */
 const MOST_REST_MS = 5000;
 
-const isIdle = (card: SampledCard, before: SampledCard | undefined): boolean =>
-  card.uuid === before?.uuid &&
-  card.usedBytes === before.usedBytes &&
-  card.healthy === before.healthy &&
-  card.lists.length === before.lists.length &&
-  (card.utilizationPercent ?? 0) === 0;
+const isIdle = (gpu: SampledGpu, before: SampledGpu | undefined): boolean =>
+  gpu.uuid === before?.uuid &&
+  gpu.usedBytes === before.usedBytes &&
+  gpu.healthy === before.healthy &&
+  gpu.lists.length === before.lists.length &&
+  (gpu.utilizationPercent ?? 0) === 0;
 
 function isQuiet(sample: Sample, before: Sample | undefined): boolean {
   return (
@@ -38,15 +38,15 @@ function isQuiet(sample: Sample, before: Sample | undefined): boolean {
     sample.problem === undefined &&
     before.problem === undefined &&
     sample.processes === before.processes &&
-    sample.cards.length === before.cards.length &&
+    sample.gpus.length === before.gpus.length &&
     (sample.xids?.length ?? 0) === 0 &&
-    sample.cards.every((card, index) => isIdle(card, before.cards[index]))
+    sample.gpus.every((gpu, index) => isIdle(gpu, before.gpus[index]))
   );
 }
 
 const isUrgent = ({ containers }: NodeState): boolean =>
   containers.some(
-    ({ verdict, cards }) => verdict.severity !== 'within' || cards.some(({ bypassBytes }) => bypassBytes > 0),
+    ({ verdict, gpus }) => verdict.severity !== 'within' || gpus.some(({ bypassBytes }) => bypassBytes > 0),
   );
 
 export function createPace({ intervalMs, urgentIntervalMs, silenceMs }: PaceSettings): Pace {

@@ -1,4 +1,4 @@
-// The agent put together: sampler, node half, local socket, and the exporter half, or the socket on which that one is told of views
+// The agent put together: sampler, node half, local socket, and the exporter half, or the socket on which that one is told of snapshots
 // (page.socket). Owns their start, their order of ending, and what is said on standard error.
 import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -20,8 +20,8 @@ import { loadNative } from './os/addon.ts';
 import { createDriver } from './os/driver-handle.ts';
 import { startSampler } from './sampling/sampler-process.ts';
 import { createRecorder } from './snapshot/history.ts';
-import { serveViews } from './snapshot/ipc/server.ts';
-import type { NameOf, View } from './snapshot/snapshot.ts';
+import { serveSnapshots } from './snapshot/ipc/server.ts';
+import type { NameOf, Snapshot } from './snapshot/snapshot.ts';
 import { type Here, sourceHere, standingOf } from './snapshot/source.ts';
 
 export type Agent = {
@@ -37,7 +37,7 @@ export type AgentHooks = {
   readonly nameOf?: NameOf;
   /** Has that pod ended, by the cluster's word? */
   readonly isOver?: (namespace: string, pod: string) => boolean;
-  /** Which cards the devices of DRA drivers are; none: they are told by their names. */
+  /** Which GPUs the devices of DRA drivers are; none: they are told by their names. */
   readonly deviceUuids?: () => DeviceUuids;
   readonly onActions?: (records: readonly ActionRecord[]) => void;
   readonly onRefused?: (change: RefusedChange) => void;
@@ -70,7 +70,7 @@ async function isServed(socket: string): Promise<boolean> {
 
 type Publishing = {
   readonly port: number | undefined;
-  publish(view: View): void;
+  publish(snapshot: Snapshot): void;
   /** To be called each second or so. */
   beat(): void;
   close(): Promise<void>;
@@ -93,12 +93,15 @@ async function openPublishing(
       log: hooks.log,
       onProblem: problem,
     });
-    return { ...exporter, publish: (view) => exporter.tell(standingOf(view)), beat: () => {} };
+    return { ...exporter, publish: (snapshot) => exporter.tell(standingOf(snapshot)), beat: () => {} };
   }
   if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
   if (await isServed(path))
     throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
-  return { port: undefined, ...(await serveViews({ ...here, path, review, user: socketUser, onProblem: problem })) };
+  return {
+    port: undefined,
+    ...(await serveSnapshots({ ...here, path, review, user: socketUser, onProblem: problem })),
+  };
 }
 
 export async function startAgent(configuration: AgentConfiguration, hooks: AgentHooks): Promise<Agent> {
@@ -138,10 +141,10 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     services?.changed();
   });
   const node = openNode(configuration, native, {
-    onView: (view) => {
-      if (view.self.problem !== undefined) problem(view.self.problem);
-      recorder.push(view);
-      publishing.publish(view);
+    onSnapshot: (snapshot) => {
+      if (snapshot.self.problem !== undefined) problem(snapshot.self.problem);
+      recorder.push(snapshot);
+      publishing.publish(snapshot);
     },
     onActions: (records) => {
       for (const record of records) hooks.log(`${record.action}: ${record.message} (${record.result})`);
@@ -165,7 +168,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   });
 
   const here: Here = {
-    view: node.view,
+    snapshot: node.snapshot,
     history: recorder.history,
     own: () =>
       self.metrics().catch((error: unknown) => {

@@ -9,7 +9,7 @@ export type ComputeChange = {
   readonly policy?: ComputePolicy | null;
   readonly priority?: Priority;
   readonly weight?: number | null;
-  /** Of each of its cards; 0: no amount. */
+  /** Of each of its GPUs; 0: no amount. */
   readonly coresPercent?: number;
   readonly coresLimitPercent?: number | null;
 };
@@ -69,20 +69,20 @@ export function addChange(text: string | undefined, containers: readonly string[
 }
 
 type Cores = { readonly coresPercent: number; readonly coresLimitPercent?: number };
-type Compute<C extends Cores> = { readonly cards: readonly C[]; readonly compute?: ComputeChoice };
+type Compute<C extends Cores> = { readonly gpus: readonly C[]; readonly compute?: ComputeChoice };
 
-/** What comes of it. A limit must lie between the share and the whole card. */
+/** What comes of it. A limit must lie between the share and the whole GPU. */
 export function changed<C extends Cores>(of: Compute<C>, change: ComputeChange): Required<Compute<C>> | Wrong {
-  const cards: C[] = [];
-  for (const card of of.cards) {
-    const { coresLimitPercent: before, ...rest } = card;
-    const coresPercent = change.coresPercent ?? card.coresPercent;
+  const gpus: C[] = [];
+  for (const gpu of of.gpus) {
+    const { coresLimitPercent: before, ...rest } = gpu;
+    const coresPercent = change.coresPercent ?? gpu.coresPercent;
     const limit = change.coresLimitPercent === undefined ? before : (change.coresLimitPercent ?? undefined);
     if (limit !== undefined && (coresPercent === 0 || limit < coresPercent)) {
       const right = coresPercent === 0 ? 'want a share beside it' : `want ${coresPercent} to 100`;
       return { wrong: `coresLimitPercent: ${limit}; ${right}, or null` };
     }
-    cards.push({ ...rest, coresPercent, ...(limit !== undefined && { coresLimitPercent: limit }) } as unknown as C);
+    gpus.push({ ...rest, coresPercent, ...(limit !== undefined && { coresLimitPercent: limit }) } as unknown as C);
   }
   const kept = { ...of.compute } as JsonObject;
   const next: Record<string, unknown> = {};
@@ -90,5 +90,5 @@ export function changed<C extends Cores>(of: Compute<C>, change: ComputeChange):
     const value = change[key] === undefined ? field(kept, key) : change[key];
     if (value !== null && value !== undefined) next[key] = value;
   }
-  return { cards, compute: next };
+  return { gpus, compute: next };
 }

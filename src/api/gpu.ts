@@ -1,7 +1,7 @@
-// A card as placement sees it, and what one container is granted of it. Plain values; who gets what is decided in place.ts and
+// A GPU as placement sees it, and what one container is granted of it. Plain values; who gets what is decided in place.ts and
 // place-pod.ts.
 
-export type PlaceableCard = {
+export type PlaceableGpu = {
   readonly gpuUuid: string;
   readonly model: string;
   /** What the driver leaves to programs. */
@@ -19,22 +19,22 @@ export type PlaceableCard = {
   readonly tenants: number;
 };
 
-/** What keeps others off a card. */
-export type CardStanding = Pick<PlaceableCard, 'fault' | 'unfenced'>;
+/** What keeps others off a GPU. */
+export type GpuStanding = Pick<PlaceableGpu, 'fault' | 'unfenced'>;
 
-export type CardGrant = {
+export type GpuGrant = {
   readonly gpuUuid: string;
-  /** Counted against the card. */
+  /** Counted against the GPU. */
   readonly memoryBytes: number;
   /** Enforced on the container. */
   readonly limitBytes: number;
   /** After the grant was made smaller: what its holder has still, more than `limitBytes`. */
   readonly heldBytes?: number;
-  /** Percent of this card's compute; 0 = no limit was asked for. */
+  /** Percent of this GPU's compute; 0 = no limit was asked for. */
   readonly coresPercent: number;
   /** What it may have of it while others leave it idle; absent: what the policy says. */
   readonly coresLimitPercent?: number;
 };
 
-/** What the card must keep for it: more than it was granted while it holds what a smaller grant took away. */
-export const countedBytes = (card: CardGrant): number => Math.max(card.memoryBytes, card.heldBytes ?? 0);
+/** What the GPU must keep for it: more than it was granted while it holds what a smaller grant took away. */
+export const countedBytes = (gpu: GpuGrant): number => Math.max(gpu.memoryBytes, gpu.heldBytes ?? 0);

@@ -1,17 +1,17 @@
 // The annotation `cotenant.io/grant`: what a pod got, as one JSON value that the scheduler's Binding writes and that the
 // node's agent, the extender after a restart and the CLI read. Owns the text form; one value has one text.
 import { decodeAll, field, isWithin, parseVersioned } from '../common/json.ts';
-import type { CardGrant } from './gpu.ts';
+import type { GpuGrant } from './gpu.ts';
 import { isContainerName } from './names.ts';
-import { type ContainerKind, type MemoryIsolation, MOST_CARDS, MOST_MEMORY_BYTES } from './request.ts';
+import { type ContainerKind, type MemoryIsolation, MOST_GPUS, MOST_MEMORY_BYTES } from './request.ts';
 
-/** What one container got: `cards` in the order of its request, never empty, all different. */
+/** What one container got: `gpus` in the order of its request, never empty, all different. */
 export type ContainerGrant = {
   readonly name: string;
-  /** Init containers run before the others and share their cards with them (see need.ts). */
+  /** Init containers run before the others and share their GPUs with them (see need.ts). */
   readonly kind: ContainerKind;
   readonly memoryIsolation: MemoryIsolation;
-  readonly cards: readonly CardGrant[];
+  readonly gpus: readonly GpuGrant[];
 };
 
 /** What a pod got on the node that it was bound to. */
@@ -33,11 +33,11 @@ export function formatPodGrant({ epoch, containers }: PodGrant): string {
     epoch,
     containers: containers
       .toSorted((a, b) => (a.name < b.name ? -1 : 1))
-      .map(({ name, kind, memoryIsolation, cards }) => ({
+      .map(({ name, kind, memoryIsolation, gpus }) => ({
         name,
         kind,
         memoryIsolation,
-        cards: cards.map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
+        gpus: gpus.map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
           gpuUuid,
           memoryBytes,
           limitBytes,
@@ -55,8 +55,7 @@ export function parsePodGrant(text: string): PodGrant | { readonly wrong: string
   if (!isWithin(epoch, 0, Number.MAX_SAFE_INTEGER)) return { wrong: 'its epoch is not a count' };
   if (!Array.isArray(given) || given.length === 0) return { wrong: 'it names no container' };
   const containers = decodeAll(given, decodeContainer);
-  if ('badIndex' in containers)
-    return { wrong: `containers[${containers.badIndex}] is not a container with its cards` };
+  if ('badIndex' in containers) return { wrong: `containers[${containers.badIndex}] is not a container with its GPUs` };
   if (new Set(containers.map(({ name }) => name)).size < containers.length)
     return { wrong: 'it names a container twice' };
   const grant: PodGrant = { epoch, containers };
@@ -65,18 +64,18 @@ export function parsePodGrant(text: string): PodGrant | { readonly wrong: string
 
 function decodeContainer(value: unknown): ContainerGrant | undefined {
   const [name, kind, memoryIsolation] = [field(value, 'name'), field(value, 'kind'), field(value, 'memoryIsolation')];
-  const given = field(value, 'cards');
+  const given = field(value, 'gpus');
   if (!isContainerName(name)) return undefined;
   if (kind !== 'init' && kind !== 'sidecar' && kind !== 'app') return undefined;
   if (memoryIsolation !== 'on' && memoryIsolation !== 'off') return undefined;
-  if (!Array.isArray(given) || given.length === 0 || given.length > MOST_CARDS) return undefined;
-  const cards = decodeAll(given, decodeCard);
-  if ('badIndex' in cards) return undefined;
-  if (new Set(cards.map(({ gpuUuid }) => gpuUuid)).size < cards.length) return undefined;
-  return { name, kind, memoryIsolation, cards };
+  if (!Array.isArray(given) || given.length === 0 || given.length > MOST_GPUS) return undefined;
+  const gpus = decodeAll(given, decodeGpu);
+  if ('badIndex' in gpus) return undefined;
+  if (new Set(gpus.map(({ gpuUuid }) => gpuUuid)).size < gpus.length) return undefined;
+  return { name, kind, memoryIsolation, gpus };
 }
 
-function decodeCard(value: unknown): CardGrant | undefined {
+function decodeGpu(value: unknown): GpuGrant | undefined {
   const [gpuUuid, memoryBytes] = [field(value, 'gpuUuid'), field(value, 'memoryBytes')];
   const [limitBytes, coresPercent] = [field(value, 'limitBytes'), field(value, 'coresPercent')];
   if (typeof gpuUuid !== 'string' || !GPU_UUID.test(gpuUuid)) return undefined;

@@ -1,19 +1,19 @@
 // The names that users and the cluster see: resources, annotations, and which of them a tenant may write.
 // Owns the spelling only; what a value means is read in the files beside this one.
 
-/** Cards that the container sees. */
+/** GPUs that the container sees. */
 export const GPU = 'cotenant.io/gpu';
-/** Memory over all cards of the container, in bytes. */
+/** Memory over all GPUs of the container, in bytes. */
 export const GPU_MEMORY = 'cotenant.io/gpu-memory';
-/** Compute over all cards of the container, in percent of one card. */
+/** Compute over all GPUs of the container, in percent of one GPU. */
 export const GPU_CORES = 'cotenant.io/gpu-cores';
 export const OWN_RESOURCES: readonly string[] = [GPU, GPU_MEMORY, GPU_CORES];
 
-/** The normalised limits of a pod, written by the webhook alone. */
+/** The normalized limits of a pod, written by the webhook alone. */
 export const REQUEST_ANNOTATION = 'cotenant.io/request';
 /** What the pod got, written by the scheduler's Binding alone. */
 export const GRANT_ANNOTATION = 'cotenant.io/grant';
-/** `gpu-uuids.cotenant.io/<container>`: the granted cards of one container, written by the Binding alone. */
+/** `gpu-uuids.cotenant.io/<container>`: the granted GPUs of one container, written by the Binding alone. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 
 /** What an operator gave a pod that runs in place of what it chose of compute; written by the configured writers alone. */
@@ -23,7 +23,7 @@ export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
 export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override';
 
 /**
- * NRI's own name for a list (JSON) of plugins without which a container is not started; honoured by containerd 2.2 and newer
+ * NRI's own name for a list (JSON) of plugins without which a container is not started; honored by containerd 2.2 and newer
  * and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
  */
 export const REQUIRED_PLUGINS_ANNOTATION = 'required-plugins.noderesource.dev';
@@ -32,11 +32,11 @@ export const NRI_PLUGIN = 'cotenant';
 /** Of a container: which parts of the driver it gets; the webhook has set it to what the namespace's rules allow. */
 export const DRIVER_CAPABILITIES_VARIABLE = 'NVIDIA_DRIVER_CAPABILITIES';
 
-/** On a Node: its cards as its agent sees them, written by the agent alone. */
-export const CARDS_ANNOTATION = 'cotenant.io/cards';
+/** On a Node: its GPUs as its agent sees them, written by the agent alone. */
+export const GPUS_ANNOTATION = 'cotenant.io/gpus';
 
-/** On a container in its runtime, never on a pod: the cards that the agent gave it when it was made, as UUIDs. */
-export const GIVEN_ANNOTATION = 'cotenant.io/cards-given';
+/** On a container in its runtime, never on a pod: the GPUs that the agent gave it when it was made, as UUIDs. */
+export const GIVEN_ANNOTATION = 'cotenant.io/gpus-given';
 
 /**
  * On the chart's objects and pods: which part of Cotenant it is, by no name that can be overridden. Anybody may write it on a
@@ -47,7 +47,7 @@ export const COMPONENT_LABEL = 'cotenant.io/component';
 export const NAMESPACE_ANNOTATION = 'cotenant.io/namespace';
 
 export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
-/** On a pod what it chose, on a Node (a label) the policy of its cards. */
+/** On a pod what it chose, on a Node (a label) the policy of its GPUs. */
 export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';
 export const COMPUTE_WEIGHT_ANNOTATION = 'cotenant.io/compute-weight';
 export const CORES_LIMIT_ANNOTATION = 'cotenant.io/gpu-cores-limit';
@@ -73,7 +73,7 @@ export const TENANT_ANNOTATIONS: readonly string[] = [
   TEMPLATE_ANNOTATION,
 ];
 
-/** The annotation that carries one container's granted cards. A container's name is a DNS label, so the key always fits. */
+/** The annotation that carries one container's granted GPUs. A container's name is a DNS label, so the key always fits. */
 export function uuidsAnnotation(container: string): string {
   return UUIDS_PREFIX + container;
 }

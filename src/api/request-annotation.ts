@@ -9,10 +9,10 @@ import { isDialectName } from '../request/dialects/index.ts';
 import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES } from '../request/rules/namespace-rules.ts';
 import { isContainerName, REQUEST_ANNOTATION } from './names.ts';
 import {
-  type CardShare,
   type ContainerRequest,
+  type GpuShare,
   type MemoryAmount,
-  MOST_CARDS,
+  MOST_GPUS,
   MOST_MEMORY_BYTES,
   MOST_WEIGHT,
   type PodRequest,
@@ -31,13 +31,13 @@ export function formatRecord(request: PodRequest): string {
     enforcement: request.enforcement,
     gpuModels: request.gpuModels.length > 0 ? request.gpuModels : undefined,
     gpuUuids: request.gpuUuids.length > 0 ? request.gpuUuids : undefined,
-    containers: request.containers.map(({ name, kind, dialect, asked, memoryIsolation, cards }) => ({
+    containers: request.containers.map(({ name, kind, dialect, asked, memoryIsolation, gpus }) => ({
       name,
       kind,
       dialect,
       asked: Object.fromEntries(Object.entries(asked).sort(([a], [b]) => (a < b ? -1 : 1))),
       memoryIsolation,
-      cards: cards.map(({ memory, memoryLimit, coresPercent, coresLimitPercent }) => ({
+      gpus: gpus.map(({ memory, memoryLimit, coresPercent, coresLimitPercent }) => ({
         memory: formatAmount(memory),
         memoryLimit: memoryLimit && formatAmount(memoryLimit),
         coresPercent,
@@ -106,26 +106,26 @@ function decode(text: string): PodRequest | undefined {
 function decodeContainer(value: unknown): ContainerRequest | undefined {
   const [name, kind, dialect] = [field(value, 'name'), field(value, 'kind'), field(value, 'dialect')];
   const [asked, memoryIsolation] = [field(value, 'asked'), field(value, 'memoryIsolation')];
-  const cards = every(field(value, 'cards'), decodeCard);
+  const gpus = every(field(value, 'gpus'), decodeGpu);
   if (!isContainerName(name) || !isDialectName(dialect)) return undefined;
   if (kind !== 'init' && kind !== 'sidecar' && kind !== 'app') return undefined;
   if (memoryIsolation !== 'on' && memoryIsolation !== 'off') return undefined;
-  if (!isObject(asked) || !cards || cards.length === 0 || cards.length > MOST_CARDS) return undefined;
+  if (!isObject(asked) || !gpus || gpus.length === 0 || gpus.length > MOST_GPUS) return undefined;
   const texts: [string, string][] = [];
   for (const [key, text] of Object.entries(asked)) {
     if (typeof text !== 'string') return undefined;
     texts.push([key, text]);
   }
-  return { name, kind, dialect, asked: Object.fromEntries(texts), memoryIsolation, cards };
+  return { name, kind, dialect, asked: Object.fromEntries(texts), memoryIsolation, gpus };
 }
 
-function decodeCard(value: unknown): CardShare | undefined {
+function decodeGpu(value: unknown): GpuShare | undefined {
   const memory = decodeAmount(field(value, 'memory'));
   const [limit, coresPercent] = [field(value, 'memoryLimit'), field(value, 'coresPercent')];
   const coresLimitPercent = field(value, 'coresLimitPercent');
   const memoryLimit = limit === undefined ? undefined : decodeAmount(limit);
   if (!memory || (limit !== undefined && !memoryLimit)) return undefined;
-  const share: CardShare = memoryLimit ? { memory, memoryLimit } : { memory };
+  const share: GpuShare = memoryLimit ? { memory, memoryLimit } : { memory };
   if (coresPercent === undefined) return coresLimitPercent === undefined ? share : undefined;
   if (!isWithin(coresPercent, 1, 100)) return undefined;
   if (coresLimitPercent === undefined) return { ...share, coresPercent };

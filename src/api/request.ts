@@ -1,4 +1,4 @@
-// What a container asks for, whatever dialect it was written in, and how much memory that is on a known card.
+// What a container asks for, whatever dialect it was written in, and how much memory that is on a known GPU.
 // Owns the value and its arithmetic; reading it from a pod (read.ts) and storing it in one (record.ts) are elsewhere.
 
 import { MIB } from '../common/quantity.ts';
@@ -11,24 +11,24 @@ export type ComputePolicy = 'average' | 'preemptive' | 'weighted' | 'fixed' | 's
 export type Priority = 'normal' | 'high';
 export type MemoryIsolation = 'on' | 'off';
 
-/** Memory of one card. Bytes are whole MiB; `units` and `percent` get their size from the card (`resolveShare`). */
+/** Memory of one GPU. Bytes are whole MiB; `units` and `percent` get their size from the GPU (`resolveShare`). */
 export type MemoryAmount =
   | { readonly kind: 'bytes'; readonly bytes: number }
   | { readonly kind: 'units'; readonly units: number; readonly unitBytes: number; readonly rounding: 'cgpu' }
   | { readonly kind: 'percent'; readonly percent: number }
   | { readonly kind: 'whole' };
 
-/** What is needed of one card. `memoryLimit` is there only where it is enforced at another amount than is reserved. */
-export type CardShare = {
+/** What is needed of one GPU. `memoryLimit` is there only where it is enforced at another amount than is reserved. */
+export type GpuShare = {
   readonly memory: MemoryAmount;
   readonly memoryLimit?: MemoryAmount;
-  /** Percent of this card's compute, 1..100; absent where none was asked for. */
+  /** Percent of this GPU's compute, 1..100; absent where none was asked for. */
   readonly coresPercent?: number;
   /** What it may have of it while others leave it idle, from `coresPercent` to 100; absent: what the policy says. */
   readonly coresLimitPercent?: number;
 };
 
-/** What was chosen for a container's compute; absent: the card's policy, no priority, a weight as large as its percent. */
+/** What was chosen for a container's compute; absent: the GPU's policy, no priority, a weight as large as its percent. */
 export type ComputeChoice = {
   readonly policy?: ComputePolicy;
   readonly priority?: Priority;
@@ -37,8 +37,8 @@ export type ComputeChoice = {
 
 export type Request = {
   readonly dialect: DialectName;
-  /** One entry per card, never empty. Shares of one container lie on different cards. */
-  readonly cards: readonly CardShare[];
+  /** One entry per GPU, never empty. Shares of one container lie on different GPUs. */
+  readonly gpus: readonly GpuShare[];
   readonly memoryIsolation: MemoryIsolation;
   /** The dialect's own names with the text that was written for them; for messages, and to read the request again. */
   readonly asked: Readonly<Record<string, string>>;
@@ -57,50 +57,50 @@ export type PodRequest = {
   readonly enforcement?: Mode;
   /** Any of these models; empty: any model. */
   readonly gpuModels: readonly string[];
-  /** Only among these cards; empty: any card. */
+  /** Only among these GPUs; empty: any GPU. */
   readonly gpuUuids: readonly string[];
 };
 
 /** Of the weighted policy, and of the choice by tenants. */
 export const MOST_WEIGHT = 1000;
-/** More cards than one node holds; keeps a hostile count from becoming a long list. */
-export const MOST_CARDS = 64;
-/** 1 PiB: more than a node of 64 cards holds, and exact in a JavaScript number. */
+/** More GPUs than one node holds; keeps a hostile count from becoming a long list. */
+export const MOST_GPUS = 64;
+/** 1 PiB: more than a node of 64 GPUs holds, and exact in a JavaScript number. */
 export const MOST_MEMORY_BYTES = 2 ** 50;
 
-/** Bytes of this card that the share reserves. More than the card has means that the card cannot hold it. */
-export function resolveShare(share: CardShare, cardTotalBytes: number): number {
-  return resolveAmount(share.memory, cardTotalBytes);
+/** Bytes of this GPU that the share reserves. More than the GPU has means that the GPU cannot hold it. */
+export function resolveShare(share: GpuShare, gpuTotalBytes: number): number {
+  return resolveAmount(share.memory, gpuTotalBytes);
 }
 
-/** Bytes of this card at which the share is enforced. */
-export function resolveLimit(share: CardShare, cardTotalBytes: number): number {
-  return resolveAmount(share.memoryLimit ?? share.memory, cardTotalBytes);
+/** Bytes of this GPU at which the share is enforced. */
+export function resolveLimit(share: GpuShare, gpuTotalBytes: number): number {
+  return resolveAmount(share.memoryLimit ?? share.memory, gpuTotalBytes);
 }
 
 /**
- * `units` follow cGPU: a card of T MiB has floor(T / unit) units, and n of them are floor(T x n / units) MiB, so that all
- * units together are the whole card. `percent` follows MetaGPU: floor(T / 100) x n MiB. Both in MiB, as those count.
+ * `units` follow cGPU: a GPU of T MiB has floor(T / unit) units, and n of them are floor(T x n / units) MiB, so that all
+ * units together are the whole GPU. `percent` follows MetaGPU: floor(T / 100) x n MiB. Both in MiB, as those count.
  */
-function resolveAmount(amount: MemoryAmount, cardTotalBytes: number): number {
-  const totalMiB = Math.floor(cardTotalBytes / MIB);
+function resolveAmount(amount: MemoryAmount, gpuTotalBytes: number): number {
+  const totalMiB = Math.floor(gpuTotalBytes / MIB);
   switch (amount.kind) {
     case 'bytes':
       return amount.bytes;
     case 'whole':
-      return cardTotalBytes;
+      return gpuTotalBytes;
     case 'percent':
       return Math.floor(totalMiB / 100) * amount.percent * MIB;
     case 'units': {
       const units = Math.floor(totalMiB / (amount.unitBytes / MIB));
-      // A card smaller than one unit: the literal size, which is more than the card has.
+      // A GPU smaller than one unit: the literal size, which is more than the GPU has.
       if (units === 0) return amount.units * amount.unitBytes;
       return Math.floor((totalMiB * amount.units) / units) * MIB;
     }
   }
 }
 
-/** Bytes to count for an amount before its card is known, or undefined where only the card can tell. */
+/** Bytes to count for an amount before its GPU is known, or undefined where only the GPU can tell. */
 export function nominalBytes(amount: MemoryAmount): number | undefined {
   if (amount.kind === 'bytes') return amount.bytes;
   return amount.kind === 'units' ? amount.units * amount.unitBytes : undefined;

@@ -1,5 +1,5 @@
 // The page that all scrapers share. It is made in a thread of its own, when a scrape is expected before the next sample, or when
-// one came that was not: a node that nobody scrapes renders nothing. A page is handed out as long as it is of the newest view,
+// one came that was not: a node that nobody scrapes renders nothing. A page is handed out as long as it is of the newest snapshot,
 // and for the moment that the next one takes to be made.
 import { Worker } from 'node:worker_threads';
 import type { Source, Standing } from '../agent/snapshot/source.ts';
@@ -11,9 +11,9 @@ import { type Arrivals, graceMs, isWanted, withArrival } from './scrape-predicti
 export type Scraped = Uint8Array | 'nothing' | 'late';
 
 export type PageServer = {
-  /** There is a newer view. */
+  /** There is a newer snapshot. */
   publish(standing: Standing): void;
-  /** Whoever has views is away: what was made of them would pass for fresh. */
+  /** Whoever has snapshots is away: what was made of them would pass for fresh. */
   withdraw(): void;
   scrape(form: PageForm): Promise<Scraped>;
   /** Pages made so far, because a scrape was expected, or because one came. */
@@ -30,10 +30,10 @@ export const PAGE_LIMITS = {
 /** Prometheus scrapes at least every few minutes: then the thread and its memory are given back. */
 const IDLE_MS = 15 * 60 * 1000;
 
-/** Which view a page is of. The view itself is asked for when a page is made, and is the newest then. */
+/** Which snapshot a page is of. The snapshot itself is asked for when a page is made, and is the newest then. */
 type Published = {
   readonly up: boolean;
-  /** When the next view came. */
+  /** When the next snapshot came. */
   followedMs?: number;
 };
 type Made = { readonly of: Published; readonly bodies: Map<PageForm, Uint8Array> };
@@ -140,7 +140,7 @@ export function startPage(
     goOn(undefined);
   };
 
-  /** The newest view in these forms; whoever wants them at the same time shares one rendering. */
+  /** The newest snapshot in these forms; whoever wants them at the same time shares one rendering. */
   const make = (of: Published, forms: readonly PageForm[], asked: boolean) => {
     if (running?.of === of && forms.every((form) => running?.forms.has(form))) return running.promise;
     next ??= { ...Promise.withResolvers<Made | undefined>(), forms: new Set(), asked };
@@ -155,7 +155,7 @@ export function startPage(
   const ready = (form: PageForm): Uint8Array | undefined => {
     if (!page || !newest) return undefined;
     if (page.of !== newest) {
-      // What ends or begins with a view (the driver is silent, or back) is told at once.
+      // What ends or begins with a snapshot (the driver is silent, or back) is told at once.
       if (!page.of.up || !newest.up) return undefined;
       if (clock() - (page.of.followedMs ?? 0) > graceMs(intervalMs)) return undefined;
     }

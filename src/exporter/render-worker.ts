@@ -1,4 +1,4 @@
-// The page's own thread: a view comes in, as it is or as the bytes of the other half, the finished page goes out as bytes, in the forms that are read. Rendering ten thousand
+// The page's own thread: a snapshot comes in, as it is or as the bytes of the other half, the finished page goes out as bytes, in the forms that are read. Rendering ten thousand
 // series takes longer than a loop that also stops containers may be held up.
 import { parentPort, workerData } from 'node:worker_threads';
 import { gzipSync } from 'node:zlib';
@@ -45,8 +45,8 @@ function own(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
 parentPort?.on('message', ({ rendering, forms }: PageRequest) => {
   const problems: string[] = [];
   if (rendering) {
-    const { view, own: ofProcess } = rendering instanceof Uint8Array ? materialFrom(rendering) : rendering;
-    const made = make(view);
+    const { snapshot, own: ofProcess } = rendering instanceof Uint8Array ? materialFrom(rendering) : rendering;
+    const made = make(snapshot);
     problems.push(...made.problems);
     page = `${made.text}${ofProcess}`;
   }

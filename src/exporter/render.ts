@@ -1,6 +1,6 @@
 // All families into one page of text. One that throws costs only itself: its metrics are left out, and
 // cotenant_exporter_collector_success says so. Runs off the request path, in page-worker.ts.
-import type { View } from '../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../agent/snapshot/snapshot.ts';
 import { exporter } from './families/agent.ts';
 import { container } from './families/container.ts';
 import { device } from './families/device.ts';
@@ -18,10 +18,10 @@ export const PROCESS_FAMILY: Family = process;
 
 /** The page, and which parts of it could not be made, and why. */
 export type Rendering = { readonly text: string; readonly problems: readonly string[] };
-export type PageMaker = (view: View) => Rendering;
+export type PageMaker = (snapshot: Snapshot) => Rendering;
 
 /**
- * Of a page, ten times what a node of eight full cards has. Families that come first are shown first, and what has ended after all
+ * Of a page, ten times what a node of eight full GPUs has. Families that come first are shown first, and what has ended after all
  * that lives: however many come and go, they push nothing out but each other.
  */
 const MOST_SERIES = 20_000;
@@ -61,18 +61,18 @@ export function createPage(families: readonly Family[], mostSeries = MOST_SERIES
   const render = set.gauge('cotenant_exporter_render_duration_seconds', 'Time that the page before this one took.');
   const succeededMs = new Map<string, number>();
   let lastRenderSeconds: number | undefined;
-  return (view) => {
+  return (snapshot) => {
     const started = performance.now();
     const problems: string[] = [];
     set.clear();
     room = mostSeries;
     const took = new Map<string, number>();
     const failed = new Set<string>();
-    const make = ({ family: { name }, clear }: (typeof members)[number], part: (view: View) => void): void => {
+    const make = ({ family: { name }, clear }: (typeof members)[number], part: (snapshot: Snapshot) => void): void => {
       if (failed.has(name)) return;
       const before = performance.now();
       try {
-        part(view);
+        part(snapshot);
       } catch (error) {
         clear();
         problems.push(`the collector ${name} failed: ${String(error)}`);
@@ -86,7 +86,7 @@ export function createPage(families: readonly Family[], mostSeries = MOST_SERIES
     for (const member of members.toReversed()) if (member.fillEnded) make(member, member.fillEnded);
     for (const { name } of families) {
       const good = !failed.has(name);
-      if (good) succeededMs.set(name, view.atMs);
+      if (good) succeededMs.set(name, snapshot.atMs);
       success({ collector: name }, good ? 1 : 0);
       duration({ collector: name }, (took.get(name) ?? 0) / 1000);
       const at = succeededMs.get(name);

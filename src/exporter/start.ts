@@ -1,5 +1,5 @@
 // The exporter half: the page of metrics, the status page and health over HTTP, for whom they are. It has what it serves from a
-// source (views/source.ts), which is the node half in this process, or its socket: then this half needs no right at all.
+// source (snapshots/source.ts), which is the node half in this process, or its socket: then this half needs no right at all.
 import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
 import type { AgentConfiguration } from '../agent/config.ts';
@@ -20,7 +20,7 @@ export type ExporterHooks = {
 
 export type Exporter = {
   readonly port: number;
-  /** There is a newer view; undefined: whoever has them is away. */
+  /** There is a newer snapshot; undefined: whoever has them is away. */
   tell(standing: Standing | undefined): void;
   close(): Promise<void>;
 };

@@ -58,7 +58,7 @@ const spark = (values, limit, what, kind) => {
   }
   return svg;
 };
-let past = { cards: {}, containers: {} };
+let past = { GPUs: {}, containers: {} };
 const POINTS = ${POINTS};
 const sparks = (row, line, limit, cores) => {
   const used = line?.usedBytes ?? [], busy = line?.busyPercent ?? [];
@@ -85,7 +85,7 @@ const memory = (row, used, total, granted) => {
 };
 const stateOf = (c) => {
   const words = [];
-  if (c.withoutCards) words.push('made without its cards');
+  if (c.withoutGpus) words.push('made without its GPUs');
   if (c.over) words.push('over its grant');
   else if (c.usedBytes > c.limitBytes) words.push(mib(c.usedBytes - c.limitBytes) + ' above its grant, tolerated');
   if (c.bypassBytes > 0) words.push(mib(c.bypassBytes) + ' past the interposer');
@@ -97,27 +97,27 @@ const containerName = (c) => c.namespace + '/' + c.pod + '/' + c.container;
 /** A plain grant goes by its name alone. */
 const nameOf = (c) => c.podUid === '' ? c.namespace + '/' + c.pod : containerName(c);
 const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
-const show = (view) => {
+const show = (snapshot) => {
   const note = document.getElementById('note');
-  if (!view) { note.textContent = 'no sample yet'; return; }
-  const age = Math.max(0, Math.round((Date.now() - view.atMs) / 1000));
-  note.textContent = view.self.up
-    ? 'driver ' + view.driverVersion + ', mode ' + view.self.mode + ', sampled ' + (age < 2 ? 'just now' : age + ' s ago')
-    : 'the driver does not answer: ' + view.self.problem;
-  note.className = view.self.up ? 'note' : 'note bad';
-  fill('cards', view.devices, (row, d) => {
-    const wrong = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.card.healthy ? '' : ' (lost)';
-    const first = cell(row, d.card.index + ' ' + d.card.name + wrong, wrong ? 'name bad' : 'name');
+  if (!snapshot) { note.textContent = 'no sample yet'; return; }
+  const age = Math.max(0, Math.round((Date.now() - snapshot.atMs) / 1000));
+  note.textContent = snapshot.self.up
+    ? 'driver ' + snapshot.driverVersion + ', mode ' + snapshot.self.mode + ', sampled ' + (age < 2 ? 'just now' : age + ' s ago')
+    : 'the driver does not answer: ' + snapshot.self.problem;
+  note.className = snapshot.self.up ? 'note' : 'note bad';
+  fill('gpus', snapshot.devices, (row, d) => {
+    const wrong = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.gpu.healthy ? '' : ' (lost)';
+    const first = cell(row, d.gpu.index + ' ' + d.gpu.name + wrong, wrong ? 'name bad' : 'name');
     if (d.fault) first.title = 'Xid ' + d.fault.xid + ' at ' + new Date(d.fault.atMs).toISOString() + ': it takes nobody new until it was reset';
-    const usable = d.card.totalBytes === undefined ? undefined : d.card.totalBytes - (d.card.reservedBytes || 0);
-    if (usable === undefined) cell(row, d.card.divided ? 'in instances' : 'not told', 'm quiet');
-    else memory(row, d.card.usedBytes, usable, d.grantedBytes);
-    cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.card.utilizationPercent), 'n');
-    sparks(row, past.cards[d.card.uuid], usable ?? 0);
-    cell(row, d.containers ?? '-', 'n'); cell(row, d.card.temperatureC === undefined ? '-' : d.card.temperatureC + ' °C', 'n');
-    cell(row, d.card.powerMw === undefined ? '-' : Math.round(d.card.powerMw / 1000) + ' W', 'n');
+    const usable = d.gpu.totalBytes === undefined ? undefined : d.gpu.totalBytes - (d.gpu.reservedBytes || 0);
+    if (usable === undefined) cell(row, d.gpu.divided ? 'in instances' : 'not told', 'm quiet');
+    else memory(row, d.gpu.usedBytes, usable, d.grantedBytes);
+    cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.gpu.utilizationPercent), 'n');
+    sparks(row, past.gpus[d.gpu.uuid], usable ?? 0);
+    cell(row, d.containers ?? '-', 'n'); cell(row, d.gpu.temperatureC === undefined ? '-' : d.gpu.temperatureC + ' °C', 'n');
+    cell(row, d.gpu.powerMw === undefined ? '-' : Math.round(d.gpu.powerMw / 1000) + ' W', 'n');
   });
-  fill('tenants', view.containers, (row, c) => {
+  fill('tenants', snapshot.containers, (row, c) => {
     const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex ?? '-', 'n');
     if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
@@ -128,32 +128,32 @@ const show = (view) => {
     const words = stateOf(c);
     cell(row, words.join(', ') || (c.bytesTold ? 'within' : 'not told'), words.length ? 'bad' : c.bytesTold ? '' : 'quiet');
   });
-  document.getElementById('given').hidden = !view.assigned.length;
+  document.getElementById('given').hidden = !snapshot.assigned.length;
   const usableOf = (uuid) => {
-    const card = view.devices.find((d) => d.card.uuid === uuid)?.card;
-    return card?.totalBytes === undefined ? 0 : card.totalBytes - (card.reservedBytes || 0);
+    const GPU = snapshot.devices.find((d) => d.gpu.uuid === uuid)?.GPU;
+    return GPU?.totalBytes === undefined ? 0 : gpu.totalBytes - (gpu.reservedBytes || 0);
   };
-  fill('assigned', view.assigned, (row, a) => {
+  fill('assigned', snapshot.assigned, (row, a) => {
     cell(row, containerName(a), 'name');
     cell(row, a.gpuIndex, 'n'); cell(row, a.mode); cell(row, mib(a.usedBytes), 'n'); cell(row, percent(a.smPercent), 'n');
     sparks(row, past.containers[containerName(a) + ' ' + a.gpuUuid], usableOf(a.gpuUuid));
     cell(row, a.processes.length, 'n');
   });
-  document.getElementById('outside').hidden = !view.foreign.length;
-  fill('foreign', view.foreign, (row, f) => {
+  document.getElementById('outside').hidden = !snapshot.foreign.length;
+  fill('foreign', snapshot.foreign, (row, f) => {
     cell(row, (f.namespace || f.pod ? f.namespace + '/' + f.pod + ' ' : '') + (f.container || f.containerId.slice(0, 12)), 'name');
     cell(row, f.gpuIndex, 'n'); cell(row, mib(f.usedBytes), 'n bad'); cell(row, percent(f.smPercent), 'n');
     sparks(row, past.containers[(f.containerId || f.podUid) + ' ' + f.gpuUuid], usableOf(f.gpuUuid));
     cell(row, f.processes, 'n');
   });
   const list = document.getElementById('actions'); list.replaceChildren();
-  for (const action of [...view.recent].reverse()) {
+  for (const action of [...snapshot.recent].reverse()) {
     const item = element('li');
     item.append(element('time', '', new Date(action.atMs).toLocaleTimeString('en-GB')), ' ', element('strong', 'act ' + action.action, action.action));
     item.append(': ' + action.message + (action.result ? ' (' + action.result + ')' : ''));
     list.append(item);
   }
-  if (!view.recent.length) list.append(element('li', 'quiet', 'nothing yet'));
+  if (!snapshot.recent.length) list.append(element('li', 'quiet', 'nothing yet'));
 };
 const get = async (path) => {
   const answer = await fetch(path);

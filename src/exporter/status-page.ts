@@ -1,4 +1,4 @@
-// The exporter's own page: cards, tenants, limits, use over the last minutes, and what was done to whom. Plain HTML that needs
+// The exporter's own page: GPUs, tenants, limits, use over the last minutes, and what was done to whom. Plain HTML that needs
 // nothing from anywhere else; what fills it is in status-script.ts.
 import { STATUS_SCRIPT } from './status-page-script.ts';
 
@@ -58,17 +58,17 @@ export const STATUS_PAGE = `<!doctype html>
 </head>
 <body>
 <header><h1>Cotenant</h1><p class="note" id="note" role="status">loading</p></header>
-<h2>Cards</h2>
-${table('cards', 'Card', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
+<h2>GPUs</h2>
+${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
 <h2>Tenants</h2>
-${table('tenants', 'Tenant', '#Card', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'When over', 'State')}
+${table('tenants', 'Tenant', '#GPU', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'When over', 'State')}
 <section id="given" hidden>
-<h2>Cards that others gave out</h2>
-${table('assigned', 'Container', '#Card', 'As', '#Memory', '#Compute', ...PAST, '#Processes')}
+<h2>GPUs that others gave out</h2>
+${table('assigned', 'Container', '#GPU', 'As', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
 <section id="outside" hidden>
 <h2>Use without a grant</h2>
-${table('foreign', 'Container', '#Card', '#Memory', '#Compute', ...PAST, '#Processes')}
+${table('foreign', 'Container', '#GPU', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
 <h2>What was done</h2>
 <ol id="actions"></ol>

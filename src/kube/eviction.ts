@@ -1,4 +1,4 @@
-// Asks the API server to evict a pod: it honours disruption budgets and the pod's time to end. Owns the call.
+// Asks the API server to evict a pod: it honors disruption budgets and the pod's time to end. Owns the call.
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
 import type { EvictCall } from '../agent/enforcement/evictions.ts';
 import { problemOf } from './api-error.ts';

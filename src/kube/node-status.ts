@@ -1,15 +1,9 @@
-// What a node offers in our names, kept right on its own Node: the annotation with its cards, the amounts of memory and
-// compute in its status, and the conditions that say whether limits hold and whether cards are healthy. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
+// What a node offers in our names, kept right on its own Node: the annotation with its GPUs, the amounts of memory and
+// compute in its status, and the conditions that say whether limits hold and whether GPUs are healthy. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
 // so what counts is what the Node shows, not what was written.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
-import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
-import {
-  type CardsReading,
-  cardsToTell,
-  formatNodeCards,
-  type NodeCards,
-  parseNodeCards,
-} from '../api/node-annotation.ts';
+import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
+import { formatNodeGpus, type GpusReading, gpusToTell, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
 import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
@@ -19,7 +13,7 @@ export type AdvertisingOptions = {
   readonly config: KubeConfig;
   readonly nodeName: string;
   /** undefined: not known yet, and the Node is left as it is. */
-  readonly cards: () => CardsReading | undefined;
+  readonly gpus: () => GpusReading | undefined;
   /** The annotation with the grant of a pod on this node, where it is known. */
   readonly grantTextOf: (podUid: string) => string | undefined;
   /** The Node's labels, whenever they may be others. */
@@ -32,7 +26,7 @@ export type AdvertisingOptions = {
 };
 
 export type Advertising = {
-  /** To be called when `cards` may answer something else. */
+  /** To be called when `gpus` may answer something else. */
   changed(): void;
   close(): Promise<void>;
 };
@@ -53,30 +47,30 @@ export type NodePatch = {
 };
 
 export const FENCES_HOLD = 'CotenantFencesHold';
-export const CARDS_HEALTHY = 'CotenantCardsHealthy';
+export const GPUS_HEALTHY = 'CotenantGpusHealthy';
 
 const LEAST_BETWEEN_WRITES_MS = 1000;
 const SHORTEST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 60_000;
 
 /**
- * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. Cards that are not
- * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each card.
+ * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. GPUs that are not
+ * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each GPU.
  */
 export function patchOf(
-  offered: NodeCards,
+  offered: NodeGpus,
   withSlots: boolean,
   ...conditions: readonly (NodeCondition | undefined)[]
 ): NodePatch {
-  const { cards } = offered;
+  const { gpus } = offered;
   const amounts = {
-    [GPU_MEMORY]: String(cards.reduce((sum, card) => sum + card.usableBytes, 0)),
-    [GPU_CORES]: String(100 * cards.length),
-    ...(withSlots && { [GPU]: String(offered.mostTenantsPerCard * cards.length) }),
+    [GPU_MEMORY]: String(gpus.reduce((sum, gpu) => sum + gpu.usableBytes, 0)),
+    [GPU_CORES]: String(100 * gpus.length),
+    ...(withSlots && { [GPU]: String(offered.mostTenantsPerGpu * gpus.length) }),
   };
   const told = conditions.filter((condition) => condition !== undefined);
   return {
-    metadata: { annotations: { [CARDS_ANNOTATION]: formatNodeCards(offered) } },
+    metadata: { annotations: { [GPUS_ANNOTATION]: formatNodeGpus(offered) } },
     status: { capacity: amounts, allocatable: amounts, ...(told.length > 0 && { conditions: told }) },
   };
 }
@@ -117,7 +111,7 @@ function amountOf(text: string | undefined): bigint | undefined {
 }
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {
-  const { config, nodeName, cards, grantTextOf, withSlots, onProblem } = options;
+  const { config, nodeName, gpus, grantTextOf, withSlots, onProblem } = options;
   const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
   const api = clientOf(config, CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
@@ -129,14 +123,14 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
 
   const settle = async () => {
     if (writing || closing || next) return;
-    const reading = cards();
+    const reading = gpus();
     if (!seen || !reading) return;
     const now = new Date();
     const patch = patchOf(
-      cardsToTell(reading, shownCards(seen), grantTextOf),
+      gpusToTell(reading, shownGpus(seen), grantTextOf),
       withSlots,
       conditionOf(FENCES_HOLD, reading.fences, seen, now),
-      conditionOf(CARDS_HEALTHY, reading.health, seen, now),
+      conditionOf(GPUS_HEALTHY, reading.health, seen, now),
     );
     if (shows(seen, patch)) return;
     writing = true;
@@ -198,8 +192,8 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   };
 }
 
-function shownCards({ metadata }: V1Node): NodeCards | undefined {
-  const shown = parseNodeCards(metadata?.annotations?.[CARDS_ANNOTATION] ?? '');
+function shownGpus({ metadata }: V1Node): NodeGpus | undefined {
+  const shown = parseNodeGpus(metadata?.annotations?.[GPUS_ANNOTATION] ?? '');
   return 'wrong' in shown ? undefined : shown;
 }
 

@@ -1,4 +1,4 @@
-// What DRA drivers tell of this node's devices, asked for every minute: it changes when a driver starts or a card is divided.
+// What DRA drivers tell of this node's devices, asked for every minute: it changes when a driver starts or a GPU is divided.
 // Owns the asking; what is in the slices is read by whoever gets them. A cluster without them, or that does not let the agent
 // read them, is told of once and asked again.
 import { type KubeConfig, ResourceV1Api } from '@kubernetes/client-node';
@@ -38,7 +38,7 @@ export function followSlices(
       told = false;
       onSlices(slices);
     } catch (error) {
-      // What was told last stands: devices keep their cards while the API server is away.
+      // What was told last stands: devices keep their GPUs while the API server is away.
       if (!told)
         onProblem(
           `resource slices of this node cannot be read, so devices of DRA claims are told by their names: ${problemOf(error)}`,

@@ -1,22 +1,22 @@
-// Who has what on which card of which node: the nodes' cards, what their agents have given away, and the bound pods' grants, added up. Owns the sums; where both
+// Who has what on which GPU of which node: the nodes' GPUs, what their agents have given away, and the bound pods' grants, added up. Owns the sums; where both
 // come from (a watch, a binding that is under way) and what is decided by them is elsewhere. No I/O.
 
-import type { NodeCards } from '../api/node-annotation.ts';
-import type { CardNeed } from './demand.ts';
+import type { NodeGpus } from '../api/node-annotation.ts';
+import type { GpuNeed } from './demand.ts';
 import type { NodeBooks } from './place-pod.ts';
 
 /** What one bound pod takes. */
 export type Booking = {
   readonly podUid: string;
   readonly nodeName: string;
-  /** By UUID of the card. */
-  readonly need: ReadonlyMap<string, CardNeed>;
-  /** Cards that nobody else may get because this pod's grant cannot be read, and the clause that says so. */
+  /** By UUID of the GPU. */
+  readonly need: ReadonlyMap<string, GpuNeed>;
+  /** GPUs that nobody else may get because this pod's grant cannot be read, and the clause that says so. */
   readonly closes?: { readonly gpuUuids: readonly string[]; readonly because: string };
 };
 
 export type Ledger = {
-  setNode(name: string, cards: NodeCards): void;
+  setNode(name: string, gpus: NodeGpus): void;
   /** Its bookings stay: a node that comes back has them still. */
   removeNode(name: string): void;
   /** Replaces what the pod had. */
@@ -27,7 +27,7 @@ export type Ledger = {
   books(nodeName: string): NodeBooks | undefined;
   bookings(): Iterable<Booking>;
   bookingsOn(nodeName: string): Iterable<Booking>;
-  cardsOf(nodeName: string): NodeCards | undefined;
+  gpusOf(nodeName: string): NodeGpus | undefined;
   nodeNames(): Iterable<string>;
   /** Grows with each change. */
   readonly version: number;
@@ -40,7 +40,7 @@ export type Ledger = {
 const REMEMBERED = 4096;
 
 export function createLedger(): Ledger {
-  const nodes = new Map<string, NodeCards>();
+  const nodes = new Map<string, NodeGpus>();
   const byPod = new Map<string, Booking>();
   const byNode = new Map<string, Map<string, Booking>>();
   const summed = new Map<string, NodeBooks>();
@@ -61,8 +61,8 @@ export function createLedger(): Ledger {
     changed(booking.nodeName);
   };
   return {
-    setNode(name, cards) {
-      nodes.set(name, cards);
+    setNode(name, gpus) {
+      nodes.set(name, gpus);
       changed(name);
     },
     removeNode(name) {
@@ -79,15 +79,15 @@ export function createLedger(): Ledger {
     bookingOf: (podUid) => byPod.get(podUid),
     books(nodeName) {
       const known = summed.get(nodeName);
-      const cards = nodes.get(nodeName);
-      if (known || !cards) return known;
-      const books = sum(cards, [...(byNode.get(nodeName)?.values() ?? [])]);
+      const gpus = nodes.get(nodeName);
+      if (known || !gpus) return known;
+      const books = sum(gpus, [...(byNode.get(nodeName)?.values() ?? [])]);
       summed.set(nodeName, books);
       return books;
     },
     bookings: () => byPod.values(),
     bookingsOn: (nodeName) => byNode.get(nodeName)?.values() ?? [],
-    cardsOf: (nodeName) => nodes.get(nodeName),
+    gpusOf: (nodeName) => nodes.get(nodeName),
     nodeNames: () => nodes.keys(),
     get version() {
       return version;
@@ -104,10 +104,10 @@ export function createLedger(): Ledger {
   };
 }
 
-function sum({ mostTenantsPerCard, cards }: NodeCards, bookings: readonly Booking[]): NodeBooks {
+function sum({ mostTenantsPerGpu, gpus }: NodeGpus, bookings: readonly Booking[]): NodeBooks {
   return {
-    mostTenantsPerCard,
-    cards: cards.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
+    mostTenantsPerGpu,
+    gpus: gpus.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
       const needs = [...(others ? [others] : []), ...bookings.flatMap(({ need }) => need.get(gpuUuid) ?? [])];
       const closing = bookings.find(({ closes }) => closes?.gpuUuids.includes(gpuUuid))?.closes;
       return {

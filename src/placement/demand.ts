@@ -1,8 +1,8 @@
-// What a pod needs of each card at the same time: its containers do not all run at once. Pure.
+// What a pod needs of each GPU at the same time: its containers do not all run at once. Pure.
 import { countedBytes } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 
-export type CardNeed = {
+export type GpuNeed = {
   readonly memoryBytes: number;
   readonly coresPercent: number;
   /** Containers on it. */
@@ -10,17 +10,15 @@ export type CardNeed = {
 };
 
 /**
- * Need per card (by UUID) of one pod: the larger of its biggest init container and the sum of its containers, sidecars added,
+ * Need per GPU (by UUID) of one pod: the larger of its biggest init container and the sum of its containers, sidecars added,
  * since init containers run one after the other before the rest and sidecars beside both.
  */
-export function needOf(containers: readonly Pick<ContainerGrant, 'kind' | 'cards'>[]): ReadonlyMap<string, CardNeed> {
-  const uuids = new Set(containers.flatMap(({ cards }) => cards.map(({ gpuUuid }) => gpuUuid)));
-  const most = (pick: (card: ContainerGrant['cards'][number]) => number, gpuUuid: string): number => {
+export function needOf(containers: readonly Pick<ContainerGrant, 'kind' | 'gpus'>[]): ReadonlyMap<string, GpuNeed> {
+  const uuids = new Set(containers.flatMap(({ gpus }) => gpus.map(({ gpuUuid }) => gpuUuid)));
+  const most = (pick: (gpu: ContainerGrant['gpus'][number]) => number, gpuUuid: string): number => {
     const of = (wanted: ContainerGrant['kind']) =>
-      containers.flatMap(({ kind, cards }) =>
-        kind === wanted ? cards.filter((card) => card.gpuUuid === gpuUuid) : [],
-      );
-    const sum = (cards: ContainerGrant['cards']) => cards.reduce((total, card) => total + pick(card), 0);
+      containers.flatMap(({ kind, gpus }) => (kind === wanted ? gpus.filter((gpu) => gpu.gpuUuid === gpuUuid) : []));
+    const sum = (gpus: ContainerGrant['gpus']) => gpus.reduce((total, gpu) => total + pick(gpu), 0);
     return sum(of('sidecar')) + Math.max(0, sum(of('app')), ...of('init').map(pick));
   };
   return new Map(
@@ -28,7 +26,7 @@ export function needOf(containers: readonly Pick<ContainerGrant, 'kind' | 'cards
       gpuUuid,
       {
         memoryBytes: most(countedBytes, gpuUuid),
-        coresPercent: most((card) => card.coresPercent, gpuUuid),
+        coresPercent: most((gpu) => gpu.coresPercent, gpuUuid),
         tenants: most(() => 1, gpuUuid),
       },
     ]),

@@ -7,7 +7,7 @@ import type { NodeBooks } from './place-pod.ts';
 
 /** What a placement does to its node. */
 export type Fit = {
-  /** Cards that were empty and are so no more. */
+  /** GPUs that were empty and are so no more. */
   readonly opened: number;
   /** Part of the node's memory that is granted afterwards, 0..1. */
   readonly granted: number;
@@ -15,18 +15,18 @@ export type Fit = {
 
 export const BEST_SCORE = 10;
 
-export function fitOf(containers: readonly ContainerGrant[], { cards }: NodeBooks): Fit {
+export function fitOf(containers: readonly ContainerGrant[], { gpus }: NodeBooks): Fit {
   const need = needOf(containers);
-  const usable = cards.reduce((total, { usableBytes }) => total + usableBytes, 0);
-  const granted = cards.reduce(
+  const usable = gpus.reduce((total, { usableBytes }) => total + usableBytes, 0);
+  const granted = gpus.reduce(
     (total, { gpuUuid, grantedBytes }) => total + grantedBytes + (need.get(gpuUuid)?.memoryBytes ?? 0),
     0,
   );
-  const opened = cards.filter(({ gpuUuid, tenants }) => tenants === 0 && need.has(gpuUuid)).length;
+  const opened = gpus.filter(({ gpuUuid, tenants }) => tenants === 0 && need.has(gpuUuid)).length;
   return { opened, granted: usable === 0 ? 1 : granted / usable };
 }
 
-/** Negative: the first is better. Binpack keeps whole cards free, then fills the fullest node; spread takes the emptiest. */
+/** Negative: the first is better. Binpack keeps whole GPUs free, then fills the fullest node; spread takes the emptiest. */
 export function compareFits(a: Fit, b: Fit, placement: Placement): number {
   if (placement === 'spread') return a.granted - b.granted;
   return a.opened - b.opened || b.granted - a.granted;

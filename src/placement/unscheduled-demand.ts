@@ -2,22 +2,22 @@
 // of what its annotation says when its grant was resized. Pure. Who places pods sees it only if the node tells of it.
 
 import type { ContainerGrant } from '../api/grant-annotation.ts';
-import { type CardNeed, needOf } from './demand.ts';
+import { type GpuNeed, needOf } from './demand.ts';
 
 /** By the agent's books: one pod, or one plain grant. */
 export type Held = {
   readonly podUid?: string;
-  readonly containers: readonly Pick<ContainerGrant, 'kind' | 'cards'>[];
+  readonly containers: readonly Pick<ContainerGrant, 'kind' | 'gpus'>[];
 };
 
-type Needs = ReadonlyMap<string, CardNeed>;
+type Needs = ReadonlyMap<string, GpuNeed>;
 
 /**
- * By UUID of the card. `annotated`: what a pod's annotation says; undefined where that is not known, and then nothing is counted
+ * By UUID of the GPU. `annotated`: what a pod's annotation says; undefined where that is not known, and then nothing is counted
  * for it. A pod whose grant was made smaller has its annotated amount still, for whoever places others.
  */
 export function othersOn(held: readonly Held[], annotated: (podUid: string) => Needs | undefined): Needs {
-  const others = new Map<string, CardNeed>();
+  const others = new Map<string, GpuNeed>();
   for (const { podUid, containers } of held) {
     for (const [gpuUuid, need] of needOf(containers)) {
       const beyond = podUid === undefined ? need : beyondOf(need, annotated(podUid)?.get(gpuUuid));
@@ -27,12 +27,12 @@ export function othersOn(held: readonly Held[], annotated: (podUid: string) => N
   return others;
 }
 
-function beyondOf(need: CardNeed, annotated: CardNeed | undefined): CardNeed | undefined {
+function beyondOf(need: GpuNeed, annotated: GpuNeed | undefined): GpuNeed | undefined {
   const memoryBytes = need.memoryBytes - (annotated?.memoryBytes ?? need.memoryBytes);
   return memoryBytes > 0 ? { memoryBytes, coresPercent: 0, tenants: 0 } : undefined;
 }
 
-export const added = (sum: CardNeed | undefined, own: CardNeed): CardNeed => ({
+export const added = (sum: GpuNeed | undefined, own: GpuNeed): GpuNeed => ({
   memoryBytes: (sum?.memoryBytes ?? 0) + own.memoryBytes,
   coresPercent: (sum?.coresPercent ?? 0) + own.coresPercent,
   tenants: (sum?.tenants ?? 0) + own.tenants,

@@ -1,4 +1,4 @@
-// What namespaces were granted, used and left idle, in GPU-hours: one hour of one whole card's memory, or of its compute. Pure:
+// What namespaces were granted, used and left idle, in GPU-hours: one hour of one whole GPU's memory, or of its compute. Pure:
 // the sums of a Prometheus in, rows out.
 
 export type Amounts = { readonly granted: number; readonly used: number; readonly wasted: number };
@@ -12,15 +12,15 @@ export type Share = { readonly namespace: string } & Readonly<Record<Kind, Amoun
 export type Showback = {
   readonly shares: readonly Share[];
   readonly total: Readonly<Record<Kind, Amounts>>;
-  /** What all cards together had. */
-  readonly cardHours: number;
+  /** What all GPUs together had. */
+  readonly gpuHours: number;
 };
 
 /** Hours by namespace. */
 export type Hours = ReadonlyMap<string, number>;
 
 /** The most expensive first: by what was granted of memory, for that is what keeps others out. */
-export function showbackOf(hours: (kind: Kind, amount: keyof Amounts) => Hours, cardHours: number): Showback {
+export function showbackOf(hours: (kind: Kind, amount: keyof Amounts) => Hours, gpuHours: number): Showback {
   const names = new Set(KINDS.flatMap((kind) => AMOUNTS.flatMap((amount) => [...hours(kind, amount).keys()])));
   const amounts = (of: (one: Hours) => number, kind: Kind): Amounts => ({
     granted: of(hours(kind, 'granted')),
@@ -32,6 +32,6 @@ export function showbackOf(hours: (kind: Kind, amount: keyof Amounts) => Hours, 
   return {
     shares: shares.toSorted((a, b) => b.memory.granted - a.memory.granted || (a.namespace < b.namespace ? -1 : 1)),
     total: both((one) => [...one.values()].reduce((sum, value) => sum + value, 0)),
-    cardHours,
+    gpuHours,
   };
 }

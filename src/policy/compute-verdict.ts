@@ -1,8 +1,8 @@
-// When a container takes more of a card's compute than a share that is a hard limit. Pure: counters of one look after the other
-// in, verdict out. The driver samples who is on a card, so that only a time says something of a share; and a suspicion is put to
+// When a container takes more of a GPU's compute than a share that is a hard limit. Pure: counters of one look after the other
+// in, verdict out. The driver samples who is on a GPU, so that only a time says something of a share; and a suspicion is put to
 // the test, which no honest program fails: while its gate is closed it uses nothing.
 
-/** One look at a container on one card. Counters in seconds, which only grow. */
+/** One look at a container on one GPU. Counters in seconds, which only grow. */
 export type ShareLook = {
   /** A clock that nobody sets back while looks are compared. */
   readonly atMs: number;
@@ -39,7 +39,7 @@ export type ShareAccount = {
   readonly openedMs: number;
 };
 
-/** What it had of a card over a time. */
+/** What it had of a GPU over a time. */
 export type ShareUse = {
   readonly gpuUuid: string;
   readonly limitRatio: number;
@@ -57,7 +57,7 @@ export type ShareVerdict =
 export const DEFAULT_SHARE_SECONDS = 60;
 const LONGER = 10;
 
-/** Fewer than any driver takes: 6 or more. Each names one process, however many had the card meanwhile. */
+/** Fewer than any driver takes: 6 or more. Each names one process, however many had the GPU meanwhile. */
 const SAMPLES_PER_SECOND = 6;
 /** A container is suspected wrongly less than once in e^21, which is a thousand million windows. */
 const DOUBT = 21;

@@ -1,5 +1,5 @@
 // When stopping a container does not help any more and its pod has to leave the node: pure. A container that is started anew
-// after each stop, and exceeds its grant again, costs its neighbours more than its absence.
+// after each stop, and exceeds its grant again, costs its neighbors more than its absence.
 
 export type EvictionPolicy = {
   /** Stops of a pod's containers within the window after which it is evicted; 0: never. */

@@ -1,13 +1,13 @@
-// Which Xids take a card from those who come next, and what proves that it has been reset since. Pure. What each Xid means, and
+// Which Xids take a GPU from those who come next, and what proves that it has been reset since. Pure. What each Xid means, and
 // whose fault it can be, is told in docs/operate/faults.md.
 
 /**
- * After these the card is to be reset or its machine restarted, by NVIDIA's Xid catalogue, and no program of a tenant is known to
- * cause one alone. 46 and 109 reset a card as well, but a kernel that never ends can raise them: one tenant could take the card
+ * After these the GPU is to be reset or its machine restarted, by NVIDIA's Xid catalog, and no program of a tenant is known to
+ * cause one alone. 46 and 109 reset a GPU as well, but a kernel that never ends can raise them: one tenant could take the GPU
  * from all others with them, so they alert only, unless an operator adds them.
  */
 export const UNHEALTHY_XIDS: readonly number[] = [48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158];
-/** A program's own fault, or memory that failed under one process alone: they say nothing of the card, and cannot be added. */
+/** A program's own fault, or memory that failed under one process alone: they say nothing of the GPU, and cannot be added. */
 const OF_ONE_PROCESS: readonly number[] = [13, 31, 32, 43, 45, 68, 69, 94];
 
 export const DEFAULT_XID_LIST = 'default';
@@ -35,11 +35,11 @@ export function parseXidList(text: string): readonly number[] | { readonly wrong
   return [...added].filter((xid) => !left.has(xid));
 }
 
-/** Counts that begin anew when the driver initialises the card, and only grow until then; absent: not told. */
+/** Counts that begin anew when the driver initializes the GPU, and only grow until then; absent: not told. */
 const COUNTS = ['energyMj', 'eccCorrectedVolatile', 'eccUncorrectedVolatile'] as const;
 export type ResetCounts = { readonly [name in (typeof COUNTS)[number]]?: number };
 
-export type CardFault = {
+export type GpuFault = {
   readonly gpuUuid: string;
   /** The first one since the last reset: others follow from it. */
   readonly xid: number;
@@ -47,55 +47,55 @@ export type CardFault = {
   /** Of the machine and of the driver, when it was raised. */
   readonly bootId: string;
   readonly driverVersion: string;
-  /** The driver has told since that the card is lost, or wants a reset. */
+  /** The driver has told since that the GPU is lost, or wants a reset. */
   readonly lost: boolean;
   /** As last seen. */
   readonly counts: ResetCounts;
 };
 
-export type ToldCard = ResetCounts & { readonly uuid: string; readonly healthy: boolean };
+export type ToldGpu = ResetCounts & { readonly uuid: string; readonly healthy: boolean };
 export type Told = {
   readonly bootId: string;
   readonly driverVersion: string;
-  readonly cards: readonly ToldCard[];
+  readonly gpus: readonly ToldGpu[];
   readonly raised: readonly { readonly gpuUuid: string; readonly xid: number; readonly atMs: number }[];
 };
-export type EndedFault = { readonly fault: CardFault; readonly why: string };
+export type EndedFault = { readonly fault: GpuFault; readonly why: string };
 
-/** Faults after what was told; a card that is not told of keeps its own. `xids`: those that count. */
+/** Faults after what was told; a GPU that is not told of keeps its own. `xids`: those that count. */
 export function followFaults(
-  before: readonly CardFault[],
+  before: readonly GpuFault[],
   told: Told,
   xids: readonly number[],
-): { readonly faults: readonly CardFault[]; readonly ended: readonly EndedFault[] } {
+): { readonly faults: readonly GpuFault[]; readonly ended: readonly EndedFault[] } {
   const ended: EndedFault[] = [];
   const faults = before.flatMap((fault) => {
-    const card = told.cards.find(({ uuid }) => uuid === fault.gpuUuid);
-    const why = xids.includes(fault.xid) ? endOf(fault, told, card) : 'by the settings it does not count any more';
+    const gpu = told.gpus.find(({ uuid }) => uuid === fault.gpuUuid);
+    const why = xids.includes(fault.xid) ? endOf(fault, told, gpu) : 'by the settings it does not count any more';
     if (why !== undefined) {
       ended.push({ fault, why });
       return [];
     }
     return [
-      card ? { ...fault, lost: fault.lost || !card.healthy, counts: { ...fault.counts, ...countsOf(card) } } : fault,
+      gpu ? { ...fault, lost: fault.lost || !gpu.healthy, counts: { ...fault.counts, ...countsOf(gpu) } } : fault,
     ];
   });
   for (const { gpuUuid, xid, atMs } of told.raised) {
-    const card = told.cards.find(({ uuid }) => uuid === gpuUuid);
-    if (!card || !xids.includes(xid) || faults.some((fault) => fault.gpuUuid === gpuUuid)) continue;
+    const gpu = told.gpus.find(({ uuid }) => uuid === gpuUuid);
+    if (!gpu || !xids.includes(xid) || faults.some((fault) => fault.gpuUuid === gpuUuid)) continue;
     const { bootId, driverVersion } = told;
-    faults.push({ gpuUuid, xid, atMs, bootId, driverVersion, lost: !card.healthy, counts: countsOf(card) });
+    faults.push({ gpuUuid, xid, atMs, bootId, driverVersion, lost: !gpu.healthy, counts: countsOf(gpu) });
   }
   return { faults, ended };
 }
 
-/** What proves that the card was initialised anew; undefined: nothing does. That it cannot be seen for a while is no proof. */
-function endOf(fault: CardFault, told: Told, card: ToldCard | undefined): string | undefined {
+/** What proves that the GPU was initialized anew; undefined: nothing does. That it cannot be seen for a while is no proof. */
+function endOf(fault: GpuFault, told: Told, gpu: ToldGpu | undefined): string | undefined {
   if (fault.bootId !== '' && told.bootId !== '' && fault.bootId !== told.bootId) return 'the machine was started anew';
-  if (!card?.healthy) return undefined;
+  if (!gpu?.healthy) return undefined;
   if (fault.lost) return 'the driver had lost it, and has it back';
   if (told.driverVersion !== fault.driverVersion) return 'another driver was loaded';
-  const anew = COUNTS.find((name) => (card[name] ?? Number.POSITIVE_INFINITY) < (fault.counts[name] ?? 0));
+  const anew = COUNTS.find((name) => (gpu[name] ?? Number.POSITIVE_INFINITY) < (fault.counts[name] ?? 0));
   return anew === undefined ? undefined : `its ${COUNT_WORDS[anew]} began anew`;
 }
 
@@ -105,27 +105,27 @@ const COUNT_WORDS: Readonly<Record<(typeof COUNTS)[number], string>> = {
   eccUncorrectedVolatile: 'count of uncorrected errors',
 };
 
-const countsOf = (card: ToldCard): ResetCounts =>
-  Object.fromEntries(COUNTS.flatMap((name) => (card[name] === undefined ? [] : [[name, card[name]]])));
+const countsOf = (gpu: ToldGpu): ResetCounts =>
+  Object.fromEntries(COUNTS.flatMap((name) => (gpu[name] === undefined ? [] : [[name, gpu[name]]])));
 
 /** A clause behind "GPU-… is not healthy:". */
-export const faultWords = ({ xid, atMs }: Pick<CardFault, 'xid' | 'atMs'>): string =>
+export const faultWords = ({ xid, atMs }: Pick<GpuFault, 'xid' | 'atMs'>): string =>
   `Xid ${xid} at ${new Date(atMs).toISOString()}, and no reset since`;
 
 /** For a condition of the Node. */
 export type HealthState = {
   readonly status: 'True' | 'False';
-  readonly reason: 'CardsHealthy' | 'CardUnhealthy';
+  readonly reason: 'GpusHealthy' | 'GpuUnhealthy';
   readonly message: string;
 };
 
-/** `why`: undefined where nothing is wrong with the card. None: nothing is said of a node without cards. */
+/** `why`: undefined where nothing is wrong with the GPU. None: nothing is said of a node without GPUs. */
 export function healthState(
-  cards: readonly { readonly gpuUuid: string; readonly why: string | undefined }[],
+  gpus: readonly { readonly gpuUuid: string; readonly why: string | undefined }[],
 ): HealthState | undefined {
-  if (cards.length === 0) return undefined;
-  const wrong = cards.flatMap(({ gpuUuid, why }) => (why === undefined ? [] : [`${gpuUuid}: ${why}`]));
-  if (wrong.length > 0) return { status: 'False', reason: 'CardUnhealthy', message: wrong.join('; ') };
-  return { status: 'True', reason: 'CardsHealthy', message: 'no card needs a reset' };
+  if (gpus.length === 0) return undefined;
+  const wrong = gpus.flatMap(({ gpuUuid, why }) => (why === undefined ? [] : [`${gpuUuid}: ${why}`]));
+  if (wrong.length > 0) return { status: 'False', reason: 'GpuUnhealthy', message: wrong.join('; ') };
+  return { status: 'True', reason: 'GpusHealthy', message: 'no GPU needs a reset' };
 }
 export const LOST_WORDS = 'the driver says that it is lost, or wants a reset';

@@ -34,7 +34,7 @@ const breaks = (why: string): CanaryVerdict => ({ result: 'fails', why, breaks: 
 const untried = (why: string): CanaryVerdict => ({ result: 'untried', why });
 
 /**
- * `alone`: the same program behind no fence, where it is needed to tell the fence's fault from the card's: it was not, where
+ * `alone`: the same program behind no fence, where it is needed to tell the fence's fault from the GPU's: it was not, where
  * the answer is clear.
  */
 export function verdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
@@ -69,52 +69,52 @@ function judged(run: CanaryRun, alone: CanaryRun | undefined, fence: string): Ca
 /** Does it take a run without the fence to tell whose fault it is? */
 export const isUnclear = (run: CanaryRun): boolean => 'broken' in run || 'failed' in run;
 
-/** What was found of each fence of a card; absent: not known, or the card has no such fence. */
-export type CardFences = {
+/** What was found of each fence of a GPU; absent: not known, or the GPU has no such fence. */
+export type GpuFences = {
   readonly interposer?: CanaryVerdict | undefined;
   readonly driver?: CanaryVerdict | undefined;
 };
 
-/** Nothing but the driver was seen to hold containers on this card. */
-export const isDriversAlone = ({ interposer, driver }: CardFences): boolean =>
+/** Nothing but the driver was seen to hold containers on this GPU. */
+export const isDriversAlone = ({ interposer, driver }: GpuFences): boolean =>
   interposer?.result === 'fails' && interposer.breaks !== true && driver?.result === 'holds';
 
 /**
- * Why nothing may be granted on a card; undefined: some fence holds there, or nobody knows. What programs fail behind is in their
+ * Why nothing may be granted on a GPU; undefined: some fence holds there, or nobody knows. What programs fail behind is in their
  * way whatever else holds them.
  */
-export function unfencedBy(fences: CardFences): string | undefined {
+export function unfencedBy(fences: GpuFences): string | undefined {
   const { interposer, driver } = fences;
   if (interposer?.result !== 'fails' || isDriversAlone(fences)) return undefined;
   return driver?.result === 'fails' ? `${interposer.why}; nor do those of the driver: ${driver.why}` : interposer.why;
 }
 
-/** For a condition: of the Node, or of whatever holds the cards. */
+/** For a condition: of the Node, or of whatever holds the GPUs. */
 export type FenceState = {
   readonly status: 'True' | 'False' | 'Unknown';
   readonly reason: 'FencesHold' | 'FenceFails' | 'FenceNotTried';
   readonly message: string;
 };
 
-export type CardVerdict = CardFences & { readonly gpuUuid: string };
+export type GpuVerdict = GpuFences & { readonly gpuUuid: string };
 
-/** Undefined: it is not known of every card yet, and nothing is wrong so far. */
-export function fenceState(cards: readonly CardVerdict[]): FenceState | undefined {
-  const told = (why: (card: CardVerdict) => string | undefined) =>
-    cards.flatMap((card) => {
-      const text = why(card);
-      return text === undefined ? [] : [`${card.gpuUuid}: ${text}`];
+/** Undefined: it is not known of every GPU yet, and nothing is wrong so far. */
+export function fenceState(gpus: readonly GpuVerdict[]): FenceState | undefined {
+  const told = (why: (gpu: GpuVerdict) => string | undefined) =>
+    gpus.flatMap((gpu) => {
+      const text = why(gpu);
+      return text === undefined ? [] : [`${gpu.gpuUuid}: ${text}`];
     });
   const failing = told(unfencedBy);
   const unknown = told(({ interposer }) => (interposer?.result === 'untried' ? interposer.why : undefined));
   // Another fence holds there.
-  const weaker = told((card) => {
-    const { interposer, driver } = card;
-    if (isDriversAlone(card)) return `by the driver alone, for the interposer does not hold: ${interposer?.why}`;
+  const weaker = told((gpu) => {
+    const { interposer, driver } = gpu;
+    if (isDriversAlone(gpu)) return `by the driver alone, for the interposer does not hold: ${interposer?.why}`;
     return driver?.result === 'fails' ? `not by the driver's limits: ${driver.why}` : undefined;
   });
   if (failing.length > 0) return { status: 'False', reason: 'FenceFails', message: failing.join('; ') };
-  if (cards.length === 0 || cards.some(({ interposer }) => interposer === undefined)) return undefined;
+  if (gpus.length === 0 || gpus.some(({ interposer }) => interposer === undefined)) return undefined;
   if (unknown.length > 0) return { status: 'Unknown', reason: 'FenceNotTried', message: unknown.join('; ') };
   const message = ['what exceeds a grant is refused', ...weaker].join('; ');
   return { status: 'True', reason: 'FencesHold', message };

@@ -5,11 +5,11 @@ export type Fence = 'driver' | 'interposer' | 'agent' | 'none';
 
 export type FenceFacts = {
   readonly isolateMemory: boolean;
-  /** The driver's own limits are in force on each of its cards, as was read back. */
+  /** The driver's own limits are in force on each of its GPUs, as was read back. */
   readonly driverHolds: boolean;
-  /** On one of its cards a canary got past the interposer. */
+  /** On one of its GPUs a canary got past the interposer. */
   readonly interposerFails: boolean;
-  /** Of any card, by the driver's word. */
+  /** Of any GPU, by the driver's word. */
   readonly holdsMemory: boolean;
   /** One of those that hold it is known to its ledger. */
   readonly inLedger: boolean;

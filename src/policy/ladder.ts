@@ -71,7 +71,7 @@ export type Action =
 
 const NONE: Action = { kind: 'none' };
 
-/** One fresh sample later. `holdsMemory`: the container still holds memory of any card (tells release from being stuck). */
+/** One fresh sample later. `holdsMemory`: the container still holds memory of any GPU (tells release from being stuck). */
 export function step(
   state: LadderState,
   verdict: Verdict,

@@ -1,11 +1,11 @@
 // Is what the driver tells of a container's memory ground enough to stop it? Drivers count memory that processes share for each of
-// them, and answers may not belong together: then more is told for processes than the card has in use. Pure.
+// them, and answers may not belong together: then more is told for processes than the GPU has in use. Pure.
 import { judge, type MemoryVerdict, type Tolerance } from './memory-verdict.ts';
 
 const MIB = 1024 * 1024;
 
 /**
- * Of one card, from one sample: what each process of the container holds, what all processes do, what is in use at all, and how
+ * Of one GPU, from one sample: what each process of the container holds, what all processes do, what is in use at all, and how
  * much of that is known to be in no list (managed memory).
  */
 export type Told = {
@@ -34,7 +34,7 @@ export function groundOf(
   const ownShared = own.reduce((sum, { bytes }) => sum + bytes, 0) - largestOf(own);
   const twice = seenTwice + Math.min(hiddenTwice, ownShared);
   if (twice === 0) return 'sure';
-  // Readings a moment apart differ; a process that holds more than the card does not.
+  // Readings a moment apart differ; a process that holds more than the GPU does not.
   if (largestOf(own) > usedBytes * 1.05 + 64 * MIB) return 'doubtful';
   const { worst, severity, reason } = verdict;
   const isOver = (bytes: number): boolean => {

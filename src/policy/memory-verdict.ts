@@ -12,14 +12,14 @@ export type Tolerance = {
   readonly bytes: number;
   /** Hard: above `limit * hardRatio + bytes`, so that a small grant is not far over before it is over. */
   readonly hardRatio: number;
-  /** Where a card has less left than this, others feel it whenever somebody is over; 0: that makes no difference. */
+  /** Where a GPU has less left than this, others feel it whenever somebody is over; 0: that makes no difference. */
   readonly reserveBytes: number;
 };
 
 export const DEFAULT_TOLERANCE: Tolerance = { ratio: 1.02, bytes: 64 * MIB, hardRatio: 1.25, reserveBytes: 64 * MIB };
 
-/** One container on one card, all from one sample. `bypassBytes`: held by processes that its ledger does not know. */
-export type CardUse = {
+/** One container on one GPU, all from one sample. `bypassBytes`: held by processes that its ledger does not know. */
+export type GpuUse = {
   readonly gpuUuid: string;
   readonly limitBytes: number;
   readonly usedBytes: number;
@@ -33,7 +33,7 @@ export type MemoryVerdict =
   | {
       readonly severity: 'soft' | 'hard';
       readonly reason: MemoryReason;
-      readonly worst: CardUse;
+      readonly worst: GpuUse;
       readonly overBytes: number;
     };
 export type Verdict = MemoryVerdict | ShareVerdict;
@@ -43,16 +43,16 @@ export type OverReason = MemoryReason | 'over-share';
 export const harder = (memory: MemoryVerdict, share: ShareVerdict): Verdict =>
   memory.severity === 'within' || (memory.severity === 'soft' && share.severity === 'hard') ? share : memory;
 
-/** What a card has left, and how much of it others there were granted and have not taken. */
+/** What a GPU has left, and how much of it others there were granted and have not taken. */
 export type Room = { readonly freeBytes: number; readonly owedBytes: number };
 
 /**
- * Who is over softly on a card with less left than the reserve, and less than others there may still have, keeps from them what is
+ * Who is over softly on a GPU with less left than the reserve, and less than others there may still have, keeps from them what is
  * theirs: that is hard. `roomOn`: undefined where the driver does not tell.
  */
 export function judgeRoom(
   verdict: MemoryVerdict,
-  uses: readonly CardUse[],
+  uses: readonly GpuUse[],
   tolerance: Tolerance,
   roomOn: (gpuUuid: string) => Room | undefined,
 ): MemoryVerdict {
@@ -66,13 +66,13 @@ export function judgeRoom(
 }
 
 /**
- * The worst card decides. Memory held past the interposer gets no tolerance: whoever goes around the limit has nothing to
+ * The worst GPU decides. Memory held past the interposer gets no tolerance: whoever goes around the limit has nothing to
  * round. A bypass within the grant is within (a static program may well be honest); it is reported elsewhere.
  */
-export function judge(uses: readonly CardUse[], tolerance: Tolerance): MemoryVerdict {
+export function judge(uses: readonly GpuUse[], tolerance: Tolerance): MemoryVerdict {
   let verdict: MemoryVerdict = { severity: 'within' };
   for (const use of uses) {
-    const found = judgeCard(use, tolerance);
+    const found = judgeGpu(use, tolerance);
     if (found.severity === 'within') continue;
     const worse =
       verdict.severity === 'within' ||
@@ -83,7 +83,7 @@ export function judge(uses: readonly CardUse[], tolerance: Tolerance): MemoryVer
   return verdict;
 }
 
-function judgeCard(use: CardUse, tolerance: Tolerance): MemoryVerdict {
+function judgeGpu(use: GpuUse, tolerance: Tolerance): MemoryVerdict {
   const overBytes = use.usedBytes - use.limitBytes;
   if (overBytes <= 0) return { severity: 'within' };
   const over = (severity: 'soft' | 'hard', reason: MemoryReason): MemoryVerdict => ({

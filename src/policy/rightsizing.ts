@@ -5,8 +5,8 @@ const MIB = 1024 * 1024;
 /** What a time series said: of its largest value alone where nobody kept the others. */
 export type Spread = { readonly p50?: number; readonly p95?: number; readonly p99?: number; readonly peak: number };
 
-/** One container on one card, over the time that was looked at. */
-export type CardSeries = {
+/** One container on one GPU, over the time that was looked at. */
+export type GpuSeries = {
   readonly gpuUuid: string;
   /** undefined: it has none there any more, or ended, and nobody remembers. */
   readonly grantedBytes: number | undefined;
@@ -16,7 +16,7 @@ export type CardSeries = {
   readonly coresHeld: boolean;
   /** Bytes that its grant had to hold. */
   readonly memory: Spread;
-  /** Of the card's compute, 0 to 1, as means over a window; undefined: no window has passed. */
+  /** Of the GPU's compute, 0 to 1, as means over a window; undefined: no window has passed. */
   readonly compute: Spread | undefined;
   /** Requests for memory that were refused. */
   readonly denied: number;
@@ -28,24 +28,24 @@ export type ContainerSeries = {
   readonly container: string;
   /** Plain processes of `cotenant run`; else a pod's container. */
   readonly plain: boolean;
-  /** Cards that it had at one time: fewer than `cards` where its name came again on others. */
-  readonly cardCount: number;
+  /** GPUs that it had at one time: fewer than `gpus` where its name came again on others. */
+  readonly gpuCount: number;
   /** How often the agent stopped it, or asked it to end, for its memory. */
   readonly stops: number;
-  readonly cards: readonly CardSeries[];
+  readonly gpus: readonly GpuSeries[];
 };
 
 /** In percent of the peak. */
 export type Headroom = { readonly memoryPercent: number; readonly coresPercent: number };
 
-/** Of each card. `atLeast`: its own limit was in the way, so that nobody knows what it would have taken. */
+/** Of each GPU. `atLeast`: its own limit was in the way, so that nobody knows what it would have taken. */
 export type Size = { readonly amount: number; readonly atLeast: boolean };
 
 export type Recommendation = {
   readonly of: ContainerSeries;
-  /** Bytes of each card, whole MiB; undefined: it held nothing. */
+  /** Bytes of each GPU, whole MiB; undefined: it held nothing. */
   readonly memory: Size | undefined;
-  /** Whole percent of each card. */
+  /** Whole percent of each GPU. */
   readonly cores: Size | undefined;
   /** Percent of the memory that it was granted and would not have needed; negative: that it lacks. */
   readonly savedPercent: number | undefined;
@@ -59,48 +59,48 @@ export const largest = (spreads: readonly Spread[], of: keyof Spread): number | 
   return known.length === 0 ? undefined : Math.max(...known);
 };
 
-/** All cards of a container get the same, so the one that needs most decides. */
+/** All GPUs of a container get the same, so the one that needs most decides. */
 export function recommend(series: ContainerSeries, headroom: Headroom): Recommendation {
   const memory = memorySize(series, headroom.memoryPercent);
-  const granted = largestOf(series.cards.map(({ grantedBytes }) => grantedBytes));
+  const granted = largestOf(series.gpus.map(({ grantedBytes }) => grantedBytes));
   return {
     of: series,
     memory,
-    cores: memory && coresSize(series.cards, headroom.coresPercent),
+    cores: memory && coresSize(series.gpus, headroom.coresPercent),
     savedPercent: memory && granted ? Math.round((1 - memory.amount / granted) * 100) : undefined,
   };
 }
 
-function memorySize({ cards, stops }: ContainerSeries, headroomPercent: number): Size | undefined {
+function memorySize({ gpus, stops }: ContainerSeries, headroomPercent: number): Size | undefined {
   const peak = largest(
-    cards.map(({ memory }) => memory),
+    gpus.map(({ memory }) => memory),
     'peak',
   );
-  const atLeast = stops > 0 || cards.some(({ denied }) => denied > 0);
+  const atLeast = stops > 0 || gpus.some(({ denied }) => denied > 0);
   if (peak === undefined || (peak <= 0 && !atLeast)) return undefined;
   const fitted = Math.ceil((peak * (100 + headroomPercent)) / 100 / MIB) * MIB;
   // Who was refused or stopped needs more than it had, however little it held at that moment.
-  const granted = largestOf(cards.map(({ grantedBytes }) => grantedBytes)) ?? 0;
+  const granted = largestOf(gpus.map(({ grantedBytes }) => grantedBytes)) ?? 0;
   return { amount: atLeast ? Math.max(fitted, granted) : fitted, atLeast };
 }
 
-function coresSize(cards: readonly CardSeries[], headroomPercent: number): Size | undefined {
+function coresSize(gpus: readonly GpuSeries[], headroomPercent: number): Size | undefined {
   const peak = largest(
-    cards.flatMap(({ compute }) => compute ?? []),
+    gpus.flatMap(({ compute }) => compute ?? []),
     'peak',
   );
   if (peak === undefined) return undefined;
   // Without the dust of floating point, which would be a whole percent.
   const wanted = Number((peak * (100 + headroomPercent)).toFixed(6));
   const fitted = Math.min(100, Math.max(1, Math.ceil(wanted)));
-  const atLeast = cards.some(
+  const atLeast = gpus.some(
     ({ compute, grantedCoresPercent, coresHeld }) =>
       coresHeld &&
       grantedCoresPercent !== undefined &&
       grantedCoresPercent < 100 &&
       (compute?.peak ?? 0) * 100 >= grantedCoresPercent * USED_UP,
   );
-  const granted = largestOf(cards.map(({ grantedCoresPercent }) => grantedCoresPercent)) ?? 0;
+  const granted = largestOf(gpus.map(({ grantedCoresPercent }) => grantedCoresPercent)) ?? 0;
   return { amount: atLeast ? Math.max(fitted, granted) : fitted, atLeast };
 }
 

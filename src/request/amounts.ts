@@ -2,7 +2,7 @@
 // Owns limits against requests and what the cluster counts; the meaning of an amount is its dialect's.
 
 import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
-import { type CardShare, nominalBytes } from '../api/request.ts';
+import { type GpuShare, nominalBytes } from '../api/request.ts';
 import { field, isObject, type JsonObject } from '../common/json.ts';
 import { invalid, keyPath, type Problem } from '../common/problem.ts';
 import { formatBytes, formatCount, sameQuantity } from '../common/quantity.ts';
@@ -59,14 +59,14 @@ function mapAt(resources: unknown, key: string, path: string, problems: Problem[
 }
 
 /**
- * What the cluster counts for these cards, in our own names. Shares in percent and whole cards have a size only once the
- * card is known: for them the scheduler and quotas count cards alone, and the exact share stands in the annotation.
+ * What the cluster counts for these GPUs, in our own names. Shares in percent and whole GPUs have a size only once the
+ * GPU is known: for them the scheduler and quotas count GPUs alone, and the exact share stands in the annotation.
  */
-export function ownAmounts(cards: readonly CardShare[]): ReadonlyMap<string, string> {
-  const amounts = new Map([[GPU, formatCount(cards.length)]]);
+export function ownAmounts(gpus: readonly GpuShare[]): ReadonlyMap<string, string> {
+  const amounts = new Map([[GPU, formatCount(gpus.length)]]);
   let bytes: number | undefined = 0;
   let cores: number | undefined = 0;
-  for (const { memory, coresPercent } of cards) {
+  for (const { memory, coresPercent } of gpus) {
     const nominal = nominalBytes(memory);
     bytes = bytes === undefined || nominal === undefined ? undefined : bytes + nominal;
     cores = cores === undefined || coresPercent === undefined ? undefined : cores + coresPercent;

@@ -1,4 +1,4 @@
-// What a pod's annotations choose beside the amounts: placement, policy, priority, isolation, cards, templates.
+// What a pod's annotations choose beside the amounts: placement, policy, priority, isolation, GPUs, templates.
 // Owns their values and whether the operator's rules allow them; other annotation keys are not looked at.
 
 import {
@@ -13,7 +13,7 @@ import {
   PRIORITY_ANNOTATION,
   TEMPLATE_ANNOTATION,
 } from '../api/names.ts';
-import { type ComputePolicy, type MemoryIsolation, MOST_CARDS, type Placement, type Priority } from '../api/request.ts';
+import { type ComputePolicy, type MemoryIsolation, MOST_GPUS, type Placement, type Priority } from '../api/request.ts';
 import { field, type JsonObject } from '../common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts';
 import { parseWhole } from '../common/quantity.ts';
@@ -24,7 +24,7 @@ export type Choices = {
   readonly placement: Placement | undefined;
   readonly computePolicy: ComputePolicy | undefined;
   readonly computeWeight: number | undefined;
-  /** Percent over all cards, of the only container with a share, or of each container named. */
+  /** Percent over all GPUs, of the only container with a share, or of each container named. */
   readonly coresLimits: number | ReadonlyMap<string, number> | undefined;
   readonly priority: Priority;
   readonly memoryIsolation: MemoryIsolation | undefined;
@@ -125,10 +125,10 @@ function readCoresLimits(text: string | undefined, rules: Rules, problems: Probl
   }
   const limits = new Map<string, number>();
   for (const { entry, container, value, repeated } of byContainer(text)) {
-    const percent = parseWhole(value, 1, 100 * MOST_CARDS);
+    const percent = parseWhole(value, 1, 100 * MOST_GPUS);
     if (!percent.ok || repeated || limits.size >= LONGEST_LIST) {
       const wrong = repeated ? 'names no container, or one twice' : 'is no percentage';
-      const right = 'write percent over all its cards, such as "80", or container=percent with commas';
+      const right = 'write percent over all its GPUs, such as "80", or container=percent with commas';
       problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, wrong, right));
       return undefined;
     }

@@ -1,5 +1,5 @@
 // Pod in, request out: which containers ask for a share of a GPU, in whichever dialect, and what exactly they ask for.
-// Owns the whole reading and its refusals; changing the pod is the webhook's, choosing cards is placement's.
+// Owns the whole reading and its refusals; changing the pod is the webhook's, choosing GPUs is placement's.
 
 import {
   CORES_LIMIT_ANNOTATION,
@@ -121,17 +121,17 @@ function withCoresLimits(containers: readonly ContainerRequest[], reader: Reader
   return containers.map((container) => {
     const total = limits.get(container.name);
     if (total === undefined) return container;
-    const count = container.cards.length;
+    const count = container.gpus.length;
     const percent = total / count;
-    const least = Math.max(...container.cards.map(({ coresPercent }) => coresPercent ?? 101));
+    const least = Math.max(...container.gpus.map(({ coresPercent }) => coresPercent ?? 101));
     if (least > 100) refuse(String(total), `stands beside no ${GPU_CORES} of "${container.name}"`, 'write both');
     else if (!Number.isInteger(percent) || percent < least || percent > 100)
       refuse(
         String(total),
         `is no limit for "${container.name}"`,
-        `write ${least * count} to ${100 * count}, whole percent of each card`,
+        `write ${least * count} to ${100 * count}, whole percent of each GPU`,
       );
-    else return { ...container, cards: container.cards.map((card) => ({ ...card, coresLimitPercent: percent })) };
+    else return { ...container, gpus: container.gpus.map((gpu) => ({ ...gpu, coresLimitPercent: percent })) };
     return container;
   });
 }
@@ -193,7 +193,7 @@ function readContainer(
   const environment = first === cotenant ? new Map() : readEnvironment(place, first, reader.problems);
   const answer = ask(place, first, present, environment, reader);
   // Our own names are recorded as they are counted, so that an amount that was left out reads the same once it is filled in.
-  const asked = first === cotenant && answer ? ownAmounts(answer.cards) : new Map([...present, ...environment]);
+  const asked = first === cotenant && answer ? ownAmounts(answer.gpus) : new Map([...present, ...environment]);
   return answer && complete(place, name, first, asked, answer, reader);
 }
 
@@ -217,8 +217,8 @@ function readAgain(
   }
   const answer = ask(place, dialect, amounts, environment, reader);
   if (answer === undefined) return undefined;
-  if (sameAmounts(ownAmounts(answer.cards), present)) return complete(place, name, dialect, asked, answer, reader);
-  const wrong = `records ${showAmounts(ownAmounts(answer.cards))} for "${name}", whose resources are ${showAmounts(present)}`;
+  if (sameAmounts(ownAmounts(answer.gpus), present)) return complete(place, name, dialect, asked, answer, reader);
+  const wrong = `records ${showAmounts(ownAmounts(answer.gpus))} for "${name}", whose resources are ${showAmounts(present)}`;
   reader.problems.push(forbidden(path, undefined, wrong, 'leave this annotation out: only the webhook writes it'));
   return undefined;
 }
@@ -234,7 +234,7 @@ function readTemplate(
   const amounts = templateAmounts(reader.rules.templates.get(template) ?? {});
   const answer = ask(place, cotenant, amounts, new Map(), reader);
   if (answer === undefined) return undefined;
-  const asked = new Map(ownAmounts(answer.cards));
+  const asked = new Map(ownAmounts(answer.gpus));
   if (first !== undefined && (first !== cotenant || !sameAmounts(present, asked))) {
     const wrong = `stands beside template "${template}", which is ${showAmounts(asked)}`;
     const value = showAmounts(present);
@@ -308,14 +308,12 @@ function complete(
   answer: Answer,
   { choices, rules, problems }: Reader,
 ): ContainerRequest {
-  const cards = answer.cards.length;
-  if (choices.gpuUuids.length > 0 && choices.gpuUuids.length < cards) {
-    const wrong = `names fewer cards than the ${cards} that "${name}" asks for`;
-    problems.push(
-      invalid(annotationPath(GPU_UUID_ANNOTATION), choices.gpuUuids.join(','), wrong, `name ${cards} cards`),
-    );
+  const gpus = answer.gpus.length;
+  if (choices.gpuUuids.length > 0 && choices.gpuUuids.length < gpus) {
+    const wrong = `names fewer GPUs than the ${gpus} that "${name}" asks for`;
+    problems.push(invalid(annotationPath(GPU_UUID_ANNOTATION), choices.gpuUuids.join(','), wrong, `name ${gpus} GPUs`));
   }
-  if (!rules.allowUncountedMemory && answer.cards.some(({ memory }) => nominalBytes(memory) === undefined)) {
+  if (!rules.allowUncountedMemory && answer.gpus.some(({ memory }) => nominalBytes(memory) === undefined)) {
     const wrong = 'is a share whose memory no quota counts, which is not allowed in this namespace';
     const right = `write ${GPU_MEMORY}, or have allowUncountedMemory switched on`;
     problems.push(forbidden(`${place.path}.resources.limits`, showAmounts(asked), wrong, right));
@@ -337,7 +335,7 @@ function complete(
     dialect: dialect.name,
     asked: Object.fromEntries(asked),
     memoryIsolation,
-    cards: answer.cards,
+    gpus: answer.gpus,
   };
 }
 

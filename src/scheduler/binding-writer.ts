@@ -111,9 +111,9 @@ export function bindingOf(
   epoch: number,
   containers: readonly ContainerGrant[],
 ): V1Binding {
-  const uuids = containers.map(({ name, cards }) => [
+  const uuids = containers.map(({ name, gpus }) => [
     uuidsAnnotation(name),
-    cards.map(({ gpuUuid }) => gpuUuid).join(','),
+    gpus.map(({ gpuUuid }) => gpuUuid).join(','),
   ]);
   const annotations = { [GRANT_ANNOTATION]: formatPodGrant({ epoch, containers }), ...Object.fromEntries(uuids) };
   return {

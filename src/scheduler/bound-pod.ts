@@ -1,4 +1,4 @@
-// What a bound pod takes, read from its annotations, and how far it is. Pure. A grant that cannot be read closes the cards that its text names: the
+// What a bound pod takes, read from its annotations, and how far it is. Pure. A grant that cannot be read closes the GPUs that its text names: the
 // pod may be using them, and nobody knows how much.
 import type { V1OwnerReference, V1Pod } from '@kubernetes/client-node';
 import { parsePodGrant } from '../api/grant-annotation.ts';
@@ -23,7 +23,7 @@ export type BoundPod =
   /** `pod`: its namespace and name. */
   | { readonly kind: 'unreadable'; readonly booking: Booking; readonly pod: string; readonly why: string };
 
-/** Bound, and not at its end, whose containers may hold cards. */
+/** Bound, and not at its end, whose containers may hold GPUs. */
 export const HOLDERS = 'spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed';
 
 const podName = ({ metadata }: V1Pod): string => `${metadata?.namespace ?? ''}/${metadata?.name ?? ''}`;

@@ -1,8 +1,8 @@
-// The ledger as the cluster has it: a watch of nodes for their cards, and of bound pods for their grants. Owns keeping it so;
+// The ledger as the cluster has it: a watch of nodes for their GPUs, and of bound pods for their grants. Owns keeping it so;
 // of pods it keeps besides what evictor.ts must know, and nothing else of either.
 import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
-import { parseNodeCards } from '../api/node-annotation.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
+import { parseNodeGpus } from '../api/node-annotation.ts';
 import { clientOf, PAGE_MS } from '../kube/client.ts';
 import { follow } from '../kube/list-watch.ts';
 import type { Ledger } from '../placement/allocations.ts';
@@ -22,7 +22,7 @@ export type Cluster = {
   relistPods(): Promise<void>;
   /** Those with a grant that can be read, by UID. */
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
-  /** Bound pods whose grant, and nodes whose cards, cannot be read. */
+  /** Bound pods whose grant, and nodes whose GPUs, cannot be read. */
   readonly unreadable: { readonly pods: number; readonly nodes: number };
   close(): Promise<void>;
 };
@@ -48,7 +48,7 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
   const badPods = new Map<string, string>();
   const badNodes = new Map<string, string>();
   // Nodes and pods are written all the time; what is read of them here hardly ever changes.
-  const cardsText = new Map<string, string>();
+  const gpusText = new Map<string, string>();
   const grantText = new Map<string, string>();
   const complain = (bad: Map<string, string>, key: string, text: string) => {
     if (bad.get(key) !== text) hooks.onUnreadable(text);
@@ -57,21 +57,21 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
 
   const forgetNode = (name: string) => {
     ledger.removeNode(name);
-    cardsText.delete(name);
+    gpusText.delete(name);
     badNodes.delete(name);
   };
   const learnNode = ({ name, text }: KeptNode) => {
     if (text === undefined) return forgetNode(name);
-    if (cardsText.get(name) === text) return;
-    const cards = parseNodeCards(text);
-    if ('wrong' in cards) {
+    if (gpusText.get(name) === text) return;
+    const gpus = parseNodeGpus(text);
+    if ('wrong' in gpus) {
       forgetNode(name);
-      complain(badNodes, name, `node ${name}: annotation ${CARDS_ANNOTATION} cannot be read: ${cards.wrong}`);
+      complain(badNodes, name, `node ${name}: annotation ${GPUS_ANNOTATION} cannot be read: ${gpus.wrong}`);
     } else {
       badNodes.delete(name);
-      ledger.setNode(name, cards);
+      ledger.setNode(name, gpus);
     }
-    cardsText.set(name, text);
+    gpusText.set(name, text);
   };
 
   const forgetPod = (podUid: string) => {
@@ -98,11 +98,11 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
     list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
     keep: ({ metadata }: V1Node): KeptNode => ({
       name: metadata?.name ?? '',
-      text: metadata?.annotations?.[CARDS_ANNOTATION],
+      text: metadata?.annotations?.[GPUS_ANNOTATION],
     }),
     onList(items) {
       const there = new Set(items.map(({ name }) => name));
-      for (const name of [...cardsText.keys()]) if (!there.has(name)) forgetNode(name);
+      for (const name of [...gpusText.keys()]) if (!there.has(name)) forgetNode(name);
       for (const node of items) learnNode(node);
     },
     onChange: learnNode,

@@ -1,7 +1,7 @@
 // What the extender answers: which nodes can take a pod and which is best, from the ledger as it stands. Pure but for a bounded
 // cache of decisions about nodes that have not changed since. Nothing here reserves anything.
 import { createHash } from 'node:crypto';
-import { CARDS_ANNOTATION, REQUEST_ANNOTATION } from '../api/names.ts';
+import { GPUS_ANNOTATION, REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Placement, PodRequest } from '../api/request.ts';
 import { parseRecord } from '../api/request-annotation.ts';
 import type { Ledger } from '../placement/allocations.ts';
@@ -56,7 +56,7 @@ type Refusal = Pick<PodRefusal, 'general' | 'distance' | 'passing'>;
 /** Of all requests together. Each takes some 200 bytes; those of the requests asked about longest ago are dropped. */
 const MOST_DECISIONS = 250_000;
 /**
- * Sentences with card and numbers, for the nodes that miss by least. The scheduler writes them all into the pod's condition,
+ * Sentences with GPU and numbers, for the nodes that miss by least. The scheduler writes them all into the pod's condition,
  * where those of thousands of nodes would not fit; the others are told by kind, which the scheduler counts.
  */
 const MOST_SENTENCES = 3;
@@ -74,7 +74,7 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
   const decide = (request: PodRequest, node: string): Decided => {
     const placed = place(request, node);
     if (!placed.ok) return { node, general: placed.general, distance: placed.distance, passing: placed.passing };
-    const { opened, granted } = fitOf(placed.containers, ledger.books(node) ?? NO_CARDS);
+    const { opened, granted } = fitOf(placed.containers, ledger.books(node) ?? NO_GPUS);
     return { node, opened, granted, rank: -1 };
   };
 
@@ -174,7 +174,7 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
  * the length of a request costs nothing.
  */
 function keyOf({ placement, gpuModels, gpuUuids, containers }: PodRequest): string {
-  const amounts = containers.map(({ kind, cards }) => [kind, cards]);
+  const amounts = containers.map(({ kind, gpus }) => [kind, gpus]);
   return createHash('sha256')
     .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts]))
     .digest('base64');
@@ -217,11 +217,11 @@ function renumber(order: readonly Fitting[], from: number): void {
 
 type Refused = Refusal & { readonly node: string };
 
-const NO_CARDS = { mostTenantsPerCard: 0, cards: [] };
+const NO_GPUS = { mostTenantsPerGpu: 0, gpus: [] };
 
 const sharesNothing = (node: string): PodPlaced => ({
   ok: false,
-  reason: () => `it shares no GPU (no annotation ${CARDS_ANNOTATION} on node ${node})`,
+  reason: () => `it shares no GPU (no annotation ${GPUS_ANNOTATION} on node ${node})`,
   general: 'no GPU is shared',
   distance: 8,
   passing: false,

@@ -22,7 +22,7 @@ export type SchedulerState = {
   readonly nodes: () => number;
   readonly grantedPods: () => number;
   readonly underWay: () => number;
-  readonly overbookedCards: () => number;
+  readonly overbookedGpus: () => number;
   readonly unreadable: (of: 'nodes' | 'pods') => number;
 };
 
@@ -67,23 +67,23 @@ export function createMetrics(state: SchedulerState): SchedulerMetrics {
     'Epoch of the grants that this replica writes; 0 while it does not lead',
     () => state.epoch() ?? 0,
   );
-  gauge('cotenant_scheduler_nodes', 'Nodes that share cards', state.nodes);
+  gauge('cotenant_scheduler_nodes', 'Nodes that share GPUs', state.nodes);
   gauge('cotenant_scheduler_granted_pods', 'Bound pods that hold a grant, or are being bound', state.grantedPods);
   gauge('cotenant_scheduler_bindings_under_way', 'Grants that the watch has not shown yet', state.underWay);
   gauge(
-    'cotenant_scheduler_overbooked_cards',
-    'Cards of which more is granted than there is, as the replica that leads sees them',
-    state.overbookedCards,
+    'cotenant_scheduler_overbooked_gpus',
+    'GPUs of which more is granted than there is, as the replica that leads sees them',
+    state.overbookedGpus,
   );
   const displacements = new Counter({
     name: 'cotenant_scheduler_displacements_total',
-    help: 'Pods that had to go from an overbooked card before they started; kept: told only, for nobody would make them again',
+    help: 'Pods that had to go from an overbooked GPU before they started; kept: told only, for nobody would make them again',
     labelNames: ['outcome'],
     registers,
   });
   new Gauge({
     name: 'cotenant_scheduler_unreadable',
-    help: 'Bound pods whose grant cannot be read, which closes their cards, and nodes whose cards cannot be read',
+    help: 'Bound pods whose grant cannot be read, which closes their GPUs, and nodes whose GPUs cannot be read',
     labelNames: ['of'],
     registers,
     collect() {

@@ -1,4 +1,4 @@
-// Evicts what was double-booked, so that its successor is placed anew: looks at the cards that have changed, waits for overlaps
+// Evicts what was double-booked, so that its successor is placed anew: looks at the GPUs that have changed, waits for overlaps
 // that pass, and asks the API server. Owns when that is done and how often; who has to go is overbooked.ts' business. A pod that
 // nobody would make again is only told.
 import { setTimeout as delay } from 'node:timers/promises';
@@ -20,7 +20,7 @@ export type EvictorParts = {
   readonly leadership: Leadership;
   /** By UID. */
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
-  /** For how long a card must be overbooked: pods that are just ending pass. */
+  /** For how long a GPU must be overbooked: pods that are just ending pass. */
   readonly afterMs: number;
   /** Of this replica, for Events. */
   readonly hostname: string;
@@ -30,14 +30,14 @@ export type EvictorParts = {
 
 export type Evictor = {
   /** As of the last look; none while another replica leads. */
-  readonly overbookedCards: number;
+  readonly overbookedGpus: number;
   close(): Promise<void>;
 };
 
 /** What a pod is told behind the reason. */
 export const EVICTED = 'this pod had not started and was evicted, for its successor to be placed anew';
 export const KEPT =
-  'this pod has not started, and nobody is known to make another in its place, so it is left here: it starts when others leave the card. To have it placed elsewhere, delete it and create it anew';
+  'this pod has not started, and nobody is known to make another in its place, so it is left here: it starts when others leave the GPU. To have it placed elsewhere, delete it and create it anew';
 const ROUND_MS = 1000;
 /** In one round, over all nodes. */
 const MOST_EVICTIONS = 5;
@@ -48,7 +48,7 @@ export function startEvictor(parts: EvictorParts): Evictor {
   const api = clientOf(config, CoreV1Api);
   const report = createReporter(config, log);
   const closing = new AbortController();
-  /** Node -> card -> since when. */
+  /** Node -> GPU -> since when. */
   const overbooked = new Map<string, Map<string, number>>();
   /** By UID of the pod. */
   const done = new Map<string, { readonly outcome: Displacement; readonly atMs: number }>();
@@ -62,21 +62,21 @@ export function startEvictor(parts: EvictorParts): Evictor {
       return { podUid, need, epoch, createdMs, state: done.get(podUid)?.outcome === 'evicted' ? 'leaves' : state };
     });
 
-  /** Who has to go, from cards that have been overbooked for long enough. */
+  /** Who has to go, from GPUs that have been overbooked for long enough. */
   const look = (nowMs: number) => {
     const changed = (seen !== undefined && ledger.changedSince(seen)) || ledger.nodeNames();
     seen = ledger.version;
     return [...new Set([...changed, ...overbooked.keys()])].flatMap((node) => {
-      const cards = ledger.cardsOf(node);
-      const holders = cards ? holdersOn(node) : [];
-      const excesses = cards ? excessesOf(node, cards, holders) : [];
+      const gpus = ledger.gpusOf(node);
+      const holders = gpus ? holdersOn(node) : [];
+      const excesses = gpus ? excessesOf(node, gpus, holders) : [];
       const before = overbooked.get(node);
       const since = new Map(excesses.map(({ gpuUuid }) => [gpuUuid, before?.get(gpuUuid) ?? nowMs]));
       if (since.size > 0) overbooked.set(node, since);
       else overbooked.delete(node);
-      if (!cards) return [];
+      if (!gpus) return [];
       const ripe = new Set([...since].flatMap(([gpuUuid, sinceMs]) => (nowMs - sinceMs >= afterMs ? gpuUuid : [])));
-      return ripe.size === 0 ? [] : displacedOn(node, cards, holders, ripe);
+      return ripe.size === 0 ? [] : displacedOn(node, gpus, holders, ripe);
     });
   };
 
@@ -141,8 +141,8 @@ export function startEvictor(parts: EvictorParts): Evictor {
   };
   const ran = run();
   return {
-    get overbookedCards() {
-      return [...overbooked.values()].reduce((count, cards) => count + cards.size, 0);
+    get overbookedGpus() {
+      return [...overbooked.values()].reduce((count, gpus) => count + gpus.size, 0);
     },
     async close() {
       closing.abort();

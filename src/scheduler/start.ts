@@ -25,7 +25,7 @@ export type SchedulerOptions = {
   readonly hostname: string;
   /** For pods that choose none. */
   readonly placement: Placement;
-  /** For how long a card must be overbooked until pods are evicted from it. */
+  /** For how long a GPU must be overbooked until pods are evicted from it. */
   readonly overbookedAfterMs: number;
   /** Other than the usual ones, for tests. */
   readonly binderTimes?: BinderTimes;
@@ -70,7 +70,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     nodes: () => ledger.nodes,
     grantedPods: () => [...ledger.bookings()].length,
     underWay: () => binder.underWay,
-    overbookedCards: () => evictor?.overbookedCards ?? 0,
+    overbookedGpus: () => evictor?.overbookedGpus ?? 0,
     unreadable: (of) => cluster.unreadable[of],
   });
   let missing: string | undefined = 'nodes and pods of the cluster have not been read yet';

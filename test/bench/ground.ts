@@ -33,21 +33,21 @@ export type Ground = {
 
 export function idleGround(): Ground {
   const { lib } = idleNode;
-  const card = { card: 0, memoryBytes: GRANT_BYTES };
+  const gpu = { gpu: 0, memoryBytes: GRANT_BYTES };
   return {
     what: 'a driver whose calls return at once',
     lib,
-    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, idleNode, [card], SLOTS, isolate).cuda }),
+    grant: (scope, isolate = true) => ({ lib, preload: makeGrant(scope, idleNode, [gpu], SLOTS, isolate).cuda }),
   };
 }
 
 export async function simulatedGround(scope: Teardown): Promise<Ground> {
-  const node = await startNode(scope, '--card', 'h100', '--kernel-us', '1');
+  const node = await startNode(scope, '--gpu', 'h100', '--kernel-us', '1');
   return {
     what: 'the simulated driver',
     lib: node.lib,
     grant: (inner, isolate = true) => {
-      const grant = makeGrant(inner, node, [{ card: 0, memoryBytes: GRANT_BYTES }], SLOTS, isolate);
+      const grant = makeGrant(inner, node, [{ gpu: 0, memoryBytes: GRANT_BYTES }], SLOTS, isolate);
       return { lib: node.lib, preload: grant.cuda };
     },
   };
@@ -62,7 +62,7 @@ export function writeFeedback({ preload }: Setting): void {
   const taken = native.readLedger(ledger, SLOTS, 1).slots;
   const entries = taken.map(({ index, stamp }) => ({
     slot: index,
-    card: 0,
+    gpu: 0,
     stamp,
     residualBytes: MIB,
     releasedBytes: 0,

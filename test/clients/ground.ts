@@ -13,7 +13,7 @@ import { environment, type SimulatedNode, type Teardown } from '../support/node.
 export const WAYS = ['direct', 'preloaded', 'mounted'] as const;
 export type Way = (typeof WAYS)[number];
 
-/** The environment of a client: without us, or held to `memoryBytes` of each card. */
+/** The environment of a client: without us, or held to `memoryBytes` of each GPU. */
 export function surroundings(
   t: Teardown,
   node: SimulatedNode,
@@ -23,8 +23,8 @@ export function surroundings(
 ): Record<string, string> {
   const plain = { PATH: process.env.PATH ?? '', HOME: node.folder, LD_LIBRARY_PATH: node.lib };
   if (way === 'direct') return environment({ ...plain, ...more });
-  const cards = node.books().cards.map((_, card) => ({ card, memoryBytes }));
-  const grant = makeGrant(t, node, cards);
+  const gpus = node.books().gpus.map((_, gpu) => ({ gpu, memoryBytes }));
+  const grant = makeGrant(t, node, gpus);
   if (way === 'preloaded') return environment({ ...plain, ...more }, `${grant.both} ${more.LD_PRELOAD ?? ''}`.trim());
   return environment({ ...plain, LD_LIBRARY_PATH: mountOver(t, node, grant).lib, ...more });
 }

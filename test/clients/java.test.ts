@@ -11,7 +11,7 @@ import { checksums, type Filled, startHolder, surroundings, type Way } from './g
 
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
-const CARD = 'l4,memory=6Gi';
+const GPU = 'l4,memory=6Gi';
 const ROUNDS = process.env.COTENANT_CLIENTS === 'long' ? 20_000 : 200;
 const before = checksums([join(BUILD, 'simulated')]);
 
@@ -45,7 +45,7 @@ async function run(
 ): Promise<Busy> {
   // Ours before the JVM's, whose folder is looked into first, or after it.
   const env = surroundings(t, node, way, SLICE, chaining ? { LD_PRELOAD: chaining } : {});
-  const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+  const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
   const room = way === 'direct' ? node.usable(0) : SLICE;
   const blocks = Math.floor((room - contextBytes) / BLOCK);
   const holder = await startHolder(t, command, env);
@@ -56,7 +56,7 @@ async function run(
   for (const name of ['nulls', 'overflows', 'divisions', 'buses', 'interrupts', 'caught'] as const) {
     t.true(busy[name] > 0, `${way}: ${name}`);
   }
-  const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+  const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
   t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
   t.is(await holder.end(), 0, way);
   t.deepEqual(holder.errors(), [], 'neither the JVM nor its check of signal handlers has anything to say');
@@ -80,7 +80,7 @@ for (const home of homes) {
   }
   test.serial(title, async (t) => {
     t.timeout(300_000);
-    const node = await startNode(t, '--card', CARD);
+    const node = await startNode(t, '--gpu', GPU);
     const scratch = join(temporaryFolder(t), 'scratch');
     mkdirSync(scratch);
     // A recording suspends threads by SIGUSR2, which is what other interposers take for themselves.

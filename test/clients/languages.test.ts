@@ -1,4 +1,4 @@
-// Go and Rust programs that load the driver by themselves: without us they fill the card, under a grant the slice. A Go
+// Go and Rust programs that load the driver by themselves: without us they fill the GPU, under a grant the slice. A Go
 // program with libc inside it is not reached by a preload; the agent sees it.
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -12,7 +12,7 @@ import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
 
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
-const CARD = 'l4,memory=6Gi';
+const GPU = 'l4,memory=6Gi';
 const WITHIN_MS = 5000;
 const before = checksums([join(BUILD, 'simulated')]);
 
@@ -64,11 +64,11 @@ const CLIENTS: readonly [string, Built, string][] = [
 ];
 for (const [client, program, name] of CLIENTS) {
   withProgram(
-    `${client} fills the card without us, and its slice with us in either form`,
+    `${client} fills the GPU without us, and its slice with us in either form`,
     program,
     async (t, folder) => {
-      const node = await startNode(t, '--card', CARD, '--card', CARD);
-      const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+      const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
+      const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
       for (const way of WAYS) {
         const room = way === 'direct' ? node.usable(0) : SLICE;
         const blocks = Math.floor((room - contextBytes) / BLOCK);
@@ -79,7 +79,7 @@ for (const [client, program, name] of CLIENTS) {
         t.is(filled.idle, filled.free, `${way}: what it gave back is free again`);
         t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
         t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
-        const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+        const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
         t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
         t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
         t.is(await holder.end(), 0, way);
@@ -92,13 +92,13 @@ withProgram(
   'a Go program with libc inside goes past a preload; the agent sees and stops it',
   libcInside,
   async (t, folder) => {
-    const node = await startNode(t, '--card', CARD);
+    const node = await startNode(t, '--gpu', GPU);
     const agent = await startAgent(t, node);
     await agent.measured(1);
     const flags = ['--gpu-memory', '1Gi', '--name', 'static'];
     const cheat = runTenant(t, node, agent, flags, [join(folder, 'static')]);
     const filled = JSON.parse(await cheat.line()) as { blocks: number; total: number };
-    t.is(filled.total, node.usable(0), 'it sees the card');
+    t.is(filled.total, node.usable(0), 'it sees the GPU');
     t.true(filled.blocks * BLOCK > SLICE, 'nothing refused it');
     const over = startWatch(stopping(agent.child, node.child));
     t.is((await cheat.ended).code, 137);

@@ -11,7 +11,7 @@ import { checksums, complete, startHolder, surroundings, WAYS } from './ground.t
 
 const BLOCK = 64 * MIB;
 const SLICE = 2048 * MIB;
-const CARD = 'l4,memory=6Gi';
+const GPU = 'l4,memory=6Gi';
 const LONG = process.env.COTENANT_CLIENTS === 'long';
 
 // The last release whose wheel holds its tests.
@@ -68,7 +68,7 @@ async function alike(
   commands: readonly (readonly string[])[],
   passing: number,
 ): Promise<void> {
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--cuda', cuda);
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--cuda', cuda);
   const found: Record<string, Record<string, string>> = {};
   for (const way of WAYS) {
     const env = surroundings(t, node, way, SLICE, { PYTHONDONTWRITEBYTECODE: '1' });
@@ -111,11 +111,11 @@ withPackages("Numba's own tests of its driver layer end as without us", numba, a
 });
 
 withPackages(
-  'Numba fills the card without us, and its slice with us, and says so by its usual exception',
+  'Numba fills the GPU without us, and its slice with us, and says so by its usual exception',
   numba,
   async (t, python) => {
-    const node = await startNode(t, '--card', CARD, '--card', CARD);
-    const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+    const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
+    const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
     const kept: number[] = [];
     for (const way of WAYS) {
       const room = way === 'direct' ? node.usable(0) : SLICE;
@@ -127,7 +127,7 @@ withPackages(
       const blocks = Math.floor(filled.idle / BLOCK);
       t.deepEqual([filled.total, filled.free], [room, room - contextBytes], way);
       t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
-      const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+      const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
       t.is(held?.bytes, room - filled.idle + blocks * BLOCK, `${way}: the driver's own count`);
       t.is(await holder.end(), 0, way);
     }
@@ -141,7 +141,7 @@ for (const [environment, library] of [
 ] as const) {
   const title = `NVIDIA's ${library.split('/').at(-1)} does not take the simulated driver for a genuine one, with us or without`;
   withPackages(title, environment, async (t, python, packages) => {
-    const node = await startNode(t, '--card', CARD);
+    const node = await startNode(t, '--gpu', GPU);
     const program = [python, join(import.meta.dirname, 'programs/python/runtime.py'), join(packages, library)];
     const answers: Record<string, unknown> = {};
     for (const way of WAYS) {

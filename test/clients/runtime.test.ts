@@ -12,7 +12,7 @@ import { checksums, complete, type Filled, startHolder, surroundings, WAYS } fro
 
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
-const CARD = 'l4,memory=6Gi';
+const GPU = 'l4,memory=6Gi';
 const INVALID_DEVICE_FUNCTION = 98;
 const NOT_SUPPORTED = 801;
 
@@ -25,7 +25,7 @@ type Runtime = Filled & {
   readonly devices: number;
   readonly name: string;
   readonly propertyTotal: number;
-  /** 1: what was written to blocks of the card was read back. */
+  /** 1: what was written to blocks of the GPU was read back. */
   readonly same: number;
   /** What the pool kept while it was told to keep all. */
   readonly reserved: number;
@@ -40,9 +40,9 @@ type Runtime = Filled & {
   readonly notSupported: number;
 };
 
-test.serial('a program built for the shared runtime fills the card without us, and its slice with us', async (t) => {
-  const node = await startNode(t, '--card', CARD, '--card', CARD);
-  const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+test.serial('a program built for the shared runtime fills the GPU without us, and its slice with us', async (t) => {
+  const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
+  const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
   for (const way of WAYS) {
     const room = way === 'direct' ? node.usable(0) : SLICE;
     const blocks = Math.floor((room - contextBytes) / BLOCK);
@@ -60,7 +60,7 @@ test.serial('a program built for the shared runtime fills the card without us, a
     t.deepEqual(filled.errors, [OUT_OF_MEMORY, OUT_OF_MEMORY, 0], `${way}: the thread's last error`);
     t.deepEqual([filled.poolRefusal, filled.graphRefusal], [OUT_OF_MEMORY, OUT_OF_MEMORY], way);
     t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
-    const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0];
+    const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
     t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
     t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
     t.is(await holder.end(), 0, way);
@@ -77,7 +77,7 @@ if (nvidia.ok) {
       const program = join(temporaryFolder(t), 'static');
       const object = join(BUILD, 'tests/clients/runtime-static.o');
       execFileSync(COMPILER, [object, archive, '-ldl', '-lpthread', '-lrt', '-o', program]);
-      const node = await startNode(t, '--card', CARD);
+      const node = await startNode(t, '--gpu', GPU);
       const answers: Record<string, unknown> = {};
       for (const way of WAYS) {
         const { out, errors, code } = await complete(t, [program], surroundings(t, node, way, SLICE));

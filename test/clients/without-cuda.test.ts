@@ -55,7 +55,7 @@ testUnless(noFfmpeg)('ffmpeg encodes on the CPU as without us, and lists the sam
 
 for (const [what, args] of [
   ['a CUDA device', ['-init_hw_device', 'cuda', ...PICTURES, '-f', 'null', '-']],
-  ['the encoder of a card', [...PICTURES, '-c:v', 'h264_nvenc', '-f', 'null', '-']],
+  ['the encoder of a GPU', [...PICTURES, '-c:v', 'h264_nvenc', '-f', 'null', '-']],
 ] as const) {
   testUnless(noFfmpeg)(`ffmpeg that is asked for ${what} fails as without us`, (t) => {
     const { plain, preloaded } = bothWays(t, [...FFMPEG, ...args]);

@@ -1,4 +1,4 @@
-// The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods, and cards
+// The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods, and GPUs
 // that a DRA driver gave out by that driver's ResourceSlices.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,8 +9,8 @@ import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
 import { claimed, startClaims } from './agent/claims.ts';
 import { bedGround, startBed } from './bed/bed.ts';
-import { INSIDE } from './bed/cards.ts';
-import { addClientImage, addCotenantImage, addSimulatedCards, installChart, NAMESPACE, OFF } from './bed/product.ts';
+import { INSIDE } from './bed/gpus.ts';
+import { addClientImage, addCotenantImage, addSimulatedGpus, installChart, NAMESPACE, OFF } from './bed/product.ts';
 import { clientOf, MIB, namespaceOf, podOf } from './support/pods.ts';
 import { agentPage, podsOf } from './support/release.ts';
 
@@ -21,14 +21,14 @@ const SERVER_NAME = `cotenant-agent.${NAMESPACE}.svc`;
 const VISIBLE = 'NVIDIA_VISIBLE_DEVICES';
 
 /** A pod that takes GPU memory without having asked anybody for it. */
-const sneaky = (name: string, mib: number, cards: string): object =>
-  podOf(name, [clientOf({}, ['init', 'context 0', `alloc ${mib * MIB}`], { env: [{ name: VISIBLE, value: cards }] })], {
+const sneaky = (name: string, mib: number, gpus: string): object =>
+  podOf(name, [clientOf({}, ['init', 'context 0', `alloc ${mib * MIB}`], { env: [{ name: VISIBLE, value: gpus }] })], {
     namespace: 'team',
     spec: { runtimeClassName: 'nvidia' },
   });
 
 testUnless(reason)(
-  'the agent, deployed from the chart, names containers that use a card without a grant, and those that have one by a claim',
+  'the agent, deployed from the chart, names containers that use a GPU without a grant, and those that have one by a claim',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
@@ -37,7 +37,7 @@ testUnless(reason)(
     t.teardown(() => bed.close());
     addCotenantImage(bed);
     addClientImage(bed);
-    const uuids = await addSimulatedCards(bed, 'l4', 'a10');
+    const uuids = await addSimulatedGpus(bed, 'l4', 'a10');
     const driver = await startClaims(bed, uuids);
     t.teardown(driver.close);
     const library = `${INSIDE}/lib`;

@@ -11,7 +11,7 @@ import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';
 import { PARTS } from './bed/parts.ts';
-import { addClientImage, addNvmlImage, addSimulatedCards, NAMESPACE, NVML_IMAGE } from './bed/product.ts';
+import { addClientImage, addNvmlImage, addSimulatedGpus, NAMESPACE, NVML_IMAGE } from './bed/product.ts';
 import { firstProcessOf, rightsOf, signalContainer } from './support/containers.ts';
 import { lookAtPermissions } from './support/permissions.ts';
 import {
@@ -41,8 +41,8 @@ const mounts = () => readFileSync('/proc/self/mounts', 'utf8');
 const folders = () => BOUND.filter((path) => existsSync(path));
 const interfaces = () => readFileSync('/proc/net/dev', 'utf8').match(/^ *[^ :]+(?=:)/gm);
 
-const ALL_CARDS = { env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] };
-const ON_CARDS = { namespace: 'team', spec: { runtimeClassName: 'nvidia', restartPolicy: 'OnFailure' } };
+const ALL_GPUS = { env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] };
+const ON_GPUS = { namespace: 'team', spec: { runtimeClassName: 'nvidia', restartPolicy: 'OnFailure' } };
 
 testUnless(ground.ok ? undefined : ground.reason)(
   'a Kubernetes comes up, runs pods, can be hurt part by part, and leaves the machine as it was',
@@ -58,7 +58,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
 
     await runsPods(t, bed);
     t.log(`pods ran after ${seconds()} s`);
-    await givesSimulatedCards(t, bed);
+    await givesSimulatedGpus(t, bed);
     t.log(`clients ran after ${seconds()} s`);
     await tellsWhoAskedForWhat(t, bed);
     await survivesItsParts(t, bed);
@@ -93,16 +93,16 @@ async function runsPods(t: ExecutionContext, bed: Bed): Promise<void> {
   t.true(processesNaming(bed.folder).length > 5);
 }
 
-/** Programs under the narrowest rights reach the simulated cards, one that ignores the preload list among them. */
-async function givesSimulatedCards(t: ExecutionContext, bed: Bed): Promise<void> {
+/** Programs under the narrowest rights reach the simulated GPUs, one that ignores the preload list among them. */
+async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> {
   addClientImage(bed);
-  await addSimulatedCards(bed, 'l4', 'a10');
+  await addSimulatedGpus(bed, 'l4', 'a10');
   const preload = { name: 'preload', configMap: { name: 'preload' } };
   const mounted = {
-    ...ALL_CARDS,
+    ...ALL_GPUS,
     volumeMounts: [{ name: 'preload', mountPath: '/etc/ld.so.preload', subPath: 'list' }],
   };
-  const withList = { ...ON_CARDS, spec: { ...ON_CARDS.spec, volumes: [preload] } };
+  const withList = { ...ON_GPUS, spec: { ...ON_GPUS.spec, volumes: [preload] } };
   const commands = ['init', 'context 1', `alloc ${64 * MIB}`];
   bed.apply(
     namespaceOf('team', 'restricted'),
@@ -162,16 +162,16 @@ async function givesSimulatedCards(t: ExecutionContext, bed: Bed): Promise<void>
   if (pythonClients().ok) {
     addNvmlImage(bed);
     const container = { name: 'main', image: NVML_IMAGE, imagePullPolicy: 'Never', securityContext: RESTRICTED };
-    bed.apply(podOf('nvml', [{ ...container, ...ALL_CARDS }], ON_CARDS));
+    bed.apply(podOf('nvml', [{ ...container, ...ALL_GPUS }], ON_GPUS));
     const ended = await untilPhase(bed, 'nvml', 'Succeeded', { namespace: 'team' });
-    const cards = JSON.parse(outputOf(bed, ended)[0] ?? '') as {
+    const gpus = JSON.parse(outputOf(bed, ended)[0] ?? '') as {
       uuid: string;
       totalBytes: number;
       usedBytes: number;
     }[];
-    t.is(cards.length, 2);
-    t.regex(cards[0]?.uuid ?? '', /^GPU-/);
-    t.true((cards[1]?.usedBytes ?? 0) >= 2 * 64 * MIB, 'what the client and the cheat hold');
+    t.is(gpus.length, 2);
+    t.regex(gpus[0]?.uuid ?? '', /^GPU-/);
+    t.true((gpus[1]?.usedBytes ?? 0) >= 2 * 64 * MIB, 'what the client and the cheat hold');
   } else t.log('no Python client here');
 
   // The end of its processes is the container's.

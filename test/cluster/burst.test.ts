@@ -11,10 +11,10 @@ import { testsOnWhole } from './support/shared.ts';
 
 const PODS = Number(process.env.COTENANT_BURST_PODS ?? 100);
 const A_ROUND = 40;
-const CARDS = ['l4', 'l4', 'l4', 'l4'];
+const GPUS = ['l4', 'l4', 'l4', 'l4'];
 const NAMESPACE = 'burst';
 
-const onCluster = testsOnWhole(CARDS);
+const onCluster = testsOnWhole(GPUS);
 const ASK = ['init', 'count', 'uuid 0', 'total 0'];
 
 const share = (mib: number, more: object = {}, commands: readonly string[] = ASK) =>
@@ -33,7 +33,7 @@ function podNumber(index: number, name: string): object {
         ...settings,
         spec: { initContainers: [share(128, { name: 'sidecar', restartPolicy: 'Always' }), once(768, 'before')] },
       });
-    case 9: // two cards
+    case 9: // two GPUs
       return podOf(
         name,
         [clientOf({ 'cotenant.io/gpu': 2, 'cotenant.io/gpu-memory': '1Gi' }, [...ASK, 'uuid 1', 'total 1'])],
@@ -51,20 +51,20 @@ const isUp = (pod: Pod): boolean =>
   pod.status?.phase === 'Running' &&
   (pod.status.containerStatuses ?? []).every(({ state }) => state.running !== undefined);
 
-/** What each container with a share saw of its cards, against the grant; the number of containers compared. */
+/** What each container with a share saw of its GPUs, against the grant; the number of containers compared. */
 function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
   const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
   if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
-  for (const { name, cards } of grant.containers) {
+  for (const { name, gpus } of grant.containers) {
     const [, count, ...seen] = outputOf(bed, pod, name).map((line) => line.split(' ')[1] ?? '');
-    const pairs = cards.map((_, index) => ({ gpuUuid: seen[2 * index], limitBytes: Number(seen[2 * index + 1]) }));
+    const pairs = gpus.map((_, index) => ({ gpuUuid: seen[2 * index], limitBytes: Number(seen[2 * index + 1]) }));
     const byUuid = (a: { gpuUuid: string | undefined }, b: { gpuUuid: string | undefined }) =>
       (a.gpuUuid ?? '') < (b.gpuUuid ?? '') ? -1 : 1;
     t.deepEqual(
-      { count: Number(count), cards: pairs.toSorted(byUuid) },
+      { count: Number(count), gpus: pairs.toSorted(byUuid) },
       {
-        count: cards.length,
-        cards: cards.map(({ gpuUuid, limitBytes }) => ({ gpuUuid, limitBytes })).toSorted(byUuid),
+        count: gpus.length,
+        gpus: gpus.map(({ gpuUuid, limitBytes }) => ({ gpuUuid, limitBytes })).toSorted(byUuid),
       },
       `${pod.metadata.name}/${name}`,
     );
@@ -87,7 +87,7 @@ const createAsControllers = (bed: Bed, pod: object): Promise<true> =>
   );
 
 onCluster(
-  `${PODS} pods in rounds of ${A_ROUND}: no container has another grant than its own, and no card is overbooked`,
+  `${PODS} pods in rounds of ${A_ROUND}: no container has another grant than its own, and no GPU is overbooked`,
   async (t, { bed, uuids }) => {
     bed.apply(namespaceOf(NAMESPACE));
     let compared = 0;

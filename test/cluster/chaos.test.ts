@@ -1,11 +1,11 @@
-// Every part killed in turn under load: nothing starts without its limit, no card is given away twice, who runs is not touched,
+// Every part killed in turn under load: nothing starts without its limit, no GPU is given away twice, who runs is not touched,
 // and everything comes back by itself.
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../src/api/grant-annotation.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../src/api/names.ts';
-import { parseNodeCards } from '../../src/api/node-annotation.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../src/api/names.ts';
+import { parseNodeGpus } from '../../src/api/node-annotation.ts';
 import { needOf } from '../../src/placement/demand.ts';
 import { seriesOf } from '../support/agent.ts';
 import { eventually } from '../support/node.ts';
@@ -36,12 +36,12 @@ const onCluster = testsOnWhole(['l4', 'a10'], {
 });
 const LOAD = 'load';
 const STEADY_MIB = 2048;
-// Four on a card beside the steady one: both cards are full as soon as eight run, and two more wait.
+// Four on a GPU beside the steady one: both GPUs are full as soon as eight run, and two more wait.
 const EACH_MIB = 5120;
 const AT_A_TIME = 10;
 const TEAM = { namespace: 'team' };
-/** Its arguments are a client's. One that started while the agent was away has no card; as programs do then, it ends. */
-const ENDS_WITHOUT_CARD = [
+/** Its arguments are a client's. One that started while the agent was away has no GPU; as programs do then, it ends. */
+const ENDS_WITHOUT_GPU = [
   '/bin/sh',
   '-c',
   '/bin/client libcuda.so.1 init </dev/null | grep -q "^0 " || exit 1; exec /bin/client libcuda.so.1 "$@"',
@@ -71,7 +71,7 @@ const everyPod = async (bed: Bed): Promise<readonly Pod[]> =>
   (await bed.api.get<{ items: Pod[] }>('/api/v1/pods'))?.items ?? [];
 const ofLoad = ({ metadata }: Pod): boolean => metadata.namespace === LOAD;
 
-/** What is granted on each card to pods that have not ended. */
+/** What is granted on each GPU to pods that have not ended. */
 function granted(pods: readonly Pod[]): Map<string, number> {
   const sums = new Map<string, number>();
   for (const { metadata, status } of pods) {
@@ -84,14 +84,14 @@ function granted(pods: readonly Pod[]): Map<string, number> {
   return sums;
 }
 
-/** What a pod told of its card, all runs of its container: undefined while it has not told. */
+/** What a pod told of its GPU, all runs of its container: undefined while it has not told. */
 function sightOf(bed: Bed, pod: Pod): string | undefined {
   const lines = outputOf(bed, pod);
   const answers = lines.map((line) => line.split(' ').map(Number));
   let sight: string | undefined;
   for (const [index, answer] of answers.entries()) {
     const next = answers[index + 1];
-    // Only `info` is answered with three numbers; without a card or a driver it fails, and nothing is used.
+    // Only `info` is answered with three numbers; without a GPU or a driver it fails, and nothing is used.
     if (answer.length !== 3 || answer[0] !== 0 || next === undefined) continue;
     if (answer[2] !== EACH_MIB * MIB || next[0] === 0) return lines.join(' | ');
     sight = 'its slice';
@@ -99,7 +99,7 @@ function sightOf(bed: Bed, pod: Pod): string | undefined {
   return sight;
 }
 
-/** Pods that come and go all the time, each of which tells how large it sees its card. */
+/** Pods that come and go all the time, each of which tells how large it sees its GPU. */
 function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
   const wrong = new Set<string>();
   const created = new Set<string>();
@@ -110,7 +110,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
   /** Refused while a part is down; that is told to whoever creates it, and is no fault. */
   const create = async (): Promise<void> => {
     const commands = ['init', 'context 0', 'info', `alloc ${(EACH_MIB + 256) * MIB}`];
-    const client = clientOf(ONE_SHARE.own(EACH_MIB), ['sh', ...commands], { command: ENDS_WITHOUT_CARD });
+    const client = clientOf(ONE_SHARE.own(EACH_MIB), ['sh', ...commands], { command: ENDS_WITHOUT_GPU });
     const pod = podOf(`load-${next}`, [client], { namespace: LOAD });
     const name = `load-${next}`;
     next += 1;
@@ -215,12 +215,12 @@ async function takesOver(bed: Bed, from: Pod): Promise<void> {
   );
 }
 
-/** What programs can have of each card, as the node's agent told the cluster. */
+/** What programs can have of each GPU, as the node's agent told the cluster. */
 async function usableOf(bed: Bed): Promise<ReadonlyMap<string, number>> {
   const node = await bed.api.get<{ metadata: { annotations: Record<string, string> } }>(`/api/v1/nodes/${NODE_NAME}`);
-  const read = parseNodeCards(node?.metadata.annotations[CARDS_ANNOTATION] ?? '');
+  const read = parseNodeGpus(node?.metadata.annotations[GPUS_ANNOTATION] ?? '');
   if ('wrong' in read) throw new Error(read.wrong);
-  return new Map(read.cards.map(({ gpuUuid, usableBytes }) => [gpuUuid, usableBytes]));
+  return new Map(read.gpus.map(({ gpuUuid, usableBytes }) => [gpuUuid, usableBytes]));
 }
 
 const samplersOf = (bed: Bed, agent: Pod): readonly number[] =>

@@ -1,10 +1,10 @@
 // Shares of compute on a real cluster: policies said by a Node's label and by pods' annotations, changed while pods compute, and
-// seen by everybody who looks; what would overbook a card is refused, and who launches past its share is stopped.
+// seen by everybody who looks; what would overbook a GPU is refused, and who launches past its share is stopped.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
-import { readView } from '../../src/cli/lib/agent-client.ts';
+import { readSnapshot } from '../../src/cli/lib/agent-client.ts';
 import { nodeLines } from '../../src/cli/output/node-table.ts';
 import { seriesOf } from '../support/agent.ts';
 import { type Books, BUILD, eventually } from '../support/node.ts';
@@ -47,17 +47,18 @@ const share = (percent: number): Amounts => ({ 'cotenant.io/gpu-memory': '1Gi', 
 const stateOf = (bed: Bed): string => join(bed.folder, 'host/_var_lib_cotenant');
 
 async function pidOf(bed: Bed, pod: string): Promise<number> {
-  const look = async () => (await readView(stateOf(bed))).containers.find((one) => one.pod === pod)?.processes[0]?.pid;
+  const look = async () =>
+    (await readSnapshot(stateOf(bed))).containers.find((one) => one.pod === pod)?.processes[0]?.pid;
   return eventually(look, `${pod} is seen at work`);
 }
 
-/** Percent of a card that these had over two seconds, by the simulated node's own books. */
+/** Percent of a GPU that these had over two seconds, by the simulated node's own books. */
 async function sharesOf(bed: Bed, pids: readonly number[]): Promise<readonly number[]> {
   const ranMs = (): readonly number[] => {
     const text = execFileSync(join(BUILD, 'cotenant-simulator'), ['books', '--dir', join(bed.folder, 'gpu')]);
     const { clients } = JSON.parse(String(text)) as Books;
     return pids.map(
-      (one) => clients.find(({ pid }) => pid === one)?.cards.reduce((sum, { smNs }) => sum + smNs / 1e6, 0) ?? 0,
+      (one) => clients.find(({ pid }) => pid === one)?.gpus.reduce((sum, { smNs }) => sum + smNs / 1e6, 0) ?? 0,
     );
   };
   const [from, before] = [performance.now(), ranMs()];
@@ -115,12 +116,12 @@ const rowOf = (text: string, pod: string): string =>
     ?.replaceAll(/ +/g, ' ') ?? '';
 /** As `cotenant inspect` has it on the node. */
 const topOf = async (bed: Bed, pod: string): Promise<string> =>
-  rowOf(nodeLines(await readView(stateOf(bed))).join('\n'), `${TEAM.namespace}/${pod}/`);
+  rowOf(nodeLines(await readSnapshot(stateOf(bed))).join('\n'), `${TEAM.namespace}/${pod}/`);
 
 onCluster(
   'policies are chosen by label and annotation, changed while pods compute, and everybody sees them',
   async (t, { bed, uuids }) => {
-    const [card = '', other = ''] = uuids;
+    const [gpu = '', other = ''] = uuids;
     bed.apply(namespaceOf('team'));
     const on = (gpuUuid: string, more: Record<string, string> = {}) => ({
       ...TEAM,
@@ -128,9 +129,9 @@ onCluster(
     });
     bed.apply(
       podOf('dodger', [cheatOf(share(25), WORK)], on(other, { [LABEL]: 'fixed' })),
-      podOf('one', [clientOf(share(30), WORK)], on(card)),
-      podOf('two', [clientOf(share(30), WORK)], on(card)),
-      podOf('capped', [clientOf(share(10), WORK)], on(card, { [LABEL]: '3' })),
+      podOf('one', [clientOf(share(30), WORK)], on(gpu)),
+      podOf('two', [clientOf(share(30), WORK)], on(gpu)),
+      podOf('capped', [clientOf(share(10), WORK)], on(gpu, { [LABEL]: '3' })),
     );
     for (const name of ['one', 'two', 'capped', 'dodger']) await untilRunning(bed, name, TEAM);
     const pids = [await pidOf(bed, 'one'), await pidOf(bed, 'two'), await pidOf(bed, 'capped')];
@@ -141,13 +142,13 @@ onCluster(
     await policyIs(bed, 'capped', 'fixed');
     label(bed, 'fixed');
     await policyIs(bed, 'one', 'fixed');
-    await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: card, policy: 'fixed', source: 'label' }, 1);
+    await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: gpu, policy: 'fixed', source: 'label' }, 1);
     await hold(t, bed, pids, [30, 30, 10]);
     await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.3);
     t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
     const told = cotenant(bed, 'get', '-n', 'team');
     t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
-    t.regex(rowOf(told, 'team/one/main'), / the card's normal 30 30% - - - enforce node$/);
+    t.regex(rowOf(told, 'team/one/main'), / the GPU's normal 30 30% - - - enforce node$/);
     t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
 
     cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
@@ -166,7 +167,7 @@ onCluster(
     t.regex(
       refusal?.message ?? '',
       new RegExp(
-        `^annotation cotenant.io/compute changes nothing: ${card} has 60 % of its compute left for the pod, 90 % are asked for$`,
+        `^annotation cotenant.io/compute changes nothing: ${gpu} has 60 % of its compute left for the pod, 90 % are asked for$`,
       ),
     );
     for (const value of ['a', 'b']) {

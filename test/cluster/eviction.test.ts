@@ -1,5 +1,5 @@
 // A pod whose container is started anew after each stop, and exceeds its grant again: it is evicted where the agent is told to,
-// not while a disruption budget forbids it, once, whenever the agent ends meanwhile, and its neighbour sees nothing.
+// not while a disruption budget forbids it, once, whenever the agent ends meanwhile, and its neighbor sees nothing.
 import type { ExecutionContext } from 'ava';
 import { type ActionRecord, ASKED } from '../../src/agent/enforcement/action-record.ts';
 import { seriesOf } from '../support/agent.ts';
@@ -78,8 +78,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
       agent: { configuration: { ...WHOLE_VALUES.agent.configuration, enforcement } },
     });
     t.teardown(() => bed.close());
-    bed.apply(podOf('neighbour', [clientOf(SHARE, ['init', 'context 0'])]));
-    await untilRunning(bed, 'neighbour');
+    bed.apply(podOf('neighbor', [clientOf(SHARE, ['init', 'context 0'])]));
+    await untilRunning(bed, 'neighbor');
 
     const labels = { app: 'cheat' };
     bed.apply({
@@ -110,7 +110,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
         120_000,
       );
 
-    const refused = await told('the budget is honoured', /should be evicted, and is not$/);
+    const refused = await told('the budget is honored', /should be evicted, and is not$/);
     t.is(refused.type, 'Warning');
     await found(
       'it is still there, started anew',
@@ -143,8 +143,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await eventually(evictions, 'the counter goes on');
     t.deepEqual(evictionsOf(bed, second.metadata.uid), [ASKED, ASKED, 'sent'], 'what was answered is not asked again');
     t.deepEqual(evictionsOf(bed, third.metadata.uid), []);
-    const neighbour = await untilRunning(bed, 'neighbour');
-    t.is(containerOf(neighbour)?.restartCount, 0);
+    const neighbor = await untilRunning(bed, 'neighbor');
+    t.is(containerOf(neighbor)?.restartCount, 0);
     t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).denied, []);
   },
 );

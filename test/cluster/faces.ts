@@ -1,19 +1,19 @@
 // The agent's device plugin, NRI plugin and advertising without the agent, for tests to steer: started in a node's namespaces,
-// told by lines of JSON what slots, cards and grants there are, telling by lines what it hears. Args: KUBECONFIG NODE.
+// told by lines of JSON what slots, GPUs and grants there are, telling by lines what it hears. Args: KUBECONFIG NODE.
 import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { KubeConfig } from '@kubernetes/client-node';
 import { startDevicePlugin } from '../../src/agent/kubelet/device-plugin/plugin.ts';
 import type { Slots } from '../../src/agent/kubelet/device-plugin/service.ts';
 import { type NriContainer, startNri } from '../../src/agent/kubelet/nri/plugin.ts';
-import type { CardsReading, NodeCards } from '../../src/api/node-annotation.ts';
+import type { GpusReading, NodeGpus } from '../../src/api/node-annotation.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
 
 /** One line to the program. */
 export type Order = {
   readonly slots?: Slots;
-  readonly cards?: NodeCards;
-  /** `podUid/container` -> UUIDs of its cards. */
+  readonly gpus?: NodeGpus;
+  /** `podUid/container` -> UUIDs of its GPUs. */
   readonly grants?: Readonly<Record<string, readonly string[]>>;
   /** Is asked for by a container's id: whether any process runs in it. */
   readonly isRunning?: string;
@@ -46,17 +46,17 @@ if (import.meta.main) {
   const config = new KubeConfig();
   config.loadFromFile(kubeconfig);
   let slots: Slots = { healthy: 0, unhealthy: 0 };
-  let cards: CardsReading | undefined;
+  let gpus: GpusReading | undefined;
   let grants: Order['grants'] = {};
   const plugin = startDevicePlugin({ slots: () => slots, onProblem });
   const advertising = startAdvertising({
     ...{ config, nodeName, onProblem },
-    cards: () => cards,
+    gpus: () => gpus,
     grantTextOf: () => undefined,
     withSlots: false,
   });
   const nri = startNri({
-    cardsOf: (podUid, container) => grants?.[`${podUid}/${container}`],
+    gpusOf: (podUid, container) => grants?.[`${podUid}/${container}`],
     onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
     onPassedBy: (container) => tell({ told: 'passed by', container }),
     onRemoved: (containerId) => tell({ told: 'removed', containerId }),
@@ -71,7 +71,7 @@ if (import.meta.main) {
   for await (const line of createInterface({ input: process.stdin })) {
     const order = JSON.parse(line) as Order;
     slots = order.slots ?? slots;
-    cards = order.cards ? { ...order.cards, complete: true, held: [] } : cards;
+    gpus = order.gpus ? { ...order.gpus, complete: true, held: [] } : gpus;
     grants = order.grants ?? grants;
     plugin.changed();
     advertising.changed();

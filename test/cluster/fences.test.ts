@@ -5,7 +5,7 @@ import { copyFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { BUILD, COMPILER, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
-import { STAND_INS } from './bed/cards.ts';
+import { STAND_INS } from './bed/gpus.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { WHOLE_VALUES } from './bed/whole.ts';
 import {
@@ -94,14 +94,14 @@ onCluster(
 );
 
 onCluster(
-  'the node of a card that was not given can be made where the runtime lets everybody, and not opened',
+  'the node of a GPU that was not given can be made where the runtime lets everybody, and not opened',
   async (t, { bed }) => {
-    const script = 'mknod /tmp/card c 195 0 && cat /tmp/card; mknod /tmp/control c 195 255 && cat /tmp/control; true';
+    const script = 'mknod /tmp/gpu c 195 0 && cat /tmp/gpu; mknod /tmp/control c 195 255 && cat /tmp/control; true';
     const more = { resources: { limits: ONE_SHARE.own(256) } };
     bed.apply(podOf('makes-nodes', [shellOf(`(${script}) 2>&1`, more)], { spec: { restartPolicy: 'Never' } }));
     const pod = await untilPhase(bed, 'makes-nodes', 'Succeeded');
     t.deepEqual(outputOf(bed, pod), [
-      "cat: can't open '/tmp/card': Operation not permitted",
+      "cat: can't open '/tmp/gpu': Operation not permitted",
       "cat: can't open '/tmp/control': Operation not permitted",
     ]);
   },

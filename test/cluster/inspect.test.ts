@@ -12,7 +12,7 @@ import { eventually } from '../support/node.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import type { Ran } from './bed/namespaces.ts';
 import { NODE_NAME } from './bed/node.ts';
-import { AGENT, agentPod, CARDS, must, readerKubeconfig, STOP, setUp, VIEW } from './inspect/ground.ts';
+import { AGENT, agentPod, GPUS, must, readerKubeconfig, SNAPSHOT, STOP, setUp } from './inspect/ground.ts';
 
 const ground = bedGround(console.log, false);
 const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
@@ -29,23 +29,34 @@ function inspectsAll(t: ExecutionContext, cotenant: Cotenant): void {
   t.is(code, 0, err);
   const lines = out.trimEnd().split('\n');
   const row = (text: string) => lines.filter((line) => line.includes(text)).map((line) => line.trim().split(/ {2,}/));
-  t.deepEqual(row(CARDS[0]), [
-    [NODE_NAME, '0', CARDS[0], 'NVIDIA L4', String(4096 + 6144 + 1024), '22600', '5312', '75%', '3/50', VIEW.self.mode],
+  t.deepEqual(row(GPUS[0]), [
+    [
+      NODE_NAME,
+      '0',
+      GPUS[0],
+      'NVIDIA L4',
+      String(4096 + 6144 + 1024),
+      '22600',
+      '5312',
+      '75%',
+      '3/50',
+      SNAPSHOT.self.mode,
+    ],
   ]);
-  t.deepEqual(row(CARDS[1]), [['1', CARDS[1], 'NVIDIA A10', String(6144 + 512), '22600', '0', '50%', '2/50']]);
+  t.deepEqual(row(GPUS[1]), [['1', GPUS[1], 'NVIDIA A10', String(6144 + 512), '22600', '0', '50%', '2/50']]);
   t.deepEqual(row('team/train/main'), [
     ['team/train/main', 'running', '4096', '3320', '25%', 'report, namespace', 'interposer'],
   ]);
   t.deepEqual(row('team/mounts/main'), [['team/mounts/main', 'starting', '512', '-', '25%']]);
-  t.regex(out, /^team\/large waits for \d+ s: main asks for 30720 MiB and 25 % of the compute of one card\.$/m);
+  t.regex(out, /^team\/large waits for \d+ s: main asks for 30720 MiB and 25 % of the compute of one GPU\.$/m);
   t.is(
     lines.at(-1),
-    'Granted/usable GPU memory: 17920/45200 MiB (39%), 2 cards on 1 node, 4 containers with a share, 1 pod pending.',
+    'Granted/usable GPU memory: 17920/45200 MiB (39%), 2 GPUs on 1 node, 4 containers with a share, 1 pod pending.',
   );
   const one = inventoryFrom(cotenant('inspect', '-o', 'json', '--node', NODE_NAME, '-n', 'default'));
   t.is(one.totals.grantedBytes, 17_920 * MIB, 'sums are of all');
   t.deepEqual(
-    one.nodes.flatMap(({ cards }) => cards.flatMap(({ containers }) => containers)),
+    one.nodes.flatMap(({ gpus }) => gpus.flatMap(({ containers }) => containers)),
     [],
   );
   t.deepEqual(one.notes, []);
@@ -64,7 +75,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     notes: [],
     causes: [
       {
-        text: `main was granted 4096 MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${CARDS[0]}); it uses 3320 MiB, and its limit is held by the interposer.`,
+        text: `main was granted 4096 MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPUS[0]}); it uses 3320 MiB, and its limit is held by the interposer.`,
       },
     ],
   });
@@ -76,7 +87,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   );
   t.deepEqual(texts(silent).slice(1), [
     "No pod of Cotenant's own scheduler is ready (there is none).",
-    'main asks for 30720 MiB and 25 % of the compute of one card.',
+    'main asks for 30720 MiB and 25 % of the compute of one GPU.',
   ]);
   const mounts = await eventually(() => {
     const told = why('team/mounts');
@@ -85,7 +96,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   t.is(mounts.state, 'waiting');
   t.deepEqual(texts(mounts), [
     `The agent has not announced itself to the kubelet of node ${NODE_NAME}: it is missing there, or just starts.`,
-    `main was granted 512 MiB and 25 % of the compute of GPU 1 (NVIDIA A10, ${CARDS[1]}).`,
+    `main was granted 512 MiB and 25 % of the compute of GPU 1 (NVIDIA A10, ${GPUS[1]}).`,
   ]);
   const end = texts(why('team/cheat')).find((text) => /^Container main .*ended/.test(text));
   t.regex(
@@ -111,7 +122,12 @@ function recommends(t: ExecutionContext, cotenant: Cotenant): void {
   const sizes = (...args: readonly string[]) =>
     JSON.parse(cotenant('recommend', '-o', 'json', ...args).out) as unknown[];
   t.like(sizes('--cluster'), [
-    { namespace: 'team', pod: 'train', container: 'main', cards: [{ grantedBytes: VIEW.containers[0]?.limitBytes }] },
+    {
+      namespace: 'team',
+      pod: 'train',
+      container: 'main',
+      gpus: [{ grantedBytes: SNAPSHOT.containers[0]?.limitBytes }],
+    },
   ]);
   t.deepEqual(sizes('-n', 'team'), sizes());
   t.deepEqual(sizes('-n', 'other'), []);
@@ -122,7 +138,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   const env = { KUBECONFIG: readerKubeconfig(bed) };
   const cotenant: Cotenant = (...args) => bed.namespaces.run([process.execPath, MAIN, ...args], { env });
   const { nodes, totals, notes } = inventoryFrom(cotenant('inspect', '-o', 'json'));
-  t.like(totals, { cards: 2, usableBytes: 0, grantedBytes: (4096 + 2 * 6144 + 1024) * MIB });
+  t.like(totals, { gpus: 2, usableBytes: 0, grantedBytes: (4096 + 2 * 6144 + 1024) * MIB });
   t.deepEqual(
     nodes.map(({ name, use }) => [name, use]),
     [[NODE_NAME, 'forbidden']],
@@ -130,7 +146,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   const cannot = (verb: string, resource: string, group: string) =>
     `User "system:serviceaccount:team:reader" cannot ${verb} resource "${resource}" in API group "${group}" at the cluster scope`;
   t.deepEqual(notes, [
-    `Sizes and models of cards are not shown: nodes is forbidden: ${cannot('list', 'nodes', '')}.`,
+    `Sizes and models of GPUs are not shown: nodes is forbidden: ${cannot('list', 'nodes', '')}.`,
     `Only pods of namespace team are counted: pods is forbidden: ${cannot('list', 'pods', '')}.`,
     `Use is not shown: csidrivers.storage.k8s.io "cotenant.io" is forbidden: ${cannot('get', 'csidrivers', 'storage.k8s.io')}.`,
   ]);
@@ -139,7 +155,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
     named,
     'Use is not shown: pods is forbidden: User "system:serviceaccount:team:reader" cannot list resource "pods" in API group "" in the namespace "cotenant-system".',
   );
-  t.regex(cotenant('inspect').out, new RegExp(`^${NODE_NAME} +\\? +${CARDS[0]} +- +11264 +- +forbidden +75% +3$`, 'm'));
+  t.regex(cotenant('inspect').out, new RegExp(`^${NODE_NAME} +\\? +${GPUS[0]} +- +11264 +- +forbidden +75% +3$`, 'm'));
   const got = cotenant('get');
   t.is(got.code, 0, got.err);
   t.regex(got.out, /^team\/train\/main .* enforce at most +node$/m);
@@ -163,7 +179,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
 
   const why = cotenant('why', 'train');
   t.is(why.code, 0, why.err);
-  t.regex(why.out, new RegExp(`main was granted 4096 MiB and 25 % of the compute of ${CARDS[0]}\\.`));
+  t.regex(why.out, new RegExp(`main was granted 4096 MiB and 25 % of the compute of ${GPUS[0]}\\.`));
   t.regex(why.out, /^Events are not told: events is forbidden: .*\.$/m);
   t.regex(why.out, /^Node node-1 is not looked at: nodes "node-1" is forbidden: .*\.$/m);
   t.regex(cotenant('why', 'team/gone').out, /^ {2}Whether one was refused cannot be told\.$/m);

@@ -1,18 +1,18 @@
-// What the node's side of us shows to a real kubelet, a real containerd and a real API server: slots, amounts, cards inside of
+// What the node's side of us shows to a real kubelet, a real containerd and a real API server: slots, amounts, GPUs inside of
 // containers, and all of it again after the other side was restarted.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { ExecutionContext } from 'ava';
-import { CARDS_ANNOTATION, GPU, GPU_CORES, GPU_MEMORY } from '../../src/api/names.ts';
-import { formatNodeCards, type NodeCards } from '../../src/api/node-annotation.ts';
+import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../../src/api/names.ts';
+import { formatNodeGpus, type NodeGpus } from '../../src/api/node-annotation.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/node.ts';
 import { firstSample } from '../support/sample.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
-import { addProgramImage, addSimulatedCards } from './bed/product.ts';
+import { addProgramImage, addSimulatedGpus } from './bed/product.ts';
 import type { Order, Told } from './faces.ts';
 
 const ground = bedGround(console.log, false);
@@ -78,13 +78,13 @@ function startFaces(t: ExecutionContext, bed: Bed) {
 }
 
 /**
- * Not bound yet, so that its grant can be made before its containers. With `cards` it runs under the runtime that brings what
+ * Not bound yet, so that its grant can be made before its containers. With `gpus` it runs under the runtime that brings what
  * the environment names.
  */
 const podOf = (
   name: string,
   containers: Readonly<Record<string, string>>,
-  cards?: string,
+  gpus?: string,
   limits: Readonly<Record<string, string>> = { [GPU]: '1' },
 ): object => ({
   apiVersion: 'v1',
@@ -92,7 +92,7 @@ const podOf = (
   metadata: { name },
   spec: {
     schedulerName: 'nobody',
-    ...(cards === undefined ? {} : { runtimeClassName: 'nvidia' }),
+    ...(gpus === undefined ? {} : { runtimeClassName: 'nvidia' }),
     restartPolicy: 'Never',
     terminationGracePeriodSeconds: 1,
     containers: Object.entries(containers).map(([container, script]) => ({
@@ -100,7 +100,7 @@ const podOf = (
       image: READER,
       imagePullPolicy: 'Never',
       command: ['/bin/sh', '-c', script],
-      env: cards === undefined ? [] : [{ name: 'NVIDIA_VISIBLE_DEVICES', value: cards }],
+      env: gpus === undefined ? [] : [{ name: 'NVIDIA_VISIBLE_DEVICES', value: gpus }],
       resources: { limits },
     })),
   },
@@ -116,7 +116,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const bed = await startBed(ground, (line) => t.log(line));
     t.teardown(() => bed.close());
     addProgramImage(bed, READER, 'cotenant-sampler');
-    const [l4 = '', a10 = '', t4 = ''] = await addSimulatedCards(bed, 'l4', 'a10', 't4');
+    const [l4 = '', a10 = '', t4 = ''] = await addSimulatedGpus(bed, 'l4', 'a10', 't4');
     const node = () => bed.get<Node>('node', NODE_NAME);
     const nodeShows = (what: string, good: (node: Node) => boolean) =>
       eventually(() => [node()].find((one) => one !== undefined && good(one)), what, 60_000);
@@ -151,8 +151,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
       eventually(() => {
         const { out } = bed.kubectl('logs', name, '-c', container);
         if (!out.includes('\n')) return undefined;
-        const { cards, problem } = firstSample(out);
-        return { uuids: cards.map(({ uuid }) => uuid), problem };
+        const { gpus, problem } = firstSample(out);
+        return { uuids: gpus.map(({ uuid }) => uuid), problem };
       }, `${name}/${container} says what it sees`);
 
     // Slots and health.
@@ -163,35 +163,35 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await faces.order({ slots: { healthy: 100, unhealthy: 50 } });
     await slotsAre('150', '100');
 
-    // Amounts and cards, in one write.
-    const cardOf = (gpuUuid: string, index: number, mib: number, healthy = true) => ({
+    // Amounts and GPUs, in one write.
+    const gpuOf = (gpuUuid: string, index: number, mib: number, healthy = true) => ({
       gpuUuid,
       index,
       model: 'NVIDIA L4',
       usableBytes: mib * MIB,
       healthy,
     });
-    const cards: NodeCards = {
-      mostTenantsPerCard: 50,
-      cards: [cardOf(l4, 0, 22_600), cardOf(a10, 1, 22_601), cardOf(t4, 2, 14_940, false)],
+    const gpus: NodeGpus = {
+      mostTenantsPerGpu: 50,
+      gpus: [gpuOf(l4, 0, 22_600), gpuOf(a10, 1, 22_601), gpuOf(t4, 2, 14_940, false)],
     };
-    // Of cards that are not healthy, too: pods that run were admitted by them.
+    // Of GPUs that are not healthy, too: pods that run were admitted by them.
     const memory = String((22_600 + 22_601 + 14_940) * MIB);
     const amountsAreRight = ({ metadata, status }: Node) =>
-      metadata.annotations[CARDS_ANNOTATION] === formatNodeCards(cards) &&
+      metadata.annotations[GPUS_ANNOTATION] === formatNodeGpus(gpus) &&
       [status.capacity, status.allocatable].every(
         (amounts) => amounts[GPU_MEMORY] === memory && amounts[GPU_CORES] === '300',
       );
-    await faces.order({ cards });
-    await nodeShows('the cards and their amounts', amountsAreRight);
+    await faces.order({ gpus });
+    await nodeShows('the GPUs and their amounts', amountsAreRight);
     // Somebody else's hand is corrected.
-    t.is(bed.kubectl('annotate', 'node', NODE_NAME, `${CARDS_ANNOTATION}=forged`, '--overwrite').code, 0);
-    await nodeShows('the cards again', amountsAreRight);
+    t.is(bed.kubectl('annotate', 'node', NODE_NAME, `${GPUS_ANNOTATION}=forged`, '--overwrite').code, 0);
+    await nodeShows('the GPUs again', amountsAreRight);
 
-    // Cards inside of containers, and containers by their ids before they run.
+    // GPUs inside of containers, and containers by their ids before they run.
     const pod = bound('first', {
       one: `echo done > /dev/termination-log; ${SHOW}`,
-      neighbour: SHOW,
+      neighbor: SHOW,
       both: SHOW,
     });
     await faces.order({ grants: { [`${pod.uid}/one`]: [a10], [`${pod.uid}/both`]: [t4, l4] } });
@@ -199,7 +199,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const running = await isIn('first', 'Running');
     t.deepEqual((await shown('first', 'one')).uuids, [a10]);
     t.deepEqual((await shown('first', 'both')).uuids, [l4, t4], 'in the order of the node');
-    const none = await shown('first', 'neighbour');
+    const none = await shown('first', 'neighbor');
     t.deepEqual(none.uuids, []);
     t.regex(none.problem ?? '', /libnvidia-ml/);
     for (const { name, containerID = '' } of running.status.containerStatuses ?? []) {
@@ -227,10 +227,10 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.deepEqual((await shown('all', 'whole')).uuids, [l4, a10, t4]);
     t.deepEqual((await shown('all', 'granted')).uuids, [a10]);
     t.regex((await shown('nothing', 'none')).problem ?? '', /libnvidia-ml/);
-    // Not without its card.
+    // Not without its GPU.
     const waiting = await eventually(
       () => bed.get<Pod>('pod', 'unknown')?.status.containerStatuses?.[0]?.state?.waiting?.message,
-      'the runtime refuses a card that is not there',
+      'the runtime refuses a GPU that is not there',
     );
     t.regex(waiting, /nvidia\.com\/gpu=GPU-0{8}-/);
     t.is(bed.kubectl('delete', 'pod', 'environment', 'all', 'nothing', 'unknown', '--wait=true').code, 0);
@@ -253,7 +253,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const before = faces.told.length;
     await bed.restart('containerd');
     await faces.hears('connected', before, ({ connected }) => !connected);
-    t.regex((await faces.hears('problem', before)).text, /^NRI: .*get no cards$/);
+    t.regex((await faces.hears('problem', before)).text, /^NRI: .*get no gpus$/);
     await faces.hears('connected', before, ({ connected }) => connected);
     const second = bound('second', { main: SHOW });
     await faces.order({ grants: { [`${second.uid}/main`]: [l4] } });
@@ -269,13 +269,13 @@ testUnless(ground.ok ? undefined : ground.reason)(
       'containers outlive their runtime',
     );
 
-    // Who had its cards from us has them by the runtime's own record, whoever was restarted.
+    // Who had its GPUs from us has them by the runtime's own record, whoever was restarted.
     const passedBy = (pod: string) =>
       faces.told.slice(before).flatMap((line) => {
         const ofPod = line.told === 'passed by' && line.container.pod === pod;
         return ofPod ? [line.container.container] : [];
       });
-    t.deepEqual(passedBy('first'), ['neighbour']);
+    t.deepEqual(passedBy('first'), ['neighbor']);
     // Whose container is made while we do not answer has none, and is told. It asks for no slot, which would wait for us, too.
     const late = bound('late', { main: SHOW }, undefined, {});
     await faces.order({ grants: { [`${late.uid}/main`]: [l4] } });

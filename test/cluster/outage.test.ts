@@ -3,8 +3,8 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { CARDS_ANNOTATION } from '../../src/api/names.ts';
-import { parseNodeCards } from '../../src/api/node-annotation.ts';
+import { GPUS_ANNOTATION } from '../../src/api/names.ts';
+import { parseNodeGpus } from '../../src/api/node-annotation.ts';
 import { bindingOf } from '../../src/scheduler/binding-writer.ts';
 import { BUILD, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
@@ -96,7 +96,7 @@ const event = (bed: Bed, name: string, wanted: RegExp) =>
     PATIENCE_MS,
   );
 
-/** From inside: it has its card and its slice of it, and no more. */
+/** From inside: it has its GPU and its slice of it, and no more. */
 async function isLimited(t: ExecutionContext, bed: Bed, name: string, mib = EACH_MIB): Promise<void> {
   const pod = await getPod(bed, name, TEAM.namespace);
   await eventually(() => (pod && outputOf(bed, pod).length >= 2) || undefined, `${name} has done its first commands`);
@@ -162,49 +162,46 @@ onCluster('without the extender plain pods are placed, and pods with a share wai
   await isLimited(t, bed, 'waits');
 });
 
-onCluster(
-  'of two pods that are bound beyond a card the second waits for the first to go',
-  async (t, { bed, uuids }) => {
-    const [gpuUuid = ''] = uuids;
-    const half = 12_288;
-    await scale(bed, 'scheduler', 0);
-    await untilNone(bed, 'scheduler');
-    // As two leaders would that do not know of each other.
-    const bindByHand = async (name: string) => {
-      await must(bed, slice(name, half));
-      const podUid = (await getPod(bed, name, TEAM.namespace))?.metadata.uid ?? '';
-      const asked = { podName: name, podNamespace: TEAM.namespace, podUid, node: NODE_NAME };
-      const card = { gpuUuid, memoryBytes: half * MIB, limitBytes: half * MIB, coresPercent: 0 };
-      const container = { name: 'main', kind: 'app', memoryIsolation: 'on', cards: [card] } as const;
-      const { status, body } = await bind(
-        bed,
-        name,
-        TEAM.namespace,
-        bindingOf(asked, 1, [container]).metadata?.annotations,
-      );
-      if (status !== 201) throw new Error(JSON.stringify(body));
-    };
-    await bindByHand('first');
-    await untilRunning(bed, 'first', TEAM);
-    await bindByHand('second');
-    const { message } = await event(bed, 'second', /would be overbooked/);
-    t.log(`the second pod is told: ${message}`);
-    t.regex(
-      message,
-      new RegExp(
-        `${gpuUuid} would be overbooked: ${half} MiB of cotenant\\.io/gpu-memory were granted, \\d+ MiB are left`,
-      ),
+onCluster('of two pods that are bound beyond a GPU the second waits for the first to go', async (t, { bed, uuids }) => {
+  const [gpuUuid = ''] = uuids;
+  const half = 12_288;
+  await scale(bed, 'scheduler', 0);
+  await untilNone(bed, 'scheduler');
+  // As two leaders would that do not know of each other.
+  const bindByHand = async (name: string) => {
+    await must(bed, slice(name, half));
+    const podUid = (await getPod(bed, name, TEAM.namespace))?.metadata.uid ?? '';
+    const asked = { podName: name, podNamespace: TEAM.namespace, podUid, node: NODE_NAME };
+    const gpu = { gpuUuid, memoryBytes: half * MIB, limitBytes: half * MIB, coresPercent: 0 };
+    const container = { name: 'main', kind: 'app', memoryIsolation: 'on', gpus: [gpu] } as const;
+    const { status, body } = await bind(
+      bed,
+      name,
+      TEAM.namespace,
+      bindingOf(asked, 1, [container]).metadata?.annotations,
     );
-    const waiting = await getPod(bed, 'second', TEAM.namespace);
-    t.is(waiting?.status?.phase, 'Pending');
-    t.is(waiting?.status?.containerStatuses?.[0]?.state.waiting?.reason, 'ContainerCreating');
-    await remove(bed, 'first');
-    await untilRunning(bed, 'second', { ...TEAM, ms: PATIENCE_MS });
-    await isLimited(t, bed, 'second', half);
-    await scale(bed, 'scheduler', 1);
-    await remove(bed, 'second');
-  },
-);
+    if (status !== 201) throw new Error(JSON.stringify(body));
+  };
+  await bindByHand('first');
+  await untilRunning(bed, 'first', TEAM);
+  await bindByHand('second');
+  const { message } = await event(bed, 'second', /would be overbooked/);
+  t.log(`the second pod is told: ${message}`);
+  t.regex(
+    message,
+    new RegExp(
+      `${gpuUuid} would be overbooked: ${half} MiB of cotenant\\.io/gpu-memory were granted, \\d+ MiB are left`,
+    ),
+  );
+  const waiting = await getPod(bed, 'second', TEAM.namespace);
+  t.is(waiting?.status?.phase, 'Pending');
+  t.is(waiting?.status?.containerStatuses?.[0]?.state.waiting?.reason, 'ContainerCreating');
+  await remove(bed, 'first');
+  await untilRunning(bed, 'second', { ...TEAM, ms: PATIENCE_MS });
+  await isLimited(t, bed, 'second', half);
+  await scale(bed, 'scheduler', 1);
+  await remove(bed, 'second');
+});
 
 onCluster('without the agent pods with a share wait, and those that end wait for it', async (t, { bed }) => {
   const before = containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID;
@@ -297,22 +294,22 @@ onCluster('a node that starts anew gives each pod its volume before a container 
   await untilGone(bed, 'reboots', { ...TEAM, ms: PATIENCE_MS });
 });
 
-onCluster('cards that are lost take no pod that runs along, also where the kubelet starts anew', async (t, { bed }) => {
+onCluster('GPUs that are lost take no pod that runs along, also where the kubelet starts anew', async (t, { bed }) => {
   await must(bed, slice('survivor'));
   const before = containerOf(await untilRunning(bed, 'survivor', TEAM))?.containerID;
-  const simulator = (command: string, card: string) =>
-    execFileSync(join(BUILD, 'cotenant-simulator'), [command, '--dir', join(bed.folder, 'gpu'), card]);
+  const simulator = (command: string, gpu: string) =>
+    execFileSync(join(BUILD, 'cotenant-simulator'), [command, '--dir', join(bed.folder, 'gpu'), gpu]);
   const node = async () =>
     (await bed.api.get<{ metadata: { annotations: Record<string, string> }; status: { allocatable: object } }>(
       `/api/v1/nodes/${NODE_NAME}`,
     )) ?? t.fail();
   const offered = (await node()).status.allocatable;
-  for (const card of ['0', '1']) simulator('lose', card);
+  for (const gpu of ['0', '1']) simulator('lose', gpu);
   const healthy = async (wanted: boolean) => {
-    const cards = parseNodeCards((await node()).metadata.annotations[CARDS_ANNOTATION] ?? '');
-    return 'cards' in cards && cards.cards.length === 2 && cards.cards.every((card) => card.healthy === wanted);
+    const gpus = parseNodeGpus((await node()).metadata.annotations[GPUS_ANNOTATION] ?? '');
+    return 'gpus' in gpus && gpus.gpus.length === 2 && gpus.gpus.every((gpu) => gpu.healthy === wanted);
   };
-  await eventually(async () => (await healthy(false)) || undefined, 'the Node tells that its cards are lost');
+  await eventually(async () => (await healthy(false)) || undefined, 'the Node tells that its GPUs are lost');
   t.deepEqual((await node()).status.allocatable, offered);
   await must(bed, slice('later'));
   await bed.restart('kubelet');
@@ -323,16 +320,16 @@ onCluster('cards that are lost take no pod that runs along, also where the kubel
   t.is(survivor?.status?.phase, 'Running');
   t.is(containerOf(survivor)?.containerID, before);
   const later = await getPod(bed, 'later', TEAM.namespace);
-  t.is(later?.spec?.nodeName, undefined, 'no grant goes to a lost card');
-  for (const card of ['0', '1']) simulator('find', card);
-  await eventually(async () => (await healthy(true)) || undefined, 'the Node tells that its cards are back');
+  t.is(later?.spec?.nodeName, undefined, 'no grant goes to a lost GPU');
+  for (const gpu of ['0', '1']) simulator('find', gpu);
+  await eventually(async () => (await healthy(true)) || undefined, 'the Node tells that its GPUs are back');
   await untilRunning(bed, 'later', { ...TEAM, ms: PATIENCE_MS });
   await isLimited(t, bed, 'later');
 });
 
 onCluster('what a grant was given on top is not given to another pod', async (t, { bed, uuids }) => {
   const [gpuUuid = ''] = uuids;
-  const onCard = (name: string, mib: number) =>
+  const onGpu = (name: string, mib: number) =>
     podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {
       namespace: TEAM.namespace,
       annotations: { 'cotenant.io/gpu-uuid': gpuUuid },
@@ -342,7 +339,7 @@ onCluster('what a grant was given on top is not given to another pod', async (t,
     await remove(bed, name);
     await untilGone(bed, name, TEAM);
   }
-  await must(bed, onCard('grown', 1024));
+  await must(bed, onGpu('grown', 1024));
   await untilRunning(bed, 'grown', TEAM);
   const main = join(import.meta.dirname, '../../src/cli/main.ts');
   // It is called by its name from the first sample on that tells of it.
@@ -356,15 +353,15 @@ onCluster('what a grant was given on top is not given to another pod', async (t,
   const others = async (): Promise<number | undefined> => {
     const path = `/api/v1/nodes/${NODE_NAME}`;
     const node = await bed.api.get<{ metadata: { annotations: Record<string, string> } }>(path);
-    const read = parseNodeCards(node?.metadata.annotations[CARDS_ANNOTATION] ?? '');
+    const read = parseNodeGpus(node?.metadata.annotations[GPUS_ANNOTATION] ?? '');
     if ('wrong' in read) throw new Error(read.wrong);
-    return read.cards.find((card) => card.gpuUuid === gpuUuid)?.others?.memoryBytes;
+    return read.gpus.find((gpu) => gpu.gpuUuid === gpuUuid)?.others?.memoryBytes;
   };
   t.is(await others(), undefined);
   await set(9 * 1024);
   await eventually(async () => ((await others()) === 8 * 1024 * MIB ? true : undefined), 'the Node tells of it');
   const rest = 14 * 1024;
-  await must(bed, onCard('beside', rest));
+  await must(bed, onGpu('beside', rest));
   const waiting = await untilPod(
     bed,
     'beside',

@@ -69,7 +69,7 @@ const LISTENERS: readonly (readonly [Component, string, readonly Listener[]])[] 
 ];
 
 const ADMIN = '/var/lib/cotenant/agent.sock';
-const VIEWS = '/run/cotenant/views.sock';
+const SNAPSHOTS = '/run/cotenant/snapshots.sock';
 
 /** What comes of what a broken exporter could try, told by a program in its own container: error codes, or that it could. */
 async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unknown> {
@@ -82,8 +82,8 @@ async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unkn
     });
     (async () => console.log(JSON.stringify({
       signal: tried(() => process.kill(${node}, 0)),
-      views: await reach('${VIEWS}'),
-      replaced: tried(() => fs.writeFileSync('${VIEWS}.new', '')),
+      snapshots: await reach('${SNAPSHOTS}'),
+      replaced: tried(() => fs.writeFileSync('${SNAPSHOTS}.new', '')),
       adminThere: await reach('${ADMIN}'),
       adminThrough: await reach('/proc/${node}/root${ADMIN}'),
       token: tried(() => fs.readdirSync('/var/run/secrets/kubernetes.io')),
@@ -113,7 +113,7 @@ async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<vo
   t.regex(open, /# EOF\n$/);
   t.regex(get('/'), /<title>Cotenant<\/title>/);
   t.regex(get('/status.json'), /"devices":\[\{/);
-  t.regex(get('/history.json'), /"cards":\{"GPU-/);
+  t.regex(get('/history.json'), /"gpus":\{"GPU-/);
   t.regex(get('/readyz'), /^HTTP\/1\.1 200 /);
   t.regex(get('/v1/status'), /^HTTP\/1\.1 404 /);
 }
@@ -180,7 +180,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     }
     t.deepEqual(await reachOfExporter(bed, agent, firstProcessOf(bed, agent, 'node')), {
       signal: 'EPERM',
-      views: 'connected',
+      snapshots: 'connected',
       replaced: 'EROFS',
       adminThere: 'ENOENT',
       adminThrough: 'EACCES',
@@ -198,7 +198,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.is(stopped.type, 'Warning');
     t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
 
-    // Two leaders gave out one card; the later pod's owner makes another one. Nothing checks who binds in an excluded namespace.
+    // Two leaders gave out one GPU; the later pod's owner makes another one. Nothing checks who binds in an excluded namespace.
     const labels = { app: 'twice' };
     const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
     bed.apply({
@@ -211,8 +211,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const made = (what: string, good: (pod: Pod) => boolean) =>
       eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what, 60_000);
     const twice = await made('the ReplicaSet made a pod', () => true);
-    const cards = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
-    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
+    const gpus = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
+    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
     const grant = { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 0, containers }) };
     t.is((await bind(bed, twice.metadata.name, 'kube-system', grant)).status, 201);
     await made('another one was made', ({ metadata }) => metadata.uid !== twice.metadata.uid);

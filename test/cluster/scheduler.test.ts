@@ -1,5 +1,5 @@
 // kube-scheduler and the extender on a real API server, deployed from the chart: what is bound, with which grant, and what a pod
-// that fits nowhere is told. The nodes with cards are objects without a kubelet: a binding is all that is looked at here.
+// that fits nowhere is told. The nodes with GPUs are objects without a kubelet: a binding is all that is looked at here.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { formatPodGrant } from '../../src/api/grant-annotation.ts';
@@ -100,7 +100,7 @@ testUnless(reason)(
     t.teardown(() => watching.abort());
     const { versions, watched } = await watchVersions(bed, watching.signal);
 
-    // One node: amounts, names, several cards, several containers.
+    // One node: amounts, names, several GPUs, several containers.
     const one = await addNode(bed, 1, 4);
     const long = `${'a'.repeat(58)}-z`;
     await add(
@@ -112,32 +112,32 @@ testUnless(reason)(
     t.is(first.spec.nodeName, one);
     const [granted] = grantOf(first).containers;
     t.like(granted, { name: long, kind: 'app', memoryIsolation: 'on' });
-    const [card] = granted?.cards ?? [];
-    t.like(card, { memoryBytes: 2 * GIB, limitBytes: 2 * GIB, coresPercent: 0 });
-    t.is(first.metadata.annotations?.[uuidsAnnotation(long)], card?.gpuUuid);
+    const [gpu] = granted?.gpus ?? [];
+    t.like(gpu, { memoryBytes: 2 * GIB, limitBytes: 2 * GIB, coresPercent: 0 });
+    t.is(first.metadata.annotations?.[uuidsAnnotation(long)], gpu?.gpuUuid);
     const pair = await bound(bed, 'pair');
     const [main, side] = grantOf(pair).containers;
     t.deepEqual(
-      main?.cards.map(({ memoryBytes }) => memoryBytes),
+      main?.gpus.map(({ memoryBytes }) => memoryBytes),
       [4 * GIB, 4 * GIB],
     );
-    const uuids = main?.cards.map(({ gpuUuid }) => gpuUuid) ?? [];
+    const uuids = main?.gpus.map(({ gpuUuid }) => gpuUuid) ?? [];
     t.is(new Set(uuids).size, 2);
     t.is(pair.metadata.annotations?.[uuidsAnnotation('main')], uuids.join(','));
-    t.like(side?.cards[0], { memoryBytes: 3 * GIB, coresPercent: 30 });
+    t.like(side?.gpus[0], { memoryBytes: 3 * GIB, coresPercent: 30 });
 
     // One node more: what is begun is filled first, unless the pod says otherwise.
     const two = await addNode(bed, 2, 2);
     // Scheduler and extender know the node once a pod is there.
     await add(bed, podOf('there', { main: memory(1) }, { 'cotenant.io/gpu-uuid': uuid(2, 1) }));
-    t.is(grantOf(await bound(bed, 'there')).containers[0]?.cards[0]?.gpuUuid, uuid(2, 1));
+    t.is(grantOf(await bound(bed, 'there')).containers[0]?.gpus[0]?.gpuUuid, uuid(2, 1));
     await add(bed, podOf('packed', { main: memory(4) }));
     t.is((await bound(bed, 'packed')).spec.nodeName, one);
     await add(bed, podOf('spread', { main: memory(4) }, { 'cotenant.io/placement': 'spread' }));
     t.is((await bound(bed, 'spread')).spec.nodeName, two);
     step('one by one');
 
-    // What fits nowhere is told what is missing, on which card; and goes as soon as there is room.
+    // What fits nowhere is told what is missing, on which GPU; and goes as soon as there is room.
     await must(bed, 'DELETE', `/api/v1/nodes/${one}`);
     await add(bed, podOf('large', { main: memory(16) }));
     const left = 'MiB of cotenant\\.io\\/gpu-memory left';
@@ -145,14 +145,14 @@ testUnless(reason)(
     await pending(
       bed,
       'large',
-      new RegExp(`node gpu-2: ${uuid(2, 1)} has 15360 ${left}, 16384 MiB are asked for${more('1 more card does')}`),
+      new RegExp(`node gpu-2: ${uuid(2, 1)} has 15360 ${left}, 16384 MiB are asked for${more('1 more GPU does')}`),
     );
     await must(bed, 'DELETE', `${podPath('there')}?gracePeriodSeconds=0`);
-    t.is(grantOf(await bound(bed, 'large')).containers[0]?.cards[0]?.gpuUuid, uuid(2, 1));
+    t.is(grantOf(await bound(bed, 'large')).containers[0]?.gpus[0]?.gpuUuid, uuid(2, 1));
     await clear(bed);
     step('told what is missing');
 
-    // A grant that somebody else wrote counts; one that cannot be read closes the cards that it names; none takes nothing.
+    // A grant that somebody else wrote counts; one that cannot be read closes the GPUs that it names; none takes nothing.
     const forged = formatPodGrant({
       epoch: 0,
       containers: [
@@ -160,7 +160,7 @@ testUnless(reason)(
           name: 'main',
           kind: 'app',
           memoryIsolation: 'on',
-          cards: [{ gpuUuid: uuid(2, 0), memoryBytes: 15 * GIB, limitBytes: 15 * GIB, coresPercent: 0 }],
+          gpus: [{ gpuUuid: uuid(2, 0), memoryBytes: 15 * GIB, limitBytes: 15 * GIB, coresPercent: 0 }],
         },
       ],
     });
@@ -177,7 +177,7 @@ testUnless(reason)(
     await add(
       bed,
       placed('by-hand', { [GRANT_ANNOTATION]: forged }),
-      placed('garbled', { [GRANT_ANNOTATION]: `{"cards":["${uuid(2, 1)}"` }),
+      placed('garbled', { [GRANT_ANNOTATION]: `{"gpus":["${uuid(2, 1)}"` }),
       placed('without', {}),
     );
     await add(
@@ -188,7 +188,7 @@ testUnless(reason)(
     await pending(
       bed,
       'after',
-      new RegExp(`${uuid(2, 0)} has 1024 ${left}, 4096 MiB are asked for${more('1 more card does')}`),
+      new RegExp(`${uuid(2, 0)} has 1024 ${left}, 4096 MiB are asked for${more('1 more GPU does')}`),
     );
     await pending(
       bed,
@@ -208,7 +208,7 @@ testUnless(reason)(
     await checkBooks(t, bed, 40);
     t.log(`40 pods bound ${Math.round(performance.now() - beganMs)} ms after the first was written`);
     const late = (await podsOf(bed)).find(({ spec }) => spec.nodeName === undefined);
-    const few = new RegExp(`node gpu-3: GPU-\\S+ has 1024 ${left}, 1536 MiB are asked for${more('3 more cards do')}`);
+    const few = new RegExp(`node gpu-3: GPU-\\S+ has 1024 ${left}, 1536 MiB are asked for${more('3 more GPUs do')}`);
     await pending(bed, late?.metadata.name ?? '', few);
     await clear(bed, three);
     step('many at once');

@@ -125,7 +125,7 @@ async function checkPatches(t: ExecutionContext, bed: Bed): Promise<void> {
   t.is(odd.pod, undefined);
   t.regex(
     odd.said,
-    /resources\.limits\["cotenant\.io\/gpu-memory"\]: "4G" is not a whole number of MiB on the card; write "3814Mi"/,
+    /resources\.limits\["cotenant\.io\/gpu-memory"\]: "4G" is not a whole number of MiB on the GPU; write "3814Mi"/,
   );
   // A pod that has nothing to do with GPUs runs, and is stored as it came.
   bed.apply(podOf('plain', { memory: '64Mi' }));
@@ -355,13 +355,13 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
   const kinds = all.filter((kind) => !/^(events|componentstatuses)/.test(kind)).join();
   const ours = () => {
     const words = ['get', kinds, '-A', '-l', 'app.kubernetes.io/instance=cotenant', '-o', 'name'];
-    const labelled = bed
+    const labeled = bed
       .kubectl(...words)
       .out.trim()
       .split('\n');
     const inside = bed.kubectl('-n', NAMESPACE, 'get', 'secrets,configmaps,jobs,pods,leases', '-o', 'name').out;
     const others = inside.split('\n').filter((name) => name !== '' && name !== 'configmap/kube-root-ca.crt');
-    return [...new Set([...labelled, ...others])].filter(Boolean);
+    return [...new Set([...labeled, ...others])].filter(Boolean);
   };
   const installed = ours();
   t.true(installed.length > 20, installed.join());

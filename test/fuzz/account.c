@@ -1,5 +1,5 @@
-/* The account between a limits page and a ledger of any bytes: attaching, reading cards and feedback, reserving,
- * reaping, while the agent rewrites the page and a neighbour scribbles in the ledger between calls. The driver always
+/* The account between a limits page and a ledger of any bytes: attaching, reading GPUs and feedback, reserving,
+ * reaping, while the agent rewrites the page and a neighbor scribbles in the ledger between calls. The driver always
  * has memory; time is the fuzzer's, so that nobody really waits. Whatever is written, no request may reach beyond the
  * maps or hang; and while nobody touches this process's own row, what it holds stays within its grant. */
 #include <fcntl.h>
@@ -72,7 +72,7 @@ static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
 
 /* ---- what the entry and the other verbs would give ---- */
 
-static uint32_t card_now;
+static uint32_t gpu_now;
 
 static void *real(const char *name) {
     return !strcmp(name, "cuMemAlloc_v2")      ? (void *)driver_alloc
@@ -81,8 +81,8 @@ static void *real(const char *name) {
            : !strcmp(name, "cuDeviceGetUuid")  ? (void *)driver_uuid
                                                : NULL;
 }
-abi_result cot_current(uint32_t *card, void **context) {
-    *card = card_now;
+abi_result cot_current(uint32_t *gpu, void **context) {
+    *gpu = gpu_now;
     *context = NULL;
     return ABI_SUCCESS;
 }
@@ -94,9 +94,9 @@ void cot_context_recheck(const struct cot_block *block) {}
 void cot_context_put_back(const struct cot_block *block) {
     cot_blocks_add(block);
 }
-void cot_pools_trim(uint32_t card) {}
+void cot_pools_trim(uint32_t gpu) {}
 void cot_pools_read_back(void) {}
-void cot_graphs_trim(uint32_t card) {}
+void cot_graphs_trim(uint32_t gpu) {}
 
 extern abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 extern abi_result cot_cuMemFree_v2(abi_devptr pointer);
@@ -131,22 +131,22 @@ static void end(void) {
             munmap(cot->pages[i].entries, cot->pages[i].capacity * sizeof(struct cot_shared_page));
     }
     if (!at->attached) return;
-    munmap(at->ledger, cot_ledger_bytes(at->slot_count, at->card_count));
-    munmap((void *)at->page, cot_page_bytes(at->slot_count, at->card_count));
+    munmap(at->ledger, cot_ledger_bytes(at->slot_count, at->gpu_count));
+    munmap((void *)at->page, cot_page_bytes(at->slot_count, at->gpu_count));
     munmap((void *)at->alive, 4096);
     close(at->ledger_fd);
 }
 
-static void write_card(struct cot_page *page, uint32_t card) {
-    struct cot_page_card entry = {.granule_bytes = GRANULE, .memory_bytes = input_byte(&in) * GRANULE};
+static void write_gpu(struct cot_page *page, uint32_t gpu) {
+    struct cot_page_gpu entry = {.granule_bytes = GRANULE, .memory_bytes = input_byte(&in) * GRANULE};
     uint8_t kind = input_byte(&in);
-    entry.uuid[15] = (uint8_t)card;
-    entry.flags = kind & 1 ? COT_CARD_RELEASES_LATE : 0;
+    entry.uuid[15] = (uint8_t)gpu;
+    entry.flags = kind & 1 ? COT_GPU_RELEASES_LATE : 0;
     if (kind & 2) entry.memory_bytes = input_long(&in);
     if (kind & 4) entry.granule_bytes = input_long(&in);
-    entry.check = cot_check(&entry, COT_CARD_WORDS);
+    entry.check = cot_check(&entry, COT_GPU_WORDS);
     if ((kind & 24) == 24) entry.check = input_long(&in);
-    page->cards[card] = entry;
+    page->gpus[gpu] = entry;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -155,11 +155,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t kind = input_byte(&in);
     struct cot_page_header header = {.magic = COT_PAGE_MAGIC,
                                      .version = COT_PAGE_VERSION,
-                                     .card_count = 1 + kind % 3u,
+                                     .gpu_count = 1 + kind % 3u,
                                      .slot_count = 1 + kind / 4 % 16u,
                                      .flags = COT_PAGE_ISOLATE_MEMORY};
-    const uint32_t cards = header.card_count, slots = header.slot_count;
-    uint64_t page_bytes = cot_page_bytes(slots, cards), ledger_bytes = cot_ledger_bytes(slots, cards);
+    const uint32_t gpus = header.gpu_count, slots = header.slot_count;
+    uint64_t page_bytes = cot_page_bytes(slots, gpus), ledger_bytes = cot_ledger_bytes(slots, gpus);
     /* One in four is no page at all, or says another size than it has. */
     bool strange = kind >> 6 == 3;
     if (strange) {
@@ -170,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct cot_page *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
     char *ledger = mmap(NULL, ledger_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ledger_fd, 0);
     page->header = header;
-    for (uint32_t card = 0; card < cards; card++) write_card(page, card);
+    for (uint32_t gpu = 0; gpu < gpus; gpu++) write_gpu(page, gpu);
     for (unsigned i = input_byte(&in) % 16; i > 0; i--)
         ((uint64_t *)ledger)[input_word(&in) % (ledger_bytes / 8)] = input_long(&in);
     /* Only while nobody but this process writes its row, and the agent corrects nothing, is its grant a promise. */
@@ -178,15 +178,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t most = 0;
     for (int step = 0; step < 48 && in.left > 0; step++) {
         uint8_t what = input_byte(&in);
-        card_now = what / 16 % cards;
+        gpu_now = what / 16 % gpus;
         if (what % 8 < 3) {
             abi_devptr at;
             uint64_t bytes = what % 8 == 0 ? input_byte(&in) * 65536ull : input_word(&in);
             if (what == 255) bytes = input_long(&in);
-            if (promised && cards == 1) {
-                most = page->cards[0].memory_bytes;
+            if (promised && gpus == 1) {
+                most = page->gpus[0].memory_bytes;
                 uint64_t before = held_bytes;
-                if (cot_cuMemAlloc_v2(&at, bytes) == ABI_SUCCESS && page->cards[0].granule_bytes == GRANULE &&
+                if (cot_cuMemAlloc_v2(&at, bytes) == ABI_SUCCESS && page->gpus[0].granule_bytes == GRANULE &&
                     held_bytes > before && held_bytes > most)
                     abort();
             } else {
@@ -197,14 +197,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         } else if (what % 8 == 4) {
             if (cot_attached()) cot_reap();
         } else if (what % 8 == 5) {
-            write_card(page, card_now);
+            write_gpu(page, gpu_now);
             page->header.generation++;
         } else if (what % 8 == 6) {
             uint64_t word = input_word(&in) % (ledger_bytes / 8);
-            if (!cot_attached() || word * 8 >= cot_ledger_slots_offset(cards)) promised = false;
+            if (!cot_attached() || word * 8 >= cot_ledger_slots_offset(gpus)) promised = false;
             ((uint64_t *)ledger)[word] = input_long(&in);
         } else {
-            struct cot_page_feedback *entry = &page->feedback[input_byte(&in) % (slots * cards)];
+            struct cot_page_feedback *entry = &page->feedback[input_byte(&in) % (slots * gpus)];
             input_bytes(&in, entry, sizeof *entry);
             if (input_byte(&in) % 2) entry->check = cot_check(entry, COT_FEEDBACK_WORDS);
             page->header.flags = input_byte(&in);

@@ -1,5 +1,5 @@
 /* NVML's answers inside a grant, with a driver whose answers are the fuzzer's: counts, versions, results and entries; a
- * ledger in which a neighbour has written; callers whose arrays are as small as they like. What the driver gets to
+ * ledger in which a neighbor has written; callers whose arrays are as small as they like. What the driver gets to
  * write into is as large as it is told, and so is what the caller has, so whoever goes beyond is seen. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "../../native/interposer/process_start.h"
 #include "input.h"
 
-#define CARDS 2u
+#define GPUS 2u
 #define SLOTS 4u
 #define SANE_COUNT 64u /* of entries that are written at all */
 
@@ -58,11 +58,11 @@ static nvml_abi_return list_v3(nvml_abi_device device, unsigned *count, void *en
 static nvml_abi_return detail_list(nvml_abi_device device, struct nvml_abi_process_detail_list *list) {
     return fill(&list->count, list->entries, sizeof *list->entries);
 }
-static nvml_abi_return utilisation(nvml_abi_device device, struct nvml_abi_process_utilization *rows, unsigned *count,
+static nvml_abi_return utilization(nvml_abi_device device, struct nvml_abi_process_utilization *rows, unsigned *count,
                                    unsigned long long last) {
     return fill(count, rows, sizeof *rows);
 }
-static nvml_abi_return utilisations(nvml_abi_device device, struct nvml_abi_processes_utilization *table) {
+static nvml_abi_return utilizations(nvml_abi_device device, struct nvml_abi_processes_utilization *table) {
     return fill(&table->count, table->entries, sizeof *table->entries);
 }
 static nvml_abi_return accounting_pids(nvml_abi_device device, unsigned *count, unsigned *pids) {
@@ -83,7 +83,7 @@ static nvml_abi_return driver_version(char *text, unsigned length) {
     if (input_byte(&in) % 2) text[length - 1] = 0;
     return result();
 }
-static nvml_abi_return card_count(unsigned *count) {
+static nvml_abi_return gpu_count(unsigned *count) {
     *count = input_byte(&in);
     if (*count == 255) *count = input_word(&in) % 4096; /* a driver that has more is asked for each of them */
     return result();
@@ -131,16 +131,16 @@ static const struct {
     {"nvmlDeviceGetMPSComputeRunningProcesses_v2", (void *)list_v2},
     {"nvmlDeviceGetMPSComputeRunningProcesses_v3", (void *)list_v3},
     {"nvmlDeviceGetRunningProcessDetailList", (void *)detail_list},
-    {"nvmlDeviceGetProcessUtilization", (void *)utilisation},
-    {"nvmlDeviceGetProcessesUtilizationInfo", (void *)utilisations},
+    {"nvmlDeviceGetProcessUtilization", (void *)utilization},
+    {"nvmlDeviceGetProcessesUtilizationInfo", (void *)utilizations},
     {"nvmlDeviceGetAccountingPids", (void *)accounting_pids},
     {"nvmlDeviceGetAccountingStats", (void *)stats_v1},
     {"nvmlDeviceGetAccountingStats_v2", (void *)stats_v2},
     {"nvmlDeviceGetSamples", (void *)samples},
     {"nvmlDeviceGetUUID", (void *)uuid},
     {"nvmlSystemGetDriverVersion", (void *)driver_version},
-    {"nvmlDeviceGetCount", (void *)card_count},
-    {"nvmlDeviceGetCount_v2", (void *)card_count},
+    {"nvmlDeviceGetCount", (void *)gpu_count},
+    {"nvmlDeviceGetCount_v2", (void *)gpu_count},
     {"nvmlDeviceGetHandleByIndex", (void *)by_index},
     {"nvmlDeviceGetHandleByIndex_v2", (void *)by_index},
     {"nvmlDeviceGetIndex", (void *)index_of},
@@ -183,7 +183,7 @@ static void begin(void) {
     if (!mkdtemp(folder)) abort();
     char path[64];
     const char *const files[] = {"limits", "ledger"};
-    const uint64_t sizes[] = {cot_page_bytes(SLOTS, CARDS), cot_ledger_bytes(SLOTS, CARDS)};
+    const uint64_t sizes[] = {cot_page_bytes(SLOTS, GPUS), cot_ledger_bytes(SLOTS, GPUS)};
     void *maps[2];
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i]);
@@ -196,7 +196,7 @@ static void begin(void) {
     page = maps[0];
     ledger = maps[1];
     page->header = (struct cot_page_header){
-        .magic = COT_PAGE_MAGIC, .version = COT_PAGE_VERSION, .card_count = CARDS, .slot_count = SLOTS};
+        .magic = COT_PAGE_MAGIC, .version = COT_PAGE_VERSION, .gpu_count = GPUS, .slot_count = SLOTS};
     if (!view_ready()) abort();
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i]);
@@ -205,26 +205,26 @@ static void begin(void) {
     rmdir(folder);
 }
 
-/* This process in the first slot, and whatever a neighbour has made of the rest. */
+/* This process in the first slot, and whatever a neighbor has made of the rest. */
 static void write_files(void) {
-    for (uint32_t card = 0; card < CARDS; card++) {
-        struct cot_page_card *entry = &page->cards[card];
+    for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
+        struct cot_page_gpu *entry = &page->gpus[gpu];
         entry->memory_bytes = input_long(&in);
         entry->flags = input_byte(&in);
-        entry->uuid[15] = (uint8_t)card;
-        entry->check = input_byte(&in) < 250 ? cot_check(entry, COT_CARD_WORDS) : input_long(&in);
+        entry->uuid[15] = (uint8_t)gpu;
+        entry->check = input_byte(&in) < 250 ? cot_check(entry, COT_GPU_WORDS) : input_long(&in);
     }
     page->header.flags = input_byte(&in);
     uint64_t *words = (uint64_t *)ledger;
     for (unsigned i = 0; i < input_byte(&in) % 32u; i++)
-        words[input_word(&in) % (cot_ledger_bytes(SLOTS, CARDS) / 8)] = input_long(&in);
-    for (unsigned i = 0; i < SLOTS * CARDS; i++) {
+        words[input_word(&in) % (cot_ledger_bytes(SLOTS, GPUS) / 8)] = input_long(&in);
+    for (unsigned i = 0; i < SLOTS * GPUS; i++) {
         struct cot_page_feedback *entry = &page->feedback[i];
         if (input_byte(&in) % 4) continue;
         input_bytes(&in, entry, sizeof *entry);
         entry->check = cot_check(entry, COT_FEEDBACK_WORDS);
     }
-    struct cot_slot *own = (struct cot_slot *)(ledger + cot_ledger_slots_offset(CARDS));
+    struct cot_slot *own = (struct cot_slot *)(ledger + cot_ledger_slots_offset(GPUS));
     if (input_byte(&in) % 2 == 0) return;
     struct stat info;
     *own = (struct cot_slot){.stamp = 1, .pid = (uint32_t)getpid(), .start_ticks = cot_start_ticks((uint32_t)getpid())};

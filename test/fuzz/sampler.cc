@@ -307,7 +307,7 @@ void follow(const std::string &line, std::set<long> &known) {
         if (pid <= last) std::abort();
         last = pid;
         if (begins(end, ",\"gone\":true") || begins(end, ",\"startTicks\":")) known.insert(pid);
-        else if (!begins(end, ",\"cards\":[") || !known.count(pid)) std::abort();
+        else if (!begins(end, ",\"gpus\":[") || !known.count(pid)) std::abort();
         from += ENTRY.size();
     }
     if (std::strtoul(behind(line, ",\"total\":"), nullptr, 10) != known.size()) std::abort();

@@ -1,4 +1,4 @@
-// What a guest stands on: QEMU and a kernel out of Debian's packages. Emulated, since not every machine may virtualise; about
+// What a guest stands on: QEMU and a kernel out of Debian's packages. Emulated, since not every machine may virtualize; about
 // twenty times slower, so little runs in it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';

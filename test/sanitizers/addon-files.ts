@@ -11,8 +11,8 @@ import type { LedgerReading, Native } from '../../src/agent/os/addon.ts';
 const [addon = '', folder = ''] = process.argv.slice(2);
 const native = createRequire(import.meta.url)(addon) as Native;
 const SLOTS = 8;
-const CARDS = 3;
-const LENGTH = 64 + CARDS * 64 + SLOTS * (64 + CARDS * 64);
+const GPUS = 3;
+const LENGTH = 64 + GPUS * 64 + SLOTS * (64 + GPUS * 64);
 
 let state = 1n;
 function random(): bigint {
@@ -34,14 +34,14 @@ function judge(reading: LedgerReading): void {
     ...reading.slots.flatMap((slot) => [
       slot.startTicks,
       slot.pidNamespace,
-      ...slot.cards.flatMap((row) => [row.heldBytes, row.pendingBytes, row.freedBytes, row.poolBytes]),
+      ...slot.gpus.flatMap((row) => [row.heldBytes, row.pendingBytes, row.freedBytes, row.poolBytes]),
     ]),
   ];
   if (!numbers.every((value) => Number.isInteger(value) && value >= 0 && value <= 2 ** 53)) {
     counts.foundWrong.push(`a number of ${numbers}`);
   }
-  if (reading.denied.length !== CARDS || reading.slots.length > SLOTS) counts.foundWrong.push('a shape');
-  if (!reading.slots.every((slot) => slot.index < SLOTS && slot.cards.length === CARDS && slot.stamp !== 0n)) {
+  if (reading.denied.length !== GPUS || reading.slots.length > SLOTS) counts.foundWrong.push('a shape');
+  if (!reading.slots.every((slot) => slot.index < SLOTS && slot.gpus.length === GPUS && slot.stamp !== 0n)) {
     counts.foundWrong.push('a slot');
   }
 }
@@ -56,10 +56,10 @@ function refused(what: string, request: () => unknown): void {
 }
 
 const fd = openSync(join(folder, 'ledger'), 'w+');
-native.initLedger(fd, SLOTS, CARDS);
+native.initLedger(fd, SLOTS, GPUS);
 const fresh = readFileSync(join(folder, 'ledger'));
 fresh.writeUInt32LE(SLOTS, 20); // slots_used of native/shared-memory/ledger.h
-let last = native.readLedger(fd, SLOTS, CARDS);
+let last = native.readLedger(fd, SLOTS, GPUS);
 judge(last);
 for (let round = 0; round < 2000; round++) {
   const bytes = Buffer.from(fresh);
@@ -69,26 +69,26 @@ for (let round = 0; round < 2000; round++) {
   writeSync(fd, bytes, 0, LENGTH, 0);
   if (round % 3 === 0) ftruncateSync(fd, Number(random() % BigInt(LENGTH + 1)));
   if (round % 50 === 1) ftruncateSync(fd, 2 ** 40); // longer than any memory
-  const anew = native.readLedger(fd, SLOTS, CARDS);
+  const anew = native.readLedger(fd, SLOTS, GPUS);
   judge(anew);
   // Whatever was there before, and for a reading of the same the parts of the last one.
-  const { readNs: _, locksNs: __, ...since } = native.readLedger(fd, SLOTS, CARDS, last);
+  const { readNs: _, locksNs: __, ...since } = native.readLedger(fd, SLOTS, GPUS, last);
   const { readNs: ___, locksNs: ____, ...said } = anew;
   if (!isDeepStrictEqual(since, said)) counts.foundWrong.push('another reading after an earlier one');
-  last = native.readLedger(fd, SLOTS, CARDS, anew);
+  last = native.readLedger(fd, SLOTS, GPUS, anew);
   if (last.slots !== anew.slots || last.readNs < anew.readNs) counts.foundWrong.push('slots made anew');
 }
 
 // Locks anywhere in the file, and beyond any file.
 const used = Buffer.from(fresh);
-for (let i = 0; i < SLOTS; i++) used.writeUInt8(1, 64 + CARDS * 64 + i * (64 + CARDS * 64));
+for (let i = 0; i < SLOTS; i++) used.writeUInt8(1, 64 + GPUS * 64 + i * (64 + GPUS * 64));
 writeSync(fd, used, 0, LENGTH, 0);
 for (const ranges of [['0:0'], ['7:1', '9:1'], ['3:2', '9223372036854775807:1'], ['1:9223372036854775807'], ['8:0']]) {
   const holder = spawn(join(dirname(addon), 'tests/locks'), [join(folder, 'ledger'), ...ranges], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   await once(holder.stdout, 'data');
-  const reading = native.readLedger(fd, SLOTS, CARDS);
+  const reading = native.readLedger(fd, SLOTS, GPUS);
   judge(reading);
   const [from = 0, length = 0] = ranges[0]?.split(':').map(Number) ?? [];
   const locked = reading.slots.filter((slot) => slot.locked).map((slot) => slot.index);
@@ -99,14 +99,14 @@ for (const ranges of [['0:0'], ['7:1', '9:1'], ['3:2', '9223372036854775807:1'],
 }
 
 // Whatever a tenant has made of it, it is a fresh one afterwards.
-native.clearLedger(fd, SLOTS, CARDS);
-const cleared = native.readLedger(fd, SLOTS, CARDS);
-if (!cleared.whole || cleared.slots.length > 0 || native.ledgerBytes(SLOTS, CARDS) !== LENGTH)
+native.clearLedger(fd, SLOTS, GPUS);
+const cleared = native.readLedger(fd, SLOTS, GPUS);
+if (!cleared.whole || cleared.slots.length > 0 || native.ledgerBytes(SLOTS, GPUS) !== LENGTH)
   throw new Error(`a cleared ledger of ${cleared.slots.length} slots`);
-refused('to clear a ledger of 17 cards', () => native.clearLedger(fd, SLOTS, 17));
+refused('to clear a ledger of 17 GPUs', () => native.clearLedger(fd, SLOTS, 17));
 
 const page = openSync(join(folder, 'limits'), 'w+');
-const card = {
+const gpu = {
   uuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',
   memoryBytes: 1024,
   contextBytes: 0,
@@ -114,31 +114,31 @@ const card = {
   coresPercent: 50,
   releasesLate: true,
 };
-native.writePage(page, { slots: SLOTS, isolateMemory: true, cards: [card, card, card] });
+native.writePage(page, { slots: SLOTS, isolateMemory: true, gpus: [gpu, gpu, gpu] });
 native.touchPage(page, true);
 const entries = Array.from({ length: 200 }, () => ({
   slot: Number(random() % 10000n),
-  card: Number(random() % 8n),
+  gpu: Number(random() % 8n),
   stamp: random(),
   residualBytes: Number(random()) * (random() % 2n === 0n ? 1 : -1),
   releasedBytes: Number(random() >> 12n),
   signature: random(),
   deadStamp: random(),
 }));
-native.writeFeedback(page, CARDS, entries);
-refused('no card', () => native.writePage(page, { slots: SLOTS, isolateMemory: true, cards: [] }));
-refused('17 cards', () => native.writePage(page, { slots: 1, isolateMemory: true, cards: Array(17).fill(card) }));
-refused('no slot', () => native.writePage(page, { slots: 0, isolateMemory: true, cards: [card] }));
-refused('5000 slots', () => native.writePage(page, { slots: 5000, isolateMemory: true, cards: [card] }));
-refused('another size', () => native.writePage(page, { slots: SLOTS + 1, isolateMemory: true, cards: [card] }));
+native.writeFeedback(page, GPUS, entries);
+refused('no GPU', () => native.writePage(page, { slots: SLOTS, isolateMemory: true, gpus: [] }));
+refused('17 GPUs', () => native.writePage(page, { slots: 1, isolateMemory: true, gpus: Array(17).fill(gpu) }));
+refused('no slot', () => native.writePage(page, { slots: 0, isolateMemory: true, gpus: [gpu] }));
+refused('5000 slots', () => native.writePage(page, { slots: 5000, isolateMemory: true, gpus: [gpu] }));
+refused('another size', () => native.writePage(page, { slots: SLOTS + 1, isolateMemory: true, gpus: [gpu] }));
 for (const uuid of ['', 'GPU-', `GPU-${'0'.repeat(31)}`, `GPU-${'0'.repeat(400)}`, `GPU-${'x'.repeat(32)}`]) {
   refused(`uuid ${uuid}`, () =>
-    native.writePage(page, { slots: SLOTS, isolateMemory: true, cards: [{ ...card, uuid }] }),
+    native.writePage(page, { slots: SLOTS, isolateMemory: true, gpus: [{ ...gpu, uuid }] }),
   );
 }
-refused('a ledger of 5000 slots', () => native.readLedger(fd, 5000, CARDS));
-refused('a ledger of 17 cards', () => native.readLedger(fd, SLOTS, 17));
-refused('a ledger without cards', () => native.initLedger(fd, 5000, 17));
+refused('a ledger of 5000 slots', () => native.readLedger(fd, 5000, GPUS));
+refused('a ledger of 17 GPUs', () => native.readLedger(fd, SLOTS, 17));
+refused('a ledger without GPUs', () => native.initLedger(fd, 5000, 17));
 const readOnly = openSync(join(folder, 'limits'), 'r');
 refused('a read-only page', () => native.touchPage(readOnly, false));
 for (const each of [fd, page, readOnly]) closeSync(each);
@@ -153,6 +153,6 @@ refused('an unmount nowhere', () => native.unmount(nowhere, true));
 for (const pid of [0, -1, 1, process.pid, 2 ** 31 - 1]) {
   native.readProcess(pid);
   const answer = native.signalExact(pid, 0, 'x'.repeat(5000), 0);
-  if (answer === 'sent') counts.foundWrong.push(`pid ${pid} was signalled`);
+  if (answer === 'sent') counts.foundWrong.push(`pid ${pid} was signaled`);
 }
 console.log(JSON.stringify(counts));

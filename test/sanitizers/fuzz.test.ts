@@ -14,7 +14,7 @@ const SECONDS = Number(process.env.COTENANT_FUZZ_SECONDS ?? 8);
 /** What each is about; at least so many inputs a second must have been tried, on a machine that does much else. */
 const TARGETS = [
   { name: 'account', about: 'limits page and ledger, as the engine reads them', least: 5 },
-  { name: 'nvml', about: "the driver's answers and callers of NVML, a ledger that a neighbour has written", least: 5 },
+  { name: 'nvml', about: "the driver's answers and callers of NVML, a ledger that a neighbor has written", least: 5 },
   { name: 'lookup', about: "look-ups, cuGetProcAddress, and the driver's answers to it", least: 20 },
   { name: 'search', about: "the loader's cache, and the folders that it tells of an object", least: 20 },
   { name: 'sampler', about: 'what NVML answers, as the sampler tells it to the agent', least: 5 },

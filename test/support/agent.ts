@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
 import { engineNumber } from '../../src/agent/grants/engine-files.ts';
-import type { View } from '../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../src/agent/snapshot/snapshot.ts';
 import { ask } from '../../src/cli/lib/agent-client.ts';
 import { mainOf } from './image.ts';
 import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
@@ -30,9 +30,9 @@ export type RunningAgent = {
   metrics(): Promise<string>;
   /** Value of the series whose name and labels match; undefined: there is none. */
   metric(name: string, labels?: Record<string, string>): Promise<number | undefined>;
-  view(): Promise<View | null>;
-  /** Resolves when it has measured this many cards: until then a process of its own holds a context now and then. */
-  measured(cards: number): Promise<void>;
+  snapshot(): Promise<Snapshot | null>;
+  /** Resolves when it has measured this many GPUs: until then a process of its own holds a context now and then. */
+  measured(gpus: number): Promise<void>;
   /** Also of the file that was put aside; of those before it nothing is left. */
   audit(): ActionRecord[];
   stop(signal?: NodeJS.Signals): Promise<void>;
@@ -69,7 +69,7 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     port: 0,
     nvmlLibrary: options.library ?? join(node.lib, 'libnvidia-ml.so.1'),
     cudaLibrary: join(node.lib, 'libcuda.so.1'),
-    // Both put a process of the agent's own on the cards now and then.
+    // Both put a process of the agent's own on the GPUs now and then.
     canary: options.settings?.calibrate ?? true,
     ...options.settings,
   };
@@ -90,11 +90,11 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
   const url = await eventually(() => {
     if (child.exitCode !== null) throw new Error(`the agent ended: ${log.join('\n')}`);
     // The node half alone has no URL.
-    if (log.some((line) => line.includes(' views on '))) return '';
+    if (log.some((line) => line.includes(' snapshots on '))) return '';
     return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
   }, 'the agent listens');
-  const view = async () => (await ask(state, 'GET', '/v1/status')).body as View | null;
-  await eventually(async () => ((await view()) ? true : undefined), 'the first sample');
+  const snapshot = async () => (await ask(state, 'GET', '/v1/status')).body as Snapshot | null;
+  await eventually(async () => ((await snapshot()) ? true : undefined), 'the first sample');
   const metrics = async () => (await fetch(`${url}/metrics`)).text();
   return {
     url,
@@ -103,12 +103,12 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     log,
     metrics,
     metric: async (name, labels = {}) => seriesOf(await metrics(), name, labels),
-    view,
-    async measured(cards) {
+    snapshot,
+    async measured(gpus) {
       const path = join(state, 'profiles.json');
       await eventually(
-        () => (existsSync(path) && Object.keys(JSON.parse(readFileSync(path, 'utf8'))).length === cards) || undefined,
-        'the cards are measured',
+        () => (existsSync(path) && Object.keys(JSON.parse(readFileSync(path, 'utf8'))).length === gpus) || undefined,
+        'the GPUs are measured',
       );
     },
     audit() {

@@ -11,7 +11,7 @@ export const REST_CASES = {
   cut: 'a page that its tenant cuts keeps no other from being heard',
   plans: 'pages join and leave while the arbiter rests',
   gone: 'who rings an arbiter that was killed or hangs while it rests goes by its own credit after 60 ms, its next launches at once, whoever wrote the promise',
-  late: 'what was let go because nobody came drains before another container gets the card',
+  late: 'what was let go because nobody came drains before another container gets the GPU',
 } as const;
 
 /** Of the build in that folder. */

@@ -12,7 +12,7 @@ export type Told = {
   readonly pages: readonly {
     readonly id: string;
     readonly broken?: string;
-    readonly cards: readonly {
+    readonly gpus: readonly {
       readonly chargedNs: number;
       readonly contendedNs: number;
       readonly throttledNs: number;
@@ -26,9 +26,9 @@ export type Told = {
 export type Tenant = {
   readonly id: string;
   readonly grant: GrantFiles;
-  /** Of each of its cards: which it is, and what was asked for. */
-  readonly cards: readonly {
-    readonly card: number;
+  /** Of each of its GPUs: which it is, and what was asked for. */
+  readonly gpus: readonly {
+    readonly gpu: number;
     readonly percent?: number;
     readonly weight?: number;
     readonly policy?: Policy;
@@ -81,15 +81,15 @@ export function startArbiter(t: Teardown): Arbiter {
     problems,
     async plan(policy, tenants) {
       number += 1;
-      const used = new Set(tenants.flatMap(({ cards }) => cards.map(({ card }) => card)));
+      const used = new Set(tenants.flatMap(({ gpus }) => gpus.map(({ gpu }) => gpu)));
       say(
         `plan ${number}`,
-        ...[...used].map((card) => `card ${card} 0`),
-        ...tenants.flatMap(({ id, grant, cards }) => [
-          `page ${id} ${SLOTS} ${cards.length} ${join(grant.folder, 'ledger')}`,
-          ...cards.map(
-            ({ card, percent = 0, weight = 0, policy: own }) =>
-              `on ${card} ${POLICIES.indexOf(own ?? policy)} ${percent * 10_000} 0 ${weight} 0 0`,
+        ...[...used].map((gpu) => `GPU ${gpu} 0`),
+        ...tenants.flatMap(({ id, grant, gpus }) => [
+          `page ${id} ${SLOTS} ${gpus.length} ${join(grant.folder, 'ledger')}`,
+          ...gpus.map(
+            ({ gpu, percent = 0, weight = 0, policy: own }) =>
+              `on ${gpu} ${POLICIES.indexOf(own ?? policy)} ${percent * 10_000} 0 ${weight} 0 0`,
           ),
         ]),
         'end',

@@ -1,7 +1,7 @@
 // The one binary as people type it, run to its end.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import type { ViewContainer } from '../../src/agent/snapshot/snapshot.ts';
+import type { SnapshotContainer } from '../../src/agent/snapshot/snapshot.ts';
 import type { RunningAgent } from './agent.ts';
 
 export const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
@@ -12,5 +12,5 @@ export function cotenant(...args: readonly string[]): { code: number | null; out
 }
 
 /** As the agent shows them. */
-export const containersOf = async (agent: RunningAgent, pod: string): Promise<readonly ViewContainer[]> =>
-  ((await agent.view())?.containers ?? []).filter((container) => container.pod === pod);
+export const containersOf = async (agent: RunningAgent, pod: string): Promise<readonly SnapshotContainer[]> =>
+  ((await agent.snapshot())?.containers ?? []).filter((container) => container.pod === pod);

@@ -48,7 +48,7 @@ export function mappedEngines(pid: number): readonly number[] {
   return [...new Set([...paths].flatMap(([, name = '']) => engineNumber(name) ?? []))].toSorted((a, b) => a - b);
 }
 
-/** What the agent reads of the ledger of a grant on one card. */
+/** What the agent reads of the ledger of a grant on one GPU. */
 export function readLedger(grant: GrantFiles, slots = 64): LedgerReading {
   const fd = openSync(join(grant.folder, 'ledger'), 'r');
   try {
@@ -90,8 +90,8 @@ export function compareWithBooks(
 ): void {
   const books = node.books();
   for (const { pid } of processes) {
-    const own = books.clients.find((client) => client.pid === pid)?.cards[0];
-    const row = slotOf(grant, { pid })?.cards[0];
+    const own = books.clients.find((client) => client.pid === pid)?.gpus[0];
+    const row = slotOf(grant, { pid })?.gpus[0];
     t.is(row?.heldBytes, (own?.bytes ?? Number.NaN) - (own?.code ?? 0), `process ${pid}`);
     t.is(row?.pendingBytes, 0);
   }

@@ -13,10 +13,10 @@ export type GrantFiles = {
   readonly cuda: string;
   readonly both: string;
   /** Rewrites the amounts in place. */
-  rewrite(cards: readonly GrantCard[]): void;
+  rewrite(gpus: readonly GrantGpu[]): void;
 };
-export type GrantCard = {
-  readonly card: number;
+export type GrantGpu = {
+  readonly gpu: number;
   readonly memoryBytes: number;
   readonly contextBytes?: number;
   readonly granuleBytes?: number;
@@ -29,24 +29,24 @@ export type GrantCard = {
 export function makeGrant(
   t: Teardown,
   node: Pick<SimulatedNode, 'books' | 'uuidHex'>,
-  cards: readonly GrantCard[],
+  gpus: readonly GrantGpu[],
   slots = 64,
   isolate = true,
 ): GrantFiles {
   const folder = join(temporaryFolder(t), 'grant');
   mkdirSync(folder);
   for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
-  const write = (list: readonly GrantCard[]) => {
+  const write = (list: readonly GrantGpu[]) => {
     const books = node.books();
     const words = list.map((entry) => {
-      const facts = books.cards[entry.card];
+      const facts = books.gpus[entry.gpu];
       const context = entry.contextBytes ?? facts?.contextBytes ?? 0;
       const granule = entry.granuleBytes ?? facts?.granuleBytes ?? 0;
-      return `${node.uuidHex(entry.card)}:${entry.memoryBytes}:${context}:${granule}:${entry.late ? 1 : 0}${entry.coresPercent === undefined ? '' : `:${entry.coresPercent}`}`;
+      return `${node.uuidHex(entry.gpu)}:${entry.memoryBytes}:${context}:${granule}:${entry.late ? 1 : 0}${entry.coresPercent === undefined ? '' : `:${entry.coresPercent}`}`;
     });
     execFileSync(join(BUILD, 'tests/grant'), [folder, String(slots), isolate ? '1' : '0', ...words]);
   };
-  write(cards);
+  write(gpus);
   const cuda = join(folder, 'libcotenant.so');
   return { folder, cuda, both: `${cuda} ${join(folder, 'libcotenant-nvml.so')}`, rewrite: write };
 }

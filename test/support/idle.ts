@@ -1,4 +1,4 @@
-// A driver whose calls return at once (test/bench/drivers/idle.c), as a node with one card: what remains of a call's time
+// A driver whose calls return at once (test/bench/drivers/idle.c), as a node with one GPU: what remains of a call's time
 // is the interposer's own.
 import { join } from 'node:path';
 import { MIB } from './grant.ts';
@@ -9,7 +9,7 @@ export const IDLE_CONTEXT_BYTES = 200 * MIB;
 export const idleNode: Pick<SimulatedNode, 'books' | 'uuidHex' | 'lib'> = {
   lib: join(BUILD, 'bench/idle'),
   books: () => ({
-    cards: [
+    gpus: [
       {
         name: 'idle',
         totalBytes: Number.MAX_SAFE_INTEGER,

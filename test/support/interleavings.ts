@@ -6,7 +6,7 @@ import type { ExecutionContext } from 'ava';
 import { BUILD, environment, temporaryFolder } from './node.ts';
 
 const MIB = 1024 * 1024;
-const UUID = '11'.repeat(16); // the program's driver has one card, of this name
+const UUID = '11'.repeat(16); // the program's driver has one GPU, of this name
 const GRANT = `${UUID}:${16 * MIB}:${2 * MIB}:${2 * MIB}`; // a context costs 2 MiB, and so does a granule
 
 /** What each case must come to. `last` is the answer of its last request, `number` what the case says of itself. */
@@ -33,20 +33,20 @@ export const CASES = {
     'ended-unseen',
     { held: 2, context: 2 },
   ],
-  'what a thread allocated with the view of a green context current that ended meanwhile is the primary one’s': [
-    'view-ended-meanwhile',
+  'what a thread allocated with the snapshot of a green context current that ended meanwhile is the primary one’s': [
+    'snapshot-ended-meanwhile',
     { held: 6, context: 2 },
   ],
-  'what a thread allocated with the view of a green context current goes, if the primary one ended with it': [
-    'view-ended-with-all',
+  'what a thread allocated with the snapshot of a green context current goes, if the primary one ended with it': [
+    'snapshot-ended-with-all',
     { held: 0, context: 0 },
   ],
-  'what a thread allocated with the view of a green context current stays, if there is one of the same handle': [
-    'view-came-again',
+  'what a thread allocated with the snapshot of a green context current stays, if there is one of the same handle': [
+    'snapshot-came-again',
     { held: 6, context: 2 },
   ],
-  'what the driver refuses to free while the view that it was allocated in ends is the primary one’s': [
-    'view-ended-in-free',
+  'what the driver refuses to free while the snapshot that it was allocated in ends is the primary one’s': [
+    'snapshot-ended-in-free',
     { held: 6, context: 2 },
   ],
   'a heap that a green context and the primary one share stays charged when the green one ends': [

@@ -7,7 +7,7 @@ import { BUILD, environment, temporaryFolder } from './node.ts';
 
 const MIB = 1024 * 1024;
 const GRANT_MIB = 128;
-const UUID = '11'.repeat(16); // the program's driver has one card, of this name
+const UUID = '11'.repeat(16); // the program's driver has one GPU, of this name
 
 export type LedgerResult = {
   readonly granted: number;

@@ -1,4 +1,4 @@
-// A card of a library that lists whom a test wants, and a sampler of it that takes a round when the test asks for it:
+// A GPU of a library that lists whom a test wants, and a sampler of it that takes a round when the test asks for it:
 // test/native/plugins/listed.c.
 import { spawn } from 'node:child_process';
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
@@ -20,7 +20,7 @@ type UseRow = readonly [
   decoder?: number,
 ];
 
-export function cardOf(t: Teardown) {
+export function gpuOf(t: Teardown) {
   const library = join(temporaryFolder(t), 'listed.so');
   copyFileSync(join(BUILD, 'tests/listed.so'), library);
   const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
@@ -38,7 +38,7 @@ export function cardOf(t: Teardown) {
       `${library}.raw`,
       Buffer.concat([Buffer.from(`${name || '-'} ${code} ${count} ${bytes.length}\n`), bytes]),
     );
-  /** What the card tells of itself from now on: of its memory, and two percentages of its use. */
+  /** What the GPU tells of itself from now on: of its memory, and two percentages of its use. */
   const tells = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
     writeFileSync(`${library}.tells`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
   list();

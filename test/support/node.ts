@@ -43,10 +43,10 @@ export type ClientBooks = {
   command: string;
   types: number;
   alive: boolean;
-  cards: ({ contexts: number; bytes: number; peak: number; smNs: number } & Record<Kind, number>)[];
+  gpus: ({ contexts: number; bytes: number; peak: number; smNs: number } & Record<Kind, number>)[];
 };
 export type Books = {
-  cards: {
+  gpus: {
     name: string;
     totalBytes: number;
     reservedBytes: number;
@@ -55,7 +55,7 @@ export type Books = {
     contextBytes: number;
   }[];
   clients: ClientBooks[];
-  groups: { root: number; cards: { bytes: number; peak: number }[] }[];
+  groups: { root: number; gpus: { bytes: number; peak: number }[] }[];
 };
 
 export type SimulatedNode = {
@@ -65,10 +65,10 @@ export type SimulatedNode = {
   readonly child: ChildProcess;
   books(): Books;
   control(...words: string[]): void;
-  /** Bytes of a card that programs can hold in all. */
-  usable(card: number): number;
-  uuidHex(card: number): string;
-  uuid(card: number): string;
+  /** Bytes of a GPU that programs can hold in all. */
+  usable(gpu: number): number;
+  uuidHex(gpu: number): string;
+  uuid(gpu: number): string;
 };
 
 /** Who takes down what was started, last first: a test of ava's, or a benchmark. */
@@ -108,14 +108,14 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
   const control = (...words: string[]) =>
     execFileSync(program, [...words, '--dir', folder], { encoding: 'utf8', maxBuffer: 1 << 24 });
   const uuids = new Map<number, string>();
-  const uuidOf = (card: number): string => {
-    const known = uuids.get(card);
+  const uuidOf = (gpu: number): string => {
+    const known = uuids.get(gpu);
     if (known) return known;
     const nvml = join(folder, 'lib/libnvidia-ml.so.1');
     const text = execFileSync(join(BUILD, 'cotenant-sampler'), ['--library', nvml], { input: '', encoding: 'utf8' });
-    for (const [index, entry] of firstSample(text).cards.entries()) uuids.set(index, entry.uuid);
-    const uuid = uuids.get(card);
-    if (!uuid) throw new Error(`no card ${card}`);
+    for (const [index, entry] of firstSample(text).gpus.entries()) uuids.set(index, entry.uuid);
+    const uuid = uuids.get(gpu);
+    if (!uuid) throw new Error(`no GPU ${gpu}`);
     return uuid;
   };
   return {
@@ -126,13 +126,13 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
     control: (...words) => {
       control(...words);
     },
-    usable(card) {
-      const entry = (JSON.parse(control('books')) as Books).cards[card];
-      if (!entry) throw new Error(`no card ${card}`);
+    usable(gpu) {
+      const entry = (JSON.parse(control('books')) as Books).gpus[gpu];
+      if (!entry) throw new Error(`no GPU ${gpu}`);
       return entry.totalBytes - entry.reservedBytes;
     },
     uuid: uuidOf,
-    uuidHex: (card) => uuidOf(card).replace('GPU-', '').replaceAll('-', ''),
+    uuidHex: (gpu) => uuidOf(gpu).replace('GPU-', '').replaceAll('-', ''),
   };
 }
 

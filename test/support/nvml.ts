@@ -56,7 +56,7 @@ export function startNvml(
   };
 }
 
-/** Started, with the first card's handle. */
+/** Started, with the first GPU's handle. */
 export async function readyNvml(
   t: Teardown,
   node: SimulatedNode,

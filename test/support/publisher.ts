@@ -18,7 +18,7 @@ export type Told =
   | { readonly what: 'problem'; readonly text: string };
 
 const SLOTS = 64;
-const CARD = {
+const GPU = {
   uuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',
   memoryBytes: 1 << 30,
   contextBytes: 0,
@@ -38,7 +38,7 @@ function fill(target: string, containers: readonly string[]): void {
   withWritable(native, target, () => {
     for (const name of containers) {
       const fd = open(pagePath(target, name), 0o644);
-      native.writePage(fd, { slots: SLOTS, isolateMemory: true, cards: [CARD] });
+      native.writePage(fd, { slots: SLOTS, isolateMemory: true, gpus: [GPU] });
       closeSync(fd);
     }
   });

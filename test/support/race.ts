@@ -69,5 +69,5 @@ export async function race(
     node.control('watch', String(pid));
   });
   const group = node.books().groups.find((entry) => entry.root === root);
-  return { ...result, peak: group?.cards[0]?.peak ?? Number.NaN };
+  return { ...result, peak: group?.gpus[0]?.peak ?? Number.NaN };
 }

@@ -1,4 +1,4 @@
-// Random programs in one grant of two cards, and their account against the node's own books (test/native/books). A
+// Random programs in one grant of two GPUs, and their account against the node's own books (test/native/books). A
 // program is a seed and a number of steps; one that fails is shrunk to the steps that it takes.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -38,12 +38,12 @@ export const BOOKS_SHARE = SANITIZED ? 0.2 : Number(process.env.COTENANT_BOOKS_S
 
 /** Runs a program; one that goes wrong fails the test with what is needed to see it again. */
 export async function runBooks(t: ExecutionContext, program: BooksProgram): Promise<BooksResult> {
-  const node = await startNode(t, '--card', 't4,context=8Mi', '--card', 'l4,context=10Mi,granule=4Mi');
+  const node = await startNode(t, '--gpu', 't4,context=8Mi', '--gpu', 'l4,context=10Mi,granule=4Mi');
   const scratch = temporaryFolder(t);
   const run = async (steps: number, ...words: string[]) => {
     const grant = makeGrant(t, node, [
-      { card: 0, memoryBytes: 160 * MIB },
-      { card: 1, memoryBytes: 120 * MIB },
+      { gpu: 0, memoryBytes: 160 * MIB },
+      { gpu: 1, memoryBytes: 120 * MIB },
     ]);
     const preload = process.env.COTENANT_SANITIZER_PRELOAD;
     const env = { ...environment({}), LD_PRELOAD: '', ...(preload ? { BOOKS_PRELOAD: preload } : {}) };

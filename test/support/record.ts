@@ -1,4 +1,4 @@
-// What the webhook writes down of a pod with one container that has a card to itself.
+// What the webhook writes down of a pod with one container that has a GPU to itself.
 
 import { formatRecord } from '../../src/api/request-annotation.ts';
 import type { Mode } from '../../src/policy/mode.ts';
@@ -17,7 +17,7 @@ export const recordOf = (enforcement?: Exclude<Mode, 'enforce'>): string =>
         dialect: 'cotenant',
         asked: {},
         memoryIsolation: 'on',
-        cards: [{ memory: { kind: 'whole' } }],
+        gpus: [{ memory: { kind: 'whole' } }],
       },
     ],
   });

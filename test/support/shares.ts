@@ -1,4 +1,4 @@
-// What clients had of the card, window by window, by the simulated node's books, and for how long the machine kept those that
+// What clients had of the GPU, window by window, by the simulated node's books, and for how long the machine kept those that
 // take part from running. Shares in real time have the machine's own noise in them, so bounds are wider below than above: a
 // tenant that the machine keeps from launching gets less, none ever gets more. No more is allowed for than was measured, down
 // to half of a share.
@@ -20,10 +20,10 @@ export const ranMs = (node: SimulatedNode, pid: number | undefined): number =>
   (node
     .books()
     .clients.find((client) => client.pid === pid)
-    ?.cards.reduce((sum, { smNs }) => sum + smNs, 0) ?? 0) / 1e6;
+    ?.gpus.reduce((sum, { smNs }) => sum + smNs, 0) ?? 0) / 1e6;
 
 export type Window = {
-  /** Percent of the card that each had. */
+  /** Percent of the GPU that each had. */
   readonly shares: readonly number[];
   /** Percent of the window for which the machine held each up, and who serves it. */
   readonly held: readonly number[];

@@ -1,13 +1,13 @@
-// A published view with something in every family: two cards, a container that behaves, one that was stopped, one without a
+// A published snapshot with something in every family: two GPUs, a container that behaves, one that was stopped, one without a
 // grant, and a process's worth of each. Owns the example; what becomes of it is the tests' business.
-import type { SelfView, View, ViewContainer, ViewDevice } from '../../src/agent/snapshot/snapshot.ts';
+import type { SelfSnapshot, Snapshot, SnapshotContainer, SnapshotDevice } from '../../src/agent/snapshot/snapshot.ts';
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
 export const AT_MS = 1_760_000_000_000;
 
-const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice => ({
-  card: {
+const device = (index: number, more: Partial<SnapshotDevice['gpu']>): SnapshotDevice => ({
+  gpu: {
     index,
     uuid: `GPU-${index}`,
     name: 'NVIDIA L4',
@@ -37,7 +37,7 @@ const device = (index: number, more: Partial<ViewDevice['card']>): ViewDevice =>
 });
 
 /** What an agent tells of itself that has had nothing to do. */
-export const idleSelf: SelfView = {
+export const idleSelf: SelfSnapshot = {
   up: true,
   problem: undefined,
   mode: 'enforce',
@@ -51,14 +51,14 @@ export const idleSelf: SelfView = {
   publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
 };
 
-export const exampleContainer: ViewContainer = {
+export const exampleContainer: SnapshotContainer = {
   grantId: 'g1',
   namespace: 'team',
   pod: 'train',
   container: 'main',
   podUid: '',
   containerId: '',
-  withoutCards: false,
+  withoutGpus: false,
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',
@@ -105,7 +105,7 @@ export const exampleContainer: ViewContainer = {
   ],
 };
 
-export const exampleView: View = {
+export const exampleSnapshot: Snapshot = {
   atMs: AT_MS,
   driverVersion: '580.65.06',
   cudaVersion: 13000,
@@ -150,7 +150,7 @@ export const exampleView: View = {
     }),
     // An old driver, or a guest: what it does not tell must be absent.
     device(1, {
-      name: 'an "odd" \\ card',
+      name: 'an "odd" \\ GPU',
       lists: ['compute'],
       pagesCorrected: 0,
       pagesUncorrected: 3,
@@ -329,11 +329,11 @@ export const exampleView: View = {
   },
 };
 
-/** The same, and its instance of a divided card has a holder. */
-export const withInstance: View = {
-  ...exampleView,
+/** The same, and its instance of a divided GPU has a holder. */
+export const withInstance: Snapshot = {
+  ...exampleSnapshot,
   assigned: [
-    ...exampleView.assigned,
+    ...exampleSnapshot.assigned,
     {
       namespace: 'team',
       pod: 'sliced',

@@ -73,7 +73,7 @@ seccompProfile:
 {{- end -}}
 
 {{/* Folder of the socket on which the node container tells the exporter container what it has seen. */}}
-{{- define "cotenant.agent.views" -}}/run/cotenant{{- end -}}
+{{- define "cotenant.agent.snapshots" -}}/run/cotenant{{- end -}}
 
 {{/* The exporter container's own user: images of others, too, run as the image's (distroless' "nonroot"). */}}
 {{- define "cotenant.agent.exporter.user" -}}59837{{- end -}}
@@ -84,7 +84,7 @@ seccompProfile:
 {{- define "cotenant.agent.node.args" -}}
 - agent
 - --config=/etc/cotenant/agent/configuration.yaml
-- --set=page.socket={{ include "cotenant.agent.views" . }}/views.sock
+- --set=page.socket={{ include "cotenant.agent.snapshots" . }}/snapshots.sock
 - --set=page.socketUser={{ include "cotenant.agent.exporter.user" . }}
 - --set=stateFolder={{ .Values.agent.stateDirectory }}
 - --set=kubernetes.enabled=true
@@ -111,7 +111,7 @@ seccompProfile:
 {{- define "cotenant.agent.exporter.args" -}}
 - exporter
 - --config=/etc/cotenant/agent/configuration.yaml
-- --set=page.socket={{ include "cotenant.agent.views" . }}/views.sock
+- --set=page.socket={{ include "cotenant.agent.snapshots" . }}/snapshots.sock
 - "--set=host=::"
 - --set=port={{ .Values.agent.exporter.port }}
 - --set=kubernetes.enabled=true

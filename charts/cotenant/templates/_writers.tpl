@@ -8,7 +8,7 @@ here alone.
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "cotenant.scheduler.name" . }}
 {{- end -}}
 
-{{/* Its Node's cards and amounts. */}}
+{{/* Its Node's GPUs and amounts. */}}
 {{- define "cotenant.writer.agent" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "cotenant.agent.name" . }}
 {{- end -}}

@@ -9,44 +9,44 @@
 #define CATCH_UP_TURNS 4 /* virtual time that one who pauses a little now and then may lag behind */
 
 /* What a page says that was scribbled over is no reason to treat others any differently. */
-static bool is_believed(const struct cot_card *card, const struct cot_member *member) {
-    return member->faulted_ns == 0 || card->now_ns - member->faulted_ns > DISBELIEF_NS;
+static bool is_believed(const struct cot_gpu *gpu, const struct cot_member *member) {
+    return member->faulted_ns == 0 || gpu->now_ns - member->faulted_ns > DISBELIEF_NS;
 }
 
-static bool is_trailing(const struct cot_card *card, const struct cot_member *member) {
-    return member->outcast && card->now_ns < member->trails_until_ns && is_believed(card, member);
+static bool is_trailing(const struct cot_gpu *gpu, const struct cot_member *member) {
+    return member->outcast && gpu->now_ns < member->trails_until_ns && is_believed(gpu, member);
 }
 
 /* Whatever a page claims, no launch took longer than something was seen to be under way. */
-static uint64_t longest_of(const struct cot_card *card, const struct cot_member *member) {
-    if (!is_believed(card, member)) return 0;
+static uint64_t longest_of(const struct cot_gpu *gpu, const struct cot_member *member) {
+    if (!is_believed(gpu, member)) return 0;
     return cot_smaller(member->digest.longest_ns, member->stretch_ns);
 }
 
-static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_card *card) {
+static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu) {
     uint64_t longest = arbiter->tuning.quantum_ns;
-    for (uint32_t i = 0; i < card->count; i++) {
-        if (card->members[i].present) longest = cot_larger(longest, longest_of(card, &card->members[i]));
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        if (gpu->members[i].present) longest = cot_larger(longest, longest_of(gpu, &gpu->members[i]));
     }
     return cot_smaller(longest, 1000000000ull);
 }
 
 /* Who waits for its turn loses no credit by it, unless peers' launches are no reason for so long a wait; who does
  * nothing keeps a quantum. To be applied when the charges of the same time are in. */
-void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_card *card) {
+void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
     uint64_t quantum = arbiter->tuning.quantum_ns;
-    uint64_t most = cot_larger(arbiter->tuning.credit_longest * longest_on(arbiter, card), quantum);
-    for (uint32_t i = 0; i < card->count; i++) {
-        struct cot_member *member = &card->members[i];
+    uint64_t most = cot_larger(arbiter->tuning.credit_longest * longest_on(arbiter, gpu), quantum);
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        struct cot_member *member = &gpu->members[i];
         if (!member->present) continue;
         /* What everybody did on its own while the agent was away is nobody's lead. */
-        if (card->returned) member->virtual_ns = card->virtual_ns;
+        if (gpu->returned) member->virtual_ns = gpu->virtual_ns;
         if (!cot_limited(member)) continue;
         bool busy = !cot_is_idle(member) || member->state != COT_LEASE_CLOSED;
         int64_t cap = (int64_t)(busy ? most : quantum);
         if (member->credit_ns > cap) member->credit_ns = cap;
     }
-    card->returned = false;
+    gpu->returned = false;
 }
 
 static void accrue(struct cot_member *member, uint64_t elapsed) {
@@ -93,31 +93,31 @@ void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
     member->loan = member->reserved = false;
 }
 
-/* Brings the card's accounts to now. Work of several containers under way at once gets equal parts of the time: so the
+/* Brings the GPU's accounts to now. Work of several containers under way at once gets equal parts of the time: so the
  * driver slices it. */
-void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t now_ns) {
-    if (now_ns <= card->now_ns) return;
-    uint64_t elapsed = now_ns - card->now_ns;
-    card->now_ns = now_ns;
+void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns) {
+    if (now_ns <= gpu->now_ns) return;
+    uint64_t elapsed = now_ns - gpu->now_ns;
+    gpu->now_ns = now_ns;
     /* The agent was away, and containers went by their own credit: what they let go drains first. */
     bool away = elapsed >= COT_COMPUTE_STALE_NS;
     if (away) {
-        card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
-        card->returned = true;
+        gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+        gpu->returned = true;
     }
     uint32_t busy = 0;
     bool behind = false;
-    for (uint32_t i = 0; i < card->count; i++) {
-        const struct cot_member *member = &card->members[i];
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        const struct cot_member *member = &gpu->members[i];
         if (!member->present || member->digest.inflight == 0) continue;
-        busy += is_believed(card, member);
-        behind |= is_trailing(card, member);
+        busy += is_believed(gpu, member);
+        behind |= is_trailing(gpu, member);
     }
-    for (uint32_t i = 0; i < card->count; i++) {
-        struct cot_member *member = &card->members[i];
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        struct cot_member *member = &gpu->members[i];
         if (!member->present) continue;
         accrue(member, elapsed);
-        bool trailing = is_trailing(card, member);
+        bool trailing = is_trailing(gpu, member);
         if (behind && !trailing) continue; /* whatever it launched has not begun */
         member->unclaimed_ns = cot_smaller(member->unclaimed_ns + elapsed, MOST_UNCLAIMED_NS);
         if (member->digest.inflight == 0 || away) continue;
@@ -127,8 +127,8 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
         /* Its own figure may come late, or never. */
         if (member->outcast && !trailing) charge_ahead(member, elapsed / (busy ? busy : 1));
     }
-    struct cot_member *holder = cot_holder(card);
-    if (holder && !holder->reserved && card->others_wait && !away && !behind) {
+    struct cot_member *holder = cot_holder(gpu);
+    if (holder && !holder->reserved && gpu->others_wait && !away && !behind) {
         holder->blocked_ns += elapsed;
         holder->owed_ns += holder->digest.inflight && busy ? elapsed / busy : elapsed;
     }
@@ -137,15 +137,15 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t no
 #define MOST_RESTS 100
 
 void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns) {
-    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
-        struct cot_card *card = &arbiter->cards[at];
-        for (uint32_t i = 0; i < MOST_RESTS && card->now_ns < until_ns; i++)
-            cot_advance(arbiter, card, cot_smaller(until_ns, card->now_ns + COT_COMPUTE_STALE_NS - 1));
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        struct cot_gpu *gpu = &arbiter->gpus[at];
+        for (uint32_t i = 0; i < MOST_RESTS && gpu->now_ns < until_ns; i++)
+            cot_advance(arbiter, gpu, cot_smaller(until_ns, gpu->now_ns + COT_COMPUTE_STALE_NS - 1));
     }
 }
 
 void cot_arbiter_drain(struct cot_arbiter *arbiter, uint32_t at, uint64_t now_ns) {
-    arbiter->cards[at].settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    arbiter->gpus[at].settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
 }
 
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
@@ -155,11 +155,11 @@ uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_me
 
 /* How far behind the others a container's virtual time may be when it comes back: it is owed for a pause that others
  * made it miss its turn in, not for sleep. */
-static void catch_up(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member) {
-    bool slept = card->now_ns - member->active_ns > arbiter->tuning.anticipation_ns;
-    uint64_t turn = slept ? arbiter->tuning.quantum_ns : CATCH_UP_TURNS * longest_on(arbiter, card);
+static void catch_up(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
+    bool slept = gpu->now_ns - member->active_ns > arbiter->tuning.anticipation_ns;
+    uint64_t turn = slept ? arbiter->tuning.quantum_ns : CATCH_UP_TURNS * longest_on(arbiter, gpu);
     uint64_t lag = turn * COT_PPM / member->share.guarantee_ppm;
-    uint64_t least = card->virtual_ns > lag ? card->virtual_ns - lag : 0;
+    uint64_t least = gpu->virtual_ns > lag ? gpu->virtual_ns - lag : 0;
     member->virtual_ns = cot_larger(member->virtual_ns, least);
     if (slept && cot_limited(member)) {
         int64_t quantum = (int64_t)arbiter->tuning.quantum_ns;
@@ -169,10 +169,10 @@ static void catch_up(struct cot_arbiter *arbiter, struct cot_card *card, struct 
 
 void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_digest *digest,
                         uint64_t now_ns) {
-    struct cot_card *card = &arbiter->cards[at];
-    struct cot_member *member = &card->members[index];
+    struct cot_gpu *gpu = &arbiter->gpus[at];
+    struct cot_member *member = &gpu->members[index];
     if (!member->present) return;
-    cot_advance(arbiter, card, now_ns);
+    cot_advance(arbiter, gpu, now_ns);
     struct cot_digest before = member->digest;
     uint32_t replayed = digest->used_ns < before.used_ns;
     member->faults += digest->faults + replayed;
@@ -183,7 +183,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     charge_reported(member, more);
 
     bool wanted = before.waiting > 0, wants = digest->waiting > 0;
-    if (wants && !wanted && before.inflight == 0) catch_up(arbiter, card, member);
+    if (wants && !wanted && before.inflight == 0) catch_up(arbiter, gpu, member);
     bool moved = digest->launches != before.launches || digest->inflight > 0 || wants;
     if (moved) {
         member->active_ns = now_ns;

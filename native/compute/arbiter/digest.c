@@ -18,7 +18,7 @@ static uint64_t word(const uint64_t *from, uint64_t most, uint32_t *faults) {
     return 0;
 }
 
-void cot_digest(const void *page, uint32_t slot_count, uint32_t card_count, uint32_t card, const uint64_t *dead,
+void cot_digest(const void *page, uint32_t slot_count, uint32_t gpu_count, uint32_t gpu, const uint64_t *dead,
                 struct cot_digest *digest) {
     struct cot_digest sum = {0};
     const struct cot_compute_reports *reports = cot_reports_at((void *)page);
@@ -28,7 +28,7 @@ void cot_digest(const void *page, uint32_t slot_count, uint32_t card_count, uint
         slots = slot_count;
     }
     for (uint32_t slot = 0; slot < slots; slot++) {
-        const struct cot_compute_row *row = cot_row_at((void *)page, card_count, slot, card);
+        const struct cot_compute_row *row = cot_row_at((void *)page, gpu_count, slot, gpu);
         /* Announcements before what they turn into: what moves in between is met twice, not missed. */
         uint64_t inflight = __atomic_load_n(&row->inflight, __ATOMIC_SEQ_CST);
         uint64_t pending = word(&row->pending_ns, MOST_LENGTH_NS, &sum.faults);

@@ -3,8 +3,8 @@
 
 #include "arbiter.h"
 
-static inline struct cot_member *cot_holder(struct cot_card *card) {
-    return card->phase == COT_PHASE_IDLE ? NULL : &card->members[card->holder];
+static inline struct cot_member *cot_holder(struct cot_gpu *gpu) {
+    return gpu->phase == COT_PHASE_IDLE ? NULL : &gpu->members[gpu->holder];
 }
 static inline bool cot_limited(const struct cot_member *member) {
     return member->share.limit_ppm < COT_PPM;
@@ -20,22 +20,22 @@ static inline uint64_t cot_smaller(uint64_t a, uint64_t b) {
 }
 
 /* accounts.c: credit, virtual time, charges */
-void cot_advance(struct cot_arbiter *arbiter, struct cot_card *card, uint64_t now_ns);
-void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_card *card);
+void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns);
+void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
 void cot_charge(struct cot_member *member, uint64_t ns);
 void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member);
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
 
 /* orders.c: what a member is told */
-void cot_order_turn(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member, uint64_t budget_ns);
-void cot_order_alone(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member);
+void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns);
+void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member);
 void cot_order_state(struct cot_member *member, uint32_t state);
 
-/* gang.c: containers with several cards */
-typedef void (*cot_visit)(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member);
-void cot_count_cards(struct cot_arbiter *arbiter, uint32_t container);
-bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t card, const struct cot_member *member);
-bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t card, const struct cot_member *member);
+/* gang.c: containers with several GPUs */
+typedef void (*cot_visit)(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member);
+void cot_count_gpus(struct cot_arbiter *arbiter, uint32_t container);
+bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member);
+bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member);
 bool cot_has_all(struct cot_arbiter *arbiter, const struct cot_member *member);
-/* The member's own card, or each card of its gang with the gang's member there. */
-void cot_each_card(struct cot_arbiter *arbiter, struct cot_member *member, cot_visit visit);
+/* The member's own GPU, or each GPU of its gang with the gang's member there. */
+void cot_each_gpu(struct cot_arbiter *arbiter, struct cot_member *member, cot_visit visit);

@@ -10,32 +10,32 @@ static const struct cot_share nothing = {.guarantee_ppm = 1, .limit_ppm = 1};
 
 int cot_arbiter_join(struct cot_arbiter *arbiter, uint32_t at, uint32_t container, const struct cot_digest *digest,
                      uint64_t now_ns) {
-    struct cot_card *card = &arbiter->cards[at];
+    struct cot_gpu *gpu = &arbiter->gpus[at];
     uint32_t index = 0;
-    while (index < COT_ARBITER_MEMBERS && card->members[index].present) index++;
+    while (index < COT_ARBITER_MEMBERS && gpu->members[index].present) index++;
     if (index == COT_ARBITER_MEMBERS) return -1;
-    cot_advance(arbiter, card, now_ns);
-    if (card->now_ns == 0) card->now_ns = now_ns;
-    if (index >= card->count) card->count = index + 1;
-    struct cot_member *member = &card->members[index];
+    cot_advance(arbiter, gpu, now_ns);
+    if (gpu->now_ns == 0) gpu->now_ns = now_ns;
+    if (index >= gpu->count) gpu->count = index + 1;
+    struct cot_member *member = &gpu->members[index];
     *member = (struct cot_member){
         .present = true,
         .container = container,
         .share = nothing,
         .digest = *digest,
-        .virtual_ns = card->virtual_ns,
+        .virtual_ns = gpu->virtual_ns,
         /* Above whatever an earlier agent handed out: nobody changes an order a thousand times in a millisecond. */
         .epoch = now_ns / 1000 * 2,
         .dirty = true,
     };
-    cot_count_cards(arbiter, container);
+    cot_count_gpus(arbiter, container);
     return (int)index;
 }
 
 void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
                        const struct cot_compute_record *record, uint64_t now_ns) {
-    struct cot_card *card = &arbiter->cards[at];
-    struct cot_member *member = &card->members[index];
+    struct cot_gpu *gpu = &arbiter->gpus[at];
+    struct cot_member *member = &gpu->members[index];
     if (member->epoch <= record->epoch) member->epoch = record->epoch + 2;
     member->charged_ns = record->charged_ns;
     member->contended_ns = record->contended_ns;
@@ -51,25 +51,25 @@ void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
         member->credit_ns = credit < -100 * most ? -100 * most : credit;
     }
     if (member->digest.inflight) {
-        card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+        gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
     }
 }
 
 void cot_arbiter_leave(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, uint64_t now_ns) {
-    struct cot_card *card = &arbiter->cards[at];
-    struct cot_member *member = &card->members[index];
-    cot_advance(arbiter, card, now_ns);
-    if (cot_holder(card) == member) card->phase = COT_PHASE_IDLE;
+    struct cot_gpu *gpu = &arbiter->gpus[at];
+    struct cot_member *member = &gpu->members[index];
+    cot_advance(arbiter, gpu, now_ns);
+    if (cot_holder(gpu) == member) gpu->phase = COT_PHASE_IDLE;
     member->present = false;
     member->dirty = false;
-    cot_count_cards(arbiter, member->container);
+    cot_count_gpus(arbiter, member->container);
 }
 
 void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_share *share,
                        uint64_t now_ns) {
-    struct cot_card *card = &arbiter->cards[at];
-    struct cot_member *member = &card->members[index];
-    cot_advance(arbiter, card, now_ns);
+    struct cot_gpu *gpu = &arbiter->gpus[at];
+    struct cot_member *member = &gpu->members[index];
+    cot_advance(arbiter, gpu, now_ns);
     bool first = member->share.limit_ppm == nothing.limit_ppm && member->share.guarantee_ppm == nothing.guarantee_ppm;
     if (member->share.guarantee_ppm == share->guarantee_ppm && member->share.limit_ppm == share->limit_ppm &&
         member->share.high == share->high && member->share.native == share->native) {
@@ -78,7 +78,7 @@ void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     member->share = *share;
     if (member->share.guarantee_ppm == 0) member->share.guarantee_ppm = 1;
     if (member->share.limit_ppm == 0) member->share.limit_ppm = 1;
-    member->virtual_ns = card->virtual_ns;
+    member->virtual_ns = gpu->virtual_ns;
     member->dry = false;
     int64_t quantum = (int64_t)arbiter->tuning.quantum_ns, start = (int64_t)cot_start_credit(arbiter, member);
     if (first || !cot_limited(member)) member->credit_ns = start;
@@ -86,13 +86,13 @@ void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     if (member->credit_ns > start) member->credit_ns = start;
     if (member->credit_ns < -quantum / 2) member->credit_ns = -quantum / 2;
     if (share->native) {
-        if (cot_holder(card) == member) card->phase = COT_PHASE_IDLE;
+        if (cot_holder(gpu) == member) gpu->phase = COT_PHASE_IDLE;
         cot_order_state(member, COT_LEASE_FREE);
     } else if (member->state == COT_LEASE_FREE) {
-        /* What it let go without a gate drains before anybody gets the card. */
+        /* What it let go without a gate drains before anybody gets the GPU. */
         cot_order_state(member, COT_LEASE_CLOSED);
-        card->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
-    } else if (cot_holder(card) == member && card->phase == COT_PHASE_HELD) {
+        gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    } else if (cot_holder(gpu) == member && gpu->phase == COT_PHASE_HELD) {
         member->terms.rate_ppm = 0; /* its terms are of the old share: they are told anew */
     }
 }

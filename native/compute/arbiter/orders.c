@@ -1,11 +1,11 @@
 /* What a container is told: the terms of its turn, and the state of its lease. */
 #include "internal.h"
 
-static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_card *card,
+static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
                           const struct cot_member *member) {
     if (member->loan) return arbiter->tuning.high_depth_ns;
-    for (uint32_t i = 0; i < card->count && !member->share.high; i++) {
-        const struct cot_member *other = &card->members[i];
+    for (uint32_t i = 0; i < gpu->count && !member->share.high; i++) {
+        const struct cot_member *other = &gpu->members[i];
         if (other->present && other->share.high && other != member) return arbiter->tuning.high_depth_ns;
     }
     return arbiter->tuning.depth_ns;
@@ -19,24 +19,24 @@ static void say(struct cot_member *member, uint32_t state, const struct cot_gran
 }
 
 /* A turn of its own while others wait: so much and no more. */
-void cot_order_turn(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member, uint64_t budget_ns) {
+void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns) {
     say(member, COT_LEASE_GRANTED,
         &(struct cot_grant_terms){
             .limit_ns = member->digest.used_ns + budget_ns,
-            .at_ns = card->now_ns,
+            .at_ns = gpu->now_ns,
             .rate_ppm = 0,
-            .depth_ns = depth_for(arbiter, card, member),
+            .depth_ns = depth_for(arbiter, gpu, member),
         });
 }
 
-/* Nobody else wants the card: it goes by its own credit, which grows as it runs. A debt shows as growth that begins
+/* Nobody else wants the GPU: it goes by its own credit, which grows as it runs. A debt shows as growth that begins
  * later. */
-void cot_order_alone(struct cot_arbiter *arbiter, struct cot_card *card, struct cot_member *member) {
+void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
     struct cot_grant_terms terms = {
         .limit_ns = member->digest.used_ns,
-        .at_ns = card->now_ns,
+        .at_ns = gpu->now_ns,
         .rate_ppm = member->share.limit_ppm,
-        .depth_ns = depth_for(arbiter, card, member),
+        .depth_ns = depth_for(arbiter, gpu, member),
     };
     if (!cot_limited(member)) terms.limit_ns += member->digest.pending_ns + 2 * arbiter->tuning.depth_ns;
     else if (member->credit_ns >= 0) terms.limit_ns += (uint64_t)member->credit_ns;
@@ -51,7 +51,7 @@ void cot_order_state(struct cot_member *member, uint32_t state) {
 }
 
 bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_compute_order *order) {
-    struct cot_member *member = &arbiter->cards[at].members[index];
+    struct cot_member *member = &arbiter->gpus[at].members[index];
     member->dirty = false;
     if (member->state == COT_LEASE_GRANTED || member->state == COT_LEASE_FREE) {
         cot_order_grant(order, member->epoch, member->state, &member->terms);
@@ -63,7 +63,7 @@ bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t inde
 
 struct cot_compute_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
                                              uint64_t now_ns) {
-    const struct cot_member *member = &arbiter->cards[at].members[index];
+    const struct cot_member *member = &arbiter->gpus[at].members[index];
     bool limits = cot_limited(member) && !member->share.native;
     struct cot_compute_record record = {
         .at_ns = now_ns,

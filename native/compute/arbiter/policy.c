@@ -1,4 +1,4 @@
-/* What the policies of a card come to: a guarantee and a limit for each of its containers. */
+/* What the policies of a GPU come to: a guarantee and a limit for each of its containers. */
 #include "arbiter.h"
 
 #define LEAST_PPM 10000u /* who asked for nothing is not starved */

@@ -24,14 +24,14 @@
 #define POLL_NS 1000000ull   /* between rounds where not all bells can be heard */
 
 static struct cot_arbiter arbiter;
-static struct page *pages[COT_ARBITER_CARDS * COT_ARBITER_MEMBERS];
+static struct page *pages[COT_ARBITER_GPUS * COT_ARBITER_MEMBERS];
 static uint32_t page_count, containers;
 static struct owner {
     struct page *page;
-    uint32_t card; /* of the page */
-} owners[COT_ARBITER_CARDS][COT_ARBITER_MEMBERS];
-static uint32_t instances[COT_ARBITER_CARDS];
-static struct cot_request requests[COT_ARBITER_CARDS][COT_ARBITER_MEMBERS];
+    uint32_t gpu; /* of the page */
+} owners[COT_ARBITER_GPUS][COT_ARBITER_MEMBERS];
+static uint32_t instances[COT_ARBITER_GPUS];
+static struct cot_request requests[COT_ARBITER_GPUS][COT_ARBITER_MEMBERS];
 static uint64_t plan_number, late_ns;
 
 static _Atomic(struct plan *) next_plan;
@@ -48,33 +48,33 @@ static uint64_t now_ns(void) {
 /* ---- plans ---- */
 
 static void leave(struct page *page, uint64_t now) {
-    for (uint32_t card = 0; card < page->card_count; card++) {
-        if (page->member[card] < 0) continue;
-        cot_arbiter_leave(&arbiter, page->card[card], (uint32_t)page->member[card], now);
-        owners[page->card[card]][page->member[card]].page = NULL;
-        page->member[card] = -1;
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
+        if (page->member[gpu] < 0) continue;
+        cot_arbiter_leave(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], now);
+        owners[page->gpu[gpu]][page->member[gpu]].page = NULL;
+        page->member[gpu] = -1;
     }
 }
 
 static void join(struct page *page, uint64_t now) {
     page->container = ++containers;
     page_bell(page, &page->bell);
-    for (uint32_t card = 0; card < page->card_count; card++) {
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
         struct cot_digest digest;
-        if (!page_digest(page, card, &digest)) return;
-        page->throttled_ns[card] = 0;
-        int member = cot_arbiter_join(&arbiter, page->card[card], page->container, &digest, now);
+        if (!page_digest(page, gpu, &digest)) return;
+        page->throttled_ns[gpu] = 0;
+        int member = cot_arbiter_join(&arbiter, page->gpu[gpu], page->container, &digest, now);
         if (member < 0) {
-            page->broken = "its card has no place left";
+            page->broken = "its GPU has no place left";
             return;
         }
-        page->member[card] = member;
-        owners[page->card[card]][member] = (struct owner){page, card};
+        page->member[gpu] = member;
+        owners[page->gpu[gpu]][member] = (struct owner){page, gpu};
     }
 }
 
 /* In the order of members: what a policy makes of it does not hang on the order of the plan. */
-static void share_card(uint32_t at, uint64_t now) {
+static void share_gpu(uint32_t at, uint64_t now) {
     struct cot_request asked[COT_ARBITER_MEMBERS];
     struct cot_share shares[COT_ARBITER_MEMBERS];
     uint32_t index[COT_ARBITER_MEMBERS], count = 0;
@@ -89,12 +89,12 @@ static void share_card(uint32_t at, uint64_t now) {
 }
 
 static void adopt(struct page *page, uint64_t now) {
-    for (uint32_t card = 0; card < page->card_count; card++) {
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
         struct cot_compute_record record;
-        if (page->member[card] < 0 || !page_read_record(page, card, &record)) continue;
-        const struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
-        cot_arbiter_adopt(&arbiter, page->card[card], (uint32_t)page->member[card], &record, now);
-        counted_join(page, card, &record, member->charged_ns, now);
+        if (page->member[gpu] < 0 || !page_read_record(page, gpu, &record)) continue;
+        const struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
+        cot_arbiter_adopt(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], &record, now);
+        counted_join(page, gpu, &record, member->charged_ns, now);
     }
 }
 
@@ -124,14 +124,14 @@ static void follow(struct plan *plan, uint64_t now) {
         bool is_new = want->page->container == 0;
         if (is_new) join(want->page, now);
         if (is_new) pages[page_count++] = joined[joined_count++] = want->page;
-        for (uint32_t card = 0; card < want->page->card_count; card++) {
-            int member = want->page->member[card];
-            if (member >= 0) requests[want->page->card[card]][member] = want->request[card];
+        for (uint32_t gpu = 0; gpu < want->page->gpu_count; gpu++) {
+            int member = want->page->member[gpu];
+            if (member >= 0) requests[want->page->gpu[gpu]][member] = want->request[gpu];
         }
     }
-    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         instances[at] = plan->instances[at];
-        share_card(at, now);
+        share_gpu(at, now);
     }
     for (uint32_t i = 0; i < joined_count; i++) adopt(joined[i], now);
     plan_number = plan->number;
@@ -140,17 +140,17 @@ static void follow(struct plan *plan, uint64_t now) {
 
 /* ---- one round ---- */
 
-static void report(struct page *page, uint32_t card, uint64_t now) {
+static void report(struct page *page, uint32_t gpu, uint64_t now) {
     struct cot_digest digest;
-    if (page->member[card] < 0 || !page_digest(page, card, &digest)) return;
-    cot_arbiter_report(&arbiter, page->card[card], (uint32_t)page->member[card], &digest, now);
+    if (page->member[gpu] < 0 || !page_digest(page, gpu, &digest)) return;
+    cot_arbiter_report(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], &digest, now);
 }
 
 static void report_masked(const uint64_t *masks, uint64_t now) {
-    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         for (uint64_t mask = masks[at]; mask; mask &= mask - 1) {
             const struct owner *owner = &owners[at][__builtin_ctzll(mask)];
-            if (owner->page) report(owner->page, owner->card, now);
+            if (owner->page) report(owner->page, owner->gpu, now);
         }
     }
 }
@@ -164,27 +164,27 @@ static void report_rung(bool all, uint64_t now) {
         page->rings += bell != page->bell;
         page->bell = bell;
         page->rung = false;
-        for (uint32_t card = 0; card < page->card_count; card++) report(page, card, now);
+        for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) report(page, gpu, now);
     }
 }
 
 static void publish(const struct cot_decision *decision) {
-    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         for (uint64_t dirty = decision->dirty[at]; dirty; dirty &= dirty - 1) {
             const struct owner *owner = &owners[at][__builtin_ctzll(dirty)];
-            if (owner->page) page_publish(owner->page, owner->card, &arbiter);
+            if (owner->page) page_publish(owner->page, owner->gpu, &arbiter);
         }
     }
 }
 
 static bool any(const uint64_t *masks) {
     uint64_t all = 0;
-    for (uint32_t at = 0; at < COT_ARBITER_CARDS; at++) all |= masks[at];
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) all |= masks[at];
     return all != 0;
 }
 
 /* When to come back; UINT64_MAX: nothing but a heartbeat is due. `watch` goes from one round to the next. */
-static uint64_t decide(uint64_t watch[COT_ARBITER_CARDS], bool all) {
+static uint64_t decide(uint64_t watch[COT_ARBITER_GPUS], bool all) {
     struct cot_decision decision;
     report_rung(all, now_ns());
     report_masked(watch, now_ns());
@@ -201,18 +201,18 @@ static uint64_t decide(uint64_t watch[COT_ARBITER_CARDS], bool all) {
 }
 
 /* A page that somebody wrote over, or that was made anew, is told again. */
-static void mend_order(struct page *page, uint32_t card) {
-    struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
-    if (page_keeps_order(page, card, member) || page->broken) return;
+static void mend_order(struct page *page, uint32_t gpu) {
+    struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
+    if (page_keeps_order(page, gpu, member) || page->broken) return;
     member->faults++;
-    page_publish(page, card, &arbiter);
+    page_publish(page, gpu, &arbiter);
 }
 
 /* Where nothing waits and nothing is under way the records stay true, for they tell of a time, and nobody can have died
  * at work. Most containers of a full node are like that at most times. */
 static bool is_quiet(const struct page *page) {
-    for (uint32_t card = 0; card < page->card_count; card++) {
-        if (page->last[card].waiting || page->last[card].inflight) return false;
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
+        if (page->last[gpu].waiting || page->last[gpu].inflight) return false;
     }
     return true;
 }
@@ -226,12 +226,12 @@ static uint64_t beat(uint64_t now, bool all) {
         page->quiet_beats = is_quiet(page) ? page->quiet_beats + 1 : 0;
         if (page->quiet_beats == 0) pause_ns = COT_COMPUTE_HEARTBEAT_NS;
         if (!all && page->quiet_beats > 1) continue;
-        for (uint32_t card = 0; card < page->card_count && !page->broken; card++) {
-            if (page->member[card] < 0) continue;
+        for (uint32_t gpu = 0; gpu < page->gpu_count && !page->broken; gpu++) {
+            if (page->member[gpu] < 0) continue;
             struct cot_compute_record record =
-                cot_arbiter_record(&arbiter, page->card[card], (uint32_t)page->member[card], now);
-            page_record(page, card, &record);
-            mend_order(page, card);
+                cot_arbiter_record(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], now);
+            page_record(page, gpu, &record);
+            mend_order(page, gpu);
         }
         page_find_dead(page);
         if (page->broken) leave(page, now);
@@ -252,7 +252,7 @@ static bool may_rest(uint64_t next, const uint64_t *watch) {
 
 /* Back from a rest: pages are told first, so whoever asks from now on waits for the arbiter. Whoever asked before may
  * have gone by its own credit, if the rest's end is long past, or where it rang long ago and was not heard. A page can
- * only claim that of the cards that it has, and each time they wait for what it claims as for a holder that does not
+ * only claim that of the GPUs that it has, and each time they wait for what it claims as for a holder that does not
  * drain. Answers up to when the arbiter was there to all. */
 static uint64_t rouse(uint64_t from, uint64_t until) {
     uint64_t back = now_ns();
@@ -263,10 +263,10 @@ static uint64_t rouse(uint64_t from, uint64_t until) {
         struct page *page = pages[i];
         uint32_t bell = page->bell;
         if (!page_bell(page, &bell) || bell == page->bell) continue;
-        for (uint32_t card = 0; card < page->card_count; card++) {
+        for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
             bool busy = false;
-            if (page->member[card] >= 0 && page_is_busy(page, card, &busy) && busy)
-                cot_arbiter_drain(&arbiter, page->card[card], now);
+            if (page->member[gpu] >= 0 && page_is_busy(page, gpu, &busy) && busy)
+                cot_arbiter_drain(&arbiter, page->gpu[gpu], now);
         }
     }
     return now;
@@ -298,16 +298,16 @@ static void tell(void) {
         memcpy(to->id, page->id, sizeof to->id);
         to->broken = page->broken;
         to->join = page->container;
-        to->card_count = page->card_count;
-        for (uint32_t card = 0; card < page->card_count; card++) {
-            if (page->member[card] < 0) continue;
-            const struct cot_member *member = &arbiter.cards[page->card[card]].members[page->member[card]];
-            counted_told(page, card, member);
-            to->card[card] = (struct told_card){
-                .charged_ns = member->charged_ns - page->charged_before_ns[card],
-                .contended_ns = member->contended_ns - page->contended_before_ns[card],
-                .throttled_ns = page->throttled_ns[card],
-                .launches = page->last[card].launches,
+        to->gpu_count = page->gpu_count;
+        for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
+            if (page->member[gpu] < 0) continue;
+            const struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
+            counted_told(page, gpu, member);
+            to->gpu[gpu] = (struct told_gpu){
+                .charged_ns = member->charged_ns - page->charged_before_ns[gpu],
+                .contended_ns = member->contended_ns - page->contended_before_ns[gpu],
+                .throttled_ns = page->throttled_ns[gpu],
+                .launches = page->last[gpu].launches,
                 .overruns = member->overruns,
                 .faults = member->faults,
                 .guarantee_ppm = member->share.guarantee_ppm,
@@ -325,7 +325,7 @@ static void tell(void) {
 /* ---- the thread ---- */
 
 static void *run(void *nothing) {
-    uint64_t watch[COT_ARBITER_CARDS] = {0}, beat_ns = 0, records_ns = 0, pause_ns = 0, told_ns = 0, looked_ns = 0;
+    uint64_t watch[COT_ARBITER_GPUS] = {0}, beat_ns = 0, records_ns = 0, pause_ns = 0, told_ns = 0, looked_ns = 0;
     rise();
     for (;;) {
         uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);

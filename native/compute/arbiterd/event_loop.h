@@ -4,7 +4,7 @@
 #include "plan.h"
 
 /* Counts are those since the page joined, but for launches, which are all that its ledger has. */
-struct told_card {
+struct told_gpu {
     uint64_t charged_ns, contended_ns, throttled_ns, launches, overruns, faults;
     uint32_t guarantee_ppm, limit_ppm;
     bool high, native;
@@ -13,8 +13,8 @@ struct told_page {
     char id[PAGE_ID_BYTES];
     const char *broken;
     uint32_t join; /* which one that was, of this process */
-    uint32_t card_count;
-    struct told_card card[COT_MAX_CARDS];
+    uint32_t gpu_count;
+    struct told_gpu gpu[COT_MAX_GPUS];
 };
 /* What the rounds came to: as of the last second. */
 struct told {

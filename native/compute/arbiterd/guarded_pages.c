@@ -42,16 +42,16 @@ static bool broke(struct page *page) {
     if (sigsetjmp(here, 0) != 0) return broke(page); \
     guard = &here
 
-struct page *page_open(const char *id, const char *path, uint32_t slot_count, uint32_t card_count, const char **why) {
+struct page *page_open(const char *id, const char *path, uint32_t slot_count, uint32_t gpu_count, const char **why) {
     struct stat info;
-    uint64_t at = cot_compute_at(slot_count, card_count), bytes = cot_compute_bytes(slot_count, card_count);
+    uint64_t at = cot_compute_at(slot_count, gpu_count), bytes = cot_compute_bytes(slot_count, gpu_count);
     *why = NULL;
     struct page *page = calloc(1, sizeof *page);
     if (!page) abort();
     strncpy(page->id, id, sizeof page->id - 1);
     page->slot_count = slot_count;
-    page->card_count = card_count;
-    for (uint32_t card = 0; card < COT_MAX_CARDS; card++) page->member[card] = -1;
+    page->gpu_count = gpu_count;
+    for (uint32_t gpu = 0; gpu < COT_MAX_GPUS; gpu++) page->member[gpu] = -1;
     page->dead = calloc(slot_count, sizeof *page->dead);
     if (!page->dead) abort();
     page->ledger = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -68,7 +68,7 @@ struct page *page_open(const char *id, const char *path, uint32_t slot_count, ui
 }
 
 void page_close(struct page *page) {
-    if (page->map) munmap(page->map, cot_compute_bytes(page->slot_count, page->card_count));
+    if (page->map) munmap(page->map, cot_compute_bytes(page->slot_count, page->gpu_count));
     if (page->ledger >= 0) close(page->ledger);
     free(page->dead);
     free(page);
@@ -81,28 +81,28 @@ bool page_bell(struct page *page, uint32_t *bell) {
     return true;
 }
 
-bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest) {
+bool page_digest(struct page *page, uint32_t gpu, struct cot_digest *digest) {
     GUARDED(page);
-    cot_digest(page->map, page->slot_count, page->card_count, card, page->dead, digest);
+    cot_digest(page->map, page->slot_count, page->gpu_count, gpu, page->dead, digest);
     guard = NULL;
     /* What the dead have waited may be taken away with their rows. */
-    if (digest->throttled_ns > page->last[card].throttled_ns)
-        page->throttled_ns[card] += digest->throttled_ns - page->last[card].throttled_ns;
-    page->last[card] = *digest;
+    if (digest->throttled_ns > page->last[gpu].throttled_ns)
+        page->throttled_ns[gpu] += digest->throttled_ns - page->last[gpu].throttled_ns;
+    page->last[gpu] = *digest;
     return true;
 }
 
-bool page_read_record(struct page *page, uint32_t card, struct cot_compute_record *record) {
+bool page_read_record(struct page *page, uint32_t gpu, struct cot_compute_record *record) {
     GUARDED(page);
-    bool found = cot_order_read_record(cot_order_at(page->map, card), record);
+    bool found = cot_order_read_record(cot_order_at(page->map, gpu), record);
     guard = NULL;
     return found;
 }
 
-bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter) {
+bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter) {
     GUARDED(page);
-    struct cot_compute_order *order = cot_order_at(page->map, card);
-    bool wakes = cot_arbiter_publish(arbiter, page->card[card], (uint32_t)page->member[card], order);
+    struct cot_compute_order *order = cot_order_at(page->map, gpu);
+    bool wakes = cot_arbiter_publish(arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], order);
     guard = NULL;
     if (wakes) syscall(SYS_futex, &order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     return true;
@@ -122,37 +122,37 @@ bool page_rest(struct page *page, uint64_t until_ns) {
     return true;
 }
 
-bool page_is_busy(struct page *page, uint32_t card, bool *busy) {
+bool page_is_busy(struct page *page, uint32_t gpu, bool *busy) {
     GUARDED(page);
     struct cot_digest digest;
-    cot_digest(page->map, page->slot_count, page->card_count, card, page->dead, &digest);
+    cot_digest(page->map, page->slot_count, page->gpu_count, gpu, page->dead, &digest);
     guard = NULL;
     *busy = digest.inflight != 0;
     return true;
 }
 
-bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record) {
+bool page_record(struct page *page, uint32_t gpu, const struct cot_compute_record *record) {
     GUARDED(page);
-    cot_order_record(cot_order_at(page->map, card), *record);
+    cot_order_record(cot_order_at(page->map, gpu), *record);
     guard = NULL;
     return true;
 }
 
-bool page_keeps_order(struct page *page, uint32_t card, const struct cot_member *member) {
+bool page_keeps_order(struct page *page, uint32_t gpu, const struct cot_member *member) {
     GUARDED(page);
-    uint64_t lease = __atomic_load_n(&cot_order_at(page->map, card)->lease, __ATOMIC_RELAXED);
+    uint64_t lease = __atomic_load_n(&cot_order_at(page->map, gpu)->lease, __ATOMIC_RELAXED);
     guard = NULL;
     return member->dirty || lease == cot_lease(member->epoch, member->state);
 }
 
 /* ---- the dead ---- */
 
-/* The stamp of a slot's row on any card that says that something is under way; 0: nothing is. */
+/* The stamp of a slot's row on any GPU that says that something is under way; 0: nothing is. */
 static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
     GUARDED(page);
     *stamp = 0;
-    for (uint32_t card = 0; card < page->card_count; card++) {
-        const struct cot_compute_row *row = cot_row_at(page->map, page->card_count, slot, card);
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
+        const struct cot_compute_row *row = cot_row_at(page->map, page->gpu_count, slot, gpu);
         uint64_t of_row = __atomic_load_n(&row->stamp, __ATOMIC_ACQUIRE);
         bool busy =
             __atomic_load_n(&row->inflight, __ATOMIC_RELAXED) || __atomic_load_n(&row->waiting, __ATOMIC_RELAXED);
@@ -174,7 +174,7 @@ static bool used_slots(struct page *page, uint32_t *used) {
 static bool lives(const struct page *page, uint32_t slot, uint64_t stamp) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
     uint64_t holder = 0;
-    off_t at = (off_t)(cot_ledger_slots_offset(page->card_count) + slot * cot_slot_bytes(page->card_count));
+    off_t at = (off_t)(cot_ledger_slots_offset(page->gpu_count) + slot * cot_slot_bytes(page->gpu_count));
     if (fcntl(page->ledger, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
     return pread(page->ledger, &holder, sizeof holder, at) == (ssize_t)sizeof holder && holder == stamp;
 }

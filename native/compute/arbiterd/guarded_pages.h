@@ -14,9 +14,9 @@ struct page {
     char id[PAGE_ID_BYTES];
     char *map;  /* NULL: it broke */
     int ledger; /* whose locks tell who lives */
-    uint32_t slot_count, card_count;
-    uint32_t card[COT_MAX_CARDS]; /* of the arbiter's, for each of the page's */
-    int member[COT_MAX_CARDS];    /* index there; -1: none */
+    uint32_t slot_count, gpu_count;
+    uint32_t gpu[COT_MAX_GPUS]; /* of the arbiter's, for each of the page's */
+    int member[COT_MAX_GPUS];   /* index there; -1: none */
     uint32_t container;
     uint32_t bell;      /* as last seen */
     uint32_t rings;     /* since the last heartbeat */
@@ -24,10 +24,10 @@ struct page {
     uint64_t *dead;     /* of each slot: the stamp of an occupant that is known to be gone */
     uint32_t next_slot; /* where the search for the dead goes on */
     const char *broken; /* why it is not used any more */
-    struct cot_digest last[COT_MAX_CARDS];
+    struct cot_digest last[COT_MAX_GPUS];
     /* What it had counted before it joined, and what its threads have waited since. */
-    uint64_t charged_before_ns[COT_MAX_CARDS], contended_before_ns[COT_MAX_CARDS], throttled_ns[COT_MAX_CARDS];
-    uint64_t charged_told_ns[COT_MAX_CARDS], contended_told_ns[COT_MAX_CARDS]; /* and what it had when it was told of */
+    uint64_t charged_before_ns[COT_MAX_GPUS], contended_before_ns[COT_MAX_GPUS], throttled_ns[COT_MAX_GPUS];
+    uint64_t charged_told_ns[COT_MAX_GPUS], contended_told_ns[COT_MAX_GPUS]; /* and what it had when it was told of */
     uint32_t quiet_beats;  /* heartbeats in a row at which nothing of it waited or was under way */
     bool dropped;          /* of whoever reads plans: one that is to be followed has it no more */
     _Atomic bool released; /* the arbiter's thread will not touch it again */
@@ -38,21 +38,21 @@ struct page {
 void pages_guard(void);
 
 /* Opens the ledger at `path`, which must be as large as the agent made it, and maps the page in it; or says why not. */
-struct page *page_open(const char *id, const char *path, uint32_t slot_count, uint32_t card_count, const char **why);
+struct page *page_open(const char *id, const char *path, uint32_t slot_count, uint32_t gpu_count, const char **why);
 void page_close(struct page *page);
 
 /* Each of these leaves a page that turns out to be shortened broken, and answers false then. */
 bool page_bell(struct page *page, uint32_t *bell);
-bool page_digest(struct page *page, uint32_t card, struct cot_digest *digest);
-bool page_read_record(struct page *page, uint32_t card, struct cot_compute_record *record);
-bool page_publish(struct page *page, uint32_t card, struct cot_arbiter *arbiter);
+bool page_digest(struct page *page, uint32_t gpu, struct cot_digest *digest);
+bool page_read_record(struct page *page, uint32_t gpu, struct cot_compute_record *record);
+bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter);
 bool page_beat(struct page *page, uint64_t now_ns);
 /* Says that its bell is all that will be listened to until then. */
 bool page_rest(struct page *page, uint64_t until_ns);
-/* Is work under way on this card? */
-bool page_is_busy(struct page *page, uint32_t card, bool *busy);
-bool page_record(struct page *page, uint32_t card, const struct cot_compute_record *record);
+/* Is work under way on this GPU? */
+bool page_is_busy(struct page *page, uint32_t gpu, bool *busy);
+bool page_record(struct page *page, uint32_t gpu, const struct cot_compute_record *record);
 /* Does the order still say what it was told? */
-bool page_keeps_order(struct page *page, uint32_t card, const struct cot_member *member);
+bool page_keeps_order(struct page *page, uint32_t gpu, const struct cot_member *member);
 /* Looks, for a few of the slots that say that something is under way, whether their occupants live. */
 void page_find_dead(struct page *page);

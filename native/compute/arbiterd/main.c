@@ -37,13 +37,12 @@ static void print_text(const char *text) {
     putchar('"');
 }
 
-static void print_card(const struct told_card *card, const char *before) {
+static void print_gpu(const struct told_gpu *gpu, const char *before) {
     printf("%s{\"chargedNs\":%" PRIu64 ",\"contendedNs\":%" PRIu64 ",\"throttledNs\":%" PRIu64 ",\"launches\":%" PRIu64
            ",\"overruns\":%" PRIu64 ",\"faults\":%" PRIu64
            ",\"guaranteePpm\":%u,\"limitPpm\":%u,\"high\":%s,\"native\":%s}",
-           before, card->charged_ns, card->contended_ns, card->throttled_ns, card->launches, card->overruns,
-           card->faults, card->guarantee_ppm, card->limit_ppm, card->high ? "true" : "false",
-           card->native ? "true" : "false");
+           before, gpu->charged_ns, gpu->contended_ns, gpu->throttled_ns, gpu->launches, gpu->overruns, gpu->faults,
+           gpu->guarantee_ppm, gpu->limit_ppm, gpu->high ? "true" : "false", gpu->native ? "true" : "false");
 }
 
 static bool is_same(const struct told *told, const struct told *before) {
@@ -60,8 +59,8 @@ static void print_pages(const struct told *told) {
         printf(",\"join\":%u", page->join);
         if (page->broken) printf(",\"broken\":");
         if (page->broken) print_text(page->broken);
-        printf(",\"cards\":[");
-        for (uint32_t card = 0; card < page->card_count; card++) print_card(&page->card[card], card ? "," : "");
+        printf(",\"gpus\":[");
+        for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) print_gpu(&page->gpu[gpu], gpu ? "," : "");
         printf("]}");
     }
     printf("]}\n");

@@ -7,7 +7,7 @@
 
 static struct plan *being_read;
 static struct want *last; /* page that `on` lines belong to; NULL: one that is not there */
-static uint32_t cards_told;
+static uint32_t gpus_told;
 static bool wrong, not_there;
 
 /* One that a plan before this one has dropped is being given up, also where nobody has come to it yet: whoever wants it
@@ -25,9 +25,9 @@ static void discard(struct plan *plan) {
     free(plan);
 }
 
-/* Each of its cards has been told of, or it is one that is not there. */
+/* Each of its GPUs has been told of, or it is one that is not there. */
 static bool is_complete(void) {
-    return !last || cards_told == last->page->card_count;
+    return !last || gpus_told == last->page->gpu_count;
 }
 
 static bool is_in(const struct plan *plan, const struct page *page) {
@@ -39,27 +39,27 @@ static bool is_in(const struct plan *plan, const struct page *page) {
 
 static const char *read_page(const char *line, struct page **known) {
     char id[PAGE_ID_BYTES];
-    unsigned slots, cards;
+    unsigned slots, gpus;
     int rest = 0;
     static char text[512];
-    if (sscanf(line, "page %95s %u %u %n", id, &slots, &cards, &rest) < 3 || rest == 0 || line[rest] != '/')
-        return "page: want ID SLOTS CARDS PATH";
-    if (slots == 0 || slots > COT_MAX_SLOTS || cards == 0 || cards > COT_MAX_CARDS) return "page: of no such size";
+    if (sscanf(line, "page %95s %u %u %n", id, &slots, &gpus, &rest) < 3 || rest == 0 || line[rest] != '/')
+        return "page: want ID SLOTS GPUS PATH";
+    if (slots == 0 || slots > COT_MAX_SLOTS || gpus == 0 || gpus > COT_MAX_GPUS) return "page: of no such size";
     bool was_complete = is_complete();
     last = NULL;
-    cards_told = 0;
-    if (!was_complete) return "page: the one before it has more cards";
+    gpus_told = 0;
+    if (!was_complete) return "page: the one before it has more GPUs";
     if (being_read->count == sizeof being_read->want / sizeof *being_read->want) return "page: too many";
     struct page *page = find(*known, id);
     const char *why = NULL;
     bool is_new = !page;
     if (!page) {
-        page = page_open(id, line + rest, slots, cards, &why);
+        page = page_open(id, line + rest, slots, gpus, &why);
         if (page) {
             page->next = *known;
             *known = page;
         }
-    } else if (page->slot_count != slots || page->card_count != cards) {
+    } else if (page->slot_count != slots || page->gpu_count != gpus) {
         return "page: it had another size";
     } else if (is_in(being_read, page)) {
         return "page: it was named before";
@@ -71,29 +71,28 @@ static const char *read_page(const char *line, struct page **known) {
     return why ? text : NULL;
 }
 
-static const char *read_card_of_page(const char *line) {
-    unsigned card, policy, share, limit, weight, high, cap;
-    if (sscanf(line, "on %u %u %u %u %u %u %u", &card, &policy, &share, &limit, &weight, &high, &cap) != 7 ||
-        card >= COT_ARBITER_CARDS || policy > COT_POLICY_NATIVE)
-        return "on: want CARD POLICY SHARE LIMIT WEIGHT HIGH CAP";
+static const char *read_gpu_of_page(const char *line) {
+    unsigned gpu, policy, share, limit, weight, high, cap;
+    if (sscanf(line, "on %u %u %u %u %u %u %u", &gpu, &policy, &share, &limit, &weight, &high, &cap) != 7 ||
+        gpu >= COT_ARBITER_GPUS || policy > COT_POLICY_NATIVE)
+        return "on: want GPU POLICY SHARE LIMIT WEIGHT HIGH CAP";
     if (!last) return NULL; /* of a page that could not be opened */
-    if (cards_told == last->page->card_count) return "on: more cards than its page has";
-    if (!last->is_new && last->page->card[cards_told] != card) return "on: it was on another card";
-    if (last->is_new) last->page->card[cards_told] = card;
-    last->request[cards_told++] = (struct cot_request){.policy = (enum cot_policy)policy,
-                                                       .share_ppm = share,
-                                                       .limit_ppm = limit,
-                                                       .weight = weight,
-                                                       .high = high != 0,
-                                                       .high_cap_ppm = cap};
+    if (gpus_told == last->page->gpu_count) return "on: more GPUs than its page has";
+    if (!last->is_new && last->page->gpu[gpus_told] != gpu) return "on: it was on another GPU";
+    if (last->is_new) last->page->gpu[gpus_told] = gpu;
+    last->request[gpus_told++] = (struct cot_request){.policy = (enum cot_policy)policy,
+                                                      .share_ppm = share,
+                                                      .limit_ppm = limit,
+                                                      .weight = weight,
+                                                      .high = high != 0,
+                                                      .high_cap_ppm = cap};
     return NULL;
 }
 
-static const char *read_card(const char *line) {
-    unsigned card, instances;
-    if (sscanf(line, "card %u %u", &card, &instances) != 2 || card >= COT_ARBITER_CARDS)
-        return "card: want CARD INSTANCES";
-    being_read->instances[card] = instances;
+static const char *read_gpu(const char *line) {
+    unsigned gpu, instances;
+    if (sscanf(line, "GPU %u %u", &gpu, &instances) != 2 || gpu >= COT_ARBITER_GPUS) return "GPU: want GPU INSTANCES";
+    being_read->instances[gpu] = instances;
     return NULL;
 }
 
@@ -107,7 +106,7 @@ static struct plan *finish(struct page *known, const char **why) {
         return plan;
     }
     discard(plan);
-    *why = is_whole ? "a plan with lines that were not understood" : "end: the last page has more cards";
+    *why = is_whole ? "a plan with lines that were not understood" : "end: the last page has more GPUs";
     return NULL;
 }
 
@@ -127,8 +126,8 @@ struct plan *plan_line(const char *line, struct page **known, const char **why) 
     if (!strcmp(line, "end")) return finish(*known, why);
     not_there = false;
     if (!strncmp(line, "page ", 5)) *why = read_page(line, known);
-    else if (!strncmp(line, "on ", 3)) *why = read_card_of_page(line);
-    else if (!strncmp(line, "card ", 5)) *why = read_card(line);
+    else if (!strncmp(line, "on ", 3)) *why = read_gpu_of_page(line);
+    else if (!strncmp(line, "GPU ", 4)) *why = read_gpu(line);
     else *why = "no such line";
     /* One page that is not there is no reason to leave the others as they were. */
     wrong = wrong || (*why && !not_there);

@@ -9,7 +9,7 @@
 /* What was told last of pages that left: what came after that is told when they are back. */
 static struct left {
     char id[PAGE_ID_BYTES];
-    uint64_t charged_ns[COT_MAX_CARDS], contended_ns[COT_MAX_CARDS];
+    uint64_t charged_ns[COT_MAX_GPUS], contended_ns[COT_MAX_GPUS];
 } left[MOST_LEFT];
 static uint32_t left_count;
 
@@ -41,20 +41,20 @@ static uint64_t told_up_to(const uint64_t *told_ns, uint64_t recorded_ns, uint64
 }
 
 /* What it used since its record is news, unless nobody has held it to anything for long. */
-void counted_join(struct page *page, uint32_t card, const struct cot_compute_record *record, uint64_t charged_ns,
+void counted_join(struct page *page, uint32_t gpu, const struct cot_compute_record *record, uint64_t charged_ns,
                   uint64_t now_ns) {
     const struct left *one = left_of(page);
-    uint64_t charged = told_up_to(one ? &one->charged_ns[card] : NULL, record->charged_ns, charged_ns);
-    uint64_t contended = told_up_to(one ? &one->contended_ns[card] : NULL, record->contended_ns, record->contended_ns);
+    uint64_t charged = told_up_to(one ? &one->charged_ns[gpu] : NULL, record->charged_ns, charged_ns);
+    uint64_t contended = told_up_to(one ? &one->contended_ns[gpu] : NULL, record->contended_ns, record->contended_ns);
     bool is_recent = record->at_ns >= now_ns || now_ns - record->at_ns < COUNT_ON_NS;
     uint64_t since = charged_ns - record->charged_ns;
     if (!is_recent) charged += smaller(since, charged_ns - charged);
     uint64_t most = COUNT_ON_NS + UNTOLD_NS;
-    page->charged_before_ns[card] = page->charged_told_ns[card] = charged_ns - smaller(charged_ns - charged, most);
-    page->contended_before_ns[card] = page->contended_told_ns[card] = contended;
+    page->charged_before_ns[gpu] = page->charged_told_ns[gpu] = charged_ns - smaller(charged_ns - charged, most);
+    page->contended_before_ns[gpu] = page->contended_told_ns[gpu] = contended;
 }
 
-void counted_told(struct page *page, uint32_t card, const struct cot_member *member) {
-    page->charged_told_ns[card] = member->charged_ns;
-    page->contended_told_ns[card] = member->contended_ns;
+void counted_told(struct page *page, uint32_t gpu, const struct cot_member *member) {
+    page->charged_told_ns[gpu] = member->charged_ns;
+    page->contended_told_ns[gpu] = member->contended_ns;
 }

@@ -17,16 +17,16 @@ const struct cot_gate_tuning cot_default_gate = {
 #define LOAD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 
 void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t slot_count,
-                     uint32_t card_count, uint32_t slot, uint32_t card, uint64_t stamp) {
+                     uint32_t gpu_count, uint32_t slot, uint32_t gpu, uint64_t stamp) {
     memset(gate, 0, sizeof *gate);
     gate->tuning = *tuning;
     gate->header = (struct cot_compute_header *)page;
-    gate->order = cot_order_at(page, card);
+    gate->order = cot_order_at(page, gpu);
     gate->reports = cot_reports_at(page);
-    gate->row = cot_row_at(page, card_count, slot, card);
+    gate->row = cot_row_at(page, gpu_count, slot, gpu);
     gate->slot_count = slot_count;
-    gate->card_count = card_count;
-    gate->card = card;
+    gate->gpu_count = gpu_count;
+    gate->gpu = gpu;
     gate->slot = slot;
     struct cot_compute_row *row = gate->row;
     uint64_t *const words[] = {&row->waiting, &row->inflight, &row->pending_ns, &row->longest_ns, &row->throttled_ns};
@@ -42,13 +42,13 @@ struct totals {
     uint64_t used, pending, inflight;
 };
 
-/* Of all of the container's processes on this card. Announcements are read before what they turn into. */
+/* Of all of the container's processes on this GPU. Announcements are read before what they turn into. */
 static struct totals totals_of(const struct cot_gate *gate) {
     struct totals totals = {0};
     uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
     if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have written it */
-    const struct cot_compute_row *row = gate->row - (uint64_t)gate->slot * gate->card_count;
-    for (uint32_t slot = 0; slot < slots; slot++, row += gate->card_count) {
+    const struct cot_compute_row *row = gate->row - (uint64_t)gate->slot * gate->gpu_count;
+    for (uint32_t slot = 0; slot < slots; slot++, row += gate->gpu_count) {
         if (__atomic_load_n(&row->stamp, __ATOMIC_RELAXED) != 0) {
             totals.pending += __atomic_load_n(&row->pending_ns, __ATOMIC_SEQ_CST);
             totals.inflight += LOAD(row->inflight);
@@ -131,14 +131,14 @@ static bool go_alone(struct cot_gate *gate, struct question *ask) {
     const uint64_t depth = 10000000;
     if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
     uint64_t limit = cot_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
-    /* All containers' work is on the card at once now, and each change between them costs it time: what cannot keep up
+    /* All containers' work is on the GPU at once now, and each change between them costs it time: what cannot keep up
      * must not pile up, for whoever comes next waits for it. */
     if (!within_depth(ask, burst_of(gate, record.rate_ppm))) return false;
     return within_growth(gate, ask, limit, record.rate_ppm, record.at_ns, 2 * depth);
 }
 
-/* A turn of several cards was closed between two launches that belong together: what has been launched on the other
- * cards may be followed on this one. */
+/* A turn of several GPUs was closed between two launches that belong together: what has been launched on the other
+ * GPUs may be followed on this one. */
 static bool may_catch_up(const struct cot_gate *gate) {
     uint64_t own = LOAD(gate->row->launches) - LOAD(gate->launches_mark);
     for (uint32_t i = 0; i < gate->others_count; i++) {
@@ -235,7 +235,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     uint64_t stale;
     verdict.away = is_away(gate, now_ns, rung_ns, &stale);
     verdict.go = verdict.away ? go_alone(gate, &ask) : may_go(gate, &ask);
-    /* The card was kept for this process until it asks, be it only to be told to wait; not while it waits. */
+    /* The GPU was kept for this process until it asks, be it only to be told to wait; not while it waits. */
     bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
     if (first && !waited) use_until(gate, now_ns, gate->tuning.bridge_ns, 0);
     launch->waited = waited;
@@ -322,7 +322,7 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
     if (oldest && begin_ns > until && (batch->after_wait || begin_ns - until > gate->tuning.bridge_ns)) {
         begin_use(gate, begin_ns);
     }
-    /* While the agent is away others' work may share the card, and events show its time, too: what is known from
+    /* While the agent is away others' work may share the GPU, and events show its time, too: what is known from
      * better times counts, and nothing new is learned but what was not known at all. */
     uint64_t stale;
     bool away = batch->away || is_away(gate, now_ns, 0, &stale), known = !batch->unknown;

@@ -9,7 +9,7 @@
  *     cot_batch_add      -> launches of one stream that one pair of events times; when it says so, close the batch
  *     cot_gate_complete  when the batch's last event has passed, with what its events say
  *
- * Used time is the time for which the card was kept for this process: from the beginning of its first launch to the end
+ * Used time is the time for which the GPU was kept for this process: from the beginning of its first launch to the end
  * of its last one, with the gaps between that are too short for anybody else to use. */
 #pragma once
 
@@ -35,14 +35,14 @@ struct cot_launch_kind {
     uint64_t count;
 };
 
-/* One process on one card. */
+/* One process on one GPU. */
 struct cot_gate {
     struct cot_gate_tuning tuning;
     struct cot_compute_header *header;
     const struct cot_compute_order *order;
     struct cot_compute_reports *reports;
     struct cot_compute_row *row; /* the own one */
-    uint32_t slot_count, card_count, card, slot;
+    uint32_t slot_count, gpu_count, gpu, slot;
     uint64_t used_until_ns; /* accounts are complete up to here */
     uint64_t forfeited_ns;  /* growth of a record's limit that nobody used in time ... */
     uint64_t forfeited_of;  /* ... and which record that is */
@@ -50,7 +50,7 @@ struct cot_gate {
     uint64_t marked_epoch;
     uint32_t waited;         /* the last one that asked was told to wait */
     uint32_t dry;            /* the limit was reached and has not grown enough since */
-    struct cot_gate *others; /* the same process's gates of all its cards, for COT_LEASE_CATCH_UP; may be NULL */
+    struct cot_gate *others; /* the same process's gates of all its GPUs, for COT_LEASE_CATCH_UP; may be NULL */
     uint32_t others_count;
     uint32_t unkept; /* low half of a promise that was not kept (compute.h): it is not believed again; 0: none */
     struct cot_launch_kind kinds[COT_GATE_KINDS];
@@ -85,7 +85,7 @@ struct cot_verdict {
 
 /* The slot is the ledger's, and the row's `stamp` is set by this. */
 void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t slot_count,
-                     uint32_t card_count, uint32_t slot, uint32_t card, uint64_t stamp);
+                     uint32_t gpu_count, uint32_t slot, uint32_t gpu, uint64_t stamp);
 
 /* `launch` is filled in either case. A launch that must wait announces nothing but its wait: cot_gate_wait around it.
  * `rung_ns`: when this thread's wait had been announced, and the agent rung; 0: it does not wait yet. */

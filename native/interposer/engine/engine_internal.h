@@ -22,7 +22,7 @@
 /* Nothing here is another object's, so nothing is reached by way of a table of addresses. */
 #pragma GCC visibility push(hidden)
 
-#define COT_NO_CARD UINT32_MAX
+#define COT_NO_GPU UINT32_MAX
 
 /* Entry points that the engine serves, and so calls. */
 enum {
@@ -84,8 +84,8 @@ abi_result cot_attach_slow(void);
 static inline abi_result cot_attach(void) {
     return cot_attached() ? ABI_SUCCESS : cot_attach_slow();
 }
-static inline uint32_t cot_card_count(void) {
-    return cot->at.card_count;
+static inline uint32_t cot_gpu_count(void) {
+    return cot->at.gpu_count;
 }
 static inline uint32_t cot_slot_count(void) {
     return cot->at.slot_count;
@@ -94,14 +94,14 @@ static inline uint32_t cot_own_slot(void) {
     return cot->at.slot;
 }
 static inline struct cot_slot *cot_slot_at(uint32_t slot) {
-    uint64_t first = cot_ledger_slots_offset(cot->at.card_count);
+    uint64_t first = cot_ledger_slots_offset(cot->at.gpu_count);
     return (struct cot_slot *)(cot->at.ledger + first + slot * cot->at.slot_bytes);
 }
-static inline struct cot_slot_card *cot_row(uint32_t slot, uint32_t card) { /* card's row in a slot */
-    return (struct cot_slot_card *)(cot_slot_at(slot) + 1) + card;
+static inline struct cot_slot_gpu *cot_row(uint32_t slot, uint32_t gpu) { /* GPU's row in a slot */
+    return (struct cot_slot_gpu *)(cot_slot_at(slot) + 1) + gpu;
 }
-static inline struct cot_slot_card *cot_own(uint32_t card) {
-    return cot_row(cot->at.slot, card);
+static inline struct cot_slot_gpu *cot_own(uint32_t gpu) {
+    return cot_row(cot->at.slot, gpu);
 }
 static inline uint32_t cot_slots_used(void) {
     uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);
@@ -110,36 +110,36 @@ static inline uint32_t cot_slots_used(void) {
 static inline const struct cot_page *cot_page_now(void) {
     return cot->at.page;
 }
-struct cot_ledger_total *cot_total(uint32_t card);
+struct cot_ledger_total *cot_total(uint32_t gpu);
 /* Open for locks, whatever the program did to its descriptors; -1. */
 int cot_ledger_fd(void);
 void cot_note_engine(void); /* the numbers of the engine that works and of one that could not, into the slot */
 bool cot_is_ledger(int fd);
 
-/* The card entry as last read whole. */
+/* The GPU entry as last read whole. */
 struct cot_limits {
     uint64_t memory_bytes, context_bytes, granule_bytes;
     bool isolate, releases_late;
 };
-void cot_read_card(uint32_t card, uint64_t generation);
-static inline void cot_limits(uint32_t card, struct cot_limits *limits) {
-    const struct cot_seen_card *seen = &cot->seen[card];
+void cot_read_gpu(uint32_t gpu, uint64_t generation);
+static inline void cot_limits(uint32_t gpu, struct cot_limits *limits) {
+    const struct cot_seen_gpu *seen = &cot->seen[gpu];
     const struct cot_page_header *header = &cot->at.page->header;
     uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
     if (__builtin_expect(atomic_load_explicit(&seen->generation, memory_order_acquire) != generation + 1, 0))
-        cot_read_card(card, generation);
+        cot_read_gpu(gpu, generation);
     limits->memory_bytes = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
     limits->context_bytes = atomic_load_explicit(&seen->context_bytes, memory_order_relaxed);
     limits->granule_bytes = atomic_load_explicit(&seen->granule_bytes, memory_order_relaxed);
-    limits->releases_late = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
+    limits->releases_late = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_GPU_RELEASES_LATE;
     limits->isolate = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
 }
-/* What this card's pages are counted in, in a process that has counted some. */
-static inline uint64_t cot_granule(uint32_t card) {
-    return atomic_load_explicit(&cot->seen[card].granule_bytes, memory_order_relaxed);
+/* What this GPU's pages are counted in, in a process that has counted some. */
+static inline uint64_t cot_granule(uint32_t gpu) {
+    return atomic_load_explicit(&cot->seen[gpu].granule_bytes, memory_order_relaxed);
 }
-/* Card of the grant behind a device ordinal, or COT_NO_CARD. */
-uint32_t cot_card_of(abi_device device);
+/* GPU of the grant behind a device ordinal, or COT_NO_GPU. */
+uint32_t cot_gpu_of(abi_device device);
 bool cot_is_host_location(const abi_location *location);
 /* Which GPU memory at a location that is not the host takes; an error where the container may not have it there. */
 abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu);
@@ -148,22 +148,22 @@ abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu)
 
 /* True: `bytes` are announced in this process's slot and fit; the caller then calls the driver and commits or rolls
  * back. */
-bool cot_reserve(uint32_t card, uint64_t bytes);
+bool cot_reserve(uint32_t gpu, uint64_t bytes);
 /* The same for a caller that has `announced` some already: it does not wait for that to be decided. */
-bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced);
-void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged);
-void cot_rollback(uint32_t card, uint64_t reserved);
+bool cot_reserve_more(uint32_t gpu, uint64_t bytes, uint64_t announced);
+void cot_commit(uint32_t gpu, uint64_t reserved, uint64_t charged);
+void cot_rollback(uint32_t gpu, uint64_t reserved);
 /* The same for what will be held just as it is announced, if the driver gives it. True: it may be `charged` already. */
-bool cot_reserve_certain(uint32_t card, uint64_t bytes, bool *charged);
-void cot_commit_certain(uint32_t card, uint64_t bytes, bool charged);
-void cot_rollback_certain(uint32_t card, uint64_t bytes, bool charged);
-void cot_charge(uint32_t card, uint64_t bytes);   /* without a check: it is held already */
-void cot_release(uint32_t card, uint64_t bytes);  /* the driver has taken it back */
-void cot_announce(uint32_t card, uint64_t bytes); /* without a check: it is held, and to be released */
-void cot_deny(uint32_t card);
-void cot_touch(uint32_t card); /* something may have been taken although no count changed; not for mere looks */
-/* What the container holds on a card, everything announced included. */
-uint64_t cot_held(uint32_t card);
+bool cot_reserve_certain(uint32_t gpu, uint64_t bytes, bool *charged);
+void cot_commit_certain(uint32_t gpu, uint64_t bytes, bool charged);
+void cot_rollback_certain(uint32_t gpu, uint64_t bytes, bool charged);
+void cot_charge(uint32_t gpu, uint64_t bytes);   /* without a check: it is held already */
+void cot_release(uint32_t gpu, uint64_t bytes);  /* the driver has taken it back */
+void cot_announce(uint32_t gpu, uint64_t bytes); /* without a check: it is held, and to be released */
+void cot_deny(uint32_t gpu);
+void cot_touch(uint32_t gpu); /* something may have been taken although no count changed; not for mere looks */
+/* What the container holds on a GPU, everything announced included. */
+uint64_t cot_held(uint32_t gpu);
 
 /* ---- observers.c: COT_OBSERVER_* of this process ---- */
 uint64_t cot_observers(void);
@@ -192,7 +192,7 @@ bool cot_blocks_drop(const struct cot_block *block);
 /* Of several blocks that say that they have one address, one has it. Removes `block`, or the others; false: there are
  * no others. */
 bool cot_blocks_drop_twin(const struct cot_block *block, bool others);
-/* Whole granules in `bytes`. A granule is a power of two on every known card, and a shift costs a tenth of a division.
+/* Whole granules in `bytes`. A granule is a power of two on every known GPU, and a shift costs a tenth of a division.
  */
 static inline uint64_t cot_granules(uint64_t bytes, uint64_t granule) {
     return granule & (granule - 1) ? bytes / granule : bytes >> __builtin_ctzll(granule);
@@ -201,35 +201,35 @@ static inline uint64_t cot_granules(uint64_t bytes, uint64_t granule) {
 static inline bool cot_is_packed(uint64_t bytes, uint64_t granule) {
     return bytes < 1u << 20 && bytes < granule;
 }
-/* Bytes by which this process's pages of a card grow with [at, at+bytes), or shrink without it: memory is held by the
+/* Bytes by which this process's pages of a GPU grow with [at, at+bytes), or shrink without it: memory is held by the
  * granule, and small allocations share one. */
-uint64_t cot_pages_add_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
-uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_add_ragged(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule);
+uint64_t cot_pages_remove_ragged(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule);
 static inline bool cot_pages_are_whole(uint64_t at, uint64_t bytes, uint64_t granule) { /* as large ones lie */
     return __builtin_expect(((at | bytes | granule) & (granule - 1)) == 0 && at + bytes >= at, 1);
 }
-static inline uint64_t cot_pages_add(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
-    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_add_ragged(card, at, bytes, granule);
+static inline uint64_t cot_pages_add(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_add_ragged(gpu, at, bytes, granule);
 }
-static inline uint64_t cot_pages_remove(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
-    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_remove_ragged(card, at, bytes, granule);
+static inline uint64_t cot_pages_remove(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return cot_pages_are_whole(at, bytes, granule) ? bytes : cot_pages_remove_ragged(gpu, at, bytes, granule);
 }
 /* Is there room for `bytes` in one row, in a page that small allocations of the context hold anyway? Slow: walks all of
  * them. */
-bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint64_t granule);
+bool cot_pages_have_gap(uint32_t gpu, const void *context, uint64_t bytes, uint64_t granule);
 
 /* ---- gaps.c: the one request that goes into a gap ---- */
-bool cot_gap_begin(uint32_t card); /* false: others are at it for too long */
-bool cot_gap_is_wanted(uint32_t card);
+bool cot_gap_begin(uint32_t gpu); /* false: others are at it for too long */
+bool cot_gap_is_wanted(uint32_t gpu);
 /* Of memory announced, or held, that is no longer needed for what it was: false, if no such request needs it. */
-bool cot_gap_give_announced(uint32_t card, uint64_t bytes);
-bool cot_gap_give_held(uint32_t card, uint64_t bytes);
+bool cot_gap_give_announced(uint32_t gpu, uint64_t bytes);
+bool cot_gap_give_held(uint32_t gpu, uint64_t bytes);
 uint64_t cot_gap_pot(void);
 uint64_t cot_gap_end(void); /* what is in the pot is the caller's, announced */
 
 /* ---- claims.c: requests with granules of their own ---- */
 struct cot_claim {
-    uint32_t card;
+    uint32_t gpu;
     void *context;
     uint64_t bytes; /* whole granules; 0 costs nothing and is only remembered */
     uint64_t root;  /* of the block to be */
@@ -256,9 +256,9 @@ void cot_tiles_drop_context(void *context);
 void cot_tiles_pass_context(const void *context, void *heir);
 
 /* ---- contexts.c ---- */
-/* Card of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_CARD for a card
+/* GPU of the calling thread's current context, whose own cost is charged by then. An error, or COT_NO_GPU for a GPU
  * without a grant. */
-abi_result cot_current(uint32_t *card, void **context);
+abi_result cot_current(uint32_t *gpu, void **context);
 /* Takes away what we have pushed; tried again where it fails, for the program is to find the context that it left. */
 void cot_context_pop(void);
 /* After a block was charged to a context that was current: it may have ended before, which has to be noticed. */
@@ -267,12 +267,12 @@ void cot_context_recheck(const struct cot_block *block);
 void cot_context_put_back(const struct cot_block *block);
 
 /* ---- checkpoint.c ---- */
-bool cot_is_away(void); /* this process's memory is out of its cards: every other call of the driver would wait */
+bool cot_is_away(void); /* this process's memory is out of its GPUs: every other call of the driver would wait */
 
 /* ---- pools.c ---- */
-void cot_pools_trim(uint32_t card); /* lets known pools give back what they do not use, and un-charges it */
-void cot_pools_read_back(void);     /* un-charges what they gave to the card by themselves, at a synchronisation */
-void cot_pools_end(uint32_t card);  /* the card has no context left: what outlived its pool has not outlived that */
+void cot_pools_trim(uint32_t gpu); /* lets known pools give back what they do not use, and un-charges it */
+void cot_pools_read_back(void);    /* un-charges what they gave to the GPU by themselves, at a synchronization */
+void cot_pools_end(uint32_t gpu);  /* the GPU has no context left: what outlived its pool has not outlived that */
 bool cot_is_capturing(abi_stream stream); /* what is given to it is recorded, not run */
 
 /* ---- compute_page.c ---- */
@@ -287,7 +287,7 @@ void cot_gates_resume(struct cot_gates *gates);
 void cot_gates_forget(void *context); /* it has ended */
 
 /* ---- graphs.c ---- */
-void cot_graphs_trim(uint32_t card);      /* lets go what graphs have reserved and do not use, and un-charges it */
-void cot_graphs_read_back(uint32_t card); /* after what may have ended them */
+void cot_graphs_trim(uint32_t gpu);      /* lets go what graphs have reserved and do not use, and un-charges it */
+void cot_graphs_read_back(uint32_t gpu); /* after what may have ended them */
 
 #pragma GCC visibility pop

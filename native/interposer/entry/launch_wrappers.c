@@ -77,13 +77,13 @@ FORM(cuGraphLaunch, (abi_graph_exec graph, abi_stream stream), (abi_graph_exec, 
 FORM(cuGraphLaunch_ptsz, (abi_graph_exec graph, abi_stream stream), (abi_graph_exec, abi_stream), own_stream(stream),
      key_of(graph, 0, 0), graph, stream)
 
-/* One launch for each card in the list; the cards of a container are given to it together. */
+/* One launch for each GPU in the list; the GPUs of a container are given to it together. */
 static abi_result leased_cuLaunchCooperativeKernelMultiDevice(const abi_launch_of_many *list, unsigned count,
                                                               unsigned flags) {
     typedef abi_result call(const abi_launch_of_many *, unsigned, unsigned);
     call *target = (call *)shim_target_now(COT_AT_cuLaunchCooperativeKernelMultiDevice);
-    struct cot_flight flights[COT_MAX_CARDS];
-    unsigned admitted = 0, most = list && count <= COT_MAX_CARDS ? count : 0;
+    struct cot_flight flights[COT_MAX_GPUS];
+    unsigned admitted = 0, most = list && count <= COT_MAX_GPUS ? count : 0;
     abi_result result = ABI_SUCCESS;
     for (; admitted < most && result == ABI_SUCCESS; admitted++) {
         const abi_launch_of_many *one = &list[admitted];

@@ -102,8 +102,8 @@
     X(96, cuDeviceRegisterAsyncNotification, PASS, 16) \
     X(97, cuDeviceSetGraphMemAttribute, PASS, 17) \
     X(98, cuDeviceSetMemPool, PASS, 17) \
-    X(99, cuDeviceTotalMem, VIRTUALISE, 19) \
-    X(100, cuDeviceTotalMem_v2, VIRTUALISE, 19) \
+    X(99, cuDeviceTotalMem, VIRTUALIZE, 19) \
+    X(100, cuDeviceTotalMem_v2, VIRTUALIZE, 19) \
     X(101, cuDeviceUnregisterAsyncNotification, PASS, 16) \
     X(102, cuDriverGetGpuCodeIsaVersion, PASS, 16) \
     X(103, cuDriverGetVersion, PASS, 16) \
@@ -366,8 +366,8 @@
     X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 35) \
     X(361, cuMemGetDefaultMemPool, PASS, 17) \
     X(362, cuMemGetHandleForAddressRange, PASS, 35) \
-    X(363, cuMemGetInfo, VIRTUALISE, 19) \
-    X(364, cuMemGetInfo_v2, VIRTUALISE, 19) \
+    X(363, cuMemGetInfo, VIRTUALIZE, 19) \
+    X(364, cuMemGetInfo_v2, VIRTUALIZE, 19) \
     X(365, cuMemGetMemPool, PASS, 17) \
     X(366, cuMemHostAlloc, PASS, 39) \
     X(367, cuMemHostAlloc_v2, PASS, 39) \
@@ -774,22 +774,22 @@
     X(1, "pass", "memory-facts", "describes memory that is charged already") \
     X(2, "release", "arrays", "the driver destroys it first, then the charge goes") \
     X(3, "pass", "uncounted-code", "code, its static data and kernels loaded at first use have no size that a call tells: the agent finds them in the driver's count and charges them as residual") \
-    X(4, "release", "checkpoint", "this process's memory leaves its cards, and the charge with it") \
+    X(4, "release", "checkpoint", "this process's memory leaves its GPUs, and the charge with it") \
     X(5, "pass", "checkpoint-state", "moves no memory") \
     X(6, "reserve", "checkpoint", "all that left must fit before it comes back") \
     X(7, "track", "checkpoint", "a process that runs has its memory, whoever restored it") \
     X(8, "pass", "diagnostics", "errors, logs, profiling and core dumps") \
-    X(9, "reserve", "context", "a context costs what the agent measured on this card") \
+    X(9, "reserve", "context", "a context costs what the agent measured on this GPU") \
     X(10, "release", "context", "destroying a context frees all that was allocated in it") \
     X(11, "pass", "context-state", "selects, reads or tunes a context that exists already") \
     X(12, "track", "green", "another name of a green context, which has paid") \
     X(13, "pass", "order", "orders or signals work: holding a signal back would deadlock whoever waits for it") \
     X(14, "reserve", "limits", "what heap, printf buffer and stacks take beyond what they did when contexts were measured") \
     X(15, "release", "external", "the import ends, and the charge with it") \
-    X(16, "pass", "device-facts", "facts about the card; its SM count and identity stay true, for tuned libraries rely on them") \
+    X(16, "pass", "device-facts", "facts about the GPU; its SM count and identity stay true, for tuned libraries rely on them") \
     X(17, "pass", "pool-facts", "changes or reads how a pool behaves; its bytes are read back at every charge") \
     X(18, "release", "graphs", "what graphs have reserved may shrink") \
-    X(19, "virtualise", "memory", "total is the grant, free is what the container may still take") \
+    X(19, "virtualize", "memory", "total is the grant, free is what the container may still take") \
     X(20, "pass", "graphics", "graphics interoperability: that memory belongs to the graphics side; the agent counts its processes") \
     X(21, "pass", "external-views", "views of imported memory, which is charged at its import") \
     X(22, "pass", "code-facts", "reads or tunes code that is loaded already") \

@@ -16,9 +16,9 @@
     X(10, nvmlDeviceGetAPIRestriction, PASS, 0) \
     X(11, nvmlDeviceGetAccountingBufferSize, PASS, 0) \
     X(12, nvmlDeviceGetAccountingMode, PASS, 0) \
-    X(13, nvmlDeviceGetAccountingPids, VIRTUALISE, 1) \
-    X(14, nvmlDeviceGetAccountingStats, VIRTUALISE, 1) \
-    X(15, nvmlDeviceGetAccountingStats_v2, VIRTUALISE, 1) \
+    X(13, nvmlDeviceGetAccountingPids, VIRTUALIZE, 1) \
+    X(14, nvmlDeviceGetAccountingStats, VIRTUALIZE, 1) \
+    X(15, nvmlDeviceGetAccountingStats_v2, VIRTUALIZE, 1) \
     X(16, nvmlDeviceGetActiveVgpus, PASS, 0) \
     X(17, nvmlDeviceGetAdaptiveClockInfoStatus, PASS, 0) \
     X(18, nvmlDeviceGetAdaptiveTgpModeInfo_v1, PASS, 0) \
@@ -44,16 +44,16 @@
     X(38, nvmlDeviceGetClockOffsets, PASS, 0) \
     X(39, nvmlDeviceGetComputeInstanceId, PASS, 0) \
     X(40, nvmlDeviceGetComputeMode, PASS, 0) \
-    X(41, nvmlDeviceGetComputeRunningProcesses, VIRTUALISE, 2) \
-    X(42, nvmlDeviceGetComputeRunningProcesses_v2, VIRTUALISE, 2) \
-    X(43, nvmlDeviceGetComputeRunningProcesses_v3, VIRTUALISE, 2) \
+    X(41, nvmlDeviceGetComputeRunningProcesses, VIRTUALIZE, 2) \
+    X(42, nvmlDeviceGetComputeRunningProcesses_v2, VIRTUALIZE, 2) \
+    X(43, nvmlDeviceGetComputeRunningProcesses_v3, VIRTUALIZE, 2) \
     X(44, nvmlDeviceGetConfComputeGpuAttestationReport, PASS, 0) \
     X(45, nvmlDeviceGetConfComputeGpuCertificate, PASS, 0) \
     X(46, nvmlDeviceGetConfComputeMemSizeInfo, PASS, 0) \
     X(47, nvmlDeviceGetConfComputeProtectedMemoryUsage, PASS, 0) \
     X(48, nvmlDeviceGetCoolerInfo, PASS, 0) \
-    X(49, nvmlDeviceGetCount, VIRTUALISE, 3) \
-    X(50, nvmlDeviceGetCount_v2, VIRTUALISE, 3) \
+    X(49, nvmlDeviceGetCount, VIRTUALIZE, 3) \
+    X(50, nvmlDeviceGetCount_v2, VIRTUALIZE, 3) \
     X(51, nvmlDeviceGetCpuAffinity, PASS, 0) \
     X(52, nvmlDeviceGetCpuAffinityWithinScope, PASS, 0) \
     X(53, nvmlDeviceGetCreatableVgpus, PASS, 0) \
@@ -102,14 +102,14 @@
     X(96, nvmlDeviceGetGpuInstances, PASS, 0) \
     X(97, nvmlDeviceGetGpuMaxPcieLinkGeneration, PASS, 0) \
     X(98, nvmlDeviceGetGpuOperationMode, PASS, 0) \
-    X(99, nvmlDeviceGetGraphicsRunningProcesses, VIRTUALISE, 2) \
-    X(100, nvmlDeviceGetGraphicsRunningProcesses_v2, VIRTUALISE, 2) \
-    X(101, nvmlDeviceGetGraphicsRunningProcesses_v3, VIRTUALISE, 2) \
+    X(99, nvmlDeviceGetGraphicsRunningProcesses, VIRTUALIZE, 2) \
+    X(100, nvmlDeviceGetGraphicsRunningProcesses_v2, VIRTUALIZE, 2) \
+    X(101, nvmlDeviceGetGraphicsRunningProcesses_v3, VIRTUALIZE, 2) \
     X(102, nvmlDeviceGetGridLicensableFeatures_v4, PASS, 0) \
     X(103, nvmlDeviceGetGspFirmwareMode, PASS, 0) \
     X(104, nvmlDeviceGetGspFirmwareVersion, PASS, 0) \
-    X(105, nvmlDeviceGetHandleByIndex, VIRTUALISE, 3) \
-    X(106, nvmlDeviceGetHandleByIndex_v2, VIRTUALISE, 3) \
+    X(105, nvmlDeviceGetHandleByIndex, VIRTUALIZE, 3) \
+    X(106, nvmlDeviceGetHandleByIndex_v2, VIRTUALIZE, 3) \
     X(107, nvmlDeviceGetHandleByPciBusId, PASS, 0) \
     X(108, nvmlDeviceGetHandleByPciBusId_v2, PASS, 0) \
     X(109, nvmlDeviceGetHandleBySerial, PASS, 0) \
@@ -117,16 +117,16 @@
     X(111, nvmlDeviceGetHandleByUUIDV, PASS, 0) \
     X(112, nvmlDeviceGetHostVgpuMode, PASS, 0) \
     X(113, nvmlDeviceGetHostname_v1, PASS, 0) \
-    X(114, nvmlDeviceGetIndex, VIRTUALISE, 3) \
+    X(114, nvmlDeviceGetIndex, VIRTUALIZE, 3) \
     X(115, nvmlDeviceGetInforomConfigurationChecksum, PASS, 0) \
     X(116, nvmlDeviceGetInforomImageVersion, PASS, 0) \
     X(117, nvmlDeviceGetInforomVersion, PASS, 0) \
     X(118, nvmlDeviceGetIrqNum, PASS, 0) \
     X(119, nvmlDeviceGetJpgUtilization, PASS, 0) \
     X(120, nvmlDeviceGetLastBBXFlushTime, PASS, 0) \
-    X(121, nvmlDeviceGetMPSComputeRunningProcesses, VIRTUALISE, 2) \
-    X(122, nvmlDeviceGetMPSComputeRunningProcesses_v2, VIRTUALISE, 2) \
-    X(123, nvmlDeviceGetMPSComputeRunningProcesses_v3, VIRTUALISE, 2) \
+    X(121, nvmlDeviceGetMPSComputeRunningProcesses, VIRTUALIZE, 2) \
+    X(122, nvmlDeviceGetMPSComputeRunningProcesses_v2, VIRTUALIZE, 2) \
+    X(123, nvmlDeviceGetMPSComputeRunningProcesses_v3, VIRTUALIZE, 2) \
     X(124, nvmlDeviceGetMarginTemperature, PASS, 0) \
     X(125, nvmlDeviceGetMaxClockInfo, PASS, 0) \
     X(126, nvmlDeviceGetMaxCustomerBoostClock, PASS, 0) \
@@ -138,8 +138,8 @@
     X(132, nvmlDeviceGetMemoryAffinity, PASS, 0) \
     X(133, nvmlDeviceGetMemoryBusWidth, PASS, 0) \
     X(134, nvmlDeviceGetMemoryErrorCounter, PASS, 0) \
-    X(135, nvmlDeviceGetMemoryInfo, VIRTUALISE, 4) \
-    X(136, nvmlDeviceGetMemoryInfo_v2, VIRTUALISE, 4) \
+    X(135, nvmlDeviceGetMemoryInfo, VIRTUALIZE, 4) \
+    X(136, nvmlDeviceGetMemoryInfo_v2, VIRTUALIZE, 4) \
     X(137, nvmlDeviceGetMemoryLimits_v1, PASS, 0) \
     X(138, nvmlDeviceGetMigDeviceHandleByIndex, PASS, 0) \
     X(139, nvmlDeviceGetMigMode, PASS, 0) \
@@ -188,8 +188,8 @@
     X(182, nvmlDeviceGetPowerSource, PASS, 0) \
     X(183, nvmlDeviceGetPowerState, PASS, 0) \
     X(184, nvmlDeviceGetPowerUsage, PASS, 0) \
-    X(185, nvmlDeviceGetProcessUtilization, VIRTUALISE, 5) \
-    X(186, nvmlDeviceGetProcessesUtilizationInfo, VIRTUALISE, 5) \
+    X(185, nvmlDeviceGetProcessUtilization, VIRTUALIZE, 5) \
+    X(186, nvmlDeviceGetProcessesUtilizationInfo, VIRTUALIZE, 5) \
     X(187, nvmlDeviceGetRemappedRows, PASS, 0) \
     X(188, nvmlDeviceGetRemappedRows_v2, PASS, 0) \
     X(189, nvmlDeviceGetRepairStatus, PASS, 0) \
@@ -197,8 +197,8 @@
     X(191, nvmlDeviceGetRetiredPagesPendingStatus, PASS, 0) \
     X(192, nvmlDeviceGetRetiredPages_v2, PASS, 0) \
     X(193, nvmlDeviceGetRowRemapperHistogram, PASS, 0) \
-    X(194, nvmlDeviceGetRunningProcessDetailList, VIRTUALISE, 2) \
-    X(195, nvmlDeviceGetSamples, VIRTUALISE, 5) \
+    X(194, nvmlDeviceGetRunningProcessDetailList, VIRTUALIZE, 2) \
+    X(195, nvmlDeviceGetSamples, VIRTUALIZE, 5) \
     X(196, nvmlDeviceGetSerial, PASS, 0) \
     X(197, nvmlDeviceGetSramEccErrorStatus, PASS, 0) \
     X(198, nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts, PASS, 0) \
@@ -220,7 +220,7 @@
     X(214, nvmlDeviceGetTotalEnergyConsumption, PASS, 0) \
     X(215, nvmlDeviceGetUUID, PASS, 0) \
     X(216, nvmlDeviceGetUnrepairableMemoryFlag_v1, PASS, 0) \
-    X(217, nvmlDeviceGetUtilizationRates, VIRTUALISE, 5) \
+    X(217, nvmlDeviceGetUtilizationRates, VIRTUALIZE, 5) \
     X(218, nvmlDeviceGetVbiosVersion, PASS, 0) \
     X(219, nvmlDeviceGetVgpuCapabilities, PASS, 0) \
     X(220, nvmlDeviceGetVgpuHeterogeneousMode, PASS, 0) \
@@ -301,7 +301,7 @@
     X(295, nvmlDeviceWorkloadPowerProfileGetProfilesInfo, PASS, 0) \
     X(296, nvmlDeviceWorkloadPowerProfileSetRequestedProfiles, PASS, 0) \
     X(297, nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1, PASS, 0) \
-    X(298, nvmlErrorString, VIRTUALISE, 6) \
+    X(298, nvmlErrorString, VIRTUALIZE, 6) \
     X(299, nvmlEventSetCreate, PASS, 0) \
     X(300, nvmlEventSetFree, PASS, 0) \
     X(301, nvmlEventSetGetContextCount_v1, PASS, 0) \
@@ -318,12 +318,12 @@
     X(312, nvmlGetVgpuDriverCapabilities, PASS, 0) \
     X(313, nvmlGetVgpuVersion, PASS, 0) \
     X(314, nvmlGpmMetricsGet, PASS, 0) \
-    X(315, nvmlGpmMigSampleGet, VIRTUALISE, 5) \
-    X(316, nvmlGpmQueryDeviceSupport, VIRTUALISE, 5) \
+    X(315, nvmlGpmMigSampleGet, VIRTUALIZE, 5) \
+    X(316, nvmlGpmQueryDeviceSupport, VIRTUALIZE, 5) \
     X(317, nvmlGpmQueryIfStreamingEnabled, PASS, 0) \
     X(318, nvmlGpmSampleAlloc, PASS, 0) \
     X(319, nvmlGpmSampleFree, PASS, 0) \
-    X(320, nvmlGpmSampleGet, VIRTUALISE, 5) \
+    X(320, nvmlGpmSampleGet, VIRTUALIZE, 5) \
     X(321, nvmlGpmSetStreamingEnabled, PASS, 0) \
     X(322, nvmlGpuInstanceCreateComputeInstance, PASS, 0) \
     X(323, nvmlGpuInstanceCreateComputeInstanceWithPlacement, PASS, 0) \
@@ -454,13 +454,13 @@
     X(316, nvmlGpmQueryDeviceSupport) \
     X(320, nvmlGpmSampleGet)
 #define COT_NVML_GROUPS(X) \
-    X(0, "pass", "other", "reads or sets facts of the card, or needs rights that a tenant lacks") \
-    X(1, "virtualise", "accounting", "of the container's own processes, while they live") \
-    X(2, "virtualise", "processes", "only the container's own processes") \
-    X(3, "virtualise", "cards", "only the cards of the grant, where the process can reach more of them") \
-    X(4, "virtualise", "memory", "total is the grant, used is what the container holds") \
-    X(5, "virtualise", "utilisation", "of the container's own processes, in percent of the card; what cannot be told apart is not told") \
-    X(6, "virtualise", "text", "has an answer also where there is no library to ask")
+    X(0, "pass", "other", "reads or sets facts of the GPU, or needs rights that a tenant lacks") \
+    X(1, "virtualize", "accounting", "of the container's own processes, while they live") \
+    X(2, "virtualize", "processes", "only the container's own processes") \
+    X(3, "virtualize", "GPUs", "only the GPUs of the grant, where the process can reach more of them") \
+    X(4, "virtualize", "memory", "total is the grant, used is what the container holds") \
+    X(5, "virtualize", "utilization", "of the container's own processes, in percent of the GPU; what cannot be told apart is not told") \
+    X(6, "virtualize", "text", "has an answer also where there is no library to ask")
 /* Indices by name, for wrappers that call the real one. */
 enum {
     COT_AT_nvmlDeviceGetAccountingPids = 13,

@@ -1,13 +1,13 @@
-/* NVML inside a container: the slice as the card, and the cards that were granted. Processes and what they do are in
- * processes.c and utilisation.c; all else is the driver's. */
+/* NVML inside a container: the slice as the GPU, and the GPUs that were granted. Processes and what they do are in
+ * processes.c and utilization.c; all else is the driver's. */
 #include "answers.h"
 
-bool nvml_card_of(nvml_abi_device device, uint32_t *card) {
+bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu) {
     char uuid[NVML_ABI_UUID_BYTES];
     nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = NULL;
     int index = shim_find("nvmlDeviceGetUUID");
     if (index >= 0) get = (nvml_abi_return (*)(nvml_abi_device, char *, unsigned))shim_real((uint32_t)index);
-    return view_ready() && get && get(device, uuid, sizeof uuid) == NVML_ABI_SUCCESS && view_find(uuid, card);
+    return view_ready() && get && get(device, uuid, sizeof uuid) == NVML_ABI_SUCCESS && view_find(uuid, gpu);
 }
 
 /* ---- memory ---- */
@@ -15,24 +15,24 @@ bool nvml_card_of(nvml_abi_device device, uint32_t *card) {
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlDeviceGetMemoryInfo, (nvml_abi_device, struct nvml_abi_memory_v1 *), device, out);
-    uint32_t card;
-    struct view_card now;
-    if (result != NVML_ABI_SUCCESS || !out || !nvml_card_of(device, &card)) return result;
-    view_card_now(card, &now);
+    uint32_t gpu;
+    struct view_gpu now;
+    if (result != NVML_ABI_SUCCESS || !out || !nvml_gpu_of(device, &gpu)) return result;
+    view_gpu_now(gpu, &now);
     if (now.isolate)
         *out = (struct nvml_abi_memory_v1){
             .total = now.memory_bytes, .used = now.held_bytes, .free = now.memory_bytes - now.held_bytes};
     return result;
 }
 
-/* Nothing is reserved in a slice: what the driver keeps for itself is the card's, not the container's. */
+/* Nothing is reserved in a slice: what the driver keeps for itself is the GPU's, not the container's. */
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlDeviceGetMemoryInfo_v2, (nvml_abi_device, struct nvml_abi_memory_v2 *), device, out);
-    uint32_t card;
-    struct view_card now;
-    if (result != NVML_ABI_SUCCESS || !out || !nvml_card_of(device, &card)) return result;
-    view_card_now(card, &now);
+    uint32_t gpu;
+    struct view_gpu now;
+    if (result != NVML_ABI_SUCCESS || !out || !nvml_gpu_of(device, &gpu)) return result;
+    view_gpu_now(gpu, &now);
     if (!now.isolate) return result;
     out->total = now.memory_bytes;
     out->reserved = 0;
@@ -41,9 +41,9 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
     return result;
 }
 
-/* ---- cards ---- */
+/* ---- GPUs ---- */
 
-/* Handles of the granted cards that the driver shows, in the driver's order. In a container these are all there are; a
+/* Handles of the granted GPUs that the driver shows, in the driver's order. In a container these are all there are; a
  * plain process on a plain machine sees more, and is shown its own. */
 static unsigned granted(nvml_abi_device *handles) {
     nvml_abi_return (*by_index)(unsigned, nvml_abi_device *) =
@@ -51,35 +51,35 @@ static unsigned granted(nvml_abi_device *handles) {
     nvml_abi_return (*count_all)(unsigned *) = REAL(nvmlDeviceGetCount_v2, (unsigned *));
     unsigned all = 0, found = 0;
     if (!by_index || !count_all || count_all(&all) != NVML_ABI_SUCCESS) return 0;
-    for (unsigned i = 0; i < all && found < COT_MAX_CARDS; i++) {
-        uint32_t card;
+    for (unsigned i = 0; i < all && found < COT_MAX_GPUS; i++) {
+        uint32_t gpu;
         nvml_abi_device device;
-        if (by_index(i, &device) == NVML_ABI_SUCCESS && nvml_card_of(device, &card)) handles[found++] = device;
+        if (by_index(i, &device) == NVML_ABI_SUCCESS && nvml_gpu_of(device, &gpu)) handles[found++] = device;
     }
     return found;
 }
 
-static nvml_abi_return count_cards(void *address, unsigned *count) {
+static nvml_abi_return count_gpus(void *address, unsigned *count) {
     nvml_abi_return (*real)(unsigned *) = (nvml_abi_return (*)(unsigned *))address;
-    nvml_abi_device handles[COT_MAX_CARDS];
+    nvml_abi_device handles[COT_MAX_GPUS];
     if (!real) return (nvml_abi_return)shim_missing();
     nvml_abi_return result = real(count);
     if (result == NVML_ABI_SUCCESS && count && view_ready()) *count = granted(handles);
     return result;
 }
 nvml_abi_return cot_nvmlDeviceGetCount(unsigned *count) {
-    return count_cards(shim_real(COT_AT_nvmlDeviceGetCount), count);
+    return count_gpus(shim_real(COT_AT_nvmlDeviceGetCount), count);
 }
 nvml_abi_return cot_nvmlDeviceGetCount_v2(unsigned *count) {
-    return count_cards(shim_real(COT_AT_nvmlDeviceGetCount_v2), count);
+    return count_gpus(shim_real(COT_AT_nvmlDeviceGetCount_v2), count);
 }
 
 static nvml_abi_return handle_at(void *address, unsigned index, nvml_abi_device *device) {
     nvml_abi_return (*real)(unsigned, nvml_abi_device *) = (nvml_abi_return (*)(unsigned, nvml_abi_device *))address;
-    nvml_abi_device handles[COT_MAX_CARDS];
+    nvml_abi_device handles[COT_MAX_GPUS];
     if (!real) return (nvml_abi_return)shim_missing();
     if (!device || !view_ready()) return real(index, device);
-    nvml_abi_return result = real(0, device); /* not initialised, lost: the driver's own answer */
+    nvml_abi_return result = real(0, device); /* not initialized, lost: the driver's own answer */
     if (result != NVML_ABI_SUCCESS) return result;
     if (index >= granted(handles)) return NVML_ABI_INVALID_ARGUMENT;
     *device = handles[index];
@@ -94,7 +94,7 @@ nvml_abi_return cot_nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_devic
 
 nvml_abi_return cot_nvmlDeviceGetIndex(nvml_abi_device device, unsigned *index) {
     nvml_abi_return result = CALL_REAL(nvmlDeviceGetIndex, (nvml_abi_device, unsigned *), device, index);
-    nvml_abi_device handles[COT_MAX_CARDS];
+    nvml_abi_device handles[COT_MAX_GPUS];
     if (result != NVML_ABI_SUCCESS || !index || !view_ready()) return result;
     unsigned count = granted(handles);
     for (unsigned i = 0; i < count; i++) {

@@ -1,4 +1,4 @@
-/* What the answers share: the real entry point of a name, and the grant's card behind a handle. */
+/* What the answers share: the real entry point of a name, and the grant's GPU behind a handle. */
 #pragma once
 
 #include "../generated/nvml_verbs.h"
@@ -23,16 +23,16 @@ static inline unsigned nvml_entries(unsigned told, unsigned room) {
     return told < room ? told : room;
 }
 
-/* False: not a granted card, or there is no grant that could be read. */
-bool nvml_card_of(nvml_abi_device device, uint32_t *card);
+/* False: not a granted GPU, or there is no grant that could be read. */
+bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu);
 
-/* The container's processes, as one call of NVML needs them; `card` as of view_processes. */
+/* The container's processes, as one call of NVML needs them; `gpu` as of view_processes. */
 struct nvml_own {
     struct view_process *list;
     uint32_t count;
 };
 /* False: there is no memory for it. Must be followed by nvml_own_end. */
-bool nvml_own_begin(struct nvml_own *own, uint32_t card);
+bool nvml_own_begin(struct nvml_own *own, uint32_t gpu);
 void nvml_own_end(struct nvml_own *own);
 /* NULL: a pid of somebody else. */
 const struct view_process *nvml_own_find(const struct nvml_own *own, uint32_t pid);

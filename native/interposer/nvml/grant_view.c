@@ -21,7 +21,7 @@ static const struct cot_page *page;
 static const char *ledger;
 static int ledger_fd = -1;
 static uint64_t own_namespace;
-static uint32_t card_count, slot_count;
+static uint32_t gpu_count, slot_count;
 
 /* Maps a file whole. Its descriptor stays open: closing it would drop the record lock that the CUDA object of this same
  * process holds on the ledger. */
@@ -43,12 +43,12 @@ static void join(void) {
     if (!limits || limits->header.magic != COT_PAGE_MAGIC || !cot_page_known(limits->header.version) ||
         !cot_ledger_known(cot_ledger_version(&limits->header)))
         return;
-    card_count = limits->header.card_count;
+    gpu_count = limits->header.gpu_count;
     slot_count = limits->header.slot_count;
-    if (card_count > COT_MAX_CARDS || slot_count == 0 || slot_count > COT_MAX_SLOTS) return;
+    if (gpu_count > COT_MAX_GPUS || slot_count == 0 || slot_count > COT_MAX_SLOTS) return;
     struct stat info;
-    if (cot_fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_page_bytes(slot_count, card_count)) return;
-    ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, card_count), &ledger_fd);
+    if (cot_fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_page_bytes(slot_count, gpu_count)) return;
+    ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, gpu_count), &ledger_fd);
     if (!ledger) return;
     if (cot_stat("/proc/self/ns/pid", &info) == 0) own_namespace = info.st_ino;
     page = limits;
@@ -64,30 +64,30 @@ bool view_ready(void) {
     return page != NULL;
 }
 
-uint32_t view_card_count(void) {
-    return view_ready() ? card_count : 0;
+uint32_t view_gpu_count(void) {
+    return view_ready() ? gpu_count : 0;
 }
 
-bool view_uuid_of(uint32_t card, char *text) {
-    if (card >= view_card_count()) return false;
-    const uint8_t *u = page->cards[card].uuid;
+bool view_uuid_of(uint32_t gpu, char *text) {
+    if (gpu >= view_gpu_count()) return false;
+    const uint8_t *u = page->gpus[gpu].uuid;
     sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
             u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     return true;
 }
 
-bool view_find(const char *uuid, uint32_t *card) {
+bool view_find(const char *uuid, uint32_t *gpu) {
     char text[48];
     for (uint32_t i = 0; view_uuid_of(i, text); i++) {
         if (strcmp(text, uuid) != 0) continue;
-        *card = i;
+        *gpu = i;
         return true;
     }
     return false;
 }
 
 static const struct cot_slot *slot_at(uint32_t slot) {
-    return (const struct cot_slot *)(ledger + cot_ledger_slots_offset(card_count) + slot * cot_slot_bytes(card_count));
+    return (const struct cot_slot *)(ledger + cot_ledger_slots_offset(gpu_count) + slot * cot_slot_bytes(gpu_count));
 }
 
 static uint32_t slots_used(void) {
@@ -95,13 +95,13 @@ static uint32_t slots_used(void) {
     return used < slot_count ? used : slot_count;
 }
 
-static struct cot_page_card card_entry(uint32_t card) {
-    struct cot_page_card entry = {0};
+static struct cot_page_gpu gpu_entry(uint32_t gpu) {
+    struct cot_page_gpu entry = {0};
     for (int tries = 0; tries < 1000; tries++) {
-        memcpy(&entry, (const void *)&page->cards[card], sizeof entry);
-        if (entry.check == cot_check(&entry, COT_CARD_WORDS)) return entry;
+        memcpy(&entry, (const void *)&page->gpus[gpu], sizeof entry);
+        if (entry.check == cot_check(&entry, COT_GPU_WORDS)) return entry;
     }
-    return (struct cot_page_card){0}; /* never seen whole: nothing may be told on its word */
+    return (struct cot_page_gpu){0}; /* never seen whole: nothing may be told on its word */
 }
 
 /* A dead process's slot stays until somebody needs its room; it holds nothing all the same. Its lock is free and its
@@ -113,21 +113,21 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot) {
     return lock.l_type == F_UNLCK && cot_start_ticks(slot->pid) != slot->start_ticks;
 }
 
-static uint64_t counted(uint32_t index, uint32_t card, bool late) {
-    const struct cot_slot_card *row = (const struct cot_slot_card *)(slot_at(index) + 1) + card;
+static uint64_t counted(uint32_t index, uint32_t gpu, bool late) {
+    const struct cot_slot_gpu *row = (const struct cot_slot_gpu *)(slot_at(index) + 1) + gpu;
     uint64_t pending = cot_sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
     uint64_t held = cot_sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
-    return cot_counted(&page->feedback[index * card_count + card], slot_at(index), row, pending, held, late);
+    return cot_counted(&page->feedback[index * gpu_count + gpu], slot_at(index), row, pending, held, late);
 }
 
-void view_card_now(uint32_t card, struct view_card *out) {
-    struct cot_page_card entry = card_entry(card);
-    bool late = entry.flags & COT_CARD_RELEASES_LATE;
+void view_gpu_now(uint32_t gpu, struct view_gpu *out) {
+    struct cot_page_gpu entry = gpu_entry(gpu);
+    bool late = entry.flags & COT_GPU_RELEASES_LATE;
     *out =
-        (struct view_card){.memory_bytes = entry.memory_bytes, .isolate = page->header.flags & COT_PAGE_ISOLATE_MEMORY};
+        (struct view_gpu){.memory_bytes = entry.memory_bytes, .isolate = page->header.flags & COT_PAGE_ISOLATE_MEMORY};
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
-        /* Where memory leaves the card late, only the agent can tell that a dead process's is gone. */
-        if (slot_at(i)->stamp != 0 && (late || !is_dead(i, slot_at(i)))) out->held_bytes += counted(i, card, late);
+        /* Where memory leaves the GPU late, only the agent can tell that a dead process's is gone. */
+        if (slot_at(i)->stamp != 0 && (late || !is_dead(i, slot_at(i)))) out->held_bytes += counted(i, gpu, late);
     }
     if (out->held_bytes > out->memory_bytes) out->held_bytes = out->memory_bytes;
 }
@@ -175,15 +175,15 @@ uint32_t view_most_processes(void) {
     return view_ready() ? slot_count : 0;
 }
 
-uint32_t view_processes(uint32_t card, struct view_process *out) {
+uint32_t view_processes(uint32_t gpu, struct view_process *out) {
     uint32_t count = 0;
-    bool late = card != VIEW_NO_CARD && card_entry(card).flags & COT_CARD_RELEASES_LATE;
+    bool late = gpu != VIEW_NO_GPU && gpu_entry(gpu).flags & COT_GPU_RELEASES_LATE;
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
         uint32_t pid = pid_of(slot_at(i)), k = 0;
         if (pid == 0) continue;
         while (k < count && out[k].pid != pid) k++; /* two copies of the CUDA object in one process (dlmopen) */
         if (k == count) out[count++] = (struct view_process){.pid = pid};
-        if (card != VIEW_NO_CARD) out[k].bytes += counted(i, card, late);
+        if (gpu != VIEW_NO_GPU) out[k].bytes += counted(i, gpu, late);
     }
     return count;
 }

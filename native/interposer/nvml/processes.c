@@ -12,9 +12,9 @@
 static_assert(sizeof(struct nvml_abi_process_535) == LONGEST_ENTRY, "the longest layout");
 #define FIRST_ROOM 256u
 
-bool nvml_own_begin(struct nvml_own *own, uint32_t card) {
+bool nvml_own_begin(struct nvml_own *own, uint32_t gpu) {
     *own = (struct nvml_own){.list = malloc((view_most_processes() + 1) * sizeof *own->list)};
-    if (own->list) own->count = view_processes(card, own->list);
+    if (own->list) own->count = view_processes(gpu, own->list);
     return own->list != NULL;
 }
 
@@ -130,15 +130,15 @@ static nvml_abi_return list(const struct question *question, const struct questi
     unsigned char *entries;
     struct nvml_own own = {0};
     unsigned have = 0, kept = 0;
-    uint32_t card = VIEW_NO_CARD;
+    uint32_t gpu = VIEW_NO_GPU;
     nvml_abi_return result = ask_whole(question, &have, &entries);
     if (result != NVML_ABI_SUCCESS) {
         free(entries);
         return result;
     }
-    bool granted = nvml_card_of(question->device, &card);
+    bool granted = nvml_gpu_of(question->device, &gpu);
     unsigned char *answer = NULL;
-    if (nvml_own_begin(&own, card)) answer = calloc((size_t)have + own.count + 1, LONGEST_ENTRY);
+    if (nvml_own_begin(&own, gpu)) answer = calloc((size_t)have + own.count + 1, LONGEST_ENTRY);
     if (answer) {
         size_t size = entry_size(question, entries, have);
         for (unsigned i = 0; i < have; i++) {

@@ -1,5 +1,5 @@
-/* What the container's processes do on a card: rows of its own processes only, and the card's utilisation as far as it
- * is theirs, in percent of the whole card. Samples of the card's utilisation name nobody whose they are, so inside a
+/* What the container's processes do on a GPU: rows of its own processes only, and the GPU's utilization as far as it
+ * is theirs, in percent of the whole GPU. Samples of the GPU's utilization name nobody whose they are, so inside a
  * grant there are none. */
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #include "answers.h"
 
-#define PERIOD_US 1000000u /* over which the card's utilisation is told; the driver's own is 1/6 to 1 s */
+#define PERIOD_US 1000000u /* over which the GPU's utilization is told; the driver's own is 1/6 to 1 s */
 #define FIRST_ROWS 128u
 
 /* ---- by process ---- */
@@ -36,7 +36,7 @@ static nvml_abi_return own_rows(nvml_abi_device device, unsigned long long last_
     }
     if (result != NVML_ABI_SUCCESS) return result;
     have = nvml_entries(have, room);
-    if (nvml_own_begin(&own, VIEW_NO_CARD)) {
+    if (nvml_own_begin(&own, VIEW_NO_GPU)) {
         for (unsigned i = 0; i < have; i++) {
             if (nvml_own_find(&own, (*rows)[i].pid)) (*rows)[(*kept)++] = (*rows)[i];
         }
@@ -95,7 +95,7 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
     whole.count = result == NVML_ABI_NOT_FOUND ? 0 : nvml_entries(whole.count, room);
     if (!known) {
         result = NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    } else if (!nvml_own_begin(&own, VIEW_NO_CARD)) {
+    } else if (!nvml_own_begin(&own, VIEW_NO_GPU)) {
         result = NVML_ABI_MEMORY;
     } else {
         for (unsigned i = 0; i < whole.count; i++) {
@@ -112,7 +112,7 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
     return result;
 }
 
-/* ---- by card ---- */
+/* ---- by GPU ---- */
 
 static uint64_t now_us(void) {
     struct timespec now;
@@ -120,14 +120,14 @@ static uint64_t now_us(void) {
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
-/* Where the driver keeps no account of processes (MIG), its figure of the card stands. */
+/* Where the driver keeps no account of processes (MIG), its figure of the GPU stands. */
 nvml_abi_return cot_nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_abi_utilization *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlDeviceGetUtilizationRates, (nvml_abi_device, struct nvml_abi_utilization *), device, out);
-    uint32_t card;
+    uint32_t gpu;
     row *rows;
     unsigned count;
-    if (result != NVML_ABI_SUCCESS || !nvml_card_of(device, &card)) return result;
+    if (result != NVML_ABI_SUCCESS || !nvml_gpu_of(device, &gpu)) return result;
     nvml_abi_return found = own_rows(device, now_us() - PERIOD_US, &rows, &count);
     if (found == NVML_ABI_SUCCESS || found == NVML_ABI_NOT_FOUND) {
         struct nvml_abi_utilization own = {0};
@@ -149,8 +149,8 @@ static bool is_of_all_tenants(int type) {
 
 nvml_abi_return cot_nvmlDeviceGetSamples(nvml_abi_device device, int type, unsigned long long last_seen,
                                          int *value_type, unsigned *count, struct nvml_abi_sample *out) {
-    uint32_t card;
-    bool hidden = is_of_all_tenants(type) && nvml_card_of(device, &card);
+    uint32_t gpu;
+    bool hidden = is_of_all_tenants(type) && nvml_gpu_of(device, &gpu);
     unsigned most;
     nvml_abi_return result = CALL_REAL(
         nvmlDeviceGetSamples, (nvml_abi_device, int, unsigned long long, int *, unsigned *, struct nvml_abi_sample *),
@@ -158,28 +158,28 @@ nvml_abi_return cot_nvmlDeviceGetSamples(nvml_abi_device device, int type, unsig
     return hidden && result == NVML_ABI_SUCCESS ? NVML_ABI_NOT_SUPPORTED : result;
 }
 
-/* Counters of the card do not say whose work they counted. */
+/* Counters of the GPU do not say whose work they counted. */
 nvml_abi_return cot_nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlGpmQueryDeviceSupport, (nvml_abi_device, struct nvml_abi_gpm_support *), device, out);
-    uint32_t card;
-    if (result == NVML_ABI_SUCCESS && nvml_card_of(device, &card)) out->supported = 0;
+    uint32_t gpu;
+    if (result == NVML_ABI_SUCCESS && nvml_gpu_of(device, &gpu)) out->supported = 0;
     return result;
 }
 
 nvml_abi_return cot_nvmlGpmSampleGet(nvml_abi_device device, void *sample) {
     nvml_abi_return (*real)(nvml_abi_device, void *) = REAL(nvmlGpmSampleGet, (nvml_abi_device, void *));
-    uint32_t card;
+    uint32_t gpu;
     if (!real) return (nvml_abi_return)shim_missing();
-    return nvml_card_of(device, &card) ? NVML_ABI_NOT_SUPPORTED : real(device, sample);
+    return nvml_gpu_of(device, &gpu) ? NVML_ABI_NOT_SUPPORTED : real(device, sample);
 }
 
 nvml_abi_return cot_nvmlGpmMigSampleGet(nvml_abi_device device, unsigned gpu_instance, void *sample) {
     nvml_abi_return (*real)(nvml_abi_device, unsigned, void *) =
         REAL(nvmlGpmMigSampleGet, (nvml_abi_device, unsigned, void *));
-    uint32_t card;
+    uint32_t gpu;
     if (!real) return (nvml_abi_return)shim_missing();
-    return nvml_card_of(device, &card) ? NVML_ABI_NOT_SUPPORTED : real(device, gpu_instance, sample);
+    return nvml_gpu_of(device, &gpu) ? NVML_ABI_NOT_SUPPORTED : real(device, gpu_instance, sample);
 }
 
 /* ---- accounting ---- */
@@ -202,7 +202,7 @@ nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned
         result = real(device, &have, pids);
     }
     have = nvml_entries(have, room);
-    if (result == NVML_ABI_SUCCESS && nvml_own_begin(&own, VIEW_NO_CARD)) {
+    if (result == NVML_ABI_SUCCESS && nvml_own_begin(&own, VIEW_NO_GPU)) {
         for (unsigned i = 0; i < have; i++) {
             if (nvml_own_find(&own, pids[i])) pids[kept++] = pids[i];
         }
@@ -221,7 +221,7 @@ nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned
 
 static bool is_own(uint32_t pid) {
     struct nvml_own own;
-    bool found = nvml_own_begin(&own, VIEW_NO_CARD) && nvml_own_find(&own, pid);
+    bool found = nvml_own_begin(&own, VIEW_NO_GPU) && nvml_own_find(&own, pid);
     nvml_own_end(&own);
     return found;
 }

@@ -166,9 +166,9 @@ static int driver_version(void) {
     return version ? version : ask_version();
 }
 
-/* "Ask twice": the driver's answer is recognised by asking it again at a version whose variant this build knows. Only
+/* "Ask twice": the driver's answer is recognized by asking it again at a version whose variant this build knows. Only
  * if both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant
- * passes. What a pointer was recognised as, it stays: the driver is never unloaded. */
+ * passes. What a pointer was recognized as, it stays: the driver is never unloaded. */
 static __attribute__((noinline)) void *ask_again(bool second, const char *base, void *address, uint64_t flags,
                                                  const struct version_row *row) {
     void *again = NULL, *trampoline = shim_trampoline(row->symbol);
@@ -181,7 +181,7 @@ static __attribute__((noinline)) void *ask_again(bool second, const char *base, 
     return address;
 }
 
-static void *recognise(bool second, const char *base, void *address, int version, uint64_t flags) {
+static void *recognize(bool second, const char *base, void *address, int version, uint64_t flags) {
     int first = first_row(base), newest = driver_version();
     if (first < 0) {
         shim_unknown();
@@ -203,14 +203,14 @@ static void *recognise(bool second, const char *base, void *address, int version
 abi_result cot_cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {
     abi_result result = ask(true, base, address, version, flags, status);
     if (result == ABI_SUCCESS && base && address && *address)
-        *address = recognise(true, base, *address, version, flags);
+        *address = recognize(true, base, *address, version, flags);
     return result;
 }
 
 abi_result cot_cuGetProcAddress(const char *base, void **address, int version, uint64_t flags) {
     abi_result result = ask(false, base, address, version, flags, NULL);
     if (result == ABI_SUCCESS && base && address && *address)
-        *address = recognise(false, base, *address, version, flags);
+        *address = recognize(false, base, *address, version, flags);
     return result;
 }
 

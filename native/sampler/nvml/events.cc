@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned WAIT_MS = 5000; // nothing ends sooner for a shorter wait: the process ends with the thread in it
 constexpr unsigned RETRY_MS = 1000;
 constexpr uint64_t WANTED = NVML_ABI_EVENT_XID;
-constexpr size_t MOST_KINDS = 256; // of card, type and data between two samples
+constexpr size_t MOST_KINDS = 256; // of GPU, type and data between two samples
 
 uint64_t wall_ms() {
     timespec now{};

@@ -22,7 +22,7 @@ struct Event {
 
 class Events {
   public:
-    // Waits for events of this card, too. True: the driver tells them of it.
+    // Waits for events of this GPU, too. True: the driver tells them of it.
     bool watch(Library &library, Device device);
     // Since the last call. `errors`: how often waiting failed with which code, since then.
     std::vector<Event> take(std::map<int, uint64_t> &errors);

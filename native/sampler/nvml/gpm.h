@@ -1,5 +1,5 @@
-// How busy a card's parts were, by its own counters: NVML's GPM, from Hopper on. The driver gives figures of the time
-// between two samples, of a card or of an instance, never of a process.
+// How busy a GPU's parts were, by its own counters: NVML's GPM, from Hopper on. The driver gives figures of the time
+// between two samples, of a GPU or of an instance, never of a process.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ using Active = std::vector<std::pair<const char *, uint64_t>>;
 
 class Activity {
   public:
-    // Between the newest two samples; takes another one when it is due. `gpu_instance`: of an instance, whose card
+    // Between the newest two samples; takes another one when it is due. `gpu_instance`: of an instance, whose GPU
     // `device` then is.
     const Active &read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance, uint64_t now_ns);
     // The driver does not let us: the sampler lacks the right.
     bool denied() const { return denied_; }
-    // Gives the samples back. What was told of another card, or of the same one before it was divided anew, is none.
+    // Gives the samples back. What was told of another GPU, or of the same one before it was divided anew, is none.
     void forget(nvml::Library &library);
 
   private:

@@ -14,7 +14,7 @@ void read_ecc(nvml::Library &library, nvml::Device device, Health &out) {
     }
 }
 
-// Cards from Ampere on remap rows, those before retire pages; none does both.
+// GPUs from Ampere on remap rows, those before retire pages; none does both.
 void read_repairs(nvml::Library &library, nvml::Device device, Health &out) {
     static const char *const ROWS[4] = {"rowsCorrected", "rowsUncorrected", "rowsPending", "rowsFailed"};
     uint32_t rows[4] = {};

@@ -1,4 +1,4 @@
-// What a card says of its own state beyond who uses it and how busy it is: temperature, power, clocks and their limits,
+// What a GPU says of its own state beyond who uses it and how busy it is: temperature, power, clocks and their limits,
 // errors of its memory, repairs, why its clocks are low, bytes over its links. Read every few rounds: nobody acts on it
 // within a second, and some of it is dear to ask for.
 #pragma once

@@ -1,4 +1,4 @@
-// Which cards there are, and which instances of those that MIG divides: read anew every so often, each with a place of
+// Which GPUs there are, and which instances of those that MIG divides: read anew every so often, each with a place of
 // its own for as long as the sampler lives.
 #include <algorithm>
 #include <string>
@@ -12,79 +12,79 @@ constexpr uint64_t EVERY_NS = 60000000000ull;
 constexpr uint64_t LEAST_NS = 5000000000ull; // where something makes it look for what has changed
 } // namespace
 
-// Cards by UUID, so that integrals survive a new enumeration. The place of each, where it was known before.
-size_t Sampler::add_card(nvml::Device device, const std::string &uuid) {
+// GPUs by UUID, so that integrals survive a new enumeration. The place of each, where it was known before.
+size_t Sampler::add_gpu(nvml::Device device, const std::string &uuid) {
     size_t index = 0;
-    while (index < cards_.size() && cards_[index].uuid != uuid) index++;
-    if (index == cards_.size()) {
-        cards_.emplace_back();
-        cards_[index].uuid = uuid;
+    while (index < gpus_.size() && gpus_[index].uuid != uuid) index++;
+    if (index == gpus_.size()) {
+        gpus_.emplace_back();
+        gpus_[index].uuid = uuid;
     }
-    if (cards_[index].name.empty()) library_.device_text(device, "nvmlDeviceGetName", cards_[index].name);
-    cards_[index].gone = false;
+    if (gpus_[index].name.empty()) library_.device_text(device, "nvmlDeviceGetName", gpus_[index].name);
+    gpus_[index].gone = false;
     return index;
 }
 
-// Handles of instances end when a card is divided anew, so all that is known of them is read again. What cannot be told
+// Handles of instances end when a GPU is divided anew, so all that is known of them is read again. What cannot be told
 // stays as it was, and is soon asked for again.
 void Sampler::add_instances(size_t parent) {
     std::vector<nvml::Device> devices;
     std::vector<std::pair<nvml::Device, std::string>> named;
     bool whole = true;
     // Of one that is lost nobody knows how it is divided: it stays as it was.
-    if (cards_[parent].lost) return;
-    if (cards_[parent].device) {
-        const nvml::Division division = library_.instances(cards_[parent].device, devices, whole);
+    if (gpus_[parent].lost) return;
+    if (gpus_[parent].device) {
+        const nvml::Division division = library_.instances(gpus_[parent].device, devices, whole);
         if (division == nvml::Division::Unknown) {
             changed_ = true;
             return;
         }
         const bool is_divided = division == nvml::Division::Divided;
-        if (is_divided != cards_[parent].divided) library_.ask_anew(cards_[parent].device);
-        cards_[parent].divided = is_divided;
-        cards_[parent].division_told = true;
+        if (is_divided != gpus_[parent].divided) library_.ask_anew(gpus_[parent].device);
+        gpus_[parent].divided = is_divided;
+        gpus_[parent].division_told = true;
     }
     for (nvml::Device device : devices) {
         std::string uuid;
         if (library_.device_text(device, "nvmlDeviceGetUUID", uuid)) named.emplace_back(device, uuid);
         else whole = false;
     }
-    for (Card &card : cards_) {
-        if (whole && card.instance && card.parent == parent) card.gone = true;
+    for (Gpu &gpu : gpus_) {
+        if (whole && gpu.instance && gpu.parent == parent) gpu.gone = true;
     }
     for (const auto &[device, uuid] : named) {
-        const size_t index = add_card(device, uuid);
-        Card &card = cards_[index];
-        if (card.device != device) {
-            card.activity.forget(library_);
+        const size_t index = add_gpu(device, uuid);
+        Gpu &gpu = gpus_[index];
+        if (gpu.device != device) {
+            gpu.activity.forget(library_);
             library_.ask_anew(device);
         }
-        card.device = device;
-        card.instance = true;
-        card.parent = parent;
-        card.pci = cards_[parent].pci;
-        const bool has_numbers = library_.number(device, "nvmlDeviceGetGpuInstanceId", card.gpu_instance) &&
-                                 library_.number(device, "nvmlDeviceGetComputeInstanceId", card.compute_instance);
-        card.has_numbers = card.has_numbers || has_numbers;
-        whole = whole && card.has_numbers;
+        gpu.device = device;
+        gpu.instance = true;
+        gpu.parent = parent;
+        gpu.pci = gpus_[parent].pci;
+        const bool has_numbers = library_.number(device, "nvmlDeviceGetGpuInstanceId", gpu.gpu_instance) &&
+                                 library_.number(device, "nvmlDeviceGetComputeInstanceId", gpu.compute_instance);
+        gpu.has_numbers = gpu.has_numbers || has_numbers;
+        whole = whole && gpu.has_numbers;
     }
     std::vector<uint32_t> memories;
-    for (Card &card : cards_) {
-        if (!card.instance || card.parent != parent || card.gone || !card.has_numbers) continue;
-        card.same_memory = std::find(memories.begin(), memories.end(), card.gpu_instance) != memories.end();
-        memories.push_back(card.gpu_instance);
+    for (Gpu &gpu : gpus_) {
+        if (!gpu.instance || gpu.parent != parent || gpu.gone || !gpu.has_numbers) continue;
+        gpu.same_memory = std::find(memories.begin(), memories.end(), gpu.gpu_instance) != memories.end();
+        memories.push_back(gpu.gpu_instance);
     }
     changed_ = changed_ || !whole;
 }
 
 // What was refused may have been so for a moment only.
-void Sampler::read_facts(Card &card) {
-    if (card.pci.empty()) library_.pci(card.device, card.pci);
-    if (!card.has_minor) card.has_minor = library_.number(card.device, "nvmlDeviceGetMinorNumber", card.minor);
-    if (!card.tells_events) card.tells_events = events_.watch(library_, card.device);
+void Sampler::read_facts(Gpu &gpu) {
+    if (gpu.pci.empty()) library_.pci(gpu.device, gpu.pci);
+    if (!gpu.has_minor) gpu.has_minor = library_.number(gpu.device, "nvmlDeviceGetMinorNumber", gpu.minor);
+    if (!gpu.tells_events) gpu.tells_events = events_.watch(library_, gpu.device);
 }
 
-// Where the driver answers for each card that it counts, those that it does not count are gone. A card that it counts
+// Where the driver answers for each GPU that it counts, those that it does not count are gone. A GPU that it counts
 // and says nothing of may be any of those known: then all stay.
 void Sampler::read_inventory(uint64_t now_ns) {
     const uint64_t since = now_ns - inventory_ns_;
@@ -103,30 +103,30 @@ void Sampler::read_inventory(uint64_t now_ns) {
             whole = false;
             continue;
         }
-        const size_t index = add_card(device, uuid);
+        const size_t index = add_gpu(device, uuid);
         listed.push_back(index);
-        if (cards_[index].device != device) {
-            cards_[index].activity.forget(library_);
-            cards_[index].device = device;
+        if (gpus_[index].device != device) {
+            gpus_[index].activity.forget(library_);
+            gpus_[index].device = device;
             library_.ask_anew(device);
-            cards_[index].pci.clear();
-            cards_[index].has_minor = cards_[index].tells_events = false;
+            gpus_[index].pci.clear();
+            gpus_[index].has_minor = gpus_[index].tells_events = false;
         }
-        read_facts(cards_[index]);
+        read_facts(gpus_[index]);
     }
-    for (size_t i = 0; whole && i < cards_.size(); i++) {
-        Card &card = cards_[i];
-        if (card.instance || std::find(listed.begin(), listed.end(), i) != listed.end()) continue;
-        card.activity.forget(library_);
-        card.gone = true;
-        card.lost = false;
-        card.device = nullptr; // the next one of this UUID is read from its beginning
+    for (size_t i = 0; whole && i < gpus_.size(); i++) {
+        Gpu &gpu = gpus_[i];
+        if (gpu.instance || std::find(listed.begin(), listed.end(), i) != listed.end()) continue;
+        gpu.activity.forget(library_);
+        gpu.gone = true;
+        gpu.lost = false;
+        gpu.device = nullptr; // the next one of this UUID is read from its beginning
     }
-    // Behind them, so that cards are numbered as NVML numbers them.
-    for (size_t i = 0, count = cards_.size(); i < count; i++) {
-        if (!cards_[i].instance) add_instances(i);
+    // Behind them, so that GPUs are numbered as NVML numbers them.
+    for (size_t i = 0, count = gpus_.size(); i < count; i++) {
+        if (!gpus_[i].instance) add_instances(i);
     }
-    for (Card &card : cards_) {
-        if (card.gone) card.activity.forget(library_);
+    for (Gpu &gpu : gpus_) {
+        if (gpu.gone) gpu.activity.forget(library_);
     }
 }

@@ -132,7 +132,7 @@ bool Library::devices(std::vector<Device> &out, bool &whole) {
     return true;
 }
 
-// A driver that has not these calls, or says that the card has not what they are about, divides none.
+// A driver that has not these calls, or says that the GPU has not what they are about, divides none.
 Division Library::instances(Device device, std::vector<Device> &out, bool &whole) {
     const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex", *mode = "nvmlDeviceGetMigMode";
     uint32_t current = 0, pending = 0, most = 0;
@@ -278,7 +278,7 @@ bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
     return true;
 }
 
-bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out) {
+bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilization> &out) {
     out.clear();
     const char *versioned = "nvmlDeviceGetProcessesUtilizationInfo", *plain = "nvmlDeviceGetProcessUtilization";
     if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned));

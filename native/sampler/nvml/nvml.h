@@ -24,7 +24,7 @@ struct Entry {
     bool known = false; // the driver told the bytes
 };
 
-struct Utilisation {
+struct Utilization {
     uint32_t pid = 0;
     uint32_t sm = 0, memory = 0, encoder = 0, decoder = 0; // percent
     uint64_t at_us = 0;
@@ -40,22 +40,22 @@ enum class Division { Whole, Divided, Unknown };
 
 class Library {
   public:
-    // Opens the library and initialises it. On failure `problem` says why in words, and nothing is open.
+    // Opens the library and initializes it. On failure `problem` says why in words, and nothing is open.
     bool open(const std::string &path, std::string &problem);
     void close();
     bool ready() const { return handle_ != nullptr; }
 
-    // Time goes on. What a card refuses it will refuse in the next second, too, and a driver in trouble is not helped
+    // Time goes on. What a GPU refuses it will refuse in the next second, too, and a driver in trouble is not helped
     // by questions: a call that answered twice in a row that it is not supported (3), or that it failed for no known
-    // reason (999), is asked of that card after 2 s again, then after twice as long each time, up to a minute or to 8
+    // reason (999), is asked of that GPU after 2 s again, then after twice as long each time, up to a minute or to 8
     // s. Until then it fails with the same code, and counts as no failure.
     void at(uint64_t now_ns) { now_ns_ = now_ns; }
-    // The card is another one now, or it is back: everything is asked anew.
+    // The GPU is another one now, or it is back: everything is asked anew.
     void ask_anew(Device device);
 
     std::string text(const char *call); // system facts: nvmlSystemGetDriverVersion, ...
     int cuda_version();
-    // `whole`: each card that the driver counts is in `out`.
+    // `whole`: each GPU that the driver counts is in `out`.
     bool devices(std::vector<Device> &out, bool &whole);
     // Whether it is divided, and its instances; `whole`: each of them is in `out`. Numbers without an instance are left
     // out.
@@ -72,13 +72,13 @@ class Library {
     // False: not supported, or failed, or nobody can tell how its answer is to be read. An empty list is a success.
     bool processes(Device device, List list, std::vector<Entry> &out);
     // Since `last_seen_us`; *found is false when the driver says that nobody ran.
-    bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilisation> &out);
+    bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilization> &out);
     // Rows remapped because of corrected and of uncorrected errors, remapping pending, remapping failed.
     bool remapped_rows(Device device, uint32_t (&out)[4]);
     bool retired_pages(Device device, uint32_t cause, uint32_t &count);
     bool fields(Device device, nvml_abi_field *fields, int count);
-    // Counters of a card's parts (GPM; from Hopper and driver 520 on). False: last_code() says why not; a driver
-    // without these calls counts as no failure of it. Of an instance: its card's handle and its number.
+    // Counters of a GPU's parts (GPM; from Hopper and driver 520 on). False: last_code() says why not; a driver
+    // without these calls counts as no failure of it. Of an instance: its GPU's handle and its number.
     bool gpm_supported(Device device, bool &supported);
     void *gpm_sample(); // a place for one; null: none is to be had
     void gpm_free(void *sample);
@@ -95,9 +95,9 @@ class Library {
     std::vector<std::string> take_absent();
 
     int last_code() const { return last_code_; }
-    // How often each call answered each code other than success, "not found" of an idle card excepted.
+    // How often each call answered each code other than success, "not found" of an idle GPU excepted.
     const std::map<std::pair<std::string, int>, uint64_t> &errors() const { return errors_; }
-    // The last device call said that the card is lost or wants a reset.
+    // The last device call said that the GPU is lost or wants a reset.
     static bool means_lost(int code) { return code == NVML_ABI_GPU_IS_LOST || code == NVML_ABI_RESET_REQUIRED; }
 
   private:

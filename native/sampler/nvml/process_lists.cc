@@ -19,7 +19,7 @@ constexpr unsigned char FILLING = 0xaa;
 constexpr unsigned MOST_PROCESSES = 1024; // the kernel answers at most 950
 constexpr size_t LENGTHS[] = {16, 24, 32};
 constexpr size_t LONGEST = 32, NEEDED = 16; // of an entry, what is read of each
-constexpr uint64_t MOST_BYTES = 1ull << 48; // no card has a part of that
+constexpr uint64_t MOST_BYTES = 1ull << 48; // no GPU has a part of that
 
 struct Answer {
     const unsigned char *bytes;

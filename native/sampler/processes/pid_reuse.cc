@@ -28,7 +28,7 @@ void Holders::settle(const Processes &processes, uint64_t now_us) {
     for (auto &[pid, holder] : holders_) doubt(holder, processes.start_of(pid), now_us);
 }
 
-// Where the pid has changed hands between two rounds the second one may be on the card itself by now. Where a list
+// Where the pid has changed hands between two rounds the second one may be on the GPU itself by now. Where a list
 // named it while nobody had it, what is listed is the first one's, and so it is where it is what it was: who is dead
 // takes no more and gives nothing back. Else it is taken for the second one's after a while.
 void Holders::doubt(Holder &holder, std::optional<uint64_t> now, uint64_t now_us) {

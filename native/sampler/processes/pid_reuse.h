@@ -1,4 +1,4 @@
-// Whose each pid in a card's process lists is. A driver lists who opened the card for as long as anybody has it open,
+// Whose each pid in a GPU's process lists is. A driver lists who opened the GPU for as long as anybody has it open,
 // children of one that has ended, too: who has its pid by then is another.
 #pragma once
 

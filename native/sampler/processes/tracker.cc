@@ -161,20 +161,20 @@ std::optional<uint64_t> Processes::start_of(pid_t pid) const {
     return place->second;
 }
 
-Usage &Processes::use(pid_t pid, size_t card) {
+Usage &Processes::use(pid_t pid, size_t gpu) {
     Known &known = know(pid);
     auto place = known.uses.begin();
-    while (place != known.uses.end() && place->card < card) ++place;
-    if (place == known.uses.end() || place->card != card) {
-        place = known.uses.insert(place, Use{card, {}, {}});
+    while (place != known.uses.end() && place->gpu < gpu) ++place;
+    if (place == known.uses.end() || place->gpu != gpu) {
+        place = known.uses.insert(place, Use{gpu, {}, {}});
         known.tell_uses = true;
     }
     return place->now;
 }
 
-Usage *Processes::listed(pid_t pid, size_t card, uint64_t asked_ticks) {
+Usage *Processes::listed(pid_t pid, size_t gpu, uint64_t asked_ticks) {
     if (know(pid).process.start_ticks >= asked_ticks) return nullptr;
-    return &use(pid, card);
+    return &use(pid, gpu);
 }
 
 bool Processes::is_told(const Known &known) {
@@ -200,12 +200,12 @@ void Processes::write(pid_t pid, const Known &known, std::string &out) {
         }
         out += ']';
     }
-    out += ",\"cards\":[";
+    out += ",\"gpus\":[";
     bool first = true;
-    for (const auto &[card, usage, told] : known.uses) {
-        out += first ? "{\"card\":" : ",{\"card\":";
+    for (const auto &[gpu, usage, told] : known.uses) {
+        out += first ? "{\"gpu\":" : ",{\"gpu\":";
         first = false;
-        json::add_number(out, card);
+        json::add_number(out, gpu);
         out += usage.listed ? ",\"listed\":true" : ",\"listed\":false";
         if (usage.listed && usage.bytes_known) json::add_field(out, "bytes", usage.bytes);
         json::add_field(out, "types", usage.types);

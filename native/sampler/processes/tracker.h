@@ -1,4 +1,4 @@
-// The processes that the driver names, from round to round: who each of them is, what it uses of each card, and what of
+// The processes that the driver names, from round to round: who each of them is, what it uses of each GPU, and what of
 // that the agent has not been told yet. A handle on a process that has not exited proves that it is the one that it
 // was, so of one that goes on as before nothing is read and nothing is told.
 #pragma once
@@ -11,7 +11,7 @@
 
 #include "procfs.h"
 
-struct Usage { // of one process on one card, since the sampler first saw it
+struct Usage { // of one process on one GPU, since the sampler first saw it
     uint64_t sm_us = 0, memory_us = 0, encoder_us = 0, decoder_us = 0;
     uint32_t sm_percent = 0; // over the last window
     uint64_t active_us = 0;  // wall clock of its last sample with SM use
@@ -34,26 +34,26 @@ class Processes {
     void meet();
     // When the process that has this pid now began, in ticks since boot; 0: none has it. Nothing: it cannot be told.
     std::optional<uint64_t> start_of(pid_t pid) const;
-    // The place for what this process uses of this card, good until the next call. Who it is is read where it is not
+    // The place for what this process uses of this GPU, good until the next call. Who it is is read where it is not
     // known.
-    Usage &use(pid_t pid, size_t card);
+    Usage &use(pid_t pid, size_t gpu);
     // The same of whom the driver listed, for which it was asked at `asked_ticks`, as start times are told. Null: this
     // one began since, or in that moment, so another one of that pid may have been meant.
-    Usage *listed(pid_t pid, size_t card, uint64_t asked_ticks);
+    Usage *listed(pid_t pid, size_t gpu, uint64_t asked_ticks);
     // Appends the members "processes", "left" and "total" of the line, and forgets whom nothing named in this round: a
     // process is told once after its end, so that its last use is not lost.
     void tell(std::string &out);
 
   private:
     struct Use {
-        size_t card;
+        size_t gpu;
         Usage now, told;
     };
     struct Known {
         proc::Process process;
         proc::Handle handle;
         std::vector<pid_t> ancestors;
-        std::vector<Use> uses;    // by card
+        std::vector<Use> uses;    // by GPU
         uint64_t seen_round = 0;  // named by the driver
         uint64_t read_round = 0;  // when what can change is to be read again; 0: nothing could be read yet
         uint64_t whole_round = 0; // the same of all of it

@@ -14,12 +14,12 @@ int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *fa
 int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, struct sim_reply *reply, char *payload,
                       size_t payload_size, int *fds, int *fd_count);
 
-/* The cards that this process may see, in the node's order; returns how many. Where DIR/cards exists, it stands for the
- * device nodes: a card is seen when a file with its UUID's name is there. */
-uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts, uint32_t cards[SIM_MAX_CARDS]);
+/* The GPUs that this process may see, in the node's order; returns how many. Where DIR/GPUs exists, it stands for the
+ * device nodes: a GPU is seen when a file with its UUID's name is there. */
+uint32_t sim_visible_gpus(const void *own_symbol, const struct sim_facts *facts, uint32_t gpus[SIM_MAX_GPUS]);
 
-/* A card's or an instance's UUID as the driver's tools write it. */
-void sim_uuid_text(const struct sim_card_facts *card, char text[SIM_UUID_TEXT]);
+/* A GPU's or an instance's UUID as the driver's tools write it. */
+void sim_uuid_text(const struct sim_gpu_facts *gpu, char text[SIM_UUID_TEXT]);
 
 /* Faults per symbol, from COTENANT_SIM_FAULTS="cuMemAlloc_v2=2@3x1,nvmlInit_v2=9": the 3rd call of the first answers 2,
  * once; every call of the second answers 9. Armed until the environment has been read. */

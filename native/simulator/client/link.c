@@ -68,21 +68,21 @@ static bool find_folder(const void *own_symbol, char *folder, size_t size) {
     return snprintf(folder, size, "%s", SIM_DEFAULT_DIR) < (int)size;
 }
 
-void sim_uuid_text(const struct sim_card_facts *card, char text[SIM_UUID_TEXT]) {
-    const unsigned char *uuid = card->uuid;
+void sim_uuid_text(const struct sim_gpu_facts *gpu, char text[SIM_UUID_TEXT]) {
+    const unsigned char *uuid = gpu->uuid;
     snprintf(text, SIM_UUID_TEXT, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-             card->parent ? "MIG" : "GPU", uuid[0], uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7],
+             gpu->parent ? "MIG" : "GPU", uuid[0], uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7],
              uuid[8], uuid[9], uuid[10], uuid[11], uuid[12], uuid[13], uuid[14], uuid[15]);
 }
 
-uint32_t sim_visible_cards(const void *own_symbol, const struct sim_facts *facts, uint32_t cards[SIM_MAX_CARDS]) {
+uint32_t sim_visible_gpus(const void *own_symbol, const struct sim_facts *facts, uint32_t gpus[SIM_MAX_GPUS]) {
     char folder[4096], nodes[4096], path[4200], uuid[SIM_UUID_TEXT];
     uint32_t count = 0;
-    if (!find_folder(own_symbol, folder, sizeof folder) || !join(nodes, sizeof nodes, folder, SIM_CARDS_NAME)) return 0;
+    if (!find_folder(own_symbol, folder, sizeof folder) || !join(nodes, sizeof nodes, folder, SIM_GPUS_NAME)) return 0;
     bool all = access(nodes, F_OK) != 0 && errno == ENOENT;
-    for (uint32_t card = 0; card < facts->card_count; card++) {
-        sim_uuid_text(&facts->cards[card], uuid);
-        if (all || (join(path, sizeof path, nodes, uuid) && access(path, F_OK) == 0)) cards[count++] = card;
+    for (uint32_t gpu = 0; gpu < facts->gpu_count; gpu++) {
+        sim_uuid_text(&facts->gpus[gpu], uuid);
+        if (all || (join(path, sizeof path, nodes, uuid) && access(path, F_OK) == 0)) gpus[count++] = gpu;
     }
     return count;
 }

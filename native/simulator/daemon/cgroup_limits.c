@@ -1,4 +1,4 @@
-/* Limits of a card's memory for groups of the unified cgroup hierarchy, as drivers from 615 on have them, in the form
+/* Limits of a GPU's memory for groups of the unified cgroup hierarchy, as drivers from 615 on have them, in the form
  * that their manual calls misc: flat, a process goes by the nearest group above it that has a limit, and managed memory
  * is not counted. A group is known by the number of its folder, which no other group gets while the machine runs. */
 #include <stdio.h>
@@ -39,9 +39,9 @@ static void path_of(const struct client *client, char *path, size_t size) {
     if (file) fclose(file);
 }
 
-static struct limit *find(struct node *node, uint32_t card, uint64_t group) {
+static struct limit *find(struct node *node, uint32_t gpu, uint64_t group) {
     for (size_t i = 0; i < node->limit_count; i++) {
-        if (node->limits[i].card == card && node->limits[i].group == group) return &node->limits[i];
+        if (node->limits[i].gpu == gpu && node->limits[i].group == group) return &node->limits[i];
     }
     return NULL;
 }
@@ -55,9 +55,8 @@ static void settle(struct node *node, struct client *client) {
     memset(client->limit_group, 0, sizeof client->limit_group);
     for (size_t root = strlen(mounted()); strlen(path) >= root;) {
         if (stat(path, &info) == 0) {
-            for (uint32_t card = 0; card < node->facts->card_count; card++) {
-                if (!client->limit_group[card] && find(node, card, info.st_ino))
-                    client->limit_group[card] = info.st_ino;
+            for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
+                if (!client->limit_group[gpu] && find(node, gpu, info.st_ino)) client->limit_group[gpu] = info.st_ino;
             }
         }
         char *slash = strrchr(path, '/');
@@ -66,35 +65,34 @@ static void settle(struct node *node, struct client *client) {
     }
 }
 
-static uint64_t used(const struct node *node, uint32_t card, uint64_t group) {
+static uint64_t used(const struct node *node, uint32_t gpu, uint64_t group) {
     uint64_t sum = 0;
     for (const struct client *client = node->clients; client; client = client->next) {
-        if (client->role == SIM_ROLE_CUDA && client->limit_group[card] == group)
-            sum += client_bytes(client, card, false);
+        if (client->role == SIM_ROLE_CUDA && client->limit_group[gpu] == group) sum += client_bytes(client, gpu, false);
     }
     return sum;
 }
 
-uint64_t limits_room(struct node *node, struct client *client, uint32_t card, uint64_t *hard) {
+uint64_t limits_room(struct node *node, struct client *client, uint32_t gpu, uint64_t *hard) {
     *hard = UINT64_MAX;
     if (node->limit_count == 0 || node->limits_ignored) return UINT64_MAX;
     settle(node, client);
-    const struct limit *limit = client->limit_group[card] ? find(node, card, client->limit_group[card]) : NULL;
+    const struct limit *limit = client->limit_group[gpu] ? find(node, gpu, client->limit_group[gpu]) : NULL;
     if (!limit) return UINT64_MAX;
     *hard = limit->hard;
-    uint64_t taken = used(node, card, limit->group);
+    uint64_t taken = used(node, gpu, limit->group);
     return taken < limit->hard ? limit->hard - taken : 0;
 }
 
-static int set(struct node *node, uint32_t card, uint64_t group, uint64_t soft, uint64_t hard) {
-    struct limit *limit = find(node, card, group);
+static int set(struct node *node, uint32_t gpu, uint64_t group, uint64_t soft, uint64_t hard) {
+    struct limit *limit = find(node, gpu, group);
     bool none = soft == 0 && hard == NVML_ABI_MEMORY_LIMIT_MAX;
     if (soft > hard) return NVML_ABI_INVALID_ARGUMENT;
     if (none && limit) *limit = node->limits[--node->limit_count];
     if (none) return NVML_ABI_SUCCESS;
     if (!limit && node->limit_count == SIM_MOST_LIMITS) return NVML_ABI_MEMORY;
     if (!limit) limit = &node->limits[node->limit_count++];
-    *limit = (struct limit){.card = card, .group = group, .soft = soft, .hard = hard};
+    *limit = (struct limit){.gpu = gpu, .group = group, .soft = soft, .hard = hard};
     return NVML_ABI_SUCCESS;
 }
 
@@ -103,12 +101,12 @@ void limits_answer(struct node *node, const struct client *caller, const struct 
     uint64_t group = request->arg[0];
     if (request->op == SIM_LIMIT_SET) {
         reply->result =
-            caller->root ? set(node, request->card, group, request->arg[1], request->arg[2]) : NVML_ABI_NO_PERMISSION;
+            caller->root ? set(node, request->gpu, group, request->arg[1], request->arg[2]) : NVML_ABI_NO_PERMISSION;
     }
     atomic_store(&node->facts->limits, (uint32_t)node->limit_count);
     for (struct client *client = node->clients; client; client = client->next) settle(node, client);
-    const struct limit *limit = find(node, request->card, group);
+    const struct limit *limit = find(node, request->gpu, group);
     reply->arg[0] = limit ? limit->soft : 0;
     reply->arg[1] = limit ? limit->hard : NVML_ABI_MEMORY_LIMIT_MAX;
-    reply->arg[2] = limit ? used(node, request->card, group) : 0;
+    reply->arg[2] = limit ? used(node, request->gpu, group) : 0;
 }

@@ -91,7 +91,7 @@ void clients_accept(struct node *node) {
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         client->started_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-        for (int i = 0; i < SIM_MAX_CARDS; i++) client->channel[i].memfd = -1;
+        for (int i = 0; i < SIM_MAX_GPUS; i++) client->channel[i].memfd = -1;
         char path[64];
         snprintf(path, sizeof path, "/proc/%d/comm", (int)peer.pid);
         int comm = open(path, O_RDONLY | O_CLOEXEC);
@@ -102,7 +102,7 @@ void clients_accept(struct node *node) {
         }
         int sockets = 1024 * 1024;
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sockets, sizeof sockets);
-        /* New clients go to the end, so that turns on a card follow the order of arrival. */
+        /* New clients go to the end, so that turns on a GPU follow the order of arrival. */
         struct client **last = &node->clients;
         while (*last) last = &(*last)->next;
         *last = client;
@@ -125,9 +125,9 @@ static void channel_close(struct channel *channel) {
 void client_gone(struct node *node, struct client *client) {
     if (client->fd < 0) return;
     /* What ran until now is time that it used; nothing of its queue runs after its end. */
-    for (uint32_t i = 0; i < node->facts->card_count; i++) {
-        timeline_advance(node, &node->cards[i], node_now_ns());
-        timeline_forget(&node->cards[i], client);
+    for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
+        timeline_advance(node, &node->gpus[i], node_now_ns());
+        timeline_forget(&node->gpus[i], client);
         channel_close(&client->channel[i]);
     }
     epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, client->fd, NULL);
@@ -142,7 +142,7 @@ void client_gone(struct node *node, struct client *client) {
 }
 
 void client_free(struct node *node, struct client *client) {
-    for (uint32_t i = 0; i < node->facts->card_count; i++) timeline_forget(&node->cards[i], client);
+    for (uint32_t i = 0; i < node->facts->gpu_count; i++) timeline_forget(&node->gpus[i], client);
     free(client);
 }
 
@@ -217,19 +217,19 @@ static void answer_process(struct node *node, const struct client *caller, const
 
 static void answer_cuda(struct node *node, struct client *client, const struct sim_request *request, int passed_fd,
                         struct sim_reply *reply, int *fds, int *fd_count) {
-    uint32_t card = request->card;
+    uint32_t gpu = request->gpu;
     struct block *block = NULL;
     struct stat info = {0};
-    if (card >= node->facts->card_count) {
+    if (gpu >= node->facts->gpu_count) {
         reply->result = ABI_ERROR_INVALID_DEVICE;
         return;
     }
     switch (request->op) {
     case SIM_CONTEXT_NEW:
-        reply->result = books_context(node, client, card, &block);
+        reply->result = books_context(node, client, gpu, &block);
         if (reply->result != ABI_SUCCESS) return;
         reply->arg[0] = block->id;
-        int fd = channel_open(&client->channel[card]);
+        int fd = channel_open(&client->channel[gpu]);
         if (fd >= 0) fds[(*fd_count)++] = fd;
         return;
     case SIM_TAKE:
@@ -238,7 +238,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
             reply->result = ABI_ERROR_INVALID_VALUE;
             return;
         }
-        reply->result = books_take(node, client, card, request->arg[0], (uint32_t)request->arg[1], &block);
+        reply->result = books_take(node, client, gpu, request->arg[0], (uint32_t)request->arg[1], &block);
         if (reply->result != ABI_SUCCESS) return;
         block->device = info.st_dev;
         block->inode = info.st_ino;
@@ -259,7 +259,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         if (reply->result != ABI_SUCCESS) return;
         reply->arg[0] = block->id;
         reply->arg[1] = block->bytes;
-        reply->arg[2] = block->card;
+        reply->arg[2] = block->gpu;
         return;
     case SIM_SHARE:
         block = books_find(node, request->arg[0]);
@@ -271,13 +271,13 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         if (reply->result != ABI_SUCCESS) return;
         reply->arg[0] = block->id;
         reply->arg[1] = block->bytes;
-        reply->arg[2] = block->card;
+        reply->arg[2] = block->gpu;
         fds[(*fd_count)++] = block->shared_fd;
         return;
     case SIM_PROCESS: answer_process(node, client, request, reply); return;
     case SIM_MEMORY: {
-        uint64_t hard, room = limits_room(node, client, card, &hard), usable = card_usable(node, card);
-        reply->arg[0] = atomic_load(&node->facts->cards[card].used_bytes);
+        uint64_t hard, room = limits_room(node, client, gpu, &hard), usable = gpu_usable(node, gpu);
+        reply->arg[0] = atomic_load(&node->facts->gpus[gpu].used_bytes);
         reply->arg[1] = usable - reply->arg[0] < room ? usable - reply->arg[0] : room;
         reply->arg[2] = usable < hard ? usable : hard;
         return;

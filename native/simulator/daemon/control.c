@@ -51,7 +51,7 @@ static int perform(const char *dir, const struct sim_request *request) {
     return 0;
 }
 
-/* Commands: a word, one more where `what` names it, and so many numbers, the first of which is a card where there is a
+/* Commands: a word, one more where `what` names it, and so many numbers, the first of which is a GPU where there is a
  * state. `fixed` stands for a number that nobody gives. */
 static const struct command {
     const char *name, *what;
@@ -129,7 +129,7 @@ int control_main(int argc, char **argv) {
     struct sim_request request = {.op = command->op, .arg = {numbers[0]}};
     if (command->op == SIM_SET_STATE || command->op == SIM_RAISE_XID) {
         uint64_t value = count == 2 ? numbers[1] : command->fixed;
-        request.card = (uint32_t)numbers[0];
+        request.gpu = (uint32_t)numbers[0];
         request.arg[0] = command->op == SIM_RAISE_XID ? value : command->state;
         request.arg[1] = value;
     }

@@ -1,27 +1,27 @@
-/* What a simulated card counts of its own parts: for how long a kernel ran, on which part of its SMs, and how busy that
+/* What a simulated GPU counts of its own parts: for how long a kernel ran, on which part of its SMs, and how busy that
  * kept what somebody has said a figure of. */
 #include <string.h>
 
 #include "node.h"
 
 /* A kernel has a block on each SM until there are no more of them, from its begin to its end. */
-void counters_pass(struct card *card, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count) {
-    struct sim_counters *counters = &card->counters;
+void counters_pass(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count) {
+    struct sim_counters *counters = &gpu->counters;
     counters->at_ns += ns;
     if (!kernel) return;
     counters->busy_ns += ns;
     counters->sm_ns += kernel->blocks < sm_count ? ns * kernel->blocks / sm_count : ns;
-    for (int i = 0; i < SIM_ACTIVE_COUNT; i++) counters->active_ns[i] += ns * card->active_percent[i] / 100;
+    for (int i = 0; i < SIM_ACTIVE_COUNT; i++) counters->active_ns[i] += ns * gpu->active_percent[i] / 100;
 }
 
-bool counters_set(struct card *card, uint64_t state, uint64_t value) {
+bool counters_set(struct gpu *gpu, uint64_t state, uint64_t value) {
     if (state < SIM_STATE_ACTIVE || state >= SIM_STATE_ACTIVE + SIM_ACTIVE_COUNT || value > 100) return false;
-    card->active_percent[state - SIM_STATE_ACTIVE] = (uint32_t)value;
-    card->counters.said |= 1u << (state - SIM_STATE_ACTIVE);
+    gpu->active_percent[state - SIM_STATE_ACTIVE] = (uint32_t)value;
+    gpu->counters.said |= 1u << (state - SIM_STATE_ACTIVE);
     return true;
 }
 
-void counters_answer(const struct card *card, struct sim_reply *reply, char *payload) {
-    memcpy(payload, &card->counters, sizeof card->counters);
-    reply->payload_bytes = sizeof card->counters;
+void counters_answer(const struct gpu *gpu, struct sim_reply *reply, char *payload) {
+    memcpy(payload, &gpu->counters, sizeof gpu->counters);
+    reply->payload_bytes = sizeof gpu->counters;
 }

@@ -1,5 +1,5 @@
-/* Which cards a simulated node has. Sizes and counts of the models are public data-sheet figures; context and reserved
- * sizes are the simulator's assumptions until a probe has measured them on the card itself. */
+/* Which GPUs a simulated node has. Sizes and counts of the models are public data-sheet figures; context and reserved
+ * sizes are the simulator's assumptions until a probe has measured them on the GPU itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,55 +40,55 @@ static bool parse_mib(const char *text, uint64_t *bytes) {
 
 static void complain(const char *text, const char *what) {
     fprintf(stderr,
-            "cotenant-simulator: --card %s: %s; want "
+            "cotenant-simulator: --gpu %s: %s; want "
             "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,mig=1g.10gb+...], MODEL one of",
             text, what);
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) fprintf(stderr, " %s", MODELS[i].key);
     fputc('\n', stderr);
 }
 
-/* One instance of a card: "3g.40gb" is three of its seven slices of compute and so much memory. */
+/* One instance of a GPU: "3g.40gb" is three of its seven slices of compute and so much memory. */
 static const char *instance_add(struct node *node, uint32_t parent, uint32_t number, const char *profile) {
-    const struct sim_card_facts *card = &node->facts->cards[parent];
+    const struct sim_gpu_facts *gpu = &node->facts->gpus[parent];
     unsigned slices, gigabytes;
     int length = 0;
     if (sscanf(profile, "%1ug.%3ugb%n", &slices, &gigabytes, &length) != 2 || profile[length] || !slices || !gigabytes)
         return "an instance is written as 3g.40gb";
-    uint32_t index = node->facts->card_count;
-    if (index == SIM_MAX_CARDS) return "a node has at most 16 cards, instances among them";
+    uint32_t index = node->facts->gpu_count;
+    if (index == SIM_MAX_GPUS) return "a node has at most 16 GPUs, instances among them";
     uint64_t total = gigabytes * 1024ull * MIB, taken = 0, taken_slices = 0;
     for (uint32_t i = 0; i < index; i++) {
-        if (node->facts->cards[i].parent != parent + 1) continue;
-        taken += node->facts->cards[i].total_bytes;
-        taken_slices += node->facts->cards[i].slices;
+        if (node->facts->gpus[i].parent != parent + 1) continue;
+        taken += node->facts->gpus[i].total_bytes;
+        taken_slices += node->facts->gpus[i].slices;
     }
-    if (taken_slices + slices > MIG_SLICES || taken + total > card->total_bytes) return "it has no room for so much";
-    if (node->cards[parent].context_bytes + MIG_RESERVED > total) return "no memory is left for clients";
-    struct sim_card_facts *facts = &node->facts->cards[index];
-    *facts = *card;
-    if (snprintf(facts->name, sizeof facts->name, "%s MIG %s", card->name, profile) >= (int)sizeof facts->name)
+    if (taken_slices + slices > MIG_SLICES || taken + total > gpu->total_bytes) return "it has no room for so much";
+    if (node->gpus[parent].context_bytes + MIG_RESERVED > total) return "no memory is left for clients";
+    struct sim_gpu_facts *facts = &node->facts->gpus[index];
+    *facts = *gpu;
+    if (snprintf(facts->name, sizeof facts->name, "%s MIG %s", gpu->name, profile) >= (int)sizeof facts->name)
         return "its name is too long";
     facts->uuid[14] = (unsigned char)number;
     facts->total_bytes = total;
     facts->reserved_bytes = MIG_RESERVED;
-    facts->sm_count = card->sm_count * slices / 8;
+    facts->sm_count = gpu->sm_count * slices / 8;
     facts->divided = 0;
     facts->parent = parent + 1;
     facts->gpu_instance = number;
     facts->compute_instance = 0;
     facts->slices = slices;
-    node->cards[index] = node->cards[parent];
-    node->cards[index].index = index;
-    node->cards[index].profiles[0] = 0;
-    node->facts->card_count++;
+    node->gpus[index] = node->gpus[parent];
+    node->gpus[index].index = index;
+    node->gpus[index].profiles[0] = 0;
+    node->facts->gpu_count++;
     return NULL;
 }
 
 static const char *divide(struct node *node, uint32_t parent, char *profiles) {
     uint32_t number = 0;
-    if (node->facts->cards[parent].cc_major < 8 || node->facts->cards[parent].bus_bits < 4096)
+    if (node->facts->gpus[parent].cc_major < 8 || node->facts->gpus[parent].bus_bits < 4096)
         return "this model cannot be divided";
-    node->facts->cards[parent].divided = 1;
+    node->facts->gpus[parent].divided = 1;
     for (char *profile; (profile = strsep(&profiles, "+"));) {
         const char *wrong = instance_add(node, parent, ++number, profile);
         if (wrong) return wrong;
@@ -96,19 +96,19 @@ static const char *divide(struct node *node, uint32_t parent, char *profiles) {
     return NULL;
 }
 
-bool cards_divide(struct node *node) {
-    for (uint32_t card = 0, count = node->facts->card_count; card < count; card++) {
-        char profiles[sizeof node->cards[card].profiles];
-        memcpy(profiles, node->cards[card].profiles, sizeof profiles);
-        const char *wrong = profiles[0] ? divide(node, card, profiles) : NULL;
-        if (wrong) return complain(node->cards[card].profiles, wrong), false;
+bool gpus_divide(struct node *node) {
+    for (uint32_t gpu = 0, count = node->facts->gpu_count; gpu < count; gpu++) {
+        char profiles[sizeof node->gpus[gpu].profiles];
+        memcpy(profiles, node->gpus[gpu].profiles, sizeof profiles);
+        const char *wrong = profiles[0] ? divide(node, gpu, profiles) : NULL;
+        if (wrong) return complain(node->gpus[gpu].profiles, wrong), false;
     }
     return true;
 }
 
-bool card_add(struct node *node, const char *text) {
-    uint32_t index = node->facts->card_count;
-    if (index == SIM_MAX_CARDS) return complain(text, "a node has at most 16 cards"), false;
+bool gpu_add(struct node *node, const char *text) {
+    uint32_t index = node->facts->gpu_count;
+    if (index == SIM_MAX_GPUS) return complain(text, "a node has at most 16 GPUs"), false;
     char copy[256];
     if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return complain(text, "too long"), false;
     char *rest = copy, *word = strsep(&rest, ",");
@@ -140,9 +140,9 @@ bool card_add(struct node *node, const char *text) {
     }
     if (reserved >= total || context > total - reserved) return complain(text, "no memory is left for clients"), false;
 
-    struct sim_card_facts *facts = &node->facts->cards[index];
+    struct sim_gpu_facts *facts = &node->facts->gpus[index];
     snprintf(facts->name, sizeof facts->name, "%s", model->name);
-    /* "51a0" marks a simulated card in the identifier itself; the last byte numbers it */
+    /* "51a0" marks a simulated GPU in the identifier itself; the last byte numbers it */
     static const unsigned char uuid[16] = {0x51, 0xa0, 0xc0, 0x7e, 0x4a, 0x27, 0x45, 0x51,
                                            0x8d, 0x21, 0x6e, 0x10, 0,    0,    0,    0};
     memcpy(facts->uuid, uuid, sizeof uuid);
@@ -161,28 +161,28 @@ bool card_add(struct node *node, const char *text) {
     facts->power_limit_mw = model->power_w * 1000;
     facts->pci_bus = 0x10 + index;
     facts->pci_id = model->pci_id;
-    struct card *card = &node->cards[index];
-    card->index = index;
-    card->context_bytes = (context + granule - 1) / granule * granule;
-    card->temperature_c = 34;
-    card->power_mw = model->power_w * 1000 / 8;
-    card->now_ns = node_now_ns();
-    card->next_sample_ns = card->now_ns + SIM_SAMPLE_NS;
-    snprintf(card->profiles, sizeof card->profiles, "%s", profiles);
-    node->facts->card_count++;
+    struct gpu *gpu = &node->gpus[index];
+    gpu->index = index;
+    gpu->context_bytes = (context + granule - 1) / granule * granule;
+    gpu->temperature_c = 34;
+    gpu->power_mw = model->power_w * 1000 / 8;
+    gpu->now_ns = node_now_ns();
+    gpu->next_sample_ns = gpu->now_ns + SIM_SAMPLE_NS;
+    snprintf(gpu->profiles, sizeof gpu->profiles, "%s", profiles);
+    node->facts->gpu_count++;
     return true;
 }
 
 /* Whoever trusts formulas is wrong here: the granule is larger than the usual one, contexts and arrays cost more, code
  * costs from the first byte, rows of pitched memory are longer, and released memory leaves the books late. All of it
  * can be found out by measuring. */
-void cards_perturb(struct node *node) {
-    for (uint32_t i = 0; i < node->facts->card_count; i++) {
-        struct sim_card_facts *facts = &node->facts->cards[i];
+void gpus_perturb(struct node *node) {
+    for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
+        struct sim_gpu_facts *facts = &node->facts->gpus[i];
         facts->granule_bytes <<= node_random(node) % 3;
         uint64_t granule = facts->granule_bytes;
         uint64_t extra = (1 + node_random(node) % 16) * granule;
-        node->cards[i].context_bytes = (node->cards[i].context_bytes + extra + granule - 1) / granule * granule;
+        node->gpus[i].context_bytes = (node->gpus[i].context_bytes + extra + granule - 1) / granule * granule;
     }
     node->facts->code_free_bytes = 0;
     node->facts->pitch_bytes *= 4;
@@ -190,6 +190,6 @@ void cards_perturb(struct node *node) {
     node->late_ns = 50000000;
 }
 
-uint64_t card_usable(const struct node *node, uint32_t card) {
-    return node->facts->cards[card].total_bytes - node->facts->cards[card].reserved_bytes;
+uint64_t gpu_usable(const struct node *node, uint32_t gpu) {
+    return node->facts->gpus[gpu].total_bytes - node->facts->gpus[gpu].reserved_bytes;
 }

@@ -1,4 +1,4 @@
-/* What goes wrong with a simulated card, and who is told: events in the order in which they were raised, counts of
+/* What goes wrong with a simulated GPU, and who is told: events in the order in which they were raised, counts of
  * errors, rows, bytes over links. */
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -9,16 +9,16 @@
 #include "../../abi/nvml.h"
 #include "node.h"
 
-void health_raise(struct node *node, uint32_t card, uint64_t xid) {
+void health_raise(struct node *node, uint32_t gpu, uint64_t xid) {
     uint32_t number = atomic_load(&node->facts->newest_event) + 1;
     node->events[number % SIM_EVENTS] =
-        (struct sim_raised){.number = number, .card = card, .type = NVML_ABI_EVENT_XID, .data = xid};
+        (struct sim_raised){.number = number, .gpu = gpu, .type = NVML_ABI_EVENT_XID, .data = xid};
     atomic_store(&node->facts->newest_event, number);
     syscall(SYS_futex, &node->facts->newest_event, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
 
-bool health_set(struct card *card, uint64_t state, uint64_t value) {
-    struct sim_health *health = &card->health;
+bool health_set(struct gpu *gpu, uint64_t state, uint64_t value) {
+    struct sim_health *health = &gpu->health;
     switch (state) {
     case SIM_STATE_THROTTLE: health->throttle = value; return true;
     case SIM_STATE_ECC_CORRECTED_MORE:
@@ -34,9 +34,9 @@ bool health_set(struct card *card, uint64_t state, uint64_t value) {
     case SIM_STATE_PCIE_SENT_MORE: health->pcie_bytes[1] += value; return true;
     case SIM_STATE_NVLINK_RECEIVED_MORE: health->nvlink_bytes[0] += value; return true;
     case SIM_STATE_NVLINK_SENT_MORE: health->nvlink_bytes[1] += value; return true;
-    case SIM_STATE_RESET: /* what counts from the driver's initialisation of the card */
-        card->energy_mj = 0;
-        card->lost = false;
+    case SIM_STATE_RESET: /* what counts from the driver's initialization of the GPU */
+        gpu->energy_mj = 0;
+        gpu->lost = false;
         for (int kind = 0; kind < 2; kind++) health->ecc[kind][0] = 0; /* volatile */
         return true;
     default: return false;
@@ -60,9 +60,9 @@ void health_answer(const struct node *node, const struct sim_request *request, s
         reply->payload_bytes = sizeof *event;
         return;
     }
-    const struct card *card = &node->cards[request->card];
-    struct sim_health health = card->health;
-    if (card->samples[(card->sample_next + SIM_SAMPLES - 1) % SIM_SAMPLES].percent == 0)
+    const struct gpu *gpu = &node->gpus[request->gpu];
+    struct sim_health health = gpu->health;
+    if (gpu->samples[(gpu->sample_next + SIM_SAMPLES - 1) % SIM_SAMPLES].percent == 0)
         health.throttle |= NVML_ABI_CLOCKS_IDLE;
     memcpy(payload, &health, sizeof health);
     reply->payload_bytes = sizeof health;

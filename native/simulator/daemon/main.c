@@ -40,10 +40,10 @@ uint64_t node_random(struct node *node) {
 }
 
 static int usage(FILE *to, int code) {
-    fputs("usage: cotenant-simulator serve --dir DIR [--card MODEL[,memory=24Gi]...]... [options]\n"
+    fputs("usage: cotenant-simulator serve --dir DIR [--gpu MODEL[,memory=24Gi]...]... [options]\n"
           "       cotenant-simulator COMMAND --dir DIR [...]\n\n"
           "serve: one simulated GPU node; programs find it through DIR/lib (LD_LIBRARY_PATH=DIR/lib)\n"
-          "  --card MODEL[,memory=SIZE][,reserved=SIZE][,context=SIZE][,granule=SIZE][,mig=1g.10gb+...]\n"
+          "  --gpu MODEL[,memory=SIZE][,reserved=SIZE][,context=SIZE][,granule=SIZE][,mig=1g.10gb+...]\n"
           "                      MODEL: h200 h100 a100 l40s l4 a10 t4 v100; default: two l4\n"
           "  --kernel-us N       how long a kernel runs that does not say so itself (default 100)\n"
           "  --slice-us N        time slice between processes (default 2000)\n"
@@ -52,21 +52,21 @@ static int usage(FILE *to, int code) {
           "  --perturb SEED      hide granules, residuals and late releases from formulas\n"
           "books                 print who holds what, as JSON\n"
           "watch PID             watch PID and its descendants as a group with a peak of its own\n"
-          "temperature CARD C    set a card's temperature\n"
-          "lose|find CARD        it falls off the bus, or returns\n"
-          "unlist|list CARD      NVML counts it no more, or again\n"
-          "untold CARD 0|1       its process lists say who is there, and all ones for what each holds\n"
-          "reset CARD            it is initialised anew; what programs hold of it stays\n"
-          "xid CARD N            an Xid is raised\n"
-          "ecc CARD corrected|uncorrected N\n"
+          "temperature GPU C    set a GPU's temperature\n"
+          "lose|find GPU        it falls off the bus, or returns\n"
+          "unlist|list GPU      NVML counts it no more, or again\n"
+          "untold GPU 0|1       its process lists say who is there, and all ones for what each holds\n"
+          "reset GPU            it is initialized anew; what programs hold of it stays\n"
+          "xid GPU N            an Xid is raised\n"
+          "ecc GPU corrected|uncorrected N\n"
           "                      so many more errors of memory\n"
-          "rows CARD corrected|uncorrected|pending|failed N\n"
+          "rows GPU corrected|uncorrected|pending|failed N\n"
           "                      so many more rows remapped, or pages retired; pending, failed: 0 or 1\n"
-          "throttle CARD none|power-cap|hw-slowdown|sw-thermal|hw-thermal|power-brake\n"
+          "throttle GPU none|power-cap|hw-slowdown|sw-thermal|hw-thermal|power-brake\n"
           "                      why its clocks are low\n"
-          "pcie|nvlink CARD received|sent BYTES\n"
+          "pcie|nvlink GPU received|sent BYTES\n"
           "                      so many more bytes over its links\n"
-          "active CARD occupancy|tensor|dram|fp32 PERCENT\n"
+          "active GPU occupancy|tensor|dram|fp32 PERCENT\n"
           "                      how busy kernels keep that while they run; unsaid, no counter tells of it\n"
           "list-cost US          make every NVML process list take that long\n"
           "limits-ignored 0|1    limits of memory for cgroups hold nobody, while they are told as they were set\n",
@@ -146,7 +146,7 @@ static bool make_folder(struct node *node) {
         return false;
     }
     snprintf(path, sizeof path, "%s/lib", node->dir);
-    /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has card_add empty the node that it is handed */
+    /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has gpu_add empty the node that it is handed */
     if ((mkdir(node->dir, 0755) != 0 && errno != EEXIST) || (mkdir(path, 0755) != 0 && errno != EEXIST)) {
         fprintf(stderr, "cotenant-simulator: %s: %s\n", path, strerror(errno));
         return false;
@@ -169,7 +169,7 @@ static bool make_folder(struct node *node) {
         return false;
     }
     unlink(address.sun_path);
-    mode_t before = umask(0); /* any user of the node may use its cards, as with the real device files */
+    mode_t before = umask(0); /* any user of the node may use its GPUs, as with the real device files */
     int bound = bind(node->listen_fd, (struct sockaddr *)&address, sizeof address);
     umask(before);
     if (bound != 0 || listen(node->listen_fd, 4096) != 0) {
@@ -215,10 +215,10 @@ static void serve(struct node *node, int signal_fd) {
     static struct epoll_event events[MAX_EVENTS];
     while (!node->stopping) {
         uint64_t now = node_now_ns(), until = UINT64_MAX;
-        /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has card_add empty the node that it is handed */
-        for (uint32_t i = 0; i < node->facts->card_count; i++) {
-            timeline_advance(node, &node->cards[i], now);
-            uint64_t wake = timeline_next_wake(node, &node->cards[i]);
+        /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has gpu_add empty the node that it is handed */
+        for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
+            timeline_advance(node, &node->gpus[i], now);
+            uint64_t wake = timeline_next_wake(node, &node->gpus[i]);
             if (wake < until) until = wake;
         }
         uint64_t expiry = books_expire(node, now);
@@ -254,7 +254,7 @@ static int serve_main(struct node *node, int argc, char **argv) {
         }
         bool good = true;
         if (!strcmp(name, "--dir")) node->dir = value;
-        else if (!strcmp(name, "--card")) good = card_add(node, value);
+        else if (!strcmp(name, "--gpu")) good = gpu_add(node, value);
         else if (!strcmp(name, "--kernel-us")) good = number_option(name, value, 1, 60000000, &kernel_us);
         else if (!strcmp(name, "--slice-us")) good = number_option(name, value, 10, 1000000, &slice_us);
         else if (!strcmp(name, "--cuda")) good = cuda_option(value, &cuda);
@@ -270,13 +270,13 @@ static int serve_main(struct node *node, int argc, char **argv) {
         fputs("cotenant-simulator: --dir is missing\n", stderr);
         return usage(stderr, 2);
     }
-    /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has card_add empty the node that it is handed */
-    bool named = node->facts->card_count > 0;
+    /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has gpu_add empty the node that it is handed */
+    bool named = node->facts->gpu_count > 0;
     for (int i = 0; !named && i < 2; i++) {
-        if (!card_add(node, "l4")) return 2;
+        if (!gpu_add(node, "l4")) return 2;
     }
-    if (!cards_divide(node)) return 2;
-    /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has card_add empty the node that it is handed */
+    if (!gpus_divide(node)) return 2;
+    /* NOLINTNEXTLINE(clang-analyzer-core.*): the analyzer has gpu_add empty the node that it is handed */
     node->facts->protocol = SIM_PROTOCOL;
     node->facts->cuda_version = (uint32_t)cuda;
     node->facts->kernel_ns = kernel_us * 1000;
@@ -285,7 +285,7 @@ static int serve_main(struct node *node, int argc, char **argv) {
     snprintf(node->facts->driver_version, sizeof node->facts->driver_version, "%s", driver);
     node->slice_ns = slice_us * 1000;
     node->random = node->perturb ? node->perturb : 1;
-    if (node->perturb) cards_perturb(node);
+    if (node->perturb) gpus_perturb(node);
 
     struct rlimit files = {0};
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -308,7 +308,7 @@ static int serve_main(struct node *node, int argc, char **argv) {
     epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, node->listen_fd, &accepting);
     epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, node->doorbell_fd, &ringing);
     epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, signal_fd, &ending);
-    printf("simulated node: %u card(s) at %s/lib; nothing measured on it is a GPU result\n", node->facts->card_count,
+    printf("simulated node: %u GPU(s) at %s/lib; nothing measured on it is a GPU result\n", node->facts->gpu_count,
            node->dir);
     fflush(stdout);
     serve(node, signal_fd);

@@ -1,5 +1,5 @@
-/* The books of a simulated node: who holds how many bytes of which card, and the most that each group ever held.
- * Takes from a card are refused when they do not fit; everything that a process held goes when it goes. */
+/* The books of a simulated node: who holds how many bytes of which GPU, and the most that each group ever held.
+ * Takes from a GPU are refused when they do not fit; everything that a process held goes when it goes. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,26 +10,26 @@
 
 /* All changes of any byte count go through here, so that sums and peaks cannot drift apart. */
 static void account(struct node *node, struct client *client, const struct block *block, int sign) {
-    uint32_t card = block->card;
+    uint32_t gpu = block->gpu;
     uint64_t change = sign < 0 ? -block->bytes : block->bytes;
-    client->bytes[card][block->kind] += change;
-    uint64_t held = client_bytes(client, card, true);
-    if (held > client->peak[card]) client->peak[card] = held;
-    atomic_fetch_add(&node->facts->cards[card].used_bytes, change);
+    client->bytes[gpu][block->kind] += change;
+    uint64_t held = client_bytes(client, gpu, true);
+    if (held > client->peak[gpu]) client->peak[gpu] = held;
+    atomic_fetch_add(&node->facts->gpus[gpu].used_bytes, change);
     if (client->group) {
         struct group *group = client->group;
-        group->bytes[card] += change;
-        if (block->inherited) group->inherited[card] += change;
-        uint64_t made = group->bytes[card] - group->inherited[card];
-        if (group->bytes[card] > group->peak[card]) group->peak[card] = group->bytes[card];
-        if (made > group->made_peak[card]) group->made_peak[card] = made;
+        group->bytes[gpu] += change;
+        if (block->inherited) group->inherited[gpu] += change;
+        uint64_t made = group->bytes[gpu] - group->inherited[gpu];
+        if (group->bytes[gpu] > group->peak[gpu]) group->peak[gpu] = group->bytes[gpu];
+        if (made > group->made_peak[gpu]) group->made_peak[gpu] = made;
     }
 }
 
-uint64_t client_bytes(const struct client *client, uint32_t card, bool with_managed) {
+uint64_t client_bytes(const struct client *client, uint32_t gpu, bool with_managed) {
     uint64_t sum = 0;
     for (int kind = 0; kind < SIM_KIND_COUNT; kind++) {
-        if (kind != SIM_KIND_MANAGED || with_managed) sum += client->bytes[card][kind];
+        if (kind != SIM_KIND_MANAGED || with_managed) sum += client->bytes[gpu][kind];
     }
     return sum;
 }
@@ -78,18 +78,17 @@ struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode
     return NULL;
 }
 
-int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind,
+int books_take(struct node *node, struct client *client, uint32_t gpu, uint64_t bytes, uint32_t kind,
                struct block **out) {
-    uint64_t granule = node->facts->cards[card].granule_bytes;
+    uint64_t granule = node->facts->gpus[gpu].granule_bytes;
     /* Managed memory moves in pieces of 64 KiB, whatever the granule of the rest. */
     if (kind == SIM_KIND_MANAGED) granule = 64u << 10;
     if (bytes == 0 || bytes > UINT64_MAX - 2 * granule) return ABI_ERROR_INVALID_VALUE;
     bytes = (bytes + granule - 1) / granule * granule;
     if (kind == SIM_KIND_ARRAY && node->fat_arrays) bytes += granule;
-    if (bytes > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))
-        return ABI_ERROR_OUT_OF_MEMORY;
+    if (bytes > gpu_usable(node, gpu) - atomic_load(&node->facts->gpus[gpu].used_bytes)) return ABI_ERROR_OUT_OF_MEMORY;
     uint64_t hard;
-    if (kind != SIM_KIND_MANAGED && bytes > limits_room(node, client, card, &hard)) return ABI_ERROR_OUT_OF_MEMORY;
+    if (kind != SIM_KIND_MANAGED && bytes > limits_room(node, client, gpu, &hard)) return ABI_ERROR_OUT_OF_MEMORY;
     struct block *block = block_new(node);
     struct holding *holding = calloc(1, sizeof *holding);
     if (!block || !holding) {
@@ -100,7 +99,7 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
     *holding = (struct holding){.client = client, .count = 1};
     *block = (struct block){
         .id = (uint64_t)++generation << 32 | (uint64_t)(block - node->blocks + 1),
-        .card = card,
+        .gpu = gpu,
         .kind = kind,
         .bytes = bytes,
         .holders = holding,
@@ -112,9 +111,9 @@ int books_take(struct node *node, struct client *client, uint32_t card, uint64_t
     return ABI_SUCCESS;
 }
 
-int books_context(struct node *node, struct client *client, uint32_t card, struct block **out) {
-    int result = books_take(node, client, card, node->cards[card].context_bytes, SIM_KIND_CONTEXT, out);
-    if (result == ABI_SUCCESS) client->contexts[card]++;
+int books_context(struct node *node, struct client *client, uint32_t gpu, struct block **out) {
+    int result = books_take(node, client, gpu, node->gpus[gpu].context_bytes, SIM_KIND_CONTEXT, out);
+    if (result == ABI_SUCCESS) client->contexts[gpu]++;
     return result;
 }
 
@@ -173,7 +172,7 @@ static void drop_holding(struct node *node, struct block *block, struct holding 
         }
         return;
     }
-    if (block->kind == SIM_KIND_CONTEXT) block->payer->contexts[block->card]--;
+    if (block->kind == SIM_KIND_CONTEXT) block->payer->contexts[block->gpu]--;
     if (node->late_ns == 0 || block->away) {
         leave_books(node, block);
     } else {
@@ -221,13 +220,13 @@ int books_take_away(struct node *node, struct client *client) {
 }
 
 int books_bring_back(struct node *node, struct client *client) {
-    uint64_t needed[SIM_MAX_CARDS] = {0};
+    uint64_t needed[SIM_MAX_GPUS] = {0};
     for (size_t i = 0; i < node->block_count; i++) {
         const struct block *block = &node->blocks[i];
-        if (block->id && block->away && block->payer == client) needed[block->card] += block->bytes;
+        if (block->id && block->away && block->payer == client) needed[block->gpu] += block->bytes;
     }
-    for (uint32_t card = 0; card < node->facts->card_count; card++) {
-        if (needed[card] > card_usable(node, card) - atomic_load(&node->facts->cards[card].used_bytes))
+    for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
+        if (needed[gpu] > gpu_usable(node, gpu) - atomic_load(&node->facts->gpus[gpu].used_bytes))
             return ABI_ERROR_OUT_OF_MEMORY;
     }
     for (size_t i = 0; i < node->block_count; i++) {
@@ -240,8 +239,8 @@ int books_bring_back(struct node *node, struct client *client) {
 }
 
 static bool owes_anything(const struct node *node, const struct client *client) {
-    for (uint32_t card = 0; card < node->facts->card_count; card++) {
-        if (client_bytes(client, card, true)) return true;
+    for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
+        if (client_bytes(client, gpu, true)) return true;
     }
     return false;
 }

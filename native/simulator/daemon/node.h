@@ -1,6 +1,6 @@
-/* The simulated node's state: cards, clients, blocks of memory, groups, the time line. One thread owns all of it.
+/* The simulated node's state: GPUs, clients, blocks of memory, groups, the time line. One thread owns all of it.
  *
- * Invariants: a card's used_bytes is the sum over its clients' bytes[card][kind], the dead ones that still linger
+ * Invariants: a GPU's used_bytes is the sum over its clients' bytes[GPU][kind], the dead ones that still linger
  * included; used_bytes + reserved_bytes <= total_bytes; every block belongs to one client and is counted there once,
  * however many references other clients hold. */
 #pragma once
@@ -12,7 +12,7 @@
 
 #include "../protocol.h"
 
-#define SIM_SAMPLES 72 /* the driver's utilisation ring: 72 samples over 10 s */
+#define SIM_SAMPLES 72 /* the driver's utilization ring: 72 samples over 10 s */
 #define SIM_SAMPLE_NS (10000000000ull / SIM_SAMPLES)
 #define SIM_RETIRED_PIDS 128
 #define SIM_MOST_LIMITS 1024
@@ -27,7 +27,7 @@ struct sample {
     uint32_t percent; /* of the sample period in which any kernel ran */
 };
 
-/* One process's queue on one card, as the daemon sees it. */
+/* One process's queue on one GPU, as the daemon sees it. */
 struct channel {
     struct sim_channel *shared;
     int memfd;
@@ -37,7 +37,7 @@ struct channel {
     uint64_t sm_ns;
 };
 
-struct card {
+struct gpu {
     uint32_t index;
     uint64_t context_bytes;
     uint32_t temperature_c, power_mw;
@@ -68,12 +68,12 @@ struct client {
     uint64_t pid_namespace;
     char command[16];
     struct group *group;
-    uint64_t bytes[SIM_MAX_CARDS][SIM_KIND_COUNT];
-    uint64_t peak[SIM_MAX_CARDS];
-    uint64_t limit_group[SIM_MAX_CARDS]; /* whose limit it goes by; 0 = none */
+    uint64_t bytes[SIM_MAX_GPUS][SIM_KIND_COUNT];
+    uint64_t peak[SIM_MAX_GPUS];
+    uint64_t limit_group[SIM_MAX_GPUS]; /* whose limit it goes by; 0 = none */
     bool root;
-    uint32_t contexts[SIM_MAX_CARDS];
-    struct channel channel[SIM_MAX_CARDS];
+    uint32_t contexts[SIM_MAX_GPUS];
+    struct channel channel[SIM_MAX_GPUS];
     uint64_t linger_until_ns; /* when fd is -1 */
 };
 
@@ -86,14 +86,14 @@ struct holding {
 
 struct block {
     uint64_t id; /* 0 = free entry; low half index + 1, high half generation */
-    uint32_t card, kind;
+    uint32_t gpu, kind;
     uint64_t bytes;
     uint64_t device, inode; /* of the memfd behind a SIM_KIND_VMM block */
     int shared_fd;          /* the file of a block that was shared by its id; -1 = none */
     struct holding *holders;
     uint64_t linger_until_ns; /* given back, not yet gone from the books; 0 = live */
     struct client *payer;
-    bool away;      /* out of its card with its checkpointed process */
+    bool away;      /* out of its GPU with its checkpointed process */
     bool inherited; /* by its payer, from the process that made it */
 };
 
@@ -101,13 +101,13 @@ struct block {
 struct group {
     struct group *next;
     pid_t root;
-    uint64_t bytes[SIM_MAX_CARDS], peak[SIM_MAX_CARDS];
-    uint64_t inherited[SIM_MAX_CARDS], made_peak[SIM_MAX_CARDS]; /* part of bytes; the peak of all but that part */
+    uint64_t bytes[SIM_MAX_GPUS], peak[SIM_MAX_GPUS];
+    uint64_t inherited[SIM_MAX_GPUS], made_peak[SIM_MAX_GPUS]; /* part of bytes; the peak of all but that part */
 };
 
-/* Of one group's memory on one card. */
+/* Of one group's memory on one GPU. */
 struct limit {
-    uint32_t card;
+    uint32_t gpu;
     uint64_t group; /* number of its folder */
     uint64_t soft, hard;
 };
@@ -118,7 +118,7 @@ struct node {
     int facts_fd;            /* read-only copy of its descriptor, for clients */
     int doorbell_fd;
     int listen_fd, epoll_fd;
-    struct card cards[SIM_MAX_CARDS];
+    struct gpu gpus[SIM_MAX_GPUS];
     struct client *clients;
     struct group *groups;
     struct block *blocks;
@@ -136,39 +136,39 @@ struct node {
     size_t limit_count;
 };
 
-/* cards.c */
-bool card_add(struct node *node, const char *text); /* false: says on stderr what is wrong with it */
-bool cards_divide(struct node *node);               /* instances come behind all cards; likewise */
-void cards_perturb(struct node *node);
-uint64_t card_usable(const struct node *node, uint32_t card);
+/* gpus.c */
+bool gpu_add(struct node *node, const char *text); /* false: says on stderr what is wrong with it */
+bool gpus_divide(struct node *node);               /* instances come behind all GPUs; likewise */
+void gpus_perturb(struct node *node);
+uint64_t gpu_usable(const struct node *node, uint32_t gpu);
 
 /* books.c: results are abi_result values */
-int books_take(struct node *node, struct client *client, uint32_t card, uint64_t bytes, uint32_t kind,
+int books_take(struct node *node, struct client *client, uint32_t gpu, uint64_t bytes, uint32_t kind,
                struct block **out);
 struct block *books_find(struct node *node, uint64_t id);
 int books_keep(struct client *client, struct block *block);
 int books_give(struct node *node, struct client *client, struct block *block);
 int books_share(struct client *client, struct block *block, int fd); /* keeps a copy of fd */
 int books_open(struct client *client, struct block *block);
-int books_context(struct node *node, struct client *client, uint32_t card, struct block **out);
+int books_context(struct node *node, struct client *client, uint32_t gpu, struct block **out);
 struct block *books_find_file(struct node *node, uint64_t device, uint64_t inode);
 void books_bury(struct node *node, struct client *client); /* the process is gone: all its references go */
 uint64_t books_expire(struct node *node, uint64_t now_ns); /* returns when the next thing expires; UINT64_MAX = never */
-/* A checkpoint takes all that a process holds out of its cards; a restore brings all of it back, or nothing. */
+/* A checkpoint takes all that a process holds out of its GPUs; a restore brings all of it back, or nothing. */
 int books_take_away(struct node *node, struct client *client);
 int books_bring_back(struct node *node, struct client *client);
-uint64_t client_bytes(const struct client *client, uint32_t card, bool with_managed);
+uint64_t client_bytes(const struct client *client, uint32_t gpu, bool with_managed);
 
 /* limits.c */
 /* What the client may still take as far as limits go, and the limit itself; UINT64_MAX: none. */
-uint64_t limits_room(struct node *node, struct client *client, uint32_t card, uint64_t *hard);
+uint64_t limits_room(struct node *node, struct client *client, uint32_t gpu, uint64_t *hard);
 void limits_answer(struct node *node, const struct client *caller, const struct sim_request *request,
                    struct sim_reply *reply);
 
 /* timeline.c */
-void timeline_advance(struct node *node, struct card *card, uint64_t now_ns);
-uint64_t timeline_next_wake(struct node *node, struct card *card); /* UINT64_MAX: nothing to do until the doorbell */
-void timeline_forget(struct card *card, struct client *client);
+void timeline_advance(struct node *node, struct gpu *gpu, uint64_t now_ns);
+uint64_t timeline_next_wake(struct node *node, struct gpu *gpu); /* UINT64_MAX: nothing to do until the doorbell */
+void timeline_forget(struct gpu *gpu, struct client *client);
 
 /* clients.c */
 void clients_accept(struct node *node);
@@ -183,13 +183,13 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
 
 /* counters.c */
-void counters_pass(struct card *card, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count);
-bool counters_set(struct card *card, uint64_t state, uint64_t value); /* false: no such state, or no percent */
-void counters_answer(const struct card *card, struct sim_reply *reply, char *payload);
+void counters_pass(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count);
+bool counters_set(struct gpu *gpu, uint64_t state, uint64_t value); /* false: no such state, or no percent */
+void counters_answer(const struct gpu *gpu, struct sim_reply *reply, char *payload);
 
 /* health.c */
-void health_raise(struct node *node, uint32_t card, uint64_t xid);
-bool health_set(struct card *card, uint64_t state, uint64_t value); /* false: no such state */
+void health_raise(struct node *node, uint32_t gpu, uint64_t xid);
+bool health_set(struct gpu *gpu, uint64_t state, uint64_t value); /* false: no such state */
 void health_answer(const struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
 
 uint64_t node_now_ns(void);

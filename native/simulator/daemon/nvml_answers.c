@@ -1,7 +1,7 @@
-/* What the simulated kernel driver tells NVML about processes and cards, with the quirks of the real one as they were
+/* What the simulated kernel driver tells NVML about processes and GPUs, with the quirks of the real one as they were
  * read or reported (sources: the driver's open kernel modules, exporter threads): processes outside the caller's PID
- * namespace are dropped from lists, but keep their raw host pid in utilisation; managed memory is in no process's
- * count; a utilisation sample names one process only. The control role reads the node's own books. */
+ * namespace are dropped from lists, but keep their raw host pid in utilization; managed memory is in no process's
+ * count; a utilization sample names one process only. The control role reads the node's own books. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@
 
 #define XID_OFF_THE_BUS 79
 
-static bool in_list(const struct client *client, uint32_t card, uint64_t type) {
+static bool in_list(const struct client *client, uint32_t gpu, uint64_t type) {
     return client->role == SIM_ROLE_CUDA && (client->types & type) &&
            client->process_state != ABI_PROCESS_CHECKPOINTED &&
-           (client->contexts[card] || client_bytes(client, card, false));
+           (client->contexts[gpu] || client_bytes(client, gpu, false));
 }
 
 static void list_processes(struct node *node, struct client *caller, const struct sim_request *request,
@@ -27,16 +27,15 @@ static void list_processes(struct node *node, struct client *caller, const struc
     struct sim_process *entries = (struct sim_process *)payload;
     size_t count = 0;
     for (struct client *client = node->clients; client; client = client->next) {
-        if (!in_list(client, request->card, request->arg[0])) continue;
+        if (!in_list(client, request->gpu, request->arg[0])) continue;
         uint32_t pid = pid_seen_by(caller, client);
         size_t k = 0;
         while (k < count && entries[k].pid != pid) k++; /* a process may have opened the driver twice (dlmopen) */
         if (pid == 0 || k == SIM_MAX_PAYLOAD / sizeof *entries) continue;
         if (k == count) entries[count++] = (struct sim_process){.pid = pid};
-        entries[k].bytes += client_bytes(client, request->card, false);
+        entries[k].bytes += client_bytes(client, request->gpu, false);
     }
-    for (size_t k = 0; node->cards[request->card].untold && k < count; k++)
-        entries[k].bytes = NVML_ABI_NOT_AVAILABLE_U64;
+    for (size_t k = 0; node->gpus[request->gpu].untold && k < count; k++) entries[k].bytes = NVML_ABI_NOT_AVAILABLE_U64;
     reply->payload_bytes = (uint32_t)(count * sizeof *entries);
 }
 
@@ -47,22 +46,22 @@ static struct client *find_pid(struct node *node, pid_t pid) {
     return NULL;
 }
 
-static struct sim_process_utilisation *row_of(struct sim_process_utilisation *rows, size_t *count, uint32_t pid) {
+static struct sim_process_utilization *row_of(struct sim_process_utilization *rows, size_t *count, uint32_t pid) {
     size_t k = 0;
     while (k < *count && rows[k].pid != pid) k++;
-    if (k == *count) rows[(*count)++] = (struct sim_process_utilisation){.pid = pid};
+    if (k == *count) rows[(*count)++] = (struct sim_process_utilization){.pid = pid};
     return &rows[k];
 }
 
 /* The video engines are no kernels' and know no turns: who uses them does so all the time. */
-static void add_video(struct node *node, struct client *caller, uint32_t card, uint64_t at_us,
-                      struct sim_process_utilisation *rows, size_t *count) {
+static void add_video(struct node *node, struct client *caller, uint32_t gpu, uint64_t at_us,
+                      struct sim_process_utilization *rows, size_t *count) {
     for (struct client *client = node->clients; client; client = client->next) {
-        if (client->fd < 0 || !client->contexts[card] || !(client->encoder_percent | client->decoder_percent)) continue;
+        if (client->fd < 0 || !client->contexts[gpu] || !(client->encoder_percent | client->decoder_percent)) continue;
         uint32_t pid = pid_seen_by(caller, client);
         if (pid == 0) pid = (uint32_t)client->pid;
         if (*count == SIM_SAMPLES_MAX) return;
-        struct sim_process_utilisation *row = row_of(rows, count, pid);
+        struct sim_process_utilization *row = row_of(rows, count, pid);
         row->encoder_percent = (uint16_t)client->encoder_percent;
         row->decoder_percent = (uint16_t)client->decoder_percent;
         row->timestamp_us = at_us;
@@ -71,15 +70,15 @@ static void add_video(struct node *node, struct client *caller, uint32_t card, u
 
 /* One row per process that a sample after `last seen` names; its figure is the mean over all samples since then, up to
  * the newest that names anybody. */
-static void list_utilisation(struct node *node, struct client *caller, const struct sim_request *request,
+static void list_utilization(struct node *node, struct client *caller, const struct sim_request *request,
                              struct sim_reply *reply, char *payload) {
-    struct card *card = &node->cards[request->card];
-    struct sim_process_utilisation *rows = (struct sim_process_utilisation *)payload;
+    struct gpu *gpu = &node->gpus[request->gpu];
+    struct sim_process_utilization *rows = (struct sim_process_utilization *)payload;
     uint64_t newest = 0;
     struct sample fresh[SIM_SAMPLES];
     size_t fresh_count = 0, row_count = 0;
     for (size_t i = 0; i < SIM_SAMPLES; i++) {
-        struct sample sample = card->samples[(card->sample_next + i) % SIM_SAMPLES];
+        struct sample sample = gpu->samples[(gpu->sample_next + i) % SIM_SAMPLES];
         if (sample.at_us == 0 || sample.at_us <= request->arg[0]) continue;
         fresh[fresh_count++] = sample;
         if (sample.pid) newest = sample.at_us;
@@ -93,7 +92,7 @@ static void list_utilisation(struct node *node, struct client *caller, const str
         struct client *client = find_pid(node, fresh[i].pid);
         uint32_t pid = client ? pid_seen_by(caller, client) : 0;
         if (pid == 0) pid = (uint32_t)fresh[i].pid;
-        struct sim_process_utilisation *row = row_of(rows, &row_count, pid);
+        struct sim_process_utilization *row = row_of(rows, &row_count, pid);
         row->sm_percent += fresh[i].percent; /* a sum until the loop below */
         row->timestamp_us = newest;
     }
@@ -102,37 +101,37 @@ static void list_utilisation(struct node *node, struct client *caller, const str
         rows[k].memory_percent = rows[k].sm_percent / 2;
     }
     if (newest == 0 && fresh_count) newest = fresh[fresh_count - 1].at_us;
-    if (newest) add_video(node, caller, request->card, newest, rows, &row_count);
+    if (newest) add_video(node, caller, request->gpu, newest, rows, &row_count);
     reply->arg[0] = newest;
     reply->payload_bytes = (uint32_t)(row_count * sizeof *rows);
 }
 
-static void card_state(struct node *node, uint32_t index, struct sim_reply *reply, char *payload) {
-    struct card *card = &node->cards[index];
-    const struct sim_card_facts *facts = &node->facts->cards[index];
-    struct sample last = card->samples[(card->sample_next + SIM_SAMPLES - 1) % SIM_SAMPLES];
-    struct sim_card_state state = {
+static void gpu_state(struct node *node, uint32_t index, struct sim_reply *reply, char *payload) {
+    struct gpu *gpu = &node->gpus[index];
+    const struct sim_gpu_facts *facts = &node->facts->gpus[index];
+    struct sample last = gpu->samples[(gpu->sample_next + SIM_SAMPLES - 1) % SIM_SAMPLES];
+    struct sim_gpu_state state = {
         .used_bytes = atomic_load(&facts->used_bytes),
         .sm_percent = last.percent,
         .memory_percent = last.percent / 2,
-        .temperature_c = card->temperature_c,
-        .power_mw = card->power_mw,
-        .energy_mj = card->energy_mj,
+        .temperature_c = gpu->temperature_c,
+        .power_mw = gpu->power_mw,
+        .energy_mj = gpu->energy_mj,
         .sm_mhz = last.percent ? facts->sm_mhz : facts->sm_mhz / 6,
         .memory_mhz = facts->memory_mhz,
-        .lost = card->lost,
+        .lost = gpu->lost,
     };
     memcpy(payload, &state, sizeof state);
     reply->payload_bytes = sizeof state;
 }
 
-/* The whole ring, whoever ran: power and utilisation of the card. */
-static void list_samples(const struct card *card, const struct sim_request *request, struct sim_reply *reply,
+/* The whole ring, whoever ran: power and utilization of the GPU. */
+static void list_samples(const struct gpu *gpu, const struct sim_request *request, struct sim_reply *reply,
                          char *payload) {
     struct sim_ring_sample *rows = (struct sim_ring_sample *)payload;
     size_t count = 0;
     for (size_t i = 0; i < SIM_SAMPLES; i++) {
-        struct sample sample = card->samples[(card->sample_next + i) % SIM_SAMPLES];
+        struct sample sample = gpu->samples[(gpu->sample_next + i) % SIM_SAMPLES];
         if (sample.at_us == 0 || sample.at_us <= request->arg[0]) continue;
         rows[count++] = (struct sim_ring_sample){.timestamp_us = sample.at_us, .percent = sample.percent};
     }
@@ -154,9 +153,9 @@ static void accounting(struct node *node, struct client *caller, const struct si
     uint64_t now_us = (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000;
     uint64_t lived_us = now_us - client->started_us;
     struct sim_accounting stats = {
-        .max_bytes = client->peak[request->card],
+        .max_bytes = client->peak[request->gpu],
         .start_us = client->started_us,
-        .sm_percent = lived_us ? (uint32_t)(client->channel[request->card].sm_ns / 10 / lived_us) : 0,
+        .sm_percent = lived_us ? (uint32_t)(client->channel[request->gpu].sm_ns / 10 / lived_us) : 0,
         .running = 1,
     };
     memcpy(payload, &stats, sizeof stats);
@@ -165,30 +164,30 @@ static void accounting(struct node *node, struct client *caller, const struct si
 
 void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
                  char *payload) {
-    if (request->card >= node->facts->card_count) {
+    if (request->gpu >= node->facts->gpu_count) {
         reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
     }
-    if (request->op == SIM_EVENT) { /* also of a card that is lost */
+    if (request->op == SIM_EVENT) { /* also of a GPU that is lost */
         health_answer(node, request, reply, payload);
         return;
     }
-    struct card *card = &node->cards[request->card];
-    timeline_advance(node, card, node_now_ns());
-    if (card->lost) {
+    struct gpu *gpu = &node->gpus[request->gpu];
+    timeline_advance(node, gpu, node_now_ns());
+    if (gpu->lost) {
         reply->result = NVML_ABI_GPU_IS_LOST;
         return;
     }
     switch (request->op) {
     case SIM_PROCESSES: list_processes(node, caller, request, reply, payload); return;
-    case SIM_UTILISATION: list_utilisation(node, caller, request, reply, payload); return;
-    case SIM_CARD_STATE: card_state(node, request->card, reply, payload); return;
+    case SIM_UTILIZATION: list_utilization(node, caller, request, reply, payload); return;
+    case SIM_GPU_STATE: gpu_state(node, request->gpu, reply, payload); return;
     case SIM_ACCOUNTING: accounting(node, caller, request, reply, payload); return;
-    case SIM_RING: list_samples(card, request, reply, payload); return;
+    case SIM_RING: list_samples(gpu, request, reply, payload); return;
     case SIM_LIMIT_SET:
     case SIM_LIMIT_GET: limits_answer(node, caller, request, reply); return;
     case SIM_HEALTH: health_answer(node, request, reply, payload); return;
-    case SIM_COUNTERS: counters_answer(card, reply, payload); return;
+    case SIM_COUNTERS: counters_answer(gpu, reply, payload); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }
@@ -217,15 +216,15 @@ static void add_client(struct text *text, const struct node *node, const struct 
         k += (size_t)snprintf(command + k, sizeof command - k, c < 32 || c > 126 || c == '"' || c == '\\' ? "?" : "%c",
                               c);
     }
-    add(text, "{\"pid\":%d,\"command\":\"%s\",\"types\":%u,\"alive\":%s,\"cards\":[", (int)client->pid, command,
+    add(text, "{\"pid\":%d,\"command\":\"%s\",\"types\":%u,\"alive\":%s,\"gpus\":[", (int)client->pid, command,
         client->types, client->fd >= 0 ? "true" : "false");
-    for (uint32_t card = 0; card < node->facts->card_count; card++) {
-        const struct channel *channel = &client->channel[card];
-        add(text, "%s{\"contexts\":%u,\"bytes\":%llu,\"peak\":%llu,\"smNs\":%llu", card ? "," : "",
-            client->contexts[card], (unsigned long long)client_bytes(client, card, true),
-            (unsigned long long)client->peak[card], (unsigned long long)channel->sm_ns);
+    for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
+        const struct channel *channel = &client->channel[gpu];
+        add(text, "%s{\"contexts\":%u,\"bytes\":%llu,\"peak\":%llu,\"smNs\":%llu", gpu ? "," : "",
+            client->contexts[gpu], (unsigned long long)client_bytes(client, gpu, true),
+            (unsigned long long)client->peak[gpu], (unsigned long long)channel->sm_ns);
         for (int kind = 0; kind < SIM_KIND_COUNT; kind++)
-            add(text, ",\"%s\":%llu", KINDS[kind], (unsigned long long)client->bytes[card][kind]);
+            add(text, ",\"%s\":%llu", KINDS[kind], (unsigned long long)client->bytes[gpu][kind]);
         add(text, "}");
     }
     add(text, "]}");
@@ -233,15 +232,15 @@ static void add_client(struct text *text, const struct node *node, const struct 
 
 static void write_books(struct node *node, struct sim_reply *reply, char *payload) {
     struct text text = {payload, SIM_MAX_PAYLOAD};
-    add(&text, "{\"cards\":[");
-    for (uint32_t i = 0; i < node->facts->card_count; i++) {
-        const struct sim_card_facts *facts = &node->facts->cards[i];
+    add(&text, "{\"gpus\":[");
+    for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
+        const struct sim_gpu_facts *facts = &node->facts->gpus[i];
         add(&text,
             "%s{\"name\":\"%s\",\"totalBytes\":%llu,\"reservedBytes\":%llu,\"usedBytes\":%llu,\"granuleBytes\":%llu,"
             "\"contextBytes\":%llu}",
             i ? "," : "", facts->name, (unsigned long long)facts->total_bytes,
             (unsigned long long)facts->reserved_bytes, (unsigned long long)atomic_load(&facts->used_bytes),
-            (unsigned long long)facts->granule_bytes, (unsigned long long)node->cards[i].context_bytes);
+            (unsigned long long)facts->granule_bytes, (unsigned long long)node->gpus[i].context_bytes);
     }
     add(&text, "],\"clients\":[");
     bool first = true;
@@ -253,8 +252,8 @@ static void write_books(struct node *node, struct sim_reply *reply, char *payloa
     }
     add(&text, "],\"groups\":[");
     for (struct group *group = node->groups; group; group = group->next) {
-        add(&text, "%s{\"root\":%d,\"cards\":[", group == node->groups ? "" : ",", (int)group->root);
-        for (uint32_t i = 0; i < node->facts->card_count; i++) {
+        add(&text, "%s{\"root\":%d,\"gpus\":[", group == node->groups ? "" : ",", (int)group->root);
+        for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
             add(&text, "%s{\"bytes\":%llu,\"peak\":%llu}", i ? "," : "", (unsigned long long)group->bytes[i],
                 (unsigned long long)group->peak[i]);
         }
@@ -270,18 +269,18 @@ static void list_holdings(struct node *node, const struct sim_request *request, 
     struct sim_holding *rows = (struct sim_holding *)payload;
     size_t count = 0, most = SIM_MAX_PAYLOAD / sizeof *rows;
     for (const struct client *client = node->clients; client; client = client->next) {
-        for (uint32_t card = 0; card < node->facts->card_count; card++) {
-            if (!client_bytes(client, card, true)) continue;
+        for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
+            if (!client_bytes(client, gpu, true)) continue;
             if (count == most) {
                 reply->result = NVML_ABI_INSUFFICIENT_SIZE;
                 return;
             }
             struct sim_holding *row = &rows[count++];
-            *row = (struct sim_holding){.pid = (uint32_t)client->pid, .card = card};
-            memcpy(row->bytes, client->bytes[card], sizeof row->bytes);
+            *row = (struct sim_holding){.pid = (uint32_t)client->pid, .gpu = gpu};
+            memcpy(row->bytes, client->bytes[gpu], sizeof row->bytes);
             for (size_t i = 0; i < node->block_count; i++) {
                 const struct block *block = &node->blocks[i];
-                if (block->id && block->inherited && !block->away && block->payer == client && block->card == card)
+                if (block->id && block->inherited && !block->away && block->payer == client && block->gpu == gpu)
                     row->inherited[block->kind] += block->bytes;
             }
         }
@@ -293,7 +292,7 @@ static void list_holdings(struct node *node, const struct sim_request *request, 
 }
 
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
-    for (uint32_t i = 0; i < node->facts->card_count; i++) timeline_advance(node, &node->cards[i], node_now_ns());
+    for (uint32_t i = 0; i < node->facts->gpu_count; i++) timeline_advance(node, &node->gpus[i], node_now_ns());
     switch (request->op) {
     case SIM_BOOKS: write_books(node, reply, payload); return;
     case SIM_WATCH: {
@@ -310,25 +309,25 @@ void answer_control(struct node *node, const struct sim_request *request, struct
     }
     case SIM_RAISE_XID:
     case SIM_SET_STATE:
-        if (request->card >= node->facts->card_count) {
+        if (request->gpu >= node->facts->gpu_count) {
             reply->result = NVML_ABI_INVALID_ARGUMENT;
             return;
         }
         if (request->op == SIM_RAISE_XID) {
-            health_raise(node, request->card, request->arg[0]);
+            health_raise(node, request->gpu, request->arg[0]);
             return;
         }
         if (request->arg[0] == SIM_STATE_TEMPERATURE)
-            node->cards[request->card].temperature_c = (uint32_t)request->arg[1];
+            node->gpus[request->gpu].temperature_c = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_UNLISTED)
-            atomic_store((_Atomic uint32_t *)&node->facts->cards[request->card].unlisted, request->arg[1] != 0);
-        else if (request->arg[0] == SIM_STATE_UNTOLD) node->cards[request->card].untold = request->arg[1] != 0;
-        else if (request->arg[0] == SIM_STATE_POWER_MW) node->cards[request->card].power_mw = (uint32_t)request->arg[1];
+            atomic_store((_Atomic uint32_t *)&node->facts->gpus[request->gpu].unlisted, request->arg[1] != 0);
+        else if (request->arg[0] == SIM_STATE_UNTOLD) node->gpus[request->gpu].untold = request->arg[1] != 0;
+        else if (request->arg[0] == SIM_STATE_POWER_MW) node->gpus[request->gpu].power_mw = (uint32_t)request->arg[1];
         else if (request->arg[0] == SIM_STATE_LOST) {
-            if (request->arg[1] && !node->cards[request->card].lost) health_raise(node, request->card, XID_OFF_THE_BUS);
-            node->cards[request->card].lost = request->arg[1] != 0;
-        } else if (!health_set(&node->cards[request->card], request->arg[0], request->arg[1]) &&
-                   !counters_set(&node->cards[request->card], request->arg[0], request->arg[1]))
+            if (request->arg[1] && !node->gpus[request->gpu].lost) health_raise(node, request->gpu, XID_OFF_THE_BUS);
+            node->gpus[request->gpu].lost = request->arg[1] != 0;
+        } else if (!health_set(&node->gpus[request->gpu], request->arg[0], request->arg[1]) &&
+                   !counters_set(&node->gpus[request->gpu], request->arg[0], request->arg[1]))
             reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
     case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;

@@ -1,5 +1,5 @@
-/* The time line of a simulated card: processes with queued kernels take turns in slices, as the hardware's time slicing
- * does, and a kernel that outlasts its slice goes on in its next turn. A kernel is alone on the card while it runs.
+/* The time line of a simulated GPU: processes with queued kernels take turns in slices, as the hardware's time slicing
+ * does, and a kernel that outlasts its slice goes on in its next turn. A kernel is alone on the GPU while it runs.
  *
  * Nothing runs in the background: the line is moved forward, up to the present, whenever somebody needs to know. That
  * gives the same answer as moving it continuously, for every submission carries its own time. */
@@ -54,12 +54,12 @@ static void complete(struct channel *channel, uint64_t at_ns) {
 
 /* The next client after `from` (round robin) whose head item had arrived by `at_ns`; *arrival gets the earliest later
  * arrival of anyone. */
-static struct client *next_turn(struct node *node, struct card *card, struct client *from, uint64_t at_ns,
+static struct client *next_turn(struct node *node, struct gpu *gpu, struct client *from, uint64_t at_ns,
                                 uint64_t *arrival) {
     struct client *first = NULL, *after = NULL;
     bool passed = from == NULL;
     for (struct client *client = node->clients; client; client = client->next) {
-        struct channel *channel = &client->channel[card->index];
+        struct channel *channel = &client->channel[gpu->index];
         if (fetch(channel)) {
             if (channel->item.submit_ns <= at_ns) {
                 if (!first) first = client;
@@ -79,76 +79,76 @@ static uint64_t clock_offset_us(void) {
     return (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000 - node_now_ns() / 1000;
 }
 
-static void take_sample(struct card *card) {
-    uint64_t percent = card->busy_in_sample_ns * 100 / SIM_SAMPLE_NS;
-    card->samples[card->sample_next] = (struct sample){
-        .at_us = card->next_sample_ns / 1000 + clock_offset_us(),
-        .pid = card->busy_in_sample_ns ? card->last_pid : 0,
+static void take_sample(struct gpu *gpu) {
+    uint64_t percent = gpu->busy_in_sample_ns * 100 / SIM_SAMPLE_NS;
+    gpu->samples[gpu->sample_next] = (struct sample){
+        .at_us = gpu->next_sample_ns / 1000 + clock_offset_us(),
+        .pid = gpu->busy_in_sample_ns ? gpu->last_pid : 0,
         .percent = (uint32_t)(percent > 100 ? 100 : percent),
     };
-    card->sample_next = (card->sample_next + 1) % SIM_SAMPLES;
-    card->energy_mj += (uint64_t)card->power_mw * SIM_SAMPLE_NS / 1000000000u;
-    card->busy_in_sample_ns = 0;
-    card->next_sample_ns += SIM_SAMPLE_NS;
+    gpu->sample_next = (gpu->sample_next + 1) % SIM_SAMPLES;
+    gpu->energy_mj += (uint64_t)gpu->power_mw * SIM_SAMPLE_NS / 1000000000u;
+    gpu->busy_in_sample_ns = 0;
+    gpu->next_sample_ns += SIM_SAMPLE_NS;
 }
 
-static void pass_time(const struct node *node, struct card *card, uint64_t step, struct client *client) {
-    const struct sim_item *kernel = client ? &client->channel[card->index].item : NULL;
+static void pass_time(const struct node *node, struct gpu *gpu, uint64_t step, struct client *client) {
+    const struct sim_item *kernel = client ? &client->channel[gpu->index].item : NULL;
     while (step) {
-        uint64_t part = card->next_sample_ns - card->now_ns;
+        uint64_t part = gpu->next_sample_ns - gpu->now_ns;
         if (part > step) part = step;
         if (client) {
-            client->channel[card->index].sm_ns += part;
-            card->busy_in_sample_ns += part;
-            card->last_pid = client->pid;
+            client->channel[gpu->index].sm_ns += part;
+            gpu->busy_in_sample_ns += part;
+            gpu->last_pid = client->pid;
         }
-        counters_pass(card, part, kernel, node->facts->cards[card->index].sm_count);
-        card->now_ns += part;
+        counters_pass(gpu, part, kernel, node->facts->gpus[gpu->index].sm_count);
+        gpu->now_ns += part;
         step -= part;
-        if (card->now_ns == card->next_sample_ns) take_sample(card);
+        if (gpu->now_ns == gpu->next_sample_ns) take_sample(gpu);
     }
 }
 
-void timeline_advance(struct node *node, struct card *card, uint64_t now_ns) {
-    if (card->lost) {
-        if (now_ns > card->now_ns) pass_time(node, card, now_ns - card->now_ns, NULL);
+void timeline_advance(struct node *node, struct gpu *gpu, uint64_t now_ns) {
+    if (gpu->lost) {
+        if (now_ns > gpu->now_ns) pass_time(node, gpu, now_ns - gpu->now_ns, NULL);
         return;
     }
-    while (card->now_ns <= now_ns) {
-        struct client *client = card->running;
-        struct channel *channel = client ? &client->channel[card->index] : NULL;
-        bool can_run = channel && fetch(channel) && channel->item.submit_ns <= card->now_ns;
-        if (!can_run || card->slice_left_ns == 0) {
+    while (gpu->now_ns <= now_ns) {
+        struct client *client = gpu->running;
+        struct channel *channel = client ? &client->channel[gpu->index] : NULL;
+        bool can_run = channel && fetch(channel) && channel->item.submit_ns <= gpu->now_ns;
+        if (!can_run || gpu->slice_left_ns == 0) {
             uint64_t arrival = FOREVER;
-            struct client *next = next_turn(node, card, client, card->now_ns, &arrival);
+            struct client *next = next_turn(node, gpu, client, gpu->now_ns, &arrival);
             if (!next) {
                 uint64_t until = arrival < now_ns ? arrival : now_ns;
-                if (until <= card->now_ns) return;
-                pass_time(node, card, until - card->now_ns, NULL);
+                if (until <= gpu->now_ns) return;
+                pass_time(node, gpu, until - gpu->now_ns, NULL);
                 continue;
             }
-            card->running = next;
-            card->slice_left_ns = node->slice_ns;
+            gpu->running = next;
+            gpu->slice_left_ns = node->slice_ns;
             continue;
         }
         uint64_t step = channel->item.duration_ns;
-        if (step > card->slice_left_ns) step = card->slice_left_ns;
-        if (step > now_ns - card->now_ns) step = now_ns - card->now_ns;
-        pass_time(node, card, step, client);
-        card->slice_left_ns -= step;
+        if (step > gpu->slice_left_ns) step = gpu->slice_left_ns;
+        if (step > now_ns - gpu->now_ns) step = now_ns - gpu->now_ns;
+        pass_time(node, gpu, step, client);
+        gpu->slice_left_ns -= step;
         channel->item.duration_ns -= step;
-        if (channel->item.duration_ns == 0) complete(channel, card->now_ns);
-        else if (card->now_ns == now_ns) return;
+        if (channel->item.duration_ns == 0) complete(channel, gpu->now_ns);
+        else if (gpu->now_ns == now_ns) return;
     }
 }
 
-/* When this card must be looked at again: the soonest that any waited-for item can be done, and a tick while work is
+/* When this GPU must be looked at again: the soonest that any waited-for item can be done, and a tick while work is
  * queued. Marks idle channels as sleeping, so that their next submission rings. */
-uint64_t timeline_next_wake(struct node *node, struct card *card) {
+uint64_t timeline_next_wake(struct node *node, struct gpu *gpu) {
     uint64_t least = FOREVER;
     bool queued = false;
     for (struct client *client = node->clients; client; client = client->next) {
-        struct channel *channel = &client->channel[card->index];
+        struct channel *channel = &client->channel[gpu->index];
         if (!channel->shared) continue;
         bool idle =
             !channel->busy && atomic_load_explicit(&channel->shared->put, memory_order_seq_cst) == channel->taken;
@@ -168,12 +168,12 @@ uint64_t timeline_next_wake(struct node *node, struct card *card) {
     }
     if (!queued) return FOREVER;
     if (least > TICK_NS) least = TICK_NS;
-    return card->now_ns + (least < LEAST_SLEEP_NS ? LEAST_SLEEP_NS : least);
+    return gpu->now_ns + (least < LEAST_SLEEP_NS ? LEAST_SLEEP_NS : least);
 }
 
-void timeline_forget(struct card *card, struct client *client) {
-    if (card->running == client) {
-        card->running = NULL;
-        card->slice_left_ns = 0;
+void timeline_forget(struct gpu *gpu, struct client *client) {
+    if (gpu->running == client) {
+        gpu->running = NULL;
+        gpu->slice_left_ns = 0;
     }
 }

@@ -1,4 +1,4 @@
-/* Checkpoints: a process's memory leaves its cards and comes back. Contents stay where they are, in host memory; the
+/* Checkpoints: a process's memory leaves its GPUs and comes back. Contents stay where they are, in host memory; the
  * node's books say where they count. A process that has locked itself has every other call of the driver wait until it
  * is unlocked, as the real one does; one that another process has locked is not held up here. */
 #include <string.h>
@@ -50,8 +50,8 @@ SIM_EXPORT abi_result cuCheckpointProcessLock(int pid, const void *arguments) {
     int result = step("cuCheckpointProcessLock", pid, SIM_PROCESS_LOCK, &state);
     if (result != ABI_SUCCESS || pid != getpid()) return result;
     set_locked(true);
-    for (int i = 0; i < SIM_MAX_CARDS; i++) {
-        struct sim_context context = {.card = (uint32_t)i};
+    for (int i = 0; i < SIM_MAX_GPUS; i++) {
+        struct sim_context context = {.gpu = (uint32_t)i};
         sim_wait_all(&context);
     }
     return result;

@@ -30,75 +30,75 @@ int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *re
     pthread_mutex_unlock(&socket_lock);
     if (fd_out) *fd_out = count > 0 ? fds[0] : -1;
     for (int i = fd_out ? 1 : 0; i < count; i++) close(fds[i]);
-    return failed ? ABI_ERROR_UNKNOWN : reply->result; /* a node that is gone looks like a lost card */
+    return failed ? ABI_ERROR_UNKNOWN : reply->result; /* a node that is gone looks like a lost GPU */
 }
 
-int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out) {
-    struct sim_request request = {.op = op, .card = card, .arg = {a, b}};
+int sim_simple(uint32_t op, uint32_t gpu, uint64_t a, uint64_t b, uint64_t *out) {
+    struct sim_request request = {.op = op, .gpu = gpu, .arg = {a, b}};
     struct sim_reply reply;
     int result = sim_request(&request, -1, &reply, NULL);
     if (out) *out = reply.arg[0];
     return result;
 }
 
-/* The card that begins with this text, if it is one; -1 also for a beginning that several share. */
-static int card_of_prefix(const char *text, size_t length, const uint32_t *cards, uint32_t count) {
+/* The GPU that begins with this text, if it is one; -1 also for a beginning that several share. */
+static int gpu_of_prefix(const char *text, size_t length, const uint32_t *gpus, uint32_t count) {
     int found = -1;
     for (uint32_t i = 0; i < count; i++) {
         char uuid[SIM_UUID_TEXT];
-        sim_uuid_text(&sim.facts->cards[cards[i]], uuid);
+        sim_uuid_text(&sim.facts->gpus[gpus[i]], uuid);
         if (length > strlen(uuid) || strncmp(uuid, text, length) != 0) continue;
         if (found >= 0) return -1;
-        found = (int)cards[i];
+        found = (int)gpus[i];
     }
     return found;
 }
 
-/* Cards that programs can use: those that are not divided, and one instance of all there are. */
-static uint32_t usable_cards(const uint32_t *visible, uint32_t count, uint32_t cards[SIM_MAX_CARDS]) {
+/* GPUs that programs can use: those that are not divided, and one instance of all there are. */
+static uint32_t usable_gpus(const uint32_t *visible, uint32_t count, uint32_t gpus[SIM_MAX_GPUS]) {
     uint32_t usable = 0, instances = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const struct sim_card_facts *facts = &sim.facts->cards[visible[i]];
-        if (!facts->divided && (!facts->parent || instances++ == 0)) cards[usable++] = visible[i];
+        const struct sim_gpu_facts *facts = &sim.facts->gpus[visible[i]];
+        if (!facts->divided && (!facts->parent || instances++ == 0)) gpus[usable++] = visible[i];
     }
     return usable;
 }
 
 /* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first word that
- * names no card ends the list. It chooses among the cards that the process may see. A MIG instance is named by its UUID
+ * names no GPU ends the list. It chooses among the GPUs that the process may see. A MIG instance is named by its UUID
  * and is then the only device. */
 static void choose_devices(void) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
-    uint32_t visible[SIM_MAX_CARDS], seen = sim_visible_cards(&sim, sim.facts, visible);
-    uint32_t cards[SIM_MAX_CARDS], count = usable_cards(visible, seen, cards);
+    uint32_t visible[SIM_MAX_GPUS], seen = sim_visible_gpus(&sim, sim.facts, visible);
+    uint32_t gpus[SIM_MAX_GPUS], count = usable_gpus(visible, seen, gpus);
     sim.device_count = 0;
     if (!text) {
-        for (uint32_t i = 0; i < count; i++) sim.card_of[sim.device_count++] = cards[i];
+        for (uint32_t i = 0; i < count; i++) sim.gpu_of[sim.device_count++] = gpus[i];
         return;
     }
     if (!strncmp(text, "MIG-", 4)) {
-        int found = card_of_prefix(text, strcspn(text, ","), visible, seen);
-        if (found >= 0) sim.card_of[sim.device_count++] = (uint32_t)found;
+        int found = gpu_of_prefix(text, strcspn(text, ","), visible, seen);
+        if (found >= 0) sim.gpu_of[sim.device_count++] = (uint32_t)found;
         return;
     }
-    while (*text && sim.device_count < SIM_MAX_CARDS) {
+    while (*text && sim.device_count < SIM_MAX_GPUS) {
         size_t length = strcspn(text, ",");
         int found = -1;
         char *end;
         if (!strncmp(text, "GPU-", 4)) {
-            found = card_of_prefix(text, length, cards, count);
+            found = gpu_of_prefix(text, length, gpus, count);
         } else {
             long index = strtol(text, &end, 10);
-            if (end == text + length && length > 0 && index >= 0 && index < (long)count) found = (int)cards[index];
+            if (end == text + length && length > 0 && index >= 0 && index < (long)count) found = (int)gpus[index];
         }
         if (found < 0) return;
         for (int i = 0; i < sim.device_count; i++) {
-            if (sim.card_of[i] == (uint32_t)found) {
-                sim.device_count = 0; /* the same card twice: none at all */
+            if (sim.gpu_of[i] == (uint32_t)found) {
+                sim.device_count = 0; /* the same GPU twice: none at all */
                 return;
             }
         }
-        sim.card_of[sim.device_count++] = (uint32_t)found;
+        sim.gpu_of[sim.device_count++] = (uint32_t)found;
         text += length + (text[length] == ',');
     }
 }
@@ -140,10 +140,10 @@ static int start_process(void) {
     *page = 1;
     sim_alive = page;
     uint64_t bytes = 64ull << 30;
-    for (uint32_t i = 0; i < sim.facts->card_count; i++) bytes += 4 * sim.facts->cards[i].total_bytes;
+    for (uint32_t i = 0; i < sim.facts->gpu_count; i++) bytes += 4 * sim.facts->gpus[i].total_bytes;
     result = sim_arena_start(bytes);
     if (result != ABI_SUCCESS) return result;
-    for (int i = 0; i < SIM_MAX_CARDS; i++) pthread_mutex_init(&sim.queue_lock[i], NULL);
+    for (int i = 0; i < SIM_MAX_GPUS; i++) pthread_mutex_init(&sim.queue_lock[i], NULL);
     atomic_store(&sim.ready, 1);
     return ABI_SUCCESS;
 }

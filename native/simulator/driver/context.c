@@ -1,5 +1,5 @@
-/* Contexts: primary and explicit, each with its own memory on the card, the per-thread stack of current ones, and
- * errors that stick: after an illegal address, assert or launch failure every call in the process on that card says so
+/* Contexts: primary and explicit, each with its own memory on the GPU, the per-thread stack of current ones, and
+ * errors that stick: after an illegal address, assert or launch failure every call in the process on that GPU says so
  * until its contexts are gone. */
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ bool sim_is_context(struct sim_context *context) {
 int sim_usable(struct sim_context *context) {
     if (context->magic != SIM_CONTEXT_MAGIC) return ABI_ERROR_INVALID_CONTEXT;
     if (!context->alive) return ABI_ERROR_CONTEXT_IS_DESTROYED;
-    struct sim_channel *channel = sim.channel[context->card];
+    struct sim_channel *channel = sim.channel[context->gpu];
     return channel ? atomic_load_explicit(&channel->error, memory_order_relaxed) : ABI_SUCCESS;
 }
 
@@ -47,10 +47,10 @@ int sim_current(struct sim_context **context) {
 /* Under sim.lock. Context structures are never freed: a handle that outlives its context must answer, not crash. */
 int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
-    uint32_t card = sim.card_of[device];
+    uint32_t gpu = sim.gpu_of[device];
     struct sim_context *context = calloc(1, sizeof *context);
     if (!context) return ABI_ERROR_OUT_OF_MEMORY;
-    struct sim_request request = {.op = SIM_CONTEXT_NEW, .card = card};
+    struct sim_request request = {.op = SIM_CONTEXT_NEW, .gpu = gpu};
     struct sim_reply reply;
     int fd;
     int result = sim_request(&request, -1, &reply, &fd);
@@ -61,16 +61,16 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
     if (fd >= 0) {
         void *map = mmap(NULL, sizeof(struct sim_channel), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         close(fd);
-        if (map != MAP_FAILED) sim.channel[card] = map;
+        if (map != MAP_FAILED) sim.channel[gpu] = map;
     }
-    if (!sim.channel[card]) {
-        sim_simple(SIM_CONTEXT_END, card, reply.arg[0], 0, NULL);
+    if (!sim.channel[gpu]) {
+        sim_simple(SIM_CONTEXT_END, gpu, reply.arg[0], 0, NULL);
         free(context);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     *context = (struct sim_context){.magic = SIM_CONTEXT_MAGIC,
                                     .device = device,
-                                    .card = card,
+                                    .gpu = gpu,
                                     .refs = 1,
                                     .primary = primary,
                                     .alive = true,
@@ -107,23 +107,23 @@ static void context_end(struct sim_context *context) {
     sim_free_all_of(context);
     for (struct sim_module *module = sim.modules; module; module = module->next) {
         if (module->context == context && module->block) {
-            sim_simple(SIM_GIVE, context->card, module->block, 0, NULL);
+            sim_simple(SIM_GIVE, context->gpu, module->block, 0, NULL);
             module->block = 0;
         }
     }
     for (int limit = 0; limit < 3; limit++) {
-        if (context->limit_blocks[limit]) sim_simple(SIM_GIVE, context->card, context->limit_blocks[limit], 0, NULL);
+        if (context->limit_blocks[limit]) sim_simple(SIM_GIVE, context->gpu, context->limit_blocks[limit], 0, NULL);
     }
-    sim_simple(SIM_CONTEXT_END, context->card, context->block, 0, NULL);
+    sim_simple(SIM_CONTEXT_END, context->gpu, context->block, 0, NULL);
     context->alive = false;
     bool last = true;
     for (struct sim_context *other = sim.contexts; other; other = other->next) {
-        if (other->alive && other->card == context->card) last = false;
+        if (other->alive && other->gpu == context->gpu) last = false;
     }
     if (!last) return;
     sim_pools_drop(context->device);
     sim_graph_memory_forget(context->device);
-    if (sim.channel[context->card]) atomic_store(&sim.channel[context->card]->error, 0);
+    if (sim.channel[context->gpu]) atomic_store(&sim.channel[context->gpu]->error, 0);
 }
 
 int sim_context_finish(struct sim_context *context) {

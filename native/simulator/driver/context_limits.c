@@ -1,5 +1,5 @@
-/* Limits of a context. Heap, printf buffer and stacks take memory of the card beyond what a context begins with; stacks
- * as if every thread that the card can hold at once had one. Assumption: at once when a limit is set, in whole
+/* Limits of a context. Heap, printf buffer and stacks take memory of the GPU beyond what a context begins with; stacks
+ * as if every thread that the GPU can hold at once had one. Assumption: at once when a limit is set, in whole
  * granules, and given back when it is lowered. */
 #include "sim.h"
 
@@ -11,11 +11,11 @@ void sim_limits_begin(struct sim_context *context) {
     context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
 }
 
-/* Bytes of the card for a limit of `value`, beyond what a new context has for it. */
+/* Bytes of the GPU for a limit of `value`, beyond what a new context has for it. */
 static uint64_t cost(const struct sim_context *context, int limit, uint64_t value) {
     struct sim_context fresh = {0};
     sim_limits_begin(&fresh);
-    uint64_t threads = (uint64_t)sim.facts->cards[context->card].sm_count * SIM_THREADS_PER_SM;
+    uint64_t threads = (uint64_t)sim.facts->gpus[context->gpu].sm_count * SIM_THREADS_PER_SM;
     uint64_t each = limit == ABI_LIMIT_STACK_SIZE ? threads : 1;
     return value > fresh.limits[limit] ? (value - fresh.limits[limit]) * each : 0;
 }
@@ -25,12 +25,12 @@ static int resize(struct sim_context *context, int limit, uint64_t value) {
     uint64_t *block = &context->limit_blocks[limit], before = cost(context, limit, context->limits[limit]),
              bytes = cost(context, limit, value);
     if (bytes == before) return ABI_SUCCESS;
-    if (*block) sim_simple(SIM_GIVE, context->card, *block, 0, NULL);
+    if (*block) sim_simple(SIM_GIVE, context->gpu, *block, 0, NULL);
     *block = 0;
-    int result = bytes ? sim_simple(SIM_TAKE, context->card, bytes, SIM_KIND_LIMITS, block) : ABI_SUCCESS;
+    int result = bytes ? sim_simple(SIM_TAKE, context->gpu, bytes, SIM_KIND_LIMITS, block) : ABI_SUCCESS;
     if (result != ABI_SUCCESS) {
         *block = 0;
-        if (before && sim_simple(SIM_TAKE, context->card, before, SIM_KIND_LIMITS, block) != ABI_SUCCESS) *block = 0;
+        if (before && sim_simple(SIM_TAKE, context->gpu, before, SIM_KIND_LIMITS, block) != ABI_SUCCESS) *block = 0;
     }
     return result;
 }

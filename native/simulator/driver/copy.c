@@ -1,5 +1,5 @@
 /* Copies and fills. They move real bytes, on the calling thread: a synchronous one first waits for the work before it,
- * as on a card; an asynchronous one takes effect during the call, which no correct program can tell from later. Copy
+ * as on a GPU; an asynchronous one takes effect during the call, which no correct program can tell from later. Copy
  * engines have no time line of their own here. */
 #include <stdlib.h>
 #include <string.h>

@@ -17,8 +17,8 @@ SIM_EXPORT abi_result cuDriverGetVersion(int *version) {
     return ABI_SUCCESS;
 }
 
-static const struct sim_card_facts *facts_of(abi_device device) {
-    return device >= 0 && device < sim.device_count ? &sim.facts->cards[sim.card_of[device]] : NULL;
+static const struct sim_gpu_facts *facts_of(abi_device device) {
+    return device >= 0 && device < sim.device_count ? &sim.facts->gpus[sim.gpu_of[device]] : NULL;
 }
 
 SIM_EXPORT abi_result cuDeviceGetCount(int *count) {
@@ -38,7 +38,7 @@ SIM_EXPORT abi_result cuDeviceGet(abi_device *device, int ordinal) {
 
 SIM_EXPORT abi_result cuDeviceGetName(char *name, int length, abi_device device) {
     SIM_ENTER("cuDeviceGetName");
-    const struct sim_card_facts *facts = facts_of(device);
+    const struct sim_gpu_facts *facts = facts_of(device);
     if (!facts) return ABI_ERROR_INVALID_DEVICE;
     if (!name || length <= 0) return ABI_ERROR_INVALID_VALUE;
     snprintf(name, (size_t)length, "%s", facts->name);
@@ -47,7 +47,7 @@ SIM_EXPORT abi_result cuDeviceGetName(char *name, int length, abi_device device)
 
 SIM_EXPORT abi_result cuDeviceGetUuid_v2(abi_uuid *uuid, abi_device device) {
     SIM_ENTER("cuDeviceGetUuid_v2");
-    const struct sim_card_facts *facts = facts_of(device);
+    const struct sim_gpu_facts *facts = facts_of(device);
     if (!facts) return ABI_ERROR_INVALID_DEVICE;
     if (!uuid) return ABI_ERROR_INVALID_VALUE;
     memcpy(uuid->bytes, facts->uuid, sizeof uuid->bytes);
@@ -61,7 +61,7 @@ SIM_EXPORT abi_result cuDeviceGetUuid(abi_uuid *uuid, abi_device device) {
 
 SIM_EXPORT abi_result cuDeviceTotalMem_v2(size_t *bytes, abi_device device) {
     SIM_ENTER("cuDeviceTotalMem_v2");
-    const struct sim_card_facts *facts = facts_of(device);
+    const struct sim_gpu_facts *facts = facts_of(device);
     if (!facts) return ABI_ERROR_INVALID_DEVICE;
     if (!bytes) return ABI_ERROR_INVALID_VALUE;
     *bytes = facts->total_bytes - facts->reserved_bytes;
@@ -78,7 +78,7 @@ SIM_EXPORT abi_result cuDeviceTotalMem(unsigned *bytes, abi_device device) {
 
 SIM_EXPORT abi_result cuDeviceGetPCIBusId(char *id, int length, abi_device device) {
     SIM_ENTER("cuDeviceGetPCIBusId");
-    const struct sim_card_facts *facts = facts_of(device);
+    const struct sim_gpu_facts *facts = facts_of(device);
     if (!facts) return ABI_ERROR_INVALID_DEVICE;
     if (!id || length <= 0) return ABI_ERROR_INVALID_VALUE;
     snprintf(id, (size_t)length, "%04X:%02X:%02X.0", facts->pci_domain, facts->pci_bus, facts->pci_device);
@@ -90,7 +90,7 @@ SIM_EXPORT abi_result cuDeviceGetByPCIBusId(abi_device *device, const char *id) 
     unsigned domain, bus, slot;
     if (!device || !id || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return ABI_ERROR_INVALID_VALUE;
     for (int i = 0; i < sim.device_count; i++) {
-        const struct sim_card_facts *facts = facts_of(i);
+        const struct sim_gpu_facts *facts = facts_of(i);
         if (facts->pci_domain == domain && facts->pci_bus == bus && facts->pci_device == slot) {
             *device = i;
             return ABI_SUCCESS;
@@ -101,7 +101,7 @@ SIM_EXPORT abi_result cuDeviceGetByPCIBusId(abi_device *device, const char *id) 
 
 SIM_EXPORT abi_result cuDeviceComputeCapability(int *major, int *minor, abi_device device) {
     SIM_ENTER("cuDeviceComputeCapability");
-    const struct sim_card_facts *facts = facts_of(device);
+    const struct sim_gpu_facts *facts = facts_of(device);
     if (!facts) return ABI_ERROR_INVALID_DEVICE;
     if (!major || !minor) return ABI_ERROR_INVALID_VALUE;
     *major = (int)facts->cc_major;
@@ -109,7 +109,7 @@ SIM_EXPORT abi_result cuDeviceComputeCapability(int *major, int *minor, abi_devi
     return ABI_SUCCESS;
 }
 
-/* Attributes that are the same on every simulated card: number, value. */
+/* Attributes that are the same on every simulated GPU: number, value. */
 static const int COMMON[][2] = {
     {1, 1024},    {2, 1024},        {3, 1024},
     {4, 64},      {5, 2147483647},  {6, 65535},
@@ -132,7 +132,7 @@ static const int COMMON[][2] = {
 
 SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device device) {
     SIM_ENTER("cuDeviceGetAttribute");
-    const struct sim_card_facts *facts = facts_of(device);
+    const struct sim_gpu_facts *facts = facts_of(device);
     if (!facts) return ABI_ERROR_INVALID_DEVICE;
     if (!value || attribute <= 0) return ABI_ERROR_INVALID_VALUE;
     switch (attribute) {

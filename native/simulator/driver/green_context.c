@@ -30,7 +30,7 @@ SIM_EXPORT abi_result cuDeviceGetDevResource(abi_device device, abi_resource *re
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     if (!resource) return ABI_ERROR_INVALID_VALUE;
     if (type != ABI_RESOURCE_SM) return ABI_ERROR_INVALID_RESOURCE_TYPE;
-    const struct sim_card_facts *facts = &sim.facts->cards[sim.card_of[device]];
+    const struct sim_gpu_facts *facts = &sim.facts->gpus[sim.gpu_of[device]];
     unsigned step = facts->cc_major >= 9 ? 8 : 2;
     *resource = (abi_resource){
         .type = type, .sm_count = facts->sm_count, .least_sms = facts->cc_major == 8 ? 4 : step, .sm_alignment = step};

@@ -2,7 +2,7 @@
  * sticky error. In PTX text a comment in front of an entry says so:
  *     // cotenant-sim: duration_us=250 error=700
  * Cubins (ELF) are listed by their section names; of fat binaries, whose parts are compressed, every name is taken to
- * exist. Code and data larger than what a context holds anyway take memory of the card. */
+ * exist. Code and data larger than what a context holds anyway take memory of the GPU. */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -134,7 +134,7 @@ static int module_new(struct sim_context *context, const void *image, struct sim
         result = ABI_ERROR_INVALID_IMAGE;
     }
     if (result == ABI_SUCCESS && context && size > sim.facts->code_free_bytes) {
-        result = sim_simple(SIM_TAKE, context->card, size - sim.facts->code_free_bytes, SIM_KIND_CODE, &module->block);
+        result = sim_simple(SIM_TAKE, context->gpu, size - sim.facts->code_free_bytes, SIM_KIND_CODE, &module->block);
     }
     if (result != ABI_SUCCESS) {
         module_free(module);
@@ -164,7 +164,7 @@ static int module_end(void *handle) {
         }
     }
     pthread_mutex_unlock(&sim.lock);
-    if (module->block) sim_simple(SIM_GIVE, module->context->card, module->block, 0, NULL);
+    if (module->block) sim_simple(SIM_GIVE, module->context->gpu, module->block, 0, NULL);
     module_free(module);
     return ABI_SUCCESS;
 }

@@ -1,7 +1,7 @@
 /* Inside of the simulated libcuda.so.1. What is the daemon's (the books, the time line) is in ../protocol.h; this
  * library holds what a user-space driver holds: contexts, address space, sub-allocation, modules, streams.
  *
- * Locking: `sim.lock` guards all tables of the process; it is never held while waiting for the card, and held across
+ * Locking: `sim.lock` guards all tables of the process; it is never held while waiting for the GPU, and held across
  * requests to the daemon, which answers at once. A forked child must not use any of it: it sees sim_alive as 0. */
 #pragma once
 
@@ -23,7 +23,7 @@
 struct sim_context {
     uint32_t magic;
     int device;    /* ordinal */
-    uint32_t card; /* the node's index of it */
+    uint32_t gpu;  /* the node's index of it */
     unsigned refs; /* primary: retains; else 1 */
     bool primary;
     _Atomic bool alive; /* changes under sim.lock; read without it, too */
@@ -138,12 +138,12 @@ struct sim_state {
     int fd, doorbell;
     const struct sim_facts *facts;
     int device_count;
-    uint32_t card_of[SIM_MAX_CARDS]; /* ordinal -> card */
-    struct sim_channel *channel[SIM_MAX_CARDS];
-    pthread_mutex_t queue_lock[SIM_MAX_CARDS];
-    uint32_t cell_next[SIM_MAX_CARDS], *cell_free[SIM_MAX_CARDS], cell_free_count[SIM_MAX_CARDS];
+    uint32_t gpu_of[SIM_MAX_GPUS]; /* ordinal -> GPU */
+    struct sim_channel *channel[SIM_MAX_GPUS];
+    pthread_mutex_t queue_lock[SIM_MAX_GPUS];
+    uint32_t cell_next[SIM_MAX_GPUS], *cell_free[SIM_MAX_GPUS], cell_free_count[SIM_MAX_GPUS];
     struct sim_context *contexts;
-    struct sim_context *primary[SIM_MAX_CARDS];
+    struct sim_context *primary[SIM_MAX_GPUS];
     struct sim_module *modules;
     struct sim_physical *physicals;
     uint64_t next_id;
@@ -155,7 +155,7 @@ extern const volatile uint32_t *sim_alive; /* points at 1; at 0 in a forked chil
 /* connect.c */
 int sim_start(void);
 int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *reply, int *fd_out);
-int sim_simple(uint32_t op, uint32_t card, uint64_t a, uint64_t b, uint64_t *out);
+int sim_simple(uint32_t op, uint32_t gpu, uint64_t a, uint64_t b, uint64_t *out);
 int sim_enter_slow(const char *name);
 
 /* limits.c: what a context begins with */
@@ -194,16 +194,16 @@ bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_de
 struct sim_pool *sim_default_pool(int device);
 bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
-void sim_pools_drop(int device); /* the card's last context is gone: pools keep nothing */
-void sim_pools_settle(void);     /* takes the lock: gives unused chunks back, as synchronising does */
+void sim_pools_drop(int device); /* the GPU's last context is gone: pools keep nothing */
+void sim_pools_settle(void);     /* takes the lock: gives unused chunks back, as synchronizing does */
 
-/* graph_memory.c: addresses of memory nodes, and what the card has reserved for them; all under sim.lock */
+/* graph_memory.c: addresses of memory nodes, and what the GPU has reserved for them; all under sim.lock */
 int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out);
 void sim_graph_memory_keep(struct sim_graph_memory *memory);
 void sim_graph_memory_drop(struct sim_graph_memory *memory);
 abi_devptr sim_graph_memory_address(const struct sim_graph_memory *memory);
 uint64_t sim_graph_memory_bytes(const struct sim_graph_memory *memory);
-/* An executable graph uses it from claim to leave; back puts bytes of the card behind it. */
+/* An executable graph uses it from claim to leave; back puts bytes of the GPU behind it. */
 void sim_graph_memory_claim(struct sim_graph_memory *memory);
 void sim_graph_memory_leave(struct sim_graph_memory *memory);
 int sim_graph_memory_back(struct sim_graph_memory *memory);
@@ -212,7 +212,7 @@ bool sim_graph_memory_live(const struct sim_graph_memory *memory);
 void sim_graph_memory_begin(struct sim_graph_memory *memory);
 void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number);
 int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer);
-void sim_graph_memory_forget(int device); /* the card's last context is gone */
+void sim_graph_memory_forget(int device); /* the GPU's last context is gone */
 
 /* graph.c; all under sim.lock */
 struct sim_graph *sim_graph_new(void);

@@ -1,5 +1,5 @@
-/* Streams, events and launches. Everything that a process submits to a card goes through one ring in order, whatever
- * the stream: a kernel is alone on the card anyway, and in-order completion makes every wait a comparison of numbers. A
+/* Streams, events and launches. Everything that a process submits to a GPU goes through one ring in order, whatever
+ * the stream: a kernel is alone on the GPU anyway, and in-order completion makes every wait a comparison of numbers. A
  * submission costs a clock read and one cache line; the daemon is woken only when it sleeps or somebody waits. */
 #include <errno.h>
 #include <linux/futex.h>
@@ -39,8 +39,8 @@ static int channel_wait(struct sim_channel *channel, uint64_t number) {
 }
 
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number) {
-    struct sim_channel *channel = sim.channel[context->card];
-    pthread_mutex_t *lock = &sim.queue_lock[context->card];
+    struct sim_channel *channel = sim.channel[context->gpu];
+    pthread_mutex_t *lock = &sim.queue_lock[context->gpu];
     item->submit_ns = now_ns();
     pthread_mutex_lock(lock);
     uint64_t put = atomic_load_explicit(&channel->put, memory_order_relaxed);
@@ -58,12 +58,12 @@ int sim_submit(struct sim_context *context, struct sim_stream *stream, struct si
 }
 
 int sim_wait(struct sim_context *context, uint64_t number) {
-    struct sim_channel *channel = sim.channel[context->card];
+    struct sim_channel *channel = sim.channel[context->gpu];
     return channel ? channel_wait(channel, number) : ABI_SUCCESS;
 }
 
 int sim_wait_all(struct sim_context *context) {
-    struct sim_channel *channel = sim.channel[context->card];
+    struct sim_channel *channel = sim.channel[context->gpu];
     return channel ? channel_wait(channel, atomic_load(&channel->put)) : ABI_SUCCESS;
 }
 
@@ -147,7 +147,7 @@ SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
     if (sim_capture_breaks(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
-    struct sim_channel *channel = sim.channel[context->card];
+    struct sim_channel *channel = sim.channel[context->gpu];
     uint64_t last = stream ? atomic_load(&stream->last) : atomic_load(&channel->put);
     if (atomic_load_explicit(&channel->completed, memory_order_acquire) >= last) return ABI_SUCCESS;
     ring_doorbell(); /* the time line is moved when somebody asks */
@@ -212,15 +212,15 @@ SIM_EXPORT abi_result cuStreamGetId(abi_stream handle, unsigned long long *id) {
 }
 /* ---- events ---- */
 
-static bool cell_take(uint32_t card, uint32_t *cell) {
+static bool cell_take(uint32_t gpu, uint32_t *cell) {
     bool found = true;
-    pthread_mutex_lock(&sim.queue_lock[card]);
-    if (sim.cell_free_count[card] > 0) *cell = sim.cell_free[card][--sim.cell_free_count[card]];
-    else if (sim.cell_next[card] < SIM_CELLS) *cell = sim.cell_next[card]++;
+    pthread_mutex_lock(&sim.queue_lock[gpu]);
+    if (sim.cell_free_count[gpu] > 0) *cell = sim.cell_free[gpu][--sim.cell_free_count[gpu]];
+    else if (sim.cell_next[gpu] < SIM_CELLS) *cell = sim.cell_next[gpu]++;
     else found = false;
-    if (found && !sim.cell_free[card]) sim.cell_free[card] = calloc(SIM_CELLS, sizeof **sim.cell_free);
-    found = found && sim.cell_free[card];
-    pthread_mutex_unlock(&sim.queue_lock[card]);
+    if (found && !sim.cell_free[gpu]) sim.cell_free[gpu] = calloc(SIM_CELLS, sizeof **sim.cell_free);
+    found = found && sim.cell_free[gpu];
+    pthread_mutex_unlock(&sim.queue_lock[gpu]);
     return found;
 }
 
@@ -233,7 +233,7 @@ SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     if (result != ABI_SUCCESS) return result;
     if (!out) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
-    if (!event || !cell_take(context->card, &event->cell)) {
+    if (!event || !cell_take(context->gpu, &event->cell)) {
         free(event);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -260,12 +260,12 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     SIM_ENTER("cuEventDestroy_v2");
     struct sim_event *event = (struct sim_event *)handle;
     if (!handle || event->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    uint32_t card = event->context->card;
-    /* A cell that the card has yet to write must not be handed out again. */
+    uint32_t gpu = event->context->gpu;
+    /* A cell that the GPU has yet to write must not be handed out again. */
     if (event->item) sim_wait(event->context, event->item);
-    pthread_mutex_lock(&sim.queue_lock[card]);
-    sim.cell_free[card][sim.cell_free_count[card]++] = event->cell;
-    pthread_mutex_unlock(&sim.queue_lock[card]);
+    pthread_mutex_lock(&sim.queue_lock[gpu]);
+    sim.cell_free[gpu][sim.cell_free_count[gpu]++] = event->cell;
+    pthread_mutex_unlock(&sim.queue_lock[gpu]);
     pthread_mutex_lock(&sim.lock);
     *event->place = event->next;
     if (event->next) event->next->place = event->place;
@@ -286,10 +286,10 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     int result = event_of(handle, &event);
     if (result == ABI_SUCCESS) result = sim_stream_context(stream_handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    if (context->card != event->context->card) return ABI_ERROR_INVALID_HANDLE;
+    if (context->gpu != event->context->gpu) return ABI_ERROR_INVALID_HANDLE;
     if (event->item) sim_wait(context, event->item);
     if (sim_captured_event(stream, event)) return ABI_SUCCESS;
-    atomic_store_explicit(&sim.channel[context->card]->cells[event->cell], 0, memory_order_relaxed);
+    atomic_store_explicit(&sim.channel[context->gpu]->cells[event->cell], 0, memory_order_relaxed);
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);
 }
@@ -306,7 +306,7 @@ SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream st
 }
 
 static bool event_done(const struct sim_event *event) {
-    const struct sim_channel *channel = sim.channel[event->context->card];
+    const struct sim_channel *channel = sim.channel[event->context->gpu];
     return atomic_load_explicit(&channel->completed, memory_order_acquire) >= event->item;
 }
 
@@ -336,10 +336,10 @@ static int elapsed(float *ms, abi_event start, abi_event end) {
     if (result != ABI_SUCCESS) return result;
     if (!ms) return ABI_ERROR_INVALID_VALUE;
     if (!first->item || !second->item || (first->flags | second->flags) & ABI_EVENT_DISABLE_TIMING ||
-        first->context->card != second->context->card)
+        first->context->gpu != second->context->gpu)
         return ABI_ERROR_INVALID_HANDLE;
     if (!event_done(first) || !event_done(second)) return ABI_ERROR_NOT_READY;
-    struct sim_channel *channel = sim.channel[first->context->card];
+    struct sim_channel *channel = sim.channel[first->context->gpu];
     *ms = (float)((double)(int64_t)(atomic_load(&channel->cells[second->cell]) -
                                     atomic_load(&channel->cells[first->cell])) /
                   1e6);

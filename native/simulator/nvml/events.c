@@ -1,4 +1,4 @@
-/* Event sets: what was raised on a card after somebody registered for it, in order, each told once per set. */
+/* Event sets: what was raised on a GPU after somebody registered for it, in order, each told once per set. */
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -11,8 +11,8 @@
 #define LONGEST_WAIT_NS 999999999ull /* a node that is gone wakes nobody */
 
 struct set {
-    _Atomic uint64_t types[SIM_MAX_CARDS]; /* registered */
-    uint32_t seen;                         /* number of the last event that was looked at; of whoever waits */
+    _Atomic uint64_t types[SIM_MAX_GPUS]; /* registered */
+    uint32_t seen;                        /* number of the last event that was looked at; of whoever waits */
 };
 
 static uint64_t now_ns(void) {
@@ -22,7 +22,7 @@ static uint64_t now_ns(void) {
 }
 
 NVML_EXPORT nvmlDeviceGetSupportedEventTypes(nvml_abi_device device, uint64_t *types) {
-    NVML_ENTER_CARD("nvmlDeviceGetSupportedEventTypes", device, card);
+    NVML_ENTER_GPU("nvmlDeviceGetSupportedEventTypes", device, gpu);
     if (!types) return NVML_ABI_INVALID_ARGUMENT;
     *types = SUPPORTED;
     return NVML_ABI_SUCCESS;
@@ -42,10 +42,10 @@ NVML_EXPORT nvmlEventSetFree(struct set *set) {
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceRegisterEvents(nvml_abi_device device, unsigned long long types, struct set *set) {
-    NVML_ENTER_CARD("nvmlDeviceRegisterEvents", device, card);
+    NVML_ENTER_GPU("nvmlDeviceRegisterEvents", device, gpu);
     if (!set) return NVML_ABI_INVALID_ARGUMENT;
     if (types & ~SUPPORTED) return NVML_ABI_NOT_SUPPORTED;
-    atomic_fetch_or(&set->types[card], types);
+    atomic_fetch_or(&set->types[gpu], types);
     return NVML_ABI_SUCCESS;
 }
 
@@ -54,16 +54,16 @@ static nvml_abi_return next(struct set *set, struct nvml_abi_event_data *out) {
     while (set->seen != atomic_load(&nvml_facts->newest_event)) {
         struct sim_raised event;
         struct sim_reply reply;
-        nvml_abi_return result = nvml_ask(SIM_EVENT, nvml_cards[0], set->seen, &reply, &event, sizeof event);
+        nvml_abi_return result = nvml_ask(SIM_EVENT, nvml_gpus[0], set->seen, &reply, &event, sizeof event);
         if (result != NVML_ABI_SUCCESS) return result;
         if (reply.payload_bytes != sizeof event) return NVML_ABI_NOT_FOUND;
         set->seen = event.number;
-        if (event.card >= nvml_facts->card_count) continue;
-        /* An instance's events are its card's, which say of which instance they are. */
-        const struct sim_card_facts *facts = &nvml_facts->cards[event.card];
-        uint32_t card = facts->parent ? facts->parent - 1 : event.card;
-        if (!(atomic_load(&set->types[card]) & event.type)) continue;
-        *out = (struct nvml_abi_event_data){.device = nvml_handle(card),
+        if (event.gpu >= nvml_facts->gpu_count) continue;
+        /* An instance's events are its GPU's, which say of which instance they are. */
+        const struct sim_gpu_facts *facts = &nvml_facts->gpus[event.gpu];
+        uint32_t gpu = facts->parent ? facts->parent - 1 : event.gpu;
+        if (!(atomic_load(&set->types[gpu]) & event.type)) continue;
+        *out = (struct nvml_abi_event_data){.device = nvml_handle(gpu),
                                             .type = event.type,
                                             .data = event.data,
                                             .gpu_instance = facts->parent ? facts->gpu_instance : NVML_ABI_NO_INSTANCE,

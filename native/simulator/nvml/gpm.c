@@ -1,4 +1,4 @@
-/* Counters of a card's parts (GPM): what they were at two moments, and from it how busy the parts were between them. */
+/* Counters of a GPU's parts (GPM): what they were at two moments, and from it how busy the parts were between them. */
 #include <stdlib.h>
 
 #include "gpm.h"
@@ -7,10 +7,10 @@
 #define LEAST_NS 100000000ull /* the driver renews its own reading no sooner */
 
 NVML_EXPORT nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *support) {
-    NVML_ENTER_CARD("nvmlGpmQueryDeviceSupport", device, card);
+    NVML_ENTER_GPU("nvmlGpmQueryDeviceSupport", device, gpu);
     if (!support) return NVML_ABI_INVALID_ARGUMENT;
     if (support->version != NVML_ABI_GPM_VERSION) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    support->supported = nvml_facts->cards[card].cc_major >= GPM_HOPPER;
+    support->supported = nvml_facts->gpus[gpu].cc_major >= GPM_HOPPER;
     return NVML_ABI_SUCCESS;
 }
 
@@ -31,21 +31,21 @@ NVML_EXPORT nvmlGpmSampleFree(struct gpm_sample *sample) {
     return NVML_ABI_SUCCESS;
 }
 
-nvml_abi_return gpm_fill(uint32_t card, struct gpm_sample *sample) {
+nvml_abi_return gpm_fill(uint32_t gpu, struct gpm_sample *sample) {
     struct sim_reply reply;
-    if (nvml_facts->cards[card].cc_major < GPM_HOPPER) return NVML_ABI_NOT_SUPPORTED;
+    if (nvml_facts->gpus[gpu].cc_major < GPM_HOPPER) return NVML_ABI_NOT_SUPPORTED;
     if (!sample || sample->magic != GPM_MAGIC) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = nvml_ask(SIM_COUNTERS, card, 0, &reply, &sample->counters, sizeof sample->counters);
-    if (result == NVML_ABI_SUCCESS) sample->card = card;
+    nvml_abi_return result = nvml_ask(SIM_COUNTERS, gpu, 0, &reply, &sample->counters, sizeof sample->counters);
+    if (result == NVML_ABI_SUCCESS) sample->gpu = gpu;
     else sample->counters.at_ns = 0;
     return result;
 }
 
-/* A divided card's counters are its instances'. */
+/* A divided GPU's counters are its instances'. */
 NVML_EXPORT nvmlGpmSampleGet(nvml_abi_device device, struct gpm_sample *sample) {
-    NVML_ENTER_CARD("nvmlGpmSampleGet", device, card);
-    NVML_UNDIVIDED(card);
-    return gpm_fill(card, sample);
+    NVML_ENTER_GPU("nvmlGpmSampleGet", device, gpu);
+    NVML_UNDIVIDED(gpu);
+    return gpm_fill(gpu, sample);
 }
 
 static void fill_metric(const struct sim_counters *first, const struct sim_counters *second,
@@ -76,7 +76,7 @@ NVML_EXPORT nvmlGpmMetricsGet(struct nvml_abi_gpm_request *request) {
     if (!request) return NVML_ABI_INVALID_ARGUMENT;
     if (request->version != NVML_ABI_GPM_VERSION) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
     const struct gpm_sample *first = request->first, *second = request->second;
-    if (!first || !second || first->magic != GPM_MAGIC || second->magic != GPM_MAGIC || first->card != second->card ||
+    if (!first || !second || first->magic != GPM_MAGIC || second->magic != GPM_MAGIC || first->gpu != second->gpu ||
         !first->counters.at_ns || request->count > NVML_ABI_GPM_MOST)
         return NVML_ABI_INVALID_ARGUMENT;
     if (second->counters.at_ns < first->counters.at_ns + LEAST_NS) return NVML_ABI_INVALID_ARGUMENT;

@@ -1,15 +1,15 @@
-/* Samples of a card's counters, as the libraries of drivers from 520 on hand them out. */
+/* Samples of a GPU's counters, as the libraries of drivers from 520 on hand them out. */
 #pragma once
 
 #include "nvml.h"
 
-#define GPM_HOPPER 9 /* major compute capability from which cards have such counters */
+#define GPM_HOPPER 9 /* major compute capability from which GPUs have such counters */
 
 struct gpm_sample {
     uint32_t magic;
-    uint32_t card;
+    uint32_t gpu;
     struct sim_counters counters; /* at_ns 0: nothing was sampled yet */
 };
 
-/* Reads the counters of a card, or of an instance, which is a card of the node. */
-nvml_abi_return gpm_fill(uint32_t card, struct gpm_sample *sample);
+/* Reads the counters of a GPU, or of an instance, which is a GPU of the node. */
+nvml_abi_return gpm_fill(uint32_t gpu, struct gpm_sample *sample);

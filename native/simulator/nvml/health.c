@@ -4,28 +4,28 @@
 #define HBM_WARMER_C 9 /* than the GPU itself; any number will do */
 #define AMPERE 8       /* major compute capability from which rows are remapped where pages were retired before */
 
-static nvml_abi_return health_of(uint32_t card, struct sim_health *health) {
+static nvml_abi_return health_of(uint32_t gpu, struct sim_health *health) {
     struct sim_reply reply;
-    return nvml_ask(SIM_HEALTH, card, 0, &reply, health, sizeof *health);
+    return nvml_ask(SIM_HEALTH, gpu, 0, &reply, health, sizeof *health);
 }
 
 NVML_EXPORT nvmlDeviceGetTotalEccErrors(nvml_abi_device device, unsigned type, unsigned counter, uint64_t *count) {
-    NVML_ENTER_CARD("nvmlDeviceGetTotalEccErrors", device, card);
+    NVML_ENTER_GPU("nvmlDeviceGetTotalEccErrors", device, gpu);
     struct sim_health health;
     if (!count || type > NVML_ABI_ECC_UNCORRECTED || counter > NVML_ABI_ECC_SINCE_PRODUCTION)
         return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(card, &health);
+    nvml_abi_return result = health_of(gpu, &health);
     if (result == NVML_ABI_SUCCESS) *count = health.ecc[type][counter];
     return result;
 }
 
 NVML_EXPORT nvmlDeviceGetRemappedRows(nvml_abi_device device, unsigned *corrected, unsigned *uncorrected,
                                       unsigned *pending, unsigned *failed) {
-    NVML_ENTER_CARD("nvmlDeviceGetRemappedRows", device, card);
+    NVML_ENTER_GPU("nvmlDeviceGetRemappedRows", device, gpu);
     struct sim_health health;
-    if (nvml_facts->cards[card].cc_major < AMPERE) return NVML_ABI_NOT_SUPPORTED;
+    if (nvml_facts->gpus[gpu].cc_major < AMPERE) return NVML_ABI_NOT_SUPPORTED;
     if (!corrected || !uncorrected || !pending || !failed) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(card, &health);
+    nvml_abi_return result = health_of(gpu, &health);
     if (result != NVML_ABI_SUCCESS) return result;
     *corrected = health.rows[0];
     *uncorrected = health.rows[1];
@@ -36,11 +36,11 @@ NVML_EXPORT nvmlDeviceGetRemappedRows(nvml_abi_device device, unsigned *correcte
 
 /* Their addresses are made up. */
 NVML_EXPORT nvmlDeviceGetRetiredPages(nvml_abi_device device, unsigned cause, unsigned *count, uint64_t *addresses) {
-    NVML_ENTER_CARD("nvmlDeviceGetRetiredPages", device, card);
+    NVML_ENTER_GPU("nvmlDeviceGetRetiredPages", device, gpu);
     struct sim_health health;
-    if (nvml_facts->cards[card].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
+    if (nvml_facts->gpus[gpu].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
     if (!count || cause > NVML_ABI_PAGES_UNCORRECTED) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(card, &health);
+    nvml_abi_return result = health_of(gpu, &health);
     if (result != NVML_ABI_SUCCESS) return result;
     unsigned room = *count;
     *count = health.rows[cause];
@@ -50,39 +50,39 @@ NVML_EXPORT nvmlDeviceGetRetiredPages(nvml_abi_device device, unsigned cause, un
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetRetiredPagesPendingStatus(nvml_abi_device device, unsigned *pending) {
-    NVML_ENTER_CARD("nvmlDeviceGetRetiredPagesPendingStatus", device, card);
+    NVML_ENTER_GPU("nvmlDeviceGetRetiredPagesPendingStatus", device, gpu);
     struct sim_health health;
-    if (nvml_facts->cards[card].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
+    if (nvml_facts->gpus[gpu].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
     if (!pending) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(card, &health);
+    nvml_abi_return result = health_of(gpu, &health);
     if (result == NVML_ABI_SUCCESS) *pending = health.rows_pending;
     return result;
 }
 
-static nvml_abi_return clock_reasons(uint32_t card, uint64_t *reasons) {
+static nvml_abi_return clock_reasons(uint32_t gpu, uint64_t *reasons) {
     struct sim_health health;
     if (!reasons) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(card, &health);
+    nvml_abi_return result = health_of(gpu, &health);
     if (result == NVML_ABI_SUCCESS) *reasons = health.throttle;
     return result;
 }
 NVML_EXPORT nvmlDeviceGetCurrentClocksEventReasons(nvml_abi_device device, uint64_t *reasons) {
-    NVML_ENTER_CARD("nvmlDeviceGetCurrentClocksEventReasons", device, card);
-    return clock_reasons(card, reasons);
+    NVML_ENTER_GPU("nvmlDeviceGetCurrentClocksEventReasons", device, gpu);
+    return clock_reasons(gpu, reasons);
 }
 NVML_EXPORT nvmlDeviceGetCurrentClocksThrottleReasons(nvml_abi_device device, uint64_t *reasons) {
-    NVML_ENTER_CARD("nvmlDeviceGetCurrentClocksThrottleReasons", device, card);
-    return clock_reasons(card, reasons);
+    NVML_ENTER_GPU("nvmlDeviceGetCurrentClocksThrottleReasons", device, gpu);
+    return clock_reasons(gpu, reasons);
 }
 
-/* Only the values that somebody here asks for. Links, and a temperature of their memory, have cards with memory of the
+/* Only the values that somebody here asks for. Links, and a temperature of their memory, have GPUs with memory of the
  * HBM kind. */
-static void fill_field(uint32_t card, const struct sim_health *health, struct nvml_abi_field *field) {
-    bool linked = nvml_facts->cards[card].bus_bits >= 4096;
-    struct sim_card_state state;
+static void fill_field(uint32_t gpu, const struct sim_health *health, struct nvml_abi_field *field) {
+    bool linked = nvml_facts->gpus[gpu].bus_bits >= 4096;
+    struct sim_gpu_state state;
     if (field->id == NVML_ABI_FIELD_MEMORY_TEMPERATURE && linked) {
         field->value_type = NVML_ABI_VALUE_UNSIGNED;
-        field->result = nvml_card_state(card, &state);
+        field->result = nvml_gpu_state(gpu, &state);
         if (field->result == NVML_ABI_SUCCESS) field->value = state.temperature_c + HBM_WARMER_C;
         return;
     }
@@ -95,11 +95,11 @@ static void fill_field(uint32_t card, const struct sim_health *health, struct nv
     else field->result = NVML_ABI_NOT_SUPPORTED;
 }
 NVML_EXPORT nvmlDeviceGetFieldValues(nvml_abi_device device, int count, struct nvml_abi_field *fields) {
-    NVML_ENTER_CARD("nvmlDeviceGetFieldValues", device, card);
+    NVML_ENTER_GPU("nvmlDeviceGetFieldValues", device, gpu);
     struct sim_health health;
     if (count <= 0 || !fields) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(card, &health);
+    nvml_abi_return result = health_of(gpu, &health);
     if (result != NVML_ABI_SUCCESS) return result;
-    for (int i = 0; i < count; i++) fill_field(card, &health, &fields[i]);
+    for (int i = 0; i < count; i++) fill_field(gpu, &health, &fields[i]);
     return NVML_ABI_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* Which processes use a card, and how much: lists in the layouts that drivers of different ages write, utilisation from
+/* Which processes use a GPU, and how much: lists in the layouts that drivers of different ages write, utilization from
  * the ring, accounting. */
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +15,14 @@ static bool long_v3_entries(void) {
 
 #define MOST_FOUND (SIM_MAX_PAYLOAD / sizeof(struct sim_process))
 
-static nvml_abi_return ask_list(uint32_t card, uint64_t type, struct sim_process *found, unsigned *more) {
+static nvml_abi_return ask_list(uint32_t gpu, uint64_t type, struct sim_process *found, unsigned *more) {
     struct sim_reply reply;
-    nvml_abi_return result = nvml_ask(SIM_PROCESSES, card, type, &reply, found, MOST_FOUND * sizeof *found);
+    nvml_abi_return result = nvml_ask(SIM_PROCESSES, gpu, type, &reply, found, MOST_FOUND * sizeof *found);
     *more = result == NVML_ABI_SUCCESS ? reply.payload_bytes / (unsigned)sizeof *found : 0;
     return result;
 }
 
-static void write_entries(const struct sim_card_facts *facts, const struct sim_process *found, unsigned more,
+static void write_entries(const struct sim_gpu_facts *facts, const struct sim_process *found, unsigned more,
                           void *entries, size_t stride) {
     for (unsigned i = 0; i < more; i++) {
         struct nvml_abi_process_535 entry = {.pid = found[i].pid,
@@ -34,66 +34,65 @@ static void write_entries(const struct sim_card_facts *facts, const struct sim_p
     }
 }
 
-/* Processes of one card or instance behind those that are in `entries` already, as far as they find room. */
-static nvml_abi_return add_list(uint32_t card, uint64_t type, unsigned room, unsigned *have, void *entries,
+/* Processes of one GPU or instance behind those that are in `entries` already, as far as they find room. */
+static nvml_abi_return add_list(uint32_t gpu, uint64_t type, unsigned room, unsigned *have, void *entries,
                                 size_t stride) {
     static _Thread_local struct sim_process found[MOST_FOUND];
     unsigned more, left = room > *have ? room - *have : 0;
-    nvml_abi_return result = ask_list(card, type, found, &more);
+    nvml_abi_return result = ask_list(gpu, type, found, &more);
     if (result != NVML_ABI_SUCCESS) return result;
     if (entries) {
         char *end = (char *)entries + *have * stride;
-        write_entries(&nvml_facts->cards[card], found, more < left ? more : left, end, stride);
+        write_entries(&nvml_facts->gpus[gpu], found, more < left ? more : left, end, stride);
     }
     *have += more;
     return NVML_ABI_SUCCESS;
 }
 
-/* How many there are on the card, a divided one's instances together. */
-static nvml_abi_return add_lists(uint32_t card, uint64_t type, unsigned room, unsigned *have, void *entries,
+/* How many there are on the GPU, a divided one's instances together. */
+static nvml_abi_return add_lists(uint32_t gpu, uint64_t type, unsigned room, unsigned *have, void *entries,
                                  size_t stride) {
-    nvml_abi_return result = add_list(card, type, room, have, entries, stride);
-    for (uint32_t i = 0; result == NVML_ABI_SUCCESS && i < nvml_facts->card_count; i++) {
-        if (nvml_facts->cards[i].parent == card + 1) result = add_list(i, type, room, have, entries, stride);
+    nvml_abi_return result = add_list(gpu, type, room, have, entries, stride);
+    for (uint32_t i = 0; result == NVML_ABI_SUCCESS && i < nvml_facts->gpu_count; i++) {
+        if (nvml_facts->gpus[i].parent == gpu + 1) result = add_list(i, type, room, have, entries, stride);
     }
     return result;
 }
 
 /* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: too small an array is an error that says
  * how many there are, and nothing is written. */
-static nvml_abi_return list(uint32_t card, uint64_t type, unsigned *count, void *entries, size_t stride) {
+static nvml_abi_return list(uint32_t gpu, uint64_t type, unsigned *count, void *entries, size_t stride) {
     static _Thread_local struct sim_process found[MOST_FOUND];
     unsigned have = 0, room = *count;
-    bool divided = nvml_facts->cards[card].divided;
-    nvml_abi_return result =
-        divided ? add_lists(card, type, 0, &have, NULL, stride) : ask_list(card, type, found, &have);
+    bool divided = nvml_facts->gpus[gpu].divided;
+    nvml_abi_return result = divided ? add_lists(gpu, type, 0, &have, NULL, stride) : ask_list(gpu, type, found, &have);
     if (result != NVML_ABI_SUCCESS) return result;
     *count = have;
     if (have == 0) return NVML_ABI_SUCCESS;
     if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!entries) return NVML_ABI_INVALID_ARGUMENT;
     if (!divided) {
-        write_entries(&nvml_facts->cards[card], found, have, entries, stride);
+        write_entries(&nvml_facts->gpus[gpu], found, have, entries, stride);
         return NVML_ABI_SUCCESS;
     }
     have = 0;
-    result = add_lists(card, type, room, &have, entries, stride);
+    result = add_lists(gpu, type, room, &have, entries, stride);
     *count = have < room ? have : room;
     return result;
 }
 
 #define LISTS(kind, type)                                                                                          \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses(nvml_abi_device device, unsigned *count, void *entries) {    \
-        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses", device, card);                                    \
-        return count ? list(card, type, count, entries, 16) : NVML_ABI_INVALID_ARGUMENT;                           \
+        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses", device, gpu);                                     \
+        return count ? list(gpu, type, count, entries, 16) : NVML_ABI_INVALID_ARGUMENT;                            \
     }                                                                                                              \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses_v2(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses_v2", device, card);                                 \
-        return count ? list(card, type, count, entries, 24) : NVML_ABI_INVALID_ARGUMENT;                           \
+        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses_v2", device, gpu);                                  \
+        return count ? list(gpu, type, count, entries, 24) : NVML_ABI_INVALID_ARGUMENT;                            \
     }                                                                                                              \
     NVML_EXPORT nvmlDeviceGet##kind##RunningProcesses_v3(nvml_abi_device device, unsigned *count, void *entries) { \
-        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses_v3", device, card);                                 \
-        return count ? list(card, type, count, entries, long_v3_entries() ? 32 : 24) : NVML_ABI_INVALID_ARGUMENT;  \
+        NVML_ENTER_ANY("nvmlDeviceGet" #kind "RunningProcesses_v3", device, gpu);                                  \
+        return count ? list(gpu, type, count, entries, long_v3_entries() ? 32 : 24) : NVML_ABI_INVALID_ARGUMENT;   \
     }
 
 LISTS(Compute, SIM_TYPE_COMPUTE)
@@ -102,18 +101,18 @@ LISTS(MPSCompute, SIM_TYPE_MPS)
 
 /* Modes: 0 compute, 1 graphics, 2 MPS. */
 NVML_EXPORT nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device, struct nvml_abi_process_detail_list *out) {
-    NVML_ENTER_CARD("nvmlDeviceGetRunningProcessDetailList", device, card);
-    if (nvml_facts->cards[card].cc_major < 9) return NVML_ABI_NOT_SUPPORTED;
+    NVML_ENTER_GPU("nvmlDeviceGetRunningProcessDetailList", device, gpu);
+    if (nvml_facts->gpus[gpu].cc_major < 9) return NVML_ABI_NOT_SUPPORTED;
     if (!out || out->mode > 2) return NVML_ABI_INVALID_ARGUMENT;
     if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_process_detail_list, 1))
         return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    return list(card, 1ull << out->mode, &out->count, out->entries, 32);
+    return list(gpu, 1ull << out->mode, &out->count, out->entries, 32);
 }
 
-static nvml_abi_return utilisation(uint32_t card, uint64_t last_seen, unsigned *count,
-                                   struct sim_process_utilisation *rows) {
+static nvml_abi_return utilization(uint32_t gpu, uint64_t last_seen, unsigned *count,
+                                   struct sim_process_utilization *rows) {
     struct sim_reply reply;
-    nvml_abi_return result = nvml_ask(SIM_UTILISATION, card, last_seen, &reply, rows, SIM_SAMPLES_MAX * sizeof *rows);
+    nvml_abi_return result = nvml_ask(SIM_UTILIZATION, gpu, last_seen, &reply, rows, SIM_SAMPLES_MAX * sizeof *rows);
     if (result == NVML_ABI_SUCCESS) *count = reply.payload_bytes / (unsigned)sizeof *rows;
     return result;
 }
@@ -121,16 +120,16 @@ static nvml_abi_return utilisation(uint32_t card, uint64_t last_seen, unsigned *
 /* NOT_FOUND is the answer when nobody ran: it is not a failure. */
 NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out,
                                             unsigned *count, unsigned long long last_seen) {
-    NVML_ENTER_CARD("nvmlDeviceGetProcessUtilization", device, card);
-    NVML_UNDIVIDED(card);
-    struct sim_process_utilisation rows[SIM_SAMPLES_MAX];
+    NVML_ENTER_GPU("nvmlDeviceGetProcessUtilization", device, gpu);
+    NVML_UNDIVIDED(gpu);
+    struct sim_process_utilization rows[SIM_SAMPLES_MAX];
     unsigned have, room;
     if (!count) return NVML_ABI_INVALID_ARGUMENT;
     if (!out) {
         *count = SIM_SAMPLES_MAX;
         return NVML_ABI_INSUFFICIENT_SIZE;
     }
-    nvml_abi_return result = utilisation(card, last_seen, &have, rows);
+    nvml_abi_return result = utilization(gpu, last_seen, &have, rows);
     if (result != NVML_ABI_SUCCESS) return result;
     room = *count;
     *count = have;
@@ -148,14 +147,14 @@ NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_
 }
 
 NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct nvml_abi_processes_utilization *out) {
-    NVML_ENTER_CARD("nvmlDeviceGetProcessesUtilizationInfo", device, card);
-    NVML_UNDIVIDED(card);
-    struct sim_process_utilisation rows[SIM_SAMPLES_MAX];
+    NVML_ENTER_GPU("nvmlDeviceGetProcessesUtilizationInfo", device, gpu);
+    NVML_UNDIVIDED(gpu);
+    struct sim_process_utilization rows[SIM_SAMPLES_MAX];
     unsigned have, room;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_processes_utilization, 1))
         return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    nvml_abi_return result = utilisation(card, out->last_seen_us, &have, rows);
+    nvml_abi_return result = utilization(gpu, out->last_seen_us, &have, rows);
     if (result != NVML_ABI_SUCCESS) return result;
     room = out->count;
     out->count = have;

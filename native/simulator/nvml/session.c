@@ -1,4 +1,4 @@
-/* Initialising, shutting down, and facts about the system. */
+/* Initializing, shutting down, and facts about the system. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,11 +8,11 @@
 #include "nvml.h"
 
 const struct sim_facts *nvml_facts;
-uint32_t nvml_cards[SIM_MAX_CARDS], nvml_card_count;
+uint32_t nvml_gpus[SIM_MAX_GPUS], nvml_gpu_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int link_fd = -1, users;
 static pid_t owner;
-static char handles[SIM_MAX_CARDS];
+static char handles[SIM_MAX_GPUS];
 
 static nvml_abi_return start(void) {
     int facts_fd, doorbell;
@@ -22,14 +22,14 @@ static nvml_abi_return start(void) {
     close(facts_fd);
     close(doorbell);
     if (facts == MAP_FAILED) return NVML_ABI_MEMORY;
-    /* An instance that may be seen shows its card. */
-    uint32_t visible[SIM_MAX_CARDS], count = sim_visible_cards(&nvml_facts, facts, visible);
-    nvml_card_count = 0;
+    /* An instance that may be seen shows its GPU. */
+    uint32_t visible[SIM_MAX_GPUS], count = sim_visible_gpus(&nvml_facts, facts, visible);
+    nvml_gpu_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         const struct sim_facts *all = facts;
-        uint32_t card = all->cards[visible[i]].parent ? all->cards[visible[i]].parent - 1 : visible[i], known = 0;
-        while (known < nvml_card_count && nvml_cards[known] != card) known++;
-        if (known == nvml_card_count) nvml_cards[nvml_card_count++] = card;
+        uint32_t gpu = all->gpus[visible[i]].parent ? all->gpus[visible[i]].parent - 1 : visible[i], known = 0;
+        while (known < nvml_gpu_count && nvml_gpus[known] != gpu) known++;
+        if (known == nvml_gpu_count) nvml_gpus[nvml_gpu_count++] = gpu;
     }
     nvml_facts = facts;
     owner = getpid();
@@ -69,42 +69,42 @@ NVML_EXPORT nvmlShutdown(void) {
     return NVML_ABI_SUCCESS;
 }
 
-static bool is_listed(uint32_t card) {
-    return !atomic_load((_Atomic uint32_t *)&nvml_facts->cards[card].unlisted);
+static bool is_listed(uint32_t gpu) {
+    return !atomic_load((_Atomic uint32_t *)&nvml_facts->gpus[gpu].unlisted);
 }
 
-/* Of the cards that are listed now; NULL: how many they are. */
-static uint32_t listed(uint32_t index, uint32_t *card) {
+/* Of the GPUs that are listed now; NULL: how many they are. */
+static uint32_t listed(uint32_t index, uint32_t *gpu) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < nvml_card_count; i++) {
-        if (!is_listed(nvml_cards[i])) continue;
-        if (card && count == index) *card = nvml_cards[i];
+    for (uint32_t i = 0; i < nvml_gpu_count; i++) {
+        if (!is_listed(nvml_gpus[i])) continue;
+        if (gpu && count == index) *gpu = nvml_gpus[i];
         count++;
     }
     return count;
 }
 
-nvml_abi_return nvml_card(nvml_abi_device device, uint32_t *card) {
-    for (uint32_t index = 0; index < nvml_card_count; index++) {
-        if (device != nvml_handle(nvml_cards[index])) continue;
-        *card = nvml_cards[index];
-        return is_listed(*card) ? NVML_ABI_SUCCESS : NVML_ABI_GPU_IS_LOST;
+nvml_abi_return nvml_gpu(nvml_abi_device device, uint32_t *gpu) {
+    for (uint32_t index = 0; index < nvml_gpu_count; index++) {
+        if (device != nvml_handle(nvml_gpus[index])) continue;
+        *gpu = nvml_gpus[index];
+        return is_listed(*gpu) ? NVML_ABI_SUCCESS : NVML_ABI_GPU_IS_LOST;
     }
     return NVML_ABI_INVALID_ARGUMENT;
 }
 
-nvml_abi_return nvml_card_or_instance(nvml_abi_device device, uint32_t *card) {
-    for (uint32_t index = 0; index < nvml_facts->card_count; index++) {
-        uint32_t parent = nvml_facts->cards[index].parent;
+nvml_abi_return nvml_gpu_or_instance(nvml_abi_device device, uint32_t *gpu) {
+    for (uint32_t index = 0; index < nvml_facts->gpu_count; index++) {
+        uint32_t parent = nvml_facts->gpus[index].parent;
         if (!parent || device != nvml_handle(index)) continue;
-        *card = index;
-        return nvml_card(nvml_handle(parent - 1), &parent);
+        *gpu = index;
+        return nvml_gpu(nvml_handle(parent - 1), &parent);
     }
-    return nvml_card(device, card);
+    return nvml_gpu(device, gpu);
 }
 
-nvml_abi_device nvml_handle(uint32_t card) {
-    return &handles[card];
+nvml_abi_device nvml_handle(uint32_t gpu) {
+    return &handles[gpu];
 }
 
 nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_reply *reply, void *payload,
@@ -118,9 +118,9 @@ nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_rep
     return failed ? NVML_ABI_UNKNOWN : reply->result;
 }
 
-nvml_abi_return nvml_ask(uint32_t op, uint32_t card, uint64_t a, struct sim_reply *reply, void *payload,
+nvml_abi_return nvml_ask(uint32_t op, uint32_t gpu, uint64_t a, struct sim_reply *reply, void *payload,
                          uint32_t payload_size) {
-    struct sim_request request = {.op = op, .card = card, .arg = {a}};
+    struct sim_request request = {.op = op, .gpu = gpu, .arg = {a}};
     return nvml_ask_whole(&request, reply, payload, payload_size);
 }
 
@@ -174,9 +174,9 @@ NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device) {
     NVML_ENTER("nvmlDeviceGetHandleByIndex_v2");
-    uint32_t card = 0;
-    if (!device || index >= listed(index, &card)) return NVML_ABI_INVALID_ARGUMENT;
-    *device = nvml_handle(card);
+    uint32_t gpu = 0;
+    if (!device || index >= listed(index, &gpu)) return NVML_ABI_INVALID_ARGUMENT;
+    *device = nvml_handle(gpu);
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex(unsigned index, nvml_abi_device *device) {

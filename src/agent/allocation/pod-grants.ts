@@ -8,7 +8,7 @@ import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 import type { Refusal } from './process-grants.ts';
-import { refereeCards, rule } from './verify-grant.ts';
+import { refereeGpus, rule } from './verify-grant.ts';
 
 /** A pod whose volume the kubelet wants, with what the API server has of it. */
 export type PodAsk = {
@@ -23,7 +23,7 @@ export type PodAsk = {
   readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
 };
 
-/** `notYet`: why nothing may be granted on these cards now. */
+/** `notYet`: why nothing may be granted on these GPUs now. */
 export function publishPod(
   { podUid, namespace, pod, target, mounted, annotations, wrongMounts }: PodAsk,
   state: NodeState,
@@ -34,11 +34,9 @@ export function publishPod(
 ): PodGrant | Refusal {
   // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
   const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
-  // What is in use was given once: whatever has become of its cards and their room since, the books must tell of it.
-  const cards = mounted
-    ? refereeCards(state, []).map((card) => ({ ...card, healthy: true }))
-    : refereeCards(state, others);
-  const ruling = rule(annotations, cards);
+  // What is in use was given once: whatever has become of its GPUs and their room since, the books must tell of it.
+  const gpus = mounted ? refereeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true })) : refereeGpus(state, others);
+  const ruling = rule(annotations, gpus);
   if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
   const { grant } = ruling;
   if (!mounted) {
@@ -46,14 +44,14 @@ export function publishPod(
     if (wrong !== undefined) return { refused: wrong };
     const isEnforced = effectiveMode(mode, saidOf(annotations)).mode === 'enforce';
     const wait = notYet(
-      grant.containers.flatMap(({ cards: own }) => own.map(({ gpuUuid }) => gpuUuid)),
+      grant.containers.flatMap(({ gpus: own }) => own.map(({ gpuUuid }) => gpuUuid)),
       isEnforced,
     );
     // The fence may be mended: the pod then starts.
     if (wait) return { ...wait, later: true };
   }
   registry.createPod(
-    grant.containers.map(({ name, kind, memoryIsolation, cards: own }) => ({
+    grant.containers.map(({ name, kind, memoryIsolation, gpus: own }) => ({
       namespace,
       pod,
       container: name,

@@ -2,8 +2,8 @@
 // answers to those who ask; the files are the registry's.
 
 import { type ComputeChange, changed, isWrong } from '../../api/compute-annotation.ts';
-import type { CardGrant, CardStanding } from '../../api/gpu.ts';
-import type { CardShare } from '../../api/request.ts';
+import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
+import type { GpuShare } from '../../api/request.ts';
 import { type Placed, place } from '../../placement/place-container.ts';
 import type { Mode } from '../../policy/mode.ts';
 import type { AgentConfiguration } from '../config.ts';
@@ -13,14 +13,14 @@ import { resized } from '../grants/resize.ts';
 import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
 import { unifiedPath } from '../os/cgroup.ts';
-import { isShareable, type SampledCard } from '../sampling/sample.ts';
+import { isShareable, type SampledGpu } from '../sampling/sample.ts';
 import { releasedWords } from '../snapshot/snapshot.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
 export type GrantAsk = {
   readonly name: string;
   readonly container: string;
-  readonly shares: readonly CardShare[];
+  readonly shares: readonly GpuShare[];
   readonly gpuUuids: readonly string[];
   readonly isolateMemory: boolean;
   readonly owner: { readonly pid: number; readonly startTicks: number };
@@ -32,11 +32,10 @@ export type Refusal = { readonly refused: string; readonly later?: boolean };
 /** `enforcement`: by whoever may open the agent's socket; null takes back what was said. */
 export type GrantChange = ComputeChange & { readonly enforcement?: Mode | null };
 
-/** What a card leaves to programs. */
-export const usableBytes = (card: SampledCard): number =>
-  Math.max(0, (card.totalBytes ?? 0) - (card.reservedBytes ?? 0));
+/** What a GPU leaves to programs. */
+export const usableBytes = (gpu: SampledGpu): number => Math.max(0, (gpu.totalBytes ?? 0) - (gpu.reservedBytes ?? 0));
 
-/** Why nobody can be told anything about cards now; undefined: they can. */
+/** Why nobody can be told anything about GPUs now; undefined: they can. */
 export function unreadable(
   state: NodeState | undefined,
   isStale: boolean,
@@ -45,7 +44,7 @@ export function unreadable(
   if (releasedMs !== undefined) return { refused: releasedWords(releasedMs), later: true };
   if (!state) return { refused: 'the driver has not been read yet', later: true };
   if (isStale) return { refused: 'the driver does not answer: there is no fresh sample', later: true };
-  if (state.sample.problem !== undefined) return { refused: `there is no card: ${state.sample.problem}` };
+  if (state.sample.problem !== undefined) return { refused: `there is no GPU: ${state.sample.problem}` };
   return undefined;
 }
 
@@ -54,9 +53,9 @@ export function grantPlain(
   state: NodeState,
   registry: Registry,
   native: Native,
-  configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerCard' | 'enforcement'>,
+  configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerGpu' | 'enforcement'>,
   notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
-  standingOf: (gpuUuid: string) => CardStanding,
+  standingOf: (gpuUuid: string) => GpuStanding,
 ): LiveGrant | Refusal {
   const owner = native.readProcess(ask.owner.pid);
   if (owner?.startTicks !== ask.owner.startTicks) {
@@ -66,15 +65,15 @@ export function grantPlain(
   const placed: Placed = place(
     ask.shares,
     state.devices
-      .filter(({ card }) => isShareable(card))
-      .map(({ card }) => {
-        const granted = grantedOn(live, card.uuid);
+      .filter(({ gpu }) => isShareable(gpu))
+      .map(({ gpu }) => {
+        const granted = grantedOn(live, gpu.uuid);
         return {
-          ...standingOf(card.uuid),
-          gpuUuid: card.uuid,
-          model: card.name,
-          usableBytes: usableBytes(card),
-          healthy: card.healthy,
+          ...standingOf(gpu.uuid),
+          gpuUuid: gpu.uuid,
+          model: gpu.name,
+          usableBytes: usableBytes(gpu),
+          healthy: gpu.healthy,
           grantedBytes: granted.memoryBytes,
           grantedCoresPercent: granted.coresPercent,
           tenants: granted.tenants,
@@ -82,7 +81,7 @@ export function grantPlain(
       }),
     {
       placement: configuration.placement,
-      mostTenantsPerCard: configuration.mostTenantsPerCard,
+      mostTenantsPerGpu: configuration.mostTenantsPerGpu,
       gpuUuids: ask.gpuUuids,
     },
   );
@@ -90,7 +89,7 @@ export function grantPlain(
   const group = unifiedPath(owner.cgroup) ?? '';
   const isEnforced = configuration.enforcement.mode === 'enforce';
   const wait = notYet(
-    placed.cards.map(({ gpuUuid }) => gpuUuid),
+    placed.gpus.map(({ gpuUuid }) => gpuUuid),
     isEnforced && group !== '',
   );
   if (wait) return wait;
@@ -99,38 +98,38 @@ export function grantPlain(
     pod: freeName(plainName(ask.name), (name) => live.some(({ pod }) => pod === name)),
     container: plainName(ask.container),
     createdMs: Date.now(),
-    cards: placed.cards,
+    gpus: placed.gpus,
     isolateMemory: ask.isolateMemory,
     owner: { ...ask.owner, cgroup: group },
   });
 }
 
-/** Another amount on the cards that the grant has. */
-function resizedCards(
-  { cards }: Grant,
+/** Another amount on the GPUs that the grant has. */
+function resizedGpus(
+  { gpus }: Grant,
   bytes: number,
   others: readonly Grant[],
   state: NodeState | undefined,
-): readonly CardGrant[] | Refusal {
-  for (const { gpuUuid } of cards) {
-    const device = state?.devices.find(({ card }) => card.uuid === gpuUuid);
-    const left = (device ? usableBytes(device.card) : 0) - grantedOn(others, gpuUuid).memoryBytes;
+): readonly GpuGrant[] | Refusal {
+  for (const { gpuUuid } of gpus) {
+    const device = state?.devices.find(({ gpu }) => gpu.uuid === gpuUuid);
+    const left = (device ? usableBytes(device.gpu) : 0) - grantedOn(others, gpuUuid).memoryBytes;
     if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, ${bytes} are asked for` };
   }
-  return cards.map((card) => resized(card, bytes));
+  return gpus.map((gpu) => resized(gpu, bytes));
 }
 
-/** Another share on cards where the others leave less than that is refused. */
+/** Another share on GPUs where the others leave less than that is refused. */
 export function changeOf(
   grant: Grant,
   change: ComputeChange,
   others: readonly Grant[],
-): Pick<Grant, 'cards' | 'compute'> | Refusal {
+): Pick<Grant, 'gpus' | 'compute'> | Refusal {
   const next = changed(grant, change);
   if (isWrong(next)) return { refused: next.wrong };
-  for (const [index, { gpuUuid, coresPercent }] of next.cards.entries()) {
+  for (const [index, { gpuUuid, coresPercent }] of next.gpus.entries()) {
     const left = 100 - grantedOn(others, gpuUuid).coresPercent;
-    if (coresPercent > Math.max(left, grant.cards[index]?.coresPercent ?? 0))
+    if (coresPercent > Math.max(left, grant.gpus[index]?.coresPercent ?? 0))
       return {
         refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, ${coresPercent} % are asked for`,
       };
@@ -148,24 +147,24 @@ function saidOfPlain({ id, namespace, pod, owner }: Grant, mode: Mode | null): P
 }
 
 /**
- * Other amounts for a grant on the cards that it has, another choice of compute, another word on its enforcement. What is refused
+ * Other amounts for a grant on the GPUs that it has, another choice of compute, another word on its enforcement. What is refused
  * changes nothing.
  */
 export function changeGrant(
   id: string,
   { enforcement, ...change }: GrantChange,
-  memoryBytesPerCard: number | undefined,
+  memoryBytesPerGpu: number | undefined,
   state: NodeState | undefined,
   registry: Registry,
 ): LiveGrant | Refusal {
   const entry = registry.get(id);
   if (!entry) return { refused: `no grant ${id} on this node` };
   const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
-  const cards =
-    memoryBytesPerCard === undefined ? entry.grant.cards : resizedCards(entry.grant, memoryBytesPerCard, others, state);
-  if ('refused' in cards) return cards;
+  const gpus =
+    memoryBytesPerGpu === undefined ? entry.grant.gpus : resizedGpus(entry.grant, memoryBytesPerGpu, others, state);
+  if ('refused' in gpus) return gpus;
   const said = enforcement === undefined ? {} : saidOfPlain(entry.grant, enforcement);
   if ('refused' in said) return said;
-  const next = Object.keys(change).length === 0 ? { cards } : changeOf({ ...entry.grant, cards }, change, others);
+  const next = Object.keys(change).length === 0 ? { gpus } : changeOf({ ...entry.grant, gpus }, change, others);
   return 'refused' in next ? next : registry.change(id, { ...next, ...said });
 }

@@ -1,5 +1,5 @@
 // Whether a pod may have on this node what its annotation says: pure. The scheduler decides, but two of them may have decided
-// at once, somebody else may have bound the pod, and a card may have gone; nothing starts on a card that is given away twice.
+// at once, somebody else may have bound the pod, and a GPU may have gone; nothing starts on a GPU that is given away twice.
 
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
@@ -7,19 +7,19 @@ import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } fr
 import { parseRecord } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
 import { MIB } from '../../common/quantity.ts';
-import { type CardNeed, needOf } from '../../placement/demand.ts';
+import { type GpuNeed, needOf } from '../../placement/demand.ts';
 import type { Grant } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
 import { isShareable } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 import { usableBytes } from './process-grants.ts';
 
-export type RefereeCard = {
+export type RefereeGpu = {
   readonly gpuUuid: string;
   readonly usableBytes: number;
   readonly healthy: boolean;
   /** Given to others on this node already. */
-  readonly granted: CardNeed;
+  readonly granted: GpuNeed;
 };
 
 export type Ruling =
@@ -29,17 +29,17 @@ export type Ruling =
 
 const no = (why: string, later = false): Ruling => ({ ok: false, why, later });
 
-/** This node's cards with what `others` have of them. */
-export const refereeCards = ({ devices }: NodeState, others: readonly Grant[]): RefereeCard[] =>
-  devices.map(({ card }) => ({
-    gpuUuid: card.uuid,
-    usableBytes: usableBytes(card),
-    healthy: card.healthy && isShareable(card),
-    granted: grantedOn(others, card.uuid),
+/** This node's GPUs with what `others` have of them. */
+export const refereeGpus = ({ devices }: NodeState, others: readonly Grant[]): RefereeGpu[] =>
+  devices.map(({ gpu }) => ({
+    gpuUuid: gpu.uuid,
+    usableBytes: usableBytes(gpu),
+    healthy: gpu.healthy && isShareable(gpu),
+    granted: grantedOn(others, gpu.uuid),
   }));
 
-/** Annotations as the API server has them; `cards` are those of this node. Sentences are for the pod's events. */
-export function rule(annotations: unknown, cards: readonly RefereeCard[]): Ruling {
+/** Annotations as the API server has them; `gpus` are those of this node. Sentences are for the pod's events. */
+export function rule(annotations: unknown, gpus: readonly RefereeGpu[]): Ruling {
   const [record, text] = [field(annotations, REQUEST_ANNOTATION), field(annotations, GRANT_ANNOTATION)];
   if (record === undefined) return no(`the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass the webhook`);
   const request = parseRecord(record);
@@ -50,16 +50,16 @@ export function rule(annotations: unknown, cards: readonly RefereeCard[]): Rulin
     );
   const grant = parsePodGrant(text);
   if ('wrong' in grant) return no(`annotation ${GRANT_ANNOTATION} cannot be read: ${grant.wrong}`);
-  const mismatch = differs(request.value, grant, cards);
+  const mismatch = differs(request.value, grant, gpus);
   if (mismatch !== undefined) return no(mismatch);
   for (const [gpuUuid, need] of needOf(grant.containers)) {
-    const card = cards.find((one) => one.gpuUuid === gpuUuid);
-    if (!card) return no(`${gpuUuid}, which was granted, is not on this node`);
-    if (!card.healthy) return no(`${gpuUuid}, which was granted, is not healthy`, true);
-    const left = card.usableBytes - card.granted.memoryBytes;
+    const gpu = gpus.find((one) => one.gpuUuid === gpuUuid);
+    if (!gpu) return no(`${gpuUuid}, which was granted, is not on this node`);
+    if (!gpu.healthy) return no(`${gpuUuid}, which was granted, is not healthy`, true);
+    const left = gpu.usableBytes - gpu.granted.memoryBytes;
     if (need.memoryBytes > left)
       return no(overbooked(gpuUuid, 'cotenant.io/gpu-memory', mib(need.memoryBytes), mib(left)), true);
-    const cores = 100 - card.granted.coresPercent;
+    const cores = 100 - gpu.granted.coresPercent;
     if (need.coresPercent > cores)
       return no(overbooked(gpuUuid, 'cotenant.io/gpu-cores', `${need.coresPercent} %`, `${cores} %`), true);
   }
@@ -72,14 +72,14 @@ const overbooked = (gpuUuid: string, resource: string, granted: string, left: st
   `${gpuUuid} would be overbooked: ${granted} of ${resource} were granted, ${left} are left`;
 
 /** A grant that does not belong to the request, in words. */
-function differs(request: PodRequest, grant: PodGrant, cards: readonly RefereeCard[]): string | undefined {
+function differs(request: PodRequest, grant: PodGrant, gpus: readonly RefereeGpu[]): string | undefined {
   const asked = new Map(request.containers.map((container) => [container.name, container]));
   const granted = new Map(grant.containers.map((container) => [container.name, container]));
   for (const name of asked.keys()) if (!granted.has(name)) return `the grant leaves out container ${name}`;
   for (const [name, container] of granted) {
     const want = asked.get(name);
     if (!want) return `the grant names container ${name}, which asked for no share`;
-    const wrong = containerDiffers(want, container, cards);
+    const wrong = containerDiffers(want, container, gpus);
     if (wrong !== undefined) return `the grant of container ${name} is not what it asked for: ${wrong}`;
   }
   return undefined;
@@ -88,23 +88,23 @@ function differs(request: PodRequest, grant: PodGrant, cards: readonly RefereeCa
 function containerDiffers(
   want: ContainerRequest,
   got: ContainerGrant,
-  cards: readonly RefereeCard[],
+  gpus: readonly RefereeGpu[],
 ): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
   if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation is another';
-  if (want.cards.length !== got.cards.length)
-    return `${want.cards.length} cards were asked for, ${got.cards.length} granted`;
-  for (const [index, share] of want.cards.entries()) {
-    const card = got.cards[index];
-    const own = cards.find(({ gpuUuid }) => gpuUuid === card?.gpuUuid);
-    if (!card || !own) continue; // said by its own sentence
+  if (want.gpus.length !== got.gpus.length)
+    return `${want.gpus.length} GPUs were asked for, ${got.gpus.length} granted`;
+  for (const [index, share] of want.gpus.entries()) {
+    const gpu = got.gpus[index];
+    const own = gpus.find(({ gpuUuid }) => gpuUuid === gpu?.gpuUuid);
+    if (!gpu || !own) continue; // said by its own sentence
     const bytes = resolveShare(share, own.usableBytes);
-    // A part of a card was worked out from what it left to programs then; a new driver may leave another amount.
+    // A part of a GPU was worked out from what it left to programs then; a new driver may leave another amount.
     const slack = share.memory.kind === 'bytes' ? 0 : own.usableBytes / 20;
     const limit = resolveLimit(share, own.usableBytes);
-    if (Math.abs(card.memoryBytes - bytes) > slack || Math.abs(card.limitBytes - limit) > slack)
-      return `${mib(bytes)} of ${card.gpuUuid} were asked for, ${mib(card.memoryBytes)} granted`;
-    if (card.coresPercent !== (share.coresPercent ?? 0)) return `compute of ${card.gpuUuid} is another`;
+    if (Math.abs(gpu.memoryBytes - bytes) > slack || Math.abs(gpu.limitBytes - limit) > slack)
+      return `${mib(bytes)} of ${gpu.gpuUuid} were asked for, ${mib(gpu.memoryBytes)} granted`;
+    if (gpu.coresPercent !== (share.coresPercent ?? 0)) return `compute of ${gpu.gpuUuid} is another`;
   }
   return undefined;
 }

@@ -100,7 +100,7 @@ export function ownerOfProcess(
   return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
 }
 
-/** Where one container alone has a share, no other one of the pod has a card. */
+/** Where one container alone has a share, no other one of the pod has a GPU. */
 function ofPod(podUid: string, pods: PodContainers): Owner {
   const [id, ...others] = pods.grantsOf(podUid);
   if (others.length > 0) return { kind: 'unknown', reason: 'container_not_known' };

@@ -1,5 +1,5 @@
 // In which group of the unified hierarchy each grant's processes are, and no other's: found in the sample, or in /proc for a
-// container that is on no card yet. Owns the look-up and what is remembered of it.
+// container that is on no GPU yet. Owns the look-up and what is remembered of it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isSame } from '../../common/memo.ts';

@@ -9,14 +9,14 @@ export type ContainerBook = {
   /** Told by the runtime; a container that starts anew has another id. */
   tell(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;
   forget(containerId: string): void;
-  /** It was made without its cards; false: that was said before. */
+  /** It was made without its GPUs; false: that was said before. */
   passBy(containerId: string): boolean;
   isPassedBy(containerId: string): boolean;
   /** It has them all the same. */
-  hasCards(containerId: string): void;
+  hasGpus(containerId: string): void;
   /** By the runtime's word, else by the cluster's. */
   nameOf(containerId: string): ContainerName | undefined;
-  /** The newest container of that name, the name of the file for its last words, and whether it was made without its cards. */
+  /** The newest container of that name, the name of the file for its last words, and whether it was made without its GPUs. */
   newest(podUid: string, container: string): Newest | undefined;
 };
 export type Newest = { readonly id: string; readonly terminationLog?: string; readonly passedBy?: true };
@@ -40,7 +40,7 @@ export function createContainerBook(clusterName: (containerId: string) => Contai
       return isNews;
     },
     isPassedBy: (containerId) => passedBy.has(containerId),
-    hasCards(containerId) {
+    hasGpus(containerId) {
       passedBy.delete(containerId);
     },
     nameOf: (containerId) => told.get(containerId) ?? clusterName(containerId),

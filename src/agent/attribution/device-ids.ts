@@ -1,15 +1,15 @@
-// Which card of this node a device is that somebody else's device plugin or DRA driver gave out, and whether it is the whole
-// card: read from the device's name, for each shape of name that is in use, or from what its DRA driver tells. Pure.
+// Which GPU of this node a device is that somebody else's device plugin or DRA driver gave out, and whether it is the whole
+// GPU: read from the device's name, for each shape of name that is in use, or from what its DRA driver tells. Pure.
 import { type DeviceUuids, deviceKey, NO_SLICES } from './resource-slices.ts';
 
-/** How a container has a card: the whole of it, together with others, or a MIG instance of it. */
+/** How a container has a GPU: the whole of it, together with others, or a MIG instance of it. */
 export type ShareMode = 'exclusive' | 'shared' | 'mig';
 
-/** `gpuUuid` is undefined where the name does not say which card it is. */
+/** `gpuUuid` is undefined where the name does not say which GPU it is. */
 export type NamedDevice = { readonly mode: ShareMode; readonly gpuUuid: string | undefined };
 
-/** As the driver tells it; an instance has its card's `index` as `parent`, and its numbers there. */
-export type NodeCard = {
+/** As the driver tells it; an instance has its GPU's `index` as `parent`, and its numbers there. */
+export type NodeGpu = {
   readonly uuid: string;
   readonly index: number;
   readonly minor?: number | undefined;
@@ -23,7 +23,7 @@ const GPU = '(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})';
 const MIG_UUID = 'MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}';
 
 /**
- * In each, the first group is the card or instance: a UUID, or the minor number of its device node; the next two are an
+ * In each, the first group is the GPU or instance: a UUID, or the minor number of its device node; the next two are an
  * instance's numbers on it.
  */
 const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
@@ -32,7 +32,7 @@ const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
   [new RegExp(`^${GPU}::\\d+$`), 'shared'],
   [new RegExp(`^${GPU}-\\d+$`), 'shared'],
   [new RegExp(`^cnvrg-meta-\\d+-\\d+-${GPU}$`), 'shared'],
-  // MIG as old drivers name it tells the card; newer ones have a UUID of its own
+  // MIG as old drivers name it tells the GPU; newer ones have a UUID of its own
   [new RegExp(`^MIG-${GPU}/(\\d+)/(\\d+)(?:::\\d+)?$`), 'mig'],
   [new RegExp(`^(${MIG_UUID})(?:::\\d+)?$`), 'mig'],
   // GKE
@@ -40,7 +40,7 @@ const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
   [/^nvidia(\d+)\/vgpu\d+$/, 'shared'],
   [/^nvidia(\d+)\/gi(\d+)(?:\/vgpu\d+)?$/, 'mig'],
 ];
-/** The name of a device of a GPU, though not of which. gpushare's ids are counted off; the card is chosen elsewhere. */
+/** The name of a device of a GPU, though not of which. gpushare's ids are counted off; the GPU is chosen elsewhere. */
 const NAMELESS: readonly (readonly [RegExp, ShareMode])[] = [[new RegExp(`^${GPU}-_-\\d+$`), 'shared']];
 /** Devices of NVIDIA's DRA driver are numbered as their device nodes are. */
 const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
@@ -49,33 +49,33 @@ const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
 ];
 const DRA_DRIVER = 'gpu.nvidia.com';
 
-/** A card that is divided is none that a container could have: which instance it has is told by what it uses. */
-function cardOf([named = '', ...instance]: readonly string[], cards: readonly NodeCard[]): string | undefined {
-  const card = /^(GPU|MIG)-/.test(named)
-    ? cards.find(({ uuid }) => uuid === named)
-    : cards.find(({ minor }) => minor === Number(named));
-  if (!card?.divided) return card?.uuid;
+/** A GPU that is divided is none that a container could have: which instance it has is told by what it uses. */
+function gpuOf([named = '', ...instance]: readonly string[], gpus: readonly NodeGpu[]): string | undefined {
+  const gpu = /^(GPU|MIG)-/.test(named)
+    ? gpus.find(({ uuid }) => uuid === named)
+    : gpus.find(({ minor }) => minor === Number(named));
+  if (!gpu?.divided) return gpu?.uuid;
   const [gpuInstance, computeInstance] = instance.map(Number);
-  const found = cards.find(
+  const found = gpus.find(
     (one) =>
-      one.parent === card.index &&
+      one.parent === gpu.index &&
       one.gpuInstance === gpuInstance &&
       (computeInstance === undefined || one.computeInstance === computeInstance),
   );
   return found?.uuid;
 }
 
-function read(id: string, shapes: typeof SHAPES, cards: readonly NodeCard[]): NamedDevice | undefined {
+function read(id: string, shapes: typeof SHAPES, gpus: readonly NodeGpu[]): NamedDevice | undefined {
   for (const [shape, mode] of shapes) {
     const named = shape.exec(id)?.slice(1);
-    if (named) return { mode, gpuUuid: cardOf(named, cards) };
+    if (named) return { mode, gpuUuid: gpuOf(named, gpus) };
   }
   return undefined;
 }
 
 /** Undefined: no device of a GPU. */
-export function pluginDevice(id: string, cards: readonly NodeCard[]): NamedDevice | undefined {
-  const found = read(id, SHAPES, cards);
+export function pluginDevice(id: string, gpus: readonly NodeGpu[]): NamedDevice | undefined {
+  const found = read(id, SHAPES, gpus);
   if (found) return found;
   const nameless = NAMELESS.find(([shape]) => shape.test(id));
   return nameless && { mode: nameless[1], gpuUuid: undefined };
@@ -92,20 +92,20 @@ export type ClaimedDevice = {
 /** A device of a claim: by the UUID that its driver tells the cluster, where it does; else by its name. */
 export function claimedDevice(
   { driver, pool, device, share }: ClaimedDevice,
-  cards: readonly NodeCard[],
+  gpus: readonly NodeGpu[],
   uuids: DeviceUuids = NO_SLICES,
 ): NamedDevice | undefined {
   const told = uuids.get(deviceKey(driver, pool, device));
-  const card = cards.find(({ uuid, divided }) => uuid === told && !divided);
-  if (card) {
-    if (card.parent !== undefined) return { mode: 'mig', gpuUuid: card.uuid };
-    // What devices of others are we do not know: parts of a card, as far as that goes.
-    return { mode: share === '' && driver === DRA_DRIVER ? 'exclusive' : 'shared', gpuUuid: card.uuid };
+  const gpu = gpus.find(({ uuid, divided }) => uuid === told && !divided);
+  if (gpu) {
+    if (gpu.parent !== undefined) return { mode: 'mig', gpuUuid: gpu.uuid };
+    // What devices of others are we do not know: parts of a GPU, as far as that goes.
+    return { mode: share === '' && driver === DRA_DRIVER ? 'exclusive' : 'shared', gpuUuid: gpu.uuid };
   }
   if (driver !== DRA_DRIVER) return told === undefined ? undefined : { mode: 'shared', gpuUuid: undefined };
-  // Its name would give another card than the one that it is.
+  // Its name would give another GPU than the one that it is.
   if (told !== undefined) return { mode: told.startsWith('MIG-') ? 'mig' : 'shared', gpuUuid: undefined };
-  const found = read(device, DRA_SHAPES, cards);
+  const found = read(device, DRA_SHAPES, gpus);
   if (!found) return { mode: 'shared', gpuUuid: undefined };
   return share === '' ? found : { ...found, mode: found.mode === 'exclusive' ? 'shared' : found.mode };
 }

@@ -1,6 +1,6 @@
-// Devices that others gave to containers of this node: pure, the kubelet's answer in, who has which card out. Which card a
+// Devices that others gave to containers of this node: pure, the kubelet's answer in, who has which GPU out. Which GPU a
 // device is, is devices.ts'; the kubelet is asked by pod-resources.ts.
-import { claimedDevice, type NamedDevice, type NodeCard, pluginDevice, type ShareMode } from './device-ids.ts';
+import { claimedDevice, type NamedDevice, type NodeGpu, pluginDevice, type ShareMode } from './device-ids.ts';
 import { type DeviceUuids, NO_SLICES } from './resource-slices.ts';
 
 export type Assignment = {
@@ -8,11 +8,11 @@ export type Assignment = {
   readonly pod: string;
   readonly container: string;
   readonly mode: ShareMode;
-  /** Undefined: which card it is cannot be told by the device's name. */
+  /** Undefined: which GPU it is cannot be told by the device's name. */
   readonly gpuUuid: string | undefined;
 };
 
-/** `unknown`: devices of GPUs that are no card of this node, or whose card their names do not tell. */
+/** `unknown`: devices of GPUs that are no GPU of this node, or whose GPU their names do not tell. */
 export type Assigned = { readonly list: readonly Assignment[]; readonly unknown: number };
 export const NOTHING_ASSIGNED: Assigned = { list: [], unknown: 0 };
 
@@ -33,10 +33,10 @@ export type PodResources = {
   }[];
 };
 
-/** Each container once per card, however many devices of it it has: two replicas of a card are no whole card. */
+/** Each container once per GPU, however many devices of it it has: two replicas of a GPU are no whole GPU. */
 export function assignedOf(
   pods: readonly PodResources[],
-  cards: readonly NodeCard[],
+  gpus: readonly NodeGpu[],
   isOver: (namespace: string, pod: string) => boolean,
   uuids: DeviceUuids = NO_SLICES,
 ): Assigned {
@@ -46,25 +46,25 @@ export function assignedOf(
     .flatMap(({ namespace, name: pod, containers }) =>
       containers.flatMap(({ name: container, devices, dynamic_resources }): Assignment[] => {
         const named: NamedDevice[] = [
-          ...devices.flatMap(({ device_ids }) => device_ids.flatMap((id) => pluginDevice(id, cards) ?? [])),
+          ...devices.flatMap(({ device_ids }) => device_ids.flatMap((id) => pluginDevice(id, gpus) ?? [])),
           ...dynamic_resources.flatMap(({ claim_resources }) =>
             claim_resources.flatMap(
               ({ driver_name: driver, pool_name: pool, device_name: device, share_id: share }) =>
-                claimedDevice({ driver, pool, device, share }, cards, uuids) ?? [],
+                claimedDevice({ driver, pool, device, share }, gpus, uuids) ?? [],
             ),
           ),
         ];
         unknown += named.filter(({ gpuUuid }) => gpuUuid === undefined).length;
-        const byCard = new Map(named.map(({ gpuUuid, mode }) => [gpuUuid, mode]));
-        return [...byCard].map(([gpuUuid, mode]) => ({ namespace, pod, container, mode, gpuUuid }));
+        const byGpu = new Map(named.map(({ gpuUuid, mode }) => [gpuUuid, mode]));
+        return [...byGpu].map(([gpuUuid, mode]) => ({ namespace, pod, container, mode, gpuUuid }));
       }),
     );
   return { list, unknown };
 }
 
 export type Assignments = {
-  of(cards: readonly NodeCard[]): Assigned;
-  /** Containers without a grant on a card: one that was not there before is a reason to ask. */
+  of(gpus: readonly NodeGpu[]): Assigned;
+  /** Containers without a grant on a GPU: one that was not there before is a reason to ask. */
   met(containerIds: ReadonlySet<string>): void;
   close(): Promise<void>;
 };

@@ -67,7 +67,7 @@ export function createOwners({ registry, pods, isAlive }: OwnersOptions): Owners
           owner !== last && !isSameOwner(owner, known.byProcess.get(processKey(process.pid, process.startTicks)));
       }
       const ownerOf: OwnerOf = (process) => owners.get(process) ?? { kind: 'host' };
-      const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.cards ?? []);
+      const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.gpus ?? []);
       // Whoever is remembered without being seen has to be looked for again.
       if (isNews || known.byProcess.size !== count)
         known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);

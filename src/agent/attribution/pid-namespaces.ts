@@ -23,7 +23,7 @@ export type InsideClock = {
 const CLOCK: InsideClock = { ticks: () => uptime() * TICKS_PER_SECOND, nowMs: () => performance.now() };
 
 /** Is such a process there? True also for whoever cannot be told from a living one, or not yet. */
-export function insideView(
+export function insideSnapshot(
   native: Pick<Native, 'readProcess'>,
   clock: InsideClock = CLOCK,
   pids: () => readonly string[] = () => readdirSync('/proc'),

@@ -48,8 +48,8 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
       { deadline: Date.now() + ANSWER_MS },
       (error: ServiceError | null, answer?: unknown) => {
         if (error) {
-          // What was told last stands: containers keep their cards while the kubelet is away.
-          const text = `the kubelet does not tell at ${options.socket} which devices it gave out; whole cards may pass for use without a grant: ${error.details}`;
+          // What was told last stands: containers keep their GPUs while the kubelet is away.
+          const text = `the kubelet does not tell at ${options.socket} which devices it gave out; whole GPUs may pass for use without a grant: ${error.details}`;
           if (text !== told) options.onProblem(text);
           told = text;
         } else {
@@ -66,7 +66,7 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
   const timer = setInterval(asking.ask, options.everyMs ?? EVERY_MS).unref();
 
   return {
-    of: (cards) => assignedOf(pods, cards, options.isOver, options.uuids?.()),
+    of: (gpus) => assignedOf(pods, gpus, options.isOver, options.uuids?.()),
     met(containerIds) {
       if ([...containerIds].some((id) => !known.has(id))) asking.ask();
       known = new Set(containerIds);

@@ -1,8 +1,8 @@
-// Which card a device of a DRA driver is, by what that driver tells the cluster of its devices (ResourceSlices of resource.k8s.io):
+// Which GPU a device of a DRA driver is, by what that driver tells the cluster of its devices (ResourceSlices of resource.k8s.io):
 // pure. The kubelet names a claim's device by driver, pool and name alone; its UUID stands in the slice.
 import { field, isObject } from '../../common/json.ts';
 
-/** By `deviceKey`: the UUID of a card or of an instance. */
+/** By `deviceKey`: the UUID of a GPU or of an instance. */
 export type DeviceUuids = ReadonlyMap<string, string>;
 export const NO_SLICES: DeviceUuids = new Map();
 

@@ -1,4 +1,4 @@
-// What the arbiter is told: which pages there are, on which cards, with what requests (native/compute/arbiterd/plan.h). Pure; the
+// What the arbiter is told: which pages there are, on which GPUs, with what requests (native/compute/arbiterd/plan.h). Pure; the
 // arbiter's process is arbiter.ts.
 import type { ComputePolicy } from '../../api/request.ts';
 import { COMPUTE_POLICIES } from '../../request/rules/namespace-rules.ts';
@@ -6,7 +6,7 @@ import type { Grant } from '../grants/grant.ts';
 import { type PolicyOf, policiesOf, weightOf } from './gpu-policy.ts';
 
 export type Planned = {
-  readonly grant: Pick<Grant, 'id' | 'cards' | 'compute'>;
+  readonly grant: Pick<Grant, 'id' | 'gpus' | 'compute'>;
   readonly leased: boolean;
   readonly ledgerPath: string;
   readonly ledgerTurn: number;
@@ -27,7 +27,7 @@ export const pageId = ({ grant, ledgerTurn }: Pick<Planned, 'grant' | 'ledgerTur
 
 const PPM_OF_PERCENT = 10_000;
 
-/** The plan's lines but for its first and last; `placeOf`: the arbiter's number of a card. */
+/** The plan's lines but for its first and last; `placeOf`: the arbiter's number of a GPU. */
 export function planLines(
   { policyOf, instances, highCapPercent }: Terms,
   slots: number,
@@ -39,21 +39,21 @@ export function planLines(
     entries.map(({ grant }) => grant),
   );
   const leased = entries.filter((entry) => entry.leased);
-  const cards = new Set(leased.flatMap(({ grant }) => grant.cards.map(({ gpuUuid }) => gpuUuid)));
+  const gpus = new Set(leased.flatMap(({ grant }) => grant.gpus.map(({ gpuUuid }) => gpuUuid)));
   const number = (name: ComputePolicy = 'native') => COMPUTE_POLICIES.indexOf(name);
   const cap = highCapPercent < 100 ? highCapPercent * PPM_OF_PERCENT : 0;
   return [
-    ...[...cards].map((gpuUuid) => `card ${placeOf(gpuUuid)} ${instances}`),
+    ...[...gpus].map((gpuUuid) => `GPU ${placeOf(gpuUuid)} ${instances}`),
     ...leased.flatMap(({ grant, ledgerPath, ledgerTurn }) => [
-      `page ${pageId({ grant, ledgerTurn })} ${slots} ${grant.cards.length} ${ledgerPath}`,
-      ...grant.cards.map((card, index) =>
+      `page ${pageId({ grant, ledgerTurn })} ${slots} ${grant.gpus.length} ${ledgerPath}`,
+      ...grant.gpus.map((gpu, index) =>
         [
           'on',
-          placeOf(card.gpuUuid),
+          placeOf(gpu.gpuUuid),
           number(policies.get(grant.id)?.[index]),
-          card.coresPercent * PPM_OF_PERCENT,
-          (card.coresLimitPercent ?? 0) * PPM_OF_PERCENT,
-          weightOf(grant, card),
+          gpu.coresPercent * PPM_OF_PERCENT,
+          (gpu.coresLimitPercent ?? 0) * PPM_OF_PERCENT,
+          weightOf(grant, gpu),
           grant.compute?.priority === 'high' ? 1 : 0,
           cap,
         ].join(' '),

@@ -23,8 +23,8 @@ import {
 export type Arbiter = {
   /** These are the grants now, and what the node says of them. */
   follow(entries: readonly Planned[], terms: Terms): void;
-  /** Of a grant's card by its place in the grant; undefined: the arbiter does not hold it. */
-  use(grantId: string, card: number): ComputeUse | undefined;
+  /** Of a grant's GPU by its place in the grant; undefined: the arbiter does not hold it. */
+  use(grantId: string, gpu: number): ComputeUse | undefined;
   /** What is counted of all of them, by the keys of uses: until it is told anew, what was counted before. */
   counts(): ReadonlyMap<string, UseCounts>;
   close(): Promise<void>;
@@ -37,8 +37,8 @@ export type ArbiterOptions = {
 };
 
 const LEAST_RESTART_MS = 1000;
-/** Cards that it knows (native/shared-memory/limits_page.h). */
-const MOST_CARDS = 16;
+/** GPUs that it knows (native/shared-memory/limits_page.h). */
+const MOST_GPUS = 16;
 
 export function createArbiter({ onProblem, earlier: counted = new Map() }: ArbiterOptions): Arbiter {
   let child: ChildProcess | undefined;
@@ -59,7 +59,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
 
   const placeOf = (gpuUuid: string): number => {
     const place = places.get(gpuUuid) ?? places.size;
-    if (place >= MOST_CARDS) throw new Error(`more than ${MOST_CARDS} cards`);
+    if (place >= MOST_GPUS) throw new Error(`more than ${MOST_GPUS} GPUs`);
     places.set(gpuUuid, place);
     return place;
   };
@@ -131,7 +131,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
       else begin();
       begun = true;
     },
-    use: (grantId, card) => account.uses.get(useKey(grantId, card)),
+    use: (grantId, gpu) => account.uses.get(useKey(grantId, gpu)),
     counts() {
       if (earlier.size === 0) return account.uses;
       return countsToKeep(account.uses, earlier, (id) => live.has(id));

@@ -1,26 +1,26 @@
-// Which policy divides the compute of a card, and what that comes to for each container on it. Pure; what the policies make of
+// Which policy divides the compute of a GPU, and what that comes to for each container on it. Pure; what the policies make of
 // requests is native/compute/arbiter/policy.c.
-import type { CardGrant } from '../../api/gpu.ts';
+import type { GpuGrant } from '../../api/gpu.ts';
 import type { ComputePolicy } from '../../api/request.ts';
 import type { Grant } from '../grants/grant.ts';
 
-/** Who said which policy a card has, the narrowest first: `cotenant set` of the card, the configuration of the card, `cotenant set`
+/** Who said which policy a GPU has, the narrowest first: `cotenant set` of the GPU, the configuration of the GPU, `cotenant set`
  * of the node, the Node's label, the configuration of the node. */
 export type PolicyChoices = {
   readonly configured: ComputePolicy;
   readonly label?: ComputePolicy | undefined;
   readonly set?: ComputePolicy | undefined;
-  readonly configuredOfCards: Readonly<Record<string, ComputePolicy>>;
-  readonly setOfCards: Readonly<Record<string, ComputePolicy>>;
+  readonly configuredOfGpus: Readonly<Record<string, ComputePolicy>>;
+  readonly setOfGpus: Readonly<Record<string, ComputePolicy>>;
 };
 export type PolicySource = 'configuration' | 'label' | 'set';
-export type CardPolicy = { readonly policy: ComputePolicy; readonly source: PolicySource };
+export type GpuPolicy = { readonly policy: ComputePolicy; readonly source: PolicySource };
 
-export function policyOfCard(choices: PolicyChoices, gpuUuid: string): CardPolicy {
-  const { configured, label, set, configuredOfCards, setOfCards } = choices;
+export function policyOfGpu(choices: PolicyChoices, gpuUuid: string): GpuPolicy {
+  const { configured, label, set, configuredOfGpus, setOfGpus } = choices;
   const found: readonly [ComputePolicy | undefined, PolicySource][] = [
-    [setOfCards[gpuUuid], 'set'],
-    [configuredOfCards[gpuUuid], 'configuration'],
+    [setOfGpus[gpuUuid], 'set'],
+    [configuredOfGpus[gpuUuid], 'configuration'],
     [set, 'set'],
     [label, 'label'],
   ];
@@ -29,56 +29,56 @@ export function policyOfCard(choices: PolicyChoices, gpuUuid: string): CardPolic
 }
 
 /** What the policies look at of a grant. */
-export type Shared = Pick<Grant, 'id' | 'cards' | 'compute'>;
+export type Shared = Pick<Grant, 'id' | 'gpus' | 'compute'>;
 export type PolicyOf = (gpuUuid: string) => ComputePolicy;
 
 /**
- * The policy that holds for each card of each grant, by the grant's id: what was chosen for the container, or the card's. A card
+ * The policy that holds for each GPU of each grant, by the grant's id: what was chosen for the container, or the GPU's. A GPU
  * whose compute nobody asked for any of is nobody's to divide, unless a policy divides it anyway. High priority needs others to
- * give way, so beside it a native card is lent softly; whoever chose native for itself keeps it.
+ * give way, so beside it a native GPU is lent softly; whoever chose native for itself keeps it.
  */
 export function policiesOf(
   policyOf: PolicyOf,
   grants: readonly Shared[],
 ): ReadonlyMap<string, readonly ComputePolicy[]> {
-  const onCard = Map.groupBy(
-    grants.flatMap((grant) => grant.cards.map((card) => ({ grant, card }))),
-    ({ card }) => card.gpuUuid,
+  const onGpu = Map.groupBy(
+    grants.flatMap((grant) => grant.gpus.map((gpu) => ({ grant, gpu }))),
+    ({ gpu }) => gpu.gpuUuid,
   );
   const held = new Map<string, ComputePolicy>();
-  for (const [gpuUuid, entries] of onCard) {
+  for (const [gpuUuid, entries] of onGpu) {
     const hasHigh = entries.some(
       ({ grant: { compute } }) => compute?.priority === 'high' && compute.policy !== 'native',
     );
-    const ofCard = policyOf(gpuUuid);
-    const usual = ofCard === 'native' && hasHigh ? 'soft' : ofCard;
+    const ofGpu = policyOf(gpuUuid);
+    const usual = ofGpu === 'native' && hasHigh ? 'soft' : ofGpu;
     const wanted = ({ compute }: Shared) => compute?.policy ?? usual;
-    const divides = entries.some(({ grant, card }) => {
+    const divides = entries.some(({ grant, gpu }) => {
       const policy = wanted(grant);
       if (policy === 'native') return false;
-      return (policy !== 'fixed' && policy !== 'soft') || hasHigh || card.coresPercent > 0;
+      return (policy !== 'fixed' && policy !== 'soft') || hasHigh || gpu.coresPercent > 0;
     });
     for (const { grant } of entries) held.set(`${grant.id} ${gpuUuid}`, divides ? wanted(grant) : 'native');
   }
   return new Map(
-    grants.map(({ id, cards }) => [id, cards.map(({ gpuUuid }) => held.get(`${id} ${gpuUuid}`) ?? 'native')]),
+    grants.map(({ id, gpus }) => [id, gpus.map(({ gpuUuid }) => held.get(`${id} ${gpuUuid}`) ?? 'native')]),
   );
 }
 
-/** Ids of the grants that launch by the arbiter: all that have a card which it divides. */
+/** Ids of the grants that launch by the arbiter: all that have a GPU which it divides. */
 export function leasedGrants(policyOf: PolicyOf, grants: readonly Shared[]): ReadonlySet<string> {
   const held = policiesOf(policyOf, grants);
   return new Set(grants.flatMap(({ id }) => (held.get(id)?.some((policy) => policy !== 'native') ? [id] : [])));
 }
 
 /**
- * The part of a card that a container's share is a hard limit of: its fixed quota, its maximum, the cap of high priority.
+ * The part of a GPU that a container's share is a hard limit of: its fixed quota, its maximum, the cap of high priority.
  * Undefined: the policy lends, or makes parts by who is there.
  */
 export function hardLimitOf(
   policy: ComputePolicy,
   { compute }: Pick<Grant, 'compute'>,
-  { coresPercent, coresLimitPercent = 0 }: Pick<CardGrant, 'coresPercent' | 'coresLimitPercent'>,
+  { coresPercent, coresLimitPercent = 0 }: Pick<GpuGrant, 'coresPercent' | 'coresLimitPercent'>,
   highCapPercent: number,
 ): number | undefined {
   const percent = (): number => {
@@ -91,5 +91,5 @@ export function hardLimitOf(
   return limit < 100 ? limit / 100 : undefined;
 }
 
-export const weightOf = ({ compute }: Pick<Grant, 'compute'>, card: Pick<CardGrant, 'coresPercent'>): number =>
-  compute?.weight ?? card.coresPercent;
+export const weightOf = ({ compute }: Pick<Grant, 'compute'>, gpu: Pick<GpuGrant, 'coresPercent'>): number =>
+  compute?.weight ?? gpu.coresPercent;

@@ -6,14 +6,14 @@ import { field } from '../../common/json.ts';
 import type { Refusal } from '../allocation/process-grants.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
-import type { SampledCard } from '../sampling/sample.ts';
-import type { CardPolicy } from './gpu-policy.ts';
+import type { SampledGpu } from '../sampling/sample.ts';
+import type { GpuPolicy } from './gpu-policy.ts';
 import { overridden } from './pod-annotations.ts';
 import type { NodeComputeChange, Shares } from './shares.ts';
 
 export type NodeComputeState = {
   readonly highCapPercent: number;
-  readonly cards: readonly (CardPolicy & {
+  readonly gpus: readonly (GpuPolicy & {
     readonly gpuUuid: string;
     readonly index: number;
     readonly model: string;
@@ -21,7 +21,7 @@ export type NodeComputeState = {
 };
 
 export type NodeCompute = {
-  /** The policies of this node's cards. */
+  /** The policies of this node's GPUs. */
   state(): NodeComputeState;
   set(change: NodeComputeChange): NodeComputeState | Refusal;
   /** The Node's labels are these now. */
@@ -43,14 +43,14 @@ export type RefusedChange = {
 export function createNodeCompute(options: {
   readonly shares: Shares;
   readonly registry: Registry;
-  readonly cards: () => readonly SampledCard[];
+  readonly gpus: () => readonly SampledGpu[];
   readonly onProblem: (text: string) => void;
   readonly onRefused: (change: RefusedChange) => void;
 }): NodeCompute {
-  const { shares, registry, cards, onProblem, onRefused } = options;
+  const { shares, registry, gpus, onProblem, onRefused } = options;
   const state = (): NodeComputeState => ({
     highCapPercent: shares.highCapPercent(),
-    cards: cards().map(({ uuid, index, name }) => ({ gpuUuid: uuid, index, model: name, ...shares.ofCard(uuid) })),
+    gpus: gpus().map(({ uuid, index, name }) => ({ gpuUuid: uuid, index, model: name, ...shares.ofGpu(uuid) })),
   });
   /** By the pod's UID. Pods are told of a text once, however often they change in other ways and whatever is wrong with it then. */
   const refused = new Map<string, { readonly annotations: unknown; readonly told: string }>();
@@ -82,9 +82,9 @@ export function createNodeCompute(options: {
     state,
     set(change) {
       const { gpuUuid } = change;
-      const known = cards().map(({ uuid }) => uuid);
+      const known = gpus().map(({ uuid }) => uuid);
       if (gpuUuid !== undefined && !known.includes(gpuUuid))
-        return { refused: `no card ${gpuUuid} on this node; there are ${known.join(', ') || 'none'}` };
+        return { refused: `no GPU ${gpuUuid} on this node; there are ${known.join(', ') || 'none'}` };
       shares.set(change, registry);
       return state();
     },

@@ -1,7 +1,7 @@
 // What a pod chose of compute and what an operator gave it in place of that, by its annotations. Pure.
 
 import { type ComputeChange, changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
-import type { CardGrant } from '../../api/gpu.ts';
+import type { GpuGrant } from '../../api/gpu.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { COMPUTE_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { ComputeChoice } from '../../api/request.ts';
@@ -22,34 +22,34 @@ function choiceOf(annotations: unknown): ComputeChoice {
   };
 }
 
-/** Limits of a container's cards, in their order. */
+/** Limits of a container's GPUs, in their order. */
 function coresLimitsOf(annotations: unknown, container: string): readonly (number | undefined)[] {
   const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
   const found = record.ok ? record.value.containers.find(({ name }) => name === container) : undefined;
-  return found?.cards.map(({ coresLimitPercent }) => coresLimitPercent) ?? [];
+  return found?.gpus.map(({ coresLimitPercent }) => coresLimitPercent) ?? [];
 }
 
 /** What a container of the pod has, with what was chosen for it. */
 export const chosenBy = (
   annotations: unknown,
   container: string,
-  cards: readonly CardGrant[],
-): Pick<Grant, 'cards'> & { readonly compute: ComputeChoice } => {
+  gpus: readonly GpuGrant[],
+): Pick<Grant, 'gpus'> & { readonly compute: ComputeChoice } => {
   const limits = coresLimitsOf(annotations, container);
   return {
-    cards: cards.map(({ coresLimitPercent: _, ...card }, index) => {
+    gpus: gpus.map(({ coresLimitPercent: _, ...gpu }, index) => {
       const limit = limits[index];
-      return { ...card, ...(limit !== undefined && { coresLimitPercent: limit }) };
+      return { ...gpu, ...(limit !== undefined && { coresLimitPercent: limit }) };
     }),
     compute: choiceOf(annotations),
   };
 };
 
-export type Override = Pick<Grant, 'id' | 'cards' | 'compute' | 'computeOverride'>;
+export type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'>;
 
 /**
  * Grants of a pod as its annotations have them now; those that stay as they are are left out. All of what the annotation says, or
- * nothing of it: what cannot be read, is of no container with a share, or is more than the others leave of a card.
+ * nothing of it: what cannot be read, is of no container with a share, or is more than the others leave of a GPU.
  */
 export function overridden(
   podUid: string,
@@ -71,11 +71,11 @@ export function overridden(
   const overrides = new Map<string, Override>();
   for (const grant of own) {
     const asked = 'wrong' in granted ? undefined : granted.containers.find(({ name }) => name === grant.container);
-    const cards = grant.cards.map((card, index) => ({
-      ...card,
-      coresPercent: asked?.cards[index]?.coresPercent ?? card.coresPercent,
+    const gpus = grant.gpus.map((gpu, index) => ({
+      ...gpu,
+      coresPercent: asked?.gpus[index]?.coresPercent ?? gpu.coresPercent,
     }));
-    const next = changed(chosenBy(annotations, grant.container, cards), changes.get(grant.container) ?? {});
+    const next = changed(chosenBy(annotations, grant.container, gpus), changes.get(grant.container) ?? {});
     if (isWrong(next)) return { wrong: `${grant.container}: ${next.wrong}` };
     overrides.set(grant.id, { id: grant.id, ...next, computeOverride: text });
   }
@@ -88,7 +88,7 @@ export function overridden(
 function overbooked(podUid: string, now: readonly Grant[], then: readonly Grant[]): string | undefined {
   const isOfIt = (grant: Grant) => podUidOf(grant) === podUid;
   const own = then.filter(isOfIt);
-  for (const gpuUuid of new Set(own.flatMap(({ cards }) => cards.map((card) => card.gpuUuid)))) {
+  for (const gpuUuid of new Set(own.flatMap(({ gpus }) => gpus.map((gpu) => gpu.gpuUuid)))) {
     const sum = (grants: readonly Grant[]) => grantedOn(grants, gpuUuid).coresPercent;
     if (sum(then) <= Math.max(100, sum(now))) continue;
     const left = Math.max(0, 100 - sum(then.filter((grant) => !isOfIt(grant))));

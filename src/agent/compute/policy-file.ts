@@ -7,23 +7,23 @@ import { COMPUTE_POLICIES } from '../../request/rules/namespace-rules.ts';
 
 export type NodeCompute = {
   readonly policy?: ComputePolicy;
-  readonly cards: Readonly<Record<string, ComputePolicy>>;
+  readonly gpus: Readonly<Record<string, ComputePolicy>>;
   readonly highCapPercent?: number;
 };
-export const NOTHING_SET: NodeCompute = { cards: {} };
+export const NOTHING_SET: NodeCompute = { gpus: {} };
 
 const isPolicy = (given: unknown): given is ComputePolicy => COMPUTE_POLICIES.some((name) => name === given);
 
 export const COMPUTE_FORMAT: StateFormat<NodeCompute> = {
   version: 1,
   read(value) {
-    const [policy, cards, cap] = ['policy', 'cards', 'highCapPercent'].map((key) => field(value, key));
+    const [policy, gpus, cap] = ['policy', 'gpus', 'highCapPercent'].map((key) => field(value, key));
     if (policy !== undefined && !isPolicy(policy)) return { wrong: 'its policy is none' };
-    if (!isObject(cards) || !Object.values(cards).every(isPolicy)) return { wrong: 'its cards are no policies' };
+    if (!isObject(gpus) || !Object.values(gpus).every(isPolicy)) return { wrong: 'its GPUs are no policies' };
     if (cap !== undefined && !isWithin(cap, 1, 100)) return { wrong: 'its highCapPercent is no percentage' };
     return {
       ...(policy && { policy }),
-      cards: cards as Readonly<Record<string, ComputePolicy>>,
+      gpus: gpus as Readonly<Record<string, ComputePolicy>>,
       ...(cap !== undefined && { highCapPercent: cap }),
     };
   },
@@ -36,7 +36,7 @@ export type ComputeStore = {
 };
 
 export function openComputeStore(stateFolder: string, onProblem: (text: string) => void): ComputeStore {
-  const lost = 'what was set of this node and its cards does not hold';
+  const lost = 'what was set of this node and its GPUs does not hold';
   const file = openStateFile(join(stateFolder, 'compute.json'), COMPUTE_FORMAT, { lost, onProblem });
   let held = file.found ?? NOTHING_SET;
   return {

@@ -1,4 +1,4 @@
-// The compute of this node's cards: who said which policy holds, what operators change of it while containers run, and that the
+// The compute of this node's GPUs: who said which policy holds, what operators change of it while containers run, and that the
 // arbiter is told at once. Owns what lives from change to change; what follows from it is decided by policy.ts and plan.ts.
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import type { ComputePolicy } from '../../api/request.ts';
@@ -8,18 +8,18 @@ import type { AgentConfiguration } from '../config.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { createArbiter } from './arbiter-process.ts';
-import { type CardPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfCard } from './gpu-policy.ts';
+import { type GpuPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfGpu } from './gpu-policy.ts';
 import { openComputeStore } from './policy-file.ts';
 import type { ComputeUse, UseCounts } from './usage-account.ts';
 
-/** Of a grant on one card, for whoever looks. */
+/** Of a grant on one GPU, for whoever looks. */
 export type ShareState = {
   /** What holds there now. */
   readonly policy: ComputePolicy;
   readonly use: ComputeUse | undefined;
 };
 
-/** For the node, or for one card of it; null takes back what was set before. */
+/** For the node, or for one GPU of it; null takes back what was set before. */
 export type NodeComputeChange = {
   readonly gpuUuid?: string;
   readonly policy?: ComputePolicy | null;
@@ -31,9 +31,9 @@ export type Shares = {
   leasedOf(grants: readonly Grant[]): ReadonlySet<string>;
   /** Who holds a grant, or how, has changed. */
   follow(registry: Pick<Registry, 'list'>): void;
-  ofCard(gpuUuid: string): CardPolicy;
+  ofGpu(gpuUuid: string): GpuPolicy;
   readonly highCapPercent: () => number;
-  stateOf(entries: readonly LiveGrant[]): (grantId: string, card: number) => ShareState;
+  stateOf(entries: readonly LiveGrant[]): (grantId: string, gpu: number) => ShareState;
   /** Of all grants that launch by the arbiter, as it was last told, or as it was counted before anybody told of them. */
   counts(): ReadonlyMap<string, UseCounts>;
   set(change: NodeComputeChange, registry: Pick<Registry, 'reconsider'>): void;
@@ -44,7 +44,7 @@ export type Shares = {
 
 type Settings = Pick<
   AgentConfiguration,
-  'stateFolder' | 'computePolicy' | 'computePolicies' | 'highCapPercent' | 'mostTenantsPerCard'
+  'stateFolder' | 'computePolicy' | 'computePolicies' | 'highCapPercent' | 'mostTenantsPerGpu'
 >;
 
 /** `earlier`: what agents before this one counted, by the keys of uses. */
@@ -53,20 +53,20 @@ export function openShares(
   onProblem: (text: string) => void,
   earlier?: ReadonlyMap<string, UseCounts>,
 ): Shares {
-  const { computePolicy, computePolicies, mostTenantsPerCard } = settings;
+  const { computePolicy, computePolicies, mostTenantsPerGpu } = settings;
   const store = openComputeStore(settings.stateFolder, onProblem);
   const arbiter = createArbiter({ onProblem, ...(earlier && { earlier }) });
-  let labelled: ComputePolicy | undefined;
+  let labeled: ComputePolicy | undefined;
   let toldLabel: string | undefined;
   const choices = (): PolicyChoices => ({
     configured: computePolicy,
-    label: labelled,
+    label: labeled,
     set: store.get().policy,
-    configuredOfCards: computePolicies,
-    setOfCards: store.get().cards,
+    configuredOfGpus: computePolicies,
+    setOfGpus: store.get().gpus,
   });
-  const ofCard = (gpuUuid: string) => policyOfCard(choices(), gpuUuid);
-  const policyOf = (gpuUuid: string) => ofCard(gpuUuid).policy;
+  const ofGpu = (gpuUuid: string) => policyOfGpu(choices(), gpuUuid);
+  const policyOf = (gpuUuid: string) => ofGpu(gpuUuid).policy;
   const highCapPercent = () => store.get().highCapPercent ?? settings.highCapPercent;
 
   /** Grows whenever what holds may be another. */
@@ -77,9 +77,9 @@ export function openShares(
       entries.map(({ grant }) => grant),
     );
     const leased = new Set(entries.flatMap((entry) => (entry.leased ? [entry.grant.id] : [])));
-    return (grantId: string, card: number): ShareState => ({
-      policy: (leased.has(grantId) ? policies.get(grantId)?.[card] : undefined) ?? 'native',
-      use: leased.has(grantId) ? arbiter.use(grantId, card) : undefined,
+    return (grantId: string, gpu: number): ShareState => ({
+      policy: (leased.has(grantId) ? policies.get(grantId)?.[gpu] : undefined) ?? 'native',
+      use: leased.has(grantId) ? arbiter.use(grantId, gpu) : undefined,
     });
   });
 
@@ -87,23 +87,21 @@ export function openShares(
     leasedOf: (grants) => leasedGrants(policyOf, grants),
     follow(registry) {
       turn += 1;
-      arbiter.follow(registry.list(), { policyOf, instances: mostTenantsPerCard, highCapPercent: highCapPercent() });
+      arbiter.follow(registry.list(), { policyOf, instances: mostTenantsPerGpu, highCapPercent: highCapPercent() });
     },
-    ofCard,
+    ofGpu,
     highCapPercent,
     stateOf: (entries) => stateOf(entries, turn),
     counts: arbiter.counts,
     set({ gpuUuid, policy, highCapPercent: cap }, registry) {
-      const { policy: nodePolicy, cards, highCapPercent: capBefore } = store.get();
-      const { [gpuUuid ?? '']: _, ...otherCards } = cards;
+      const { policy: nodePolicy, gpus, highCapPercent: capBefore } = store.get();
+      const { [gpuUuid ?? '']: _, ...otherGpus } = gpus;
       const ofNode = gpuUuid !== undefined || policy === undefined ? nodePolicy : (policy ?? undefined);
       const capNow = cap === undefined ? capBefore : (cap ?? undefined);
       store.put({
         ...(ofNode && { policy: ofNode }),
-        cards:
-          gpuUuid === undefined || policy === undefined
-            ? cards
-            : { ...otherCards, ...(policy && { [gpuUuid]: policy }) },
+        gpus:
+          gpuUuid === undefined || policy === undefined ? gpus : { ...otherGpus, ...(policy && { [gpuUuid]: policy }) },
         ...(capNow !== undefined && { highCapPercent: capNow }),
       });
       registry.reconsider();
@@ -118,8 +116,8 @@ export function openShares(
         onProblem(
           `label ${COMPUTE_POLICY_ANNOTATION} of this node says "${text}", which is no policy, and is passed over`,
         );
-      if (policy === labelled) return;
-      labelled = policy;
+      if (policy === labeled) return;
+      labeled = policy;
       registry.reconsider();
     },
     close: arbiter.close,

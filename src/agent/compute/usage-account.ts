@@ -2,10 +2,10 @@
 // that it takes a page up; these do not.
 import { field, listAt, textAt } from '../../common/json.ts';
 
-/** Of one grant on one card. */
+/** Of one grant on one GPU. */
 export type ComputeUse = {
   readonly chargedSeconds: number;
-  /** Of these, while another container's work shared the card. */
+  /** Of these, while another container's work shared the GPU. */
   readonly contendedSeconds: number;
   /** Its launches waited, summed over threads. */
   readonly throttledSeconds: number;
@@ -13,9 +13,9 @@ export type ComputeUse = {
   readonly overruns: number;
   /** Words in its page that no process of ours would have written. */
   readonly faults: number;
-  /** Its part of the card when all want theirs. */
+  /** Its part of the GPU when all want theirs. */
   readonly guaranteeRatio: number;
-  /** Most that it gets of the card now; 1: nothing but others limits it. */
+  /** Most that it gets of the GPU now; 1: nothing but others limits it. */
   readonly limitRatio: number;
 };
 
@@ -31,7 +31,7 @@ export type ToldPage = {
   /** Its counts are those since the arbiter took it up for this time. */
   readonly join: number;
   readonly broken: string | undefined;
-  readonly cards: readonly (Counts & { readonly guaranteePpm: number; readonly limitPpm: number })[];
+  readonly gpus: readonly (Counts & { readonly guaranteePpm: number; readonly limitPpm: number })[];
 };
 export type Told = { readonly plan: number; readonly pages: readonly ToldPage[] };
 
@@ -53,14 +53,14 @@ export function parseTold(line: string): Told | 'same' | { readonly problem: str
       id: textAt(page, 'id') ?? '',
       join: count(page, 'join'),
       broken: textAt(page, 'broken'),
-      cards: listAt(page, 'cards').map((card) => ({
-        chargedNs: count(card, 'chargedNs'),
-        contendedNs: count(card, 'contendedNs'),
-        throttledNs: count(card, 'throttledNs'),
-        overruns: count(card, 'overruns'),
-        faults: count(card, 'faults'),
-        guaranteePpm: count(card, 'guaranteePpm'),
-        limitPpm: count(card, 'limitPpm'),
+      gpus: listAt(page, 'gpus').map((gpu) => ({
+        chargedNs: count(gpu, 'chargedNs'),
+        contendedNs: count(gpu, 'contendedNs'),
+        throttledNs: count(gpu, 'throttledNs'),
+        overruns: count(gpu, 'overruns'),
+        faults: count(gpu, 'faults'),
+        guaranteePpm: count(gpu, 'guaranteePpm'),
+        limitPpm: count(gpu, 'limitPpm'),
       })),
     })),
   };
@@ -68,15 +68,15 @@ export function parseTold(line: string): Told | 'same' | { readonly problem: str
 
 export type Account = {
   /** As last told, by the page's id. */
-  readonly pages: ReadonlyMap<string, Pick<ToldPage, 'join' | 'cards'>>;
-  /** By the grant's id and the card's place in it. */
+  readonly pages: ReadonlyMap<string, Pick<ToldPage, 'join' | 'gpus'>>;
+  /** By the grant's id and the GPU's place in it. */
   readonly uses: ReadonlyMap<string, ComputeUse>;
 };
 export const NO_ACCOUNT: Account = { pages: new Map(), uses: new Map() };
-export const useKey = (grantId: string, card: number): string => `${grantId} ${card}`;
-export function useOfKey(key: string): { readonly grantId: string; readonly card: number } {
-  const [grantId = '', card] = key.split(' ');
-  return { grantId, card: Number(card) };
+export const useKey = (grantId: string, gpu: number): string => `${grantId} ${gpu}`;
+export function useOfKey(key: string): { readonly grantId: string; readonly gpu: number } {
+  const [grantId = '', gpu] = key.split(' ');
+  return { grantId, gpu: Number(gpu) };
 }
 
 const NO_USE: ComputeUse = {
@@ -101,25 +101,25 @@ export function advanceAccount(
   earlier: ReadonlyMap<string, UseCounts> = new Map(),
 ): Account {
   const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
-  const pages = new Map<string, Pick<ToldPage, 'join' | 'cards'>>();
-  for (const { id, join, cards } of told.pages) {
+  const pages = new Map<string, Pick<ToldPage, 'join' | 'gpus'>>();
+  for (const { id, join, gpus } of told.pages) {
     const past = before.pages.get(id);
-    pages.set(id, { join, cards }); // also while it is nobody's: what was counted then is not news when it is somebody's again
+    pages.set(id, { join, gpus }); // also while it is nobody's: what was counted then is not news when it is somebody's again
     const grantId = grantOf(id);
     if (grantId === undefined) continue;
-    for (const [index, card] of cards.entries()) {
-      const last = past?.join === join ? past.cards[index] : undefined;
+    for (const [index, gpu] of gpus.entries()) {
+      const last = past?.join === join ? past.gpus[index] : undefined;
       const key = useKey(grantId, index);
       const use = uses.get(key) ?? { ...NO_USE, ...earlier.get(key) };
-      const more = (name: (typeof COUNTS)[number]): number => Math.max(0, card[name] - (last?.[name] ?? 0));
+      const more = (name: (typeof COUNTS)[number]): number => Math.max(0, gpu[name] - (last?.[name] ?? 0));
       uses.set(key, {
         chargedSeconds: use.chargedSeconds + more('chargedNs') / 1e9,
         contendedSeconds: use.contendedSeconds + more('contendedNs') / 1e9,
         throttledSeconds: use.throttledSeconds + more('throttledNs') / 1e9,
         overruns: use.overruns + more('overruns'),
         faults: use.faults + more('faults'),
-        guaranteeRatio: card.guaranteePpm / 1e6,
-        limitRatio: card.limitPpm / 1e6,
+        guaranteeRatio: gpu.guaranteePpm / 1e6,
+        limitRatio: gpu.limitPpm / 1e6,
       });
     }
   }

@@ -5,7 +5,7 @@
 import { clockJumpMs } from '../../common/clock-step.ts';
 import { USE_COUNTS, type UseCounts, useKey } from '../compute/usage-account.ts';
 import { isOfAnother, type SampledProcess, type SampledUse, tellsCompute } from '../sampling/sample.ts';
-import type { ContainerCardState, ContainerState, NodeState } from '../usage/node-usage.ts';
+import type { ContainerGpuState, ContainerState, NodeState } from '../usage/node-usage.ts';
 import { basesOf, nameKey } from './retired-series.ts';
 import {
   assignedKey,
@@ -24,7 +24,7 @@ import {
 } from './totals.ts';
 import { countXids } from './xid-counts.ts';
 
-/** Time of each engine of a card, in microseconds. */
+/** Time of each engine of a GPU, in microseconds. */
 type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>;
 
 /**
@@ -38,7 +38,7 @@ export function totalsOf(kept: KeptTotals, atMs: number): Totals {
     return { ...one, namespace, pod, container, ...secondsWith(one, NONE), seenMs: atMs };
   });
   const there = namesOf(kept.containers, kept.assigned, foreign);
-  const uses = new Map((kept.uses ?? []).map((use) => [useKey(use.grantId, use.card), countsOf(use)]));
+  const uses = new Map((kept.uses ?? []).map((use) => [useKey(use.grantId, use.gpu), countsOf(use)]));
   return {
     ...NO_TOTALS,
     atMs,
@@ -90,7 +90,7 @@ const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSec
 });
 type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | 'encoderSeconds' | 'decoderSeconds'>;
 
-/** The state that totals of a container on a card were last made of: of the same one they are the same. */
+/** The state that totals of a container on a GPU were last made of: of the same one they are the same. */
 const madeOf = new WeakMap<ContainerTotals, ContainerState>();
 
 /** The names of a container without a grant, where anybody knows them. */
@@ -99,7 +99,7 @@ type NameOf = (
   podUid: string,
 ) => Pick<ForeignTotals, 'namespace' | 'pod' | 'container'> | undefined;
 
-/** What the arbiter has counted of a grant on one of its cards, by its place there; undefined: it holds it to nothing. */
+/** What the arbiter has counted of a grant on one of its GPUs, by its place there; undefined: it holds it to nothing. */
 export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
 
 export function advance(
@@ -128,18 +128,18 @@ export function advance(
       owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
     if (name === undefined) continue;
     // A new sampler counts from zero: what it has counted is what is new since the last one told.
-    const earlier = last?.startTicks === process.startTicks && !anew ? last?.cards : undefined;
-    for (const use of process.cards) {
-      const then = earlier?.find(({ card }) => card === use.card);
+    const earlier = last?.startTicks === process.startTicks && !anew ? last?.gpus : undefined;
+    for (const use of process.gpus) {
+      const then = earlier?.find(({ gpu }) => gpu === use.gpu);
       const since = (now: number, past: number | undefined) => (past === undefined || now < past ? now : now - past);
-      const key = `${name} ${use.card}`;
+      const key = `${name} ${use.gpu}`;
       const fresh = each((engine) => since(use[engine], then?.[engine]));
       grown.set(key, sumOf(grown.get(key) ?? NONE, fresh));
     }
   }
 
   const computeToldMs = new Map(before.computeToldMs);
-  for (const card of sample.cards) if (tellsCompute(sample, card)) computeToldMs.set(card.uuid, sample.atMs);
+  for (const gpu of sample.gpus) if (tellsCompute(sample, gpu)) computeToldMs.set(gpu.uuid, sample.atMs);
   const isComputeTold = (gpuUuid: string): boolean =>
     sample.atMs - (computeToldMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS;
 
@@ -147,16 +147,16 @@ export function advance(
   const minutes = new Map<string, Minute>();
   const live = new Set<ContainerTotals>();
   for (const container of state.containers) {
-    const { grant, cards, unknownEntryPoints } = container;
-    for (const [place, card] of cards.entries()) {
-      const key = totalsKey(grant.id, card.gpuUuid);
+    const { grant, gpus, unknownEntryPoints } = container;
+    for (const [place, gpu] of gpus.entries()) {
+      const key = totalsKey(grant.id, gpu.gpuUuid);
       const last = containers.get(key);
-      // A card that the sample has not has no index: its row keeps the one it had, and there is none before it has been seen.
-      const gpuIndex = card.gpuIndex ?? last?.gpuIndex;
+      // A GPU that the sample has not has no index: its row keeps the one it had, and there is none before it has been seen.
+      const gpuIndex = gpu.gpuIndex ?? last?.gpuIndex;
       if (gpuIndex === undefined) continue;
       const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${gpuIndex}`);
-      const { over } = card;
-      const computeTold = isComputeTold(card.gpuUuid);
+      const { over } = gpu;
+      const computeTold = isComputeTold(gpu.gpuUuid);
       const minute = before.minutes.get(key);
       const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;
       const use = useOf(grant.id, place);
@@ -175,15 +175,15 @@ export function advance(
         pod: grant.pod,
         container: grant.container,
         grantId: grant.id,
-        gpuUuid: card.gpuUuid,
+        gpuUuid: gpu.gpuUuid,
         gpuIndex,
         ...seconds,
         computeTold,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
         // The tenant can write the ledger's counts: they may only grow here.
-        denied: Math.max(last?.denied ?? 0, card.denied),
+        denied: Math.max(last?.denied ?? 0, gpu.denied),
         unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
-        peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(card)),
+        peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(gpu)),
         smPeakRatio:
           mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
         place,
@@ -225,7 +225,7 @@ export function advance(
     const told =
       state.foreign.some((use) => here(use) && (use.containerId || use.podUid) === id) ||
       state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id)) ||
-      state.containers.some(({ grant }) => grant.id === id && grant.cards.some(here));
+      state.containers.some(({ grant }) => grant.id === id && grant.gpus.some(here));
     // What it used up to its end, when it is in no list any more.
     const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
     foreign.set(key, { ...totals, ...namedBy(nameOf, totals), ...secondsWith(totals, last) });
@@ -279,7 +279,7 @@ function earlierOf(list: readonly SampledProcess[]): (pid: number, index: number
  * What the grant had to hold: the driver's count, and managed memory, which is in no such count. The tenant writes the
  * ledger's figure, and the interposer grants no managed memory beyond the grant.
  */
-function heldBytes({ usedBytes, limitBytes, ledger }: ContainerCardState): number {
+function heldBytes({ usedBytes, limitBytes, ledger }: ContainerGpuState): number {
   return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));
 }
 

@@ -9,7 +9,7 @@ import type { KeptKills } from './stop-counts.ts';
 import type { AssignedTotals, ContainerTotals, ForeignTotals } from './totals.ts';
 import type { XidTotal } from './xid-counts.ts';
 
-export type KeptUse = UseCounts & { readonly grantId: string; readonly card: number };
+export type KeptUse = UseCounts & { readonly grantId: string; readonly gpu: number };
 
 /** Rows of which each number only grows. */
 export type KeptRows = {
@@ -50,7 +50,7 @@ export const NOTHING_KEPT: Kept = {
 };
 
 export const usesOf = ({ uses }: KeptRows): ReadonlyMap<string, UseCounts> =>
-  new Map(uses.map(({ grantId, card, ...counts }) => [useKey(grantId, card), counts]));
+  new Map(uses.map(({ grantId, gpu, ...counts }) => [useKey(grantId, gpu), counts]));
 
 const ENGINES = ['smSeconds', 'memoryBusySeconds', 'encoderSeconds', 'decoderSeconds'] as const;
 /** What of each row stands in counters.values, in this order: kinds, rows, fields. */
@@ -159,7 +159,7 @@ const FOREIGN: Shape<ForeignTotals> = {
 };
 const USE: Shape<KeptUse> = {
   grantId: 'text',
-  card: 'number',
+  gpu: 'number',
   chargedSeconds: 'number',
   contendedSeconds: 'number',
   throttledSeconds: 'number',

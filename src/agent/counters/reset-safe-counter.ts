@@ -53,7 +53,7 @@ export function createSamplerCounts(): SamplerCounts {
         },
         devices: state.devices.map((device) => ({
           ...device,
-          card: { ...device.card, utilizationGaps: gaps.see(device.card.uuid, device.card.utilizationGaps) },
+          gpu: { ...device.gpu, utilizationGaps: gaps.see(device.gpu.uuid, device.gpu.utilizationGaps) },
         })),
       };
     },

@@ -3,7 +3,7 @@
 import type { ShareMode } from '../attribution/device-ids.ts';
 import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 
-/** The labels of a series on a card. Mode `none`: it had no grant. */
+/** The labels of a series on a GPU. Mode `none`: it had no grant. */
 export type SeriesName = {
   readonly namespace: string;
   readonly pod: string;
@@ -30,7 +30,7 @@ export type Bases = ReadonlyMap<string, BaseTotals>;
 /** One that leaves the totals, by the labels that it had. */
 export type Ended = SeriesName & Partial<BaseCounts>;
 
-/** Some counters have no card in their labels: a base stays for as long as anybody has its name, on whatever card. */
+/** Some counters have no GPU in their labels: a base stays for as long as anybody has its name, on whatever GPU. */
 export const nameKey = ({ namespace, pod, container, mode }: Omit<SeriesName, 'gpuUuid' | 'gpuIndex'>): string =>
   JSON.stringify([namespace, pod, container, mode]);
 export const baseKey = (of: SeriesName): string =>

@@ -2,13 +2,13 @@
 // with them. Pure.
 
 import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
-import type { View } from '../snapshot/snapshot.ts';
+import type { Snapshot } from '../snapshot/snapshot.ts';
 import { type BaseTotals, plus } from './retired-series.ts';
 
 /** Of grants that the arbiter holds. */
 type Uses = { readonly [K in keyof UseCounts]?: number | undefined };
 
-/** Of one container on a card, or of all with the same labels. */
+/** Of one container on a GPU, or of all with the same labels. */
 export type Counts = Uses &
   Omit<BaseTotals, 'mode' | 'overLimitSeconds' | 'denied' | 'unknownEntryPoints' | keyof UseCounts> & {
     readonly mode: string;
@@ -50,7 +50,10 @@ function sumOf(a: Sum, b: Sum): Sum {
 }
 
 /** Those that live first, then those that ended last: where a page has no room for all, the oldest are left out. */
-export function sumsOf(counts: readonly Counts[], { atMs, bases = [] }: Pick<View, 'atMs' | 'bases'>): readonly Sum[] {
+export function sumsOf(
+  counts: readonly Counts[],
+  { atMs, bases = [] }: Pick<Snapshot, 'atMs' | 'bases'>,
+): readonly Sum[] {
   const sums = new Map<string, Sum>();
   for (const one of counts) {
     const sum = { ...one, lives: one.seenMs === undefined || one.seenMs >= atMs };

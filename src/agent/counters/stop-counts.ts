@@ -6,10 +6,10 @@ import type { OverReason } from '../../policy/memory-verdict.ts';
 import { hardLimitOf } from '../compute/gpu-policy.ts';
 import { type ActionRecord, ASKED } from '../enforcement/action-record.ts';
 import type { Grant } from '../grants/grant.ts';
-import type { KillTotal, SelfView } from '../snapshot/snapshot.ts';
+import type { KillTotal, SelfSnapshot } from '../snapshot/snapshot.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
-type Decision = SelfView['decisions'][number]['decision'];
+type Decision = SelfSnapshot['decisions'][number]['decision'];
 const DECISIONS: readonly Decision[] = ['would_kill', 'killed', 'refused', 'evicted'];
 const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
 /** As the audit log has them, as the metrics do; all others are refusals. */
@@ -39,7 +39,7 @@ export type KillBook = {
   see(state: NodeState): void;
   add(records: readonly ActionRecord[]): void;
   totals(): readonly KillTotal[];
-  decisions(): SelfView['decisions'];
+  decisions(): SelfSnapshot['decisions'];
   /** Of the refused among them. */
   refusals(): Refusals;
   kept(): KeptKills;
@@ -48,10 +48,10 @@ export type KillBook = {
 /** What has been counted, for the next agent. */
 export type KeptKills = {
   readonly kills: readonly KillTotal[];
-  readonly decisions: SelfView['decisions'];
+  readonly decisions: SelfSnapshot['decisions'];
   readonly refusals: Refusals;
 };
-type Refusals = NonNullable<SelfView['refusals']>;
+type Refusals = NonNullable<SelfSnapshot['refusals']>;
 const MOST_KEPT = 10_000;
 
 export type Earlier = Omit<KeptKills, 'refusals'> & {
@@ -85,11 +85,11 @@ export function createKillBook(earlier?: Earlier): KillBook {
   };
   const usualOf = (grant: Grant, seenMs: number): void => {
     usual.add(grant);
-    const { namespace, pod, container, cards } = grant;
-    for (const card of cards) {
-      const who = { namespace, pod, container, gpuUuid: card.gpuUuid };
+    const { namespace, pod, container, gpus } = grant;
+    for (const gpu of gpus) {
+      const who = { namespace, pod, container, gpuUuid: gpu.gpuUuid };
       // Whose compute no policy would hold is never over a share.
-      const isHeld = hardLimitOf('fixed', grant, card, 1) !== undefined;
+      const isHeld = hardLimitOf('fixed', grant, gpu, 1) !== undefined;
       const reasons = REASONS.filter((reason) => isHeld || reason !== 'over-share');
       for (const reason of reasons)
         for (const result of USUAL) entry({ ...who, reason, action: 'kill', result }, seenMs);

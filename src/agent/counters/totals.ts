@@ -19,21 +19,21 @@ export type ContainerTotals = Partial<UseCounts> & {
   readonly decoderSeconds: number;
   readonly overLimitSeconds: number;
   readonly denied: number;
-  /** Of the container, the same on each of its cards. */
+  /** Of the container, the same on each of its GPUs. */
   readonly unknownEntryPoints: number;
   /** Most that its grant had to hold at once, as far as samples saw it. */
   readonly peakBytes: number;
-  /** Largest share of the card's compute that it had over a minute; undefined: no minute has passed. */
+  /** Largest share of the GPU's compute that it had over a minute; undefined: no minute has passed. */
   readonly smPeakRatio: number | undefined;
   /** The driver tells how much compute it uses; else the seconds above are less than it had. */
   readonly computeTold: boolean;
-  /** The card's place in the grant, as the arbiter knows it; an agent before it was needed has left none. */
+  /** The GPU's place in the grant, as the arbiter knows it; an agent before it was needed has left none. */
   readonly place?: number;
   /** Wall clock of the last sample in which its grant existed; undefined: it does. */
   readonly seenMs: number | undefined;
 };
 
-/** Of a container on a card that others gave it. */
+/** Of a container on a GPU that others gave it. */
 export type AssignedTotals = {
   readonly namespace: string;
   readonly pod: string;
@@ -81,15 +81,15 @@ export type Totals = {
   readonly foreign: ReadonlyMap<string, ForeignTotals>;
   readonly bases: Bases;
   readonly xids: readonly XidTotal[];
-  /** Where the minute began that is not over, per container and card. */
+  /** Where the minute began that is not over, per container and GPU. */
   readonly minutes: ReadonlyMap<string, Minute>;
-  /** By the card's UUID: wall clock of the last sample that told how much of its compute each process used. */
+  /** By the GPU's UUID: wall clock of the last sample that told how much of its compute each process used. */
   readonly computeToldMs: ReadonlyMap<string, number>;
   /** As last sampled. */
   readonly processes: readonly SampledProcess[];
 };
 
-/** Of a container on a card, among the containers of the totals. */
+/** Of a container on a GPU, among the containers of the totals. */
 export const totalsKey = (grantId: string, gpuUuid: string): string => `${grantId} ${gpuUuid}`;
 
 export const assignedKey = (of: Pick<AssignedTotals, 'namespace' | 'pod' | 'container' | 'mode' | 'gpuUuid'>): string =>
@@ -116,7 +116,7 @@ export type KeptTotals = Pick<Totals, 'xids'> & {
   readonly foreign: readonly ForeignTotals[];
   readonly bases: readonly BaseTotals[];
   /** As the arbiter has counted: newer than in the rows. */
-  readonly uses?: readonly (UseCounts & { readonly grantId: string; readonly card: number })[];
+  readonly uses?: readonly (UseCounts & { readonly grantId: string; readonly gpu: number })[];
 };
 
 const sharedBy = (totals: ContainerTotals) => ({ ...totals, mode: 'shared' as const });
@@ -169,7 +169,7 @@ export function withoutOver(
   bases: Bases,
 ): Bases {
   if (over.containers.size + over.assigned.size + over.foreign.size === 0) return bases;
-  // A grant's rows go together: one that has lost a card may get it back, and some counts are the whole container's.
+  // A grant's rows go together: one that has lost a GPU may get it back, and some counts are the whole container's.
   const kept = new Set([...containers].flatMap(([key, { grantId }]) => (over.containers.has(key) ? [] : [grantId])));
   const out = [...over.containers].filter(([, { grantId }]) => !kept.has(grantId));
   const overKeys = new Set(out.map(([key]) => key));

@@ -1,10 +1,10 @@
-// Xids of cards, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
+// Xids of GPUs, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
 
 import { remembering } from '../../common/memo.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 /**
- * After these the whole card is to be reset or the node restarted, whoever caused them: NVIDIA's own Xid catalogue says
+ * After these the whole GPU is to be reset or the node restarted, whoever caused them: NVIDIA's own Xid catalog says
  * RESET_GPU, RESTART_BM or a workflow that ends so. docs/operate/faults.md says what each means.
  */
 export const RESETTING_XIDS: readonly number[] = [
@@ -23,24 +23,21 @@ export type XidTotal = {
   readonly lastMs: number | undefined;
 };
 
-/** Kinds that are told apart on one card. */
+/** Kinds that are told apart on one GPU. */
 const MOST_KINDS = 48;
 const OTHER = 'other';
 
-const cardKey = (gpuUuid: string, gpuIndex: number): string => `${gpuIndex} ${gpuUuid}`;
-/** Cards whose kinds stand there, under the numbers that they have. */
-const cardsOf = remembering(
-  (totals: readonly XidTotal[]) => new Set(totals.map(({ gpuUuid, gpuIndex }) => cardKey(gpuUuid, gpuIndex))),
+const gpuKey = (gpuUuid: string, gpuIndex: number): string => `${gpuIndex} ${gpuUuid}`;
+/** GPUs whose kinds stand there, under the numbers that they have. */
+const gpusOf = remembering(
+  (totals: readonly XidTotal[]) => new Set(totals.map(({ gpuUuid, gpuIndex }) => gpuKey(gpuUuid, gpuIndex))),
 );
 
 /** Those that alerts are about stand with 0 from the start, so that the first one is an increase. */
 export function countXids(before: readonly XidTotal[], sample: Sample): readonly XidTotal[] {
   const raised = sample.xids ?? [];
-  const stands = cardsOf(before);
-  if (
-    raised.length === 0 &&
-    sample.cards.every((card) => !card.tellsEvents || stands.has(cardKey(card.uuid, card.index)))
-  )
+  const stands = gpusOf(before);
+  if (raised.length === 0 && sample.gpus.every((gpu) => !gpu.tellsEvents || stands.has(gpuKey(gpu.uuid, gpu.index))))
     return before;
   const totals = new Map(before.map((total) => [`${total.gpuUuid} ${total.xid}`, total]));
   const kinds = new Map<string, number>();
@@ -54,12 +51,12 @@ export function countXids(before: readonly XidTotal[], sample: Sample): readonly
     totals.set(key, { gpuUuid, gpuIndex, xid, count: (last?.count ?? 0) + count, lastMs });
   };
   for (const { gpuUuid } of before) kinds.set(gpuUuid, (kinds.get(gpuUuid) ?? 0) + 1);
-  for (const { uuid, index, tellsEvents } of sample.cards) {
+  for (const { uuid, index, tellsEvents } of sample.gpus) {
     if (!tellsEvents) continue;
     for (const code of [...RESETTING_XIDS, ...CONTAINED_XIDS]) add(uuid, index, code, 0, undefined);
   }
-  for (const { card, xid, count, atMs } of raised) {
-    const on = sample.cards.find(({ index }) => index === card);
+  for (const { gpu, xid, count, atMs } of raised) {
+    const on = sample.gpus.find(({ index }) => index === gpu);
     if (on) add(on.uuid, on.index, xid, count, atMs);
   }
   return [...totals.values()];

@@ -2,7 +2,7 @@
 // person meets them; where records are kept is the audit's.
 import type { OverReason, Verdict } from '../../policy/memory-verdict.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
-import type { Signalled } from './targets.ts';
+import type { Signaled } from './targets.ts';
 
 export type ActionName =
   | 'warn'
@@ -30,7 +30,7 @@ export type ActionRecord = {
   readonly usedBytes: number;
   readonly limitBytes: number;
   readonly bypassBytes: number;
-  /** Of the card's compute, where that is the reason; else 0. */
+  /** Of the GPU's compute, where that is the reason; else 0. */
   readonly usedRatio: number;
   readonly limitRatio: number;
   /** What this is about. */
@@ -39,7 +39,7 @@ export type ActionRecord = {
   readonly message: string;
   /** sent, released, stuck, interrupted, asked, or why it was not done. */
   readonly result: string;
-  readonly processes: readonly Pick<Signalled, 'pid' | 'startTicks' | 'command' | 'result'>[];
+  readonly processes: readonly Pick<Signaled, 'pid' | 'startTicks' | 'command' | 'result'>[];
 };
 
 /** The result of an eviction whose answer is still to come. */
@@ -49,7 +49,7 @@ const MIB = 1024 * 1024;
 const REASONS: Record<OverReason, string> = {
   bypass: 'holds GPU memory that its limit does not see',
   'far-over-limit': 'is far over its GPU memory grant',
-  'no-room': 'is over its GPU memory grant, and its card has nothing left for others',
+  'no-room': 'is over its GPU memory grant, and its GPU has nothing left for others',
   'over-limit': 'is over its GPU memory grant',
   'over-share': 'takes more GPU compute than its share',
 };
@@ -88,7 +88,7 @@ export function recordOf(
   verdict: Verdict,
   atMs: number,
   result: string,
-  processes: readonly Signalled[] = [],
+  processes: readonly Signaled[] = [],
   /** Of a verdict that says nothing any more: what it was before. */
   after?: OverReason,
 ): ActionRecord {
@@ -103,7 +103,7 @@ export function recordOf(
     pod: grant.pod,
     container: grant.container,
     podUid: podUidOf(grant),
-    gpuUuid: (memory ?? share ?? grant.cards[0])?.gpuUuid ?? '',
+    gpuUuid: (memory ?? share ?? grant.gpus[0])?.gpuUuid ?? '',
     reason,
     usedBytes: memory?.usedBytes ?? 0,
     limitBytes: memory?.limitBytes ?? 0,

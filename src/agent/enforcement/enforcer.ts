@@ -17,15 +17,7 @@ import { toldOf } from './evidence.ts';
 import { byTurn, createStops, whyNotNow } from './rate-limit.ts';
 import { createNewcomers, holdsOf, isOther } from './restarted-processes.ts';
 import { type Resumed, resumedOf } from './resume.ts';
-import {
-  findTargets,
-  keyOf,
-  killTargets,
-  type Signalled,
-  signalTargets,
-  type Target,
-  unifiedMount,
-} from './targets.ts';
+import { findTargets, keyOf, killTargets, type Signaled, signalTargets, type Target, unifiedMount } from './targets.ts';
 
 export type EnforcerPolicy = LadderPolicy &
   Tolerance & {
@@ -56,7 +48,7 @@ const SIGKILL = 9;
 const SAID_EVERY_MS = 10_000;
 /** Nobody is stopped for an older sample, unless it was taken after the stop was due: a driver may be slow every time. */
 const FRESH_MS = 250;
-/** For so long a container's largest process must be over by itself, where more is told for processes than for the card. */
+/** For so long a container's largest process must be over by itself, where more is told for processes than for the GPU. */
 const DOUBT_MS = 3000;
 /** Whose container has others in the place of those that had the SIGTERM a second time within so long is not let off again. */
 const LET_OFF_MS = 60_000;
@@ -91,7 +83,7 @@ export function createEnforcer(
   /** Since when a stop is due for which the sample at hand was too old. */
   const dueSinceMs = new Map<string, number>();
   const letOffMs = new Map<string, number>();
-  /** Since when a stop is due that what is told for the card speaks against. */
+  /** Since when a stop is due that what is told for the GPU speaks against. */
   const doubtedSinceMs = new Map<string, number>();
   const mount = unifiedMount();
   const { now, steady } = clocks;
@@ -115,7 +107,7 @@ export function createEnforcer(
     name: ActionRecord['action'],
     verdict: Verdict,
     result: string,
-    hit: readonly Signalled[] = [],
+    hit: readonly Signaled[] = [],
     after?: OverReason,
     atMs = now(),
   ) => {
@@ -132,8 +124,8 @@ export function createEnforcer(
     signal: number,
   ): ActionRecord => {
     const name = signal === SIGKILL ? 'kill' : 'terminate';
-    const seen: Target[] = container.cards.flatMap((card) => card.processes);
-    const hit: Signalled[] = [];
+    const seen: Target[] = container.gpus.flatMap((gpu) => gpu.processes);
+    const hit: Signaled[] = [];
     const atMs = now();
     pods?.beforeStop(container.grant, describe(container.grant, name, action.verdict));
     const reached = new Set<string>();
@@ -203,12 +195,12 @@ export function createEnforcer(
     return why;
   };
 
-  /** Has another one on that card been stopped just now, so that there may be room without this stop? */
+  /** Has another one on that GPU been stopped just now, so that there may be room without this stop? */
   const isRoomComing = ({ grant }: ContainerState, gpuUuid: string, { containers }: NodeState): boolean =>
     containers.some((other) => {
       const { rung, rungSinceMs } = ladders.get(other.grant.id) ?? CALM;
       const isStopped = rung === 'killed' && steady() - rungSinceMs < ROOM_COMES_MS;
-      return isStopped && other.grant.id !== grant.id && other.cards.some((card) => card.gpuUuid === gpuUuid);
+      return isStopped && other.grant.id !== grant.id && other.gpus.some((gpu) => gpu.gpuUuid === gpuUuid);
     });
 
   /** Containers in the order in which they may be stopped. */
@@ -227,7 +219,7 @@ export function createEnforcer(
       .map(({ container }) => container);
   };
 
-  /** More memory is told for processes than for the card, so that it may not be over at all. */
+  /** More memory is told for processes than for the GPU, so that it may not be over at all. */
   const doubt = (container: ContainerState, verdict: Verdict, state: NodeState): string | undefined => {
     if (verdict.severity === 'within' || verdict.reason === 'over-share') return undefined;
     const { id } = container.grant;
@@ -239,7 +231,7 @@ export function createEnforcer(
     const lasts = steady() - (doubtedSinceMs.get(id) ?? steady()) >= DOUBT_MS;
     return ground === 'sure' || (ground === 'likely' && lasts)
       ? undefined
-      : `processes are said to hold ${told.allBytes} bytes of a card of which ${told.usedBytes} are used`;
+      : `processes are said to hold ${told.allBytes} bytes of a GPU of which ${told.usedBytes} are used`;
   };
 
   const isNews = (saidAtMs: Map<string, number>, { grant: { id } }: ContainerState): boolean => {

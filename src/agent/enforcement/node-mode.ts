@@ -13,9 +13,9 @@ export type NodeMode = {
   label(labels: Readonly<Record<string, string>>): void;
 };
 
-type Labelled = { readonly mode: Mode | undefined };
+type Labeled = { readonly mode: Mode | undefined };
 
-export const NODE_MODE_FORMAT: StateFormat<Labelled> = {
+export const NODE_MODE_FORMAT: StateFormat<Labeled> = {
   version: 1,
   read(value) {
     const said = field(value, 'mode');
@@ -38,10 +38,10 @@ export function openNodeMode(
   const file = hears
     ? openStateFile(join(stateFolder, 'enforcement.json'), NODE_MODE_FORMAT, { lost, onProblem })
     : undefined;
-  let labelled = file?.found?.mode;
+  let labeled = file?.found?.mode;
   let told: string | undefined;
   return {
-    mode: () => labelled ?? configured,
+    mode: () => labeled ?? configured,
     label(labels) {
       const text = labels[ENFORCEMENT_ANNOTATION];
       const mode = modeNamed(text);
@@ -51,8 +51,8 @@ export function openNodeMode(
           `label ${ENFORCEMENT_ANNOTATION} of this node says "${text}", which is none of ${MODES.join(', ')}, and is passed over`,
         );
       told = text;
-      if (mode === labelled) return;
-      labelled = mode;
+      if (mode === labeled) return;
+      labeled = mode;
       onChange(
         mode === undefined
           ? `the mode of this node is ${configured} again, by the agent's settings`

@@ -7,10 +7,10 @@ import { verdictWithout } from './evidence.ts';
 import { keyOf } from './targets.ts';
 
 /** Does the container hold memory, or do these of its processes? */
-export const holdsOf = ({ cards }: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
+export const holdsOf = ({ gpus }: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>
   hit
-    ? cards.some(({ processes }) => processes.some((process) => hit.has(keyOf(process))))
-    : cards.some(({ usedBytes }) => usedBytes > 0);
+    ? gpus.some(({ processes }) => processes.some((process) => hit.has(keyOf(process))))
+    : gpus.some(({ usedBytes }) => usedBytes > 0);
 
 /** Is it over by what others than these hold? */
 export const isOther = (container: ContainerState, hit: ReadonlySet<string> | undefined): boolean =>

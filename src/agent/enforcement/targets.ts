@@ -1,5 +1,5 @@
 // Whom a stop hits: all processes of one grant, found anew at the moment of acting. Owns the look-up in /proc and the
-// cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signalled.
+// cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signaled.
 import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type ContainerBook, WHOLE_POD } from '../attribution/container-index.ts';
@@ -18,7 +18,7 @@ export type Target = {
 
 const SIGKILL = 9;
 
-export type Signalled = Target & { readonly result: string };
+export type Signaled = Target & { readonly result: string };
 
 /** Where the unified hierarchy is mounted, or undefined. */
 export function unifiedMount(): string | undefined {
@@ -112,8 +112,8 @@ function inTree(
   return [...facts.values()].filter((process) => process.pid !== owner.pid && belongs(process.pid));
 }
 
-/** Never throws: that one cannot be signalled must not keep untold who was. */
-function signalled(target: Target, native: Native, signal: number): Signalled {
+/** Never throws: that one cannot be signaled must not keep untold who was. */
+function signaled(target: Target, native: Native, signal: number): Signaled {
   try {
     return { ...target, result: native.signalExact(target.pid, target.startTicks, target.cgroup, signal) };
   } catch (error) {
@@ -121,8 +121,8 @@ function signalled(target: Target, native: Native, signal: number): Signalled {
   }
 }
 
-export function signalTargets(targets: readonly Target[], native: Native, signal: number): Signalled[] {
-  return targets.map((target) => signalled(target, native, signal));
+export function signalTargets(targets: readonly Target[], native: Native, signal: number): Signaled[] {
+  return targets.map((target) => signaled(target, native, signal));
 }
 
 /**
@@ -135,7 +135,7 @@ export function killTargets(
   native: Native,
   mount: string | undefined,
   containers?: Pick<ContainerBook, 'nameOf'>,
-): { readonly hit: Signalled[]; readonly whole: boolean } {
+): { readonly hit: Signaled[]; readonly whole: boolean } {
   const killed = new Map<string, string>();
   let whole = true;
   const hit = targets.map((target) => {
@@ -146,7 +146,7 @@ export function killTargets(
       if (result === 'sent' && !target.leaderless) return { ...target, result };
     }
     whole = false;
-    return signalled(target, native, SIGKILL);
+    return signaled(target, native, SIGKILL);
   });
   return { hit, whole };
 }

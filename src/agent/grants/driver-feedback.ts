@@ -14,17 +14,17 @@ export type FeedbackInput = {
   readonly sampledNs: number;
   /** The processes of this container in that sample. */
   readonly processes: readonly SampledProcess[];
-  /** Sampled card of each card of the grant; undefined: not in the sample. */
-  readonly cardIndex: readonly (number | undefined)[];
-  /** Every process list of that card was answered. */
+  /** Sampled GPU of each GPU of the grant; undefined: not in the sample. */
+  readonly gpuIndex: readonly (number | undefined)[];
+  /** Every process list of that GPU was answered. */
   readonly listsComplete: boolean;
-  /** Of each card of the grant. Absent: nothing is told twice. */
+  /** Of each GPU of the grant. Absent: nothing is told twice. */
   readonly twice?: readonly Twice[];
   /** The residual that the page has of a slot's row by this agent. Absent, or its answer undefined: none. */
-  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'card' | 'stamp'>) => number | undefined;
+  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>) => number | undefined;
 };
 
-/** What a card's processes are said to hold more than it has in use: now, and at the least over some time, which has passed or not. */
+/** What a GPU's processes are said to hold more than it has in use: now, and at the least over some time, which has passed or not. */
 export type Twice = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
 export const NOTHING_TWICE: Twice = { bytes: 0, steadyBytes: 0, isSteady: true };
 
@@ -109,10 +109,10 @@ export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => bo
   return entries.slice(0, MOST_TAUGHT);
 }
 
-const heldOn = (card: number, processes: readonly SampledProcess[]): number =>
+const heldOn = (gpu: number, processes: readonly SampledProcess[]): number =>
   processes
-    .flatMap(({ cards }) => cards)
-    .reduce((sum, use) => sum + (use.card === card && use.listed ? (use.bytes ?? 0) : 0), 0);
+    .flatMap(({ gpus }) => gpus)
+    .reduce((sum, use) => sum + (use.gpu === gpu && use.listed ? (use.bytes ?? 0) : 0), 0);
 
 function slotFeedback(
   slot: LedgerSlot,
@@ -123,27 +123,27 @@ function slotFeedback(
 ): Feedback[] {
   // Dead already when the driver was asked: what it still held for the process, it would have listed.
   const dead = !process && before.dead.has(slot.stamp) && input.after.dead.has(slot.stamp);
-  return slot.cards.flatMap((row, card) => {
-    const sampled = input.cardIndex[card];
+  return slot.gpus.flatMap((row, gpu) => {
+    const sampled = input.gpuIndex[gpu];
     const empty = {
       slot: slot.index,
-      card,
+      gpu,
       stamp: slot.stamp,
       residualBytes: 0,
       releasedBytes: 0,
       signature: NO_SIGNATURE,
     };
     if (dead) return [{ ...empty, deadStamp: slot.stamp }];
-    const stable = earlier?.cards[card]?.signature === row.signature;
-    // Nobody may conclude from a process that was not recognised that it holds nothing.
+    const stable = earlier?.gpus[gpu]?.signature === row.signature;
+    // Nobody may conclude from a process that was not recognized that it holds nothing.
     if (!stable || sampled === undefined || !process) return [];
     // The driver may not have given yet what such a call is charged for.
     if (row.pendingBytes % PENDING_GRAIN > 0) return [];
-    const use = process.cards.find((entry) => entry.card === sampled);
+    const use = process.gpus.find((entry) => entry.gpu === sampled);
     if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
     const truth = use?.bytes ?? 0;
     const charged = Math.max(0, row.heldBytes - row.managedBytes);
-    const twice = input.twice?.[card] ?? NOTHING_TWICE;
+    const twice = input.twice?.[gpu] ?? NOTHING_TWICE;
     const others = twice.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
     const residualBytes = notTwice(truth - charged, input.taughtBytes?.(empty), twice, others);
     if (residualBytes === undefined) return [];
@@ -151,7 +151,7 @@ function slotFeedback(
       {
         ...empty,
         residualBytes,
-        // Nothing moved for a whole round: what was freed before it has left the card, or it is part of the residual.
+        // Nothing moved for a whole round: what was freed before it has left the GPU, or it is part of the residual.
         releasedBytes: row.freedBytes,
         signature: row.signature,
         deadStamp: 0n,

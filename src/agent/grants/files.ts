@@ -96,9 +96,9 @@ export function allOf(...steps: readonly (() => void)[]): void {
   if (failures.length > 0) throw failures[0];
 }
 
-/** What its processes go by while there is no arbiter: a share of each card, in parts of a million; 0 limits nothing. */
-export const ratesOf = ({ cards }: Pick<Grant, 'cards'>): readonly number[] =>
-  cards.map(({ coresPercent }) => coresPercent * 10_000);
+/** What its processes go by while there is no arbiter: a share of each GPU, in parts of a million; 0 limits nothing. */
+export const ratesOf = ({ gpus }: Pick<Grant, 'gpus'>): readonly number[] =>
+  gpus.map(({ coresPercent }) => coresPercent * 10_000);
 
 export type FileKeeper = {
   /** What is there, as it is; processes have it mapped, and mounts hold it. Whatever is missing or wrong is put right later. */
@@ -179,7 +179,7 @@ export function createFileKeeper(options: {
     }
     // Not yet given its size, or cut to nothing by a tenant.
     if (fstatSync(files.ledgerFd).size === 0)
-      native.initLedger(files.ledgerFd, SLOTS, grant.cards.length, files.compute ? ratesOf(grant) : undefined);
+      native.initLedger(files.ledgerFd, SLOTS, grant.gpus.length, files.compute ? ratesOf(grant) : undefined);
   };
 
   const putPageRight = (grant: Grant, folder: string, files: GrantFiles): void => {

@@ -1,7 +1,7 @@
 // A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
-import type { CardGrant } from '../../api/gpu.ts';
+import type { GpuGrant } from '../../api/gpu.ts';
 import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../api/request.ts';
 import { isObject, isWithin } from '../../common/json.ts';
 import { modeNamed, SAYERS, type SaidMode } from '../../policy/mode.ts';
@@ -31,7 +31,7 @@ export type Grant = {
   readonly pod: string;
   readonly container: string;
   readonly createdMs: number;
-  readonly cards: readonly CardGrant[];
+  readonly gpus: readonly GpuGrant[];
   /** Off: nothing is refused; use is still counted and shown. */
   readonly isolateMemory: boolean;
   /** Absent: nothing was chosen. */
@@ -118,13 +118,13 @@ export function parseGrant(text: string): Grant | { readonly wrong: string } {
   const texts = [grant.id, grant.namespace, grant.pod, grant.container];
   if (!texts.every((text) => typeof text === 'string') || !GRANT_ID.test(grant.id ?? ''))
     return { wrong: 'a name is missing' };
-  const cardGood = (card: Partial<CardGrant>) =>
-    typeof card?.gpuUuid === 'string' &&
-    [card.memoryBytes, card.limitBytes, card.coresPercent, card.heldBytes ?? 0, card.coresLimitPercent ?? 0].every(
+  const gpuGood = (gpu: Partial<GpuGrant>) =>
+    typeof gpu?.gpuUuid === 'string' &&
+    [gpu.memoryBytes, gpu.limitBytes, gpu.coresPercent, gpu.heldBytes ?? 0, gpu.coresLimitPercent ?? 0].every(
       (number) => isCount(number),
     );
-  if (!Array.isArray(grant.cards) || grant.cards.length === 0 || !grant.cards.every(cardGood))
-    return { wrong: 'its cards are not cards' };
+  if (!Array.isArray(grant.gpus) || grant.gpus.length === 0 || !grant.gpus.every(gpuGood))
+    return { wrong: 'its GPUs are not GPUs' };
   // Read as false it would be a grant that limits nothing.
   if (typeof grant.isolateMemory !== 'boolean') return { wrong: 'isolateMemory is missing' };
   if (!isChoice(grant.compute ?? {}) || typeof (grant.computeOverride ?? '') !== 'string')

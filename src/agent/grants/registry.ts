@@ -13,7 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import type { CardGrant } from '../../api/gpu.ts';
+import type { GpuGrant } from '../../api/gpu.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
@@ -21,13 +21,13 @@ import { allOf, createFileKeeper, type GrantFiles, ratesOf, SLOTS, type Volumes 
 import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
 import { type Beat, isDue } from './heartbeat.ts';
 
-/** What was measured on a card: the driver profile that pages carry. 0: not measured. */
-export type CardProfile = {
+/** What was measured on a GPU: the driver profile that pages carry. 0: not measured. */
+export type GpuProfile = {
   readonly contextBytes: number;
   readonly granuleBytes: number;
   readonly releasesLate: boolean;
 };
-export const UNMEASURED: CardProfile = { contextBytes: 0, granuleBytes: 0, releasesLate: false };
+export const UNMEASURED: GpuProfile = { contextBytes: 0, granuleBytes: 0, releasesLate: false };
 
 export type LiveGrant = GrantFiles & {
   grant: Grant;
@@ -72,10 +72,10 @@ export type Registry = {
   renew(): void;
   /** Its page does not name the engine that is wanted. */
   isBehind(live: LiveGrant): boolean;
-  /** Gives the grant other amounts on the cards that it has; its processes follow at their next request. */
-  resize(id: string, cards: readonly CardGrant[]): LiveGrant;
+  /** Gives the grant other amounts on the GPUs that it has; its processes follow at their next request. */
+  resize(id: string, gpus: readonly GpuGrant[]): LiveGrant;
   /** The same, what was chosen for its compute, and what was said of its enforcement. */
-  change(id: string, change: Partial<Pick<Grant, 'cards' | 'compute' | 'computeOverride' | 'enforcement'>>): LiveGrant;
+  change(id: string, change: Partial<Pick<Grant, 'gpus' | 'compute' | 'computeOverride' | 'enforcement'>>): LiveGrant;
   /** Who launches by the arbiter may have changed without anything in the books. */
   reconsider(): void;
   remove(id: string): void;
@@ -95,7 +95,7 @@ export type RegistryOptions = {
   readonly native: Native;
   /** None: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
-  readonly profileOf: (gpuUuid: string) => CardProfile;
+  readonly profileOf: (gpuUuid: string) => GpuProfile;
   readonly onProblem: (text: string) => void;
   /** A grant was brought to another engine. */
   readonly onChange?: (text: string) => void;
@@ -128,11 +128,11 @@ export function openRegistry(options: RegistryOptions): Registry {
     isolateMemory: grant.isolateMemory,
     compute: true,
     leased: leasedNow(grant).has(grant.id),
-    cards: grant.cards.map((card) => ({
-      uuid: card.gpuUuid,
-      memoryBytes: card.limitBytes,
-      coresPercent: card.coresPercent,
-      ...profileOf(card.gpuUuid),
+    gpus: grant.gpus.map((gpu) => ({
+      uuid: gpu.gpuUuid,
+      memoryBytes: gpu.limitBytes,
+      coresPercent: gpu.coresPercent,
+      ...profileOf(gpu.gpuUuid),
     })),
   });
   const storedPath = (folder: string): string => join(folder, 'grant.json');
@@ -328,9 +328,9 @@ export function openRegistry(options: RegistryOptions): Registry {
       if (!first) return;
       if (!volumes) throw new Error('this agent serves no pods');
       const { target } = first.owner;
-      const mostCards = Math.max(...shares.map(({ cards }) => cards.length));
+      const mostGpus = Math.max(...shares.map(({ gpus }) => gpus.length));
       const names = shares.map(({ container }) => container);
-      if (!inUse) volumes.mount(target, names, native.ledgerFileBytes(SLOTS, mostCards), libraries(build));
+      if (!inUse) volumes.mount(target, names, native.ledgerFileBytes(SLOTS, mostGpus), libraries(build));
       for (const share of shares) {
         const id = podGrantId(share.owner.podUid, share.container);
         const before = live.get(id);
@@ -360,19 +360,19 @@ export function openRegistry(options: RegistryOptions): Registry {
     },
     renew: () => renewal.next([...live.values()].filter(({ grant }) => !notRight.has(grant.id))),
     isBehind: renewal.isBehind,
-    resize: (id, cards) => change(id, { cards }),
+    resize: (id, gpus) => change(id, { gpus }),
     change,
     reconsider: changed,
     remove,
     readLedger(entry, locksForMs) {
       const { ledgerFd, ledgerPath, grant, reading } = entry;
-      entry.reading = native.readLedger(ledgerFd, SLOTS, grant.cards.length, reading, ledgerPath, locksForMs);
+      entry.reading = native.readLedger(ledgerFd, SLOTS, grant.gpus.length, reading, ledgerPath, locksForMs);
       return entry.reading;
     },
     clearLedger(entry) {
       try {
         const rates = entry.compute ? ratesOf(entry.grant) : undefined;
-        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.cards.length, rates);
+        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.gpus.length, rates);
         entry.ledgerTurn += 1;
         onGrants();
       } catch (error) {
@@ -381,7 +381,7 @@ export function openRegistry(options: RegistryOptions): Registry {
       }
     },
     writeFeedback(entry, entries) {
-      if (entries.length > 0) writing(entry, (fd) => native.writeFeedback(fd, entry.grant.cards.length, entries));
+      if (entries.length > 0) writing(entry, (fd) => native.writeFeedback(fd, entry.grant.gpus.length, entries));
       touch(entry);
     },
     touch,

@@ -1,17 +1,17 @@
-// What this node's cards really cost, measured by a process of its own, kept by card and driver so that a restart does not
+// What this node's GPUs really cost, measured by a process of its own, kept by GPU and driver so that a restart does not
 // measure again. Without it the interposer charges a context only when the agent has seen it.
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type CardProfile, UNMEASURED } from '../grants/registry.ts';
+import { type GpuProfile, UNMEASURED } from '../grants/registry.ts';
 import type { Tools } from '../os/helper-process.ts';
 
 export type Profiles = {
-  of(gpuUuid: string): CardProfile;
+  of(gpuUuid: string): GpuProfile;
   /** Measures the GPUs that were not measured with this driver and are due; true when anything is new. */
-  measure(cards: readonly string[], driverVersion: string): Promise<boolean>;
+  measure(gpus: readonly string[], driverVersion: string): Promise<boolean>;
 };
 
-type Stored = CardProfile & { readonly driverVersion: string };
+type Stored = GpuProfile & { readonly driverVersion: string };
 const TIMEOUT_MS = 60_000;
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 300_000;
@@ -38,7 +38,7 @@ export type ProfilesOptions = {
 
 type Failure = { readonly driverVersion: string; readonly count: number; readonly againMs: number };
 
-/** Throws where the text is none; a card of which it does not say all is measured anew. */
+/** Throws where the text is none; a GPU of which it does not say all is measured anew. */
 function parseProfiles(text: string): Record<string, Stored> {
   const value = JSON.parse(text) as Record<string, Partial<Stored> | null> | null;
   if (typeof value !== 'object' || value === null) throw new Error('not an object');
@@ -85,7 +85,7 @@ export function openProfiles(options: ProfilesOptions): Profiles {
     if (!answer) return false;
     try {
       if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
-      const found = JSON.parse(answer.stdout) as CardProfile & { uuid: string };
+      const found = JSON.parse(answer.stdout) as GpuProfile & { uuid: string };
       if (found.uuid !== gpuUuid) throw new Error(`it measured ${found.uuid}`);
       const { contextBytes, granuleBytes, releasesLate } = found;
       stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
@@ -113,9 +113,9 @@ export function openProfiles(options: ProfilesOptions): Profiles {
 
   return {
     of: (gpuUuid) => stored[gpuUuid] ?? UNMEASURED,
-    async measure(cards, driverVersion) {
+    async measure(gpus, driverVersion) {
       let fresh = false;
-      for (const gpuUuid of cards) {
+      for (const gpuUuid of gpus) {
         if (tools.isGivenUp() || !isDue(gpuUuid, driverVersion)) continue;
         fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
       }

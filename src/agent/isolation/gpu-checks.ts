@@ -1,10 +1,10 @@
-// What is found out about cards with programs of our own on them: what a context costs, in what granules memory goes, and whether
+// What is found out about GPUs with programs of our own on them: what a context costs, in what granules memory goes, and whether
 // the fence holds. Owns when that is done, and what must wait for it.
-import type { CardStanding } from '../../api/gpu.ts';
+import type { GpuStanding } from '../../api/gpu.ts';
 import {
-  type CardFences,
   type FenceState,
   fenceState,
+  type GpuFences,
   isDriversAlone,
   unfencedBy,
 } from '../../policy/isolation-check.ts';
@@ -15,7 +15,7 @@ import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
 import type { Driver } from '../os/driver-handle.ts';
 import type { Tools } from '../os/helper-process.ts';
-import { isShareable, type Sample, type SampledCard } from '../sampling/sample.ts';
+import { isShareable, type Sample, type SampledGpu } from '../sampling/sample.ts';
 import type { Profiles } from './calibration.ts';
 import { createCanary, type Trial } from './canary/canary.ts';
 import { openLeftBehind } from './canary/cleanup.ts';
@@ -30,7 +30,7 @@ export type ProbingOptions = {
   readonly profiles: Profiles;
   readonly registry: Registry;
   readonly driver: Driver;
-  /** What an Xid holds against a card, a clause; undefined: nothing. */
+  /** What an Xid holds against a GPU, a clause; undefined: nothing. */
   readonly faultOf: (gpuUuid: string) => string | undefined;
   readonly onProblem: (text: string) => void;
   readonly onChange: (text: string) => void;
@@ -43,14 +43,14 @@ export type Probing = {
   notice(driverVersion: string): void;
   /** Does what is due, beside the samples. Never throws. */
   look(sample: Sample): Promise<void>;
-  /** Why nothing may be granted on these cards now; `byDriver`: the driver's own limit would hold it. */
+  /** Why nothing may be granted on these GPUs now; `byDriver`: the driver's own limit would hold it. */
   notYet(gpuUuids: readonly string[], byDriver: boolean): Refusal | undefined;
-  /** What keeps others off a card, clauses. */
-  standingOf(gpuUuid: string): CardStanding;
-  /** Were the driver's own limits seen to hold nobody on that card? */
+  /** What keeps others off a GPU, clauses. */
+  standingOf(gpuUuid: string): GpuStanding;
+  /** Were the driver's own limits seen to hold nobody on that GPU? */
   driverFailsOn(gpuUuid: string): boolean;
-  fencesOf(gpuUuid: string): CardFences;
-  /** Of all of these cards; undefined: it is not known yet. */
+  fencesOf(gpuUuid: string): GpuFences;
+  /** Of all of these GPUs; undefined: it is not known yet. */
   state(gpuUuids: readonly string[]): FenceState | undefined;
 };
 
@@ -71,36 +71,34 @@ export function createProbing(options: ProbingOptions): Probing {
   ];
 
   /** What nobody has, and nobody may take by the grant that he has. */
-  const roomOn = (card: SampledCard): number => {
+  const roomOn = (gpu: SampledGpu): number => {
     const grants = registry.list().map(({ grant }) => grant);
-    const ungranted = usableBytes(card) - grantedOn(grants, card.uuid).memoryBytes;
-    return Math.min(ungranted, card.freeBytes ?? ungranted);
+    const ungranted = usableBytes(gpu) - grantedOn(grants, gpu.uuid).memoryBytes;
+    return Math.min(ungranted, gpu.freeBytes ?? ungranted);
   };
 
-  /** With processes of our own on the cards, one at a time: what they cost, then whether the fence holds. */
+  /** With processes of our own on the GPUs, one at a time: what they cost, then whether the fence holds. */
   const look = async (sample: Sample): Promise<void> => {
     if (busy || sample.problem !== undefined) return;
     busy = true;
-    const healthy = sample.cards.filter(
-      (card) => card.healthy && isShareable(card) && faultOf(card.uuid) === undefined,
-    );
+    const healthy = sample.gpus.filter((gpu) => gpu.healthy && isShareable(gpu) && faultOf(gpu.uuid) === undefined);
     try {
       await leftBehind.takeBack();
       if (configuration.calibrate) {
-        const uuids = healthy.map((card) => card.uuid);
+        const uuids = healthy.map((gpu) => gpu.uuid);
         if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();
         if (driver.releasedMs() === undefined) measuredOnce = true;
       }
       for (const canary of canaries)
-        await canary.check(healthy.map((card) => ({ gpuUuid: card.uuid, roomBytes: () => roomOn(card) })));
+        await canary.check(healthy.map((gpu) => ({ gpuUuid: gpu.uuid, roomBytes: () => roomOn(gpu) })));
     } catch (error) {
-      onProblem(`the cards could not be measured: ${(error as Error).message}`);
+      onProblem(`the GPUs could not be measured: ${(error as Error).message}`);
     } finally {
       busy = false;
     }
   };
 
-  const fencesOf = (gpuUuid: string): CardFences => ({
+  const fencesOf = (gpuUuid: string): GpuFences => ({
     interposer: interposer.of(gpuUuid),
     driver: limits.of(gpuUuid),
   });
@@ -125,7 +123,7 @@ export function createProbing(options: ProbingOptions): Probing {
         };
     }
     if (gpuUuids.some((gpuUuid) => fencesOf(gpuUuid).interposer === undefined))
-      return { refused: 'whether the interposer holds on the cards is still being tried', later: true };
+      return { refused: 'whether the interposer holds on the GPUs is still being tried', later: true };
     return undefined;
   };
 
@@ -133,7 +131,7 @@ export function createProbing(options: ProbingOptions): Probing {
   const stillMeasuring = (gpuUuids: readonly string[]): Refusal | undefined => {
     const unmeasured = gpuUuids.some((gpuUuid) => profiles.of(gpuUuid).contextBytes === 0);
     if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
-    return { refused: 'the cards are still being measured', later: true };
+    return { refused: 'the GPUs are still being measured', later: true };
   };
 
   return {

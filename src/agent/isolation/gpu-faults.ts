@@ -1,23 +1,23 @@
-// Cards that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
-// is said when one comes or goes. What counts, and what ends it, is decided in quota/card-fault.ts.
+// GPUs that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
+// is said when one comes or goes. What counts, and what ends it, is decided in quota/gpu-fault.ts.
 import { join } from 'node:path';
 import { bootIdOfMachine } from '../../common/boot-id.ts';
 import { field, isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { type CardFault, faultWords, followFaults, parseXidList } from '../../policy/gpu-health.ts';
+import { faultWords, followFaults, type GpuFault, parseXidList } from '../../policy/gpu-health.ts';
 import type { Sample } from '../sampling/sample.ts';
 
-export type CardFaults = {
+export type GpuFaults = {
   see(sample: Sample): void;
-  of(gpuUuid: string): CardFault | undefined;
+  of(gpuUuid: string): GpuFault | undefined;
   /** A clause; undefined: nothing is held against it. */
   wordsOf(gpuUuid: string): string | undefined;
   /** By an operator's word; undefined: nothing was held against it. */
-  clear(gpuUuid: string): CardFault | undefined;
-  list(): readonly CardFault[];
+  clear(gpuUuid: string): GpuFault | undefined;
+  list(): readonly GpuFault[];
 };
 
-export type CardFaultsOptions = {
+export type GpuFaultsOptions = {
   readonly stateFolder: string;
   /** As parseXidList takes it. */
   readonly unhealthyXids: string;
@@ -27,12 +27,12 @@ export type CardFaultsOptions = {
   readonly bootId?: string;
 };
 
-/** More than cards can come; a file beyond that is none of ours. */
+/** More than GPUs can come; a file beyond that is none of ours. */
 const MOST = 256;
 
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value >= 0;
 
-function parseFault(value: unknown): CardFault | undefined {
+function parseFault(value: unknown): GpuFault | undefined {
   const [gpuUuid, xid, atMs] = [field(value, 'gpuUuid'), field(value, 'xid'), field(value, 'atMs')];
   const [bootId, driverVersion] = [field(value, 'bootId'), field(value, 'driverVersion')];
   const [lost, counts] = [field(value, 'lost'), field(value, 'counts')];
@@ -42,7 +42,7 @@ function parseFault(value: unknown): CardFault | undefined {
   return { gpuUuid, xid, atMs, bootId, driverVersion, lost, counts };
 }
 
-export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly CardFault[] }> = {
+export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly GpuFault[] }> = {
   version: 1,
   read(value) {
     const given = field(value, 'faults');
@@ -54,15 +54,15 @@ export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly CardFault[] 
   },
 };
 
-export function openCardFaults(options: CardFaultsOptions): CardFaults {
+export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
   const { stateFolder, unhealthyXids, onProblem, onChange, bootId = bootIdOfMachine() } = options;
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
-  const lost = 'cards that an Xid was held against are offered';
-  const file = openStateFile(join(stateFolder, 'card-faults.json'), FAULTS_FORMAT, { lost, onProblem });
-  let faults: readonly CardFault[] = file.found?.faults ?? [];
+  const lost = 'GPUs that an Xid was held against are offered';
+  const file = openStateFile(join(stateFolder, 'gpu-faults.json'), FAULTS_FORMAT, { lost, onProblem });
+  let faults: readonly GpuFault[] = file.found?.faults ?? [];
   /** What counts grew by is not worth a write: what the file has is less, and a reset is seen all the same. */
-  const keyOf = (list: readonly CardFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
+  const keyOf = (list: readonly GpuFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
   let kept = keyOf(faults);
 
   const keep = () => {
@@ -72,7 +72,7 @@ export function openCardFaults(options: CardFaultsOptions): CardFaults {
       file.write({ faults });
       kept = key;
     } catch (error) {
-      onProblem(`what is held against cards is not kept for the next agent: ${(error as Error).message}`);
+      onProblem(`what is held against GPUs is not kept for the next agent: ${(error as Error).message}`);
     }
   };
 
@@ -85,13 +85,13 @@ export function openCardFaults(options: CardFaultsOptions): CardFaults {
     },
     see(sample) {
       if (sample.problem !== undefined) return;
-      const { driverVersion, cards } = sample;
-      const raised = (sample.xids ?? []).flatMap(({ card, xid, atMs }) => {
-        const gpuUuid = cards.find(({ index }) => index === card)?.uuid;
+      const { driverVersion, gpus } = sample;
+      const raised = (sample.xids ?? []).flatMap(({ gpu, xid, atMs }) => {
+        const gpuUuid = gpus.find(({ index }) => index === gpu)?.uuid;
         return gpuUuid === undefined ? [] : [{ gpuUuid, xid, atMs }];
       });
       const before = faults;
-      const next = followFaults(before, { bootId, driverVersion, cards, raised }, xids);
+      const next = followFaults(before, { bootId, driverVersion, gpus, raised }, xids);
       faults = next.faults;
       for (const { fault, why } of next.ended)
         onChange(`${fault.gpuUuid} is offered again after Xid ${fault.xid}: ${why}`);

@@ -1,21 +1,21 @@
-// Containers with a share that the runtime made without their cards: each is told of once, with the first sample that shows nothing
-// of it on a card, by whichever agent comes to it first; whoever was seen on a card has its cards from then on. Owns what is
-// remembered of both, also over restarts; who it is, is the runtime's word, and what the page says of them is the view's.
+// Containers with a share that the runtime made without their GPUs: each is told of once, with the first sample that shows nothing
+// of it on a GPU, by whichever agent comes to it first; whoever was seen on a GPU has its GPUs from then on. Owns what is
+// remembered of both, also over restarts; who it is, is the runtime's word, and what the page says of them is the snapshot's.
 import { join } from 'node:path';
 import { field } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import type { ContainerBook } from '../attribution/container-index.ts';
 import type { PassedBy } from '../node-api.ts';
 import { knownOwnerOf } from '../os/cgroup.ts';
-import type { View } from '../snapshot/snapshot.ts';
+import type { Snapshot } from '../snapshot/snapshot.ts';
 import type { ProcessState } from '../usage/gpu-processes.ts';
 
 export type PassedByBook = {
-  /** Of one that has its cards: nothing. */
+  /** Of one that has its GPUs: nothing. */
   add(container: PassedBy): void;
-  /** `processesOf`: of a grant, those on its cards. */
+  /** `processesOf`: of a grant, those on its GPUs. */
   after(
-    view: Pick<View, 'self' | 'containers'>,
+    snapshot: Pick<Snapshot, 'self' | 'containers'>,
     processesOf: (grantId: string) => readonly Pick<ProcessState, 'cgroup'>[],
   ): void;
 };
@@ -28,8 +28,8 @@ const isId = (value: unknown): value is string => typeof value === 'string' && v
 
 const isList = (value: unknown): value is string[] => Array.isArray(value) && value.length <= MOST && value.every(isId);
 
-/** Ids of containers, the newest last: of whom it was told, and who was seen on a card though they had been passed by. */
-export const WITHOUT_CARDS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
+/** Ids of containers, the newest last: of whom it was told, and who was seen on a GPU though they had been passed by. */
+export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
   {
     version: 1,
     read(value) {
@@ -50,16 +50,16 @@ function mayBeOf(container: PassedBy, { cgroup }: Pick<ProcessState, 'cgroup'>):
 export type PassedByOptions = {
   readonly stateFolder: string;
   readonly onProblem: (text: string) => void;
-  readonly containers: Pick<ContainerBook, 'passBy' | 'isPassedBy' | 'hasCards'>;
+  readonly containers: Pick<ContainerBook, 'passBy' | 'isPassedBy' | 'hasGpus'>;
   readonly tell: (container: PassedBy) => void;
 };
 
 export function openPassedBy({ stateFolder, onProblem, containers: book, tell }: PassedByOptions): PassedByBook {
-  const lost = 'who is without its cards is told of again';
-  const path = join(stateFolder, 'without-cards.json');
-  const file = openStateFile(path, WITHOUT_CARDS_FORMAT, { lost, onProblem, untilReboot: true });
+  const lost = 'who is without its GPUs is told of again';
+  const path = join(stateFolder, 'without-gpus.json');
+  const file = openStateFile(path, WITHOUT_GPUS_FORMAT, { lost, onProblem, untilReboot: true });
   let { told, seen } = file.found ?? { told: [], seen: [] };
-  /** By id: passed by, and not seen on a card yet. */
+  /** By id: passed by, and not seen on a GPU yet. */
   const doubted = new Map<string, PassedBy>();
   return {
     add(container) {
@@ -70,13 +70,13 @@ export function openPassedBy({ stateFolder, onProblem, containers: book, tell }:
       if (!self.up || doubted.size === 0) return;
       const [using, news]: [string[], PassedBy[]] = [[], []];
       for (const [id, container] of doubted) {
-        const cards = containers.filter(({ containerId }) => containerId === id);
+        const gpus = containers.filter(({ containerId }) => containerId === id);
         if (!book.isPassedBy(id)) doubted.delete(id);
-        else if (cards.some(({ grantId }) => processesOf(grantId).some((process) => mayBeOf(container, process)))) {
-          book.hasCards(id);
+        else if (gpus.some(({ grantId }) => processesOf(grantId).some((process) => mayBeOf(container, process)))) {
+          book.hasGpus(id);
           using.push(id);
           doubted.delete(id);
-        } else if (cards.some(({ withoutCards }) => withoutCards) && !told.includes(id)) news.push(container);
+        } else if (gpus.some(({ withoutGpus }) => withoutGpus) && !told.includes(id)) news.push(container);
       }
       if (news.length + using.length === 0) return;
       for (const container of news) tell(container);
@@ -85,7 +85,7 @@ export function openPassedBy({ stateFolder, onProblem, containers: book, tell }:
       try {
         file.write({ told, seen });
       } catch (error) {
-        onProblem(`of whom it was told that they are without cards is not kept: ${(error as Error).message}`);
+        onProblem(`of whom it was told that they are without GPUs is not kept: ${(error as Error).message}`);
       }
     },
   };

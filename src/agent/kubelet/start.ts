@@ -2,7 +2,7 @@
 // Owns their start, what each is told of the node half, and their end; none of them may take the others down.
 
 import { join } from 'node:path';
-import type { CardsReading } from '../../api/node-annotation.ts';
+import type { GpusReading } from '../../api/node-annotation.ts';
 import { WHOLE_POD } from '../attribution/container-index.ts';
 import { type AgentConfiguration, foldersOf } from '../config.ts';
 import type { Volumes } from '../grants/files.ts';
@@ -26,9 +26,9 @@ import { startNri } from './nri/plugin.ts';
 /** What the agent asks of a cluster. */
 export type Cluster = {
   readonly pods: PodSource;
-  /** Keeps the Node object as `cards` has it; `changed` says that it may have another answer. */
+  /** Keeps the Node object as `gpus` has it; `changed` says that it may have another answer. */
   advertise(
-    cards: () => CardsReading | undefined,
+    gpus: () => GpusReading | undefined,
     withSlots: boolean,
     onLabels: (labels: Readonly<Record<string, string>>) => void,
   ): { changed(): void; close(): Promise<void> };
@@ -55,7 +55,7 @@ export const volumesOf = (native: Native): Volumes => ({
 });
 
 export async function startPodServices(
-  { kubernetes, mostTenantsPerCard }: Pick<AgentConfiguration, 'kubernetes' | 'mostTenantsPerCard'>,
+  { kubernetes, mostTenantsPerGpu }: Pick<AgentConfiguration, 'kubernetes' | 'mostTenantsPerGpu'>,
   node: Node,
   cluster: Cluster,
   onProblem: (text: string) => void,
@@ -63,22 +63,22 @@ export async function startPodServices(
   const { kubeletRoot, nodeName, nriSocket, cdiKind } = kubernetes;
   const cdiFolders = foldersOf(kubernetes.cdiFolders);
   const slots = () => {
-    const cards = node.cards()?.cards ?? [];
-    const healthy = cards.filter((card) => card.healthy && card.unfenced === undefined).length;
-    return { healthy: healthy * mostTenantsPerCard, unhealthy: (cards.length - healthy) * mostTenantsPerCard };
+    const gpus = node.gpus()?.gpus ?? [];
+    const healthy = gpus.filter((gpu) => gpu.healthy && gpu.unfenced === undefined).length;
+    return { healthy: healthy * mostTenantsPerGpu, unhealthy: (gpus.length - healthy) * mostTenantsPerGpu };
   };
   const cdi: Cdi | undefined =
     nriSocket === '' || cdiFolders.length === 0
       ? undefined
       : followCdi({ folders: cdiFolders, kind: cdiKind, onProblem });
-  // The runtime first: containers that start once their volume is there must get their cards.
+  // The runtime first: containers that start once their volume is there must get their GPUs.
   const nri =
     nriSocket === ''
       ? undefined
       : startNri({
           socket: nriSocket,
           cdiKind,
-          cardsOf: node.containerStarts,
+          gpusOf: node.containerStarts,
           ...(cdi && { devicesFor: cdi.devicesFor }),
           onContainer: ({ containerId, ...name }) => node.containers.tell(containerId, name),
           onPassedBy: node.containerPassedBy,
@@ -98,12 +98,12 @@ export async function startPodServices(
     kubernetes.slots === 'device-plugin'
       ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
       : undefined;
-  const advertising = cluster.advertise(node.cards, plugin === undefined, node.onLabels);
+  const advertising = cluster.advertise(node.gpus, plugin === undefined, node.onLabels);
   cluster.onPod(node.onPod);
   let told = '';
   return {
     changed() {
-      const now = JSON.stringify(node.cards());
+      const now = JSON.stringify(node.gpus());
       if (now === told) return;
       told = now;
       plugin?.changed();

@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-export type PageCard = {
+export type PageGpu = {
   readonly uuid: string;
   readonly memoryBytes: number;
   readonly contextBytes: number;
@@ -39,7 +39,7 @@ export type LedgerSlot = {
   readonly locked: boolean;
   /** Nothing but its end drops its lock. */
   readonly lockedForLife: boolean;
-  readonly cards: readonly LedgerRow[];
+  readonly gpus: readonly LedgerRow[];
 };
 
 export type LedgerReading = {
@@ -47,7 +47,7 @@ export type LedgerReading = {
   readonly whole: boolean;
   /** False: the path that was given leads to another file, or to none. */
   readonly untouched: boolean;
-  /** Refusals per card since the ledger was made. */
+  /** Refusals per GPU since the ledger was made. */
   readonly denied: readonly number[];
   /** Entry points that its processes looked up and the interposer does not know, since the ledger was made. */
   readonly unknown: number;
@@ -62,7 +62,7 @@ export type LedgerReading = {
 
 export type Feedback = {
   readonly slot: number;
-  readonly card: number;
+  readonly gpu: number;
   readonly stamp: bigint;
   readonly residualBytes: number;
   readonly releasedBytes: number;
@@ -97,20 +97,20 @@ export type Native = {
       engine?: number | undefined;
       compute?: boolean;
       leased?: boolean;
-      cards: readonly PageCard[];
+      gpus: readonly PageGpu[];
     },
   ): number;
   touchPage(fd: number, gateClosed: boolean, leased?: boolean): void;
   /** Does this limits page say that there is a compute page? */
   hasCompute(fd: number): boolean;
-  writeFeedback(fd: number, cardCount: number, entries: readonly Feedback[]): void;
-  /** `ratesPpm`: with a compute page, by which each card's processes have that share until an arbiter comes; 0: no limit. */
-  initLedger(fd: number, slots: number, cardCount: number, ratesPpm?: readonly number[]): void;
-  ledgerBytes(slots: number, cardCount: number): number;
+  writeFeedback(fd: number, gpuCount: number, entries: readonly Feedback[]): void;
+  /** `ratesPpm`: with a compute page, by which each GPU's processes have that share until an arbiter comes; 0: no limit. */
+  initLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;
+  ledgerBytes(slots: number, gpuCount: number): number;
   /** With a compute page. */
-  ledgerFileBytes(slots: number, cardCount: number): number;
+  ledgerFileBytes(slots: number, gpuCount: number): number;
   /** Frees all slots in place and keeps what counts for the container as a whole. */
-  clearLedger(fd: number, slots: number, cardCount: number, ratesPpm?: readonly number[]): void;
+  clearLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;
   /**
    * What has not changed since `before`, an earlier reading of it, is the same object in both: all but times. `path`: the name
    * that should lead to it. `locksForMs`: so long are the locks of `before` believed, where nothing else has changed and each
@@ -119,7 +119,7 @@ export type Native = {
   readLedger(
     fd: number,
     slots: number,
-    cardCount: number,
+    gpuCount: number,
     before?: LedgerReading,
     path?: string,
     locksForMs?: number,

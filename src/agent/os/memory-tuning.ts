@@ -2,7 +2,7 @@
 import { setFlagsFromString } from 'node:v8';
 import { loadNative } from './addon.ts';
 
-/** After a start, and again for what its first minute needs: grants that are adopted, cards that are measured, lists of pods. */
+/** After a start, and again for what its first minute needs: grants that are adopted, GPUs that are measured, lists of pods. */
 const STARTED_MS = [3000, 10_000, 20_000, 60_000];
 const EVERY_MS = 600_000;
 

@@ -1,5 +1,5 @@
 // Whether the driver names everybody to this agent: it names processes of the asker's PID namespace and of those below it, and is
-// silent of all others, as if nobody used the card.
+// silent of all others, as if nobody used the GPU.
 /** PROC_PID_INIT_INO: the number of the machine's first PID namespace, the same on every Linux. */
 const FIRST_NAMESPACE = 0xef_ff_ff_fc;
 

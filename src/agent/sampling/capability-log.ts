@@ -1,28 +1,28 @@
-// What the driver does not tell of a card, in words, and what follows from it: said once, for a machine on which something never is
-// to be had (unified memory, a guest of vGPU, a card handed through) works less well than it looks. Counts of failed calls are the page's.
-import { type Sample, type SampledCard, tellsWho } from './sample.ts';
+// What the driver does not tell of a GPU, in words, and what follows from it: said once, for a machine on which something never is
+// to be had (unified memory, a guest of vGPU, a GPU handed through) works less well than it looks. Counts of failed calls are the page's.
+import { type Sample, type SampledGpu, tellsWho } from './sample.ts';
 
 /** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */
 const SAMPLES = 12;
 
-/** Clauses behind "the driver does not tell", each with what follows. Of a card that is lost nothing is said. */
-export function untoldOf(card: SampledCard): readonly string[] {
-  if (!card.healthy || card.divided || card.parent !== undefined) return [];
+/** Clauses behind "the driver does not tell", each with what follows. Of a GPU that is lost nothing is said. */
+export function untoldOf(gpu: SampledGpu): readonly string[] {
+  if (!gpu.healthy || gpu.divided || gpu.parent !== undefined) return [];
   return [
-    ...(card.divisionUntold ? ['whether MIG divides it: nothing can be granted on it'] : []),
-    ...(card.totalBytes === undefined ? ['how much memory it has: nothing can be granted on it'] : []),
-    ...(tellsWho(card)
+    ...(gpu.divisionUntold ? ['whether MIG divides it: nothing can be granted on it'] : []),
+    ...(gpu.totalBytes === undefined ? ['how much memory it has: nothing can be granted on it'] : []),
+    ...(tellsWho(gpu)
       ? []
       : ['which processes use it: who is over a grant is not seen, and only the interposer holds limits']),
-    ...(card.useTold ? [] : ['how much compute each process uses: no share is judged, and nobody knows who is idle']),
-    ...(card.utilizationPercent === undefined ? ['how busy it is'] : []),
-    ...(card.eccUncorrectedVolatile === undefined ? ['errors of its memory: none is counted'] : []),
-    ...(card.powerMw === undefined ? ['what power it draws'] : []),
-    ...(card.powerLimitMw === undefined ? ['its power limit'] : []),
-    ...(card.pcieReceivedBytes === undefined && card.nvlinkReceivedBytes === undefined
+    ...(gpu.useTold ? [] : ['how much compute each process uses: no share is judged, and nobody knows who is idle']),
+    ...(gpu.utilizationPercent === undefined ? ['how busy it is'] : []),
+    ...(gpu.eccUncorrectedVolatile === undefined ? ['errors of its memory: none is counted'] : []),
+    ...(gpu.powerMw === undefined ? ['what power it draws'] : []),
+    ...(gpu.powerLimitMw === undefined ? ['its power limit'] : []),
+    ...(gpu.pcieReceivedBytes === undefined && gpu.nvlinkReceivedBytes === undefined
       ? ['what goes over its links']
       : []),
-    ...(card.tellsEvents ? [] : ['its Xids: they are neither counted nor held against it']),
+    ...(gpu.tellsEvents ? [] : ['its Xids: they are neither counted nor held against it']),
   ];
 }
 
@@ -31,12 +31,12 @@ export function createUntold(onChange: (text: string) => void): { see(sample: Sa
   return {
     see(sample) {
       if (sample.problem !== undefined) return;
-      for (const card of sample.cards) {
-        const text = untoldOf(card).join('; ');
-        const before = seen.get(card.uuid);
+      for (const gpu of sample.gpus) {
+        const text = untoldOf(gpu).join('; ');
+        const before = seen.get(gpu.uuid);
         const samples = before?.text === text ? before.samples + 1 : 1;
-        seen.set(card.uuid, { text, samples });
-        if (samples === SAMPLES && text !== '') onChange(`${card.uuid}: the driver does not tell ${text}`);
+        seen.set(gpu.uuid, { text, samples });
+        if (samples === SAMPLES && text !== '') onChange(`${gpu.uuid}: the driver does not tell ${text}`);
       }
     },
   };

@@ -9,7 +9,7 @@ export type Refused = { readonly wrong: string };
 export type SampleReader = {
   /** The sample after this line, or why there is none, and will be none of this sampler. */
   read(line: string): Sample | Refused;
-  /** Up to where the newest sample tells of each card's use. */
+  /** Up to where the newest sample tells of each GPU's use. */
   usedUntil(): readonly UsedUntil[];
 };
 
@@ -32,7 +32,7 @@ export function createSampleReader(before: readonly SampledProcess[] = []): Samp
   /** In its first line, of who is gone, who that was: none but its own use is told of it. */
   const named = (entry: SampledProcess): SampledProcess => {
     const last = rounds === 1 && entry.startTicks === undefined && before.find(({ pid }) => pid === entry.pid);
-    return last && last.startTicks !== undefined ? { ...last, gone: true, cards: entry.cards } : entry;
+    return last && last.startTicks !== undefined ? { ...last, gone: true, gpus: entry.gpus } : entry;
   };
 
   /** Takes in what a line says of processes; undefined: it adds up. */
@@ -50,7 +50,7 @@ export function createSampleReader(before: readonly SampledProcess[] = []): Samp
         known.set(entry.pid, named(entry));
       } else if (earlier === undefined || PARTS.some((part) => entry[part] !== undefined))
         return `processes[${index}]: want startTicks, or gone: who process ${entry.pid} is was not told`;
-      else known.set(entry.pid, { ...earlier, cards: entry.cards });
+      else known.set(entry.pid, { ...earlier, gpus: entry.gpus });
     }
     if (known.size !== total) return `total: ${total} processes are told of, ${known.size} are known`;
     if (others) processes = [...known.values()].sort((a, b) => a.pid - b.pid);

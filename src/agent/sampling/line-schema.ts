@@ -11,7 +11,7 @@ export type SampleLine = Sample & {
   readonly left: readonly number[];
   /** Processes of the sample with those that are not in the line. */
   readonly total: number;
-  /** Up to where each card's use is in what was told, by the time of day and by that since boot, for the next sampler. */
+  /** Up to where each GPU's use is in what was told, by the time of day and by that since boot, for the next sampler. */
   readonly usedUntil: readonly UsedUntil[];
 };
 export type UsedUntil = {
@@ -62,7 +62,7 @@ const LINE = shape(
   },
   { problem: 'text', absent: 'texts' },
 );
-const CARD = shape(
+const GPU = shape(
   {
     index: 'number',
     uuid: 'text',
@@ -139,7 +139,7 @@ const PROCESS = shape(
 );
 const USE = shape(
   {
-    card: 'number',
+    gpu: 'number',
     listed: 'flag',
     types: 'number',
     smPercent: 'number',
@@ -151,7 +151,7 @@ const USE = shape(
   { bytes: 'number', activeUs: 'number' },
 );
 const USED_UNTIL = shape({ uuid: 'text', dayUs: 'number', bootUs: 'number', setUs: 'number' }, {});
-const XID = shape({ card: 'number', xid: 'number', count: 'number', atMs: 'number' }, {});
+const XID = shape({ gpu: 'number', xid: 'number', count: 'number', atMs: 'number' }, {});
 const ERROR = shape({ call: 'text', code: 'number', count: 'number' }, {});
 
 /** The first thing in `value` that is not as it must be, with its place. */
@@ -187,14 +187,14 @@ export function parseLine(line: string): SampleLine | { readonly wrong: string }
   if (wrong !== undefined) return { wrong: `sample${wrong}` };
   const sample = value as SampleLine;
   const wrongEntry =
-    wrongInList(sample.cards, CARD, () => 'cards') ??
+    wrongInList(sample.gpus, GPU, () => 'gpus') ??
     wrongInList(sample.errors, ERROR, () => 'errors') ??
     wrongInList(sample.xids ?? [], XID, () => 'xids') ??
     wrongInList(sample.usedUntil, USED_UNTIL, () => 'usedUntil') ??
     wrongInList(sample.processes, PROCESS, () => 'processes');
   if (wrongEntry !== undefined) return { wrong: wrongEntry };
   for (const [index, process] of sample.processes.entries()) {
-    const wrongUse = wrongInList(process.cards, USE, () => `processes[${index}].cards`);
+    const wrongUse = wrongInList(process.gpus, USE, () => `processes[${index}].gpus`);
     if (wrongUse !== undefined) return { wrong: wrongUse };
   }
   return sample;

@@ -1,8 +1,8 @@
 // One snapshot of the node: what the driver says, joined with who the processes are. Owns the shape; sample-line.ts checks
 // what the sampler prints of it, and sample-reader.ts puts its lines together.
 
-/** Readings of one card. Absent: the driver does not tell it. */
-export type SampledCard = {
+/** Readings of one GPU. Absent: the driver does not tell it. */
+export type SampledGpu = {
   readonly index: number;
   readonly uuid: string;
   readonly name: string;
@@ -59,11 +59,11 @@ export type SampledCard = {
   readonly activityDenied?: boolean;
   /** The driver tells of its Xids as they come. */
   readonly tellsEvents?: boolean;
-  /** By MIG: its memory and its processes are told of its instances, which are cards of their own here. */
+  /** By MIG: its memory and its processes are told of its instances, which are GPUs of their own here. */
   readonly divided?: boolean;
   /** Nobody knows yet whether it is divided. */
   readonly divisionUntold?: boolean;
-  /** Of an instance: the index of its card, and its numbers there. */
+  /** Of an instance: the index of its GPU, and its numbers there. */
   readonly parent?: number;
   readonly gpuInstance?: number;
   readonly computeInstance?: number;
@@ -73,23 +73,23 @@ export type SampledCard = {
   readonly failedLists?: readonly string[];
   /** The driver told what each process used of it since the sample before: without it, no use is no idleness. */
   readonly useTold?: boolean;
-  /** Times that the driver's utilisation ring overran before it was read. */
+  /** Times that the driver's utilization ring overran before it was read. */
   readonly utilizationGaps: number;
   /** Entries of its process lists, one by one since the sampler's start, whose pid no process can have, or is another one's than it was. Absent: none. */
   readonly nobodysEntries?: number;
   readonly healthy: boolean;
 };
 
-/** One process on one card. Integrals count from when the sampler first saw the process, in microseconds of the engine. */
+/** One process on one GPU. Integrals count from when the sampler first saw the process, in microseconds of the engine. */
 export type SampledUse = {
-  readonly card: number;
+  readonly gpu: number;
   /** In a process list now. */
   readonly listed: boolean;
-  /** Bytes held, managed memory left out (the driver does not attribute it); absent: the driver does not tell, or more than the card has. */
+  /** Bytes held, managed memory left out (the driver does not attribute it); absent: the driver does not tell, or more than the GPU has. */
   readonly bytes?: number;
   /** Bits: 1 compute, 2 graphics, 4 MPS client. */
   readonly types: number;
-  /** Since the sample before. Says nothing where `useTold` of its card does not hold. */
+  /** Since the sample before. Says nothing where `useTold` of its GPU does not hold. */
   readonly smPercent: number;
   readonly smUs: number;
   readonly memoryUs: number;
@@ -99,7 +99,7 @@ export type SampledUse = {
   readonly activeUs?: number;
 };
 
-/** One that is as it was is the same object in the next sample, and its `cards` with it. */
+/** One that is as it was is the same object in the next sample, and its `gpus` with it. */
 export type SampledProcess = {
   readonly pid: number;
   /** The driver lists it, /proc does not (any more). Identity is then what was read before, or missing. */
@@ -113,12 +113,12 @@ export type SampledProcess = {
   readonly namespacePid?: number;
   /** Parent first. */
   readonly ancestors?: readonly number[];
-  readonly cards: readonly SampledUse[];
+  readonly gpus: readonly SampledUse[];
 };
 
-/** An Xid that the driver raised on a card since the last sample, so many times, the last of them then. */
+/** An Xid that the driver raised on a GPU since the last sample, so many times, the last of them then. */
 export type SampledXid = {
-  readonly card: number;
+  readonly gpu: number;
   readonly xid: number;
   readonly count: number;
   readonly atMs: number;
@@ -134,11 +134,11 @@ export type Sample = {
   readonly atMs: number;
   /** CLOCK_BOOTTIME before the first process list was asked for. */
   readonly bootNs: number;
-  /** Why there are no cards, in words. */
+  /** Why there are no GPUs, in words. */
   readonly problem?: string;
   readonly driverVersion: string;
   readonly cudaVersion: number;
-  readonly cards: readonly SampledCard[];
+  readonly gpus: readonly SampledGpu[];
   /** By pid. */
   readonly processes: readonly SampledProcess[];
   /** Absent: none. */
@@ -151,22 +151,22 @@ export type Sample = {
 };
 
 /** The driver answered for all processes that may use it: a list that failed is no proof that nobody is in it. */
-export const tellsWho = ({ lists, failedLists = [] }: SampledCard): boolean =>
+export const tellsWho = ({ lists, failedLists = [] }: SampledGpu): boolean =>
   lists.includes('compute') && failedLists.length === 0;
 
-/** The card, if this sample tells which processes use it. */
-export function toldCard(sample: Sample, gpuUuid: string): SampledCard | undefined {
-  const card = sample.cards.find(({ uuid }) => uuid === gpuUuid);
-  return sample.problem === undefined && card?.healthy && tellsWho(card) ? card : undefined;
+/** The GPU, if this sample tells which processes use it. */
+export function toldGpu(sample: Sample, gpuUuid: string): SampledGpu | undefined {
+  const gpu = sample.gpus.find(({ uuid }) => uuid === gpuUuid);
+  return sample.problem === undefined && gpu?.healthy && tellsWho(gpu) ? gpu : undefined;
 }
 
-/** Grants are made of cards as a whole: neither of one that is divided, or may be, nor of an instance. */
-export const isShareable = (card: SampledCard): boolean =>
-  !card.divided && !card.divisionUntold && card.parent === undefined;
+/** Grants are made of GPUs as a whole: neither of one that is divided, or may be, nor of an instance. */
+export const isShareable = (gpu: SampledGpu): boolean =>
+  !gpu.divided && !gpu.divisionUntold && gpu.parent === undefined;
 
-/** The sample tells how much of the card's compute each process used: who they are, and what the driver's samples say of them. */
-export const tellsCompute = (sample: Sample, card: SampledCard | undefined): boolean =>
-  card?.useTold === true && toldCard(sample, card.uuid) !== undefined;
+/** The sample tells how much of the GPU's compute each process used: who they are, and what the driver's samples say of them. */
+export const tellsCompute = (sample: Sample, gpu: SampledGpu | undefined): boolean =>
+  gpu?.useTold === true && toldGpu(sample, gpu.uuid) !== undefined;
 
 /** A sum of which a part is not told is not told: it would be a number that is too small. */
 export const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
@@ -175,5 +175,5 @@ export const sumTold = (values: readonly (number | undefined)[]): number | undef
     0,
   );
 
-export const tellsAll = (sample: Sample, cards: readonly { readonly gpuUuid: string }[]): boolean =>
-  cards.every(({ gpuUuid }) => toldCard(sample, gpuUuid) !== undefined);
+export const tellsAll = (sample: Sample, gpus: readonly { readonly gpuUuid: string }[]): boolean =>
+  gpus.every(({ gpuUuid }) => toldGpu(sample, gpuUuid) !== undefined);

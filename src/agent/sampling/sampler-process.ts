@@ -38,9 +38,9 @@ export type SamplerHandle = {
 type GoesOn = { readonly usedUntil: readonly UsedUntil[]; readonly processes: readonly SampledProcess[] };
 const NOTHING: GoesOn = { usedUntil: [], processes: [] };
 
-/** What a card is called comes from the driver: what is no word as drivers have them is handed on to nobody. */
+/** What a GPU is called comes from the driver: what is no word as drivers have them is handed on to nobody. */
 const isPlain = (uuid: string): boolean => /^[\x21-\x7e]{1,96}$/.test(uuid);
-const MOST_CARDS = 64;
+const MOST_GPUS = 64;
 
 const LEAST_RESTART_MS = 1000;
 /** With so many that the driver still holds, another one would only join them. */
@@ -99,8 +99,8 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   };
 
   /** Once: nothing but another start of the agent changes it. */
-  const tellDenial = ({ cards }: Sample) => {
-    const denied = cards.filter(({ activityDenied }) => activityDenied).map(({ uuid }) => uuid);
+  const tellDenial = ({ gpus }: Sample) => {
+    const denied = gpus.filter(({ activityDenied }) => activityDenied).map(({ uuid }) => uuid);
     if (denialTold || denied.length === 0) return;
     denialTold = true;
     options.onProblem(
@@ -129,7 +129,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     const started = performance.now();
     const until = goesOn.usedUntil
       .filter(({ uuid }) => isPlain(uuid))
-      .slice(0, MOST_CARDS)
+      .slice(0, MOST_GPUS)
       .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--used-until', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
     const args = ['--interval-ms', String(intervalMs), '--library', options.library, ...until];
     // No preloaded library may come between the sampler and the driver.

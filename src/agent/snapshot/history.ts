@@ -1,11 +1,11 @@
 // The last minutes of use, for people who look at the status page: one point per few seconds, of what there is now. A small ring
 // in memory; whoever wants more has Prometheus.
-import type { View } from './snapshot.ts';
+import type { Snapshot } from './snapshot.ts';
 
 export type Line = {
   /** Most bytes that were held in each step; null: it was not there, or nobody tells. */
   readonly usedBytes: readonly (number | null)[];
-  /** Share of the card's time, in percent, as the mean of each step; null: it was not there, or nobody tells. */
+  /** Share of the GPU's time, in percent, as the mean of each step; null: it was not there, or nobody tells. */
   readonly busyPercent: readonly (number | null)[];
 };
 
@@ -13,48 +13,48 @@ export type History = {
   readonly stepMs: number;
   /** Wall clock of the beginning of each step, oldest first. */
   readonly atMs: readonly number[];
-  /** By the card's UUID. */
-  readonly cards: Readonly<Record<string, Line>>;
+  /** By the GPU's UUID. */
+  readonly gpus: Readonly<Record<string, Line>>;
   /**
-   * By the grant's id and the card's UUID, with a blank between; of a container on a card that others gave it by its names with
+   * By the grant's id and the GPU's UUID, with a blank between; of a container on a GPU that others gave it by its names with
    * slashes instead of the id, of one that nobody gave it to by the container's id, or its pod's UID where that is not known.
    */
   readonly containers: Readonly<Record<string, Line>>;
 };
 
-export type Recorder = { push(view: View): void; history(): History };
+export type Recorder = { push(snapshot: Snapshot): void; history(): History };
 
 const STEP_MS = 5000;
 const KEEP_MS = 10 * 60 * 1000;
 export const POINTS = KEEP_MS / STEP_MS;
 
 type Figure = { usedBytes: number | undefined; busySum: number; busyCount: number };
-type Point = { readonly atMs: number; readonly cards: Map<string, Figure>; readonly containers: Map<string, Figure> };
+type Point = { readonly atMs: number; readonly gpus: Map<string, Figure>; readonly containers: Map<string, Figure> };
 
 export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
   let points: Point[] = [];
   return {
-    push(view) {
-      const atMs = view.atMs - (view.atMs % stepMs);
+    push(snapshot) {
+      const atMs = snapshot.atMs - (snapshot.atMs % stepMs);
       // A clock that was set back would have points of the future.
       points = points.filter((point) => point.atMs <= atMs && point.atMs > atMs - keepMs);
       let point = points.at(-1);
       if (point?.atMs !== atMs) {
-        point = { atMs, cards: new Map(), containers: new Map() };
+        point = { atMs, gpus: new Map(), containers: new Map() };
         points.push(point);
       }
-      for (const { card } of view.devices) add(point.cards, card.uuid, card.usedBytes, card.utilizationPercent);
-      for (const { grantId, gpuUuid, usedBytes, bytesTold, smPercent } of view.containers)
+      for (const { gpu } of snapshot.devices) add(point.gpus, gpu.uuid, gpu.usedBytes, gpu.utilizationPercent);
+      for (const { grantId, gpuUuid, usedBytes, bytesTold, smPercent } of snapshot.containers)
         add(point.containers, `${grantId} ${gpuUuid}`, bytesTold ? usedBytes : undefined, smPercent);
-      for (const { namespace, pod, container, gpuUuid, usedBytes, smPercent } of view.assigned)
+      for (const { namespace, pod, container, gpuUuid, usedBytes, smPercent } of snapshot.assigned)
         add(point.containers, `${namespace}/${pod}/${container} ${gpuUuid}`, usedBytes, smPercent);
-      for (const { containerId, podUid, gpuUuid, usedBytes, smPercent } of view.foreign)
+      for (const { containerId, podUid, gpuUuid, usedBytes, smPercent } of snapshot.foreign)
         add(point.containers, `${containerId || podUid} ${gpuUuid}`, usedBytes, smPercent);
     },
     history: () => ({
       stepMs,
       atMs: points.map(({ atMs }) => atMs),
-      cards: lines(points, 'cards'),
+      gpus: lines(points, 'gpus'),
       containers: lines(points, 'containers'),
     }),
   };
@@ -70,7 +70,7 @@ function add(figures: Map<string, Figure>, key: string, usedBytes: number | unde
 }
 
 /** Of what is in the newest point. */
-function lines(points: readonly Point[], of: 'cards' | 'containers'): Readonly<Record<string, Line>> {
+function lines(points: readonly Point[], of: 'gpus' | 'containers'): Readonly<Record<string, Line>> {
   const keys = [...(points.at(-1)?.[of].keys() ?? [])];
   const line = (key: string): Line => {
     const figures = points.map((point) => point[of].get(key));

@@ -2,13 +2,13 @@
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 
 import type { ComputePolicy, Priority } from '../../api/request.ts';
-import type { CardFault } from '../../policy/gpu-health.ts';
+import type { GpuFault } from '../../policy/gpu-health.ts';
 import type { Fence } from '../../policy/isolation.ts';
-import type { CardFences } from '../../policy/isolation-check.ts';
+import type { GpuFences } from '../../policy/isolation-check.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import { type EffectiveMode, effectiveMode, type Mode } from '../../policy/mode.ts';
 import type { ContainerBook } from '../attribution/container-index.ts';
-import { type CardPolicy, weightOf } from '../compute/gpu-policy.ts';
+import { type GpuPolicy, weightOf } from '../compute/gpu-policy.ts';
 import type { ShareState } from '../compute/shares.ts';
 import type { ComputeUse } from '../compute/usage-account.ts';
 import type { BaseTotals } from '../counters/retired-series.ts';
@@ -34,26 +34,26 @@ import type {
 } from '../usage/node-usage.ts';
 import type { AssignedState, ForeignState } from '../usage/ungranted-usage.ts';
 
-export type ViewDevice = DeviceState & {
+export type SnapshotDevice = DeviceState & {
   /** The policy of its compute, and who said so. */
-  readonly compute: CardPolicy;
+  readonly compute: GpuPolicy;
   /** Whether a limit on it would hold, as canaries found, fence by fence. */
-  readonly fences: CardFences;
+  readonly fences: GpuFences;
   /** The Xid for which it takes nobody new; absent: none. */
-  readonly fault?: Pick<CardFault, 'xid' | 'atMs'> | undefined;
+  readonly fault?: Pick<GpuFault, 'xid' | 'atMs'> | undefined;
 };
 
-/** How compute is divided: of a grant's card by its place in the grant, and of a card. */
-export type ComputeView = {
-  readonly stateOf: (grantId: string, card: number) => ShareState;
-  readonly ofCard: (gpuUuid: string) => CardPolicy;
+/** How compute is divided: of a grant's GPU by its place in the grant, and of a GPU. */
+export type ComputeSnapshot = {
+  readonly stateOf: (grantId: string, gpu: number) => ShareState;
+  readonly ofGpu: (gpuUuid: string) => GpuPolicy;
 };
-const UNDIVIDED: ComputeView = {
+const UNDIVIDED: ComputeSnapshot = {
   stateOf: () => ({ policy: 'native', use: undefined }),
-  ofCard: () => ({ policy: 'native', source: 'configuration' }),
+  ofGpu: () => ({ policy: 'native', source: 'configuration' }),
 };
 
-export type ViewProcess = {
+export type SnapshotProcess = {
   readonly pid: number;
   readonly command: string;
   /** Undefined: the driver does not tell. */
@@ -64,8 +64,8 @@ export type ViewProcess = {
   readonly inLedger: boolean;
 };
 
-/** A container on one card. */
-export type ViewContainer = {
+/** A container on one GPU. */
+export type SnapshotContainer = {
   readonly grantId: string;
   readonly namespace: string;
   readonly pod: string;
@@ -74,10 +74,10 @@ export type ViewContainer = {
   readonly podUid: string;
   /** Empty: plain processes, or none of its containers is known yet. */
   readonly containerId: string;
-  /** The runtime made it without its cards, and nothing of it has been on one since. */
-  readonly withoutCards: boolean;
+  /** The runtime made it without its GPUs, and nothing of it has been on one since. */
+  readonly withoutGpus: boolean;
   readonly gpuUuid: string;
-  /** Of a card that is gone the one that it had; undefined: it has not been seen. */
+  /** Of a GPU that is gone the one that it had; undefined: it has not been seen. */
   readonly gpuIndex: number | undefined;
   readonly fence: Fence;
   /** How far the agent goes when it is over, and who says so. */
@@ -86,9 +86,9 @@ export type ViewContainer = {
   readonly tampered: boolean;
   readonly limitBytes: number;
   readonly coresPercent: number;
-  /** What it may have of the card while others leave it idle; undefined: what the policy says. */
+  /** What it may have of the GPU while others leave it idle; undefined: what the policy says. */
   readonly coresLimitPercent: number | undefined;
-  /** The one that holds for it on this card now. */
+  /** The one that holds for it on this GPU now. */
   readonly computePolicy: ComputePolicy;
   readonly priority: Priority;
   /** 0: none. */
@@ -97,23 +97,23 @@ export type ViewContainer = {
   readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
   readonly bypassBytes: number;
-  /** The driver tells who uses the card; else some of its processes may be missing. */
+  /** The driver tells who uses the GPU; else some of its processes may be missing. */
   readonly usersTold: boolean;
   /** And of each of its processes what it holds; else these two are less than it has. */
   readonly bytesTold: boolean;
-  readonly ledger: ContainerState['cards'][number]['ledger'];
+  readonly ledger: ContainerState['gpus'][number]['ledger'];
   /** Undefined: the driver did not tell. */
   readonly smPercent?: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly over: boolean;
-  /** It takes more of the card's compute than its share. */
+  /** It takes more of the GPU's compute than its share. */
   readonly overShare: boolean;
-  /** Clients of MPS among its processes on the card; absent: none. `judged`: what they use can be told from what others use. */
+  /** Clients of MPS among its processes on the GPU; absent: none. `judged`: what they use can be told from what others use. */
   readonly mps?: { readonly processes: number; readonly judged: boolean };
-  /** Of the container, the same on each of its cards. */
+  /** Of the container, the same on each of its GPUs. */
   readonly engines: EngineUse;
   readonly observed: Observed;
-  readonly processes: readonly ViewProcess[];
+  readonly processes: readonly SnapshotProcess[];
 };
 
 export type KillTotal = {
@@ -133,7 +133,7 @@ export type KillTotal = {
 export const PUBLISH_RESULTS = ['given', 'waiting', 'refused', 'failed'] as const;
 export type PublishResult = (typeof PUBLISH_RESULTS)[number];
 
-export type SelfView = {
+export type SelfSnapshot = {
   readonly up: boolean;
   readonly problem: string | undefined;
   /** The driver was not given up on command. */
@@ -155,19 +155,19 @@ export type SelfView = {
   readonly publishes: Readonly<Record<PublishResult, number>>;
 };
 
-export type ViewAssigned = Omit<AssignedState, 'processes'> & {
-  readonly processes: readonly Omit<ViewProcess, 'inLedger'>[];
+export type SnapshotAssigned = Omit<AssignedState, 'processes'> & {
+  readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
-export type View = {
+export type Snapshot = {
   readonly atMs: number;
   readonly driverVersion: string;
   readonly cudaVersion: number;
-  readonly devices: readonly ViewDevice[];
-  readonly containers: readonly ViewContainer[];
-  /** Containers on cards that others gave them. */
-  readonly assigned: readonly ViewAssigned[];
-  /** Devices that others gave out, and whose card cannot be told. */
+  readonly devices: readonly SnapshotDevice[];
+  readonly containers: readonly SnapshotContainer[];
+  /** Containers on GPUs that others gave them. */
+  readonly assigned: readonly SnapshotAssigned[];
+  /** Devices that others gave out, and whose GPU cannot be told. */
   readonly unknownDevices: number;
   readonly foreign: readonly (ForeignState & {
     readonly namespace: string;
@@ -183,7 +183,7 @@ export type View = {
   readonly kills: readonly KillTotal[];
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
   readonly recent: readonly Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'>[];
-  readonly self: SelfView;
+  readonly self: SelfSnapshot;
 };
 
 /** Names of a container that holds no grant; empty where nobody could tell. */
@@ -197,35 +197,35 @@ export type NameOf = (
   readonly container: string;
 };
 
-export function viewOf(
+export function snapshotOf(
   state: NodeState,
   totals: Totals,
   kills: readonly KillTotal[],
   recent: readonly ActionRecord[],
-  self: SelfView,
+  self: SelfSnapshot,
   nameOf: NameOf,
   newestOf: ContainerBook['newest'] = () => undefined,
-  compute: ComputeView = UNDIVIDED,
-  fencesOf: (gpuUuid: string) => CardFences = () => ({}),
-  faultOf: (gpuUuid: string) => CardFault | undefined = () => undefined,
-): View {
+  compute: ComputeSnapshot = UNDIVIDED,
+  fencesOf: (gpuUuid: string) => GpuFences = () => ({}),
+  faultOf: (gpuUuid: string) => GpuFault | undefined = () => undefined,
+): Snapshot {
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
     cudaVersion: state.sample.cudaVersion,
     devices: state.devices.map((device) => {
-      const fault = faultOf(device.card.uuid);
+      const fault = faultOf(device.gpu.uuid);
       return {
         ...device,
-        compute: compute.ofCard(device.card.uuid),
-        fences: fencesOf(device.card.uuid),
+        compute: compute.ofGpu(device.gpu.uuid),
+        fences: fencesOf(device.gpu.uuid),
         ...(fault && { fault: { xid: fault.xid, atMs: fault.atMs } }),
       };
     }),
     containers: state.containers.flatMap((container) =>
-      container.cards.map((card) => {
-        const gpuIndex = card.gpuIndex ?? totals.containers.get(totalsKey(container.grant.id, card.gpuUuid))?.gpuIndex;
-        return viewContainer(container, { ...card, gpuIndex }, newestOf, compute, self.mode);
+      container.gpus.map((gpu) => {
+        const gpuIndex = gpu.gpuIndex ?? totals.containers.get(totalsKey(container.grant.id, gpu.gpuUuid))?.gpuIndex;
+        return snapshotContainer(container, { ...gpu, gpuIndex }, newestOf, compute, self.mode);
       }),
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({
@@ -260,38 +260,38 @@ export function viewOf(
  * What may be said when no sample came for `ageMs`: that nothing is known now, and what was counted until then. Old gauges
  * would tell of tenants and memory that may long be gone.
  */
-export function staleView(view: View, ageMs: number, { abandoned, hung }: LeftBehind): View {
+export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: LeftBehind): Snapshot {
   const held = hung === 0 ? '' : `; samplers that the driver holds: ${hung}`;
   const problem = `the last sample is ${Math.round(ageMs / 1000)} s old${held}`;
-  const self = { ...view.self, up: false, problem, samplersAbandoned: abandoned };
-  return { ...view, devices: [], containers: [], assigned: [], foreign: [], self };
+  const self = { ...snapshot.self, up: false, problem, samplersAbandoned: abandoned };
+  return { ...snapshot, devices: [], containers: [], assigned: [], foreign: [], self };
 }
 
 const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
   verdict.severity !== 'within' && verdict.reason === 'over-share' && verdict.worst.gpuUuid === gpuUuid;
 
 /** The same when the driver was given up on command. */
-export function releasedView(view: View, releasedMs: number, samplers: LeftBehind): View {
+export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, samplers: LeftBehind): Snapshot {
   const problem = releasedWords(releasedMs);
-  const { self, ...rest } = staleView(view, 0, samplers);
+  const { self, ...rest } = staleSnapshot(snapshot, 0, samplers);
   return { ...rest, self: { ...self, problem, driverHeld: false } };
 }
 export const releasedWords = (releasedMs: number): string =>
   `the driver was given up on command at ${new Date(releasedMs).toISOString()}; "cotenant driver take" has it read again`;
 
-function viewContainer(
+function snapshotContainer(
   container: ContainerState,
-  card: ContainerState['cards'][number],
+  gpu: ContainerState['gpus'][number],
   newestOf: ContainerBook['newest'],
-  compute: ComputeView,
+  compute: ComputeSnapshot,
   nodeMode: Mode,
-): ViewContainer {
+): SnapshotContainer {
   const { grant, fence, tampered, verdict, engines, observed } = container;
   const podUid = podUidOf(grant);
   const newest = podUid === '' ? undefined : newestOf(podUid, grant.container);
-  const position = grant.cards.findIndex(({ gpuUuid }) => gpuUuid === card.gpuUuid);
+  const position = grant.gpus.findIndex(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
   const share = compute.stateOf(grant.id, position);
-  const mpsClients = card.processes.filter(isMpsClient).length;
+  const mpsClients = gpu.processes.filter(isMpsClient).length;
   return {
     grantId: grant.id,
     namespace: grant.namespace,
@@ -299,42 +299,42 @@ function viewContainer(
     container: grant.container,
     podUid,
     containerId: newest?.id ?? '',
-    withoutCards: newest?.passedBy === true && container.cards.every(({ processes }) => processes.length === 0),
-    gpuUuid: card.gpuUuid,
-    gpuIndex: card.gpuIndex,
+    withoutGpus: newest?.passedBy === true && container.gpus.every(({ processes }) => processes.length === 0),
+    gpuUuid: gpu.gpuUuid,
+    gpuIndex: gpu.gpuIndex,
     fence,
     enforcement: effectiveMode(nodeMode, grant.enforcement),
     isolateMemory: grant.isolateMemory,
     tampered,
-    limitBytes: card.limitBytes,
-    coresPercent: card.coresPercent,
-    coresLimitPercent: grant.cards[position]?.coresLimitPercent,
+    limitBytes: gpu.limitBytes,
+    coresPercent: gpu.coresPercent,
+    coresLimitPercent: grant.gpus[position]?.coresLimitPercent,
     computePolicy: share.policy,
     priority: grant.compute?.priority ?? 'normal',
-    computeWeight: weightOf(grant, card),
+    computeWeight: weightOf(grant, gpu),
     compute: share.use,
-    usedBytes: card.usedBytes,
-    bypassBytes: card.bypassBytes,
-    usersTold: card.usersTold,
-    bytesTold: card.bytesTold,
-    ledger: card.ledger,
-    smPercent: card.smPercent,
-    lastActiveMs: card.lastActiveMs,
-    over: card.over,
-    overShare: isOverShare(verdict, card.gpuUuid),
+    usedBytes: gpu.usedBytes,
+    bypassBytes: gpu.bypassBytes,
+    usersTold: gpu.usersTold,
+    bytesTold: gpu.bytesTold,
+    ledger: gpu.ledger,
+    smPercent: gpu.smPercent,
+    lastActiveMs: gpu.lastActiveMs,
+    over: gpu.over,
+    overShare: isOverShare(verdict, gpu.gpuUuid),
     ...(mpsClients > 0 && {
-      mps: { processes: mpsClients, judged: !container.mixedShare?.includes(card.gpuUuid) },
+      mps: { processes: mpsClients, judged: !container.mixedShare?.includes(gpu.gpuUuid) },
     }),
     engines,
     observed,
-    processes: viewProcesses(card.processes),
+    processes: snapshotProcesses(gpu.processes),
   };
 }
 
 /** Made once: what has not changed from sample to sample is the same list. */
-const viewed = new WeakMap<readonly GrantedProcess[], readonly ViewProcess[]>();
+const viewed = new WeakMap<readonly GrantedProcess[], readonly SnapshotProcess[]>();
 
-function viewProcesses(processes: readonly GrantedProcess[]): readonly ViewProcess[] {
+function snapshotProcesses(processes: readonly GrantedProcess[]): readonly SnapshotProcess[] {
   const made =
     viewed.get(processes) ??
     processes.map(({ pid, command, usedBytes, smPercent, types, inLedger }) => ({

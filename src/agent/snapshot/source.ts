@@ -2,26 +2,26 @@
 // what it may ask, and the answers within one process.
 import type { ReviewCall } from '../../kube/token-review.ts';
 import type { History } from './history.ts';
-import type { View } from './snapshot.ts';
+import type { Snapshot } from './snapshot.ts';
 
-/** How it stands with the newest view. */
+/** How it stands with the newest snapshot. */
 export type Standing = {
   readonly up: boolean;
   /** Why it is not. */
   readonly problem?: string | undefined;
 };
 
-/** What a page is made of: a view, and what the process that has it tells of itself. Or the JSON of both, as bytes. */
-export type Material = { readonly view: View; readonly own: string };
+/** What a page is made of: a snapshot, and what the process that has it tells of itself. Or the JSON of both, as bytes. */
+export type Material = { readonly snapshot: Snapshot; readonly own: string };
 export type Encoded = Uint8Array<ArrayBuffer>;
 
 /** Promises are rejected where the half that would know is away, with words for whoever asked. */
 export type Source = {
-  /** Undefined: there is no view. */
+  /** Undefined: there is no snapshot. */
   standing(): Standing | undefined;
-  /** Of the newest view; of its processes no more than how many they are, unless they are wanted. */
+  /** Of the newest snapshot; of its processes no more than how many they are, unless they are wanted. */
   material(withProcesses: boolean): Promise<Material | Encoded>;
-  /** The newest view as JSON, or `null`. */
+  /** The newest snapshot as JSON, or `null`. */
   status(): Promise<string | Uint8Array>;
   /** Use over the last minutes as JSON. */
   history(): Promise<string | Uint8Array>;
@@ -33,7 +33,7 @@ export type Source = {
 
 /** What the node half has. */
 export type Here = {
-  readonly view: () => View | undefined;
+  readonly snapshot: () => Snapshot | undefined;
   readonly history: () => History;
   readonly own: () => Promise<string>;
   readonly review?: ReviewCall | undefined;
@@ -45,35 +45,35 @@ export const NO_SAMPLE = 'no sample yet';
  * Of processes a page that does not show them needs no more than how many they are; to hand each of them over is a good part of
  * what a page takes. A list of so many empty places is next to nothing.
  */
-function counted(view: View): View {
+function counted(snapshot: Snapshot): Snapshot {
   const blank = <T>({ length }: readonly T[]): readonly T[] => new Array<T>(length);
   return {
-    ...view,
-    containers: view.containers.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
-    assigned: view.assigned.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
+    ...snapshot,
+    containers: snapshot.containers.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
+    assigned: snapshot.assigned.map((entry) => ({ ...entry, processes: blank(entry.processes) })),
   };
 }
 
-export function materialOf(view: View, own: string, withProcesses: boolean): Material {
-  return { view: withProcesses ? view : counted(view), own };
+export function materialOf(snapshot: Snapshot, own: string, withProcesses: boolean): Material {
+  return { snapshot: withProcesses ? snapshot : counted(snapshot), own };
 }
 
-export const standingOf = ({ self: { up, problem } }: View): Standing =>
+export const standingOf = ({ self: { up, problem } }: Snapshot): Standing =>
   problem === undefined ? { up } : { up, problem };
 
 /** One process has both halves. */
-export function sourceHere({ view, history, own, review }: Here): Source {
+export function sourceHere({ snapshot, history, own, review }: Here): Source {
   return {
     standing() {
-      const newest = view();
+      const newest = snapshot();
       return newest && standingOf(newest);
     },
     async material(withProcesses) {
-      const newest = view();
+      const newest = snapshot();
       if (!newest) throw new Error(NO_SAMPLE);
       return materialOf(newest, await own(), withProcesses);
     },
-    status: async () => JSON.stringify(view() ?? null),
+    status: async () => JSON.stringify(snapshot() ?? null),
     history: async () => JSON.stringify(history()),
     own,
     review,

@@ -1,24 +1,24 @@
 // The state of one container with a grant: what the driver tells of its processes, held against its grant and its ledger. Pure; one of
 // which nothing has changed is the very same object again.
-import type { CardGrant } from '../../api/gpu.ts';
+import type { GpuGrant } from '../../api/gpu.ts';
 import { fenceOf } from '../../policy/isolation.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
-import { type CardUse, judge } from '../../policy/memory-verdict.ts';
+import { type GpuUse, judge } from '../../policy/memory-verdict.ts';
 import { processFinder } from '../grants/driver-feedback.ts';
 import type { Grant } from '../grants/grant.ts';
 import { allowedBytes } from '../grants/resize.ts';
 import type { LedgerReading } from '../os/addon.ts';
 import {
   type Sample,
-  type SampledCard,
+  type SampledGpu,
   type SampledProcess,
   sumTold,
   tellsAll,
   tellsCompute,
-  toldCard,
+  toldGpu,
 } from '../sampling/sample.ts';
 import { processState, type Using, usingOf } from './gpu-processes.ts';
-import type { ContainerCardState, ContainerState, EngineUse, Holding, Observed } from './node-usage.ts';
+import type { ContainerGpuState, ContainerState, EngineUse, Holding, Observed } from './node-usage.ts';
 
 export type GrantReading = {
   readonly grant: Grant;
@@ -28,12 +28,12 @@ export type GrantReading = {
   readonly behind: boolean;
   /** The driver's own limits are in force for it. */
   readonly driverHolds?: boolean;
-  /** On one of its cards a canary got past the interposer. */
+  /** On one of its GPUs a canary got past the interposer. */
   readonly interposerFails?: boolean;
 };
 
-export type Told = { readonly card: SampledCard; readonly isTold: boolean; readonly computeTold: boolean };
-/** All that a container's state is made of; of its cards their number, and what of them is told. */
+export type Told = { readonly gpu: SampledGpu; readonly isTold: boolean; readonly computeTold: boolean };
+/** All that a container's state is made of; of its GPUs their number, and what of them is told. */
 type MadeOf = {
   readonly reading: GrantReading;
   readonly own: readonly SampledProcess[];
@@ -61,15 +61,15 @@ function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<strin
     then.ledger.whole === reading.ledger.whole &&
     then.ledger.untouched === reading.ledger.untouched &&
     then.ledger.unknown === reading.ledger.unknown &&
-    areToldAs(made.on, reading.grant.cards, told)
+    areToldAs(made.on, reading.grant.gpus, told)
   );
 }
 
-function areToldAs(on: MadeOf['on'], cards: Grant['cards'], told: ReadonlyMap<string, Told>): boolean {
-  for (let position = 0; position < cards.length; position += 1) {
-    const after = told.get((cards[position] as CardGrant).gpuUuid);
+function areToldAs(on: MadeOf['on'], gpus: Grant['gpus'], told: ReadonlyMap<string, Told>): boolean {
+  for (let position = 0; position < gpus.length; position += 1) {
+    const after = told.get((gpus[position] as GpuGrant).gpuUuid);
     const before = on[position];
-    if (before?.index !== after?.card.index || before?.isTold !== after?.isTold) return false;
+    if (before?.index !== after?.gpu.index || before?.isTold !== after?.isTold) return false;
     if (before?.computeTold !== after?.computeTold) return false;
   }
   return true;
@@ -86,9 +86,9 @@ export function containerStateOf(
 ): ContainerState {
   const made = before && madeOf.get(before);
   if (before && made && isMadeOf(made, { reading, own, tolerance }, told)) return before;
-  const on = reading.grant.cards.map(({ gpuUuid }) => {
-    const card = told.get(gpuUuid);
-    return { index: card?.card.index, isTold: card?.isTold, computeTold: card?.computeTold };
+  const on = reading.grant.gpus.map(({ gpuUuid }) => {
+    const gpu = told.get(gpuUuid);
+    return { index: gpu?.gpu.index, isTold: gpu?.isTold, computeTold: gpu?.computeTold };
   });
   const state = containerState(sample, reading, own, tolerance, before?.holding);
   madeOf.set(state, { reading, own, tolerance, on });
@@ -104,12 +104,12 @@ function containerState(
 ): ContainerState {
   const processOf = processFinder(own);
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
-  const seenOn = grant.cards.map((granted, position): Omit<ContainerCardState, 'over'> => {
-    const card = sample.cards.find((candidate) => candidate.uuid === granted.gpuUuid);
-    const using = usingOf(sample, own, card);
-    const usersTold = toldCard(sample, granted.gpuUuid) !== undefined;
+  const seenOn = grant.gpus.map((granted, position): Omit<ContainerGpuState, 'over'> => {
+    const gpu = sample.gpus.find((candidate) => candidate.uuid === granted.gpuUuid);
+    const using = usingOf(sample, own, gpu);
+    const usersTold = toldGpu(sample, granted.gpuUuid) !== undefined;
     const sum = (pick: (entry: Using) => number) => using.reduce((total, entry) => total + pick(entry), 0);
-    const rows = ledger.slots.flatMap((slot) => slot.cards[position] ?? []);
+    const rows = ledger.slots.flatMap((slot) => slot.gpus[position] ?? []);
     const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
     const [contextBytes, managedBytes, poolBytes] = [
       column((row) => row.contextBytes),
@@ -118,11 +118,11 @@ function containerState(
     ];
     const activeUs = Math.max(
       0,
-      ...own.flatMap((process) => process.cards.flatMap((use) => (use.card === card?.index ? (use.activeUs ?? 0) : 0))),
+      ...own.flatMap((process) => process.gpus.flatMap((use) => (use.gpu === gpu?.index ? (use.activeUs ?? 0) : 0))),
     );
     return {
       gpuUuid: granted.gpuUuid,
-      gpuIndex: card?.index,
+      gpuIndex: gpu?.index,
       limitBytes: granted.limitBytes,
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),
@@ -136,18 +136,18 @@ function containerState(
         bufferBytes: Math.max(0, column((row) => row.heldBytes) - contextBytes - managedBytes - poolBytes),
       },
       denied: ledger.denied[position] ?? 0,
-      smPercent: tellsCompute(sample, card) ? sumTold(using.map(({ smPercent }) => smPercent)) : undefined,
+      smPercent: tellsCompute(sample, gpu) ? sumTold(using.map(({ smPercent }) => smPercent)) : undefined,
       lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
       processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };
   });
   const uses = grant.isolateMemory ? judgedUses(sample, grant, seenOn) : [];
   const over = new Set(uses.flatMap((use) => (judge([use], tolerance).severity === 'within' ? [] : [use.gpuUuid])));
-  const cards = seenOn.map((card) => ({ ...card, over: over.has(card.gpuUuid) }));
-  const told = tellsAll(sample, grant.cards) && cards.every(({ bytesTold }) => bytesTold);
+  const gpus = seenOn.map((gpu) => ({ ...gpu, over: over.has(gpu.gpuUuid) }));
+  const told = tellsAll(sample, grant.gpus) && gpus.every(({ bytesTold }) => bytesTold);
   const seen = {
-    holdsMemory: cards.some((card) => card.usedBytes > 0),
-    inLedger: cards.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
+    holdsMemory: gpus.some((gpu) => gpu.usedBytes > 0),
+    inLedger: gpus.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
   };
   // Who is seen with nothing by a sample that does not tell is as it was.
   const holding = told || seen.holdsMemory ? seen : (holdingBefore ?? seen);
@@ -155,7 +155,7 @@ function containerState(
     grant,
     fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),
     holding,
-    cards,
+    gpus,
     verdict: judge(uses, tolerance),
     told,
     tampered: !ledger.whole || !ledger.untouched,
@@ -165,15 +165,15 @@ function containerState(
   };
 }
 
-/** What it is judged by: its use of the cards that are told of. */
+/** What it is judged by: its use of the GPUs that are told of. */
 export const judgedUses = (
   sample: Sample,
   grant: Grant,
-  cards: readonly Pick<ContainerCardState, 'gpuUuid' | 'usedBytes' | 'bypassBytes'>[],
-): readonly CardUse[] =>
-  cards.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
-    toldCard(sample, gpuUuid)
-      ? [{ gpuUuid, limitBytes: allowedBytes(grant.cards[position] as CardGrant), usedBytes, bypassBytes }]
+  gpus: readonly Pick<ContainerGpuState, 'gpuUuid' | 'usedBytes' | 'bypassBytes'>[],
+): readonly GpuUse[] =>
+  gpus.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
+    toldGpu(sample, gpuUuid)
+      ? [{ gpuUuid, limitBytes: allowedBytes(grant.gpus[position] as GpuGrant), usedBytes, bypassBytes }]
       : [],
   );
 

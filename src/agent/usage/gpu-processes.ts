@@ -1,7 +1,7 @@
-// Who uses a card: the processes of a sample with what each has there. Pure.
+// Who uses a GPU: the processes of a sample with what each has there. Pure.
 import {
   type Sample,
-  type SampledCard,
+  type SampledGpu,
   type SampledProcess,
   type SampledUse,
   tellsCompute,
@@ -22,25 +22,25 @@ export type ProcessState = {
 /** By the driver's list of them; the server is in the list of compute alone. */
 export const isMpsClient = ({ types }: Pick<ProcessState, 'types'>): boolean => (types & 4) !== 0;
 
-/** A container on one card; `smPercent`: undefined where the driver did not tell. */
+/** A container on one GPU; `smPercent`: undefined where the driver did not tell. */
 export type Using = {
   readonly process: SampledProcess;
   readonly use: SampledUse;
   readonly smPercent: number | undefined;
 };
 
-export const onCard = (process: SampledProcess, card: SampledCard): SampledUse | undefined =>
-  process.cards.find((use) => use.card === card.index && use.listed);
+export const onGpu = (process: SampledProcess, gpu: SampledGpu): SampledUse | undefined =>
+  process.gpus.find((use) => use.gpu === gpu.index && use.listed);
 
-/** Those of these that are on the card now. */
+/** Those of these that are on the GPU now. */
 export function usingOf(
   sample: Sample,
   processes: readonly SampledProcess[],
-  card: SampledCard | undefined,
+  gpu: SampledGpu | undefined,
 ): readonly Using[] {
-  const computeTold = tellsCompute(sample, card);
+  const computeTold = tellsCompute(sample, gpu);
   return processes.flatMap((process) => {
-    const use = card && onCard(process, card);
+    const use = gpu && onGpu(process, gpu);
     return use ? [{ process, use, smPercent: computeTold ? use.smPercent : undefined }] : [];
   });
 }

@@ -1,4 +1,4 @@
-// Who is over its memory on a card that has nothing left for others: a plain value in, a plain value out. The judgement is
+// Who is over its memory on a GPU that has nothing left for others: a plain value in, a plain value out. The judgement is
 // src/policy/memory-verdict.ts.
 import { judgeRoom, type MemoryVerdict, type Room, type Tolerance } from '../../policy/memory-verdict.ts';
 import { judgedUses } from './container-usage.ts';
@@ -9,19 +9,19 @@ export function withRoom(state: NodeState, tolerance: Tolerance): NodeState {
   const { containers, devices, sample } = state;
   if (!containers.some(({ verdict }) => verdict.severity === 'soft')) return state;
   const roomFor = (who: ContainerState, gpuUuid: string): Room | undefined => {
-    const freeBytes = devices.find(({ card }) => card.uuid === gpuUuid)?.card.freeBytes;
+    const freeBytes = devices.find(({ gpu }) => gpu.uuid === gpuUuid)?.gpu.freeBytes;
     if (freeBytes === undefined) return undefined;
-    const others = containers.filter((one) => one !== who).flatMap(({ cards }) => cards);
+    const others = containers.filter((one) => one !== who).flatMap(({ gpus }) => gpus);
     const owedBytes = others
       .filter((one) => one.gpuUuid === gpuUuid && one.bytesTold)
       .reduce((sum, { limitBytes, usedBytes }) => sum + Math.max(0, limitBytes - usedBytes), 0);
     return { freeBytes, owedBytes };
   };
   const judged = containers.map((container): ContainerState => {
-    const { cards, grant, verdict: before } = container;
+    const { gpus, grant, verdict: before } = container;
     if (before.severity !== 'soft') return container;
     const roomOn = (gpuUuid: string) => roomFor(container, gpuUuid);
-    const verdict = judgeRoom(before as MemoryVerdict, judgedUses(sample, grant, cards), tolerance, roomOn);
+    const verdict = judgeRoom(before as MemoryVerdict, judgedUses(sample, grant, gpus), tolerance, roomOn);
     return verdict === before ? container : { ...container, verdict };
   });
   return { ...state, containers: judged };

@@ -3,16 +3,16 @@ import type { Fence, FenceFacts } from '../../policy/isolation.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
 import type { Grant } from '../grants/grant.ts';
-import type { Sample, SampledCard } from '../sampling/sample.ts';
+import type { Sample, SampledGpu } from '../sampling/sample.ts';
 import type { ProcessState } from './gpu-processes.ts';
 import type { AssignedState, ForeignState } from './ungranted-usage.ts';
 
 /** `inLedger`: its memory is in the container's ledger. */
 export type GrantedProcess = ProcessState & { readonly inLedger: boolean };
 
-export type ContainerCardState = {
+export type ContainerGpuState = {
   readonly gpuUuid: string;
-  /** Undefined: the sample has no such card. */
+  /** Undefined: the sample has no such GPU. */
   readonly gpuIndex: number | undefined;
   readonly limitBytes: number;
   readonly coresPercent: number;
@@ -20,11 +20,11 @@ export type ContainerCardState = {
   readonly usedBytes: number;
   /** Held by processes that the ledger does not know. */
   readonly bypassBytes: number;
-  /** The driver tells who uses the card. */
+  /** The driver tells who uses the GPU. */
   readonly usersTold: boolean;
   /** And of each of its processes what it holds. */
   readonly bytesTold: boolean;
-  /** More than its grant on this card and the tolerance, as far as is told; never without isolation. */
+  /** More than its grant on this GPU and the tolerance, as far as is told; never without isolation. */
   readonly over: boolean;
   readonly ledger: {
     readonly contextBytes: number;
@@ -59,12 +59,12 @@ export type ContainerState = {
   readonly fence: Fence;
   /** What that was told by: of the last sample that told. */
   readonly holding: Holding;
-  readonly cards: readonly ContainerCardState[];
+  readonly gpus: readonly ContainerGpuState[];
   /** Of its memory, until its compute is looked at, too. */
   readonly verdict: Verdict;
-  /** Cards on which its share is a limit and its use cannot be told from that of other clients of MPS; absent: none. */
+  /** GPUs on which its share is a limit and its use cannot be told from that of other clients of MPS; absent: none. */
   readonly mixedShare?: readonly string[];
-  /** The sample says of each of its cards who uses it: only then is memory that is not there memory given back. */
+  /** The sample says of each of its GPUs who uses it: only then is memory that is not there memory given back. */
   readonly told: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
   readonly tampered: boolean;
@@ -78,7 +78,7 @@ export type ContainerState = {
 export type ProcessCounts = Readonly<Record<'compute' | 'graphics' | 'both' | 'mps', number>>;
 
 export type DeviceState = {
-  readonly card: SampledCard;
+  readonly gpu: SampledGpu;
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
   /** That hold memory of it; undefined: the driver does not tell who uses it. */
@@ -88,7 +88,7 @@ export type DeviceState = {
   /** How it is given out. `shared` also where somebody has the whole of it by another's word. */
   readonly mode: ShareMode | 'none';
   /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
-   * be told, for the driver does not tell who uses the card, or says of some process only that it is there. */
+   * be told, for the driver does not tell who uses the GPU, or says of some process only that it is there. */
   readonly unattributedBytes: number | undefined;
 };
 
@@ -98,7 +98,7 @@ export type NodeState = {
   readonly containers: readonly ContainerState[];
   readonly assigned: readonly AssignedState[];
   readonly foreign: readonly ForeignState[];
-  /** Devices of GPUs that others gave out, and whose card cannot be told. */
+  /** Devices of GPUs that others gave out, and whose GPU cannot be told. */
   readonly unknownDevices: number;
   readonly failures: Readonly<Record<string, number>>;
 };

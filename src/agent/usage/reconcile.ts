@@ -2,18 +2,18 @@
 // published, shown or acted upon is read from this value.
 
 import { remembering, sameList } from '../../common/memo.ts';
-import type { CardNeed } from '../../placement/demand.ts';
+import type { GpuNeed } from '../../placement/demand.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
 import type { Owned } from '../attribution/processes-by-owner.ts';
 import type { Grant } from '../grants/grant.ts';
-import { grantedByCard } from '../grants/sums.ts';
+import { grantedByGpu } from '../grants/sums.ts';
 import {
   type Sample,
-  type SampledCard,
+  type SampledGpu,
   type SampledProcess,
   type SampledUse,
   tellsCompute,
-  toldCard,
+  toldGpu,
 } from '../sampling/sample.ts';
 import { containerStateOf, type GrantReading } from './container-usage.ts';
 import type { ContainerState, DeviceState, NodeState, ProcessCounts } from './node-usage.ts';
@@ -33,9 +33,9 @@ export function compare(
 ): NodeState {
   const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
   const told = new Map(
-    sample.cards.map((card) => {
-      const isTold = toldCard(sample, card.uuid) === card;
-      return [card.uuid, { card, isTold, computeTold: isTold && tellsCompute(sample, card) }];
+    sample.gpus.map((gpu) => {
+      const isTold = toldGpu(sample, gpu.uuid) === gpu;
+      return [gpu.uuid, { gpu, isTold, computeTold: isTold && tellsCompute(sample, gpu) }];
     }),
   );
   const containers = sameList(
@@ -55,19 +55,19 @@ export function compare(
   };
   for (const { process, owner } of owned.others) {
     const reason = owner.kind === 'unknown' ? owner.reason : owner.kind;
-    if (owner.kind !== 'container' && process.cards.some(isListed)) failures[reason] = (failures[reason] ?? 0) + 1;
+    if (owner.kind !== 'container' && process.gpus.some(isListed)) failures[reason] = (failures[reason] ?? 0) + 1;
   }
   const grants = readings.map(({ grant }) => grant);
   const { assigned, foreign } = ungranted(sample, owned, grants, others);
   const granted = grantedOf(...grants);
   const held = heldOf(containers);
-  const devices = sample.cards.map((card) =>
+  const devices = sample.gpus.map((gpu) =>
     deviceState(
-      card,
-      told.get(card.uuid)?.isTold === true,
-      uses.onCard.get(card.index),
-      granted.get(card.uuid),
-      held.get(card.uuid),
+      gpu,
+      told.get(gpu.uuid)?.isTold === true,
+      uses.onGpu.get(gpu.index),
+      granted.get(gpu.uuid),
+      held.get(gpu.uuid),
       assigned,
       foreign,
     ),
@@ -77,23 +77,23 @@ export function compare(
 
 const isListed = (use: SampledUse): boolean => use.listed;
 
-/** Processes in the lists of one card, by kind. */
-type CardUses = { compute: number; graphics: number; both: number; mps: number; bytesTold: boolean };
-const NO_USES: CardUses = { compute: 0, graphics: 0, both: 0, mps: 0, bytesTold: true };
+/** Processes in the lists of one GPU, by kind. */
+type GpuUses = { compute: number; graphics: number; both: number; mps: number; bytesTold: boolean };
+const NO_USES: GpuUses = { compute: 0, graphics: 0, both: 0, mps: 0, bytesTold: true };
 
 /** `types`: bits of the lists, 1 compute, 2 graphics, 4 MPS. */
 const kindOf = (types: number): keyof ProcessCounts | undefined =>
   types & 4 ? 'mps' : ([undefined, 'compute', 'graphics', 'both'] as const)[types & 3];
 
 const usesOf = remembering((processes: readonly SampledProcess[]) => {
-  const onCard = new Map<number, CardUses>();
+  const onGpu = new Map<number, GpuUses>();
   let processesUntold = 0;
-  for (const { cards } of processes) {
+  for (const { gpus } of processes) {
     let isUntold = false;
-    for (const { card, listed, types, bytes } of cards) {
+    for (const { gpu, listed, types, bytes } of gpus) {
       if (!listed) continue;
-      const uses = onCard.get(card) ?? { ...NO_USES };
-      onCard.set(card, uses);
+      const uses = onGpu.get(gpu) ?? { ...NO_USES };
+      onGpu.set(gpu, uses);
       const kind = kindOf(types);
       if (kind) uses[kind] += 1;
       if (bytes !== undefined) continue;
@@ -102,53 +102,53 @@ const usesOf = remembering((processes: readonly SampledProcess[]) => {
     }
     if (isUntold) processesUntold += 1;
   }
-  return { onCard, processesUntold };
+  return { onGpu, processesUntold };
 });
 
-const grantedOf = remembering((...grants: readonly Grant[]) => grantedByCard(grants));
+const grantedOf = remembering((...grants: readonly Grant[]) => grantedByGpu(grants));
 
-/** What containers with grants hold of a card, and how many of them hold something. */
+/** What containers with grants hold of a GPU, and how many of them hold something. */
 type Held = { bytes: number; containers: number };
 
 const heldOf = remembering((containers: readonly ContainerState[]) => {
-  const onCard = new Map<string, Held>();
-  for (const { gpuUuid, usedBytes } of containers.flatMap(({ cards }) => cards)) {
+  const onGpu = new Map<string, Held>();
+  for (const { gpuUuid, usedBytes } of containers.flatMap(({ gpus }) => gpus)) {
     if (usedBytes <= 0) continue;
-    const held = onCard.get(gpuUuid) ?? { bytes: 0, containers: 0 };
-    onCard.set(gpuUuid, { bytes: held.bytes + usedBytes, containers: held.containers + 1 });
+    const held = onGpu.get(gpuUuid) ?? { bytes: 0, containers: 0 };
+    onGpu.set(gpuUuid, { bytes: held.bytes + usedBytes, containers: held.containers + 1 });
   }
-  return onCard;
+  return onGpu;
 });
 
 /** `uses`: who is on it now, as far as `isTold` says that it is told. */
 function deviceState(
-  card: SampledCard,
+  gpu: SampledGpu,
   isTold: boolean,
-  { bytesTold, ...processes }: CardUses = NO_USES,
-  granted: CardNeed | undefined,
+  { bytesTold, ...processes }: GpuUses = NO_USES,
+  granted: GpuNeed | undefined,
   held: Held = { bytes: 0, containers: 0 },
   assigned: readonly AssignedState[],
   foreign: readonly ForeignState[],
 ): DeviceState {
   const { memoryBytes: grantedBytes = 0, coresPercent: grantedCoresPercent = 0 } = granted ?? {};
-  const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === card.uuid);
+  const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === gpu.uuid);
   const attributed = others.reduce((total, entry) => total + (entry.usedBytes ?? 0), held.bytes);
-  const onThis = assigned.filter((entry) => entry.gpuUuid === card.uuid);
+  const onThis = assigned.filter((entry) => entry.gpuUuid === gpu.uuid);
   const shared = grantedBytes > 0 || onThis.length > 1;
   return {
-    card,
+    gpu,
     grantedBytes,
     grantedCoresPercent,
-    // Those of a divided card are its instances'.
+    // Those of a divided GPU are its instances'.
     containers:
-      isTold || card.divided ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
+      isTold || gpu.divided ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
     processes,
-    mode: card.divided
+    mode: gpu.divided
       ? 'mig'
       : shared && onThis.every(({ mode }) => mode !== 'mig')
         ? 'shared'
         : (onThis[0]?.mode ?? 'none'),
     unattributedBytes:
-      card.usedBytes !== undefined && isTold && bytesTold ? Math.max(0, card.usedBytes - attributed) : undefined,
+      gpu.usedBytes !== undefined && isTold && bytesTold ? Math.max(0, gpu.usedBytes - attributed) : undefined,
   };
 }

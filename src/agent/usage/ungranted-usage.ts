@@ -1,5 +1,5 @@
-// Containers on cards of which they have no grant of ours: those that somebody else gave the card to, and those that nobody did.
-// A container with a grant is one of them on all other cards, and goes by the id of its grant there. Pure.
+// Containers on GPUs of which they have no grant of ours: those that somebody else gave the GPU to, and those that nobody did.
+// A container with a grant is one of them on all other GPUs, and goes by the id of its grant there. Pure.
 
 import type { Owner } from '../attribution/attribute.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
@@ -9,22 +9,22 @@ import { type Grant, podUidOf } from '../grants/grant.ts';
 import { ownerOf } from '../os/cgroup.ts';
 import {
   type Sample,
-  type SampledCard,
+  type SampledGpu,
   type SampledProcess,
   sumTold,
   tellsCompute,
-  toldCard,
+  toldGpu,
 } from '../sampling/sample.ts';
-import { onCard, type ProcessState, processState, usingOf } from './gpu-processes.ts';
+import { onGpu, type ProcessState, processState, usingOf } from './gpu-processes.ts';
 
-/** A container on a card that it was given by others: a whole card, a replica, a MIG instance. Its limits are not ours. */
+/** A container on a GPU that it was given by others: a whole GPU, a replica, a MIG instance. Its limits are not ours. */
 export type AssignedState = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
-  /** Of its processes; empty while none uses the card. */
+  /** Of its processes; empty while none uses the GPU. */
   readonly podUid: string;
-  /** Of one that has a grant of other cards, the grant's. */
+  /** Of one that has a grant of other GPUs, the grant's. */
   readonly containerIds: readonly string[];
   readonly gpuUuid: string;
   readonly gpuIndex: number;
@@ -40,7 +40,7 @@ export type AssignedState = {
 export type ForeignState = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
-  /** Of one that has a grant of other cards, the grant's. */
+  /** Of one that has a grant of other GPUs, the grant's. */
   readonly containerId: string;
   readonly podUid: string;
   /** Undefined: the driver does not tell it of each of its processes. */
@@ -70,7 +70,7 @@ type Ungranted = {
 
 const NOBODY: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
 
-/** Containers on cards of which they have no grant: those that somebody else gave the card to, and those that nobody did. */
+/** Containers on GPUs of which they have no grant: those that somebody else gave the GPU to, and those that nobody did. */
 export function ungranted(
   sample: Sample,
   owned: Pick<Owned, 'others' | 'ofGrant'>,
@@ -87,47 +87,47 @@ export function ungranted(
   const names = new Map(
     processes.map(({ owner, grant }) => [idOf(owner), grant ?? nameOf(owner.containerId, owner.podUid)] as const),
   );
-  // On a card of its grant a container is told of with its grant, whatever else the kubelet has given it.
+  // On a GPU of its grant a container is told of with its grant, whatever else the kubelet has given it.
   const granted = Map.groupBy(grants, nameKey);
   const taken = Map.groupBy(
-    list.filter((entry) => !granted.get(nameKey(entry))?.some((grant) => hasCard(grant, entry.gpuUuid))),
+    list.filter((entry) => !granted.get(nameKey(entry))?.some((grant) => hasGpu(grant, entry.gpuUuid))),
     nameKey,
   );
-  /** Whose card it is; a device whose card cannot be told is the one that the container uses. */
-  const assignmentOf = ({ owner }: Ungranted, card: SampledCard): Assignment | undefined => {
+  /** Whose GPU it is; a device whose GPU cannot be told is the one that the container uses. */
+  const assignmentOf = ({ owner }: Ungranted, gpu: SampledGpu): Assignment | undefined => {
     const name = names.get(idOf(owner));
     const own = name ? (taken.get(nameKey(name)) ?? (owner.containerId === '' ? onlyOf(name, taken) : [])) : [];
-    return own.find(({ gpuUuid }) => gpuUuid === card.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
+    return own.find(({ gpuUuid }) => gpuUuid === gpu.uuid) ?? own.find(({ gpuUuid }) => gpuUuid === undefined);
   };
   const assigned: AssignedState[] = [];
   const foreign: ForeignState[] = [];
-  for (const card of sample.cards) {
-    const here = processes.filter(({ grant }) => !(grant && hasCard(grant, card.uuid)));
-    const using = here.filter(({ process }) => onCard(process, card));
-    const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, card));
-    const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === card.uuid && !byAssignment.has(one));
+  for (const gpu of sample.gpus) {
+    const here = processes.filter(({ grant }) => !(grant && hasGpu(grant, gpu.uuid)));
+    const using = here.filter(({ process }) => onGpu(process, gpu));
+    const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, gpu));
+    const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === gpu.uuid && !byAssignment.has(one));
     // What has ended since the last sample is in no list any more, and was the container's all the same.
     const met = Map.groupBy(
-      here.filter(({ process }) => process.cards.some((use) => use.card === card.index)),
-      (entry) => assignmentOf(entry, card),
+      here.filter(({ process }) => process.gpus.some((use) => use.gpu === gpu.index)),
+      (entry) => assignmentOf(entry, gpu),
     );
     for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
-      if (assignment) assigned.push(assignedState(sample, assignment, card, entries, met.get(assignment) ?? []));
-      else foreign.push(...foreignOn(sample, card, entries));
+      if (assignment) assigned.push(assignedState(sample, assignment, gpu, entries, met.get(assignment) ?? []));
+      else foreign.push(...foreignOn(sample, gpu, entries));
     }
   }
   return { assigned, foreign };
 }
 
-const hasCard = ({ cards }: Grant, uuid: string | undefined): boolean => cards.some(({ gpuUuid }) => gpuUuid === uuid);
+const hasGpu = ({ gpus }: Grant, uuid: string | undefined): boolean => gpus.some(({ gpuUuid }) => gpuUuid === uuid);
 
-/** Processes of grants on cards that are not in them. */
+/** Processes of grants on GPUs that are not in them. */
 function strays(sample: Sample, { ofGrant }: Pick<Owned, 'ofGrant'>, grants: readonly Grant[]): readonly Ungranted[] {
-  if (sample.cards.length < 2) return [];
+  if (sample.gpus.length < 2) return [];
   return grants.flatMap((grant) => {
-    const own = new Set(sample.cards.flatMap((card) => (hasCard(grant, card.uuid) ? [card.index] : [])));
+    const own = new Set(sample.gpus.flatMap((gpu) => (hasGpu(grant, gpu.uuid) ? [gpu.index] : [])));
     return ofGrant(grant.id)
-      .filter(({ cards }) => cards.some(({ card }) => !own.has(card)))
+      .filter(({ gpus }) => gpus.some(({ gpu }) => !own.has(gpu)))
       .map((process): Ungranted => {
         const podUid = podUidOf(grant) || ownerOf(process.cgroup ?? '').podUid;
         const owner = { kind: 'container', containerId: grant.id, ...(podUid && { podUid }) } as const;
@@ -149,7 +149,7 @@ function onlyOf({ namespace, pod }: Named, taken: ReadonlyMap<string, readonly A
 function assignedState(
   sample: Sample,
   assignment: Assignment,
-  card: SampledCard,
+  gpu: SampledGpu,
   entries: readonly Ungranted[],
   met: readonly Ungranted[],
 ): AssignedState {
@@ -157,7 +157,7 @@ function assignedState(
   const using = usingOf(
     sample,
     entries.map(({ process }) => process),
-    card,
+    gpu,
   );
   const activeUs = Math.max(0, ...using.map(({ use }) => use.activeUs ?? 0));
   return {
@@ -166,31 +166,31 @@ function assignedState(
     container,
     podUid: met[0]?.owner.podUid ?? '',
     containerIds: [...new Set(met.map(({ owner }) => idOf(owner)))],
-    gpuUuid: card.uuid,
-    gpuIndex: card.index,
+    gpuUuid: gpu.uuid,
+    gpuIndex: gpu.index,
     mode,
-    usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
-    smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+    usedBytes: toldGpu(sample, gpu.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
+    smPercent: tellsCompute(sample, gpu) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
     lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
     processes: using.map(processState),
   };
 }
 
-function foreignOn(sample: Sample, card: SampledCard, entries: readonly Ungranted[]): readonly ForeignState[] {
+function foreignOn(sample: Sample, gpu: SampledGpu, entries: readonly Ungranted[]): readonly ForeignState[] {
   const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
   return [...byContainer.values()].map((own) => {
     const using = usingOf(
       sample,
       own.map(({ process }) => process),
-      card,
+      gpu,
     );
     return {
-      gpuUuid: card.uuid,
-      gpuIndex: card.index,
+      gpuUuid: gpu.uuid,
+      gpuIndex: gpu.index,
       containerId: own[0]?.owner.containerId ?? '',
       podUid: own[0]?.owner.podUid ?? '',
-      usedBytes: toldCard(sample, card.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
-      smPercent: tellsCompute(sample, card) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+      usedBytes: toldGpu(sample, gpu.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
+      smPercent: tellsCompute(sample, gpu) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
       processes: own.length,
     };
   });

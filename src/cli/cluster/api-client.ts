@@ -31,7 +31,7 @@ const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
 const PATIENCE_MS = 15_000;
 const PROXY_PATIENCE_MS = 5000;
 const PAGE = 500;
-/** Of a text that somebody else has written. A node of 16 cards with 50 tenants each tells half of it. */
+/** Of a text that somebody else has written. A node of 16 GPUs with 50 tenants each tells half of it. */
 const LONGEST_TEXT = 8 * 2 ** 20;
 
 /** Where a kubeconfig would be taken from if none is named; undefined: there is none. */

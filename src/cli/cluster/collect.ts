@@ -1,6 +1,6 @@
 // Reads what `inspect` and `why` tell of: nodes, pods, events, and the agents' pages through the API server. Owns which calls
 // are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
-import type { View } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../api/names.ts';
 import { UsageError } from '../lib/command.ts';
@@ -45,13 +45,13 @@ async function readNodes(cluster: Cluster, name: string | undefined, notes: stri
   if (name === undefined) {
     const got = await cluster.list<Node>('/api/v1/nodes');
     if (got.ok) return [...got.value];
-    notes.push(`Sizes and models of cards are not shown: ${said(got)}.`);
+    notes.push(`Sizes and models of GPUs are not shown: ${said(got)}.`);
     return undefined;
   }
   const got = await cluster.get<Node>(`/api/v1/nodes/${encodeURIComponent(name)}`);
   if (got.ok) return [got.value];
   if (got.status === 404) throw new UsageError(`--node ${name}: there is no node of that name`);
-  notes.push(`Sizes and models of cards are not shown: ${said(got)}.`);
+  notes.push(`Sizes and models of GPUs are not shown: ${said(got)}.`);
   return undefined;
 }
 
@@ -135,31 +135,31 @@ async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
   return got.known ? useOf(got.text) : got;
 }
 
-export type Views = {
-  readonly views: readonly View[];
+export type Snapshots = {
+  readonly snapshots: readonly Snapshot[];
   /** Why agents are missing, a sentence each. */
   readonly missing: readonly string[];
 };
 
 /** What each agent of the cluster tells of its node. */
-export async function readViews(cluster: Cluster, system: string | undefined): Promise<Views> {
+export async function readSnapshots(cluster: Cluster, system: string | undefined): Promise<Snapshots> {
   const agents = await listParts(cluster, system, 'agent');
   if (!agents.ok) throw new UsageError(`the agents cannot be found: ${said(agents)}`);
-  const views: View[] = [];
+  const snapshots: Snapshot[] = [];
   const missing: string[] = [];
   await forEach(agents.value, async (pod) => {
     const got = await askAgent(cluster, pod, 'status.json');
-    const view = got.known ? viewOf(got.text) : undefined;
-    if (view) views.push(view);
+    const snapshot = got.known ? snapshotOf(got.text) : undefined;
+    if (snapshot) snapshots.push(snapshot);
     else missing.push(got.known ? `its agent ${pod.metadata.name} has no sample yet` : got.why);
   });
-  return { views, missing };
+  return { snapshots, missing };
 }
 
-function viewOf(text: string): View | undefined {
+function snapshotOf(text: string): Snapshot | undefined {
   try {
-    const view = JSON.parse(text) as View | null;
-    return Array.isArray(view?.containerTotals) ? view : undefined;
+    const snapshot = JSON.parse(text) as Snapshot | null;
+    return Array.isArray(snapshot?.containerTotals) ? snapshot : undefined;
   } catch {
     return undefined;
   }

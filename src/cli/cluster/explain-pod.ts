@@ -2,8 +2,8 @@
 // is now, then causes, the newest first, then what it has and what stands around it); reading is gather.ts's business.
 
 import { parsePodGrant } from '../../api/grant-annotation.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parseNodeCards } from '../../api/node-annotation.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parseRecord } from '../../api/request-annotation.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/words.ts';
 import {
@@ -61,7 +61,7 @@ const AGENT_EVENTS = [
   'GPUComputeQuotaExceeded',
   'GPUComputeQuotaRestored',
   'GPUComputeChangeRefused',
-  'GPUCardsMissing',
+  'GPUsMissing',
 ];
 const STOPPED = /; it is (stopped|asked to end)\.?$/;
 const AGENT = 'cotenant-agent';
@@ -283,24 +283,24 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
   const grant = parsePodGrant(text);
   if ('wrong' in grant) return [{ text: `Its grant cannot be read: ${grant.wrong}.` }];
   const at = pod && conditionOf(pod, 'PodScheduled')?.lastTransitionTime;
-  const list = parseNodeCards(node?.metadata.annotations?.[CARDS_ANNOTATION] ?? '');
-  const known = 'wrong' in list ? [] : list.cards;
+  const list = parseNodeGpus(node?.metadata.annotations?.[GPUS_ANNOTATION] ?? '');
+  const known = 'wrong' in list ? [] : list.gpus;
   return grant.containers.flatMap((container) =>
-    container.cards.map((card) => {
-      const told = known.find(({ gpuUuid }) => gpuUuid === card.gpuUuid);
-      const where = told ? `GPU ${told.index} (${told.model}, ${card.gpuUuid})` : card.gpuUuid;
-      const limit = card.limitBytes === card.memoryBytes ? '' : ` (limit ${mib(card.limitBytes)})`;
-      const cores = card.coresPercent > 0 ? ` and ${card.coresPercent} % of the compute` : '';
+    container.gpus.map((gpu) => {
+      const told = known.find(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
+      const where = told ? `GPU ${told.index} (${told.model}, ${gpu.gpuUuid})` : gpu.gpuUuid;
+      const limit = gpu.limitBytes === gpu.memoryBytes ? '' : ` (limit ${mib(gpu.limitBytes)})`;
+      const cores = gpu.coresPercent > 0 ? ` and ${gpu.coresPercent} % of the compute` : '';
       const seen = useOn(use, {
         namespace: pod?.metadata.namespace ?? '',
         pod: pod?.metadata.name ?? '',
         container: container.name,
-        gpuUuid: card.gpuUuid,
+        gpuUuid: gpu.gpuUuid,
       });
       const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
       const fence = seen?.fence === undefined ? '' : `, and ${fenceWords(seen.fence)}`;
       const off = container.memoryIsolation === 'off' ? '; nothing holds it to that, as it asked' : '';
-      const amounts = `${mib(card.memoryBytes)}${limit}${cores}`;
+      const amounts = `${mib(gpu.memoryBytes)}${limit}${cores}`;
       return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
     }),
   );
@@ -361,7 +361,7 @@ function endingOf(pod: Pod, facts: PodFacts): Cause[] {
     causes.push({ text: `Still running: ${running.map(({ name }) => name).join(', ')}.` });
   } else if (ours && facts.agents && agentDown(facts.agents, node)) {
     causes.push({
-      text: 'Its containers have ended, and so has their use of cards; the pod goes when the agent is back and gives its volume up.',
+      text: 'Its containers have ended, and so has their use of GPUs; the pod goes when the agent is back and gives its volume up.',
     });
   }
   const { finalizers = [] } = pod.metadata;

@@ -1,12 +1,12 @@
-// Cards, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which card; how it looks on a
+// GPUs, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which GPU; how it looks on a
 // screen is inventory-text.ts's business.
 
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parseNodeCards } from '../../api/node-annotation.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { parseNodeGpus } from '../../api/node-annotation.ts';
 import type { ContainerKind, MemoryIsolation } from '../../api/request.ts';
 import { parseRecord } from '../../api/request-annotation.ts';
-import { type CardNeed, needOf } from '../../placement/demand.ts';
+import { type GpuNeed, needOf } from '../../placement/demand.ts';
 import type { EffectiveMode, Mode } from '../../policy/mode.ts';
 import { modeOf } from '../commands/enforcement-options.ts';
 import { askedByPod } from '../lib/words.ts';
@@ -41,9 +41,9 @@ export type Tenant = {
   readonly enforcement?: EffectiveMode;
 };
 
-export type InventoryCard = {
+export type InventoryGpu = {
   readonly gpuUuid: string;
-  /** Absent where only a grant tells of the card. */
+  /** Absent where only a grant tells of the GPU. */
   readonly index?: number;
   readonly model?: string;
   readonly usableBytes?: number;
@@ -54,7 +54,7 @@ export type InventoryCard = {
   readonly grantedCoresPercent: number;
   readonly tenants: number;
   /** Of these sums: given away by the node's agent beyond what annotations say. */
-  readonly others?: CardNeed;
+  readonly others?: GpuNeed;
   readonly usedBytes?: number;
   readonly containers: readonly Tenant[];
   /** Use without a grant. */
@@ -64,11 +64,11 @@ export type InventoryCard = {
 export type InventoryNode = {
   readonly name: string;
   readonly ready?: boolean;
-  readonly mostTenantsPerCard?: number;
+  readonly mostTenantsPerGpu?: number;
   /** Of enforcement: the most that is done to anybody there; absent: its agent is not heard. */
   readonly mode?: Mode;
   readonly use: 'known' | Extract<Use, { known: false }>['word'];
-  readonly cards: readonly InventoryCard[];
+  readonly gpus: readonly InventoryGpu[];
 };
 
 export type PendingPod = {
@@ -84,7 +84,7 @@ export type Inventory = {
   readonly pending: readonly PendingPod[];
   readonly totals: {
     readonly nodes: number;
-    readonly cards: number;
+    readonly gpus: number;
     readonly grantedBytes: number;
     readonly usableBytes: number;
     /** Containers with a share. */
@@ -109,21 +109,21 @@ export function inventoryOf(objects: ClusterObjects, shown?: string): Inventory 
   }
   const known = new Map((objects.nodes ?? []).map((node) => [node.metadata.name, node]));
   const names = [...known.values()]
-    .filter((node) => node.metadata.annotations?.[CARDS_ANNOTATION] !== undefined)
+    .filter((node) => node.metadata.annotations?.[GPUS_ANNOTATION] !== undefined)
     .map((node) => node.metadata.name);
   const nodes = [...new Set([...names, ...byNode.keys()])]
     .toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }))
     .map((name) => nodeOf(name, known.get(name), byNode.get(name) ?? [], objects.use.get(name), notes, shown));
-  const cards = nodes.flatMap((node) => node.cards);
-  const sum = (pick: (card: InventoryCard) => number) => cards.reduce((total, card) => total + pick(card), 0);
+  const gpus = nodes.flatMap((node) => node.gpus);
+  const sum = (pick: (gpu: InventoryGpu) => number) => gpus.reduce((total, gpu) => total + pick(gpu), 0);
   return {
     nodes,
     pending: pendingOf(objects.pods, notes).filter(({ namespace }) => shown === undefined || namespace === shown),
     totals: {
       nodes: nodes.length,
-      cards: cards.length,
-      grantedBytes: sum((card) => card.grantedBytes),
-      usableBytes: sum((card) => card.usableBytes ?? 0),
+      gpus: gpus.length,
+      grantedBytes: sum((gpu) => gpu.grantedBytes),
+      usableBytes: sum((gpu) => gpu.usableBytes ?? 0),
       containers: [...byNode.values()].flat().reduce((total, { grant }) => total + grant.containers.length, 0),
     },
     notes,
@@ -138,10 +138,10 @@ function nodeOf(
   notes: string[],
   shown: string | undefined,
 ): InventoryNode {
-  const text = node?.metadata.annotations?.[CARDS_ANNOTATION];
-  const told = text === undefined ? undefined : parseNodeCards(text);
-  if (told && 'wrong' in told) notes.push(`The cards of node ${name} cannot be read: ${told.wrong}.`);
-  if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no cards.`);
+  const text = node?.metadata.annotations?.[GPUS_ANNOTATION];
+  const told = text === undefined ? undefined : parseNodeGpus(text);
+  if (told && 'wrong' in told) notes.push(`The GPUs of node ${name} cannot be read: ${told.wrong}.`);
+  if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no GPUs.`);
   const list = told && !('wrong' in told) ? told : undefined;
   if (use === undefined) notes.push(`No agent runs on node ${name}.`);
   // What may not be read, or where to look, is no matter of one node, and was said once.
@@ -149,15 +149,15 @@ function nodeOf(
     notes.push(`Use on node ${name} is not known: ${use.why}.`);
   const needs = granted.map(({ grant }) => needOf(grant.containers));
   const uuids = new Set([
-    ...(list?.cards ?? []).map((card) => card.gpuUuid),
+    ...(list?.gpus ?? []).map((gpu) => gpu.gpuUuid),
     ...needs.flatMap((need) => [...need.keys()]),
   ]);
-  const cards = [...uuids].map((gpuUuid): InventoryCard => {
+  const gpus = [...uuids].map((gpuUuid): InventoryGpu => {
     const { index, model, usableBytes, healthy, fault, others } =
-      list?.cards.find((card) => card.gpuUuid === gpuUuid) ?? {};
-    if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is none of its cards.`);
+      list?.gpus.find((gpu) => gpu.gpuUuid === gpuUuid) ?? {};
+    if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is none of its GPUs.`);
     const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
-    const usedBytes = use?.known ? use.cards.get(gpuUuid) : undefined;
+    const usedBytes = use?.known ? use.gpus.get(gpuUuid) : undefined;
     return {
       gpuUuid,
       ...(index === undefined ? {} : { index }),
@@ -182,18 +182,18 @@ function nodeOf(
   return {
     name,
     ...(ready ? { ready: ready.status === 'True' } : {}),
-    ...(list ? { mostTenantsPerCard: list.mostTenantsPerCard } : {}),
+    ...(list ? { mostTenantsPerGpu: list.mostTenantsPerGpu } : {}),
     ...(use?.known && use.mode ? { mode: use.mode } : {}),
     use: use === undefined ? 'no agent' : use.known ? 'known' : use.word,
-    cards: cards.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
+    gpus: gpus.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
   };
 }
 
 function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefined): Tenant[] {
   const { namespace = '', name } = pod.metadata;
   return grant.containers.flatMap((container) => {
-    const card = container.cards.find((one) => one.gpuUuid === gpuUuid);
-    if (!card) return [];
+    const gpu = container.gpus.find((one) => one.gpuUuid === gpuUuid);
+    if (!gpu) return [];
     const seen = useOn(use, { namespace, pod: name, container: container.name, gpuUuid });
     return {
       namespace,
@@ -201,9 +201,9 @@ function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefine
       container: container.name,
       kind: container.kind,
       state: stateOf(pod, container.name),
-      memoryBytes: card.memoryBytes,
-      limitBytes: card.limitBytes,
-      coresPercent: card.coresPercent,
+      memoryBytes: gpu.memoryBytes,
+      limitBytes: gpu.limitBytes,
+      coresPercent: gpu.coresPercent,
       memoryIsolation: container.memoryIsolation,
       ...(seen?.usedBytes === undefined ? {} : { usedBytes: seen.usedBytes }),
       ...(seen?.smRatio === undefined ? {} : { smRatio: seen.smRatio }),

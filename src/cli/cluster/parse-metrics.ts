@@ -1,4 +1,4 @@
-// What an agent's page says about use, card by card and container by container. Pure: the page's text comes in. Owns the
+// What an agent's page says about use, GPU by GPU and container by container. Pure: the page's text comes in. Owns the
 // few names of metrics that the CLI shows; the page itself is the agent's.
 import { type EffectiveMode, type Mode, modeNamed, SAYERS } from '../../policy/mode.ts';
 
@@ -8,15 +8,15 @@ export type ContainerUse = {
   readonly container: string;
   readonly gpuUuid: string;
   readonly usedBytes?: number;
-  /** Of the card's compute, 0 to 1. */
+  /** Of the GPU's compute, 0 to 1. */
   readonly smRatio?: number;
   readonly fence?: string;
 };
 
 export type KnownUse = {
   readonly known: true;
-  /** Bytes in use, by the card's UUID. */
-  readonly cards: ReadonlyMap<string, number>;
+  /** Bytes in use, by the GPU's UUID. */
+  readonly gpus: ReadonlyMap<string, number>;
   readonly containers: readonly ContainerUse[];
   /** Those without a grant. */
   readonly foreign: readonly ContainerUse[];
@@ -40,7 +40,7 @@ type Series = { readonly name: string; readonly labels: Readonly<Record<string, 
 const SERIES = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$/;
 const LABEL = /(?:^|,)([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;
 const ESCAPES: Readonly<Record<string, string>> = { n: '\n', '"': '"', '\\': '\\' };
-const CARD_USED = 'cotenant_device_memory_used_bytes';
+const GPU_USED = 'cotenant_device_memory_used_bytes';
 const USED = 'cotenant_container_memory_used_bytes';
 const SM = 'cotenant_container_sm_utilization_ratio';
 const INFO = 'cotenant_container_info';
@@ -102,13 +102,13 @@ export function useOf(page: string): Use {
         return is && by ? [[nameKey({ namespace, pod, container }), { mode: is, by }]] : [];
       }),
     ),
-    cards: new Map(of(CARD_USED).map(({ labels, value }) => [labels.gpu_uuid ?? '', value])),
+    gpus: new Map(of(GPU_USED).map(({ labels, value }) => [labels.gpu_uuid ?? '', value])),
     containers: collect(USED, SM, INFO),
     foreign: collect(FOREIGN_USED),
   };
 }
 
-/** Of one container on one card; undefined: the agent does not say, or is not heard. */
+/** Of one container on one GPU; undefined: the agent does not say, or is not heard. */
 export const useOn = (
   use: Use | undefined,
   of: Pick<ContainerUse, 'namespace' | 'pod' | 'container' | 'gpuUuid'>,

@@ -12,7 +12,7 @@ export const COMPUTE_OPTIONS: Record<string, Option> = {
   policy: { type: 'string', value: 'POLICY', help: `${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or default` },
   priority: { type: 'string', value: 'PRIORITY', help: 'normal or high' },
   weight: { type: 'string', value: 'N', help: `under the weighted policy, 1 to ${MOST_WEIGHT}, or default` },
-  'gpu-cores': { type: 'string', value: 'PERCENT', help: 'share of the compute of each of its cards; 0: none' },
+  'gpu-cores': { type: 'string', value: 'PERCENT', help: 'share of the compute of each of its GPUs; 0: none' },
   'gpu-cores-limit': {
     type: 'string',
     value: 'PERCENT',

@@ -1,6 +1,6 @@
-// `cotenant driver`: has this machine's agent give the driver up, or take it again, or forgive a card its Xid.
+// `cotenant driver`: has this machine's agent give the driver up, or take it again, or forgive a GPU its Xid.
 import type { DriverState } from '../../agent/os/driver-handle.ts';
-import type { CardFault } from '../../policy/gpu-health.ts';
+import type { GpuFault } from '../../policy/gpu-health.ts';
 import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, UsageError } from '../lib/command.ts';
 
@@ -13,13 +13,13 @@ export const driver: Command = {
   usage: 'release | take | status | clear-xid GPU',
   options: { ...STATE_OPTION },
   notes:
-    'While it is given up nobody is watched or stopped; limits that the interposer holds go on. clear-xid offers a card again that an Xid was held against; GPU is its UUID or index.',
+    'While it is given up nobody is watched or stopped; limits that the interposer holds go on. clear-xid offers a GPU again that an Xid was held against; GPU is its UUID or index.',
   async run(parsed) {
     const [word = '', ...rest] = parsed.words;
     const folder = stateFolder(parsed);
     if (word === CLEAR) return clear(folder, rest);
     if (!WORDS.includes(word) || rest.length > 0)
-      throw new UsageError(`want one of ${WORDS.join(', ')}, or ${CLEAR} and a card`);
+      throw new UsageError(`want one of ${WORDS.join(', ')}, or ${CLEAR} and a GPU`);
     const answer =
       word === 'status' ? await ask(folder, 'GET', '/v1/driver') : await ask(folder, 'POST', `/v1/driver/${word}`);
     if (answer.status !== 200) {
@@ -39,13 +39,13 @@ export const driver: Command = {
 };
 
 async function clear(folder: string, [gpu, ...rest]: readonly string[]): Promise<number> {
-  if (gpu === undefined || rest.length > 0) throw new UsageError(`${CLEAR}: want one card, by UUID or index`);
+  if (gpu === undefined || rest.length > 0) throw new UsageError(`${CLEAR}: want one GPU, by UUID or index`);
   const answer = await ask(folder, 'POST', `/v1/driver/${CLEAR}`, { gpu });
   if (answer.status !== 200) {
     console.error(`cotenant: ${errorOf(answer)}`);
     return 1;
   }
-  const { gpuUuid, xid, atMs } = answer.body as Pick<CardFault, 'gpuUuid' | 'xid' | 'atMs'>;
+  const { gpuUuid, xid, atMs } = answer.body as Pick<GpuFault, 'gpuUuid' | 'xid' | 'atMs'>;
   console.log(`${gpuUuid} is offered again; Xid ${xid} of ${new Date(atMs).toISOString()} is not held against it`);
   return 0;
 }

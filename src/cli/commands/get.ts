@@ -1,7 +1,7 @@
-// `cotenant get`: how compute is divided, of cards and of whoever has a share, and how far each is held to its grant: of this machine
+// `cotenant get`: how compute is divided, of GPUs and of whoever has a share, and how far each is held to its grant: of this machine
 // by its agent, or of a cluster by what Nodes, pods and the pages of their agents say.
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
-import type { View } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseRecord } from '../../api/request-annotation.ts';
@@ -9,31 +9,31 @@ import type { Cluster } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import type { Pod } from '../cluster/objects.ts';
 import type { Use } from '../cluster/parse-metrics.ts';
-import { ask, errorOf, readView, stateFolder } from '../lib/agent-client.ts';
+import { ask, errorOf, readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/words.ts';
 import { columns, tenantName } from '../output/node-table.ts';
 import { modeOf, type ShownMode } from './enforcement-options.ts';
 import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
-type CardRow = { readonly where: string; readonly card: string; readonly policy: string; readonly source: string };
+type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
 export type ShareRow = {
   readonly name: string;
   readonly where: string;
-  /** Null: the card's, which a cluster does not tell. */
+  /** Null: the GPU's, which a cluster does not tell. */
   readonly policy: string | null;
   readonly priority: string;
   readonly weight: number | null;
   readonly coresPercent: number;
   readonly coresLimitPercent: number | null;
-  /** Parts of the card; null: nothing holds it, or nobody here knows. */
+  /** Parts of the GPU; null: nothing holds it, or nobody here knows. */
   readonly guaranteedRatio: number | null;
   readonly mostRatio: number | null;
   /** How far the agent goes when it is over its grant, and who says so. */
   readonly enforcement: ShownMode;
 };
 type Compute = {
-  readonly cards: readonly CardRow[];
+  readonly gpus: readonly GpuRow[];
   readonly shares: readonly ShareRow[];
   /** What could not be read, a sentence each. */
   readonly notes: readonly string[];
@@ -41,7 +41,7 @@ type Compute = {
 
 export const get: Command = {
   name: 'get',
-  summary: 'Shows how compute is divided, the policies of cards and what each is due, and how far it is held to that.',
+  summary: 'Shows how compute is divided, the policies of GPUs and what each is due, and how far it is held to that.',
   usage: '[-o table|json] [-n NAMESPACE]',
   options: {
     ...OUTPUT_OPTIONS,
@@ -65,20 +65,20 @@ export const get: Command = {
 };
 
 async function ofMachine(folder: string): Promise<Compute | string> {
-  const view = await readView(folder);
+  const snapshot = await readSnapshot(folder);
   const answer = await ask(folder, 'GET', '/v1/compute');
-  return answer.status === 200 ? machineCompute(view, answer.body as NodeComputeState) : errorOf(answer);
+  return answer.status === 200 ? machineCompute(snapshot, answer.body as NodeComputeState) : errorOf(answer);
 }
 
-export function machineCompute(view: Pick<View, 'containers'>, state: NodeComputeState): Compute {
+export function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: NodeComputeState): Compute {
   return {
-    cards: state.cards.map(({ index, gpuUuid, policy, source }) => ({
+    gpus: state.gpus.map(({ index, gpuUuid, policy, source }) => ({
       where: String(index),
-      card: gpuUuid,
+      gpu: gpuUuid,
       policy,
       source,
     })),
-    shares: view.containers.map((one) => ({
+    shares: snapshot.containers.map((one) => ({
       name: tenantName(one),
       where: String(one.gpuIndex ?? '-'),
       policy: one.computePolicy,
@@ -98,13 +98,13 @@ async function ofCluster(cluster: Cluster, namespace: string, system: string | u
   const pods = await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`);
   if (!pods.ok) return pods.message;
   const nodes = await cluster.list<Pod>('/api/v1/nodes');
-  const labelled = nodes.ok ? nodes.value : [];
+  const labeled = nodes.ok ? nodes.value : [];
   const notes: string[] = [];
   const use = await usesOf(cluster, system, pods.value, notes);
   return {
-    cards: labelled.flatMap(({ metadata: { name, labels } }) => {
+    gpus: labeled.flatMap(({ metadata: { name, labels } }) => {
       const policy = labels?.[COMPUTE_POLICY_ANNOTATION];
-      return policy === undefined ? [] : [{ where: name, card: 'all', policy, source: 'label' }];
+      return policy === undefined ? [] : [{ where: name, gpu: 'all', policy, source: 'label' }];
     }),
     shares: pods.value.flatMap((pod) => podShares(pod, use.get(pod.spec.nodeName ?? ''))),
     notes,
@@ -138,9 +138,9 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, us
   if (!record.ok) return [];
   const { computePolicy, priority, computeWeight, containers } = record.value;
   const changes = readChanges(annotations[COMPUTE_ANNOTATION] ?? '{}');
-  return containers.map(({ name, cards }) => {
+  return containers.map(({ name, gpus }) => {
     const chosen = {
-      cards: cards.map((card) => ({ ...card, coresPercent: card.coresPercent ?? 0 })),
+      gpus: gpus.map((gpu) => ({ ...gpu, coresPercent: gpu.coresPercent ?? 0 })),
       compute: {
         priority,
         ...(computePolicy && { policy: computePolicy }),
@@ -148,7 +148,7 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, us
       },
     };
     const now = changed(chosen, isWrong(changes) ? {} : (changes.get(name) ?? {}));
-    const { cards: held, compute } = isWrong(now) ? chosen : now;
+    const { gpus: held, compute } = isWrong(now) ? chosen : now;
     return {
       name: `${metadata.namespace}/${metadata.name}/${name}`,
       where: spec.nodeName ?? '',
@@ -171,12 +171,12 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, us
 const percent = (value: number | null): string => (value === null ? '-' : `${Math.round(value * 10) / 10}%`);
 const part = (ratio: number | null): string => percent(ratio === null ? null : 100 * ratio);
 
-function lines({ cards, shares, notes }: Compute): readonly string[] {
-  const ofCards = cards.map(({ where, card, policy, source }) => [where, card, policy, source]);
+function lines({ gpus, shares, notes }: Compute): readonly string[] {
+  const ofGpus = gpus.map(({ where, gpu, policy, source }) => [where, gpu, policy, source]);
   const ofShares = shares.map((share) => [
     share.name,
     share.where,
-    share.policy ?? "the card's",
+    share.policy ?? "the GPU's",
     share.priority,
     share.weight === null ? '-' : String(share.weight),
     share.coresPercent === 0 ? '-' : percent(share.coresPercent),
@@ -187,7 +187,7 @@ function lines({ cards, shares, notes }: Compute): readonly string[] {
     share.enforcement.by,
   ]);
   return [
-    ...columns([['WHERE', 'CARD', 'POLICY', 'SAID BY'], ...ofCards]),
+    ...columns([['WHERE', 'GPU', 'POLICY', 'SAID BY'], ...ofGpus]),
     '',
     ...columns([
       ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MOST', 'MODE', 'SAID BY'],

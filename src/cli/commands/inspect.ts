@@ -1,8 +1,8 @@
-// `cotenant inspect`: cards, grants and use, of this machine by its agent, or of a cluster by its API server.
+// `cotenant inspect`: GPUs, grants and use, of this machine by its agent, or of a cluster by its API server.
 
 import { Refused, readCluster } from '../cluster/collect.ts';
 import { inventoryOf } from '../cluster/inventory.ts';
-import { readView, stateFolder } from '../lib/agent-client.ts';
+import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { jsonText } from '../lib/words.ts';
 import { inventoryLines } from '../output/cluster-table.ts';
@@ -11,7 +11,7 @@ import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from '.
 
 export const inspect: Command = {
   name: 'inspect',
-  summary: 'Shows cards, grants and use, once: of this machine, or of a cluster.',
+  summary: 'Shows GPUs, grants and use, once: of this machine, or of a cluster.',
   usage: '[-o table|json] [-n NAMESPACE] [--node NODE]',
   options: {
     ...OUTPUT_OPTIONS,
@@ -30,8 +30,8 @@ export const inspect: Command = {
     const json = wantsJson(parsed);
     const cluster = await clusterOf(parsed);
     if (!cluster) {
-      const view = await readView(stateFolder(parsed));
-      console.log(json ? jsonText(view) : nodeLines(view).join('\n'));
+      const snapshot = await readSnapshot(stateFolder(parsed));
+      console.log(json ? jsonText(snapshot) : nodeLines(snapshot).join('\n'));
       return 0;
     }
     const shown = text(parsed, 'namespace');

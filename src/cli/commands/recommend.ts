@@ -1,11 +1,11 @@
 // `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
 // this machine's agent keeps.
 import { isPodGrantId } from '../../agent/grants/grant.ts';
-import type { KillTotal, View, ViewContainer } from '../../agent/snapshot/snapshot.ts';
+import type { KillTotal, Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
 import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../../policy/rightsizing.ts';
 import type { Cluster } from '../cluster/api-client.ts';
-import { readViews } from '../cluster/collect.ts';
-import { readView, stateFolder } from '../lib/agent-client.ts';
+import { readSnapshots } from '../cluster/collect.ts';
+import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
 import { jsonText } from '../lib/words.ts';
 import { recommendationJson, recommendationLines } from '../output/recommendation.ts';
@@ -90,17 +90,18 @@ async function fromAgents(parsed: Parsed, wanted: Wanted): Promise<Seen> {
   const cluster = await clusterOf(parsed, ['namespace']);
   return cluster
     ? fromCluster(cluster, systemOf(parsed), wanted)
-    : fromAgent(await readView(stateFolder(parsed)), wanted);
+    : fromAgent(await readSnapshot(stateFolder(parsed)), wanted);
 }
 
 async function fromCluster(cluster: Cluster, system: string | undefined, wanted: Wanted): Promise<Seen> {
-  const { views, missing } = await readViews(cluster, system);
-  if (views.length === 0 && missing.length > 0) throw new UsageError(missing.join('; '));
+  const { snapshots, missing } = await readSnapshots(cluster, system);
+  if (snapshots.length === 0 && missing.length > 0) throw new UsageError(missing.join('; '));
   return {
-    containers: fromViews(views, wanted),
-    source: [`agents of ${views.length} node${views.length === 1 ? '' : 's'}, each since it began`, ...missing].join(
-      '; ',
-    ),
+    containers: fromSnapshots(snapshots, wanted),
+    source: [
+      `agents of ${snapshots.length} node${snapshots.length === 1 ? '' : 's'}, each since it began`,
+      ...missing,
+    ].join('; '),
   };
 }
 
@@ -114,38 +115,38 @@ async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeco
   return { containers: containersOf(new Map(answers)), source: `${url}, ${from} to ${until}` };
 }
 
-const fromAgent = (view: View, wanted: Wanted): Seen => ({
-  containers: fromViews([view], wanted),
+const fromAgent = (snapshot: Snapshot, wanted: Wanted): Seen => ({
+  containers: fromSnapshots([snapshot], wanted),
   source: "this machine's agent, since it began",
 });
 
-/** One life of a container on one card, with the grant that it has now. */
+/** One life of a container on one GPU, with the grant that it has now. */
 type Life = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
   readonly gpuUuid: string;
-  /** Of the container that lived, on whichever cards. */
+  /** Of the container that lived, on whichever GPUs. */
   readonly life: string;
   /** Plain processes: on which node, for two of one name on two nodes have nothing to do with one another. */
   readonly plainOn: number | undefined;
   readonly peakBytes: number;
   readonly smPeakRatio: number | undefined;
   readonly denied: number;
-  readonly granted: ViewContainer | undefined;
+  readonly granted: SnapshotContainer | undefined;
 };
 
-function livesOf(view: View, node: number): readonly Life[] {
-  const now = new Map(view.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
+function livesOf(snapshot: Snapshot, node: number): readonly Life[] {
+  const now = new Map(snapshot.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
   return [
-    ...view.containerTotals.map((totals) => ({
+    ...snapshot.containerTotals.map((totals) => ({
       ...totals,
       life: totals.grantId,
       plainOn: isPodGrantId(totals.grantId) ? undefined : node,
       granted: now.get(`${totals.grantId} ${totals.gpuUuid}`),
     })),
     // Of a peak that nobody was told of, no size comes.
-    ...view.assignedTotals
+    ...snapshot.assignedTotals
       .filter(({ peakBytes }) => peakBytes > 0)
       .map((totals) => ({
         ...totals,
@@ -162,14 +163,14 @@ function livesOf(view: View, node: number): readonly Life[] {
  * What has ended is there for the few minutes that the agent remembers it, and its grant is not. What came again under one name
  * is one container, as it is to a Prometheus.
  */
-export function fromViews(views: readonly View[], { namespace, pod }: Wanted): readonly ContainerSeries[] {
-  const seen = views
+export function fromSnapshots(snapshots: readonly Snapshot[], { namespace, pod }: Wanted): readonly ContainerSeries[] {
+  const seen = snapshots
     .flatMap(livesOf)
     .filter(
       (one) => (namespace === undefined || one.namespace === namespace) && (pod === undefined || one.pod === pod),
     );
   const stops = Map.groupBy(
-    views.flatMap((view, node) => view.kills.filter(isStopForMemory).map((kill) => ({ ...kill, node }))),
+    snapshots.flatMap((snapshot, node) => snapshot.kills.filter(isStopForMemory).map((kill) => ({ ...kill, node }))),
     nameKey,
   );
   const containers = [...Map.groupBy(seen, (one) => JSON.stringify([nameKey(one), one.plainOn]))];
@@ -185,9 +186,9 @@ export function fromViews(views: readonly View[], { namespace, pod }: Wanted): r
           pod: first.pod,
           container: first.container,
           plain: plainOn !== undefined,
-          cardCount: Math.max(...[...Map.groupBy(all, ({ life }) => life).values()].map((cards) => cards.length)),
+          gpuCount: Math.max(...[...Map.groupBy(all, ({ life }) => life).values()].map((gpus) => gpus.length)),
           stops: own.reduce((sum, { count }) => sum + count, 0),
-          cards: [...Map.groupBy(all, ({ gpuUuid }) => gpuUuid)].map(([gpuUuid, lives]) => {
+          gpus: [...Map.groupBy(all, ({ gpuUuid }) => gpuUuid)].map(([gpuUuid, lives]) => {
             const granted = lives.flatMap((one) => one.granted ?? [])[0];
             const smPeaks = lives.flatMap(({ smPeakRatio }) => smPeakRatio ?? []);
             return {

@@ -10,7 +10,7 @@ import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import { unifiedMount } from '../../agent/enforcement/targets.ts';
 import { loadNative } from '../../agent/os/addon.ts';
 import { tenantGroup, unifiedPath } from '../../agent/os/cgroup.ts';
-import { type CardShare, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { type GpuShare, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
@@ -24,7 +24,7 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGUSR2',
   'SIGCONT',
 ];
-/** How long an agent that is just starting may take to have measured its cards. */
+/** How long an agent that is just starting may take to have measured its GPUs. */
 const PATIENCE_MS = 60_000;
 
 export const run: Command = {
@@ -36,15 +36,15 @@ export const run: Command = {
       type: 'string',
       short: 'm',
       value: 'SIZE',
-      help: 'GPU memory, contexts included, in total over its cards; whole MiB per card (2Gi, 513Mi)',
+      help: 'GPU memory, contexts included, in total over its GPUs; whole MiB per GPU (2Gi, 513Mi)',
     },
-    gpus: { type: 'string', short: 'n', value: 'N', help: 'number of cards (default 1)' },
+    gpus: { type: 'string', short: 'n', value: 'N', help: 'number of GPUs (default 1)' },
     'gpu-cores': {
       type: 'string',
       value: 'PERCENT',
-      help: 'percent of compute in total; not enforced on cards whose policy is native',
+      help: 'percent of compute in total; not enforced on GPUs whose policy is native',
     },
-    gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this card; may be given several times' },
+    gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this GPU; may be given several times' },
     name: { type: 'string', value: 'NAME', help: "name in metrics and tables (default: the command's)" },
     'no-memory-isolation': { type: 'boolean', help: 'count and show, refuse nothing' },
     quiet: { type: 'boolean', short: 'q', help: 'say nothing but errors' },
@@ -77,11 +77,11 @@ export const run: Command = {
     const say = (line: string) => {
       if (!flag(parsed, 'quiet')) console.error(`cotenant: ${line}`);
     };
-    const amounts = grant.cards.map((card) => `${card.memoryBytes / MIB} MiB on ${card.gpuUuid}`).join(', ');
+    const amounts = grant.gpus.map((gpu) => `${gpu.memoryBytes / MIB} MiB on ${gpu.gpuUuid}`).join(', ');
     say(`${name}: ${amounts}`);
     if (shares[0]?.coresPercent !== undefined)
       say(
-        `${shares[0].coresPercent} % of each card's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
+        `${shares[0].coresPercent} % of each GPU's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
       );
     try {
       return await runHeld(command, grant, folder, say);
@@ -91,23 +91,23 @@ export const run: Command = {
   },
 };
 
-/** Equal shares: amounts are totals over the cards. */
-export function sharesOf(parsed: Parsed): CardShare[] {
-  const cards = wholeNumber(text(parsed, 'gpus') ?? '1', '--gpus', 1, 16);
+/** Equal shares: amounts are totals over the GPUs. */
+export function sharesOf(parsed: Parsed): GpuShare[] {
+  const gpus = wholeNumber(text(parsed, 'gpus') ?? '1', '--gpus', 1, 16);
   const memory = text(parsed, 'gpu-memory');
   if (memory === undefined) throw new UsageError('--gpu-memory is missing (a size such as 2Gi)');
   const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
   if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.wrong}; ${total.right}, such as 2Gi`);
-  const bytes = total.value / cards;
+  const bytes = total.value / gpus;
   if (!Number.isSafeInteger(bytes) || bytes <= 0 || bytes % MIB !== 0) {
-    throw new UsageError(`--gpu-memory ${memory} on ${cards} card(s): want a whole number of MiB on each`);
+    throw new UsageError(`--gpu-memory ${memory} on ${gpus} GPU(s): want a whole number of MiB on each`);
   }
   const cores = text(parsed, 'gpu-cores');
-  if (cores === undefined) return Array.from({ length: cards }, () => ({ memory: { kind: 'bytes', bytes } }));
-  const percent = wholeNumber(cores, '--gpu-cores', cards, 100 * cards);
-  if (percent % cards !== 0)
-    throw new UsageError(`--gpu-cores ${cores} on ${cards} card(s): want a whole percent of each`);
-  return Array.from({ length: cards }, () => ({ memory: { kind: 'bytes', bytes }, coresPercent: percent / cards }));
+  if (cores === undefined) return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes } }));
+  const percent = wholeNumber(cores, '--gpu-cores', gpus, 100 * gpus);
+  if (percent % gpus !== 0)
+    throw new UsageError(`--gpu-cores ${cores} on ${gpus} GPU(s): want a whole percent of each`);
+  return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes }, coresPercent: percent / gpus }));
 }
 
 function wholeNumber(value: string, option: string, least: number, most: number): number {
@@ -151,7 +151,7 @@ async function runHeld(
     env: {
       ...process.env,
       LD_PRELOAD: preload,
-      CUDA_VISIBLE_DEVICES: grant.cards.map((card) => card.gpuUuid).join(','),
+      CUDA_VISIBLE_DEVICES: grant.gpus.map((gpu) => gpu.gpuUuid).join(','),
     },
   });
   leave?.();

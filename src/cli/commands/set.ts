@@ -1,4 +1,4 @@
-// `cotenant set`: changes what a tenant has while it runs, how far it is held to that, or how the compute of cards is divided; by this
+// `cotenant set`: changes what a tenant has while it runs, how far it is held to that, or how the compute of GPUs is divided; by this
 // machine's agent, or in a cluster by a pod's annotations and a Node's label, which its agent follows.
 import type { GrantAnswer } from '../../agent/admin-api.ts';
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
@@ -16,7 +16,7 @@ import type { Mode } from '../../policy/mode.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import type { Pod } from '../cluster/objects.ts';
-import { ask, errorOf, readView, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { ask, errorOf, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
 import { jsonText } from '../lib/words.ts';
 import { COMPUTE_OPTIONS, computeChange, policyOption, wholeOption } from './compute-options.ts';
@@ -34,19 +34,19 @@ export const set: Command = {
   name: 'set',
   summary:
     'Changes what a tenant or pod has while it runs, what is done when it exceeds that, or how compute is divided.',
-  usage: 'TENANT-OR-ID | [NAMESPACE/]POD | --card UUID | --all-cards | --node NODE  OPTIONS',
+  usage: 'TENANT-OR-ID | [NAMESPACE/]POD | --gpu UUID | --all-gpus | --node NODE  OPTIONS',
   options: {
-    'gpu-memory': { type: 'string', short: 'm', value: 'SIZE', help: 'memory on each of its cards, whole MiB' },
+    'gpu-memory': { type: 'string', short: 'm', value: 'SIZE', help: 'memory on each of its GPUs, whole MiB' },
     ...COMPUTE_OPTIONS,
     ...ENFORCEMENT_OPTIONS,
-    card: { type: 'string', value: 'UUID', help: 'of this machine: the policy of this card' },
-    'all-cards': { type: 'boolean', help: 'of this machine: the policy of its cards, where nobody says another one' },
+    gpu: { type: 'string', value: 'UUID', help: 'of this machine: the policy of this GPU' },
+    'all-gpus': { type: 'boolean', help: 'of this machine: the policy of its GPUs, where nobody says another one' },
     'high-cap': {
       type: 'string',
       value: 'PERCENT',
-      help: 'with --all-cards: most that high priority takes, or default',
+      help: 'with --all-gpus: most that high priority takes, or default',
     },
-    node: { type: 'string', value: 'NODE', help: 'of a cluster: the policy of the cards of this node, and its mode' },
+    node: { type: 'string', value: 'NODE', help: 'of a cluster: the policy of the GPUs of this node, and its mode' },
     namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pod (default the context's)" },
     container: { type: 'string', short: 'c', value: 'NAME', help: 'of the pod: this one only' },
     ...OUTPUT_OPTIONS,
@@ -56,10 +56,9 @@ export const set: Command = {
     "Shrinking memory below what is in use refuses further requests; nothing is taken away. In a cluster, only users among the webhook's annotationWriters may change pods; a mode that is stricter than the pod's, whoever may patch it.",
   async run(parsed) {
     const [name, ...rest] = parsed.words;
-    const ofCards =
-      text(parsed, 'card') !== undefined || flag(parsed, 'all-cards') || text(parsed, 'node') !== undefined;
-    if (rest.length > 0 || (name !== undefined) === ofCards)
-      throw new UsageError('want one tenant by name or id, or one pod, or --card, --all-cards or --node');
+    const ofGpus = text(parsed, 'gpu') !== undefined || flag(parsed, 'all-gpus') || text(parsed, 'node') !== undefined;
+    if (rest.length > 0 || (name !== undefined) === ofGpus)
+      throw new UsageError('want one tenant by name or id, or one pod, or --gpu, --all-gpus or --node');
     const [bytes, mode] = [memoryOption(parsed), enforcementOption(parsed)];
     if (name === undefined) {
       const of = await clusterOf(parsed);
@@ -67,7 +66,7 @@ export const set: Command = {
         throw new UsageError(
           "--enforcement: is of a tenant, a pod or a node of a cluster; this machine's is enforcement.mode of its agent's settings",
         );
-      return of ? setNode(of, parsed, mode) : setCards(parsed);
+      return of ? setNode(of, parsed, mode) : setGpus(parsed);
     }
     const wanted: Wanted = { compute: computeChange(parsed), bytes, mode };
     if (Object.keys(wanted.compute).length === 0 && bytes === undefined && mode === undefined)
@@ -96,7 +95,7 @@ function refused(why: string): number {
 async function setTenant(parsed: Parsed, name: string, { compute: change, bytes, mode }: Wanted): Promise<number> {
   if (flag(parsed, 'override')) throw new UsageError('--override: is of a pod in a cluster');
   const folder = stateFolder(parsed);
-  const ids = tenantsNamed(await readView(folder), name);
+  const ids = tenantsNamed(await readSnapshot(folder), name);
   const [id = name] = ids;
   if (ids.length > 1) throw new UsageError(`${ids.length} tenants are called ${name}; say which: ${ids.join(', ')}`);
   const body = {
@@ -106,15 +105,15 @@ async function setTenant(parsed: Parsed, name: string, { compute: change, bytes,
   };
   const answer = await ask(folder, 'PATCH', `/v1/grants/${encodeURIComponent(id)}`, body);
   if (answer.status !== 200) return refused(errorOf(answer));
-  const { cards, compute, enforcement } = answer.body as GrantAnswer;
+  const { gpus, compute, enforcement } = answer.body as GrantAnswer;
   if (wantsJson(parsed)) {
-    console.log(jsonText({ id, compute, enforcement, cards }));
+    console.log(jsonText({ id, compute, enforcement, gpus }));
     return 0;
   }
-  for (const card of cards) {
-    const most = card.coresLimitPercent === undefined ? '' : `, up to ${card.coresLimitPercent} %`;
-    const cores = card.coresPercent === 0 ? '' : ` and ${card.coresPercent} % of the compute${most}`;
-    console.log(`${name}: ${card.memoryBytes / MIB} MiB${cores} on ${card.gpuUuid}`);
+  for (const gpu of gpus) {
+    const most = gpu.coresLimitPercent === undefined ? '' : `, up to ${gpu.coresLimitPercent} %`;
+    const cores = gpu.coresPercent === 0 ? '' : ` and ${gpu.coresPercent} % of the compute${most}`;
+    console.log(`${name}: ${gpu.memoryBytes / MIB} MiB${cores} on ${gpu.gpuUuid}`);
   }
   const chosen = Object.entries(compute).map(([key, value]) => `${key} ${value}`);
   if (chosen.length > 0) console.log(`${name}: ${chosen.join(', ')}`);
@@ -122,19 +121,19 @@ async function setTenant(parsed: Parsed, name: string, { compute: change, bytes,
   return 0;
 }
 
-async function setCards(parsed: Parsed): Promise<number> {
+async function setGpus(parsed: Parsed): Promise<number> {
   const [policy, cap] = [policyOption(parsed), wholeOption(parsed, 'high-cap', 1, 100)];
-  const card = text(parsed, 'card');
+  const gpu = text(parsed, 'gpu');
   if (policy === undefined && cap === undefined) throw new UsageError('want --policy, or --high-cap');
   const answer = await ask(stateFolder(parsed), 'PATCH', '/v1/compute', {
-    ...(card !== undefined && { gpuUuid: card }),
+    ...(gpu !== undefined && { gpuUuid: gpu }),
     ...(policy !== undefined && { policy }),
     ...(cap !== undefined && { highCapPercent: cap }),
   });
   if (answer.status !== 200) return refused(errorOf(answer));
   const state = answer.body as NodeComputeState;
   if (wantsJson(parsed)) console.log(jsonText(state));
-  else for (const one of state.cards) console.log(`${one.gpuUuid}: ${one.policy}, said by ${one.source}`);
+  else for (const one of state.gpus) console.log(`${one.gpuUuid}: ${one.policy}, said by ${one.source}`);
   return 0;
 }
 

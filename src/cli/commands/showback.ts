@@ -6,7 +6,7 @@ import { jsonText, oneLine } from '../lib/words.ts';
 import { columns } from '../output/node-table.ts';
 import { PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
 import { selector } from '../prometheus/container-series.ts';
-import { cards, NOT_OF_INSTANCES, RECORDED, RECORDED_CARDS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
+import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
 
 const LONGEST_STEP_SECONDS = 60;
 /** Points of a range that is so short that a minute is much of it. */
@@ -23,7 +23,7 @@ export const showback: Command = {
     recorded: { type: 'boolean', help: 'from the series of the recording rules: quicker over long ranges' },
     ...PROMETHEUS_OPTIONS,
   },
-  notes: 'A GPU-hour is one hour of all the memory, or all the compute, of one card.',
+  notes: 'A GPU-hour is one hour of all the memory, or all the compute, of one GPU.',
   async run(parsed) {
     if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}; see -n`);
     const form = formOf(parsed);
@@ -53,7 +53,7 @@ async function read(prometheus: Prometheus, namespace: string | undefined, recor
   const step = Math.max(1, Math.min(LONGEST_STEP_SECONDS, Math.floor(rangeSeconds / LEAST_POINTS)));
   const selectors: Selectors = {
     of: (metric, ...matchers) => selector(metric, { job, namespace }, ...matchers),
-    ofCard: (metric, ...matchers) => selector(metric, { job }, ...matchers),
+    ofGpu: (metric, ...matchers) => selector(metric, { job }, ...matchers),
   };
   const now = usage(selectors, '5m');
   const steps = `[${rangeSeconds}s:${step}s]`;
@@ -75,7 +75,7 @@ async function read(prometheus: Prometheus, namespace: string | undefined, recor
   };
   const all = await Promise.all(KINDS.flatMap((kind) => AMOUNTS.map((amount) => ask(kind, amount))));
   const answers = new Map<string, ReadonlyMap<string, number>>(all);
-  const [had] = await query(prometheus, hours(recorded ? selector(RECORDED_CARDS, { job }) : cards(selectors)));
+  const [had] = await query(prometheus, hours(recorded ? selector(RECORDED_GPUS, { job }) : gpus(selectors)));
   return showbackOf((kind, amount) => answers.get(`${kind} ${amount}`) ?? new Map(), had?.value ?? 0);
 }
 
@@ -92,7 +92,7 @@ export const HEAD: readonly string[] = [
 const figures = (of: Readonly<Record<Kind, Amounts>>, digits: number): readonly string[] =>
   KINDS.flatMap((kind) => AMOUNTS.map((amount) => of[kind][amount].toFixed(digits)));
 
-export function tableLines({ shares, total, cardHours }: Showback, source: string): readonly string[] {
+export function tableLines({ shares, total, gpuHours }: Showback, source: string): readonly string[] {
   if (shares.length === 0) return [`${oneLine(source)}: no container with a share was seen.`];
   const rows = [
     ...shares.map((share) => [share.namespace, ...figures(share, 2)]),
@@ -101,7 +101,7 @@ export function tableLines({ shares, total, cardHours }: Showback, source: strin
   return [
     ...columns([HEAD, ...rows], ['left', ...HEAD.slice(1).map(() => 'right' as const)]),
     '',
-    `GPU-hours, of ${cardHours.toFixed(2)} that the cards had.`,
+    `GPU-hours, of ${gpuHours.toFixed(2)} that the GPUs had.`,
     oneLine(source),
   ];
 }

@@ -1,6 +1,6 @@
 // `cotenant top`: watching this machine's agent. Owns the keys and the rounds; what a round shows is in top-lines.ts.
 import { setTimeout as delay } from 'node:timers/promises';
-import { readView, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
+import { readSnapshot, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, text, UsageError } from '../lib/command.ts';
 import { SORTS, type Sort, topLines } from '../output/top-screen.ts';
 
@@ -9,19 +9,19 @@ const ROUND_MS = 1000;
 const WIDTH = 80;
 /** Less says nothing of anybody. */
 const LEAST_WIDTH = 40;
-const SORT_KEYS: Readonly<Record<string, Sort>> = { c: 'card', m: 'memory', s: 'sm', n: 'name' };
+const SORT_KEYS: Readonly<Record<string, Sort>> = { c: 'gpu', m: 'memory', s: 'sm', n: 'name' };
 const INTERRUPT = '\u0003';
 
 export const top: Command = {
   name: 'top',
-  summary: 'Shows cards, and who uses them within which grant, again every second.',
-  usage: '[--sort card|memory|sm|name] [--processes]',
+  summary: 'Shows GPUs, and who uses them within which grant, again every second.',
+  usage: '[--sort GPU|memory|sm|name] [--processes]',
   options: {
-    sort: { type: 'string', value: 'KEY', help: 'what comes first: card (default), memory, sm or name' },
+    sort: { type: 'string', value: 'KEY', help: 'what comes first: GPU (default), memory, sm or name' },
     processes: { type: 'boolean', help: 'show single processes below each container' },
     ...STATE_OPTION,
   },
-  notes: 'On a terminal: p shows or hides processes; c, m, s and n sort by card, memory, SM and name; q ends it.',
+  notes: 'On a terminal: p shows or hides processes; c, m, s and n sort by GPU, memory, SM and name; q ends it.',
   async run(parsed) {
     if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
     const folder = stateFolder(parsed);
@@ -39,7 +39,7 @@ export const top: Command = {
       while (!stop.signal.aborted) {
         pause = new AbortController();
         const width = Math.max(LEAST_WIDTH, process.stdout.columns || WIDTH);
-        const shown = topLines(await readView(folder), { ...look, width }).join('\n');
+        const shown = topLines(await readSnapshot(folder), { ...look, width }).join('\n');
         process.stdout.write(process.stdout.isTTY ? `\x1b[H\x1b[2J${shown}\n` : `${shown}\n\n`);
         const signal = AbortSignal.any([stop.signal, pause.signal]);
         await delay(ROUND_MS, undefined, { signal }).catch(() => {});
@@ -52,7 +52,7 @@ export const top: Command = {
 };
 
 function sortOf(word: string | undefined): Sort {
-  const found = SORTS.find((each) => each === (word ?? 'card'));
+  const found = SORTS.find((each) => each === (word ?? 'gpu'));
   if (found === undefined) throw new UsageError(`--sort ${word}: want ${SORTS.join(', ')}`);
   return found;
 }

@@ -3,7 +3,7 @@ import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { Refused, readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
-import { ask, errorOf, readView, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { ask, errorOf, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/words.ts';
 import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
@@ -49,7 +49,7 @@ async function whyPod(
 }
 
 async function whyTenant(folder: string, name: string, json: boolean): Promise<number> {
-  const known = tenantsNamed(await readView(folder), name);
+  const known = tenantsNamed(await readSnapshot(folder), name);
   const answer = await ask(folder, 'GET', `/v1/actions?of=${encodeURIComponent(name)}`);
   if (answer.status !== 200) throw new Error(errorOf(answer));
   const records = answer.body as readonly ActionRecord[];

@@ -46,7 +46,7 @@ export const agent: Command = {
     const scheme = page.certFile === '' ? 'http' : 'https';
     return runUntilSignal(start, ({ port, socket }) => {
       const where =
-        port === undefined ? `views on ${page.socket}, no port` : `metrics on ${scheme}://${host}:${port}/metrics`;
+        port === undefined ? `snapshots on ${page.socket}, no port` : `metrics on ${scheme}://${host}:${port}/metrics`;
       log(`${where}, grants on ${socket}, mode ${enforcement.mode}`);
     });
   },
@@ -137,17 +137,17 @@ async function kubeHooks(
       onPassedBy: ({ namespace, pod, podUid, container }, message) => {
         const by = { component: 'agent', instance: nodeName } as const;
         const of = { namespace, pod, podUid, container };
-        void report({ ...of, reason: 'GPUCardsMissing', type: 'Warning', message, atMs: Date.now(), by });
+        void report({ ...of, reason: 'GPUsMissing', type: 'Warning', message, atMs: Date.now(), by });
       },
       cluster: {
         pods,
         onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
-        advertise(cards, withSlots, onLabels) {
+        advertise(gpus, withSlots, onLabels) {
           const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
           const advertising = startAdvertising({
             config,
             nodeName,
-            cards,
+            gpus,
             grantTextOf,
             withSlots,
             onLabels,

@@ -1,7 +1,7 @@
 // `cotenant exporter`: the agent's exporter half as a process of its own, which may do nothing but serve.
 
 import { beFrugal } from '../../agent/os/memory-tuning.ts';
-import { followViews } from '../../agent/snapshot/ipc/client.ts';
+import { followSnapshots } from '../../agent/snapshot/ipc/client.ts';
 import type { Standing } from '../../agent/snapshot/source.ts';
 import { guardOf, startExporter } from '../../exporter/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
@@ -41,7 +41,7 @@ export const exporter: Command = {
       await checkPageFiles(configuration);
       // Heard of before there is somebody to tell: nothing is known of anybody then.
       let tell = (_standing: Standing | undefined) => {};
-      const source = followViews({
+      const source = followSnapshots({
         path: page.socket,
         onStanding: (standing) => tell(standing),
         reviews: page.tokenReview,
@@ -65,7 +65,7 @@ export const exporter: Command = {
     };
     const scheme = page.certFile === '' ? 'http' : 'https';
     return runUntilSignal(start, ({ port }) =>
-      log(`metrics on ${scheme}://${host}:${port}/metrics, views from ${page.socket}`),
+      log(`metrics on ${scheme}://${host}:${port}/metrics, snapshots from ${page.socket}`),
     );
   },
 };

@@ -11,7 +11,7 @@ import { runUntilSignal } from '../lib/run-until-signal.ts';
 export const scheduler: Command = {
   name: 'scheduler',
   summary:
-    'Extends kube-scheduler: chooses the cards of pods that ask for a share, and writes the choice as it binds them.',
+    'Extends kube-scheduler: chooses the GPUs of pods that ask for a share, and writes the choice as it binds them.',
   usage:
     '--lease NAMESPACE/NAME [--lease-holder WHO] [--host ADDRESS --cert FILE --key FILE --client-ca FILE] [--port N]',
   options: {
@@ -35,7 +35,7 @@ export const scheduler: Command = {
     'overbooked-after': {
       type: 'string',
       value: 'SECONDS',
-      help: 'pods that have not started are evicted from a card that is overbooked for so long (default 15)',
+      help: 'pods that have not started are evicted from a GPU that is overbooked for so long (default 15)',
     },
     kubeconfig: { type: 'string', value: 'FILE', help: 'how to reach the API server (default: as any pod does)' },
   },
@@ -46,7 +46,7 @@ export const scheduler: Command = {
     if (given !== 0 && given !== 3) throw new UsageError('--cert, --key and --client-ca go together');
     if (given === 0 && !isLoopback(host)) {
       throw new UsageError(
-        `--host ${host}: whoever calls decides about cards, so any other address than loopback needs --cert, --key and --client-ca`,
+        `--host ${host}: whoever calls decides about GPUs, so any other address than loopback needs --cert, --key and --client-ca`,
       );
     }
     const tls = certFile && keyFile && clientCaFile ? { certFile, keyFile, clientCaFile } : undefined;

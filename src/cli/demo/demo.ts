@@ -13,11 +13,11 @@ import { parseConfiguration } from '../../../webhook/config.ts';
 import { startWebhook } from '../../../webhook/server.ts';
 import { configure } from '../../agent/config.ts';
 import { BUILD_FOLDER } from '../../agent/os/addon.ts';
-import type { View } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { startAgent } from '../../agent/start.ts';
 import { ask } from '../lib/agent-client.ts';
 import { type Command, flag, text, UsageError } from '../lib/command.ts';
-import { actionRows, cardRows, tenantRows } from '../output/node-table.ts';
+import { actionRows, gpuRows, tenantRows } from '../output/node-table.ts';
 import { type Review, reviewOnce } from './admission-request.ts';
 
 type Actor = {
@@ -96,7 +96,7 @@ async function build(redraw: boolean): Promise<void> {
 }
 
 async function startSimulator(folder: string): Promise<ChildProcess> {
-  const args = ['serve', '--dir', join(folder, 'gpu'), '--card', 'l4', '--card', 'a10'];
+  const args = ['serve', '--dir', join(folder, 'gpu'), '--gpu', 'l4', '--gpu', 'a10'];
   const child = spawn(join(BUILD_FOLDER, 'cotenant-simulator'), args, { stdio: ['ignore', 'pipe', 'inherit'] });
   const ready = once(createInterface({ input: child.stdout }), 'line');
   const failed = once(child, 'exit').then(() => {
@@ -187,7 +187,7 @@ async function play(
   const show = async () => {
     const answer = await ask(stateFolder, 'GET', '/v1/status');
     const lines = page(
-      answer.body as View | null,
+      answer.body as Snapshot | null,
       driver,
       stateFolder,
       agent.port ?? ports.page,
@@ -223,7 +223,7 @@ async function end(children: readonly ChildProcess[]): Promise<void> {
 }
 
 function page(
-  view: View | null,
+  snapshot: Snapshot | null,
   driver: string,
   stateFolder: string,
   port: number,
@@ -239,19 +239,19 @@ function page(
     `beside it, from the same folder: npx cotenant top --state ${stateFolder}   (or inspect, recommend, why cheat)`,
     '',
   ];
-  if (!view) return [...head, 'reading the driver ...', ...problems.slice(-3)];
+  if (!snapshot) return [...head, 'reading the driver ...', ...problems.slice(-3)];
   const said = ACTORS.map(({ name, note }) => `  ${name.padEnd(8)} (${note}): ${tenants.get(name)?.said ?? ''}`);
   return [
     ...head,
-    ...cardRows(view),
+    ...gpuRows(snapshot),
     '',
-    ...tenantRows(view),
+    ...tenantRows(snapshot),
     '',
     'what the tenants say',
     ...said,
     '',
     'what was done',
-    ...actionRows(view, 6).map((line) => `  ${line}`),
+    ...actionRows(snapshot, 6).map((line) => `  ${line}`),
     '',
     'admission: a pod in the dialect of ACK came back with',
     ...review.lines.map((line) => `  ${line}`),

@@ -2,7 +2,7 @@
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { DEFAULTS, SOCKET_NAME } from '../../agent/config.ts';
-import type { View } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { type Option, type Parsed, text, UsageError } from './command.ts';
 
 export const STATE_OPTION: Record<string, Option> = {
@@ -63,16 +63,16 @@ export function errorOf(answer: Answer): string {
   return typeof body?.error === 'string' ? body.error : `status ${answer.status}`;
 }
 
-export async function readView(folder: string): Promise<View> {
+export async function readSnapshot(folder: string): Promise<Snapshot> {
   const answer = await ask(folder, 'GET', '/v1/status');
   if (answer.status !== 200 || answer.body === null)
     throw new UsageError('the agent has no sample yet; try again in a second');
-  return answer.body as View;
+  return answer.body as Snapshot;
 }
 
 /** Ids of the tenants that somebody calls so; a grant that no sample has seen yet is not among them. */
-export function tenantsNamed(view: View, name: string): string[] {
-  const ids = view.containers.flatMap(({ grantId, namespace, pod }) =>
+export function tenantsNamed(snapshot: Snapshot, name: string): string[] {
+  const ids = snapshot.containers.flatMap(({ grantId, namespace, pod }) =>
     [grantId, pod, `${namespace}/${pod}`].includes(name) ? [grantId] : [],
   );
   return [...new Set(ids)];

@@ -1,6 +1,6 @@
 // Amounts, times and requests in words, the same in every sentence that people read. Pure.
 
-import type { CardShare, ContainerRequest, MemoryAmount, PodRequest } from '../../api/request.ts';
+import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../api/request.ts';
 import { MIB } from '../../common/quantity.ts';
 
 export const mib = (bytes: number): string => `${Math.ceil(bytes / MIB)} MiB`;
@@ -43,21 +43,21 @@ export function amount(memory: MemoryAmount): string {
   }
 }
 
-function share({ memory, memoryLimit, coresPercent }: CardShare): string {
+function share({ memory, memoryLimit, coresPercent }: GpuShare): string {
   const limit = memoryLimit ? ` (limit ${amount(memoryLimit)})` : '';
   return `${amount(memory)}${limit}${coresPercent === undefined ? '' : ` and ${coresPercent} % of the compute`}`;
 }
 
-/** "4096 MiB of one card", "6144 MiB and 25 % of the compute of each of 2 cards" */
-export function askedBy({ cards }: Pick<ContainerRequest, 'cards'>): string {
+/** "4096 MiB of one GPU", "6144 MiB and 25 % of the compute of each of 2 GPUs" */
+export function askedBy({ gpus }: Pick<ContainerRequest, 'gpus'>): string {
   const counts = new Map<string, number>();
-  for (const card of cards) counts.set(share(card), (counts.get(share(card)) ?? 0) + 1);
+  for (const gpu of gpus) counts.set(share(gpu), (counts.get(share(gpu)) ?? 0) + 1);
   return [...counts]
-    .map(([text, count]) => `${text} of ${count === 1 ? 'one card' : `each of ${count} cards`}`)
+    .map(([text, count]) => `${text} of ${count === 1 ? 'one GPU' : `each of ${count} GPUs`}`)
     .join(', and ');
 }
 
-/** What a pod asks for, container by container, and what it says about the cards. */
+/** What a pod asks for, container by container, and what it says about the GPUs. */
 export function askedByPod({ containers, gpuModels, gpuUuids }: PodRequest): string {
   const each = containers.map((container) => {
     const kind = container.kind === 'app' ? '' : ` (${container.kind})`;
@@ -67,5 +67,5 @@ export function askedByPod({ containers, gpuModels, gpuUuids }: PodRequest): str
     ...(gpuModels.length > 0 ? [`of model ${gpuModels.join(' or ')}`] : []),
     ...(gpuUuids.length > 0 ? [`among ${gpuUuids.join(', ')}`] : []),
   ];
-  return `${each.join('; ')}${among.length > 0 ? `; cards ${among.join(' ')}` : ''}`;
+  return `${each.join('; ')}${among.length > 0 ? `; GPUs ${among.join(' ')}` : ''}`;
 }

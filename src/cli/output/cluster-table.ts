@@ -1,13 +1,13 @@
 // The cluster as text: one table for all nodes, what waits, a line with the sums, and what could not be read. Pure.
 
-import type { Inventory, InventoryCard, InventoryNode, Tenant } from '../cluster/inventory.ts';
+import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
 import { age, mib, oneLine } from '../lib/words.ts';
 import { columns } from './node-table.ts';
 
 export const HEAD = [
   'NODE',
   'GPU',
-  'CARD, CONTAINER',
+  'GPU, CONTAINER',
   'MODEL, STATE',
   'GRANTED MiB',
   'USABLE',
@@ -25,7 +25,7 @@ const percent = (value: number): string => (value > 0 ? `${value}%` : '-');
 
 export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
   const { nodes, pending, notes, totals } = inventory;
-  const table = nodes.length === 0 ? ['No node tells of cards.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
+  const table = nodes.length === 0 ? ['No node tells of GPUs.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
   const waiting = pending.map(({ namespace, pod, createdAt, asks, says }) => {
     const since = createdAt === undefined ? '' : ` for ${age(createdAt, nowMs)}`;
     return oneLine(`${namespace}/${pod} waits${since}: ${asks}.${says === undefined ? '' : ` The scheduler: ${says}`}`);
@@ -34,7 +34,7 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
   const usable = totals.usableBytes > 0 ? number(totals.usableBytes) : '-';
   const sums = [
     `Granted/usable GPU memory: ${number(totals.grantedBytes)}/${usable} MiB${share}`,
-    `${count(totals.cards, 'card')} on ${count(totals.nodes, 'node')}`,
+    `${count(totals.gpus, 'GPU')} on ${count(totals.nodes, 'node')}`,
     `${count(totals.containers, 'container')} with a share`,
     `${count(pending.length, 'pod')} pending`,
   ];
@@ -45,26 +45,26 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
 const count = (of: number, what: string): string => `${of} ${what}${of === 1 ? '' : 's'}`;
 
 function nodeRows(node: InventoryNode): string[][] {
-  return node.cards.flatMap((card, index) => [cardRow(node, card, index === 0), ...containerRows(node, card)]);
+  return node.gpus.flatMap((gpu, index) => [gpuRow(node, gpu, index === 0), ...containerRows(node, gpu)]);
 }
 
-function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): string[] {
-  const { mostTenantsPerCard: most } = node;
+function gpuRow(node: InventoryNode, gpu: InventoryGpu, first: boolean): string[] {
+  const { mostTenantsPerGpu: most } = node;
   const warnings = [
-    ...(card.fault !== undefined ? [`NOT HEALTHY: ${card.fault}`] : card.healthy === false ? ['LOST'] : []),
+    ...(gpu.fault !== undefined ? [`NOT HEALTHY: ${gpu.fault}`] : gpu.healthy === false ? ['LOST'] : []),
     ...(node.ready === false ? ['NODE NOT READY'] : []),
-    ...(card.usableBytes !== undefined && card.grantedBytes > card.usableBytes ? ['OVERBOOKED'] : []),
+    ...(gpu.usableBytes !== undefined && gpu.grantedBytes > gpu.usableBytes ? ['OVERBOOKED'] : []),
   ];
   return [
     first ? node.name : '',
-    card.index === undefined ? '?' : String(card.index),
-    card.gpuUuid,
-    card.model ?? '-',
-    number(card.grantedBytes),
-    numberOr(card.usableBytes, '-'),
-    numberOr(card.usedBytes, node.use === 'known' ? '-' : node.use),
-    percent(card.grantedCoresPercent),
-    most === undefined ? String(card.tenants) : `${card.tenants}/${most}`,
+    gpu.index === undefined ? '?' : String(gpu.index),
+    gpu.gpuUuid,
+    gpu.model ?? '-',
+    number(gpu.grantedBytes),
+    numberOr(gpu.usableBytes, '-'),
+    numberOr(gpu.usedBytes, node.use === 'known' ? '-' : node.use),
+    percent(gpu.grantedCoresPercent),
+    most === undefined ? String(gpu.tenants) : `${gpu.tenants}/${most}`,
     first ? (node.mode ?? '') : '',
     warnings.join(', '),
   ];
@@ -74,7 +74,7 @@ function cardRow(node: InventoryNode, card: InventoryCard, first: boolean): stri
 const otherMode = (node: InventoryNode, { enforcement }: Tenant): string =>
   enforcement && enforcement.mode !== node.mode ? `${enforcement.mode}, ${enforcement.by}` : '';
 
-function containerRows(node: InventoryNode, { containers, foreign, others }: InventoryCard): string[][] {
+function containerRows(node: InventoryNode, { containers, foreign, others }: InventoryGpu): string[][] {
   const byAgent = others
     ? [
         [

@@ -1,5 +1,5 @@
-// The node as text: cards, tenants and what was done. Pure; who prints it, and how often, is the commands'.
-import type { View, ViewContainer } from '../../agent/snapshot/snapshot.ts';
+// The node as text: GPUs, tenants and what was done. Pure; who prints it, and how often, is the commands'.
+import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/words.ts';
 
 const MIB = 1024 * 1024;
@@ -26,9 +26,9 @@ function bar(used: number, total: number, width = 16): string {
   return `[${'#'.repeat(filled)}${'.'.repeat(width - filled)}]`;
 }
 
-export function stateOf(container: ViewContainer): string {
+export function stateOf(container: SnapshotContainer): string {
   const words: string[] = [];
-  if (container.withoutCards) words.push('NO CARDS');
+  if (container.withoutGpus) words.push('NO GPUS');
   if (container.over) words.push('OVER');
   else if (container.usedBytes > container.limitBytes)
     words.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
@@ -38,20 +38,20 @@ export function stateOf(container: ViewContainer): string {
   return words.join(', ') || (container.bytesTold ? 'within' : 'not told');
 }
 
-export function cardRows(view: View): string[] {
-  const rows = view.devices.map(({ card, grantedBytes, containers, compute, fault }) => {
-    const usable = (card.totalBytes ?? 0) - (card.reservedBytes ?? 0);
+export function gpuRows(snapshot: Snapshot): string[] {
+  const rows = snapshot.devices.map(({ gpu, grantedBytes, containers, compute, fault }) => {
+    const usable = (gpu.totalBytes ?? 0) - (gpu.reservedBytes ?? 0);
     return [
-      String(card.index),
-      card.name,
-      bar(card.usedBytes ?? 0, usable),
-      mib(card.usedBytes),
+      String(gpu.index),
+      gpu.name,
+      bar(gpu.usedBytes ?? 0, usable),
+      mib(gpu.usedBytes),
       mib(usable),
       mib(grantedBytes),
-      card.utilizationPercent === undefined ? '-' : `${card.utilizationPercent}%`,
+      gpu.utilizationPercent === undefined ? '-' : `${gpu.utilizationPercent}%`,
       containers === undefined ? '-' : String(containers),
       compute.policy,
-      fault ? `XID ${fault.xid}` : card.healthy ? '' : 'LOST',
+      fault ? `XID ${fault.xid}` : gpu.healthy ? '' : 'LOST',
     ];
   });
   const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'TENANTS', 'POLICY', ''];
@@ -59,28 +59,29 @@ export function cardRows(view: View): string[] {
 }
 
 /** What it is granted, and what it may have while others leave it idle. */
-export function coresOf({ coresPercent, coresLimitPercent, compute }: ViewContainer): string {
+export function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotContainer): string {
   if (coresPercent === 0) return '-';
   const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
   return `${coresPercent}${most}%${compute ? '' : ' not enforced'}`;
 }
 
-const policyText = ({ computePolicy, priority }: ViewContainer): string =>
+const policyText = ({ computePolicy, priority }: SnapshotContainer): string =>
   priority === 'high' ? `${computePolicy}, high` : computePolicy;
 
 /** The mode, and who said so where it is not the node's. */
-const modeText = ({ enforcement: { mode, by } }: ViewContainer): string => (by === 'node' ? mode : `${mode}, ${by}`);
+const modeText = ({ enforcement: { mode, by } }: SnapshotContainer): string =>
+  by === 'node' ? mode : `${mode}, ${by}`;
 
-type Names = Pick<ViewContainer, 'namespace' | 'pod' | 'container'>;
+type Names = Pick<SnapshotContainer, 'namespace' | 'pod' | 'container'>;
 
 export const containerName = ({ namespace, pod, container }: Names): string => `${namespace}/${pod}/${container}`;
 
 /** A pod's container by all its names; a plain grant by its own, under which commands know it. */
-export const tenantName = (of: Names & Pick<ViewContainer, 'podUid'>): string =>
+export const tenantName = (of: Names & Pick<SnapshotContainer, 'podUid'>): string =>
   of.podUid === '' ? of.pod : containerName(of);
 
-export function tenantRows(view: View): string[] {
-  const rows = view.containers.map((container) => [
+export function tenantRows(snapshot: Snapshot): string[] {
+  const rows = snapshot.containers.map((container) => [
     tenantName(container),
     String(container.gpuIndex ?? '-'),
     container.bytesTold ? bar(container.usedBytes, container.limitBytes) : '',
@@ -98,16 +99,16 @@ export function tenantRows(view: View): string[] {
   return columns([head, ...rows], ['left', 'right', 'left', 'right', 'right', 'right']);
 }
 
-export function actionRows(view: View, most: number): string[] {
-  return view.recent
+export function actionRows(snapshot: Snapshot, most: number): string[] {
+  return snapshot.recent
     .slice(-most)
     .map(({ atMs, action, message }) => `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: ${oneLine(message)}`);
 }
 
 /** The whole page of one node. */
-export function nodeLines(view: View): string[] {
-  const head = view.self.up
-    ? `driver ${view.driverVersion}, mode ${view.self.mode}`
-    : `the driver does not answer: ${view.self.problem}`;
-  return [oneLine(head), '', ...cardRows(view), '', ...tenantRows(view), '', ...actionRows(view, 5)];
+export function nodeLines(snapshot: Snapshot): string[] {
+  const head = snapshot.self.up
+    ? `driver ${snapshot.driverVersion}, mode ${snapshot.self.mode}`
+    : `the driver does not answer: ${snapshot.self.problem}`;
+  return [oneLine(head), '', ...gpuRows(snapshot), '', ...tenantRows(snapshot), '', ...actionRows(snapshot, 5)];
 }

@@ -8,7 +8,7 @@ import { columns } from './node-table.ts';
 
 export const HEAD: readonly string[] = [
   'CONTAINER',
-  'CARDS',
+  'GPUS',
   'GRANT MiB',
   'P50',
   'P95',
@@ -39,31 +39,31 @@ function row(recommendation: Recommendation): readonly string[] {
   const { of, memory, cores } = recommendation;
   const spread = (spreads: readonly Spread[], text: (value: number | undefined) => string) =>
     (['p50', 'p95', 'p99', 'peak'] as const).map((name) => text(largest(spreads, name)));
-  const asked = maxOf(of.cards.map(({ grantedCoresPercent }) => grantedCoresPercent));
+  const asked = maxOf(of.gpus.map(({ grantedCoresPercent }) => grantedCoresPercent));
   return [
     nameOf(recommendation),
-    String(of.cardCount),
-    mib(maxOf(of.cards.map(({ grantedBytes }) => grantedBytes))),
+    String(of.gpuCount),
+    mib(maxOf(of.gpus.map(({ grantedBytes }) => grantedBytes))),
     ...spread(
-      of.cards.map((card) => card.memory),
+      of.gpus.map((gpu) => gpu.memory),
       mib,
     ),
     sizeText(memory, mib),
     asked === undefined ? '-' : `${asked}%`,
     ...spread(
-      of.cards.flatMap((card) => card.compute ?? []),
+      of.gpus.flatMap((gpu) => gpu.compute ?? []),
       percent,
     ),
     sizeText(cores, (amount) => `${amount}%`),
-    String(of.cards.reduce((total, { denied }) => total + denied, 0)),
+    String(of.gpus.reduce((total, { denied }) => total + denied, 0)),
   ];
 }
 
-/** Amounts are totals over the cards. Compute is asked for where it was before. */
+/** Amounts are totals over the GPUs. Compute is asked for where it was before. */
 export function resourcesOf({ of, memory, cores }: Recommendation): Readonly<Record<string, string>> | undefined {
   if (memory === undefined) return undefined;
-  const count = of.cardCount;
-  const asked = of.cards.some(({ grantedCoresPercent }) => grantedCoresPercent !== undefined);
+  const count = of.gpuCount;
+  const asked = of.gpus.some(({ grantedCoresPercent }) => grantedCoresPercent !== undefined);
   return {
     ...(count > 1 ? { [GPU]: String(count) } : {}),
     [GPU_MEMORY]: formatBytes(memory.amount * count),
@@ -74,10 +74,10 @@ export function resourcesOf({ of, memory, cores }: Recommendation): Readonly<Rec
 function toPaste(recommendation: Recommendation): readonly string[] {
   const resources = resourcesOf(recommendation);
   const name = oneLine(nameOf(recommendation));
-  if (resources === undefined) return [`# ${name} held no memory of its cards: it needs no share.`];
+  if (resources === undefined) return [`# ${name} held no memory of its GPUs: it needs no share.`];
   const { cores, savedPercent, of } = recommendation;
   const bounds = [
-    ...(of.cards.some(({ denied }) => denied > 0) ? ['it was refused memory'] : []),
+    ...(of.gpus.some(({ denied }) => denied > 0) ? ['it was refused memory'] : []),
     ...(of.stops > 0 ? ['it was stopped for its memory'] : []),
     ...(cores?.atLeast ? ['it used up its compute'] : []),
   ];
@@ -107,7 +107,7 @@ export function recommendationLines(recommendations: readonly Recommendation[], 
   return [...table, '', ...recommendations.flatMap((one) => [...toPaste(one), '']), oneLine(source)];
 }
 
-/** For programs: amounts in bytes and percent of each card, and what to paste as totals. */
+/** For programs: amounts in bytes and percent of each GPU, and what to paste as totals. */
 export function recommendationJson(recommendations: readonly Recommendation[]): unknown {
   return recommendations.map((recommendation) => ({
     ...recommendation.of,

@@ -1,20 +1,20 @@
-// One screen of `cotenant top`: a line for each card, one for each container on it with what it has of its grant, and the processes on
+// One screen of `cotenant top`: a line for each GPU, one for each container on it with what it has of its grant, and the processes on
 // request. Pure; no line is wider than the terminal: a name's beginning is cut off, then columns go that say less than what is wrong.
-import type { View, ViewProcess } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/words.ts';
 import { columns, containerName, stateOf, tenantName } from './node-table.ts';
 
-export const SORTS = ['card', 'memory', 'sm', 'name'] as const;
+export const SORTS = ['gpu', 'memory', 'sm', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
 export type Look = { readonly sort: Sort; readonly processes: boolean; readonly width: number };
 
 /** Power, temperature, tenants; then how busy it is. */
-const OF_CARDS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
+const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
 /** Who holds the limit, in short and then not at all; the share; SM. A state is told in full as far as its first words go. */
 const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
 const MIB = 2 ** 20;
 
-/** Whoever holds memory of a card: by a grant, by others' word, or by nobody's. */
+/** Whoever holds memory of a GPU: by a grant, by others' word, or by nobody's. */
 type User = {
   readonly gpuIndex: number | undefined;
   readonly name: string;
@@ -24,7 +24,7 @@ type User = {
   readonly share: string;
   readonly heldBy: string;
   readonly state: string;
-  readonly processes: readonly Omit<ViewProcess, 'inLedger'>[];
+  readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
 const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
@@ -35,11 +35,11 @@ const endOf = (text: string, width: number): string =>
 const startOf = (text: string, width: number): string =>
   text.length <= width ? text : `${text.slice(0, Math.max(0, width - 1))}…`.slice(0, width);
 
-const GIVEN = { exclusive: 'whole card', mig: 'instance', shared: "others' share" } as const;
+const GIVEN = { exclusive: 'whole GPU', mig: 'instance', shared: "others' share" } as const;
 
-export function usersOf(view: View): readonly User[] {
+export function usersOf(snapshot: Snapshot): readonly User[] {
   return [
-    ...view.containers.map((one): User => {
+    ...snapshot.containers.map((one): User => {
       const { coresPercent, coresLimitPercent, compute } = one;
       const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
       return {
@@ -55,7 +55,7 @@ export function usersOf(view: View): readonly User[] {
         processes: one.processes,
       };
     }),
-    ...view.assigned.map(
+    ...snapshot.assigned.map(
       (one): User => ({
         ...one,
         name: containerName(one),
@@ -65,7 +65,7 @@ export function usersOf(view: View): readonly User[] {
         state: GIVEN[one.mode],
       }),
     ),
-    ...view.foreign.map(
+    ...snapshot.foreign.map(
       (one): User => ({
         gpuIndex: one.gpuIndex,
         name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : containerName(one),
@@ -82,37 +82,37 @@ export function usersOf(view: View): readonly User[] {
 }
 
 const falling = (a: number | undefined, b: number | undefined): number => (b ?? -1) - (a ?? -1);
-const byCard = (a: User, b: User): number =>
+const byGpu = (a: User, b: User): number =>
   (a.gpuIndex ?? Number.MAX_SAFE_INTEGER) - (b.gpuIndex ?? Number.MAX_SAFE_INTEGER);
 const ORDERS: Readonly<Record<Sort, (a: User, b: User) => number>> = {
-  card: (a, b) => byCard(a, b) || falling(a.usedBytes, b.usedBytes),
+  gpu: (a, b) => byGpu(a, b) || falling(a.usedBytes, b.usedBytes),
   memory: (a, b) => falling(a.usedBytes, b.usedBytes),
   sm: (a, b) => falling(a.smPercent, b.smPercent),
-  name: (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : byCard(a, b)),
+  name: (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : byGpu(a, b)),
 };
 
-export function cardLines(view: View, width: number): readonly string[] {
-  const rows = view.devices.map(({ card, containers, fault }) => {
-    const usable = card.totalBytes === undefined ? undefined : card.totalBytes - (card.reservedBytes ?? 0);
-    const most = card.powerLimitMw === undefined ? '' : `/${Math.round(card.powerLimitMw / 1000)}`;
+export function gpuLines(snapshot: Snapshot, width: number): readonly string[] {
+  const rows = snapshot.devices.map(({ gpu, containers, fault }) => {
+    const usable = gpu.totalBytes === undefined ? undefined : gpu.totalBytes - (gpu.reservedBytes ?? 0);
+    const most = gpu.powerLimitMw === undefined ? '' : `/${Math.round(gpu.powerLimitMw / 1000)}`;
     return [
-      String(card.index),
-      card.name,
-      `${mib(card.usedBytes)}/${mib(usable)}`,
-      percent(card.utilizationPercent),
-      card.temperatureC === undefined ? '-' : `${card.temperatureC}C`,
-      card.powerMw === undefined ? '-' : `${Math.round(card.powerMw / 1000)}${most}W`,
+      String(gpu.index),
+      gpu.name,
+      `${mib(gpu.usedBytes)}/${mib(usable)}`,
+      percent(gpu.utilizationPercent),
+      gpu.temperatureC === undefined ? '-' : `${gpu.temperatureC}C`,
+      gpu.powerMw === undefined ? '-' : `${Math.round(gpu.powerMw / 1000)}${most}W`,
       containers === undefined ? '-' : String(containers),
-      fault ? `XID ${fault.xid}` : card.healthy ? '' : 'LOST',
+      fault ? `XID ${fault.xid}` : gpu.healthy ? '' : 'LOST',
     ];
   });
   const head = ['GPU', 'MODEL', 'USED/USABLE MiB', 'BUSY', 'TEMP', 'POWER', 'IN USE BY', 'FAULT'];
-  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width, OF_CARDS);
+  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width, OF_GPUS);
 }
 
-export function userLines(view: View, { sort, processes, width }: Look): readonly string[] {
+export function userLines(snapshot: Snapshot, { sort, processes, width }: Look): readonly string[] {
   const head = ['GPU', 'CONTAINER', 'USED/GRANT MiB', 'SM', 'SHARE', 'HELD BY', 'STATE'];
-  const rows = usersOf(view)
+  const rows = usersOf(snapshot)
     .toSorted(ORDERS[sort])
     .flatMap((user) => [
       [
@@ -186,19 +186,19 @@ function fitted(
   ).map((line) => startOf(line, width));
 }
 
-/** As the record's sentences are made: who, why, how much on which card, and what is done. */
-const SENTENCE = /^(?<who>\S+) (?<why>[^:]+): (?<used>[^;]+?) on (?<card>[^ ,;]+)(?<more>[^;]*); (?<what>.+)$/;
+/** As the record's sentences are made: who, why, how much on which GPU, and what is done. */
+const SENTENCE = /^(?<who>\S+) (?<why>[^:]+): (?<used>[^;]+?) on (?<gpu>[^ ,;]+)(?<more>[^;]*); (?<what>.+)$/;
 /** Whoever it is about is told by so much. */
 const LEAST_WHO = 12;
 
 /** What was done to whom, how much that one had, and why, in this order: what does not fit is the end of the reason. */
-function actionLine({ atMs, action, message }: View['recent'][number], view: View, width: number): string {
+function actionLine({ atMs, action, message }: Snapshot['recent'][number], snapshot: Snapshot, width: number): string {
   const head = `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: `;
   const found = SENTENCE.exec(oneLine(message))?.groups;
   if (!found) return startOf(`${head}${oneLine(message)}`, width);
-  const { who = '', why, used = '', card = '', more, what } = found;
-  const index = view.devices.find((device) => device.card.uuid === card)?.card.index;
-  const on = index === undefined ? startOf(card, 12) : `GPU ${index}`;
+  const { who = '', why, used = '', gpu = '', more, what } = found;
+  const index = snapshot.devices.find((device) => device.gpu.uuid === gpu)?.gpu.index;
+  const on = index === undefined ? startOf(gpu, 12) : `GPU ${index}`;
   const tail = ` ${used.replace(/^(\d+) (\S+) of (\d+) \2$/, '$1 of $3 $2')} on ${on}; ${what}`;
   const name = endOf(who, Math.max(LEAST_WHO, width - head.length - tail.length));
   return startOf(`${head}${name}${tail}: ${why}${more}`, width);
@@ -206,17 +206,17 @@ function actionLine({ atMs, action, message }: View['recent'][number], view: Vie
 
 const ACTIONS = 5;
 
-export function topLines(view: View, look: Look): readonly string[] {
-  const head = view.self.up
-    ? `driver ${view.driverVersion}, mode ${view.self.mode}, sorted by ${look.sort}`
-    : `the driver does not answer: ${view.self.problem}`;
+export function topLines(snapshot: Snapshot, look: Look): readonly string[] {
+  const head = snapshot.self.up
+    ? `driver ${snapshot.driverVersion}, mode ${snapshot.self.mode}, sorted by ${look.sort}`
+    : `the driver does not answer: ${snapshot.self.problem}`;
   return [
     startOf(oneLine(head), look.width),
     '',
-    ...cardLines(view, look.width),
+    ...gpuLines(snapshot, look.width),
     '',
-    ...userLines(view, look),
+    ...userLines(snapshot, look),
     '',
-    ...view.recent.slice(-ACTIONS).map((action) => actionLine(action, view, look.width)),
+    ...snapshot.recent.slice(-ACTIONS).map((action) => actionLine(action, snapshot, look.width)),
   ];
 }

@@ -1,5 +1,5 @@
 // What is asked of a Prometheus about containers, and how its answers become the figures that sizes are made of. Pure.
-import type { CardSeries, ContainerSeries, Spread } from '../../policy/rightsizing.ts';
+import type { ContainerSeries, GpuSeries, Spread } from '../../policy/rightsizing.ts';
 import type { Series } from './client.ts';
 
 /** Whom to look at; undefined: all. */
@@ -37,11 +37,11 @@ export type Query =
   | `memory ${Percentile}`
   | 'computePeak'
   | `compute ${Percentile}`
-  | 'cards'
+  | 'gpus'
   | Counted
   | `${Counted} at first`;
 
-const OF_CONTAINERS: readonly Query[] = ['cards', 'stops', 'stops at first'];
+const OF_CONTAINERS: readonly Query[] = ['gpus', 'stops', 'stops at first'];
 
 export function selector(metric: string, { job, namespace, pod }: Selection, ...more: readonly string[]): string {
   const matchers = [
@@ -109,8 +109,8 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
     ['denied at first', max(first(denied))],
     ['stops', sum(`increase(${stops}[${range}])`)],
     ['stops at first', sum(first(stops))],
-    // Of one name after the other, each on another card, no two were there at one time.
-    ['cards', `max_over_time(count by (${CONTAINER.join(', ')}) (${max(of('info'))})[${range}:${step}])`],
+    // Of one name after the other, each on another GPU, no two were there at one time.
+    ['gpus', `max_over_time(count by (${CONTAINER.join(', ')}) (${max(of('info'))})[${range}:${step}])`],
   ]);
 }
 
@@ -138,7 +138,7 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
     });
     return { ...Object.fromEntries(known), peak };
   };
-  const cardOf = (one: Series, isNewest: boolean): CardSeries => {
+  const gpuOf = (one: Series, isNewest: boolean): GpuSeries => {
     const cores = isNewest ? lookUp('cores', one) : undefined;
     return {
       gpuUuid: one.labels.gpu_uuid ?? '',
@@ -161,23 +161,23 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
       if (first === undefined) return [];
       const { namespace = '', pod = '', container = '' } = first.labels;
       const seenAt = (one: Series) => lookUp('newest', one) ?? 0;
-      // What it had before on other cards is no grant of it any more.
+      // What it had before on other GPUs is no grant of it any more.
       const lastSeen = Math.max(...all.map(seenAt));
-      const cards = all
-        .map((one) => cardOf(one, seenAt(one) === lastSeen))
+      const gpus = all
+        .map((one) => gpuOf(one, seenAt(one) === lastSeen))
         .toSorted((a, b) => (a.gpuUuid < b.gpuUuid ? -1 : 1));
       const onNodes = [...Map.groupBy(all, (one) => keyOf(one, CONTAINER)).values()];
       // Who lived for less than a step was met by none.
-      const counts = onNodes.map((own) => Math.min(own.length, lookUp('cards', own[0] ?? first) ?? own.length));
+      const counts = onNodes.map((own) => Math.min(own.length, lookUp('gpus', own[0] ?? first) ?? own.length));
       return [
         {
           namespace,
           pod,
           container,
           plain: isPlain(first),
-          cardCount: Math.max(...counts),
+          gpuCount: Math.max(...counts),
           stops: onNodes.reduce((sum, [one]) => sum + counted('stops', one ?? first), 0),
-          cards,
+          gpus,
         },
       ];
     })

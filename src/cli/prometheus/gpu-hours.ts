@@ -1,12 +1,12 @@
 // How much of the GPUs each namespace was granted, uses and leaves idle at one moment, as PromQL: for the recording rules, and
-// for whoever has none. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one card.
+// for whoever has none. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one GPU.
 import type { Amounts, Kind } from '../../policy/chargeback.ts';
 import { heldBytes } from './container-series.ts';
 
-/** `of` makes a selector of a container's metric, `ofCard` of a card's. */
+/** `of` makes a selector of a container's metric, `ofGpu` of a GPU's. */
 export type Selectors = {
   readonly of: (metric: string, ...matchers: readonly string[]) => string;
-  readonly ofCard: (metric: string, ...matchers: readonly string[]) => string;
+  readonly ofGpu: (metric: string, ...matchers: readonly string[]) => string;
 };
 
 /** The names of the recorded series. The last word says what was summed over. */
@@ -24,24 +24,24 @@ export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, stri
 };
 /** Labels that no other series of a container has. All others stay, those of the scrape's target included. */
 const OF_ITS_RUN = 'pod_uid, container_id, runtime, fence';
-export const RECORDED_CARDS = 'job:cotenant_cards:count';
+export const RECORDED_GPUS = 'job:cotenant_gpus:count';
 
-/** A MIG instance is no card, and what part of one it is nobody tells. */
+/** A MIG instance is no GPU, and what part of one it is nobody tells. */
 const NO_INSTANCE = 'gpu_uuid!~"MIG-.*"';
 export const NOT_OF_INSTANCES = 'mode!="mig"';
 
-export function cards({ ofCard }: Selectors): string {
-  return `count by (job) (${ofCard('cotenant_device_memory_total_bytes', NO_INSTANCE)})`;
+export function gpus({ ofGpu }: Selectors): string {
+  return `count by (job) (${ofGpu('cotenant_device_memory_total_bytes', NO_INSTANCE)})`;
 }
 
 export function usage(
-  { of, ofCard }: Selectors,
+  { of, ofGpu }: Selectors,
   window: string,
 ): Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> {
-  const total = ofCard('cotenant_device_memory_total_bytes');
+  const total = ofGpu('cotenant_device_memory_total_bytes');
   // What grants are made of; some drivers do not tell apart what they keep.
-  const usable = `(${total} - ${ofCard('cotenant_device_memory_reserved_bytes')} or ${total})`;
-  // Whoever has a card alone was granted all of it, by whomever.
+  const usable = `(${total} - ${ofGpu('cotenant_device_memory_reserved_bytes')} or ${total})`;
+  // Whoever has a GPU alone was granted all of it, by whomever.
   const alone = `max without (${OF_ITS_RUN}) (${of('cotenant_container_info', 'mode="exclusive"')})`;
   const whole = `${alone} * on (job, instance, gpu_uuid) group_left () ${usable}`;
   const limit = `(${of('cotenant_container_memory_limit_bytes')} or ${whole})`;

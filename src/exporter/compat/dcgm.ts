@@ -1,7 +1,7 @@
-// dcgm-exporter's names for cards. One series for each card in each family, so that sums over a family are right: pod labels
-// are filled where one container alone has the card, and empty on a shared one, whose containers are in our own families. An
-// instance of a divided card goes by its card's index and UUID, and by its own profile and number. The number of a replica (`vgpu`)
-// is always empty: who has one has no card alone.
+// dcgm-exporter's names for GPUs. One series for each GPU in each family, so that sums over a family are right: pod labels
+// are filled where one container alone has the GPU, and empty on a shared one, whose containers are in our own families. An
+// instance of a divided GPU goes by its GPU's index and UUID, and by its own profile and number. The number of a replica (`vgpu`)
+// is always empty: who has one has no GPU alone.
 import { type Family, metricSet } from '../format/family.ts';
 import { type CompatContext, createRates, holdersOf, parentOf, profileOf, toMib } from './shared.ts';
 
@@ -61,12 +61,12 @@ export const dcgm = ({ nodeName }: CompatContext, hostname: keyof typeof LABELS 
     );
     return {
       clear: set.clear,
-      fill(view) {
-        const holders = Map.groupBy(holdersOf(view), ({ gpuUuid }) => gpuUuid);
-        const rate = ratesAt(view.atMs);
-        for (const { card, mode } of view.devices) {
-          const whole = parentOf(view, card) ?? card;
-          const [alone, ...more] = holders.get(card.uuid) ?? [];
+      fill(snapshot) {
+        const holders = Map.groupBy(holdersOf(snapshot), ({ gpuUuid }) => gpuUuid);
+        const rate = ratesAt(snapshot.atMs);
+        for (const { gpu, mode } of snapshot.devices) {
+          const whole = parentOf(snapshot, gpu) ?? gpu;
+          const [alone, ...more] = holders.get(gpu.uuid) ?? [];
           const who = mode !== 'shared' && more.length === 0 ? alone : undefined;
           const labels = {
             gpu: String(whole.index),
@@ -75,40 +75,40 @@ export const dcgm = ({ nodeName }: CompatContext, hostname: keyof typeof LABELS 
             device: `nvidia${whole.minor ?? whole.index}`,
             modelName: whole.name,
             [hostname]: nodeName,
-            GPU_I_PROFILE: profileOf(card),
-            GPU_I_ID: card.gpuInstance === undefined ? '' : String(card.gpuInstance),
+            GPU_I_PROFILE: profileOf(gpu),
+            GPU_I_ID: gpu.gpuInstance === undefined ? '' : String(gpu.gpuInstance),
             container: who?.container ?? '',
             namespace: who?.namespace ?? '',
             pod: who?.pod ?? '',
             vgpu: '',
           };
-          gauges.utilization(labels, card.utilizationPercent);
-          gauges.memoryBusy(labels, card.memoryBusyPercent);
-          gauges.encoder(labels, card.encoderPercent);
-          gauges.decoder(labels, card.decoderPercent);
-          gauges.used(labels, toMib(card.usedBytes));
-          gauges.free(labels, toMib(card.freeBytes));
-          gauges.reserved(labels, toMib(card.reservedBytes));
-          gauges.total(labels, toMib(card.totalBytes));
-          gauges.smClock(labels, card.smMhz);
-          gauges.memoryClock(labels, card.memoryMhz);
-          gauges.temperature(labels, card.temperatureC);
-          gauges.memoryTemperature(labels, card.memoryTemperatureC);
-          gauges.power(labels, card.powerMw === undefined ? undefined : card.powerMw / 1000);
-          const raised = view.xids.filter((total) => total.gpuUuid === card.uuid && total.lastMs !== undefined);
+          gauges.utilization(labels, gpu.utilizationPercent);
+          gauges.memoryBusy(labels, gpu.memoryBusyPercent);
+          gauges.encoder(labels, gpu.encoderPercent);
+          gauges.decoder(labels, gpu.decoderPercent);
+          gauges.used(labels, toMib(gpu.usedBytes));
+          gauges.free(labels, toMib(gpu.freeBytes));
+          gauges.reserved(labels, toMib(gpu.reservedBytes));
+          gauges.total(labels, toMib(gpu.totalBytes));
+          gauges.smClock(labels, gpu.smMhz);
+          gauges.memoryClock(labels, gpu.memoryMhz);
+          gauges.temperature(labels, gpu.temperatureC);
+          gauges.memoryTemperature(labels, gpu.memoryTemperatureC);
+          gauges.power(labels, gpu.powerMw === undefined ? undefined : gpu.powerMw / 1000);
+          const raised = snapshot.xids.filter((total) => total.gpuUuid === gpu.uuid && total.lastMs !== undefined);
           const last = raised.toSorted((a, b) => (b.lastMs ?? 0) - (a.lastMs ?? 0))[0];
-          gauges.xid(labels, last ? Number(last.xid) : card.tellsEvents ? 0 : undefined);
-          profile.graphics(labels, toRatio(card.graphicsActivePpm));
-          profile.sm(labels, toRatio(card.smActivePpm));
-          profile.occupancy(labels, toRatio(card.smOccupancyPpm));
-          profile.tensor(labels, toRatio(card.tensorActivePpm));
-          profile.dram(labels, toRatio(card.dramActivePpm));
-          profile.fp32(labels, toRatio(card.fp32ActivePpm));
-          energy(labels, card.energyMj);
-          links.pcieSent(labels, rate(`${card.uuid} pcie sent`, card.pcieSentBytes));
-          links.pcieReceived(labels, rate(`${card.uuid} pcie received`, card.pcieReceivedBytes));
-          links.nvlinkSent(labels, rate(`${card.uuid} nvlink sent`, card.nvlinkSentBytes));
-          links.nvlinkReceived(labels, rate(`${card.uuid} nvlink received`, card.nvlinkReceivedBytes));
+          gauges.xid(labels, last ? Number(last.xid) : gpu.tellsEvents ? 0 : undefined);
+          profile.graphics(labels, toRatio(gpu.graphicsActivePpm));
+          profile.sm(labels, toRatio(gpu.smActivePpm));
+          profile.occupancy(labels, toRatio(gpu.smOccupancyPpm));
+          profile.tensor(labels, toRatio(gpu.tensorActivePpm));
+          profile.dram(labels, toRatio(gpu.dramActivePpm));
+          profile.fp32(labels, toRatio(gpu.fp32ActivePpm));
+          energy(labels, gpu.energyMj);
+          links.pcieSent(labels, rate(`${gpu.uuid} pcie sent`, gpu.pcieSentBytes));
+          links.pcieReceived(labels, rate(`${gpu.uuid} pcie received`, gpu.pcieReceivedBytes));
+          links.nvlinkSent(labels, rate(`${gpu.uuid} nvlink sent`, gpu.nvlinkSentBytes));
+          links.nvlinkReceived(labels, rate(`${gpu.uuid} nvlink received`, gpu.nvlinkReceivedBytes));
         }
       },
     };

@@ -18,7 +18,7 @@ type Names = {
   readonly instanceLabels: readonly string[];
   /** By kind; the older ones have none. */
   readonly kinds?: { readonly context: string; readonly buffer: string };
-  /** Of cards, by its scheduler; the older ones are not served. */
+  /** Of GPUs, by its scheduler; the older ones are not served. */
   readonly scheduler?: Readonly<
     Record<'limit' | 'allocated' | 'allocatedRatio' | 'cores' | 'allocatedCores' | 'shared' | 'memoryBusy', string>
   >;
@@ -68,7 +68,7 @@ const LEGACY: Names = {
   fixed: { zone: 'vGPU' },
 };
 
-const labelled = (names: readonly string[], values: readonly string[], fixed: Names['fixed']) => ({
+const labeled = (names: readonly string[], values: readonly string[], fixed: Names['fixed']) => ({
   ...Object.fromEntries(names.map((name, index) => [name, values[index] ?? ''])),
   ...fixed,
 });
@@ -80,54 +80,54 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
     const fixed = Object.keys(names.fixed);
     const ofHost = (metric: string, help: string) => set.gauge(metric, help, [...names.host, ...fixed]);
     const ofContainer = (metric: string, help: string) => set.gauge(metric, help, [...names.container, ...fixed]);
-    const hostUsed = ofHost(names.hostUsed, 'Memory of the card in use, in bytes.');
-    const hostUtilization = ofHost(names.hostUtilization, 'Utilization of the card, in percent.');
+    const hostUsed = ofHost(names.hostUsed, 'Memory of the GPU in use, in bytes.');
+    const hostUtilization = ofHost(names.hostUtilization, 'Utilization of the GPU, in percent.');
     const used = ofContainer(
       names.used,
-      'Memory in use by the container on the card, in bytes, as the driver counts it.',
+      'Memory in use by the container on the GPU, in bytes, as the driver counts it.',
     );
-    const limit = ofContainer(names.limit, 'Memory that the container may have on the card, in bytes.');
-    const memory = ofContainer(names.memory, 'Memory in use by the container on the card, in bytes.');
-    const utilization = ofContainer(names.utilization, 'Compute of the card that the container used, in percent.');
-    const lastKernel = ofContainer(names.lastKernel, 'Seconds since the container last used the card.');
+    const limit = ofContainer(names.limit, 'Memory that the container may have on the GPU, in bytes.');
+    const memory = ofContainer(names.memory, 'Memory in use by the container on the GPU, in bytes.');
+    const utilization = ofContainer(names.utilization, 'Compute of the GPU that the container used, in percent.');
+    const lastKernel = ofContainer(names.lastKernel, 'Seconds since the container last used the GPU.');
     const context = names.kinds && ofContainer(names.kinds.context, 'Of it, contexts, in bytes.');
     const buffer = names.kinds && ofContainer(names.kinds.buffer, 'Of it, buffers, in bytes.');
-    const instance = set.gauge(names.instance, 'The container has this instance of a divided card; always 1.', [
+    const instance = set.gauge(names.instance, 'The container has this instance of a divided GPU; always 1.', [
       ...names.container,
       ...names.instanceLabels,
       ...fixed,
     ]);
-    const cards = names.scheduler && {
-      limit: ofHost(names.scheduler.limit, 'Memory of the card, in bytes.'),
-      allocated: ofHost(names.scheduler.allocated, 'Memory of the card that is granted, in bytes.'),
-      allocatedRatio: ofHost(names.scheduler.allocatedRatio, 'Memory of the card that is granted, 0 to 1.'),
-      cores: ofHost(names.scheduler.cores, 'Compute of the card, in percent.'),
-      allocatedCores: ofHost(names.scheduler.allocatedCores, 'Compute of the card that is granted, in percent.'),
-      shared: ofHost(names.scheduler.shared, 'Containers that have the card.'),
-      memoryBusy: ofHost(names.scheduler.memoryBusy, 'Use of the memory bus of the card, in percent.'),
+    const gpus = names.scheduler && {
+      limit: ofHost(names.scheduler.limit, 'Memory of the GPU, in bytes.'),
+      allocated: ofHost(names.scheduler.allocated, 'Memory of the GPU that is granted, in bytes.'),
+      allocatedRatio: ofHost(names.scheduler.allocatedRatio, 'Memory of the GPU that is granted, 0 to 1.'),
+      cores: ofHost(names.scheduler.cores, 'Compute of the GPU, in percent.'),
+      allocatedCores: ofHost(names.scheduler.allocatedCores, 'Compute of the GPU that is granted, in percent.'),
+      shared: ofHost(names.scheduler.shared, 'Containers that have the GPU.'),
+      memoryBusy: ofHost(names.scheduler.memoryBusy, 'Use of the memory bus of the GPU, in percent.'),
     };
     return {
       clear: set.clear,
-      fill(view) {
-        const holders = holdersOf(view);
-        for (const { card, grantedBytes, grantedCoresPercent } of view.devices) {
-          const labels = labelled(names.host, [nodeName, String(card.index), card.uuid, card.name], names.fixed);
-          hostUsed(labels, card.usedBytes);
-          hostUtilization(labels, card.utilizationPercent);
-          cards?.limit(labels, card.totalBytes);
-          cards?.allocated(labels, grantedBytes);
-          cards?.allocatedRatio(labels, card.totalBytes ? grantedBytes / card.totalBytes : undefined);
-          cards?.cores(labels, 100);
-          cards?.allocatedCores(labels, grantedCoresPercent);
-          cards?.shared(labels, holders.filter(({ gpuUuid }) => gpuUuid === card.uuid).length);
-          cards?.memoryBusy(labels, card.memoryBusyPercent);
+      fill(snapshot) {
+        const holders = holdersOf(snapshot);
+        for (const { gpu, grantedBytes, grantedCoresPercent } of snapshot.devices) {
+          const labels = labeled(names.host, [nodeName, String(gpu.index), gpu.uuid, gpu.name], names.fixed);
+          hostUsed(labels, gpu.usedBytes);
+          hostUtilization(labels, gpu.utilizationPercent);
+          gpus?.limit(labels, gpu.totalBytes);
+          gpus?.allocated(labels, grantedBytes);
+          gpus?.allocatedRatio(labels, gpu.totalBytes ? grantedBytes / gpu.totalBytes : undefined);
+          gpus?.cores(labels, 100);
+          gpus?.allocatedCores(labels, grantedCoresPercent);
+          gpus?.shared(labels, holders.filter(({ gpuUuid }) => gpuUuid === gpu.uuid).length);
+          gpus?.memoryBusy(labels, gpu.memoryBusyPercent);
         }
         const counts = new Map<string, number>();
         for (const holder of holders) {
           const who = JSON.stringify([holder.namespace, holder.pod, holder.container]);
           const index = counts.get(who) ?? 0;
           counts.set(who, index + 1);
-          const labels = labelled(
+          const labels = labeled(
             names.container,
             [holder.namespace, holder.pod, holder.container, String(index), holder.gpuUuid],
             names.fixed,
@@ -137,19 +137,19 @@ const family = (name: string, names: Names, { nodeName }: CompatContext): Family
           memory(labels, holder.usedBytes);
           utilization(labels, holder.smPercent === undefined ? undefined : Math.min(100, holder.smPercent));
           if (holder.lastActiveMs !== undefined)
-            lastKernel(labels, Math.max(0, (view.atMs - holder.lastActiveMs) / 1000));
+            lastKernel(labels, Math.max(0, (snapshot.atMs - holder.lastActiveMs) / 1000));
           context?.(labels, holder.grant?.ledger.contextBytes);
           buffer?.(labels, holder.grant?.ledger.bufferBytes);
-          const card = deviceOf(view, holder.gpuUuid)?.card;
-          const parent = card && parentOf(view, card);
+          const gpu = deviceOf(snapshot, holder.gpuUuid)?.gpu;
+          const parent = gpu && parentOf(snapshot, gpu);
           if (!parent) continue;
-          const ids = [card.gpuInstance, card.computeInstance].map((id) => (id === undefined ? '' : String(id)));
-          const told = names.instanceLabels.length === 1 ? ids : [card.uuid, profileOf(card), ...ids];
+          const ids = [gpu.gpuInstance, gpu.computeInstance].map((id) => (id === undefined ? '' : String(id)));
+          const told = names.instanceLabels.length === 1 ? ids : [gpu.uuid, profileOf(gpu), ...ids];
           instance(
             {
               ...labels,
-              ...labelled(names.container.slice(-1), [parent.uuid], {}),
-              ...labelled(names.instanceLabels, told, {}),
+              ...labeled(names.container.slice(-1), [parent.uuid], {}),
+              ...labeled(names.instanceLabels, told, {}),
             },
             1,
           );

@@ -1,4 +1,4 @@
-// Families under the names of other exporters, from the same view, for boards and alerts that people have. Off unless asked for.
+// Families under the names of other exporters, from the same snapshot, for boards and alerts that people have. Off unless asked for.
 
 import { COMPAT_NAMES, type CompatName, DCGM_HOSTNAME, listed } from '../../api/compat-exporters.ts';
 import type { Family } from '../format/family.ts';

@@ -1,4 +1,4 @@
-// The names of MetaGPU's exporter: a card is 100 shares, memory is in MiB. Command lines and users are not shown ("-").
+// The names of MetaGPU's exporter: a GPU is 100 shares, memory is in MiB. Command lines and users are not shown ("-").
 import { sumTold } from '../../agent/sampling/sample.ts';
 import { type Family, metricSet } from '../format/family.ts';
 import { type CompatContext, deviceOf, type Holder, holdersOf, largestProcesses, toMib } from './shared.ts';
@@ -17,13 +17,13 @@ export const metagpu = ({ nodeName }: CompatContext): Family => ({
     const set = metricSet(registry, guard);
     const device = (name: string, help: string) => set.gauge(`metagpu_device_${name}`, help, DEVICE);
     const process = (name: string, help: string) => set.gauge(`metagpu_process_${name}`, help, PROCESS);
-    const shares = device('shares', 'Shares of the card.');
-    const total = device('memory_total', 'Memory of the card, in MiB.');
-    const free = device('memory_free', 'Free memory of the card, in MiB.');
-    const used = device('memory_used', 'Used memory of the card, in MiB.');
+    const shares = device('shares', 'Shares of the GPU.');
+    const total = device('memory_total', 'Memory of the GPU, in MiB.');
+    const free = device('memory_free', 'Free memory of the GPU, in MiB.');
+    const used = device('memory_used', 'Used memory of the GPU, in MiB.');
     const shareSize = device('memory_share_size', 'Memory of one share, in MiB.');
-    const requests = set.gauge('metagpu_process_metagpu_requests', 'Shares of cards that the pod has.', POD);
-    const utilization = process('absolute_gpu_utilization', 'Compute of the card that the process used, in percent.');
+    const requests = set.gauge('metagpu_process_metagpu_requests', 'Shares of GPUs that the pod has.', POD);
+    const utilization = process('absolute_gpu_utilization', 'Compute of the GPU that the process used, in percent.');
     const memory = process('memory_usage', 'Memory of the process, in MiB.');
     const mostUtilization = process(
       'max_allowed_metagpu_gpu_utilization',
@@ -40,30 +40,30 @@ export const metagpu = ({ nodeName }: CompatContext): Family => ({
     );
     return {
       clear: set.clear,
-      fill(view) {
+      fill(snapshot) {
         const fixed = { resource_name: RESOURCE, node_name: nodeName };
-        for (const { card } of view.devices) {
-          const labels = { device_uuid: card.uuid, device_index: String(card.index), ...fixed };
+        for (const { gpu } of snapshot.devices) {
+          const labels = { device_uuid: gpu.uuid, device_index: String(gpu.index), ...fixed };
           shares(labels, SHARES);
-          total(labels, toMib(card.totalBytes));
-          free(labels, toMib(card.freeBytes));
-          used(labels, toMib(card.usedBytes));
-          shareSize(labels, card.totalBytes === undefined ? undefined : card.totalBytes / 2 ** 20 / SHARES);
+          total(labels, toMib(gpu.totalBytes));
+          free(labels, toMib(gpu.freeBytes));
+          used(labels, toMib(gpu.usedBytes));
+          shareSize(labels, gpu.totalBytes === undefined ? undefined : gpu.totalBytes / 2 ** 20 / SHARES);
         }
-        const holders = holdersOf(view);
+        const holders = holdersOf(snapshot);
         const units = new Map<string, { pod: string; namespace: string; shares: number }>();
         for (const { namespace, pod, gpuUuid, grant } of holders) {
-          const card = deviceOf(view, gpuUuid)?.card;
-          if (card?.totalBytes === undefined) continue;
+          const gpu = deviceOf(snapshot, gpuUuid)?.gpu;
+          if (gpu?.totalBytes === undefined) continue;
           const key = JSON.stringify([namespace, pod]);
-          const own = grant ? Math.ceil((SHARES * grant.limitBytes) / card.totalBytes) : SHARES;
+          const own = grant ? Math.ceil((SHARES * grant.limitBytes) / gpu.totalBytes) : SHARES;
           units.set(key, { pod, namespace, shares: (units.get(key)?.shares ?? 0) + own });
         }
         for (const { pod, namespace, shares: sum } of units.values())
           requests({ pod_name: pod, pod_namespace: namespace, ...fixed }, sum);
         const given = ({ gpuUuid, grant }: Holder) => ({
           percent: grant && grant.coresPercent > 0 ? grant.coresPercent : 100,
-          bytes: grant?.limitBytes ?? deviceOf(view, gpuUuid)?.card.totalBytes,
+          bytes: grant?.limitBytes ?? deviceOf(snapshot, gpuUuid)?.gpu.totalBytes,
         });
         const idle = holders.filter(({ processes }) => processes.length === 0);
         const shown = [

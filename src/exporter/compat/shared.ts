@@ -1,5 +1,5 @@
-// What the families of other exporters have in common: their units, who is alone on a card, and a bound on single processes.
-import type { View, ViewContainer, ViewDevice, ViewProcess } from '../../agent/snapshot/snapshot.ts';
+// What the families of other exporters have in common: their units, who is alone on a GPU, and a bound on single processes.
+import type { Snapshot, SnapshotContainer, SnapshotDevice, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { MOST_PROCESSES } from '../families/process.ts';
 import type { Guard } from '../format/family.ts';
 
@@ -11,7 +11,7 @@ export type CompatContext = {
   readonly nodeName: string;
 };
 
-/** A container on a card, by a grant or by others' word. */
+/** A container on a GPU, by a grant or by others' word. */
 export type Holder = {
   readonly namespace: string;
   readonly pod: string;
@@ -22,39 +22,39 @@ export type Holder = {
   /** Undefined: the driver did not tell. */
   readonly smPercent?: number | undefined;
   readonly lastActiveMs: number | undefined;
-  readonly processes: readonly Omit<ViewProcess, 'inLedger'>[];
+  readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
   /** With a grant only. */
-  readonly grant: ViewContainer | undefined;
+  readonly grant: SnapshotContainer | undefined;
 };
 
-export function holdersOf(view: View): readonly Holder[] {
+export function holdersOf(snapshot: Snapshot): readonly Holder[] {
   return [
-    ...view.containers.map((grant) => ({
+    ...snapshot.containers.map((grant) => ({
       ...grant,
       mode: 'shared',
       usedBytes: grant.bytesTold ? grant.usedBytes : undefined,
       grant,
     })),
-    ...view.assigned.map((entry) => ({ ...entry, grant: undefined })),
+    ...snapshot.assigned.map((entry) => ({ ...entry, grant: undefined })),
   ];
 }
 
-export const deviceOf = (view: View, gpuUuid: string): ViewDevice | undefined =>
-  view.devices.find(({ card }) => card.uuid === gpuUuid);
+export const deviceOf = (snapshot: Snapshot, gpuUuid: string): SnapshotDevice | undefined =>
+  snapshot.devices.find(({ gpu }) => gpu.uuid === gpuUuid);
 
-/** As in "NVIDIA L4 MIG 1g.6gb". Empty: no instance of a divided card. */
-export const profileOf = ({ name }: ViewDevice['card']): string => name.split(' MIG ')[1] ?? '';
+/** As in "NVIDIA L4 MIG 1g.6gb". Empty: no instance of a divided GPU. */
+export const profileOf = ({ name }: SnapshotDevice['gpu']): string => name.split(' MIG ')[1] ?? '';
 
-/** The card that an instance is a part of. */
-export const parentOf = (view: View, { parent }: ViewDevice['card']): ViewDevice['card'] | undefined =>
-  parent === undefined ? undefined : view.devices.find(({ card }) => card.index === parent)?.card;
+/** The GPU that an instance is a part of. */
+export const parentOf = (snapshot: Snapshot, { parent }: SnapshotDevice['gpu']): SnapshotDevice['gpu'] | undefined =>
+  parent === undefined ? undefined : snapshot.devices.find(({ gpu }) => gpu.index === parent)?.gpu;
 
 /** How far back a rate reaches at least: links are read at every fifth sample. */
 const RATE_MS = 10_000;
 type Point = { readonly atMs: number; readonly total: number };
 
 /**
- * Means per second of totals that only grow, for names that carry no totals. The answer is for one view; what it is not asked for
+ * Means per second of totals that only grow, for names that carry no totals. The answer is for one snapshot; what it is not asked for
  * is forgotten. Undefined until a total has been seen for as long, and anew where it fell.
  */
 export function createRates(): (atMs: number) => (key: string, total: number | undefined) => number | undefined {

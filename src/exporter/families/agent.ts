@@ -18,12 +18,12 @@ export const exporter: Family = {
     ]);
     const failures = set.counter(
       'cotenant_exporter_attribution_failures_total',
-      'Processes on a card that could not be attributed, per sample.',
+      'Processes on a GPU that could not be attributed, per sample.',
       ['reason'],
     );
     const unknownDevices = set.gauge(
       'cotenant_exporter_unknown_devices',
-      'Devices of GPUs that others gave to containers here, and whose card their names do not tell.',
+      'Devices of GPUs that others gave to containers here, and whose GPU their names do not tell.',
     );
     const gaps = set.counter(
       'cotenant_exporter_utilization_gaps_total',
@@ -41,16 +41,19 @@ export const exporter: Family = {
     );
     return {
       clear: set.clear,
-      fill(view) {
-        up({}, view.self.up ? 1 : 0);
-        held({}, view.self.driverHeld ? 1 : 0);
-        build({ version: view.self.version, revision: view.self.revision, node_version: view.self.nodeVersion }, 1);
-        for (const { call, code, count } of view.errors) errors({ call, code: String(code) }, count);
-        for (const [reason, count] of Object.entries(view.self.failures)) failures({ reason }, count);
-        for (const { card } of view.devices) gaps(deviceLabels(card.index, card.uuid), card.utilizationGaps);
-        unknownDevices({}, view.unknownDevices);
-        abandoned({}, view.self.samplersAbandoned);
-        for (const [result, count] of Object.entries(view.self.publishes)) publishes({ result }, count);
+      fill(snapshot) {
+        up({}, snapshot.self.up ? 1 : 0);
+        held({}, snapshot.self.driverHeld ? 1 : 0);
+        build(
+          { version: snapshot.self.version, revision: snapshot.self.revision, node_version: snapshot.self.nodeVersion },
+          1,
+        );
+        for (const { call, code, count } of snapshot.errors) errors({ call, code: String(code) }, count);
+        for (const [reason, count] of Object.entries(snapshot.self.failures)) failures({ reason }, count);
+        for (const { gpu } of snapshot.devices) gaps(deviceLabels(gpu.index, gpu.uuid), gpu.utilizationGaps);
+        unknownDevices({}, snapshot.unknownDevices);
+        abandoned({}, snapshot.self.samplersAbandoned);
+        for (const [result, count] of Object.entries(snapshot.self.publishes)) publishes({ result }, count);
       },
     };
   },

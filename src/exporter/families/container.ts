@@ -1,13 +1,13 @@
-// Containers that have a card, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
+// Containers that have a GPU, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
 
 import { nameKey } from '../../agent/counters/retired-series.ts';
 import { type Sum, sumsOf } from '../../agent/counters/series-sums.ts';
-import type { View } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { remembering } from '../../common/memo.ts';
 import type { Fence } from '../../policy/isolation.ts';
 import { CONTAINER_LABELS, containerLabels, DEVICE_LABELS, type Family, metricSet } from '../format/family.ts';
 
-/** Without the card. */
+/** Without the GPU. */
 const ofContainer = (of: Omit<Parameters<typeof containerLabels>[0], 'gpuIndex' | 'gpuUuid'>) => ({
   namespace: of.namespace,
   pod: of.pod,
@@ -24,12 +24,12 @@ const FENCES: readonly Fence[] = ['driver', 'interposer', 'agent', 'none'];
 const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
 
-/** Unknown entry points of each name of which somebody lives, or nobody does: of a grant once, on however many cards it is. */
-function unknownOf(view: View, lives: boolean): readonly (readonly [ReturnType<typeof ofContainer>, number])[] {
-  const shared = view.containerTotals.map((one) => ({ ...one, mode: 'shared' as const }));
-  const living = new Set(shared.flatMap((one) => (isThere(one, view) ? [nameKey(one)] : [])));
+/** Unknown entry points of each name of which somebody lives, or nobody does: of a grant once, on however many GPUs it is. */
+function unknownOf(snapshot: Snapshot, lives: boolean): readonly (readonly [ReturnType<typeof ofContainer>, number])[] {
+  const shared = snapshot.containerTotals.map((one) => ({ ...one, mode: 'shared' as const }));
+  const living = new Set(shared.flatMap((one) => (isThere(one, snapshot) ? [nameKey(one)] : [])));
   const grants = new Map(shared.map((one) => [one.grantId, one]));
-  const byName = Map.groupBy([...grants.values(), ...(view.bases ?? [])], nameKey);
+  const byName = Map.groupBy([...grants.values(), ...(snapshot.bases ?? [])], nameKey);
   return [...byName.entries()].flatMap(([name, all]) => {
     const [first] = all;
     const isOfGrant = all.some((one) => 'grantId' in one);
@@ -38,7 +38,7 @@ function unknownOf(view: View, lives: boolean): readonly (readonly [ReturnType<t
   });
 }
 
-const isThere = ({ seenMs }: { readonly seenMs: number | undefined }, { atMs }: View): boolean =>
+const isThere = ({ seenMs }: { readonly seenMs: number | undefined }, { atMs }: Snapshot): boolean =>
   seenMs === undefined || seenMs >= atMs;
 
 export const container: Family = {
@@ -52,7 +52,7 @@ export const container: Family = {
         labels.length === 0 ? CONTAINER_LABELS : [...CONTAINER_LABELS, ...labels],
       );
     const counter = (name: string, help: string) => set.counter(`cotenant_container_${name}`, help, CONTAINER_LABELS);
-    const info = gauge('info', 'A container with a grant or a card; always 1. fence: what holds its limit right now.', [
+    const info = gauge('info', 'A container with a grant or a GPU; always 1. fence: what holds its limit right now.', [
       'pod_uid',
       'container_id',
       'runtime',
@@ -62,7 +62,7 @@ export const container: Family = {
       'memory_used_bytes',
       'Memory that the driver counts for its processes; managed memory is in no such count.',
     );
-    const limit = gauge('memory_limit_bytes', 'Its grant on the card.');
+    const limit = gauge('memory_limit_bytes', 'Its grant on the GPU.');
     const peak = gauge(
       'memory_peak_bytes',
       'Most memory that its grant had to hold in any sample, managed memory included.',
@@ -72,15 +72,12 @@ export const container: Family = {
       'bypass_memory_bytes',
       'Memory held by processes that its ledger does not know: past the interposer.',
     );
-    const sm = gauge(
-      'sm_utilization_ratio',
-      "Share of the card's compute over the last window, sampled by the driver.",
-    );
+    const sm = gauge('sm_utilization_ratio', "Share of the GPU's compute over the last window, sampled by the driver.");
     const smLimit = gauge('sm_limit_ratio', 'Compute granted; enforced says whether anything holds it to that.', [
       'enforced',
     ]);
-    const processes = gauge('processes', 'Its processes on the card.');
-    const active = gauge('last_active_timestamp_seconds', "Last sample in which it used the card's compute.");
+    const processes = gauge('processes', 'Its processes on the GPU.');
+    const active = gauge('last_active_timestamp_seconds', "Last sample in which it used the GPU's compute.");
     const over = gauge(
       'over_limit',
       '1 while it is above its grant and tolerance. Absent while the driver does not tell what it holds.',
@@ -91,7 +88,7 @@ export const container: Family = {
     );
     const mps = gauge(
       'mps_processes',
-      'Its processes on the card that are clients of MPS; absent without any. judged: false where its share is a limit and its use cannot be told from that of other clients.',
+      'Its processes on the GPU that are clients of MPS; absent without any. judged: false where its share is a limit and its use cannot be told from that of other clients.',
       ['judged'],
     );
     const smSeconds = counter(
@@ -100,11 +97,11 @@ export const container: Family = {
     );
     const charged = counter(
       'sm_charged_seconds_total',
-      'Time for which the arbiter kept the card for it, short gaps included.',
+      'Time for which the arbiter kept the GPU for it, short gaps included.',
     );
     const contended = counter(
       'sm_contended_seconds_total',
-      "Of the charged time, what passed while another container's work shared the card.",
+      "Of the charged time, what passed while another container's work shared the GPU.",
     );
     const throttled = counter('sm_throttled_seconds_total', 'Time for which its launches waited, summed over threads.');
     const overruns = counter('sm_overruns_total', 'Turns that lasted too long for others to wait for their end.');
@@ -112,13 +109,12 @@ export const container: Family = {
       'compute_page_faults_total',
       'Words in its compute page that no process of ours would have written.',
     );
-    const guaranteed = gauge('sm_guaranteed_ratio', 'Its part of the card when all others want theirs.');
-    const policy = gauge(
-      'compute_policy',
-      'The policy that holds for it on the card now, and its priority; always 1.',
-      ['policy', 'priority'],
-    );
-    const most = gauge('sm_most_ratio', 'Most of the card that it gets now; 1: nothing but others limits it.');
+    const guaranteed = gauge('sm_guaranteed_ratio', 'Its part of the GPU when all others want theirs.');
+    const policy = gauge('compute_policy', 'The policy that holds for it on the GPU now, and its priority; always 1.', [
+      'policy',
+      'priority',
+    ]);
+    const most = gauge('sm_most_ratio', 'Most of the GPU that it gets now; 1: nothing but others limits it.');
     const memorySeconds = counter(
       'memory_busy_seconds_total',
       'Time in which it used the memory bus, integrated likewise.',
@@ -157,9 +153,9 @@ export const container: Family = {
       '1 while it is not told to run the engine that this agent wants; the log says why.',
       whole,
     );
-    const withoutCards = set.gauge(
-      'cotenant_container_without_cards',
-      '1 while it has none of its cards: the container runtime made it without an answer from the agent. It gets them when it starts anew.',
+    const withoutGpus = set.gauge(
+      'cotenant_container_without_gpus',
+      '1 while it has none of its GPUs: the container runtime made it without an answer from the agent. It gets them when it starts anew.',
       whole,
     );
     const observed = set.gauge(
@@ -185,14 +181,17 @@ export const container: Family = {
       denied(labels, sum.denied);
       overSeconds(labels, sum.overLimitSeconds);
     };
-    const countsOf = remembering((view: View) =>
-      sumsOf([...view.containerTotals.map((one) => ({ ...one, mode: 'shared' })), ...view.assignedTotals], view),
+    const countsOf = remembering((snapshot: Snapshot) =>
+      sumsOf(
+        [...snapshot.containerTotals.map((one) => ({ ...one, mode: 'shared' })), ...snapshot.assignedTotals],
+        snapshot,
+      ),
     );
     return {
       clear: set.clear,
-      fill(view) {
-        for (const { gpuIndex, ...entry } of view.containers) {
-          // A card that nobody has seen has no number.
+      fill(snapshot) {
+        for (const { gpuIndex, ...entry } of snapshot.containers) {
+          // A GPU that nobody has seen has no number.
           if (gpuIndex === undefined) continue;
           const labels = containerLabels({ ...entry, gpuIndex });
           const ofPod = entry.podUid !== '';
@@ -229,8 +228,8 @@ export const container: Family = {
           // Who is over by what is told is over, however much is not told.
           over(labels, entry.over ? 1 : entry.bytesTold ? 0 : undefined);
         }
-        const grantIds = new Set(view.containers.map(({ grantId }) => grantId));
-        for (const entry of view.assigned) {
+        const grantIds = new Set(snapshot.containers.map(({ grantId }) => grantId));
+        for (const entry of snapshot.assigned) {
           const labels = containerLabels(entry);
           info(
             {
@@ -247,32 +246,34 @@ export const container: Family = {
           if (entry.usedBytes !== undefined || entry.processes.length > 0) processes(labels, entry.processes.length);
           active(labels, entry.lastActiveMs === undefined ? undefined : entry.lastActiveMs / 1000);
         }
-        for (const entry of new Map(view.containers.map((one) => [one.grantId, one])).values()) {
+        for (const entry of new Map(snapshot.containers.map((one) => [one.grantId, one])).values()) {
           const labels = ofContainer(entry);
           for (const one of FENCES) fence({ ...labels, fence: one }, entry.fence === one ? 1 : 0);
           for (const { engine: number, count } of entry.engines.processes) engine({ ...labels, engine: number }, count);
           enforcement({ ...labels, enforcement: entry.enforcement.mode, said_by: entry.enforcement.by }, 1);
           refused(labels, entry.engines.refused);
           behind(labels, entry.engines.behind ? 1 : 0);
-          withoutCards(labels, entry.withoutCards ? 1 : 0);
+          withoutGpus(labels, entry.withoutGpus ? 1 : 0);
           observed({ ...labels, observer: 'debugger' }, entry.observed.debugger);
           observed({ ...labels, observer: 'profiler' }, entry.observed.profiler);
         }
-        for (const entry of new Map(view.assigned.map((one) => [assignedKey({ ...one, gpuUuid: '' }), one])).values()) {
+        for (const entry of new Map(
+          snapshot.assigned.map((one) => [assignedKey({ ...one, gpuUuid: '' }), one]),
+        ).values()) {
           for (const one of FENCES) fence({ ...ofContainer(entry), fence: one }, one === 'none' ? 1 : 0);
         }
-        const present = new Set(view.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
-        for (const totals of view.containerTotals)
+        const present = new Set(snapshot.containers.map((entry) => `${entry.grantId} ${entry.gpuUuid}`));
+        for (const totals of snapshot.containerTotals)
           if (present.has(`${totals.grantId} ${totals.gpuUuid}`)) peak(containerLabels(totals), totals.peakBytes);
-        const held = new Set(view.assigned.map((entry) => assignedKey(entry)));
-        for (const totals of view.assignedTotals)
+        const held = new Set(snapshot.assigned.map((entry) => assignedKey(entry)));
+        for (const totals of snapshot.assignedTotals)
           if (held.has(assignedKey(totals)) && totals.peakBytes > 0) peak(containerLabels(totals), totals.peakBytes);
-        for (const sum of countsOf(view)) if (sum.lives) counted(sum);
-        for (const [labels, sum] of unknownOf(view, true)) unknown(labels, sum);
+        for (const sum of countsOf(snapshot)) if (sum.lives) counted(sum);
+        for (const [labels, sum] of unknownOf(snapshot, true)) unknown(labels, sum);
       },
-      fillEnded(view) {
-        for (const sum of countsOf(view)) if (!sum.lives) counted(sum);
-        for (const [labels, sum] of unknownOf(view, false)) unknown(labels, sum);
+      fillEnded(snapshot) {
+        for (const sum of countsOf(snapshot)) if (!sum.lives) counted(sum);
+        for (const [labels, sum] of unknownOf(snapshot, false)) unknown(labels, sum);
       },
     };
   },

@@ -1,6 +1,6 @@
 // What was done to whom: stops by container, decisions of the node, the mode.
 
-import type { KillTotal, View } from '../../agent/snapshot/snapshot.ts';
+import type { KillTotal, Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { MODES } from '../../policy/mode.ts';
 import { type Family, metricSet } from '../format/family.ts';
 
@@ -51,23 +51,23 @@ export const enforcement: Family = {
       return newest;
     };
     /** Zeros are as many as the containers that come and go, and say of those that are gone that nothing more happened. */
-    const isZeroOfEnded = ({ containers }: View) => {
+    const isZeroOfEnded = ({ containers }: Snapshot) => {
       const there = new Set(containers.map(nameOf));
       return (kill: KillTotal) => kill.count === 0 && !there.has(nameOf(kill));
     };
     return {
       clear: set.clear,
-      fill(view) {
-        for (const name of MODES) mode({ mode: name }, view.self.mode === name ? 1 : 0);
-        for (const { decision, reason, count } of view.self.decisions) decisions({ decision, reason }, count);
-        for (const { why, count } of view.self.refusals ?? []) refusals({ why }, count);
-        const isLast = isZeroOfEnded(view);
-        const newestMs = newestOf(view.kills);
-        for (const kill of view.kills) if (kill.count > 0) told(kill, newestMs);
-        for (const kill of view.kills) if (kill.count === 0 && !isLast(kill)) told(kill, newestMs);
+      fill(snapshot) {
+        for (const name of MODES) mode({ mode: name }, snapshot.self.mode === name ? 1 : 0);
+        for (const { decision, reason, count } of snapshot.self.decisions) decisions({ decision, reason }, count);
+        for (const { why, count } of snapshot.self.refusals ?? []) refusals({ why }, count);
+        const isLast = isZeroOfEnded(snapshot);
+        const newestMs = newestOf(snapshot.kills);
+        for (const kill of snapshot.kills) if (kill.count > 0) told(kill, newestMs);
+        for (const kill of snapshot.kills) if (kill.count === 0 && !isLast(kill)) told(kill, newestMs);
       },
-      fillEnded(view) {
-        for (const kill of view.kills.filter(isZeroOfEnded(view))) told(kill, new Map());
+      fillEnded(snapshot) {
+        for (const kill of snapshot.kills.filter(isZeroOfEnded(snapshot))) told(kill, new Map());
       },
     };
   },

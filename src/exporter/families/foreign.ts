@@ -1,7 +1,7 @@
-// Containers that use a card without a grant of it: the card's other users can explain no shortage without them.
+// Containers that use a GPU without a grant of it: the GPU's other users can explain no shortage without them.
 import { foreignContainer } from '../../agent/counters/retired-series.ts';
 import { type Counts, type Sum, sumsOf } from '../../agent/counters/series-sums.ts';
-import type { View } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { remembering } from '../../common/memo.ts';
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../format/family.ts';
 
@@ -13,12 +13,12 @@ export const foreign: Family = {
     const set = metricSet(registry, guard);
     const used = set.gauge(
       'cotenant_foreign_memory_used_bytes',
-      'Memory held by a container that has no grant of the card.',
+      'Memory held by a container that has no grant of the GPU.',
       LABELS,
     );
     const smSeconds = set.counter(
       'cotenant_foreign_sm_seconds_total',
-      'Compute time of a container that has no grant of the card.',
+      'Compute time of a container that has no grant of the GPU.',
       LABELS,
     );
     const labelsOf = (of: Pick<Counts, 'gpuIndex' | 'gpuUuid' | 'namespace' | 'pod' | 'container'>) => ({
@@ -33,15 +33,15 @@ export const foreign: Family = {
       mode: 'none',
     });
     const counted = (sum: Sum) => smSeconds(labelsOf(sum), sum.computeTold ? sum.smSeconds : undefined);
-    const countsOf = remembering((view: View) => sumsOf(view.foreignTotals.map(shown), view));
+    const countsOf = remembering((snapshot: Snapshot) => sumsOf(snapshot.foreignTotals.map(shown), snapshot));
     return {
       clear: set.clear,
-      fill(view) {
-        for (const use of view.foreign) used(labelsOf(shown(use)), use.usedBytes);
-        for (const sum of countsOf(view)) if (sum.lives) counted(sum);
+      fill(snapshot) {
+        for (const use of snapshot.foreign) used(labelsOf(shown(use)), use.usedBytes);
+        for (const sum of countsOf(snapshot)) if (sum.lives) counted(sum);
       },
-      fillEnded(view) {
-        for (const sum of countsOf(view)) if (!sum.lives) counted(sum);
+      fillEnded(snapshot) {
+        for (const sum of countsOf(snapshot)) if (!sum.lives) counted(sum);
       },
     };
   },

@@ -1,4 +1,4 @@
-// How busy the parts of cards and instances are, by the cards' own counters (NVML's GPM; Hopper and later). Never of a
+// How busy the parts of GPUs and instances are, by the GPUs' own counters (NVML's GPM; Hopper and later). Never of a
 // process. Absent where the driver does not tell.
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../format/family.ts';
 
@@ -21,15 +21,15 @@ export const activity: Family = {
     const fp32 = gauge('fp32_active', 'Share of time in which units for single precision worked');
     return {
       clear: set.clear,
-      fill(view) {
-        for (const { card } of view.devices) {
-          const labels = deviceLabels(card.index, card.uuid);
-          graphics(labels, card.graphicsActivePpm);
-          sm(labels, card.smActivePpm);
-          occupancy(labels, card.smOccupancyPpm);
-          tensor(labels, card.tensorActivePpm);
-          dram(labels, card.dramActivePpm);
-          fp32(labels, card.fp32ActivePpm);
+      fill(snapshot) {
+        for (const { gpu } of snapshot.devices) {
+          const labels = deviceLabels(gpu.index, gpu.uuid);
+          graphics(labels, gpu.graphicsActivePpm);
+          sm(labels, gpu.smActivePpm);
+          occupancy(labels, gpu.smOccupancyPpm);
+          tensor(labels, gpu.tensorActivePpm);
+          dram(labels, gpu.dramActivePpm);
+          fp32(labels, gpu.fp32ActivePpm);
         }
       },
     };

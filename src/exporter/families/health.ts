@@ -1,8 +1,8 @@
-// What wears out or breaks on cards: Xids, errors of memory and their repairs, why clocks are low; and bytes over links.
+// What wears out or breaks on GPUs: Xids, errors of memory and their repairs, why clocks are low; and bytes over links.
 // Absent where the driver does not tell.
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../format/family.ts';
 
-/** NVML's bits. A card may have several reasons, or none. */
+/** NVML's bits. A GPU may have several reasons, or none. */
 const THROTTLE_REASONS: readonly (readonly [bit: number, reason: string])[] = [
   [0x1, 'idle'],
   [0x2, 'application_clocks'],
@@ -28,7 +28,7 @@ export const health: Family = {
     const ecc = counter('ecc_errors_total', 'Errors of memory that ECC found since the driver was loaded.', [
       'severity',
     ]);
-    const eccEver = counter('ecc_lifetime_errors_total', 'Errors of memory that ECC found since the card was made.', [
+    const eccEver = counter('ecc_lifetime_errors_total', 'Errors of memory that ECC found since the GPU was made.', [
       'severity',
     ]);
     const rows = gauge('remapped_rows', 'Rows of memory that were replaced by spare ones, by cause.', ['cause']);
@@ -43,34 +43,34 @@ export const health: Family = {
     const nvlinkSent = counter('nvlink_transmit_bytes_total', 'Sent over all NVLinks.');
     return {
       clear: set.clear,
-      fill(view) {
-        for (const { gpuIndex, gpuUuid, xid, count, lastMs } of view.xids) {
+      fill(snapshot) {
+        for (const { gpuIndex, gpuUuid, xid, count, lastMs } of snapshot.xids) {
           const labels = { ...deviceLabels(gpuIndex, gpuUuid), xid };
           xids(labels, count);
           lastXid(labels, lastMs === undefined ? undefined : lastMs / 1000);
         }
-        for (const { card } of view.devices) {
-          const labels = deviceLabels(card.index, card.uuid);
-          ecc({ ...labels, severity: 'corrected' }, card.eccCorrectedVolatile);
-          ecc({ ...labels, severity: 'uncorrected' }, card.eccUncorrectedVolatile);
-          eccEver({ ...labels, severity: 'corrected' }, card.eccCorrectedAggregate);
-          eccEver({ ...labels, severity: 'uncorrected' }, card.eccUncorrectedAggregate);
-          rows({ ...labels, cause: 'corrected' }, card.rowsCorrected);
-          rows({ ...labels, cause: 'uncorrected' }, card.rowsUncorrected);
-          rowsPending(labels, card.rowsPending);
-          rowsFailed(labels, card.rowsFailed);
-          pages({ ...labels, cause: 'corrected' }, card.pagesCorrected);
-          pages({ ...labels, cause: 'uncorrected' }, card.pagesUncorrected);
-          pagesPending(labels, card.pagesPending);
+        for (const { gpu } of snapshot.devices) {
+          const labels = deviceLabels(gpu.index, gpu.uuid);
+          ecc({ ...labels, severity: 'corrected' }, gpu.eccCorrectedVolatile);
+          ecc({ ...labels, severity: 'uncorrected' }, gpu.eccUncorrectedVolatile);
+          eccEver({ ...labels, severity: 'corrected' }, gpu.eccCorrectedAggregate);
+          eccEver({ ...labels, severity: 'uncorrected' }, gpu.eccUncorrectedAggregate);
+          rows({ ...labels, cause: 'corrected' }, gpu.rowsCorrected);
+          rows({ ...labels, cause: 'uncorrected' }, gpu.rowsUncorrected);
+          rowsPending(labels, gpu.rowsPending);
+          rowsFailed(labels, gpu.rowsFailed);
+          pages({ ...labels, cause: 'corrected' }, gpu.pagesCorrected);
+          pages({ ...labels, cause: 'uncorrected' }, gpu.pagesUncorrected);
+          pagesPending(labels, gpu.pagesPending);
           for (const [bit, reason] of THROTTLE_REASONS) {
-            const now = card.throttleReasons;
+            const now = gpu.throttleReasons;
             // Newer drivers have reasons beyond 32 bits of a number: not by the operators of bits.
             throttle({ ...labels, reason }, now === undefined ? undefined : Math.floor(now / bit) % 2);
           }
-          pcieReceived(labels, card.pcieReceivedBytes);
-          pcieSent(labels, card.pcieSentBytes);
-          nvlinkReceived(labels, card.nvlinkReceivedBytes);
-          nvlinkSent(labels, card.nvlinkSentBytes);
+          pcieReceived(labels, gpu.pcieReceivedBytes);
+          pcieSent(labels, gpu.pcieSentBytes);
+          nvlinkReceived(labels, gpu.nvlinkReceivedBytes);
+          nvlinkSent(labels, gpu.nvlinkSentBytes);
         }
       },
     };

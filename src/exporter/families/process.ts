@@ -15,15 +15,15 @@ export const process: Family = {
     );
     const sm = set.gauge(
       'cotenant_process_sm_utilization_ratio',
-      "Share of the card's compute over the last window.",
+      "Share of the GPU's compute over the last window.",
       LABELS,
     );
     return {
       clear: set.clear,
-      fill(view) {
+      fill(snapshot) {
         const all = [
-          ...view.containers.flatMap((entry) => entry.processes.map((one) => ({ entry, one }))),
-          ...view.assigned.flatMap((entry) => entry.processes.map((one) => ({ entry, one }))),
+          ...snapshot.containers.flatMap((entry) => entry.processes.map((one) => ({ entry, one }))),
+          ...snapshot.assigned.flatMap((entry) => entry.processes.map((one) => ({ entry, one }))),
         ];
         const largest = all
           .toSorted((a, b) => (b.one.usedBytes ?? 0) - (a.one.usedBytes ?? 0))

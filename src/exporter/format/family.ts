@@ -1,5 +1,5 @@
-// What a family of metrics is: it registers its names once and fills them from a view. One file per family lies beside.
-import type { View } from '../../agent/snapshot/snapshot.ts';
+// What a family of metrics is: it registers its names once and fills them from a snapshot. One file per family lies beside.
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import type { Exposition, Labels, MetricType } from './text.ts';
 
 export type Family = {
@@ -10,9 +10,9 @@ export type Family = {
     page: Exposition,
     guard?: Guard,
   ): {
-    readonly fill: (view: View) => void;
+    readonly fill: (snapshot: Snapshot) => void;
     /** After all families were filled, in what room they have left: of what has ended. */
-    readonly fillEnded?: (view: View) => void;
+    readonly fillEnded?: (snapshot: Snapshot) => void;
     readonly clear: () => void;
   };
 };
@@ -26,7 +26,7 @@ export type Guard = {
 };
 const NO_GUARD: Guard = { take: () => true, leftOut: () => {} };
 
-/** Metrics that are set whole from each view: series of what is gone disappear with the next one. */
+/** Metrics that are set whole from each snapshot: series of what is gone disappear with the next one. */
 export function metricSet(page: Exposition, guard: Guard = NO_GUARD) {
   const clears: (() => void)[] = [];
   const registered = (type: MetricType, name: string, help: string, labelNames: readonly string[]) => {
@@ -69,7 +69,7 @@ export function containerLabels(of: {
   namespace: string;
   pod: string;
   container: string;
-  /** How it has the card; a grant is a share. */
+  /** How it has the GPU; a grant is a share. */
   mode?: string;
 }): Labels {
   return {

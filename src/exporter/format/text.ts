@@ -1,5 +1,5 @@
 // A page's metrics as they are registered, set and written: Prometheus's text format 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/). Each page is set whole from one view, so a series is a line and
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). Each page is set whole from one snapshot, so a series is a line and
 // a number and nothing else; a general client keeps, hashes and copies the labels of each, which took most of a page's time.
 
 export type Labels = Readonly<Record<string, string>>;

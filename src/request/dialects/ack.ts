@@ -1,7 +1,7 @@
 // Alibaba's ACK shared GPU scheduling and open-source gpushare: `aliyun.com/gpu-mem` in units of the cluster.
 // Owns these names' meaning. The limit is the proportional one of cGPU unless the operator chose the literal size.
 
-import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { failed, invalid, keyPath, missing, type Problem, type Result } from '../../common/problem.ts';
 import { parseWhole } from '../../common/quantity.ts';
@@ -31,28 +31,28 @@ function read(asked: Asked, rules: Rules): Result<Answer> {
   const problems: Problem[] = [];
   const units = parseWhole(memoryText, 1, MOST_MEMORY_BYTES / unitBytes);
   if (!units.ok) problems.push(invalid(asked.amountPath(MEMORY), memoryText, units.wrong, units.right));
-  const cards = readCount(asked, problems);
+  const gpus = readCount(asked, problems);
   const coresText = asked.amounts.get(CORES);
-  const cores = coresText === undefined ? undefined : readCores(coresText, cards, asked, problems);
+  const cores = coresText === undefined ? undefined : readCores(coresText, gpus, asked, problems);
   if (!units.ok || problems.length > 0) return { ok: false, problems };
-  const perCard = Math.floor(units.value / cards);
-  if (perCard * cards !== units.value) {
-    const near = [perCard, perCard + 1].filter((count) => count > 0).map((count) => count * cards);
-    const wrong = `cannot be split equally over the ${cards} cards of label ${COUNT_LABEL}`;
+  const perGpu = Math.floor(units.value / gpus);
+  if (perGpu * gpus !== units.value) {
+    const near = [perGpu, perGpu + 1].filter((count) => count > 0).map((count) => count * gpus);
+    const wrong = `cannot be split equally over the ${gpus} GPUs of label ${COUNT_LABEL}`;
     return failed(invalid(asked.amountPath(MEMORY), memoryText, wrong, `write ${near.join(' or ')}`));
   }
   const memory: MemoryAmount =
     rounding === 'cgpu'
-      ? { kind: 'units', units: perCard, unitBytes, rounding: 'cgpu' }
-      : { kind: 'bytes', bytes: perCard * unitBytes };
-  const share: CardShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
+      ? { kind: 'units', units: perGpu, unitBytes, rounding: 'cgpu' }
+      : { kind: 'bytes', bytes: perGpu * unitBytes };
+  const share: GpuShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
   const warnings =
     cores !== undefined && cores % 5 !== 0 ? [`${CORES}: ${cores} is taken as it is; ACK itself takes steps of 5`] : [];
   const disable = asked.environment.get(DISABLE);
   return {
     ok: true,
     value: {
-      cards: Array.from({ length: cards }, () => share),
+      gpus: Array.from({ length: gpus }, () => share),
       ...(disable === 'true' || disable === '1' ? { memoryIsolation: 'off' } : {}),
       warnings,
     },
@@ -62,21 +62,21 @@ function read(asked: Asked, rules: Rules): Result<Answer> {
 function readCount(asked: Asked, problems: Problem[]): number {
   const text = textAt(asked.labels, COUNT_LABEL);
   if (text === undefined) return 1;
-  const count = parseWhole(text, 1, MOST_CARDS);
+  const count = parseWhole(text, 1, MOST_GPUS);
   if (count.ok) return count.value;
   problems.push(invalid(keyPath('metadata.labels', COUNT_LABEL), text, count.wrong, count.right));
   return 1;
 }
 
-function readCores(text: string, cards: number, asked: Asked, problems: Problem[]): number | undefined {
+function readCores(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
   const path = asked.amountPath(CORES);
   const percent = parseWhole(text, 1, 100);
   if (!percent.ok) {
-    problems.push(invalid(path, text, percent.wrong, `${percent.right}: percent of one card`));
+    problems.push(invalid(path, text, percent.wrong, `${percent.right}: percent of one GPU`));
     return undefined;
   }
-  if (cards === 1) return percent.value;
-  const right = `leave it out, or ask for one card, or use cotenant.io/gpu-cores, which is a total over all cards`;
-  problems.push(invalid(path, text, `is a share of one card, but label ${COUNT_LABEL} asks for ${cards}`, right));
+  if (gpus === 1) return percent.value;
+  const right = `leave it out, or ask for one GPU, or use cotenant.io/gpu-cores, which is a total over all GPUs`;
+  problems.push(invalid(path, text, `is a share of one GPU, but label ${COUNT_LABEL} asks for ${gpus}`, right));
   return undefined;
 }

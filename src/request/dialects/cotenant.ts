@@ -1,7 +1,7 @@
-// Our own names: totals over the container's cards, split equally, so that scheduler and quota can add them up.
+// Our own names: totals over the container's GPUs, split equally, so that scheduler and quota can add them up.
 // Owns how the three amounts become shares; the pod's annotations are read in choices.ts.
 import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../../api/names.ts';
-import { type CardShare, type MemoryAmount, MOST_CARDS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { failed, invalid, type Problem, type Result } from '../../common/problem.ts';
 import { floorUnits, formatBytes, MIB, parseQuantity, parseWhole, wholeUnits } from '../../common/quantity.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
@@ -16,30 +16,30 @@ export const cotenant: Dialect = {
 };
 
 function read(asked: Asked): Result<Answer> {
-  const cardsText = asked.amounts.get(GPU);
-  const cards = parseWhole(cardsText ?? '1', 1, MOST_CARDS);
-  if (!cards.ok) {
-    const right = `${cards.right}, or leave ${GPU} out where the container needs no GPU`;
-    return failed(invalid(asked.amountPath(GPU), cardsText, cards.wrong, right));
+  const gpusText = asked.amounts.get(GPU);
+  const gpus = parseWhole(gpusText ?? '1', 1, MOST_GPUS);
+  if (!gpus.ok) {
+    const right = `${gpus.right}, or leave ${GPU} out where the container needs no GPU`;
+    return failed(invalid(asked.amountPath(GPU), gpusText, gpus.wrong, right));
   }
   const problems: Problem[] = [];
   const memoryText = asked.amounts.get(GPU_MEMORY);
   const coresText = asked.amounts.get(GPU_CORES);
-  const bytes = memoryText === undefined ? undefined : perCardBytes(memoryText, cards.value, asked, problems);
-  const cores = coresText === undefined ? undefined : perCardCores(coresText, cards.value, asked, problems);
+  const bytes = memoryText === undefined ? undefined : perGpuBytes(memoryText, gpus.value, asked, problems);
+  const cores = coresText === undefined ? undefined : perGpuCores(coresText, gpus.value, asked, problems);
   if (problems.length > 0) return { ok: false, problems };
-  // Without an amount the whole card is meant: a share of a size that nobody named could only be a guess.
+  // Without an amount the whole GPU is meant: a share of a size that nobody named could only be a guess.
   const memory: MemoryAmount = bytes === undefined ? { kind: 'whole' } : { kind: 'bytes', bytes };
-  const share: CardShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
+  const share: GpuShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
   const warnings =
     bytes === undefined && cores !== undefined
-      ? [`${GPU_MEMORY} is not given, so all memory of the card is reserved and nobody else fits on it`]
+      ? [`${GPU_MEMORY} is not given, so all memory of the GPU is reserved and nobody else fits on it`]
       : [];
-  return { ok: true, value: { cards: Array.from({ length: cards.value }, () => share), warnings } };
+  return { ok: true, value: { gpus: Array.from({ length: gpus.value }, () => share), warnings } };
 }
 
-/** Whole MiB for each card, or undefined with the problem noted. */
-function perCardBytes(text: string, cards: number, asked: Asked, problems: Problem[]): number | undefined {
+/** Whole MiB for each GPU, or undefined with the problem noted. */
+function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
   const path = asked.amountPath(GPU_MEMORY);
   const refuse = (wrong: string, right: string) => {
     problems.push(invalid(path, text, wrong, right));
@@ -47,23 +47,23 @@ function perCardBytes(text: string, cards: number, asked: Asked, problems: Probl
   };
   const parsed = parseQuantity(text);
   if (!parsed.ok) return refuse(parsed.why, 'write an amount such as "4Gi" or "1536Mi"');
-  const step = cards * MIB;
+  const step = gpus * MIB;
   const most = `at most ${formatBytes(MOST_MEMORY_BYTES)}`;
-  const least = `write at least ${formatBytes(step)}${cards > 1 ? ` (1Mi on each of ${cards} cards)` : ''}`;
+  const least = `write at least ${formatBytes(step)}${gpus > 1 ? ` (1Mi on each of ${gpus} GPUs)` : ''}`;
   if (parsed.quantity.numerator <= 0n) return refuse('is not more than nothing', `${least}, or leave it out`);
   const steps = wholeUnits(parsed.quantity, BigInt(step));
   const below = floorUnits(parsed.quantity, BigInt(step));
   if (below * BigInt(step) > BigInt(MOST_MEMORY_BYTES)) return refuse('is more than any node has', `write ${most}`);
   if (steps !== undefined) return Number(steps) * MIB;
   const wrong =
-    cards > 1 ? `is not a whole number of MiB on each of ${cards} cards` : 'is not a whole number of MiB on the card';
-  const near = [below, below + 1n].filter((count) => count > 0n).map((count) => `"${mebibytes(count, cards)}"`);
+    gpus > 1 ? `is not a whole number of MiB on each of ${gpus} GPUs` : 'is not a whole number of MiB on the GPU';
+  const near = [below, below + 1n].filter((count) => count > 0n).map((count) => `"${mebibytes(count, gpus)}"`);
   return refuse(wrong, `write ${near.join(' or ')}${binaryTwin(text)}`);
 }
 
-/** Said in Mi, so that both neighbours are in the same unit. */
-function mebibytes(steps: bigint, cards: number): string {
-  return `${steps * BigInt(cards)}Mi`;
+/** Said in Mi, so that both neighbors are in the same unit. */
+function mebibytes(steps: bigint, gpus: number): string {
+  return `${steps * BigInt(gpus)}Mi`;
 }
 
 /** "4G" is most often meant as "4Gi". */
@@ -71,18 +71,18 @@ function binaryTwin(text: string): string {
   return /^\d+[kMGTP]$/.test(text) ? ` (or "${text.replace('k', 'K')}i", if binary units were meant)` : '';
 }
 
-/** Whole percent for each card, or undefined with the problem noted. */
-function perCardCores(text: string, cards: number, asked: Asked, problems: Problem[]): number | undefined {
+/** Whole percent for each GPU, or undefined with the problem noted. */
+function perGpuCores(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
   const path = asked.amountPath(GPU_CORES);
-  const whole = parseWhole(text, cards, 100 * cards);
-  const meaning = `${100 * cards} is all compute of ${cards === 1 ? 'the card' : `${cards} cards`}`;
+  const whole = parseWhole(text, gpus, 100 * gpus);
+  const meaning = `${100 * gpus} is all compute of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
   if (!whole.ok) {
     problems.push(invalid(path, text, whole.wrong, `${whole.right} (${meaning}), or leave it out`));
     return undefined;
   }
-  const share = Math.floor(whole.value / cards);
-  if (share * cards === whole.value) return share;
-  const right = `write ${share * cards} or ${(share + 1) * cards}, the total over all cards`;
-  problems.push(invalid(path, text, `cannot be split equally over ${cards} cards in whole percent`, right));
+  const share = Math.floor(whole.value / gpus);
+  if (share * gpus === whole.value) return share;
+  const right = `write ${share * gpus} or ${(share + 1) * gpus}, the total over all GPUs`;
+  problems.push(invalid(path, text, `cannot be split equally over ${gpus} GPUs in whole percent`, right));
   return undefined;
 }

@@ -1,7 +1,7 @@
-// What every dialect gives: its names, and how the amounts that one container wrote become shares of cards.
+// What every dialect gives: its names, and how the amounts that one container wrote become shares of GPUs.
 // Owns the contract only. A dialect never sees a pod: read.ts collects what was written and says where it stood.
 
-import type { CardShare, DialectName, MemoryIsolation } from '../../api/request.ts';
+import type { DialectName, GpuShare, MemoryIsolation } from '../../api/request.ts';
 import type { JsonObject } from '../../common/json.ts';
 import type { Result } from '../../common/problem.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
@@ -19,7 +19,7 @@ export type Asked = {
 };
 
 export type Answer = {
-  readonly cards: readonly CardShare[];
+  readonly gpus: readonly GpuShare[];
   /** Given where the dialect itself says so; else the pod's annotation decides. */
   readonly memoryIsolation?: MemoryIsolation;
   readonly warnings: readonly string[];

@@ -1,7 +1,7 @@
-// cnvrg.io MetaGPU: 100 units are one card, 150 are one whole card and half of a second one.
-// Owns this name's meaning. A remainder is never split over two cards, which MetaGPU did silently when none fitted.
+// cnvrg.io MetaGPU: 100 units are one GPU, 150 are one whole GPU and half of a second one.
+// Owns this name's meaning. A remainder is never split over two GPUs, which MetaGPU did silently when none fitted.
 
-import { type CardShare, type MemoryAmount, MOST_CARDS } from '../../api/request.ts';
+import { type GpuShare, type MemoryAmount, MOST_GPUS } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { failed, forbidden, invalid, keyPath, type Result } from '../../common/problem.ts';
 import { parseWhole } from '../../common/quantity.ts';
@@ -22,34 +22,34 @@ export const metagpu: Dialect = {
 
 function read(asked: Asked, rules: Rules): Result<Answer> {
   const text = asked.amounts.get(UNITS);
-  const units = parseWhole(text, 1, 100 * MOST_CARDS);
-  if (!units.ok) return failed(invalid(asked.amountPath(UNITS), text, units.wrong, `${units.right}: 100 is one card`));
-  const cards = Math.ceil(units.value / 100);
-  const reserved = percentPerCard(units.value, cards);
+  const units = parseWhole(text, 1, 100 * MOST_GPUS);
+  if (!units.ok) return failed(invalid(asked.amountPath(UNITS), text, units.wrong, `${units.right}: 100 is one GPU`));
+  const gpus = Math.ceil(units.value / 100);
+  const reserved = percentPerGpu(units.value, gpus);
   const limitText = textAt(asked.annotations, LIMIT_ANNOTATION);
   if (limitText === undefined)
-    return { ok: true, value: { cards: reserved.map((percent) => share(percent)), warnings: [] } };
+    return { ok: true, value: { gpus: reserved.map((percent) => share(percent)), warnings: [] } };
 
   const path = keyPath('metadata.annotations', LIMIT_ANNOTATION);
-  const limit = parseWhole(limitText, units.value, 100 * cards);
+  const limit = parseWhole(limitText, units.value, 100 * gpus);
   if (!limit.ok) {
-    const right = `${limit.right}: from what is reserved up to all memory of ${cards === 1 ? 'the card' : `${cards} cards`}`;
+    const right = `${limit.right}: from what is reserved up to all memory of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
     return failed(invalid(path, limitText, limit.wrong, right));
   }
   if (limit.value > units.value && !rules.allowMemoryOvercommit) {
     const wrong = `is more than the ${units.value} units that ${UNITS} reserves, and overcommit is not allowed here`;
     return failed(forbidden(path, limitText, wrong, `write ${units.value}, or have allowMemoryOvercommit switched on`));
   }
-  const limits = percentPerCard(limit.value, cards);
-  return { ok: true, value: { cards: reserved.map((percent, card) => share(percent, limits[card])), warnings: [] } };
+  const limits = percentPerGpu(limit.value, gpus);
+  return { ok: true, value: { gpus: reserved.map((percent, gpu) => share(percent, limits[gpu])), warnings: [] } };
 }
 
-/** Full cards first, the remainder on the last one. */
-function percentPerCard(units: number, cards: number): number[] {
-  return Array.from({ length: cards }, (_, card) => (card < cards - 1 ? 100 : units - 100 * (cards - 1)));
+/** Full GPUs first, the remainder on the last one. */
+function percentPerGpu(units: number, gpus: number): number[] {
+  return Array.from({ length: gpus }, (_, gpu) => (gpu < gpus - 1 ? 100 : units - 100 * (gpus - 1)));
 }
 
-function share(percent: number, limit: number = percent): CardShare {
+function share(percent: number, limit: number = percent): GpuShare {
   const memory = amount(percent);
   return limit === percent ? { memory } : { memory, memoryLimit: amount(limit) };
 }

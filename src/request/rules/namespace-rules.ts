@@ -18,7 +18,7 @@ export type Template = { readonly gpu?: string; readonly gpuMemory?: string; rea
 
 export type Rules = {
   readonly dialects: readonly ForeignDialectName[];
-  /** What one unit of `aliyun.com/gpu-mem` is in this cluster, and whether n units are n/units of a card or n times the unit. */
+  /** What one unit of `aliyun.com/gpu-mem` is in this cluster, and whether n units are n/units of a GPU or n times the unit. */
   readonly ack: { readonly unitBytes: number; readonly rounding: 'cgpu' | 'literal' };
   readonly templates: ReadonlyMap<string, Template>;
   readonly placements: readonly Placement[];
@@ -30,10 +30,10 @@ export type Rules = {
   readonly enforcement: Mode;
   /** Parts of the driver that a container may have. What graphics takes of memory no interposer sees: the agent holds it. */
   readonly driverCapabilities: readonly DriverCapability[];
-  /** Choices by which a tenant could take from its neighbours, or pin a card. */
+  /** Choices by which a tenant could take from its neighbors, or pin a GPU. */
   readonly allowMemoryIsolationOff: boolean;
   readonly allowMemoryOvercommit: boolean;
-  /** Shares whose bytes are known with the card alone (whole cards, and percent): no quota on memory counts them. */
+  /** Shares whose bytes are known with the GPU alone (whole GPUs, and percent): no quota on memory counts them. */
   readonly allowUncountedMemory: boolean;
   readonly allowGpuModel: boolean;
   readonly allowGpuUuid: boolean;
@@ -57,7 +57,7 @@ export function policyNamed(text: string): ComputePolicy | undefined {
 export const PRIORITIES: readonly Priority[] = ['normal', 'high'];
 const FOREIGN_DIALECTS: readonly ForeignDialectName[] = ['ack', 'metagpu'];
 
-/** The escapes (isolation off, native policy, high priority, a fixed card, overcommit) are off until an operator says so. */
+/** The escapes (isolation off, native policy, high priority, a fixed GPU, overcommit) are off until an operator says so. */
 export const DEFAULT_RULES: Rules = {
   dialects: [],
   ack: { unitBytes: GIB, rounding: 'cgpu' },

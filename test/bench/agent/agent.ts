@@ -1,4 +1,4 @@
-// What the agent costs its node: memory and processor time of a real agent with its sampler, on eight simulated cards with
+// What the agent costs its node: memory and processor time of a real agent with its sampler, on eight simulated GPUs with
 // a hundred processes each. The simulator is a process of its own and not in the figures; the part of the simulated NVML
 // that runs inside the sampler is.
 import { spawn } from 'node:child_process';
@@ -14,8 +14,8 @@ import { type Halves, measureFullHalves, measureHalves } from './halves.ts';
 import { type Load, startContainer } from './load.ts';
 import { type Cost, childrenNamed, costOver, mbOf, residentMib, sumOf } from './process.ts';
 
-const CARDS = 8;
-const CONTAINERS_PER_CARD = 10;
+const GPUS = 8;
+const CONTAINERS_PER_GPU = 10;
 const PROCESSES_PER_CONTAINER = 10;
 /** While processes come V8 compiles what is run for each of them, and the agent does not rest: no measure of what it takes for good. */
 const YOUNG_SECONDS = 60;
@@ -24,7 +24,7 @@ const SCRAPE_EVERY_MS = 15_000;
 const SCRAPE_HEADERS = { accept: 'application/openmetrics-text;version=1.0.0', 'accept-encoding': 'gzip' };
 /** Resident memory of all that is the agent's, MB. */
 const MOST_MB = 120;
-const PROCESSES = CARDS * CONTAINERS_PER_CARD * PROCESSES_PER_CONTAINER;
+const PROCESSES = GPUS * CONTAINERS_PER_GPU * PROCESSES_PER_CONTAINER;
 
 /** Of the agent's own process and of its two programs. */
 type Use = { readonly agent: Cost; readonly sampler: Cost; readonly arbiter: Cost };
@@ -64,11 +64,11 @@ async function bareNodeMib(scope: Teardown): Promise<number> {
 
 export const agent: Bench = {
   name: 'agent',
-  what: `memory and processor time of the agent at ${CARDS} cards and ${PROCESSES} processes`,
+  what: `memory and processor time of the agent at ${GPUS} GPUs and ${PROCESSES} processes`,
   async run(scope, { quick, note }) {
     const seconds = quick ? 30 : 60;
-    const node = await startNode(scope, ...Array.from({ length: CARDS }, () => ['--card', 'h200']).flat());
-    const contextBytes = node.books().cards[0]?.contextBytes ?? 0;
+    const node = await startNode(scope, ...Array.from({ length: GPUS }, () => ['--gpu', 'h200']).flat());
+    const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
     // As the chart starts it, and not for the first time on its node: that one compiles.
     const folder = mkdtempSync(join(tmpdir(), 'ct-compiled-'));
     scope.teardown(() => rmSync(folder, { recursive: true, force: true }));
@@ -76,25 +76,25 @@ export const agent: Bench = {
     await compiled(() => startAgent(scope, node, { env }));
     const running = await startAgent(scope, node, { env });
     startScraper(scope, running);
-    // Measuring what a context costs is a matter of the first seconds of a card's life.
-    await running.measured(CARDS);
+    // Measuring what a context costs is a matter of the first seconds of a GPU's life.
+    await running.measured(GPUS);
     await eventually(async () => {
-      const view = await running.view();
-      return view?.devices.every(({ fences }) => fences.interposer !== undefined) ? true : undefined;
-    }, 'the fence has been tried on each card');
+      const snapshot = await running.snapshot();
+      return snapshot?.devices.every(({ fences }) => fences.interposer !== undefined) ? true : undefined;
+    }, 'the fence has been tried on each GPU');
     note(`agent: an empty node for ${seconds} s`);
     const empty = await useOver(running, seconds);
     note(`agent: an empty node whose agent is two processes for ${seconds} s`);
     const halves: Halves = { scope, node, env, headers: SCRAPE_HEADERS, seconds };
     const emptyHalves = await measureHalves(halves, empty.agent);
 
-    note(`agent: starting ${PROCESSES} processes in ${CARDS * CONTAINERS_PER_CARD} containers`);
+    note(`agent: starting ${PROCESSES} processes in ${GPUS * CONTAINERS_PER_GPU} containers`);
     const loads: Load[] = [];
-    for (let number = 0; number < CARDS * CONTAINERS_PER_CARD; number += 1) {
-      const card = number % CARDS;
+    for (let number = 0; number < GPUS * CONTAINERS_PER_GPU; number += 1) {
+      const gpu = number % GPUS;
       const load = await startContainer(scope, node, running, {
         name: `tenant-${number}`,
-        card,
+        gpu,
         processes: PROCESSES_PER_CONTAINER,
         contextBytes,
       });
@@ -102,7 +102,7 @@ export const agent: Bench = {
     }
     const attributed = (by: RunningAgent) =>
       eventually(async () => {
-        const seen = (await by.view())?.containers.reduce((sum, { processes }) => sum + processes.length, 0);
+        const seen = (await by.snapshot())?.containers.reduce((sum, { processes }) => sum + processes.length, 0);
         return seen === PROCESSES ? true : undefined;
       }, 'all processes are attributed');
     await attributed(running);
@@ -111,8 +111,8 @@ export const agent: Bench = {
     const full = await useOver(running, seconds);
     for (const load of loads) load.work();
     await eventually(async () => {
-      const view = await running.view();
-      return view?.containers.every(({ compute }) => (compute?.chargedSeconds ?? 0) > 0) ? true : undefined;
+      const snapshot = await running.snapshot();
+      return snapshot?.containers.every(({ compute }) => (compute?.chargedSeconds ?? 0) > 0) ? true : undefined;
     }, 'all containers run kernels');
     note(`agent: a full node on which one process of each container runs a kernel of 1 ms a second, for ${seconds} s`);
     const busy = await useOver(running, seconds);
@@ -129,7 +129,7 @@ export const agent: Bench = {
     });
 
     const bare = mbOf({ mib: await bareNodeMib(scope) });
-    const onEmpty = 'the same on an empty node (8 cards, no process)';
+    const onEmpty = 'the same on an empty node (8 GPUs, no process)';
     const parts = ['agent', 'sampler', 'arbiter'] as const;
     const rows: Row[] = [
       {
@@ -143,7 +143,7 @@ export const agent: Bench = {
         name: 'agent.empty_rss_mb',
         value: mbOf(totalOf(empty)),
         unit: 'MB',
-        reference: { value: bare, what: 'a Node process that does nothing; the value is of an empty node (8 cards)' },
+        reference: { value: bare, what: 'a Node process that does nothing; the value is of an empty node (8 GPUs)' },
       },
       {
         name: 'agent.cpu_core_ratio',

@@ -28,7 +28,7 @@ async function withHalves<T>(
   options: { readonly state?: string; readonly settings?: Readonly<Record<string, boolean>> },
   measure: (both: Both) => Promise<T>,
 ): Promise<T> {
-  const socket = `${temporaryFolder(scope)}/views.sock`;
+  const socket = `${temporaryFolder(scope)}/snapshots.sock`;
   const root = imageHome(scope);
   const settings = { ...options.settings, 'page.socket': socket };
   const half = await startAgent(scope, node, { ...options, root, env, settings });

@@ -1,4 +1,4 @@
-// A full node: containers with grants of a running agent, each with processes that hold memory of one card.
+// A full node: containers with grants of a running agent, each with processes that hold memory of one GPU.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -16,18 +16,18 @@ export type Load = {
   work(): void;
 };
 
-/** One container on a card with so many processes. It has its grant before its program starts, as `cotenant run` does. */
+/** One container on a GPU with so many processes. It has its grant before its program starts, as `cotenant run` does. */
 export async function startContainer(
   scope: Teardown,
   node: SimulatedNode,
   agent: RunningAgent,
-  { name, card, processes, contextBytes }: { name: string; card: number; processes: number; contextBytes: number },
+  { name, gpu, processes, contextBytes }: { name: string; gpu: number; processes: number; contextBytes: number },
 ): Promise<Load> {
   // A shell that waits for a word: the owner of the grant exists before the grant that its program is started with.
   const words = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
-  const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$CARD" exec "$0" "$@"';
+  const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$GPU" exec "$0" "$@"';
   const child = spawn('/bin/sh', ['-c', script, ...words], {
-    env: { LD_LIBRARY_PATH: node.lib, CARD: node.uuid(card) },
+    env: { LD_LIBRARY_PATH: node.lib, GPU: node.uuid(gpu) },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   const exited = once(child, 'exit');
@@ -41,7 +41,7 @@ export async function startContainer(
     name,
     container: 'main',
     shares: [{ memory: { kind: 'bytes', bytes: processes * (contextBytes + 64 * MIB) }, coresPercent: 5 }],
-    gpuUuids: [node.uuid(card)],
+    gpuUuids: [node.uuid(gpu)],
     isolateMemory: true,
     pid: child.pid ?? 0,
     startTicks: facts.startTicks,

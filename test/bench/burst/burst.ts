@@ -10,7 +10,7 @@ import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median } from '../statistics.ts';
 
-const CARDS = ['l4', 'l4', 'l4', 'l4'];
+const GPUS = ['l4', 'l4', 'l4', 'l4'];
 const NAMESPACE = 'burst';
 const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
@@ -75,7 +75,7 @@ export const burst: Bench = {
     const found = wholeGround(note);
     if (!found.ok)
       return [{ name: `${name}.ratio`, value: null, unit: 'ratio', reference: null, skipped: found.reason }];
-    const { bed } = await startWhole(found, CARDS, note);
+    const { bed } = await startWhole(found, GPUS, note);
     scope.teardown(() => bed.close());
     bed.apply(namespaceOf(NAMESPACE));
     const times: Record<Kind, number[][]> = { shares: [], plain: [] };

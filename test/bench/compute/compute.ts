@@ -1,4 +1,4 @@
-// Compute shares in the laboratory: the arbiter's and the gate's own code on a card in virtual time, peers' laws beside it
+// Compute shares in the laboratory: the arbiter's and the gate's own code on a GPU in virtual time, peers' laws beside it
 // in the same run; and with real processes on the simulated driver.
 import type { Bench } from '../bench.ts';
 import { live } from './live.ts';
@@ -8,7 +8,7 @@ import { shares } from './shares.ts';
 
 export const compute: Bench = {
   name: 'compute',
-  what: 'shares of compute, on a card in virtual time and of real processes',
+  what: 'shares of compute, on a GPU in virtual time and of real processes',
   async run(_scope, options) {
     return [...(await shares(options)), ...(await mixes(options)), ...(await live(options)), ...(await real(options))];
   },

@@ -16,7 +16,7 @@ export type Tenant = {
 };
 
 export type Served = {
-  /** What the card executed for it, in microseconds of the whole card per window of 100 ms. */
+  /** What the GPU executed for it, in microseconds of the whole GPU per window of 100 ms. */
   readonly work_us: readonly number[];
   /** For how long anything of it ran, per window. */
   readonly active_us: readonly number[];

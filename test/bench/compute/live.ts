@@ -31,7 +31,7 @@ async function settling(): Promise<Row[]> {
   return await each(cases, async ({ kernelUs, tenants, to }): Promise<Row> => {
     const words = to.map((percent, index) => `set=6000:${index}:percent:${percent}`);
     const served = await runLab({ seconds: 12, tenants: tenants.map((percent) => busy(kernelUs, percent)), words });
-    // Two that ask for all of a card get a little less, for changing hands takes time. 6 points of half a second are the 3
+    // Two that ask for all of a GPU get a little less, for changing hands takes time. 6 points of half a second are the 3
     // points that a second may be off at any time.
     const times = to.map((percent, index) => {
       const windows = nth(served, index).work_us;
@@ -55,7 +55,7 @@ async function lending(quick: boolean): Promise<Row[]> {
   const rows = await each([200, 1000, 5000], async (kernelUs): Promise<Row[]> => {
     const pausing = busy(200, 70, { active_ms: 1000, pause_ms: 1000 });
     const lent = await runLab({ policy: SOFT, seconds, tenants: [busy(kernelUs, 30), pausing] });
-    // Odd seconds are the neighbour's pauses.
+    // Odd seconds are the neighbor's pauses.
     const away = stretches(nth(lent, 0).work_us, 1).filter((_, second) => second > 2 && second % 2 === 1);
     const share = away.reduce((sum, got) => sum + (got - 30) / 70, 0) / away.length;
     const rare: Tenant = {
@@ -72,7 +72,7 @@ async function lending(quick: boolean): Promise<Row[]> {
         name: `compute.soft.lent_ratio.${lengthName(kernelUs)}`,
         value: share,
         unit: 'ratio',
-        reference: { value: 0.95, what: "the bound; of an idle neighbour's 70 %" },
+        reference: { value: 0.95, what: "the bound; of an idle neighbor's 70 %" },
         goal: { least: 0.95 },
       },
       {
@@ -132,7 +132,7 @@ async function priority(): Promise<Row[]> {
   return rows.flat();
 }
 
-/** A high-priority container that wants all of the card and may have a part of it: the rest is its neighbour's. */
+/** A high-priority container that wants all of the GPU and may have a part of it: the rest is its neighbor's. */
 async function capped(quick: boolean): Promise<Row[]> {
   const cases = (quick ? [70] : [50, 60, 70, 90]).flatMap((cap) =>
     [200, 1000, 5000].map((kernelUs) => ({ cap, kernelUs })),
@@ -156,7 +156,7 @@ async function capped(quick: boolean): Promise<Row[]> {
         name: `compute.high.left_ratio.${name}`,
         value: got(1) / (100 - cap),
         unit: 'ratio',
-        reference: { value: 100 - cap, what: 'percent of the card that the cap leaves to a neighbour of 50 %' },
+        reference: { value: 100 - cap, what: 'percent of the GPU that the cap leaves to a neighbor of 50 %' },
         goal: { least: 0.9 },
       },
     ];

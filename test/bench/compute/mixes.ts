@@ -1,5 +1,5 @@
-// Containers that share one card and always have work: how evenly the card is shared by weight, and what sharing costs.
-// A container's rate is over what its program reaches alone on the card, so that unequal programs compare.
+// Containers that share one GPU and always have work: how evenly the GPU is shared by weight, and what sharing costs.
+// A container's rate is over what its program reaches alone on the GPU, so that unequal programs compare.
 import type { BenchOptions } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { each, type Form, type Law, runLab, type Served, type Tenant } from './lab.ts';
@@ -81,7 +81,7 @@ export async function mixes({ quick, note }: BenchOptions): Promise<Row[]> {
       name: `compute.throughput_ratio.${mix.name}`,
       value: results.cotenant.sum / results.native.sum,
       unit: 'ratio',
-      reference: { value: results.cotenant.sum, what: 'of a card that nobody shares; the value is of native sharing' },
+      reference: { value: results.cotenant.sum, what: 'of a GPU that nobody shares; the value is of native sharing' },
       goal: { least: 0.97 },
     },
     ...(['count_bucket', 'event_bucket'] as const).flatMap((law): Row[] => [

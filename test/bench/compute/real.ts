@@ -22,7 +22,7 @@ const FOREVER_MS = 3_600_000;
 
 type Member = { readonly form: Form; readonly kernelUs: number; readonly percent: number };
 /**
- * Percent of the card that each got, and percent of the time for which the machine held up any of those that take part: they were
+ * Percent of the GPU that each got, and percent of the time for which the machine held up any of those that take part: they were
  * ready to run and others ran, or the machine itself did not run.
  */
 type Seen = { readonly shares: readonly number[]; readonly held: number };
@@ -52,16 +52,16 @@ type Ward = {
   watch(ms: number): Promise<Seen>;
 };
 
-/** Programs of one card that always have work, each in a container of its own. */
+/** Programs of one GPU that always have work, each in a container of its own. */
 async function ward(scope: Teardown, members: readonly Pick<Member, 'form' | 'kernelUs'>[]): Promise<Ward> {
-  const node = await startNode(scope, '--card', 't4');
+  const node = await startNode(scope, '--gpu', 't4');
   const arbiter = startArbiter(scope);
-  const grants = members.map(() => makeGrant(scope, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent: 1 }]));
+  const grants = members.map(() => makeGrant(scope, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 1 }]));
   const tenants = (percents: readonly number[]): Tenant[] =>
     grants.map((grant, index) => ({
       id: `tenant-${index}`,
       grant,
-      cards: [{ card: 0, percent: percents[index] ?? 0 }],
+      gpus: [{ gpu: 0, percent: percents[index] ?? 0 }],
     }));
   const divide = async (policy: 'native' | 'fixed', percents: readonly number[]) => {
     await arbiter.plan(policy, tenants(percents));
@@ -194,7 +194,7 @@ async function together({ quick, note }: BenchOptions): Promise<Row[]> {
         unit: 'ratio',
         reference: {
           value: sum(lab) / 100,
-          what: `the laboratory's, of the whole card; the value is of native; ${held}`,
+          what: `the laboratory's, of the whole GPU; the value is of native; ${held}`,
         },
       },
     );
@@ -202,7 +202,7 @@ async function together({ quick, note }: BenchOptions): Promise<Row[]> {
   return rows;
 }
 
-/** What a program that is held to nothing, or to all of the card, loses to us: turn by turn with the same program alone. */
+/** What a program that is held to nothing, or to all of the GPU, loses to us: turn by turn with the same program alone. */
 async function overhead({ quick, note }: BenchOptions): Promise<Row[]> {
   note('compute: what real programs lose');
   const turns = quick ? 2 : 10;
@@ -219,14 +219,14 @@ async function overhead({ quick, note }: BenchOptions): Promise<Row[]> {
         times[kind].push((await watch(1000)).shares[0] ?? 0);
       }
     }
-    /** Of neighbouring turns, for the machine is not as quick at all times. */
+    /** Of neighboring turns, for the machine is not as quick at all times. */
     const row = (name: 'share_100' | 'share_99', most: number): Row => ({
       name: `compute.overhead.${name}.throughput_ratio`,
       value: median(times[name].map((share, turn) => share / ((times.native[turn] ?? 0) * most))),
       unit: 'ratio',
       reference: {
         value: median(times.native) / 100,
-        what: 'of the time of the card, under the native policy; the value is of that, and of the share',
+        what: 'of the time of the GPU, under the native policy; the value is of that, and of the share',
       },
       goal: { least: 0.995 },
     });
@@ -239,10 +239,10 @@ async function wake({ quick, note }: BenchOptions): Promise<Row[]> {
   note('compute: how late the arbiter wakes');
   const ms = quick ? 3000 : 30_000;
   return await withTeardown(async (scope) => {
-    const node = await startNode(scope, '--card', 't4');
+    const node = await startNode(scope, '--gpu', 't4');
     const arbiter = startArbiter(scope);
-    const grant = makeGrant(scope, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent: 30 }]);
-    await arbiter.plan('fixed', [{ id: 'tenant', grant, cards: [{ card: 0, percent: 30 }] }]);
+    const grant = makeGrant(scope, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 30 }]);
+    await arbiter.plan('fixed', [{ id: 'tenant', grant, gpus: [{ gpu: 0, percent: 30 }] }]);
     const client = await readyClient(scope, node, { preload: grant.cuda });
     client.ask(`load async ${FOREVER_MS} 200`).catch(() => {});
     /** The worst of each piece of time that the arbiter tells of. */

@@ -1,7 +1,7 @@
 // One container alone under a hard cap: for each form of launch, length of kernel and percentage, how far from its share
 // it is. The share is of what the same program reaches without a cap, so a program that waits for each launch has its part
-// of its own pace. Where that says less than the time of the card, the time counts: `streams`, whose launches fill the
-// card less in the short bursts of a capped program, and `bursty`, which thinks now and then and is only capped above the
+// of its own pace. Where that says less than the time of the GPU, the time counts: `streams`, whose launches fill the
+// GPU less in the short bursts of a capped program, and `bursty`, which thinks now and then and is only capped above the
 // share that it asks for anyway.
 import type { BenchOptions } from '../bench.ts';
 import type { Row } from '../row.ts';
@@ -30,7 +30,7 @@ async function alone(law: Law, { form, kernelUs, percent }: Case, seconds: numbe
   return windowsOf(form, served);
 }
 
-/** Points of the card between what it got and what it should have, per stretch of so many seconds. */
+/** Points of the GPU between what it got and what it should have, per stretch of so many seconds. */
 function errors(windows: Windows, native: number, { form, percent }: Case): Errors {
   const points = (seconds: number) =>
     stretches(windows, seconds).map((got) =>

@@ -1,5 +1,5 @@
 /* A CUDA driver whose entry points return at once: what remains of a call through the interposer is then the
- * interposer's own. Only what the measured programs and the interposer ask for; one card, one context per process.
+ * interposer's own. Only what the measured programs and the interposer ask for; one GPU, one context per process.
  *
  * Memory comes from an address range that is handed out round and round, so that no two allocations that live at once
  * share an address. */

@@ -19,9 +19,9 @@ import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, quantile } from '../statistics.ts';
 
-const CARDS = 8;
-const CARD_BYTES = 80 * GIB;
-/** Part of each card that is granted before anything is measured; cards differ by up to half of it. */
+const GPUS = 8;
+const GPU_BYTES = 80 * GIB;
+/** Part of each GPU that is granted before anything is measured; GPUs differ by up to half of it. */
 const FULL = 0.7;
 const SHAPES = 20;
 /** 2,000 pods a second, and 20,000 decisions of ours alone. */
@@ -29,7 +29,7 @@ const POD_MS = 0.5;
 const DECISION_US = 50;
 const NEW_SHAPE_MS = 5;
 
-const uuid = (card: number) => `GPU-00000000-0000-4000-8000-${String(card).padStart(12, '0')}`;
+const uuid = (gpu: number) => `GPU-00000000-0000-4000-8000-${String(gpu).padStart(12, '0')}`;
 
 /** The same on every run. */
 function randomOf(seed: number): () => number {
@@ -45,19 +45,17 @@ function clusterOf(count: number): { ledger: Ledger; names: readonly string[] } 
   const ledger = createLedger();
   const names = Array.from({ length: count }, (_, index) => `node-${index}.pool-a.example`);
   for (const [node, nodeName] of names.entries()) {
-    const cards = Array.from({ length: CARDS }, (_, index) => ({
-      gpuUuid: uuid(node * CARDS + index),
+    const gpus = Array.from({ length: GPUS }, (_, index) => ({
+      gpuUuid: uuid(node * GPUS + index),
       index,
       model: 'NVIDIA H100 80GB HBM3',
-      usableBytes: CARD_BYTES,
+      usableBytes: GPU_BYTES,
       healthy: true,
     }));
-    ledger.setNode(nodeName, { mostTenantsPerCard: 50, cards });
-    for (const { gpuUuid } of cards) {
-      const memoryBytes = Math.floor((CARD_BYTES * FULL * (0.5 + random())) / MIB) * MIB;
-      const need = new Map([
-        [gpuUuid, { memoryBytes: Math.min(memoryBytes, CARD_BYTES), coresPercent: 0, tenants: 3 }],
-      ]);
+    ledger.setNode(nodeName, { mostTenantsPerGpu: 50, gpus });
+    for (const { gpuUuid } of gpus) {
+      const memoryBytes = Math.floor((GPU_BYTES * FULL * (0.5 + random())) / MIB) * MIB;
+      const need = new Map([[gpuUuid, { memoryBytes: Math.min(memoryBytes, GPU_BYTES), coresPercent: 0, tenants: 3 }]]);
       ledger.book({ podUid: `before-${gpuUuid}`, nodeName, need });
     }
   }
@@ -68,9 +66,9 @@ function clusterOf(count: number): { ledger: Ledger; names: readonly string[] } 
 function recordOf(which: number, salt = 0): string {
   const kind = which % SHAPES;
   const share = { memory: { kind: 'bytes', bytes: (256 + 128 * kind) * MIB } } as const;
-  const cards = Array.from({ length: kind % 5 === 4 ? 2 : 1 }, () => share);
+  const gpus = Array.from({ length: kind % 5 === 4 ? 2 : 1 }, () => share);
   const asked = { 'cotenant.io/gpu-memory': `${salt}` };
-  const container = { name: 'main', kind: 'app', dialect: 'cotenant', asked, memoryIsolation: 'on', cards } as const;
+  const container = { name: 'main', kind: 'app', dialect: 'cotenant', asked, memoryIsolation: 'on', gpus } as const;
   return formatRecord({ priority: 'normal', gpuModels: [], gpuUuids: [], containers: [container] });
 }
 
@@ -130,7 +128,7 @@ async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListe
   const none = () => 0;
   const metrics = createMetrics({
     ...{ epoch: none, nodes: none, grantedPods: none, underWay: none },
-    ...{ overbookedCards: none, unreadable: none },
+    ...{ overbookedGpus: none, unreadable: none },
   });
   return createExtender({ decider, binder, metrics, unready: () => undefined, log });
 }

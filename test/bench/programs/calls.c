@@ -6,7 +6,7 @@
  *   gpa CALLS BLOCK AT           look-ups of the same by cuGetProcAddress
  *   hold COUNT BYTES             allocates and keeps
  * It begins at AT on CLOCK_MONOTONIC in nanoseconds (0: at once), so that several processes can begin together. The
- * median over short blocks leaves out what neighbours on the machine took. */
+ * median over short blocks leaves out what neighbors on the machine took. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdbool.h>

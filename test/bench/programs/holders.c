@@ -1,5 +1,5 @@
-/* Many processes that hold a card each as a tenant does: a context, one allocation, a kernel that could run.
- *   holders COUNT CARD BYTES
+/* Many processes that hold a GPU each as a tenant does: a context, one allocation, a kernel that could run.
+ *   holders COUNT GPU BYTES
  * Forks COUNT processes, prints one line once all of them hold, and ends with its standard input; its processes end
  * with it. At the first line that it is given, one of them begins to run its kernel of 1 ms once a second. */
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ static struct {
     abi_function function;
 } work;
 
-static abi_result hold(abi_device card, size_t bytes) {
+static abi_result hold(abi_device gpu, size_t bytes) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return ABI_ERROR_UNKNOWN;
     abi_result (*init)(unsigned) = dlsym(driver, "cuInit");
@@ -38,7 +38,7 @@ static abi_result hold(abi_device card, size_t bytes) {
     abi_module module;
     abi_devptr at;
     abi_result result = init(0);
-    if (!result) result = retain(&context, card);
+    if (!result) result = retain(&context, gpu);
     if (!result) result = set(context);
     if (!result) result = alloc(&at, bytes);
     if (!result) result = load(&module, IMAGE);
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     int count = argc == 4 ? atoi(argv[1]) : 0, ready[2];
     pid_t worker = 0;
     if (count < 1 || pipe(ready) != 0) {
-        fputs("usage: holders COUNT CARD BYTES\n", stderr);
+        fputs("usage: holders COUNT GPU BYTES\n", stderr);
         return 2;
     }
     sigset_t word;

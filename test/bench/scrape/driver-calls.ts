@@ -10,7 +10,7 @@ import type { Row } from '../row.ts';
 const SCRAPES = 500;
 
 export async function driverCalls(scope: Teardown): Promise<Row> {
-  const node = await startNode(scope, ...Array.from({ length: 8 }, () => ['--card', 'h100']).flat());
+  const node = await startNode(scope, ...Array.from({ length: 8 }, () => ['--gpu', 'h100']).flat());
   const file = join(temporaryFolder(scope), 'calls');
   closeSync(openSync(file, 'w'));
   writeFileSync(file, Buffer.alloc(16));
@@ -30,7 +30,7 @@ export async function driverCalls(scope: Teardown): Promise<Row> {
     unit: 'calls',
     reference: {
       value: perSample,
-      what: `calls of the sampler for its first sample of 8 cards; then ${SCRAPES} scrapes`,
+      what: `calls of the sampler for its first sample of 8 GPUs; then ${SCRAPES} scrapes`,
     },
     goal: { most: 0 },
   };

@@ -1,5 +1,5 @@
 // A scrape of the agent's page: how long it takes with two scrapers at the same moment, whether it holds up the event loop,
-// and what it costs the driver. The page is made and served by the agent's own code from a built view (view.ts), in a
+// and what it costs the driver. The page is made and served by the agent's own code from a built snapshot (snapshot.ts), in a
 // process of its own; calls of the driver are counted on a real agent (driver-calls.ts).
 import { type ChildProcess, execFile, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -149,7 +149,7 @@ async function measureSize(size: number, { quick, note }: BenchOptions): Promise
       unit: 'ms',
       reference: {
         value: idle.blockMs,
-        what: "nobody scrapes, views are published as usual; both count the loop's own CPU time in one turn",
+        what: "nobody scrapes, snapshots are published as usual; both count the loop's own CPU time in one turn",
       },
       goal: { most: 10 },
     });

@@ -1,16 +1,16 @@
-// The agent's page and HTTP code as a process, fed with built views once a second: `server.ts SERIES`. It tells its parent
+// The agent's page and HTTP code as a process, fed with built snapshots once a second: `server.ts SERIES`. It tells its parent
 // where it listens and answers `reset` and `read` with what its event loop went through. A bare server beside it, in a
 // process of its own (`server.ts bare SERIES`), hands out the same bytes with nothing around: what HTTP costs anyway.
 import { createServer } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere, standingOf } from '../../../src/agent/snapshot/source.ts';
 import { startPage } from '../../../src/exporter/metrics-cache.ts';
 import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
 import type { PageForm } from '../../../src/exporter/render-worker.ts';
 import { createExporter, serve } from '../../../src/exporter/routes.ts';
-import { viewOfSize } from './view.ts';
+import { snapshotOfSize } from './snapshot.ts';
 
 export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };
 export type Reading = {
@@ -18,7 +18,7 @@ export type Reading = {
   readonly blockMs: number;
   /** Longest time between two turns, what other processes took of the machine included. */
   readonly delayMs: number;
-  /** Views that there were since `reset`, with the one that was there then. */
+  /** Snapshots that there were since `reset`, with the one that was there then. */
   readonly published: number;
   readonly renderings: number;
   /** Of them, those that a scrape waited for. */
@@ -31,8 +31,8 @@ const bare = process.argv[2] === 'bare';
 const wanted = Number(process.argv[bare ? 3 : 2]);
 
 const self = selfMetrics();
-let view: View | undefined;
-const source = sourceHere({ view: () => view, history: createRecorder().history, own: () => self.metrics() });
+let snapshot: Snapshot | undefined;
+const source = sourceHere({ snapshot: () => snapshot, history: createRecorder().history, own: () => self.metrics() });
 const page = startPage({
   processes: false,
   compatibility: '',
@@ -48,8 +48,8 @@ async function scraped(form: PageForm): Promise<Uint8Array> {
 }
 
 async function seriesOf(containers: number): Promise<number> {
-  view = viewOfSize(containers, 0);
-  page.publish(standingOf(view));
+  snapshot = snapshotOfSize(containers, 0);
+  page.publish(standingOf(snapshot));
   // For a moment the page before may still be handed out.
   await delay(300);
   return Buffer.from(await scraped('text'))
@@ -106,16 +106,16 @@ if (bare) {
     process.send?.({ ...ready, port: typeof address === 'object' && address !== null ? address.port : 0 });
   });
 } else {
-  let coming = viewOfSize(containers, 1);
+  let coming = snapshotOfSize(containers, 1);
   const exporter = createExporter({ ...source, scrape: page.scrape });
   const { port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   setInterval(() => {
     published += 1;
-    view = coming;
-    page.publish(standingOf(view));
-    // In a turn of its own: an agent does not build its view here.
+    snapshot = coming;
+    page.publish(standingOf(snapshot));
+    // In a turn of its own: an agent does not build its snapshot here.
     setTimeout(() => {
-      coming = viewOfSize(containers, published + 1);
+      coming = snapshotOfSize(containers, published + 1);
     }, PUBLISH_MS / 2);
   }, PUBLISH_MS);
   watchLoop();

@@ -78,7 +78,7 @@ async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, 
   ];
   const told = JSON.parse(await run(scope, 'tests/racer', words, env)) as Killed;
   await delay(LEAK_AFTER_MS);
-  const { granuleBytes = 0, contextBytes = 0 } = node.books().cards[0] ?? {};
+  const { granuleBytes = 0, contextBytes = 0 } = node.books().gpus[0] ?? {};
   const fill = ['libcuda.so.1', 'init', 'context 0', `fill-all ${granuleBytes}`];
   const [, , filled = ''] = (await run(scope, 'tests/client', fill, env)).split('\n');
   return { ...told, gotBytes: contextBytes + Number(filled.split(' ')[1]) * granuleBytes };
@@ -102,7 +102,7 @@ async function killStorm(scope: Teardown, node: SimulatedNode, grant: Setting, q
       name: 'storm.kill.leaked_bytes',
       value: node.usable(0) - interposed.gotBytes,
       unit: 'bytes',
-      reference: { value: direct.gotBytes, what: `${kills}: what a process gets a second later, of the whole card` },
+      reference: { value: direct.gotBytes, what: `${kills}: what a process gets a second later, of the whole GPU` },
       goal: { most: 0 },
     },
   ];
@@ -136,11 +136,11 @@ export const storms: Bench = {
       }
     }
     note('storm: processes are killed');
-    const node = await startNode(scope, '--card', 'l4');
-    // Without the interposer the card itself is the limit; with it a grant of the same size.
+    const node = await startNode(scope, '--gpu', 'l4');
+    // Without the interposer the GPU itself is the limit; with it a grant of the same size.
     const grant = (inner: Teardown): Setting => ({
       lib: node.lib,
-      preload: makeGrant(inner, node, [{ card: 0, memoryBytes: node.usable(0) }]).cuda,
+      preload: makeGrant(inner, node, [{ gpu: 0, memoryBytes: node.usable(0) }]).cuda,
     });
     const { direct, interposed } = await bothSides(['kill', quick ? '30' : '200'], node.lib, grant, quick ? 4 : 10);
     const what = `from SIGKILL until another process has all that the dead one held; ${DIRECT}`;

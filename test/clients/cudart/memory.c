@@ -1,4 +1,4 @@
-/* Memory of cards and of the host: taken, given back, copied, filled, described, shared. */
+/* Memory of GPUs and of the host: taken, given back, copied, filled, described, shared. */
 #include <string.h>
 
 #include "cudart.h"

@@ -43,7 +43,7 @@ EXPORT int64_t Java_Driver_allocate(void *env, void *class, int64_t bytes) {
 EXPORT int32_t Java_Driver_release(void *env, void *class, int64_t address) {
     return ((int (*)(uint64_t))find("cuMemFree_v2"))((uint64_t)address);
 }
-/* Writes a number into memory of the card and reads it back. */
+/* Writes a number into memory of the GPU and reads it back. */
 EXPORT int64_t Java_Driver_echo(void *env, void *class, int64_t address, int64_t value) {
     int64_t back = 0;
     int result = ((int (*)(uint64_t, const void *, size_t))find("cuMemcpyHtoD_v2"))((uint64_t)address, &value, 8);

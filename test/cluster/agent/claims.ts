@@ -1,11 +1,11 @@
-// Cards that a DRA driver gives to pods with claims: its ResourceSlices in the API server, the scheduler's choice, the kubelet's word
-// on who has which device, and what the container does with it. The devices are named as if they were other cards, so that whoever
+// GPUs that a DRA driver gives to pods with claims: its ResourceSlices in the API server, the scheduler's choice, the kubelet's word
+// on who has which device, and what the container does with it. The devices are named as if they were other GPUs, so that whoever
 // goes by names is wrong.
 import type { ExecutionContext } from 'ava';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually } from '../../support/node.ts';
 import type { Bed } from '../bed/bed.ts';
-import { CDI_KIND } from '../bed/cards.ts';
+import { CDI_KIND } from '../bed/gpus.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { type DraDriver, startDraDriver } from '../support/dra.ts';
 import { clientOf, MIB, podOf, untilGone, untilRunning } from '../support/pods.ts';
@@ -22,13 +22,13 @@ const resource = (kind: string, name: string, spec: object, metadata: object = {
   spec,
 });
 
-/** As NVIDIA's driver publishes a card, but for its name, which says another one's number. */
+/** As NVIDIA's driver publishes a GPU, but for its name, which says another one's number. */
 const deviceOf = (name: string, uuid: string, more: object = {}): object => ({
   name,
   attributes: {
     type: { string: 'gpu' },
     uuid: { string: uuid },
-    productName: { string: 'a card' },
+    productName: { string: 'a GPU' },
     architecture: { string: 'Ada Lovelace' },
     cudaComputeCapability: { version: '8.9.0' },
     driverVersion: { version: '580.95.5' },
@@ -38,7 +38,7 @@ const deviceOf = (name: string, uuid: string, more: object = {}): object => ({
   ...more,
 });
 
-/** Pods of `team` with claims: `whole` has the second card alone, `part` and `other` have the first one together. */
+/** Pods of `team` with claims: `whole` has the second GPU alone, `part` and `other` have the first one together. */
 export async function startClaims(bed: Bed, [first = '', second = '']: readonly string[]): Promise<DraDriver> {
   const named = new Map([
     ['gpu-1', first],
@@ -64,13 +64,13 @@ export async function startClaims(bed: Bed, [first = '', second = '']: readonly 
 const claimOf = (name: string, uuid: string): object => {
   const selectors = [{ cel: { expression: `device.attributes["${DRIVER}"].uuid == "${uuid}"` } }];
   const exactly = { deviceClassName: DRIVER, selectors };
-  return resource('ResourceClaim', name, { devices: { requests: [{ name: 'card', exactly }] } }, TEAM);
+  return resource('ResourceClaim', name, { devices: { requests: [{ name: 'gpu', exactly }] } }, TEAM);
 };
 
 const holderOf = (name: string): object => {
   const commands = ['init', 'context 0', `alloc ${HELD_MIB * MIB}`];
-  const container = clientOf({}, commands, { resources: { claims: [{ name: 'card' }] } });
-  return podOf(name, [container], { ...TEAM, spec: { resourceClaims: [{ name: 'card', resourceClaimName: name }] } });
+  const container = clientOf({}, commands, { resources: { claims: [{ name: 'gpu' }] } });
+  return podOf(name, [container], { ...TEAM, spec: { resourceClaims: [{ name: 'gpu', resourceClaimName: name }] } });
 };
 
 export async function claimed(
@@ -100,8 +100,8 @@ export async function claimed(
     'what pods with claims hold, under their names',
     90_000,
   );
-  for (const [pod, , card] of asked) {
-    const bytes = seriesOf(page, used, { ...TEAM, pod, container: 'main', ...card });
+  for (const [pod, , gpu] of asked) {
+    const bytes = seriesOf(page, used, { ...TEAM, pod, container: 'main', ...gpu });
     t.true(bytes !== undefined && bytes < (HELD_MIB + 400) * MIB, `${pod}: ${bytes}, its block and a context`);
     t.is(seriesOf(page, 'cotenant_container_memory_limit_bytes', { pod }), undefined, 'nobody holds it to anything');
   }

@@ -123,7 +123,7 @@ export const foreignLoaderLayer = (home: string): Layer =>
   });
 
 export const PYTHON_FOLDER = '/opt/client';
-const SCRIPT = join(import.meta.dirname, '../images/cards.py');
+const SCRIPT = join(import.meta.dirname, '../images/gpus.py');
 /** The modules that a script's imports need, as its interpreter finds them. */
 const LOADED = `
 import json, sys
@@ -148,7 +148,7 @@ export function pythonLayer(python: string): { layer: Layer; interpreter: string
   const layer = keptLayer('python', key, { follow: true }, (root) => {
     for (const path of taken) place(root, path, path);
     place(root, nvml, join(PYTHON_FOLDER, 'pynvml.py'));
-    place(root, SCRIPT, join(PYTHON_FOLDER, 'cards.py'));
+    place(root, SCRIPT, join(PYTHON_FOLDER, 'gpus.py'));
   });
   return { layer, interpreter };
 }

@@ -146,7 +146,7 @@ state = ${at('containerd/state')}
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
   socket_path = '/run/nri/nri.sock'
-  # 2 s by default, after which a container starts without its cards (docs/operate/node.md): the machine of the tests may be busier than nodes.
+  # 2 s by default, after which a container starts without its GPUs (docs/operate/node.md): the machine of the tests may be busier than nodes.
   plugin_request_timeout = '20s'
   plugin_path = ${at('nri/plugins')}
   plugin_config_path = ${at('nri/conf.d')}

@@ -1,4 +1,4 @@
-// What a bed is given of ours: images made of this checkout, simulated cards, and the chart, installed by a real helm.
+// What a bed is given of ours: images made of this checkout, simulated GPUs, and the chart, installed by a real helm.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,8 +7,8 @@ import { eventually } from '../../support/node.ts';
 import { pythonClients } from '../../support/python.ts';
 import { firstSample } from '../../support/sample.ts';
 import type { Bed } from './bed.ts';
-import { cdiSpec, STAND_INS } from './cards.ts';
 import { AUDITED_NAMESPACE } from './control-plane.ts';
+import { cdiSpec, STAND_INS } from './gpus.ts';
 import {
   FOREIGN_LOADER,
   foreignLoaderLayer,
@@ -57,27 +57,23 @@ export function addNvmlImage(bed: Bed): void {
   if (!clients.ok) throw new Error(clients.reason);
   const { layer, interpreter } = pythonLayer(clients.python);
   bed.addImage(NVML_IMAGE, [bed.busybox, layer], {
-    entrypoint: [interpreter, join(PYTHON_FOLDER, 'cards.py')],
+    entrypoint: [interpreter, join(PYTHON_FOLDER, 'gpus.py')],
     env: { PYTHONDONTWRITEBYTECODE: '1' },
   });
 }
 
 /**
- * A simulated GPU node beside the cluster's. Its cards come into containers as CDI devices, and into those of the runtime
- * class `nvidia` when their environment asks for cards. Returns the cards' UUIDs.
+ * A simulated GPU node beside the cluster's. Its GPUs come into containers as CDI devices, and into those of the runtime
+ * class `nvidia` when their environment asks for GPUs. Returns the GPUs' UUIDs.
  */
-export const addSimulatedCards = (bed: Bed, ...cards: readonly string[]): Promise<readonly string[]> =>
-  addSimulatedNode(bed, cards);
+export const addSimulatedGpus = (bed: Bed, ...gpus: readonly string[]): Promise<readonly string[]> =>
+  addSimulatedNode(bed, gpus);
 
 /** `driver`: its version; none: the simulator's own. */
-export async function addSimulatedNode(
-  bed: Bed,
-  cards: readonly string[],
-  driver?: string,
-): Promise<readonly string[]> {
+export async function addSimulatedNode(bed: Bed, gpus: readonly string[], driver?: string): Promise<readonly string[]> {
   const folder = join(bed.folder, 'gpu');
   mkdirSync(folder);
-  const flags = [...cards.flatMap((card) => ['--card', card]), ...(driver === undefined ? [] : ['--driver', driver])];
+  const flags = [...gpus.flatMap((gpu) => ['--gpu', gpu]), ...(driver === undefined ? [] : ['--driver', driver])];
   bed.namespaces.start('simulator', [
     join(ROOT, 'native/build/cotenant-simulator'),
     'serve',
@@ -96,9 +92,9 @@ export async function addSimulatedNode(
   const sampler = join(ROOT, 'native/build/cotenant-sampler');
   const library = join(folder, 'lib/libnvidia-ml.so.1');
   const sample = firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
-  const uuids = sample.cards.map(({ uuid }) => uuid);
-  mkdirSync(join(folder, 'cards'));
-  for (const uuid of uuids) writeFileSync(join(folder, 'cards', uuid), '');
+  const uuids = sample.gpus.map(({ uuid }) => uuid);
+  mkdirSync(join(folder, 'gpus'));
+  for (const uuid of uuids) writeFileSync(join(folder, 'gpus', uuid), '');
   mkdirSync(join(folder, 'driver'));
   for (const name of STAND_INS) writeFileSync(join(folder, 'driver', name), '');
   const specification = join(hostFolder(bed.folder, '/etc/cdi'), 'simulated.json');

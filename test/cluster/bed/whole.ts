@@ -1,9 +1,9 @@
-// Everything of ours on a bed: images, simulated cards, the chart with all its parts on, ready to take pods. Owns what that
+// Everything of ours on a bed: images, simulated GPUs, the chart with all its parts on, ready to take pods. Owns what that
 // takes; what is then done with it is the caller's.
 import { type Helm, lookForHelm, readyHelm } from '../../support/helm.ts';
 import { eventually } from '../../support/node.ts';
 import { type Bed, bedGround, type Ground, startBed } from './bed.ts';
-import { INSIDE } from './cards.ts';
+import { INSIDE } from './gpus.ts';
 import { NODE_NAME } from './node.ts';
 import {
   addClientImage,
@@ -32,7 +32,7 @@ export function wholeGround(say: (line: string) => void): WholeGround {
 
 export type Whole = {
   readonly bed: Bed;
-  /** Of the node's cards, in the driver's order. */
+  /** Of the node's GPUs, in the driver's order. */
   readonly uuids: readonly string[];
 };
 
@@ -51,10 +51,10 @@ export const WHOLE_VALUES = {
   scheduler: { replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
 };
 
-/** `cards`: models of the node's simulated ones, `driver`: another version than the simulator's own. The caller closes the bed. */
+/** `gpus`: models of the node's simulated ones, `driver`: another version than the simulator's own. The caller closes the bed. */
 export async function startWhole(
   { ground, helm }: Extract<WholeGround, { ok: true }>,
-  cards: readonly string[],
+  gpus: readonly string[],
   say: (line: string) => void,
   values: object = WHOLE_VALUES,
   driver?: string,
@@ -66,11 +66,11 @@ export async function startWhole(
     addCotenantImage(bed);
     addKubeSchedulerImage(bed, ground.bin);
     addClientImage(bed);
-    const uuids = await addSimulatedNode(bed, cards, driver);
+    const uuids = await addSimulatedNode(bed, gpus, driver);
     installChart(bed, path, values);
     await untilOffered(bed);
     say(
-      `the chart is installed and the node offers its cards after ${Math.round((performance.now() - started) / 1000)} s`,
+      `the chart is installed and the node offers its GPUs after ${Math.round((performance.now() - started) / 1000)} s`,
     );
     return { bed, uuids };
   } catch (error) {

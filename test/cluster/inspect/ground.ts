@@ -2,32 +2,32 @@
 // would have written, an agent that answers with a page, and somebody who may read one namespace.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import {
-  CARDS_ANNOTATION,
   COMPONENT_LABEL,
+  GPUS_ANNOTATION,
   GRANT_ANNOTATION,
   NAMESPACE_ANNOTATION,
   REQUEST_ANNOTATION,
 } from '../../../src/api/names.ts';
-import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { formatRecord } from '../../../src/api/request-annotation.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
 import { eventOf } from '../../../src/kube/events.ts';
 import { eventually } from '../../support/node.ts';
-import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import type { Ran } from '../bed/namespaces.ts';
 import { NODE_NAME } from '../bed/node.ts';
 
-export const CARDS = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001'] as const;
+export const GPUS = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001'] as const;
 export const AGENT = 'cotenant-agent-x7k2p';
-export const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${CARDS[0]}, 2900 MiB of it past the interposer; it is stopped`;
+export const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${GPUS[0]}, 2900 MiB of it past the interposer; it is stopped`;
 
-const request = (mib: number, cards: number): string =>
+const request = (mib: number, gpus: number): string =>
   formatRecord({
     priority: 'normal',
     gpuModels: [],
@@ -37,25 +37,25 @@ const request = (mib: number, cards: number): string =>
         name: 'main',
         kind: 'app',
         dialect: 'cotenant',
-        asked: { 'cotenant.io/gpu-memory': String(mib * cards * MIB) },
+        asked: { 'cotenant.io/gpu-memory': String(mib * gpus * MIB) },
         memoryIsolation: 'on',
-        cards: Array.from({ length: cards }, () => ({ memory: { kind: 'bytes', bytes: mib * MIB }, coresPercent: 25 })),
+        gpus: Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes: mib * MIB }, coresPercent: 25 })),
       },
     ],
   });
 
 type Wanted = {
   readonly mib: number;
-  readonly cards: readonly string[];
+  readonly gpus: readonly string[];
   readonly script?: string;
   readonly volume?: true;
 };
 
 /** As the webhook leaves it. */
-const podOf = (name: string, { mib, cards, script = 'exec sleep 600', volume }: Wanted): object => ({
+const podOf = (name: string, { mib, gpus, script = 'exec sleep 600', volume }: Wanted): object => ({
   apiVersion: 'v1',
   kind: 'Pod',
-  metadata: { name, namespace: 'team', annotations: { [REQUEST_ANNOTATION]: request(mib, cards.length) } },
+  metadata: { name, namespace: 'team', annotations: { [REQUEST_ANNOTATION]: request(mib, gpus.length) } },
   spec: {
     schedulerName: 'cotenant-scheduler',
     terminationGracePeriodSeconds: 1,
@@ -73,7 +73,7 @@ const podOf = (name: string, { mib, cards, script = 'exec sleep 600', volume }: 
 });
 
 /** As the extender binds it. */
-function bind(bed: Bed, name: string, { mib, cards }: Wanted): void {
+function bind(bed: Bed, name: string, { mib, gpus }: Wanted): void {
   const grant = formatPodGrant({
     epoch: 1,
     containers: [
@@ -81,7 +81,7 @@ function bind(bed: Bed, name: string, { mib, cards }: Wanted): void {
         name: 'main',
         kind: 'app',
         memoryIsolation: 'on',
-        cards: cards.map((gpuUuid) => ({ gpuUuid, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 25 })),
+        gpus: gpus.map((gpuUuid) => ({ gpuUuid, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 25 })),
       },
     ],
   });
@@ -98,17 +98,17 @@ function bind(bed: Bed, name: string, { mib, cards }: Wanted): void {
   if (code !== 0) throw new Error(err);
 }
 
-/** What the agent of two cards says while one container uses the first of them. */
-export const VIEW: View = {
-  ...exampleView,
-  devices: exampleView.devices.map((device, index) => ({
+/** What the agent of two GPUs says while one container uses the first of them. */
+export const SNAPSHOT: Snapshot = {
+  ...exampleSnapshot,
+  devices: exampleSnapshot.devices.map((device, index) => ({
     ...device,
-    card: { ...device.card, uuid: CARDS[index] ?? '', usedBytes: index === 0 ? 5312 * MIB : 0 },
+    gpu: { ...device.gpu, uuid: GPUS[index] ?? '', usedBytes: index === 0 ? 5312 * MIB : 0 },
   })),
-  containers: [{ ...exampleContainer, namespace: 'team', pod: 'train', gpuUuid: CARDS[0], usedBytes: 3320 * MIB }],
-  containerTotals: exampleView.containerTotals
+  containers: [{ ...exampleContainer, namespace: 'team', pod: 'train', gpuUuid: GPUS[0], usedBytes: 3320 * MIB }],
+  containerTotals: exampleSnapshot.containerTotals
     .slice(0, 1)
-    .map((totals) => ({ ...totals, grantId: exampleContainer.grantId, gpuUuid: CARDS[0] })),
+    .map((totals) => ({ ...totals, grantId: exampleContainer.grantId, gpuUuid: GPUS[0] })),
   foreign: [],
 };
 
@@ -224,9 +224,9 @@ export async function setUp(bed: Bed): Promise<void> {
     bed.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name } });
   }
   const models = ['NVIDIA L4', 'NVIDIA A10'];
-  const cards = formatNodeCards({
-    mostTenantsPerCard: 50,
-    cards: CARDS.map((gpuUuid, index) => ({
+  const gpus = formatNodeGpus({
+    mostTenantsPerGpu: 50,
+    gpus: GPUS.map((gpuUuid, index) => ({
       gpuUuid,
       index,
       model: models[index] ?? '',
@@ -234,24 +234,24 @@ export async function setUp(bed: Bed): Promise<void> {
       healthy: true,
     })),
   });
-  bed.kubectl('annotate', 'node', NODE_NAME, `${CARDS_ANNOTATION}=${cards}`);
+  bed.kubectl('annotate', 'node', NODE_NAME, `${GPUS_ANNOTATION}=${gpus}`);
   await eventually(() => bed.get('serviceaccount', 'default', 'team'), 'the namespace is ready');
   await eventually(() => bed.get('serviceaccount', 'default', 'cotenant-system'), 'the namespace is ready');
   const wanted: Readonly<Record<string, Wanted>> = {
-    train: { mib: 4096, cards: [CARDS[0]] },
-    two: { mib: 6144, cards: CARDS },
+    train: { mib: 4096, gpus: [GPUS[0]] },
+    two: { mib: 6144, gpus: GPUS },
     // No CSI driver is there.
-    mounts: { mib: 512, cards: [CARDS[1]], volume: true },
-    cheat: { mib: 1024, cards: [CARDS[0]], script: `printf '%s' '${STOP}' > /dev/termination-log; exit 137` },
+    mounts: { mib: 512, gpus: [GPUS[1]], volume: true },
+    cheat: { mib: 1024, gpus: [GPUS[0]], script: `printf '%s' '${STOP}' > /dev/termination-log; exit 137` },
   };
   bed.apply(
     ...Object.entries(wanted).map(([name, what]) => podOf(name, what)),
-    podOf('large', { mib: 30_720, cards: [CARDS[0]] }),
+    podOf('large', { mib: 30_720, gpus: [GPUS[0]] }),
     {
       apiVersion: 'v1',
       kind: 'ConfigMap',
       metadata: { name: 'page', namespace: 'cotenant-system' },
-      data: { metrics: (await createPage(FAMILIES)(VIEW)).text, 'status.json': JSON.stringify(VIEW) },
+      data: { metrics: (await createPage(FAMILIES)(SNAPSHOT)).text, 'status.json': JSON.stringify(SNAPSHOT) },
     },
     CSI_DRIVER,
     agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),

@@ -31,14 +31,14 @@ const NO_DRIVER = 3;
 
 export function cheats(onCluster: OnCluster): void {
   onCluster(
-    'a cheat is stopped as a container, told why, and started again; its neighbour never notices',
+    'a cheat is stopped as a container, told why, and started again; its neighbor never notices',
     async (t, { bed, uuids }) => {
-      const [card = ''] = uuids;
-      const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': card } };
+      const [gpu = ''] = uuids;
+      const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': gpu } };
       bed.apply(
-        podOf('neighbour', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
+        podOf('neighbor', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
       );
-      await untilRunning(bed, 'neighbour', TEAM);
+      await untilRunning(bed, 'neighbor', TEAM);
       const commands = ['init', 'context 0', `alloc ${4096 * MIB}`];
       bed.apply(podOf('cheat', [cheatOf(ONE_SHARE.own(1024), commands)], settings));
       const stopped = await untilPod(
@@ -51,7 +51,7 @@ export function cheats(onCluster: OnCluster): void {
       const { terminated } = containerOf(stopped)?.lastState ?? {};
       t.is(terminated?.exitCode, 137);
       const sentence = new RegExp(
-        `team/cheat/main .*: \\d+ MiB of 1024 MiB on ${card}, \\d+ MiB of it past the interposer`,
+        `team/cheat/main .*: \\d+ MiB of 1024 MiB on ${gpu}, \\d+ MiB of it past the interposer`,
       );
       t.regex(terminated?.message ?? '', sentence);
       const ran =
@@ -74,13 +74,13 @@ export function cheats(onCluster: OnCluster): void {
       t.true(count >= 1);
       t.regex(cotenant(bed, 'why', 'team/cheat'), sentence);
       bed.kubectl('-n', 'team', 'delete', 'pod', 'cheat', '--wait=false');
-      const neighbour = await getPod(bed, 'neighbour', 'team');
-      t.is(containerOf(neighbour)?.restartCount, 0);
-      const talk = attach(bed, 'neighbour', 'team');
+      const neighbor = await getPod(bed, 'neighbor', 'team');
+      t.is(containerOf(neighbor)?.restartCount, 0);
+      const talk = attach(bed, 'neighbor', 'team');
       await talk.must(`alloc ${512 * MIB}`);
       await talk.leave();
-      bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbour', '--wait=false');
-      await Promise.all(['cheat', 'neighbour'].map((name) => untilGone(bed, name, TEAM)));
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbor', '--wait=false');
+      await Promise.all(['cheat', 'neighbor'].map((name) => untilGone(bed, name, TEAM)));
     },
   );
 
@@ -95,9 +95,9 @@ export function cheats(onCluster: OnCluster): void {
   });
 
   onCluster(
-    'an image that says NVIDIA_VISIBLE_DEVICES=all opens no card, and where it does it is reported',
+    'an image that says NVIDIA_VISIBLE_DEVICES=all opens no GPU, and where it does it is reported',
     async (t, { bed }) => {
-      const image = 'local.test/all-cards:1';
+      const image = 'local.test/all-gpus:1';
       addClientImage(bed, image, { NVIDIA_VISIBLE_DEVICES: 'all', NVIDIA_DRIVER_CAPABILITIES: 'all' });
       const main = (more: object = {}) =>
         clientOf({}, ['init', 'count', 'context 0', `alloc ${256 * MIB}`], { image, ...more });
@@ -130,7 +130,7 @@ export function cheats(onCluster: OnCluster): void {
   );
 
   onCluster('what comes beside the way is refused or harmless', async (t, { bed, uuids }) => {
-    const [card = ''] = uuids;
+    const [gpu = ''] = uuids;
     const create = (pod: object) => bed.kubectlWith(JSON.stringify(pod), 'create', '-f', '-');
     const limits = ONE_SHARE.own(1024);
     const refusedAs = (what: string, pod: object, why: RegExp) => {
@@ -146,7 +146,7 @@ export function cheats(onCluster: OnCluster): void {
           name: 'main',
           kind: 'app',
           memoryIsolation: 'off',
-          cards: [{ gpuUuid: card, memoryBytes: 2 ** 34, limitBytes: 2 ** 34, coresPercent: 0 }],
+          gpus: [{ gpuUuid: gpu, memoryBytes: 2 ** 34, limitBytes: 2 ** 34, coresPercent: 0 }],
         },
       ],
     });
@@ -209,7 +209,7 @@ export function cheats(onCluster: OnCluster): void {
     bed.kubectl('-n', 'team', 'delete', 'pod', 'stray', 'stolen', '--wait=false');
     await Promise.all(['stray', 'stolen'].map((name) => untilGone(bed, name, TEAM)));
 
-    // A static pod goes past admission and scheduler. With the volume the kubelet itself refuses it; without, it finds no card.
+    // A static pod goes past admission and scheduler. With the volume the kubelet itself refuses it; without, it finds no GPU.
     const manifests = join(bed.folder, 'manifests');
     const env = [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }];
     const write = (name: string, spec: object) =>
@@ -233,7 +233,7 @@ export function cheats(onCluster: OnCluster): void {
   });
 
   onCluster(
-    'a debug container gets no card, and files of the volume cannot be changed from inside',
+    'a debug container gets no GPU, and files of the volume cannot be changed from inside',
     async (t, { bed }) => {
       const root = { securityContext: { runAsUser: 0 } };
       bed.apply(podOf('inside', [clientOf(ONE_SHARE.own(1024), ['init', 'context 0'], root)]));
@@ -271,7 +271,7 @@ export function cheats(onCluster: OnCluster): void {
         'sleep',
         '600',
       );
-      t.not(debug.code, 0, 'a debug container that names cards');
+      t.not(debug.code, 0, 'a debug container that names GPUs');
       t.regex(debug.err + debug.out, /NVIDIA_VISIBLE_DEVICES/);
       t.truthy(pod);
       bed.kubectl('delete', 'pod', 'inside', '--wait=false');

@@ -22,8 +22,8 @@ function grantOf(t: ExecutionContext, pod: Pod): PodGrant {
   return grant;
 }
 
-export const cardsOf = (t: ExecutionContext, pod: Pod, container = 'main') =>
-  grantOf(t, pod).containers.find(({ name }) => name === container)?.cards ?? [];
+export const gpusOf = (t: ExecutionContext, pod: Pod, container = 'main') =>
+  grantOf(t, pod).containers.find(({ name }) => name === container)?.gpus ?? [];
 
 /** The value of a series of a container, once it is there and `good`. */
 export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: number) => boolean) =>

@@ -21,7 +21,7 @@ import {
   untilRunning,
 } from '../support/pods.ts';
 import { agentPage } from '../support/release.ts';
-import { cardsOf, cotenant, type OnCluster, OUT_OF_MEMORY, seriesWhen, TEAM } from './common.ts';
+import { cotenant, gpusOf, type OnCluster, OUT_OF_MEMORY, seriesWhen, TEAM } from './common.ts';
 
 const nvmlOf = (limits: Amounts): object => ({
   name: 'main',
@@ -53,22 +53,22 @@ export function slices(onCluster: OnCluster): void {
           (pod) => outputOf(bed, pod).length > 0,
           TEAM,
         );
-        const cards = JSON.parse(outputOf(bed, seen)[0] ?? '') as {
+        const gpus = JSON.parse(outputOf(bed, seen)[0] ?? '') as {
           uuid: string;
           totalBytes: number;
           usedBytes: number;
         }[];
-        const [granted] = cardsOf(t, seen);
+        const [granted] = gpusOf(t, seen);
         t.deepEqual(
-          cards.map(({ uuid, totalBytes }) => ({ uuid, totalBytes })),
+          gpus.map(({ uuid, totalBytes }) => ({ uuid, totalBytes })),
           [{ uuid: granted?.gpuUuid, totalBytes: granted?.limitBytes }],
-          `${name}: one card, as large as its share`,
+          `${name}: one GPU, as large as its share`,
         );
         const ratio = (granted?.limitBytes ?? 0) / (2048 * MIB);
         t.true(ratio > 0.99 && ratio < 1.01, `${name}: ${ratio} of 2 GiB`);
 
         const client = await untilRunning(bed, name, TEAM);
-        const [slice] = cardsOf(t, client);
+        const [slice] = gpusOf(t, client);
         const limit = slice?.limitBytes ?? 0;
         const talk = attach(bed, name, 'team');
         const [result, free = 0, total] = await talk.ask('info');
@@ -104,17 +104,17 @@ export function slices(onCluster: OnCluster): void {
   );
 
   onCluster(
-    'on one card one pod fills its slice and is refused, and the other one gets all of its own',
+    'on one GPU one pod fills its slice and is refused, and the other one gets all of its own',
     async (t, { bed, uuids }) => {
-      const [card = ''] = uuids;
-      const annotations = { 'cotenant.io/gpu-uuid': card };
+      const [gpu = ''] = uuids;
+      const annotations = { 'cotenant.io/gpu-uuid': gpu };
       const limits = ONE_SHARE.own(4096);
       const begin = ['init', 'context 0'];
       bed.apply(podOf('greedy', [clientOf(limits, begin)], { ...TEAM, annotations }));
       bed.apply(podOf('modest', [clientOf(limits, begin)], { ...TEAM, annotations }));
       for (const name of ['greedy', 'modest']) {
         const pod = await untilRunning(bed, name, TEAM);
-        t.is(cardsOf(t, pod)[0]?.gpuUuid, card);
+        t.is(gpusOf(t, pod)[0]?.gpuUuid, gpu);
       }
       const [greedy, modest] = [attach(bed, 'greedy', 'team'), attach(bed, 'modest', 'team')];
       let refused = 0;
@@ -134,7 +134,7 @@ export function slices(onCluster: OnCluster): void {
       for (const name of ['greedy', 'modest'])
         await seriesWhen(bed, 'cotenant_container_memory_used_bytes', name, (bytes) => bytes > 3072 * MIB);
       const table = cotenant(bed, 'inspect');
-      t.regex(table, new RegExp(`0 +${card} `), 'the card');
+      t.regex(table, new RegExp(`0 +${gpu} `), 'the GPU');
       for (const name of ['greedy', 'modest'])
         t.regex(table, new RegExp(`team/${name}/main +running +4096 +\\d{4} .* interposer`), name);
       await Promise.all([greedy.leave(), modest.leave()]);
@@ -144,15 +144,15 @@ export function slices(onCluster: OnCluster): void {
   );
 
   onCluster(
-    'a pod on two cards with other neighbours on each: one card filled to the byte leaves the other slice whole',
+    'a pod on two GPUs with other neighbors on each: one GPU filled to the byte leaves the other slice whole',
     async (t, { bed, uuids }) => {
       const [first = '', second = ''] = uuids;
-      const neighbour = (name: string, card: string, mib: number) =>
+      const neighbor = (name: string, gpu: string, mib: number) =>
         podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {
           ...TEAM,
-          annotations: { 'cotenant.io/gpu-uuid': card },
+          annotations: { 'cotenant.io/gpu-uuid': gpu },
         });
-      bed.apply(neighbour('left', first, 3072), neighbour('right', second, 6144));
+      bed.apply(neighbor('left', first, 3072), neighbor('right', second, 6144));
       bed.apply(
         podOf(
           'both',
@@ -162,14 +162,14 @@ export function slices(onCluster: OnCluster): void {
       );
       const both = await untilRunning(bed, 'both', TEAM);
       await Promise.all(['left', 'right'].map((name) => untilRunning(bed, name, TEAM)));
-      const cards = cardsOf(t, both);
-      t.deepEqual(cards.map(({ gpuUuid }) => gpuUuid).toSorted(), [...uuids].toSorted());
+      const gpus = gpusOf(t, both);
+      t.deepEqual(gpus.map(({ gpuUuid }) => gpuUuid).toSorted(), [...uuids].toSorted());
       t.deepEqual(
-        cards.map(({ limitBytes }) => limitBytes),
+        gpus.map(({ limitBytes }) => limitBytes),
         [4096 * MIB, 4096 * MIB],
       );
       await eventually(() => (answersOf(bed, both).length >= 3 ? true : undefined), 'both has begun', 10_000);
-      t.deepEqual(answersOf(bed, both)[1], [0, 2], 'it sees two cards');
+      t.deepEqual(answersOf(bed, both)[1], [0, 2], 'it sees two GPUs');
       const talk = attach(bed, 'both', 'team');
       const fill = async (): Promise<number> => {
         let sum = 0;
@@ -182,7 +182,7 @@ export function slices(onCluster: OnCluster): void {
       };
       await fill();
       const [, leftHere = 1] = await talk.ask('info');
-      t.true(leftHere < 2 * MIB, `${leftHere} bytes left on its first card`);
+      t.true(leftHere < 2 * MIB, `${leftHere} bytes left on its first GPU`);
       await talk.must('context 1');
       const [, free, total] = await talk.ask('info');
       t.is(total, 4096 * MIB);
@@ -195,15 +195,15 @@ export function slices(onCluster: OnCluster): void {
   );
 
   onCluster(
-    "a whole card is one pod's alone: no slice is put beside it, and it is put beside none",
+    "a whole GPU is one pod's alone: no slice is put beside it, and it is put beside none",
     async (t, { bed, uuids }) => {
       bed.apply(podOf('whole', [clientOf({ 'cotenant.io/gpu': 1 }, ['init', 'context 0'])], TEAM));
       const whole = await untilRunning(bed, 'whole', TEAM);
-      const [all] = cardsOf(t, whole);
-      t.true((all?.limitBytes ?? 0) > 22_000 * MIB, `${all?.limitBytes} bytes: all that the card leaves to programs`);
+      const [all] = gpusOf(t, whole);
+      t.true((all?.limitBytes ?? 0) > 22_000 * MIB, `${all?.limitBytes} bytes: all that the GPU leaves to programs`);
       bed.apply(podOf('slice', [clientOf(ONE_SHARE.own(512), ['init'])], TEAM));
       const slice = await untilRunning(bed, 'slice', TEAM);
-      t.deepEqual([all?.gpuUuid, cardsOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
+      t.deepEqual([all?.gpuUuid, gpusOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
       bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
       const told = ({ status }: Pod) =>
         status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;

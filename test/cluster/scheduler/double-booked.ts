@@ -1,4 +1,4 @@
-// What was bound to a full card by somebody else goes elsewhere if somebody makes it again; else it is told.
+// What was bound to a full GPU by somebody else goes elsewhere if somebody makes it again; else it is told.
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -24,10 +24,10 @@ import {
 
 const REPLICA_SETS = '/apis/apps/v1/namespaces/default/replicasets';
 
-/** A grant of one card as a leader would write it that comes after all others. */
+/** A grant of one GPU as a leader would write it that comes after all others. */
 const laterGrant = (gpuUuid: string, gib: number): Readonly<Record<string, string>> => {
-  const cards = [{ gpuUuid, memoryBytes: gib * GIB, limitBytes: gib * GIB, coresPercent: 0 }];
-  const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
+  const gpus = [{ gpuUuid, memoryBytes: gib * GIB, limitBytes: gib * GIB, coresPercent: 0 }];
+  const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
   return { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1000, containers }) };
 };
 
@@ -68,9 +68,9 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
   const other = await addNode(bed, 6, 1);
   const successor = await made('is bound', (pod) => pod.metadata.uid !== first.metadata.uid && !!pod.spec.nodeName);
   t.is(successor.spec.nodeName, other);
-  t.like(grantOf(successor).containers[0]?.cards, [{ gpuUuid: uuid(6, 0), memoryBytes: 4 * GIB }]);
-  const over = (card: string, gib: number) =>
-    `${card} of node ${card === uuid(5, 0) ? full : other} is overbooked: ${gib * 1024} MiB of cotenant.io/gpu-memory are granted, it has 16384 MiB`;
+  t.like(grantOf(successor).containers[0]?.gpus, [{ gpuUuid: uuid(6, 0), memoryBytes: 4 * GIB }]);
+  const over = (gpu: string, gib: number) =>
+    `${gpu} of node ${gpu === uuid(5, 0) ? full : other} is overbooked: ${gib * 1024} MiB of cotenant.io/gpu-memory are granted, it has 16384 MiB`;
   const toldOf = (name: string) =>
     eventually(
       async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOverbooked'),

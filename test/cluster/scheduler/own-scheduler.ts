@@ -70,7 +70,7 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
   await add(bed, own('with-default', 10));
   const pod = await bound(bed, 'with-default');
   t.is(pod.spec.nodeName, node);
-  t.is(grantOf(pod).containers[0]?.cards[0]?.gpuUuid, uuid(7, 0));
+  t.is(grantOf(pod).containers[0]?.gpus[0]?.gpuUuid, uuid(7, 0));
   await add(bed, own('too-large', 7));
   await pending(
     bed,

@@ -59,12 +59,12 @@ export type Event = { readonly type: string; readonly reason: string; readonly m
 
 export type Amounts = Readonly<Record<string, string | number>>;
 
-/** One card's `mib`, in the words of each dialect that the tests switch on. `cardMib` is what that card has in all. */
+/** One GPU's `mib`, in the words of each dialect that the tests switch on. `gpuMib` is what that GPU has in all. */
 export const ONE_SHARE = {
   own: (mib: number): Amounts => ({ 'cotenant.io/gpu-memory': `${mib}Mi` }),
   /** In GiB, unless the cluster's rules say otherwise. */
   ack: (mib: number): Amounts => ({ 'aliyun.com/gpu-mem': mib / 1024 }),
-  /** In percent of the card. */
+  /** In percent of the GPU. */
   metagpu: (percent: number): Amounts => ({ 'cnvrg.io/metagpu': percent }),
 };
 

@@ -1,9 +1,9 @@
-// Nodes with cards that no kubelet stands behind, pods as the webhook leaves them, and what of both is to be found on a bed: for
+// Nodes with GPUs that no kubelet stands behind, pods as the webhook leaves them, and what of both is to be found on a bed: for
 // tests of placing alone.
 import type { ExecutionContext } from 'ava';
 import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
-import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
+import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { GIB } from '../../../src/common/quantity.ts';
 import { needOf } from '../../../src/placement/demand.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
@@ -13,30 +13,30 @@ import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { type Pod, podPath, untilPod } from './pods.ts';
 
-const CARD_BYTES = 16 * GIB;
+const GPU_BYTES = 16 * GIB;
 export const WAIT_MS = 60_000;
 export const PODS = '/api/v1/namespaces/default/pods';
 const CONFIGURATION = { ...DEFAULT_CONFIGURATION, rules: { ...DEFAULT_CONFIGURATION.rules, allowGpuUuid: true } };
 
-export const uuid = (node: number, card: number) =>
-  `GPU-00000000-0000-4000-8000-${String(node * 100 + card).padStart(12, '0')}`;
+export const uuid = (node: number, gpu: number) =>
+  `GPU-00000000-0000-4000-8000-${String(node * 100 + gpu).padStart(12, '0')}`;
 
 /** A node as its agent would describe it, that no kubelet stands behind. */
-export async function addNode(bed: Bed, number: number, cards: number): Promise<string> {
+export async function addNode(bed: Bed, number: number, gpus: number): Promise<string> {
   const name = `gpu-${number}`;
-  const text = formatNodeCards({
-    mostTenantsPerCard: 50,
-    cards: Array.from({ length: cards }, (_, index) => ({
+  const text = formatNodeGpus({
+    mostTenantsPerGpu: 50,
+    gpus: Array.from({ length: gpus }, (_, index) => ({
       gpuUuid: uuid(number, index),
       index,
       model: 'NVIDIA L4',
-      usableBytes: CARD_BYTES,
+      usableBytes: GPU_BYTES,
       healthy: true,
     })),
   });
-  const metadata = { name, annotations: { [CARDS_ANNOTATION]: text } };
+  const metadata = { name, annotations: { [GPUS_ANNOTATION]: text } };
   await must(bed, 'POST', '/api/v1/nodes', { apiVersion: 'v1', kind: 'Node', metadata });
-  const amounts = { cpu: '64', memory: '256Gi', pods: '500', 'cotenant.io/gpu': String(50 * cards) };
+  const amounts = { cpu: '64', memory: '256Gi', pods: '500', 'cotenant.io/gpu': String(50 * gpus) };
   const ready = { type: 'Ready', status: 'True', reason: 'Test', message: 'written by a test' };
   const status = { capacity: amounts, allocatable: amounts, conditions: [ready] };
   await must(bed, 'PATCH', `/api/v1/nodes/${name}/status`, { status });
@@ -100,7 +100,7 @@ export const pending = async (bed: Bed, name: string, said: RegExp): Promise<str
 export const podsOf = async (bed: Bed): Promise<readonly Pod[]> =>
   (await bed.api.get<{ items: Pod[] }>(PODS))?.items ?? [];
 
-/** Waits for so many bound pods, adds every grant up by its card, and fails where one is over. */
+/** Waits for so many bound pods, adds every grant up by its GPU, and fails where one is over. */
 export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): Promise<readonly PodGrant[]> {
   const holders = await eventually(
     async () => {
@@ -115,13 +115,13 @@ export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): 
   const grants = holders.map(grantOf);
   for (const [index, { containers }] of grants.entries()) {
     const node = Number(holders[index]?.spec.nodeName?.slice('gpu-'.length));
-    const own = [0, 1, 2, 3].map((card) => uuid(node, card));
-    for (const [card, { memoryBytes }] of needOf(containers)) {
-      t.true(own.includes(card), `${holders[index]?.metadata.name} has a card of another node`);
-      sums.set(card, (sums.get(card) ?? 0) + memoryBytes);
+    const own = [0, 1, 2, 3].map((gpu) => uuid(node, gpu));
+    for (const [gpu, { memoryBytes }] of needOf(containers)) {
+      t.true(own.includes(gpu), `${holders[index]?.metadata.name} has a GPU of another node`);
+      sums.set(gpu, (sums.get(gpu) ?? 0) + memoryBytes);
     }
   }
-  for (const [card, sum] of sums) t.true(sum <= CARD_BYTES, `${card}: ${sum} bytes granted`);
+  for (const [gpu, sum] of sums) t.true(sum <= GPU_BYTES, `${gpu}: ${sum} bytes granted`);
   return grants;
 }
 

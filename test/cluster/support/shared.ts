@@ -11,7 +11,7 @@ const whyNot = !ground.ok ? ground.reason : clients.ok ? undefined : clients.rea
 
 /** One after the other; skipped by name where there can be no such bed. `values`: other than the usual ones of the chart. */
 export function testsOnWhole(
-  cards: readonly string[],
+  gpus: readonly string[],
   values: object = {},
 ): (title: string, body: (t: ExecutionContext, whole: Whole) => Promise<void>) => void {
   let whole: Whole | undefined;
@@ -19,7 +19,7 @@ export function testsOnWhole(
     test.before(async (t) => {
       t.timeout(BUILD_MS);
       if (!ground.ok) return;
-      whole = await startWhole(ground, cards, (line) => t.log(line), { ...WHOLE_VALUES, ...values });
+      whole = await startWhole(ground, gpus, (line) => t.log(line), { ...WHOLE_VALUES, ...values });
       addNvmlImage(whole.bed);
     });
     test.after.always(async () => {

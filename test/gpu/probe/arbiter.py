@@ -22,13 +22,13 @@ class Arbiter:
         self._number, self._heard, self._pages = 0, b"", {}
 
     def plan(self, shares: list) -> None:
-        """Percent for each grant, of each card that it has. Returns when it is in force."""
+        """Percent for each grant, of each GPU that it has. Returns when it is in force."""
         self._number += 1
-        cards = range(max(grant.cards for grant, _ in shares))
-        lines = [f"plan {self._number}", *(f"card {card} 0" for card in cards)]
+        GPUs = range(max(grant.gpus for grant, _ in shares))
+        lines = [f"plan {self._number}", *(f"GPU {GPU} 0" for GPU in GPUs)]
         for index, (grant, percent) in enumerate(shares):
-            lines += [f"page {index} {grants.SLOTS} {grant.cards} {grant.folder / 'ledger'}",
-                      *(f"on {card} {FIXED} {percent * _PPM_OF_A_PERCENT} 0 0 0 0" for card in range(grant.cards))]
+            lines += [f"page {index} {grants.SLOTS} {grant.gpus} {grant.folder / 'ledger'}",
+                      *(f"on {GPU} {FIXED} {percent * _PPM_OF_A_PERCENT} 0 0 0 0" for GPU in range(grant.gpus))]
         self._child.stdin.write(("\n".join([*lines, "end"]) + "\n").encode())
         self._child.stdin.flush()
         deadline = time.monotonic() + 15
@@ -37,7 +37,7 @@ class Arbiter:
                 raise TimeoutError(f"plan {self._number} is not in force")
 
     def told(self, timeout_s: float = 15) -> dict:
-        """The next thing that it says: plan, and of each page by number what was charged until then, on its first card and
+        """The next thing that it says: plan, and of each page by number what was charged until then, on its first GPU and
         on all."""
         deadline = time.monotonic() + timeout_s
         out = self._child.stdout.fileno()
@@ -55,9 +55,9 @@ class Arbiter:
         for page in told.get("pages", []):
             if "broken" in page:
                 raise RuntimeError(f"the arbiter: page {page['id']}: {page['broken']}")
-            self._pages[int(page["id"])] = page["cards"]
-        return {"plan": told["plan"], "pages": {number: cards[0] for number, cards in self._pages.items()},
-                "cards": dict(self._pages)}
+            self._pages[int(page["id"])] = page["gpus"]
+        return {"plan": told["plan"], "pages": {number: GPUs[0] for number, GPUs in self._pages.items()},
+                "gpus": dict(self._pages)}
 
     def end(self) -> None:
         self._child.kill()

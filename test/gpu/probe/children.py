@@ -94,10 +94,10 @@ def family():
             member.end()
 
 
-def cards(env: dict) -> list:
-    """The cards that CUDA shows to a program with this environment: uuid, name and compute capability of each."""
+def gpus(env: dict) -> list:
+    """The GPUs that CUDA shows to a program with this environment: uuid, name and compute capability of each."""
     with child(env=env) as who:
-        return who.ask("cards", timeout_s=60)["cards"]
+        return who.ask("gpus", timeout_s=60)["gpus"]
 
 
 def until(condition, timeout_s: float, pause_s: float = 0.002):

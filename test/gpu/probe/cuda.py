@@ -64,7 +64,7 @@ def release(at: ctypes.c_uint64) -> None:
     call("cuMemFree_v2", at)
 
 
-#: Turns until so many microseconds of the card's clock have passed; a simulated driver reads the comment instead.
+#: Turns until so many microseconds of the GPU's clock have passed; a simulated driver reads the comment instead.
 _SPIN = """.version 7.0
 .target sm_50
 .address_size 64
@@ -101,7 +101,7 @@ class Spin:
 
 
 def kind(device: int = 0) -> dict:
-    """Name and architecture of a card."""
+    """Name and architecture of a GPU."""
     name, values = ctypes.create_string_buffer(128), []
     call("cuInit", 0)
     call("cuDeviceGetName", name, len(name), device)
@@ -113,7 +113,7 @@ def kind(device: int = 0) -> dict:
 
 
 def facts() -> dict:
-    """Driver and card, for the head of a report."""
+    """Driver and GPU, for the head of a report."""
     import nvml
 
     if any(hasattr(loaded, "cotenant_interposer") for loaded in (ctypes.CDLL(None), library())):
@@ -128,5 +128,5 @@ def facts() -> dict:
     return {
         "driver": driver,
         "cuda": version(),
-        "card": {**first, "totalBytes": total.value},
+        "gpu": {**first, "totalBytes": total.value},
     }

@@ -1,16 +1,16 @@
-"""What the driver counts for a process and for the card, by NVML."""
+"""What the driver counts for a process and for the GPU, by NVML."""
 
 import nvml
 
 
 def used_bytes() -> int:
-    """Of the whole card, without what the driver keeps for itself."""
-    return nvml.memory(nvml.card())["used"]
+    """Of the whole GPU, without what the driver keeps for itself."""
+    return nvml.memory(nvml.gpu())["used"]
 
 
 def processes() -> dict:
     """Bytes per process of the compute list; None where the driver does not say."""
-    return nvml.processes(nvml.card())
+    return nvml.processes(nvml.gpu())
 
 
 def of(pid: int, before: dict):

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def calibrate(context: Context, uuid=None, env=None) -> dict:
-    """What cotenant-calibrate measures on a card, the first one unless named; with its complaint instead where it
+    """What cotenant-calibrate measures on a GPU, the first one unless named; with its complaint instead where it
     cannot."""
     program = context.program("cotenant-calibrate")
     chosen = {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
@@ -39,35 +39,35 @@ def uuid_of(device: int = 0) -> str:
 
 
 class Grant:
-    """On the card that was `measured`, or on each of several. `cores`, a percentage, has launches leased; an arbiter then
+    """On the GPU that was `measured`, or on each of several. `cores`, a percentage, has launches leased; an arbiter then
     says by whom (arbiter.py)."""
 
     def __init__(self, context: Context, folder: str, memory_bytes: int, *measured: dict, cores=None):
-        self.cards = len(measured)
+        self.gpus = len(measured)
         self.folder = pathlib.Path(folder)
         context.program(ENGINE)
         self.folder.mkdir()
         built = pathlib.Path(context.program("libcotenant.so")).parent
         for path in built.glob("libcotenant*.so"):
             os.symlink(path, self.folder / path.name)
-        cards = [":".join((
-            card["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(card["contextBytes"]),
-            str(card["granuleBytes"]), "1" if card["releasesLate"] else "0",
+        GPUs = [":".join((
+            GPU["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(GPU["contextBytes"]),
+            str(GPU["granuleBytes"]), "1" if GPU["releasesLate"] else "0",
             *([] if cores is None else [str(cores)]),
-        )) for card in measured]
-        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", *cards], check=True, timeout=20)
+        )) for GPU in measured]
+        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", *GPUs], check=True, timeout=20)
         #: For LD_PRELOAD: CUDA alone, and with NVML.
         self.cuda = str(self.folder / "libcotenant.so")
         self.both = f"{self.cuda} {self.folder / 'libcotenant-nvml.so'}"
 
     def ledger(self) -> dict:
-        """What all slots together hold on the first card of the grant, and what was denied."""
+        """What all slots together hold on the first GPU of the grant, and what was denied."""
         text = (self.folder / "ledger").read_bytes()
-        cards, slots = struct.unpack_from("<II", text, 12)
+        GPUs, slots = struct.unpack_from("<II", text, 12)
         words = {"heldBytes": 0, "pendingBytes": 0, "freedBytes": 0, "contextBytes": 0, "managedBytes": 0,
                  "poolBytes": 0}
         for slot in range(slots):
-            row = struct.unpack_from("<6Q", text, 64 + cards * 64 + slot * (64 + cards * 64) + 64)
+            row = struct.unpack_from("<6Q", text, 64 + GPUs * 64 + slot * (64 + GPUs * 64) + 64)
             for name, value in zip(words, row):
                 words[name] += value
         words["denied"] = struct.unpack_from("<Q", text, 64)[0]

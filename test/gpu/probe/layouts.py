@@ -42,6 +42,6 @@ def check() -> None:
 check()
 
 
-def on_card(layout):
-    """Properties of pinned memory on the first card."""
+def on_gpu(layout):
+    """Properties of pinned memory on the first GPU."""
     return layout(type=PINNED, location=Location(DEVICE, 0))

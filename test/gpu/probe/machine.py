@@ -13,8 +13,8 @@ import tempfile
 from step import BUILD, ENGINE, ROOT
 
 SIMULATOR = BUILD / "cotenant-simulator"
-#: The card of a simulated node, and how the identifiers of all simulated cards begin (docs/develop/simulator.md).
-SIMULATED_CARD = "h100"
+#: The GPU of a simulated node, and how the identifiers of all simulated GPUs begin (docs/develop/simulator.md).
+SIMULATED_GPU = "h100"
 SIMULATED_UUID = "GPU-51a0c07e-4a27-4551-8d21-6e10"
 #: What steps run that is ours (`make -C native probe`).
 PROGRAMS = ("libcotenant.so", ENGINE, "libcotenant-nvml.so", "cotenant-calibrate", "cotenant-arbitrate", "tests/grant",
@@ -24,11 +24,11 @@ _FOLDERS = (
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", f"/usr/lib/{platform.machine()}-linux-gnu/nvidia/current",
     "/usr/lib64/nvidia", "/run/opengl-driver/lib", "/usr/lib/wsl/lib",
 )
-#: For the driver's first answer, and for what needs none of it. A driver without persistence starts the card for it.
+#: For the driver's first answer, and for what needs none of it. A driver without persistence starts the GPU for it.
 _ASK_S, _START_S = 60, 20
 _HERE = str(pathlib.Path(__file__).parent)
-#: Keeps the first card open, so that a driver without persistence does not start it anew for each step.
-_KEEPER = "import sys, nvml; nvml.card(); print(flush=True); sys.stdin.read()"
+#: Keeps the first GPU open, so that a driver without persistence does not start it anew for each step.
+_KEEPER = "import sys, nvml; nvml.gpu(); print(flush=True); sys.stdin.read()"
 _FACTS = "import json, cuda, grants; print(json.dumps({**cuda.facts(), 'uuid': grants.uuid_of()}))"
 
 
@@ -42,45 +42,45 @@ def not_built() -> list:
 
 @contextlib.contextmanager
 def node(simulated: bool):
-    """The environment in which steps find driver and card, and what both are."""
+    """The environment in which steps find driver and GPU, and what both are."""
     # Nobody's object between the probe and the driver.
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     with contextlib.ExitStack() as undo:
         if simulated:
-            env.update(undo.enter_context(simulated_node(SIMULATED_CARD)))
+            env.update(undo.enter_context(simulated_node(SIMULATED_GPU)))
         else:
             env = _with_library(env)
         env, told = asked(env)
-        refuse_other_kind(simulated, env["COTENANT_PROBE_CARD"])
+        refuse_other_kind(simulated, env["COTENANT_PROBE_GPU"])
         if not simulated:
-            undo.enter_context(_card_kept_open(env))
+            undo.enter_context(_gpu_kept_open(env))
         yield env, told
 
 
 def asked(env: dict) -> tuple:
-    """Driver and card, and the environment in which NVML is asked about the card that CUDA counts as its first: NVML counts
+    """Driver and GPU, and the environment in which NVML is asked about the GPU that CUDA counts as its first: NVML counts
     those that CUDA is not shown, too."""
     told = _facts(env)
-    return {**env, "COTENANT_PROBE_CARD": told.pop("uuid")}, told
+    return {**env, "COTENANT_PROBE_GPU": told.pop("uuid")}, told
 
 
 def refuse_other_kind(simulated: bool, uuid: str) -> None:
     """What is said of a driver says whether it was the simulated one, and a flag alone does not make it so."""
     if uuid.startswith(SIMULATED_UUID) and not simulated:
-        raise NoDriver(f"the first card ({uuid}) is a simulated one: nothing here is a GPU result; --simulated starts a "
+        raise NoDriver(f"the first GPU ({uuid}) is a simulated one: nothing here is a GPU result; --simulated starts a "
                        "simulated node of the probe's own")
     if simulated and not uuid.startswith(SIMULATED_UUID):
-        raise NoDriver(f"--simulated, but the first card ({uuid}) is none of the simulator's: its driver is not the one that "
+        raise NoDriver(f"--simulated, but the first GPU ({uuid}) is none of the simulator's: its driver is not the one that "
                        "was found")
 
 
 @contextlib.contextmanager
-def simulated_node(*cards: str):
-    """A simulated node with these cards; what leads programs to it."""
+def simulated_node(*GPUs: str):
+    """A simulated node with these GPUs; what leads programs to it."""
     with tempfile.TemporaryDirectory(prefix="ct-") as folder:
         arguments = [str(SIMULATOR), "serve", "--dir", folder]
-        daemon = subprocess.Popen([*arguments, *(word for card in cards for word in ("--card", card))],
+        daemon = subprocess.Popen([*arguments, *(word for GPU in GPUs for word in ("--gpu", GPU))],
                                   stdout=subprocess.PIPE, text=True)
         try:
             if not _first_line(daemon, _START_S):
@@ -112,7 +112,7 @@ def _with_library(env: dict) -> dict:
 
 
 @contextlib.contextmanager
-def _card_kept_open(env: dict):
+def _gpu_kept_open(env: dict):
     keeper = subprocess.Popen([sys.executable, "-c", _KEEPER], cwd=_HERE, env=env, stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
@@ -126,7 +126,7 @@ def _card_kept_open(env: dict):
 
 
 def _facts(env: dict) -> dict:
-    """Driver and card, asked in a process of its own."""
+    """Driver and GPU, asked in a process of its own."""
     try:
         answer = subprocess.run([sys.executable, "-c", _FACTS], cwd=_HERE, env=env, capture_output=True, text=True,
                                 timeout=_ASK_S)

@@ -46,13 +46,13 @@ def driver_version() -> str:
     return text.value.decode()
 
 
-def card() -> ctypes.c_void_p:
-    """The card that is asked: the one that machine.py names, which is CUDA's first; NVML's first where nobody named one."""
-    handle, uuid = ctypes.c_void_p(), os.environ.get("COTENANT_PROBE_CARD")
+def gpu() -> ctypes.c_void_p:
+    """The GPU that is asked: the one that machine.py names, which is CUDA's first; NVML's first where nobody named one."""
+    handle, uuid = ctypes.c_void_p(), os.environ.get("COTENANT_PROBE_GPU")
     if uuid is None:
         call("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(handle))
         return handle
-    # CUDA gives instances of a divided card identifiers, too, and NVML calls those by another word.
+    # CUDA gives instances of a divided GPU identifiers, too, and NVML calls those by another word.
     code = library().nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
     if code == NOT_FOUND:
         code = library().nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1).encode(), ctypes.byref(handle))
@@ -67,7 +67,7 @@ class Memory(ctypes.Structure):
 
 
 def memory(device) -> dict:
-    """The card's bytes in the second form, in which `used` does not contain what the driver keeps for itself."""
+    """The GPU's bytes in the second form, in which `used` does not contain what the driver keeps for itself."""
     out = Memory(version=ctypes.sizeof(Memory) | 2 << 24)
     call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(out))
     return {"total": out.total, "reserved": out.reserved, "used": out.used, "free": out.free}
@@ -127,15 +127,15 @@ def listed(device, kind: str = "Compute") -> tuple:
         return refused.code, None
 
 
-class Utilisation(ctypes.Structure):
+class Utilization(ctypes.Structure):
     _fields_ = [("pid", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("at_us", ctypes.c_uint64),
                 ("sm", ctypes.c_uint32), ("memory", ctypes.c_uint32), ("encoder", ctypes.c_uint32),
                 ("decoder", ctypes.c_uint32)]
 
 
-def utilisation(device, last_seen_us: int):
+def utilization(device, last_seen_us: int):
     """(code, rows) of what each process used since a time on the wall clock."""
-    rows = (Utilisation * MOST_PROCESSES)()
+    rows = (Utilization * MOST_PROCESSES)()
     count = ctypes.c_uint(MOST_PROCESSES)
     code = attempt("nvmlDeviceGetProcessUtilization", device, rows, ctypes.byref(count),
                    ctypes.c_ulonglong(last_seen_us))
@@ -145,20 +145,20 @@ def utilisation(device, last_seen_us: int):
                   for row in rows[: min(count.value, MOST_PROCESSES)]]
 
 
-class UtilisationInfo(ctypes.Structure):
+class UtilizationInfo(ctypes.Structure):
     _fields_ = [("at_us", ctypes.c_uint64)] + [(name, ctypes.c_uint32) for name in (
         "pid", "sm", "memory", "encoder", "decoder", "jpeg", "ofa", "pad")]
 
 
-class UtilisationRequest(ctypes.Structure):
+class UtilizationRequest(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("count", ctypes.c_uint32), ("last_seen_us", ctypes.c_uint64),
-                ("entries", ctypes.POINTER(UtilisationInfo))]
+                ("entries", ctypes.POINTER(UtilizationInfo))]
 
 
-def utilisation_info(device, last_seen_us: int):
+def utilization_info(device, last_seen_us: int):
     """The same from the newer call: (code, rows)."""
-    rows = (UtilisationInfo * MOST_PROCESSES)()
-    request = UtilisationRequest(ctypes.sizeof(UtilisationRequest) | 1 << 24, MOST_PROCESSES, last_seen_us, rows)
+    rows = (UtilizationInfo * MOST_PROCESSES)()
+    request = UtilizationRequest(ctypes.sizeof(UtilizationRequest) | 1 << 24, MOST_PROCESSES, last_seen_us, rows)
     code = attempt("nvmlDeviceGetProcessesUtilizationInfo", device, ctypes.byref(request))
     if code != 0:
         return code, []
@@ -177,8 +177,8 @@ class Sample(ctypes.Structure):
     _fields_ = [("at_us", ctypes.c_uint64), ("value", ctypes.c_uint64)]
 
 
-def card_samples(device):
-    """(code, time stamps in µs) of the card's own utilisation samples that the driver still has."""
+def gpu_samples(device):
+    """(code, time stamps in µs) of the GPU's own utilization samples that the driver still has."""
     kind, count = ctypes.c_int(), ctypes.c_uint(0)
     arguments = (device, 1, ctypes.c_ulonglong(0), ctypes.byref(kind), ctypes.byref(count))
     code = attempt("nvmlDeviceGetSamples", *arguments, None)
@@ -199,7 +199,7 @@ def gpm_support(device):
 
 
 class Gpm:
-    """Percent of time from one moment to another, by the card's own counters."""
+    """Percent of time from one moment to another, by the GPU's own counters."""
 
     def __init__(self, device):
         self.device, self.samples = device, (ctypes.c_void_p(), ctypes.c_void_p())

@@ -6,10 +6,10 @@
 Needs Python 3.9 and nothing else; steps that run our own programs look for them in native/build (make -C native probe),
 built here or elsewhere and carried along. Each step is a process of its own with its own time budget, so that one that
 hangs or crashes costs only itself; those without which a question is not asked come first. Nothing changes a setting of
-a card. Memory is taken by plain allocations only, unless --managed allows a few MiB of managed memory for the one
+a GPU. Memory is taken by plain allocations only, unless --managed allows a few MiB of managed memory for the one
 question that is about it.
 
-Prints a table: driver and card, some lines as each step ends (questions, answer, how it was obtained), and at the end a
+Prints a table: driver and GPU, some lines as each step ends (questions, answer, how it was obtained), and at the end a
 line for each question. --out writes everything as JSON (test/gpu/observed/README.md says what it holds), anew after each
 step, so that a probe that is ended has left what it found out. With --step the other steps' results stay as they are in
 that file. Exit code 0: every step answered or said why it cannot here; 1: a step failed or ran out of time; 2: a mistake
@@ -147,10 +147,10 @@ def row(result: dict) -> str:
 
 
 def whom(facts: dict) -> str:
-    """Of which driver and card the table is."""
-    card, (major, rest) = facts["card"], divmod(facts["cuda"], 1000)
-    return (f"driver {facts['driver']}, CUDA {major}.{rest // 10}, {card['name']} (compute capability {card['compute']}, "
-            f"{card['totalBytes'] / (1 << 30):.1f} GiB)"
+    """Of which driver and GPU the table is."""
+    GPU, (major, rest) = facts["gpu"], divmod(facts["cuda"], 1000)
+    return (f"driver {facts['driver']}, CUDA {major}.{rest // 10}, {GPU['name']} (compute capability {GPU['compute']}, "
+            f"{GPU['totalBytes'] / (1 << 30):.1f} GiB)"
             + ("; SIMULATED: nothing here is a GPU result" if facts["simulated"] else ""))
 
 
@@ -173,7 +173,7 @@ def write_whole(path: str, report: dict) -> None:
 
 
 def results_before(path: str, of: dict) -> dict:
-    """Results by step that a file of the same driver and card has; ValueError where it is of another one."""
+    """Results by step that a file of the same driver and GPU has; ValueError where it is of another one."""
     if not os.path.exists(path):
         return {}
     with open(path) as file:

@@ -1,4 +1,4 @@
-"""Pairs of processes that need each other at each step, under grants whose shares are limited on each card: are they
+"""Pairs of processes that need each other at each step, under grants whose shares are limited on each GPU: are they
 right, do they go on, and do their shares hold? What the processes do is their program's (clients/peers.py,
 clients/distributed.py)."""
 
@@ -11,7 +11,7 @@ import time
 
 import arbiter
 import grants
-from children import Child, ChildError, NoAnswer, cards, family
+from children import Child, ChildError, NoAnswer, GPUs, family
 from step import Context
 
 SIZE = 2
@@ -21,7 +21,7 @@ WINDOWS = 2
 PORTION_S = 0.25
 PATIENCE_S = 20
 ALONE, BESIDE = 50, (30, 60)
-#: Shared by the kernel with cards, which not every file system's memory can be.
+#: Shared by the kernel with GPUs, which not every file system's memory can be.
 _SHARED = "/dev/shm"
 
 
@@ -30,7 +30,7 @@ class Stuck(Exception):
 
 
 class Pair:
-    """Two ranks of one program, each on a card of its own where there are two. `begin(rank, device)` is what each is told
+    """Two ranks of one program, each on a GPU of its own where there are two. `begin(rank, device)` is what each is told
     first, as a request and its words."""
 
     def __init__(self, program: str, devices: list, begin, env: dict, members: list):
@@ -109,10 +109,10 @@ class Running:
 
 
 def charged(judge: arbiter.Arbiter, index: int, windows: list) -> list:
-    """Percent of each card as charged to a page, by windows between the arbiter's words."""
-    cards = range(len(windows[0][1][index]))
-    shares = [[(after[1][index][card]["chargedNs"] - before[1][index][card]["chargedNs"]) / 1e7 / (after[0] - before[0])
-               for before, after in zip(windows, windows[1:])] for card in cards]
+    """Percent of each GPU as charged to a page, by windows between the arbiter's words."""
+    GPUs = range(len(windows[0][1][index]))
+    shares = [[(after[1][index][GPU]["chargedNs"] - before[1][index][GPU]["chargedNs"]) / 1e7 / (after[0] - before[0])
+               for before, after in zip(windows, windows[1:])] for GPU in GPUs]
     return [{"mean": round(statistics.mean(each), 2), "spread": round(statistics.pstdev(each), 2)} for each in shares]
 
 
@@ -125,7 +125,7 @@ def watch(judge: arbiter.Arbiter, pairs: list, percents: tuple, ungated_s: float
         windows = []
         while len(windows) <= WINDOWS:
             told = judge.told()
-            windows.append((time.monotonic(), told["cards"]))
+            windows.append((time.monotonic(), told["gpus"]))
     seen = []
     for index, (one, percent) in enumerate(zip(running, percents)):
         step_s = one.step_s()
@@ -138,11 +138,11 @@ def watch(judge: arbiter.Arbiter, pairs: list, percents: tuple, ungated_s: float
 
 
 def observe(context: Context, env: dict, program: str, begin, start_s: float, prepare=None) -> dict:
-    """A pair bare; one in a grant of ALONE percent of each card; two beside each other with BESIDE. `begin(folder)` gives
-    what Pair is told, `prepare` is asked of a rank of each pair before it runs, first of one that has the cards for itself."""
-    uuids = [card["uuid"] for card in cards(env)[:SIZE]]
+    """A pair bare; one in a grant of ALONE percent of each GPU; two beside each other with BESIDE. `begin(folder)` gives
+    what Pair is told, `prepare` is asked of a rank of each pair before it runs, first of one that has the GPUs for itself."""
+    uuids = [GPU["uuid"] for GPU in gpus(env)[:SIZE]]
     devices = [rank % len(uuids) for rank in range(SIZE)]
-    data = {"cards": len(uuids), "ranks": SIZE}
+    data = {"gpus": len(uuids), "ranks": SIZE}
     measured = [grants.calibrate(context, uuid, env) for uuid in uuids]
     base = _SHARED if pathlib.Path(_SHARED).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="ctp-", dir=base) as folder, contextlib.ExitStack() as undo:
@@ -184,9 +184,9 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
         gone = data["alone"]["stuck"] or data["alone"]["failed"]
         data["beside"] = [] if gone else watch(judge, pairs, BESIDE, ungated_s)
         judge.told()  # which may be from before the end
-        pages = judge.told()["cards"]
+        pages = judge.told()["gpus"]
     data["launches"] = [{"made": sum(answer.get("launches", 0) for answer in one.last),
-                         "counted": sum(card["launches"] for card in pages[index])} for index, one in enumerate(pairs)]
+                         "counted": sum(GPU["launches"] for GPU in pages[index])} for index, one in enumerate(pairs)]
     seen = [data["alone"], *data["beside"]]
     data["allRight"] = data["ungated"]["right"] and all(one["right"] for one in seen)
     data["nobodyStuck"] = not any(one["stuck"] for one in seen)
@@ -196,13 +196,13 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
 
 def said(data: dict) -> str:
     def one(seen: dict) -> str:
-        cards = "/".join(f"{card['mean']:g}±{card['spread']:g}" for card in seen["chargedPercent"])
+        GPUs = "/".join(f"{GPU['mean']:g}±{GPU['spread']:g}" for GPU in seen["chargedPercent"])
         pace = f"{seen['slowdown']:g} times as long a step" if seen["slowdown"] else "no step"
         ended = "".join(f", {word} ({seen[key]})" for key, word in (("stuck", "STUCK"), ("failed", "FAILED")) if seen[key])
-        return f"{cards} of {seen['granted']} %, {pace}{ended}"
+        return f"{GPUs} of {seen['granted']} %, {pace}{ended}"
 
     beside = " and ".join(one(seen) for seen in data["beside"]) or "not asked"
-    return (f"{data['ranks']} ranks on {data['cards']} card{'s' if data['cards'] > 1 else ''}, a step takes "
+    return (f"{data['ranks']} ranks on {data['gpus']} GPU{'s' if data['gpus'] > 1 else ''}, a step takes "
             f"{data['ungated']['stepSeconds'] * 1e3:.2f} ms without us; alone {one(data['alone'])}; two pairs beside each "
             f"other {beside}; results are "
             f"{'right' if data['allRight'] else 'WRONG'}, {'nobody' if data['nobodyStuck'] else 'SOMEBODY'} was stuck, "

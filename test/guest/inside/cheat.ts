@@ -1,4 +1,4 @@
-// The whole of a plain node in the guest: simulated cards, the agent, and a tenant that takes memory past the interposer.
+// The whole of a plain node in the guest: simulated GPUs, the agent, and a tenant that takes memory past the interposer.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -15,7 +15,7 @@ export async function stopsCheat(): Promise<void> {
   const [folder, state] = ['/tmp/gpu', '/tmp/state'];
   mkdirSync(folder);
   const lib = join(folder, 'lib');
-  const simulator = spawn(join(BUILD, 'cotenant-simulator'), ['serve', '--dir', folder, '--card', 'l4'], {
+  const simulator = spawn(join(BUILD, 'cotenant-simulator'), ['serve', '--dir', folder, '--gpu', 'l4'], {
     stdio: ['ignore', 'ignore', 'inherit'],
   });
   await until(() => existsSync(join(folder, 'node.sock')), 'the simulated node listens');

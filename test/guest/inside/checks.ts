@@ -107,7 +107,7 @@ const podGrant = (container: string): Grant => ({
   pod: 'train',
   container,
   createdMs: 0,
-  cards: [],
+  gpus: [],
   isolateMemory: true,
   owner: { podUid: UID, target: '/volume', kind: 'app' },
 });
@@ -191,7 +191,7 @@ export const CHECKS: readonly Check[] = [
         makeGroup(group);
         const { pid = 0 } = await sleepIn(group);
         const { startTicks, command, cgroup } = readProcess(pid);
-        const sampled = { pid, startTicks, command, cgroup, ancestors: [1], cards: [] };
+        const sampled = { pid, startTicks, command, cgroup, ancestors: [1], gpus: [] };
         owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NOBODY_KNOWN, pods, () => false);
       }
       assert.deepEqual(owners, {

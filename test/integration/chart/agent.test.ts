@@ -69,7 +69,7 @@ testWithHelm('only the node container is privileged, sees devices, has a token a
     t.deepEqual([visible(node), visible(exporter)].map(String), ['all', 'void']);
     t.deepEqual(
       list(exporter?.volumeMounts).map(({ name, readOnly }) => `${name} ${readOnly}`),
-      ['configuration true', 'views true'],
+      ['configuration true', 'snapshots true'],
     );
     const volumes = list(pod?.volumes).map(({ name }) => String(name));
     const mounted = list(node?.volumeMounts).map(({ name }) => String(name));
@@ -77,7 +77,7 @@ testWithHelm('only the node container is privileged, sees devices, has a token a
   }
 });
 
-testWithHelm('of the CDI folders the last is written to, and none is mounted where cards are not divided', (t) => {
+testWithHelm('of the CDI folders the last is written to, and none is mounted where GPUs are not divided', (t) => {
   const folders = (values: object) => {
     const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
     const hosts = new Map(list(pod?.volumes).map(({ name, hostPath }) => [String(name), hostPath]));
@@ -255,11 +255,11 @@ testWithHelm(
       t.like(configurationOf(file, settingsOf(served, exporter)), {
         host: '::',
         port: 9837,
-        page: { socket: '/run/cotenant/views.sock' },
+        page: { socket: '/run/cotenant/snapshots.sock' },
         kubernetes: { nodeName: 'node-a' },
       });
       t.like(configurationOf(file, settingsOf(node, agent)), {
-        page: { socket: '/run/cotenant/views.sock', socketUser: 59_837 },
+        page: { socket: '/run/cotenant/snapshots.sock', socketUser: 59_837 },
         stateFolder: '/var/lib/cotenant',
         kubernetes: { enabled: true, nodeName: 'node-a' },
         ...('configuration' in given ? configuration : {}),

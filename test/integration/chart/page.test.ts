@@ -23,7 +23,7 @@ testWithHelm('nothing of it is there where it is not asked for, nor with values 
     const words = [...list(node?.args), ...list(exporter?.args)].map(String);
     t.false(words.some((word) => /page\.(?!socket)/.test(word)));
     t.false(mountsOf(node).includes('page'));
-    t.deepEqual(mountsOf(exporter), ['configuration', 'views']);
+    t.deepEqual(mountsOf(exporter), ['configuration', 'snapshots']);
     for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe]) t.is(probe?.httpGet?.scheme, undefined);
     t.false(list(find(objects, 'ClusterRole', 'cotenant-agent').rules).some(isReview));
     t.false(objects.some(({ metadata }) => String(metadata?.name) === 'cotenant-metrics-reader'));
@@ -85,7 +85,7 @@ testWithHelm('reviews bring their two rights, and a role for whoever may read', 
     const parsed = parse(exporterCommand, args.slice(1));
     return parsed === 'help' ? undefined : configurationOf(undefined, parsed.values.set as string[]).page;
   });
-  const both = { socket: '/run/cotenant/views.sock', tokenReview: true, certFile: '', keyFile: '' };
+  const both = { socket: '/run/cotenant/snapshots.sock', tokenReview: true, certFile: '', keyFile: '' };
   t.deepEqual(pages, [
     // It has the token with which the API server is asked.
     { ...both, socketUser: 59_837, bearerTokenFile: '' },

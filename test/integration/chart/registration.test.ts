@@ -64,7 +64,7 @@ testWithHelm(
 );
 
 testWithHelm(
-  'pods that have nothing to do with GPUs call nobody, and those that name cards only the one that warns',
+  'pods that have nothing to do with GPUs call nobody, and those that name GPUs only the one that warns',
   (t) => {
     const all = hooks(t);
     t.deepEqual(called(all, fixture('1.36-create-plain-dry-run')), []);

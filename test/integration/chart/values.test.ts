@@ -180,7 +180,7 @@ testWithHelm(
       t.regex(told, missing);
       t.notRegex(told, /first-share/, part);
     }
-    t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO CARDS/);
+    t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO GPUS/);
     t.regex(
       notes('nri.enabled=false', 'webhook.configuration.deviceRoute=environment'),
       /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" alone/,

@@ -2,7 +2,7 @@ import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from '
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { runTenant, startAgent, tell } from '../../support/agent.ts';
 import { groupHome } from '../../support/cgroups.ts';
 import { containersOf, cotenant, MAIN } from '../../support/cli.ts';
@@ -43,7 +43,7 @@ test('help is there for the binary and for each command, and names every option'
     t.regex(out, new RegExp(`^usage: cotenant ${name}`));
     t.regex(out, /^ {2}-h, --help {2,}show this$/m);
   }
-  t.regex(cotenant('run', '--help').out, /--gpu-cores PERCENT .*not enforced on cards whose policy is native/);
+  t.regex(cotenant('run', '--help').out, /--gpu-cores PERCENT .*not enforced on GPUs whose policy is native/);
   t.is(cotenant('--version').out, `${JSON.parse(readFileSync(join(MAIN, '../../../package.json'), 'utf8')).version}\n`);
 });
 
@@ -59,7 +59,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['run', '--gpu-memory', '2Gigs', '--', 'true'], /^cotenant: --gpu-memory 2Gigs .*such as 2Gi/],
   [
     ['run', '--gpu-memory', '1Mi', '--gpus', '2', '--', 'true'],
-    /^cotenant: --gpu-memory 1Mi on 2 card\(s\): want a whole number of MiB on each/,
+    /^cotenant: --gpu-memory 1Mi on 2 GPU\(s\): want a whole number of MiB on each/,
   ],
   [['run', '--gpu-memory', '1Gi', '--gpu-cores', '101', '--', 'true'], /^cotenant: --gpu-cores 101: want 1 to 100/],
   [['run', '--gpu-memory', '1Gi', '--gpus', '0', '--', 'true'], /^cotenant: --gpus 0: want 1 to 16/],
@@ -67,7 +67,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['why', 'a/b/c', '--cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
   [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
   [['inspect', 'node-1'], /^cotenant: want no word, got node-1; see --node and -n/],
-  [['top', '--sort', 'size'], /^cotenant: --sort size: want card, memory, sm, name/],
+  [['top', '--sort', 'size'], /^cotenant: --sort size: want GPU, memory, sm, name/],
   [['inspect', '-o', 'yaml'], /^cotenant: -o yaml: want table or json/],
   [['inspect', '-o', 'table', '--json'], /^cotenant: -o table and --json: want one of them/],
   [
@@ -84,14 +84,8 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     /^cotenant: no API server answers at https:\/\/127\.0\.0\.1:1 \(ECONNREFUSED\); is this the right kubeconfig\?/,
   ],
   [['set', 'one'], /^cotenant: want something to change, such as --gpu-memory or --policy/],
-  [
-    ['set', '--policy', 'soft'],
-    /^cotenant: want one tenant by name or id, or one pod, or --card, --all-cards or --node/,
-  ],
-  [
-    ['set', 'one', '--all-cards', '--policy', 'soft'],
-    /^cotenant: want one tenant by name or id, or one pod, or --card/,
-  ],
+  [['set', '--policy', 'soft'], /^cotenant: want one tenant by name or id, or one pod, or --gpu, --all-gpus or --node/],
+  [['set', 'one', '--all-gpus', '--policy', 'soft'], /^cotenant: want one tenant by name or id, or one pod, or --gpu/],
   [
     ['set', 'one', '--policy', 'fair'],
     /^cotenant: --policy fair: want average, .*, native, a number 0 to 5, or default/,
@@ -102,7 +96,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     ['set', 'one', '--gpu-memory', '1Gi', '--kubeconfig', KUBECONFIG],
     /^cotenant: --gpu-memory: is changed on the node itself, not in a cluster/,
   ],
-  [['set', '--card', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
+  [['set', '--gpu', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
   [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce, or default/],
   [['set', 'one', '--override', '--weight', '2'], /^cotenant: --override: is of --enforcement, which is missing/],
@@ -111,7 +105,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     /^cotenant: --override: is of a pod in a cluster/,
   ],
   [
-    ['set', '--all-cards', '--enforcement', 'off', '--state', '/tmp'],
+    ['set', '--all-gpus', '--enforcement', 'off', '--state', '/tmp'],
     /^cotenant: --enforcement: is of a tenant, a pod or a node of a cluster; this machine's is enforcement.mode of its agent's settings/,
   ],
   [['showback'], /^cotenant: --prometheus is missing, and COTENANT_PROMETHEUS names none$/m],
@@ -204,7 +198,7 @@ test('a settings file with several mistakes names all of them, each with its pla
 });
 
 test('inspect shows the node as a table and as JSON', async (t) => {
-  const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
@@ -220,14 +214,14 @@ test('inspect shows the node as a table and as JSON', async (t) => {
   t.regex(out, /^ +1 +NVIDIA A10 .* 0 +0% +0 +fixed$/m);
   t.regex(out, /^one +0 +\[.*\] +\d+ +2048 +\d+% +30% +fixed +interposer +enforce +within +\w+$/m);
 
-  const json = JSON.parse(cotenant('inspect', '--json', '--state', agent.state).out) as View;
+  const json = JSON.parse(cotenant('inspect', '--json', '--state', agent.state).out) as Snapshot;
   t.is(json.devices.length, 2);
   t.is(json.containers[0]?.grantId, before?.grantId);
   t.is(json.containers[0]?.limitBytes, 2048 * MIB);
 });
 
 test('why says what was done to a tenant, also when it is gone, and does not claim that nothing was', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   const good = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'good'], [CLIENT]);
   await tell(good, 'init');
@@ -252,7 +246,7 @@ test('why says what was done to a tenant, also when it is gone, and does not cla
 });
 
 test('run passes the exit code and signals on, and says why there is no grant', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const run = (...words: string[]) => cotenant('run', '--state', agent.state, ...words);
   t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'exit 7').code, 7);
@@ -262,17 +256,20 @@ test('run passes the exit code and signals on, and says why there is no grant', 
   const tooMuch = run('--gpu-memory', '100Gi', '--', 'true');
   t.is(tooMuch.code, 125);
   t.regex(tooMuch.err, /^cotenant: no grant: .*102400 MiB/m);
-  const noCard = run('--gpu-memory', '1Gi', '--gpu', 'GPU-none', '--', 'true');
-  t.is(noCard.code, 125);
-  t.regex(noCard.err, /^cotenant: no grant: no card GPU-none on this node; there are GPU-/m);
-  await eventually(async () => ((await agent.view())?.containers.length === 0 ? true : undefined), 'no grant is left');
+  const noGpu = run('--gpu-memory', '1Gi', '--gpu', 'GPU-none', '--', 'true');
+  t.is(noGpu.code, 125);
+  t.regex(noGpu.err, /^cotenant: no grant: no GPU GPU-none on this node; there are GPU-/m);
+  await eventually(
+    async () => ((await agent.snapshot())?.containers.length === 0 ? true : undefined),
+    'no grant is left',
+  );
 });
 
 testUnless('reason' in place ? place.reason : undefined)(
   'run leaves no group and no grant behind, whenever a signal ends it',
   async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
     const home = join('home' in place ? place.home : '', `test-${process.pid}`);
     mkdirSync(home);
@@ -290,7 +287,7 @@ testUnless('reason' in place ? place.reason : undefined)(
     // A signal before its handlers are there ends `run` at once: then the agent takes down what there was.
     await eventually(() => (left().length === 0 ? true : undefined), 'no group is left');
     await eventually(
-      async () => ((await agent.view())?.containers.length === 0 ? true : undefined),
+      async () => ((await agent.snapshot())?.containers.length === 0 ? true : undefined),
       'no grant is left',
     );
     rmdirSync(home);

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
 import { processesNaming } from '../../support/processes.ts';
@@ -100,8 +100,8 @@ test('the demonstration shows limits held, a cheat stopped and a patched pod, an
   t.regex(String(round), /^driver .*mode enforce/);
   t.deepEqual(await once(top, 'exit'), [0, null]);
 
-  const view = (await (await fetch(`${page}status.json`)).json()) as View;
-  const ids = [...view.containerTotals, ...view.containers].map(({ grantId }) => grantId);
+  const snapshot = (await (await fetch(`${page}status.json`)).json()) as Snapshot;
+  const ids = [...snapshot.containerTotals, ...snapshot.containers].map(({ grantId }) => grantId);
   t.true(ids.length >= 4);
 
   demo.interrupt();

@@ -9,7 +9,7 @@ import test, { type ExecutionContext } from 'ava';
 import { SOCKET_NAME } from '../../../src/agent/config.ts';
 import { MAIN } from '../../support/cli.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
-import { exampleView } from '../../support/snapshots.ts';
+import { exampleSnapshot } from '../../support/snapshots.ts';
 
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
@@ -30,7 +30,7 @@ async function pipeline(t: ExecutionContext, command: string): Promise<string> {
 
 test('top ends quietly when the reader of its output has gone', async (t) => {
   const folder = temporaryFolder(t);
-  const agent = createServer((_, response) => response.end(JSON.stringify(exampleView)));
+  const agent = createServer((_, response) => response.end(JSON.stringify(exampleSnapshot)));
   agent.listen(join(folder, SOCKET_NAME));
   await once(agent, 'listening');
   t.teardown(() => agent.close());

@@ -53,7 +53,7 @@ async function work(tenant: RunningTenant): Promise<boolean> {
 
 test('a tenant at the recommended size runs without a refusal, and with one granule less it fails', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
   await agent.measured(1);
   const start = (bytes: number, name: string) =>
@@ -61,7 +61,10 @@ test('a tenant at the recommended size runs without a refusal, and with one gran
   const large = start(4096 * MIB, 'large');
   t.true(await work(large));
   const done = Date.now();
-  await eventually(async () => (((await agent.view())?.atMs ?? 0) > done + 500 ? true : undefined), 'it was sampled');
+  await eventually(
+    async () => (((await agent.snapshot())?.atMs ?? 0) > done + 500 ? true : undefined),
+    'it was sampled',
+  );
   const { code, out } = await cotenant('recommend', 'local/large', '--state', agent.state, '--json');
   t.is(code, 0);
   const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean }; resources: object }[];
@@ -86,7 +89,7 @@ test('a tenant at the recommended size runs without a refusal, and with one gran
 
 test('a tenant that the agent stopped, twice under one name, is one that needs more than it had', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   await agent.measured(1);
   const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
@@ -94,7 +97,7 @@ test('a tenant that the agent stopped, twice under one name, is one that needs m
     const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'cheat'], bypassing);
     for (const step of ['init', 'context 0', `alloc ${1200 * MIB}`]) await tell(cheat, step);
     await cheat.ended;
-    await eventually(async () => (await agent.view())?.containers.length === 0 || undefined, 'its end');
+    await eventually(async () => (await agent.snapshot())?.containers.length === 0 || undefined, 'its end');
   }
   const { out, err } = await cotenant('recommend', '--state', agent.state);
   t.is(out.match(/^local\/cheat\/env +1 +- .* >1[34]\d\d +- /gm)?.length, 1, out + err);
@@ -105,7 +108,7 @@ testWithPrometheus(
   'the size that a Prometheus recorded of a tenant, which has ended, is enough, and none less is',
   async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
     await agent.measured(1);
     const prometheus = await startPrometheus(t, { configuration: scraping([agent.url, { instance: 'node-a' }]) });
@@ -158,9 +161,9 @@ testWithPrometheus('the sizes of recorded series are the golden ones', async (t)
 
 type Told = {
   readonly pod: string;
-  readonly cardCount: number;
+  readonly gpuCount: number;
   readonly stops: number;
-  readonly cards: readonly { readonly denied: number }[];
+  readonly gpus: readonly { readonly denied: number }[];
   readonly memoryBytes: { readonly amount: number; readonly atLeast: boolean };
   readonly resources: Readonly<Record<string, string>>;
 };
@@ -199,7 +202,7 @@ const stopSeries = (
 ) => containerSeries(pod, 'GPU-a', from, until, { kills_total: at }, { action: 'kill', reason: 'bypass', ...of });
 
 testWithPrometheus(
-  'who moved has the cards that it had at one time, and who was refused or stopped needs more',
+  'who moved has the GPUs that it had at one time, and who was refused or stopped needs more',
   async (t) => {
     t.timeout(60_000);
     const end = HOURS * HOUR + 1;
@@ -239,12 +242,12 @@ testWithPrometheus(
       t.is(code, 0, err);
       const told = JSON.parse(out) as Told[];
       return Object.fromEntries(
-        told.map(({ pod, cardCount, stops, cards, memoryBytes, resources }) => {
-          const sum = cards.reduce((total, card) => total + card.denied, 0);
+        told.map(({ pod, gpuCount, stops, gpus, memoryBytes, resources }) => {
+          const sum = gpus.reduce((total, gpu) => total + gpu.denied, 0);
           const { amount, atLeast } = memoryBytes;
           return [
             pod,
-            [cardCount, sum, stops, `${atLeast ? '>' : ''}${amount / MIB}`, resources['cotenant.io/gpu-memory']],
+            [gpuCount, sum, stops, `${atLeast ? '>' : ''}${amount / MIB}`, resources['cotenant.io/gpu-memory']],
           ];
         }),
       );
@@ -288,7 +291,7 @@ testWithPrometheus(
     const words = ['--prometheus', prometheus.url, '--range', '3h', '--until', until, '--json'];
     const { out, err } = await cotenant('recommend', ...words);
     const [told] = JSON.parse(out) as Told[];
-    t.deepEqual([told?.pod, told?.cards[0]?.denied, told?.memoryBytes.atLeast], ['restored', 0, false], err);
+    t.deepEqual([told?.pod, told?.gpus[0]?.denied, told?.memoryBytes.atLeast], ['restored', 0, false], err);
   },
 );
 
@@ -340,7 +343,7 @@ testWithPrometheus('a pod is one container on whichever node, and its grant is t
     ...stopSeries('moved', moved, end, { result: 'released', ...on('node-2') }, (second) =>
       second < 3 * HOUR ? 0 : 1,
     ),
-    // On the card that it had, it asks for less memory and for no compute.
+    // On the GPU that it had, it asks for less memory and for no compute.
     ...containerSeries('again', 'GPU-a', 0, end, {
       ...held(1000, 0),
       memory_limit_bytes: (second) => (second < moved ? 8192 : 3072) * MIB,
@@ -350,7 +353,7 @@ testWithPrometheus('a pod is one container on whichever node, and its grant is t
     ...containerSeries('let go', 'GPU-a', 0, end, held(1000, 1024)),
     ...containerSeries('let go', 'GPU-a', 0, moved, share(0.5), { enforced: 'true' }),
     ...containerSeries('let go', 'GPU-a', moved, end, share(0.3), { enforced: 'false' }),
-    // Two people's programs, and one that moved to another card while the other one of its cards stayed.
+    // Two people's programs, and one that moved to another GPU while the other one of its GPUs stayed.
     ...['node-1', 'node-2'].flatMap((instance, index) => {
       const { info, ...figures } = held(1000 * (index + 1), 4096);
       return [
@@ -368,19 +371,19 @@ testWithPrometheus('a pod is one container on whichever node, and its grant is t
   const words = ['--prometheus', prometheus.url, '--range', '4h', '--until', until, '--json'];
   const { code, out, err } = await cotenant('recommend', ...words);
   t.is(code, 0, err);
-  type Card = { gpuUuid: string; grantedBytes?: number; grantedCoresPercent?: number; coresHeld: boolean };
-  const told = JSON.parse(out) as (Omit<Told, 'cards'> & { readonly cards: readonly Card[] })[];
+  type Gpu = { gpuUuid: string; grantedBytes?: number; grantedCoresPercent?: number; coresHeld: boolean };
+  const told = JSON.parse(out) as (Omit<Told, 'gpus'> & { readonly gpus: readonly Gpu[] })[];
   t.deepEqual(
-    told.map(({ pod, cardCount, stops, cards, memoryBytes: { amount, atLeast } }) => [
+    told.map(({ pod, gpuCount, stops, gpus, memoryBytes: { amount, atLeast } }) => [
       pod,
-      cardCount,
+      gpuCount,
       stops,
       `${atLeast ? '>' : ''}${amount / MIB}`,
-      cards.map((card) => [
-        card.gpuUuid,
-        card.grantedBytes && card.grantedBytes / MIB,
-        card.grantedCoresPercent,
-        card.coresHeld,
+      gpus.map((gpu) => [
+        gpu.gpuUuid,
+        gpu.grantedBytes && gpu.grantedBytes / MIB,
+        gpu.grantedCoresPercent,
+        gpu.coresHeld,
       ]),
     ]),
     [

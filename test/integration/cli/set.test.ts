@@ -9,7 +9,7 @@ import { BUILD, eventually, startNode, temporaryFolder } from '../../support/nod
 const CLIENT = join(BUILD, 'tests/client');
 
 test('set changes a grant in use, by name, and says why it cannot', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
@@ -26,20 +26,20 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
     async () => ((await containersOf(agent, 'one'))[0]?.usedBytes ?? 0) > 1500 * MIB || undefined,
     'the block in a sample',
   );
-  // Below what it holds: requests are refused, nothing is taken away, nobody is stopped for it, and the card counts it.
+  // Below what it holds: requests are refused, nothing is taken away, nobody is stopped for it, and the GPU counts it.
   t.is(set('local/one', '--gpu-memory', '1Gi').code, 0);
   t.is((await tell(tenant, `alloc ${MIB}`))[0], OUT_OF_MEMORY);
   const shrunk = Date.now();
-  await eventually(async () => ((await agent.view())?.atMs ?? 0) > shrunk + 1000 || undefined, 'ten more samples');
+  await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) > shrunk + 1000 || undefined, 'ten more samples');
   const [shrinking] = await containersOf(agent, 'one');
   t.is(shrinking?.limitBytes, 1024 * MIB);
   t.false(shrinking?.over);
   t.regex(cotenant('inspect', '--state', agent.state).out, /^one .* 1024 .* \d+ MiB above, tolerated +\w+$/m);
-  const counted = async () => (await agent.view())?.devices[0]?.grantedBytes;
+  const counted = async () => (await agent.snapshot())?.devices[0]?.grantedBytes;
   t.is(await counted(), shrinking?.usedBytes);
   t.deepEqual(agent.audit(), []);
   await tell(tenant, `free ${block}`);
-  await eventually(async () => ((await counted()) === 1024 * MIB ? true : undefined), 'the card counts the new grant');
+  await eventually(async () => ((await counted()) === 1024 * MIB ? true : undefined), 'the GPU counts the new grant');
   t.is(set('one', '--gpu-memory', '2Gi').code, 0);
   t.is((await tell(tenant, `alloc ${MIB}`))[0], 0);
 
@@ -57,11 +57,11 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
   t.is((await containersOf(agent, 'one')).length, 1);
   t.is(set('one-2', '--gpu-memory', '2Gi').code, 0);
   const limits = async () =>
-    ((await agent.view())?.containers ?? []).map(({ pod, limitBytes }) => `${pod} ${limitBytes / MIB}`);
+    ((await agent.snapshot())?.containers ?? []).map(({ pod, limitBytes }) => `${pod} ${limitBytes / MIB}`);
   await eventually(async () => ((await limits()).sort().join() === 'one 2048,one-2 2048' ? true : undefined), 'both');
 });
 test('get and set show and change how compute is divided, as a table and as JSON', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, calibrate: false } });
   const tenant = runTenant(t, node, agent, ['-m', '1Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
@@ -70,7 +70,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
   t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30% +enforce +node'));
 
-  t.is(ask('set', '--all-cards', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, said by set\n`);
+  t.is(ask('set', '--all-gpus', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, said by set\n`);
   const changed = ask(
     'set',
     'one',
@@ -94,7 +94,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   );
   t.regex(ask('inspect').out, /^one .* 20-40% +soft, high +interposer +enforce +within +\w+$/m);
   const json = JSON.parse(ask('get', '--json').out);
-  t.deepEqual(json.cards, [{ where: '0', card: node.uuid(0), policy: 'soft', source: 'set' }]);
+  t.deepEqual(json.gpus, [{ where: '0', gpu: node.uuid(0), policy: 'soft', source: 'set' }]);
   t.like(json.shares[0], { name: 'one', policy: 'soft', priority: 'high', coresLimitPercent: 40, mostRatio: 0.9 });
 
   const back = ask(
@@ -109,15 +109,15 @@ test('get and set show and change how compute is divided, as a table and as JSON
     '--json',
   );
   t.deepEqual(JSON.parse(back.out).compute, { priority: 'normal' });
-  t.is(ask('set', '--all-cards', '--policy', 'default').out, `${node.uuid(0)}: fixed, said by configuration\n`);
-  const wrong = ask('set', '--card', 'GPU-0', '--policy', 'soft');
+  t.is(ask('set', '--all-gpus', '--policy', 'default').out, `${node.uuid(0)}: fixed, said by configuration\n`);
+  const wrong = ask('set', '--gpu', 'GPU-0', '--policy', 'soft');
   t.is(wrong.code, 1);
-  t.is(wrong.err, `cotenant: no card GPU-0 on this node; there are ${node.uuid(0)}\n`);
+  t.is(wrong.err, `cotenant: no GPU GPU-0 on this node; there are ${node.uuid(0)}\n`);
 });
 
 test('set says how far a plain grant is held to its amount, get shows it and who said so, and it outlives the agent', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');
   const start = (mode = 'enforce') =>
     startAgent(t, node, {

@@ -27,7 +27,7 @@ const cotenant = (...args: readonly string[]) => {
   return { code: status, out: stdout, err: stderr };
 };
 const books = JSON.parse(readFileSync(join(FIXTURES, 'books.json'), 'utf8')) as readonly Booked[];
-/** Of a card, as the recorded pages tell them. */
+/** Of a GPU, as the recorded pages tell them. */
 const USABLE = 22_600 * 2 ** 20;
 
 /** From the second scrape to the last. */
@@ -42,7 +42,7 @@ function booked(namespace: keyof typeof TENANTS): { readonly memory: number; rea
     for (const name of TENANTS[namespace])
       gpuSeconds += (tenants[name].reduce((sum, { bytes }) => sum + bytes, 0) / USABLE) * (until - atSeconds);
   }
-  const smSeconds = TENANTS[namespace].flatMap((name) => seen.at(-1)?.[name].map((card) => card.smSeconds) ?? []);
+  const smSeconds = TENANTS[namespace].flatMap((name) => seen.at(-1)?.[name].map((gpu) => gpu.smSeconds) ?? []);
   return { memory: gpuSeconds / 3600, compute: smSeconds.reduce((sum, value) => sum + value, 0) / 3600 };
 }
 
@@ -54,14 +54,14 @@ testWithPrometheus(
     const range = ['--prometheus', prometheus.url, '--range', '6m', '--until', END];
     const { code, out, err } = cotenant(...range, '--json');
     t.is(code, 0, err);
-    const { shares, total, cardHours } = JSON.parse(out) as Showback;
+    const { shares, total, gpuHours } = JSON.parse(out) as Showback;
     t.deepEqual(
       shares.map(({ namespace }) => namespace),
       ['research', 'web'],
     );
     const near = (value: number, expected: number, within: number, what: string) =>
       t.true(Math.abs(value - expected) <= expected * within, `${what}: ${value}, and not ${expected}`);
-    near(cardHours, (2 * 360) / 3600, 0.02, 'cards');
+    near(gpuHours, (2 * 360) / 3600, 0.02, 'gpus');
     for (const { namespace, memory, compute } of shares) {
       const expected = booked(namespace as keyof typeof TENANTS);
       near(memory.used, expected.memory, 0.03, `memory of ${namespace}`);
@@ -82,7 +82,7 @@ testWithPrometheus(
     const table = cotenant(...range).out.split('\n');
     t.regex(table[0] ?? '', /^NAMESPACE +MEMORY GRANTED +USED +WASTED +COMPUTE GRANTED +USED +WASTED$/);
     t.regex(table[3] ?? '', /^all +0\.\d\d /);
-    t.regex(table.join('\n'), /\nGPU-hours, of 0\.20 that the cards had\.\n/);
+    t.regex(table.join('\n'), /\nGPU-hours, of 0\.20 that the GPUs had\.\n/);
     const csv = cotenant(...range, '-o', 'csv', '-n', 'web')
       .out.trimEnd()
       .split('\n');
@@ -137,9 +137,9 @@ testWithPrometheus('the recording rules give the same hours', async (t) => {
 const HOUR = 3600;
 const FROM = Date.parse('2026-11-01T00:00:00Z') / 1000;
 const GIB = 2 ** 30;
-const CARD = 20 * GIB;
+const GPU = 20 * GIB;
 
-/** Three hours of one container with half of a card, one with all of another, and one with an instance of a third. */
+/** Three hours of one container with half of a GPU, one with all of another, and one with an instance of a third. */
 function threeWays(more: Readonly<Record<string, string>>): RecordedSeries[] {
   const target = { job: 'cotenant', instance: 'node-1', ...more };
   const of = (namespace: string, mode: string, gpu_uuid: string, figures: Readonly<Record<string, number>>) =>
@@ -152,29 +152,29 @@ function threeWays(more: Readonly<Record<string, string>>): RecordedSeries[] {
         at: (second) => (name.endsWith('_total') ? value * second : value),
       };
     });
-  const card = (gpu_uuid: string, bytes: number): RecordedSeries => ({
+  const gpu = (gpu_uuid: string, bytes: number): RecordedSeries => ({
     metric: 'cotenant_device_memory_total_bytes',
     labels: { ...target, gpu: '0', gpu_uuid },
     at: () => bytes,
   });
   return [
-    ...['GPU-a', 'GPU-b', 'GPU-c'].map((uuid) => card(uuid, CARD)),
-    card('MIG-d', CARD / 4),
+    ...['GPU-a', 'GPU-b', 'GPU-c'].map((uuid) => gpu(uuid, GPU)),
+    gpu('MIG-d', GPU / 4),
     ...of('half', 'shared', 'GPU-a', {
       info: 1,
-      memory_limit_bytes: CARD / 2,
-      memory_used_bytes: CARD / 4,
+      memory_limit_bytes: GPU / 2,
+      memory_used_bytes: GPU / 4,
       sm_limit_ratio: 0.5,
       sm_seconds_total: 0.25,
     }),
-    ...of('whole', 'exclusive', 'GPU-b', { info: 1, memory_used_bytes: CARD / 4, sm_seconds_total: 0.25 }),
-    ...of('instance', 'mig', 'MIG-d', { info: 1, memory_used_bytes: CARD / 4, sm_seconds_total: 0.25 }),
+    ...of('whole', 'exclusive', 'GPU-b', { info: 1, memory_used_bytes: GPU / 4, sm_seconds_total: 0.25 }),
+    ...of('instance', 'mig', 'MIG-d', { info: 1, memory_used_bytes: GPU / 4, sm_seconds_total: 0.25 }),
   ];
 }
 
 for (const more of [{}, { cluster: 'east', node: 'node-1' }])
   testWithPrometheus(
-    `an hour is an hour, a whole card is wasted where it is idle, and instances count for nothing${Object.keys(more)
+    `an hour is an hour, a whole GPU is wasted where it is idle, and instances count for nothing${Object.keys(more)
       .map((label) => `, with the target label ${label}`)
       .join('')}`,
     async (t) => {
@@ -196,13 +196,13 @@ for (const more of [{}, { cluster: 'east', node: 'node-1' }])
           const words = ['--prometheus', prometheus.url, '--range', `${range}s`, '--until', until, '--json'];
           const { code, out, err } = cotenant(...words);
           t.is(code, 0, err);
-          const { shares, cardHours } = JSON.parse(out) as Showback;
+          const { shares, gpuHours } = JSON.parse(out) as Showback;
           const near = (value: number, expected: number, what: string) =>
             t.true(
               Math.abs((value * HOUR) / range - expected) < 1e-3,
               `${what} of ${range} s: ${value}, and not ${expected}`,
             );
-          near(cardHours, 3, 'cards');
+          near(gpuHours, 3, 'gpus');
           t.deepEqual(
             shares.map(({ namespace }) => namespace),
             ['whole', 'half'],

@@ -18,7 +18,7 @@ const groups = groupHome();
 
 /** Two grants, the larger one's program busy. */
 async function busyNode(t: ExecutionContext): Promise<{ node: SimulatedNode; agent: RunningAgent }> {
-  const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, 'enforcement.mode': 'report' } });
   for (const [name, mib] of [
     ['small', 100],
@@ -28,7 +28,7 @@ async function busyNode(t: ExecutionContext): Promise<{ node: SimulatedNode; age
     for (const line of ['init', 'context 0', `alloc ${mib * MIB}`]) t.is((await tell(tenant, line))[0], 0);
   }
   await eventually(async () => {
-    const found = (await agent.view())?.containers ?? [];
+    const found = (await agent.snapshot())?.containers ?? [];
     return (found.length === 2 && found.every(({ usedBytes }) => usedBytes > 100 * MIB)) || undefined;
   }, 'both in a sample');
   return { node, agent };
@@ -48,7 +48,7 @@ function watch(t: ExecutionContext, file: string, args: readonly string[]) {
   return { child, exit, said: () => said };
 }
 
-test('top shows cards and who uses them in 80 columns, every second until Ctrl-C, the largest first', async (t) => {
+test('top shows GPUs and who uses them in 80 columns, every second until Ctrl-C, the largest first', async (t) => {
   const { agent } = await busyNode(t);
   const top = watch(t, process.execPath, [MAIN, 'top', '--state', agent.state, '--processes']);
   await eventually(() => (top.said().match(/^ +\d+ +large /gm)?.length ?? 0) >= 2 || undefined, 'two rounds of it');
@@ -56,7 +56,7 @@ test('top shows cards and who uses them in 80 columns, every second until Ctrl-C
   t.deepEqual(await top.exit, [0, null]);
   const lines = top.said().split('\n');
   t.true(lines.every((line) => line.length <= 80));
-  t.regex(top.said(), /^driver [\d.]+, mode report, sorted by card$/m);
+  t.regex(top.said(), /^driver [\d.]+, mode report, sorted by gpu$/m);
   t.regex(top.said(), /^ {2}0 {2}NVIDIA L4 +\d+\/22600 +\d+% +\d+C +\d+\/72W +2$/m);
   t.regex(top.said(), /^ {2}1 {2}NVIDIA A10 +\d+\/22600 +\d+% +\d+C +\d+\/150W +0$/m);
   t.regex(top.said(), /^ {2}0 {2}large +\d+\/2048 +\d+% +30% {2}interposer {2}within\n {7}\d+ client +\d+ +\d+%$/m);

@@ -21,7 +21,7 @@ name = call("cuDeviceGetName", 64, device).split(b"\0")[0].decode()
 context = call("cuDevicePrimaryCtxRetain", device)
 call("cuCtxSetCurrent", context)
 answer = {
-    "cards": call("cuDeviceGetCount"),
+    "gpus": call("cuDeviceGetCount"),
     "name": name,
     "total": call("cuDeviceTotalMem", device),
     "info": call("cuMemGetInfo"),

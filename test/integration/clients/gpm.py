@@ -1,4 +1,4 @@
-# What nvidia-ml-py tells of the first card's counters between two samples, as one JSON object: percent by metric, or the name of
+# What nvidia-ml-py tells of the first GPU's counters between two samples, as one JSON object: percent by metric, or the name of
 # its error.
 import json
 import time
@@ -15,13 +15,13 @@ METRICS = (
 )
 
 pynvml.nvmlInit()
-card = pynvml.nvmlDeviceGetHandleByIndex(0)
-answer = {"supported": bool(pynvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice), "metrics": {}}
+GPU = pynvml.nvmlDeviceGetHandleByIndex(0)
+answer = {"supported": bool(pynvml.nvmlGpmQueryDeviceSupport(GPU).isSupportedDevice), "metrics": {}}
 try:
     samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
-    pynvml.nvmlGpmSampleGet(card, samples[0])
+    pynvml.nvmlGpmSampleGet(GPU, samples[0])
     time.sleep(1)
-    pynvml.nvmlGpmSampleGet(card, samples[1])
+    pynvml.nvmlGpmSampleGet(GPU, samples[1])
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(METRICS)

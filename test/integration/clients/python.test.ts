@@ -1,5 +1,5 @@
 // Programs that nobody here wrote, unmodified, on the simulated node: NVIDIA's Python driver bindings, nvidia-ml-py, gpustat
-// and nvitop; outside a grant they see the card, inside one the slice.
+// and nvitop; outside a grant they see the GPU, inside one the slice.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -62,7 +62,7 @@ async function inGrant(
 const script = (name: string) => join(import.meta.dirname, name);
 
 type Driver = {
-  cards: number;
+  gpus: number;
   name: string;
   total: number;
   info: [number, number];
@@ -72,29 +72,29 @@ type Driver = {
   after: [number, number];
 };
 
-real("NVIDIA's Python driver bindings take memory, copy, check and launch on the simulated card", async (t, bin) => {
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+real("NVIDIA's Python driver bindings take memory, copy, check and launch on the simulated GPU", async (t, bin) => {
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const { out, code } = await complete(node, [join(bin, 'python'), script('driver.py'), String(TOTAL)]);
   t.is(code, 0, out);
   const answer = JSON.parse(out) as Driver;
-  t.is(answer.cards, 2);
+  t.is(answer.gpus, 2);
   t.is(answer.name, 'NVIDIA L4');
   t.is(answer.info[1], answer.total);
   t.true(answer.total > 20_000 * MIB);
   t.true(answer.same);
   t.true(answer.milliseconds >= 2, '20 kernels of 100 us');
-  t.is(answer.big, 'CUDA_ERROR_OUT_OF_MEMORY', 'more than the card has');
-  t.is(node.books().cards[0]?.usedBytes, 0, 'and nothing is left behind');
+  t.is(answer.big, 'CUDA_ERROR_OUT_OF_MEMORY', 'more than the GPU has');
+  t.is(node.books().gpus[0]?.usedBytes, 0, 'and nothing is left behind');
 });
 
 real('the same program in a grant sees its slice and is refused what goes beyond it', async (t, bin) => {
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node);
   const program = [join(bin, 'python'), script('driver.py')];
   const within = await inGrant(t, node, agent, [...program, String(2048 * MIB)]);
   t.is(within.code, 0, within.out);
   const first = JSON.parse(within.out) as Driver;
-  t.is(first.cards, 1);
+  t.is(first.gpus, 1);
   t.is(first.total, SLICE);
   t.is(first.info[1], SLICE);
   t.true(first.same);
@@ -106,7 +106,7 @@ real('the same program in a grant sees its slice and is refused what goes beyond
   t.true(second.same);
 });
 
-type Card = {
+type Gpu = {
   count: number;
   name: string;
   uuid: string;
@@ -122,34 +122,34 @@ type Card = {
   samples: string;
 };
 
-real('nvidia-ml-py shows the card outside a grant and the slice inside', async (t, bin) => {
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+real('nvidia-ml-py shows the GPU outside a grant and the slice inside', async (t, bin) => {
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node);
   await agent.measured(2);
   const holder = await readyClient(t, node);
   await holder.must(`alloc ${1000 * MIB}`);
-  const held = node.books().clients.find((entry) => entry.pid === holder.pid)?.cards[0]?.bytes ?? 0;
+  const held = node.books().clients.find((entry) => entry.pid === holder.pid)?.gpus[0]?.bytes ?? 0;
   const program = [join(bin, 'python'), script('nvml.py')];
 
   const outside = await complete(node, program);
   t.is(outside.code, 0, outside.out);
-  const card = JSON.parse(outside.out) as Card;
-  t.is(card.count, 2);
-  t.is(card.uuid, node.uuid(0));
-  t.is(card.second[0], node.books().cards[0]?.totalBytes ?? 0);
-  t.is(card.second[2], held);
-  t.is(card.memory[1], card.second[1] + card.second[2], 'the first form counts what the driver keeps as used');
-  t.deepEqual(card.processes, [[holder.pid, held]]);
+  const gpu = JSON.parse(outside.out) as Gpu;
+  t.is(gpu.count, 2);
+  t.is(gpu.uuid, node.uuid(0));
+  t.is(gpu.second[0], node.books().gpus[0]?.totalBytes ?? 0);
+  t.is(gpu.second[2], held);
+  t.is(gpu.memory[1], gpu.second[1] + gpu.second[2], 'the first form counts what the driver keeps as used');
+  t.deepEqual(gpu.processes, [[holder.pid, held]]);
 
   const inside = await inGrant(t, node, agent, program);
   t.is(inside.code, 0, inside.out);
-  const slice = JSON.parse(inside.out) as Card;
+  const slice = JSON.parse(inside.out) as Gpu;
   t.is(slice.count, 1);
   t.is(slice.memory[0], SLICE);
   t.is(slice.second[0], SLICE);
   t.deepEqual(slice.processes, [], "another tenant's process is not its business");
-  t.deepEqual([card.accounted, slice.accounted], [[[holder.pid, held]], []]);
-  t.deepEqual([card.samples, slice.samples], ['some', 'Not Supported']);
+  t.deepEqual([gpu.accounted, slice.accounted], [[[holder.pid, held]], []]);
+  t.deepEqual([gpu.samples, slice.samples], ['some', 'Not Supported']);
 });
 
 type Counters = {
@@ -158,8 +158,8 @@ type Counters = {
   readonly refused?: string;
 };
 
-real('nvidia-ml-py reads the counters of a card that has them, and is refused by one that has not', async (t, bin) => {
-  const node = await startNode(t, '--card', 'h100');
+real('nvidia-ml-py reads the counters of a GPU that has them, and is refused by one that has not', async (t, bin) => {
+  const node = await startNode(t, '--gpu', 'h100');
   node.control('active', '0', 'tensor', '30');
   const holder = await readyClient(t, node);
   await holder.must('grid 66'); // half of its SMs
@@ -176,7 +176,7 @@ real('nvidia-ml-py reads the counters of a card that has them, and is refused by
   t.true(Math.abs(Number(tensor) - Number(graphics) * 0.3) < 0.01, `${tensor} % of the tensor cores`);
   t.deepEqual([occupancy, dram, fp32], [null, null, null]);
 
-  const older = await complete(await startNode(t, '--card', 'l4'), program);
+  const older = await complete(await startNode(t, '--gpu', 'l4'), program);
   t.is(older.code, 0, older.out);
   t.deepEqual(JSON.parse(older.out), { supported: false, metrics: {}, refused: 'Not Supported' });
 });
@@ -190,18 +190,18 @@ type Stat = {
   }[];
 };
 
-real('gpustat prints the cards, and in a grant the slice with its own process only', async (t, bin) => {
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+real('gpustat prints the GPUs, and in a grant the slice with its own process only', async (t, bin) => {
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node);
   await agent.measured(2);
   const other = await readyClient(t, node);
   await other.must(`alloc ${1000 * MIB}`);
   const outside = await complete(node, [join(bin, 'python'), join(bin, 'gpustat'), '--json']);
   t.is(outside.code, 0, outside.out);
-  const cards = (JSON.parse(outside.out) as Stat).gpus;
-  t.is(cards.length, 2);
+  const gpus = (JSON.parse(outside.out) as Stat).gpus;
+  t.is(gpus.length, 2);
   t.deepEqual(
-    cards[0]?.processes.map((entry) => entry.pid),
+    gpus[0]?.processes.map((entry) => entry.pid),
     [other.pid],
   );
   t.regex((await complete(node, [join(bin, 'python'), join(bin, 'gpustat')])).out, /NVIDIA L4/);
@@ -214,8 +214,8 @@ real('gpustat prints the cards, and in a grant the slice with its own process on
   t.deepEqual(slice?.processes, []);
 });
 
-real('nvitop prints the cards, and in a grant the slice', async (t, bin) => {
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+real('nvitop prints the GPUs, and in a grant the slice', async (t, bin) => {
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node);
   await agent.measured(2);
   const holder = await readyClient(t, node);
@@ -233,7 +233,7 @@ real('nvitop prints the cards, and in a grant the slice', async (t, bin) => {
 });
 
 real("inside a grant a second program sees the first one's use, as in a container", async (t, bin) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   const stranger = await readyClient(t, node);
   const client = join(BUILD, 'tests/client');
@@ -261,13 +261,11 @@ real("inside a grant a second program sees the first one's use, as in a containe
   void stranger.ask('spin 20000 500').catch(() => {}); // it is killed at it
   const first = await eventually(() => {
     const found = node.books().clients.find((entry) => entry.command === 'client' && entry.pid !== stranger.pid);
-    const card = found?.cards[0];
-    return found && card && card.bytes > 500 * MIB && card.smNs > 1e9
-      ? { pid: found.pid, bytes: card.bytes }
-      : undefined;
+    const gpu = found?.gpus[0];
+    return found && gpu && gpu.bytes > 500 * MIB && gpu.smNs > 1e9 ? { pid: found.pid, bytes: gpu.bytes } : undefined;
   }, 'the first one holds memory and is busy');
   tenant.write('go');
-  const slice = JSON.parse(await tenant.line()) as Card;
+  const slice = JSON.parse(await tenant.line()) as Gpu;
   t.is(slice.memory[1], first.bytes);
   t.deepEqual(slice.processes, [[first.pid, first.bytes]]);
   for (const pids of [slice.second_form, slice.detail, slice.busy, slice.busy_second]) t.deepEqual(pids, [first.pid]);

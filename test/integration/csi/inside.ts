@@ -127,7 +127,7 @@ const shares = ['main', 'side-car'].map((container) => ({
   namespace: 'team',
   pod: 'one',
   container,
-  cards: [
+  gpus: [
     {
       gpuUuid: 'GPU-00112233-4455-6677-8899-aabbccddeeff',
       memoryBytes: 1 << 30,

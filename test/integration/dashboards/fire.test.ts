@@ -74,7 +74,7 @@ function removed(group: string): boolean {
 }
 
 /** With counters of its own, with pages that retire, and divided. */
-const CARDS = ['l4', 'a10', 'h100', 'v100,memory=100Gi', 'h100,mig=1g.10gb+3g.40gb'];
+const GPUS = ['l4', 'a10', 'h100', 'v100,memory=100Gi', 'h100,mig=1g.10gb+3g.40gb'];
 const groups = groupHome();
 
 /** Nothing of this has data here, and why. A query about one of them must be understood, and may have no answer. */
@@ -90,8 +90,8 @@ testWithPrometheus(
   async (t) => {
     t.timeout(240_000);
     const [node, lax] = [
-      await startNode(t, ...CARDS.flatMap((card) => ['--card', card])),
-      await startNode(t, '--card', 'l4'),
+      await startNode(t, ...GPUS.flatMap((gpu) => ['--gpu', gpu])),
+      await startNode(t, '--gpu', 'l4'),
     ];
     const agent = await startAgent(t, node, {
       settings: { computePolicy: 'fixed', intervalMs: 500, processMetrics: true },
@@ -139,7 +139,7 @@ testWithPrometheus(
     const near = start(['--gpu-memory', '1Gi', '--name', 'near']);
     t.deepEqual(await say(near, 'init', 'context 0', `alloc ${800 * MIB}`), [0, 0, 0]);
     await eventually(
-      async () => (await agent.view())?.containers.some(({ pod }) => pod === 'near') || undefined,
+      async () => (await agent.snapshot())?.containers.some(({ pod }) => pod === 'near') || undefined,
       'it is in a sample',
     );
     execFileSync(process.execPath, [MAIN, 'set', 'near', '--enforcement', 'report', '--state', agent.state]);
@@ -164,7 +164,8 @@ testWithPrometheus(
     // What is written before would be read by the one that ends.
     await eventually(
       async () =>
-        (await agent.view())?.containers.some(({ pod, usedBytes }) => pod === 'turns' && usedBytes === 0) || undefined,
+        (await agent.snapshot())?.containers.some(({ pod, usedBytes }) => pod === 'turns' && usedBytes === 0) ||
+        undefined,
       'the first of them has ended',
     );
     t.deepEqual(await say(turns, 'init', 'context 0', `alloc ${200 * MIB}`), [0, 0, 0]);
@@ -173,17 +174,17 @@ testWithPrometheus(
       env: { COTENANT_SIM_PROCESS_TYPE: 'mps' },
     });
     await say(client, 'init', 'context 0');
-    // Held to a tenth of a card, and wants all of it.
+    // Held to a tenth of a GPU, and wants all of it.
     const slow = start(['--gpu-memory', '1Gi', '--gpu-cores', '10', '--name', 'slow']);
     await say(slow, 'init', 'context 0');
     slow.write('launch 100000 500');
     slow.write('sync');
-    // Who launches past the interposer on the same card is charged for none of it.
+    // Who launches past the interposer on the same GPU is charged for none of it.
     inside.write('load async 120000 500');
     // Somebody on the host, whom no grant and no container explains.
     const host = startClient(t, node);
     for (const command of ['init', 'context 0', `alloc ${3000 * MIB}`]) await host.must(command);
-    // Somebody in a container that was given no card.
+    // Somebody in a container that was given no GPU.
     if ('home' in groups) {
       const group = join(groups.home, `docker-${'f0'.repeat(32)}.scope`);
       mkdirSync(group, { recursive: true });
@@ -218,7 +219,7 @@ testWithPrometheus(
 
     const page = await agent.metrics();
     t.true(namesOf(page).length > 110, String(namesOf(page).length));
-    // A page with all there can be: stops, strangers, a lost card, Xids and errors, a divided card.
+    // A page with all there can be: stops, strangers, a lost GPU, Xids and errors, a divided GPU.
     t.deepEqual(checkMetrics(page), { status: 0, said: '' });
     for (const name of ['container_kills_total', 'mig_info', 'device_ecc_errors_total', 'process_memory_used_bytes'])
       t.regex(page, new RegExp(`^cotenant_${name}\\{`, 'm'));

@@ -42,7 +42,7 @@ testWithPromtool('promtool accepts the rules', (t) => {
   t.true(recording.ok, recording.text);
 });
 
-testWithPromtool('the recording rules add up shares, whole cards and what is not used of them', (t) => {
+testWithPromtool('the recording rules add up shares, whole GPUs and what is not used of them', (t) => {
   const { ok, text } = promtool('test', 'rules', join(import.meta.dirname, 'recording.yaml'));
   t.true(ok, text);
 });
@@ -257,8 +257,8 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantUnknownEntryPoints', '> 0', '>= 0'],
   ['CotenantUnknownEntryPoints', / and on \(job, instance\) \(cotenant_up == 1\)$/, ''],
   ['CotenantEngineBehind', '== 1 and', '>= 0 and'],
-  ['CotenantContainerWithoutCards', '== 1 and', '>= 0 and'],
-  ['CotenantContainerWithoutCards', / and on \(job, instance\).*$/, ''],
+  ['CotenantContainerWithoutGpus', '== 1 and', '>= 0 and'],
+  ['CotenantContainerWithoutGpus', / and on \(job, instance\).*$/, ''],
   ['CotenantEngineBehind', / and on \(job, instance\).*$/, ''],
 ];
 

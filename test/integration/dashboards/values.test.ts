@@ -1,4 +1,4 @@
-// What panels say of a small ground that is known: one card with two containers, one whole card, one that MIG divides in two, one
+// What panels say of a small ground that is known: one GPU with two containers, one whole GPU, one that MIG divides in two, one
 // soft stop. Judged by promtool, which evaluates each panel's query as Grafana would send it.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -31,14 +31,14 @@ const stands = (name: string, labels: Labels, value: number) => made(name, label
 const grows = (name: string, labels: Labels, by: number) => made(name, labels, `0+${by}x${MINUTES}`);
 
 /** 0: shared; 1: whole; 2: divided, into 3 and 4. */
-const CARDS: readonly (readonly [gpu: string, uuid: string, migMode: string, allocation: string])[] = [
+const GPUS: readonly (readonly [gpu: string, uuid: string, migMode: string, allocation: string])[] = [
   ['0', 'GPU-0', 'disabled', 'shared'],
   ['1', 'GPU-1', 'disabled', 'exclusive'],
   ['2', 'GPU-2', 'enabled', 'mig'],
   ['3', 'MIG-3', '', 'mig'],
   ['4', 'MIG-4', '', 'none'],
 ];
-/** Total, the driver's own, used and granted. A divided card has no memory: its instances have. */
+/** Total, the driver's own, used and granted. A divided GPU has no memory: its instances have. */
 const MEMORY: Readonly<Record<string, readonly [total: number, own: number, used: number, granted: number]>> = {
   '0': [110, 10, 50, 80],
   '1': [100, 0, 20, 0],
@@ -46,7 +46,7 @@ const MEMORY: Readonly<Record<string, readonly [total: number, own: number, used
   '4': [60, 0, 0, 0],
 };
 
-const cards: readonly InputSeries[] = CARDS.flatMap(([gpu, gpu_uuid, mig_mode, allocation]) => {
+const gpus: readonly InputSeries[] = GPUS.flatMap(([gpu, gpu_uuid, mig_mode, allocation]) => {
   const of = { gpu, gpu_uuid };
   const memory = MEMORY[gpu];
   const [total = 0, own = 0, used = 0, granted = 0] = memory ?? [];
@@ -100,7 +100,7 @@ const [train, serve, whole, slice] = [
   who('whole', '1', 'GPU-1', 'exclusive'),
   who('slice', '3', 'MIG-3', 'mig'),
 ];
-/** Two that share, one with a quarter of a minute in each and one that rests; one with a whole card; one with an instance. */
+/** Two that share, one with a quarter of a minute in each and one that rests; one with a whole GPU; one with an instance. */
 const containers: readonly InputSeries[] = [
   stands('cotenant_container_memory_limit_bytes', train, 50),
   stands('cotenant_container_memory_used_bytes', train, 40),
@@ -134,21 +134,21 @@ const agents: readonly InputSeries[] = [
   grows('cotenant_exporter_samplers_abandoned_total', {}, 0),
 ];
 
-const GROUND = [...cards, ...containers, ...stops, ...agents];
+const GROUND = [...gpus, ...containers, ...stops, ...agents];
 
 type Expected = number | Readonly<Record<string, number>>;
 /** By board and panel: of its first query, or of the one with that letter, the one value, or each value by its labels. */
 const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   cluster: {
-    Cards: 3,
-    'Shared cards': 1,
+    Gpus: 3,
+    'Shared GPUs': 1,
     // Of the two that are not divided: 80 of 200, and half of one of them.
     'Memory granted': 0.4,
     'Memory used': 80 / 300,
     'Compute granted': 0.25,
     'Blind agents': 1,
     // Of the instance that is in use nobody tells whether it works.
-    'Idle cards in use': 0,
+    'Idle GPUs in use': 0,
     'Stops in a day': 1,
     'Memory by namespace': { 'namespace="team"': 45, 'namespace="lab"': 30 },
     'Memory by namespace B': 80,
@@ -157,7 +157,7 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
     'Compute by namespace B': 0.5,
     'Compute by namespace C': 3,
     'Largest free piece': { 'instance="node-a"': 100 },
-    'Containers on a card': Object.fromEntries(
+    'Containers on a GPU': Object.fromEntries(
       [
         ['0', 'GPU-0', 2],
         ['1', 'GPU-1', 1],
@@ -180,12 +180,12 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   },
   health: {
     Agents: 2,
-    'That see their cards': 1,
+    'That see their GPUs': 1,
     'Drivers that hung': 0,
     'Nodes A': { 'instance="node-a"': 1, 'instance="node-b"': 0 },
     'Nodes B': { 'instance="node-a"': 3 },
   },
-  'node-card': {
+  'node-gpu': {
     Agent: 0,
     'Memory granted': 0.4,
     'Memory by container C': 5,
@@ -246,16 +246,16 @@ function folder(t: { teardown(end: () => void): void }): string {
   return work;
 }
 
-testWithPromtool('panels that count and add up say what is so on a node with shared, whole and divided cards', (t) => {
+testWithPromtool('panels that count and add up say what is so on a node with shared, whole and divided GPUs', (t) => {
   t.true(ASKED.length > 35);
   const { text, where } = wrong(folder(t), ASKED);
   t.deepEqual(where, [], text);
 });
 
 testWithPromtool(
-  'cards are idle where no kernel ran, and instances where their counters say that nothing was at work',
+  'GPUs are idle where no kernel ran, and instances where their counters say that nothing was at work',
   (t) => {
-    const where = 'cluster: Idle cards in use';
+    const where = 'cluster: Idle GPUs in use';
     const rest = GROUND.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
     const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
     const active = (value: number) =>
@@ -276,20 +276,20 @@ testWithPromtool(
   },
 );
 
-/** What a hand could get wrong about the divided card, the instance of which nothing is told, and the stop with two steps. */
+/** What a hand could get wrong about the divided GPU, the instance of which nothing is told, and the stop with two steps. */
 const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: string])[] = [
-  ['cluster: Cards', ', mig_mode!=""', ''],
+  ['cluster: GPUs', ', mig_mode!=""', ''],
   ['cluster: Memory granted', ', mig_mode="disabled"', ''],
-  ['node-card: Memory granted', ', mig_mode="disabled"', ''],
-  ['node-card: Memory granted', / - cotenant_device_memory_reserved_bytes\{.*?\}/, ''],
+  ['node-gpu: Memory granted', ', mig_mode="disabled"', ''],
+  ['node-gpu: Memory granted', / - cotenant_device_memory_reserved_bytes\{.*?\}/, ''],
   ['cluster: Memory used', / - cotenant_device_memory_reserved_bytes\{.*?\} or/, ' or'],
   ['cluster: Compute granted', 'mig_mode="disabled"', 'mig_mode!=""'],
-  ['cluster: Idle cards in use', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
-  ['cluster: Idle cards in use', ' == 0', ' < 1'],
+  ['cluster: Idle GPUs in use', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
+  ['cluster: Idle GPUs in use', ' == 0', ' < 1'],
   ['cluster: Stops in a day', 'max without (action)', 'sum without (action)'],
   ['cluster: Stops in a day', /\(min_over_time.*?\(time\(\) - \d+\)\)/, '0'],
   ['cluster: Compute by namespace C', ', mig_mode!=""', ''],
-  ['cluster: Containers on a card', ', mig_mode!="enabled"', ''],
+  ['cluster: Containers on a GPU', ', mig_mode!="enabled"', ''],
   ['cluster: Nodes A', ', mig_mode!=""', ''],
   ['cluster: Nodes C', ', mig_mode="disabled"', ''],
   ['health: Nodes B', ', mig_mode!=""', ''],

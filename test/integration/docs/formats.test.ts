@@ -9,12 +9,12 @@ import { quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts
 const page = readPage('docs/reference/formats.md');
 const STRUCTURES: readonly (readonly [heading: string, structure: string])[] = [
   ['### `struct cot_page_header`', 'cot_page_header'],
-  ['### `struct cot_page_card`', 'cot_page_card'],
+  ['### `struct cot_page_gpu`', 'cot_page_gpu'],
   ['### Feedback', 'cot_page_feedback'],
   ['### `struct cot_ledger_header`', 'cot_ledger_header'],
   ['### `struct cot_ledger_total`', 'cot_ledger_total'],
   ['### `struct cot_slot`', 'cot_slot'],
-  ['### `struct cot_slot_card`', 'cot_slot_card'],
+  ['### `struct cot_slot_gpu`', 'cot_slot_gpu'],
   ['### `struct cot_compute_header`', 'cot_compute_header'],
   ['### `struct cot_compute_order`', 'cot_compute_order'],
   ['### `struct cot_compute_record`', 'cot_compute_record'],
@@ -104,28 +104,28 @@ test('the constants of the page are those of the headers', (t) => {
 });
 
 test('the parts lie where the page says', (t) => {
-  const parts = [...rowsWith(page, 'part', 'at'), ...rowsWith(page, 'part', 'at, in a grant of n cards')];
+  const parts = [...rowsWith(page, 'part', 'at'), ...rowsWith(page, 'part', 'at, in a grant of n GPUs')];
   const names: Readonly<Record<string, number>> = { n: 3, s: 5, c: 2 };
   /** What the page says of a part, as an expression. */
   const told = (part: string) => {
     const row = parts.find((entry) => entry.part === part);
-    const formula = row?.at ?? row?.['at, in a grant of n cards'] ?? '';
+    const formula = row?.at ?? row?.['at, in a grant of n GPUs'] ?? '';
     return formula.replaceAll('×', '*').replace(/\b[nsc]\b/g, (name) => String(names[name]));
   };
   const places: readonly (readonly [part: string, place: string])[] = [
-    ['card entry c', 'offsetof(struct cot_page, cards) + 2 * sizeof(struct cot_page_card)'],
+    ['GPU entry c', 'offsetof(struct cot_page, GPUs) + 2 * sizeof(struct cot_page_gpu)'],
     [
-      'feedback of slot s, card c, in a grant of n cards',
+      'feedback of slot s, GPU c, in a grant of n GPUs',
       'offsetof(struct cot_page, feedback) + (5 * 3 + 2) * sizeof(struct cot_page_feedback)',
     ],
-    ['total of card c', 'sizeof(struct cot_ledger_header) + 2 * sizeof(struct cot_ledger_total)'],
+    ['total of GPU c', 'sizeof(struct cot_ledger_header) + 2 * sizeof(struct cot_ledger_total)'],
     ['slot s', 'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3)'],
     [
-      'row of slot s, card c',
-      'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3) + sizeof(struct cot_slot) + 2 * sizeof(struct cot_slot_card)',
+      'row of slot s, GPU c',
+      'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3) + sizeof(struct cot_slot) + 2 * sizeof(struct cot_slot_gpu)',
     ],
   ];
-  t.true(page.includes('the order of card c at 64 + 256 × c') && page.includes('at 8256 + 64 × (s × n + c)'));
+  t.true(page.includes('the order of GPU c at 64 + 256 × c') && page.includes('at 8256 + 64 × (s × n + c)'));
   t.deepEqual(
     evaluate(t, ['(char *)cot_order_at(0, 2) - (char *)0', '(char *)cot_row_at(0, 3, 5, 2) - (char *)0']).map(Number),
     [64 + 256 * 2, 8256 + 64 * (5 * 3 + 2)],

@@ -12,8 +12,8 @@ const MIB = 2 ** 20;
 
 test('the models of the page are those that a node can have, with these sizes', async (t) => {
   const rows = rowsWith(page, 'model', 'name', 'memory MiB');
-  const node = await startNode(t, ...rows.flatMap((row) => ['--card', quoted(row.model)[0] ?? '']));
-  const cards = node.books().cards as readonly {
+  const node = await startNode(t, ...rows.flatMap((row) => ['--gpu', quoted(row.model)[0] ?? '']));
+  const gpus = node.books().gpus as readonly {
     name: string;
     totalBytes: number;
     reservedBytes: number;
@@ -21,14 +21,14 @@ test('the models of the page are those that a node can have, with these sizes', 
   }[];
   t.deepEqual(
     rows.map((row) => [row.name, Number(row['memory MiB']), Number(row['reserved MiB']), Number(row['context MiB'])]),
-    cards.map(({ name, totalBytes, reservedBytes, contextBytes }) => [
+    gpus.map(({ name, totalBytes, reservedBytes, contextBytes }) => [
       name,
       totalBytes / MIB,
       reservedBytes / MIB,
       contextBytes / MIB,
     ]),
   );
-  t.true(node.uuid(0).startsWith(quoted(section(page, '## Cards')).find((text) => text.startsWith('GPU-')) ?? 'none'));
+  t.true(node.uuid(0).startsWith(quoted(section(page, '## GPUs')).find((text) => text.startsWith('GPU-')) ?? 'none'));
 });
 
 test('the page names every option and command of the program', (t) => {
@@ -51,14 +51,14 @@ test('the page names every option and command of the program', (t) => {
 test('the node of the example starts as it is written', async (t) => {
   const [, words = ''] = /cotenant-simulator serve --dir \S+ (.+)$/m.exec(blocks(page, 'sh')[0] ?? '') ?? [];
   const node = await startNode(t, ...words.split(' '));
-  const { cards } = node.books();
-  t.is(cards.length, 2);
-  t.is(cards[1]?.totalBytes, 12 * 1024 * MIB);
+  const { gpus } = node.books();
+  t.is(gpus.length, 2);
+  t.is(gpus[1]?.totalBytes, 12 * 1024 * MIB);
 });
 
 test('the faults of the example come as the page says', async (t) => {
   const [faults = ''] = blocks(section(page, '## Faults'), '');
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const [name = '', ...value] = faults.trim().split('=');
   const client = startClient(t, node, { env: { [name]: value.join('=') } });
   await client.must('init');

@@ -1,4 +1,4 @@
-// What real cards are given to run, shown to NVIDIA's own compilers, which need no card: PTX of the probe and of our programs to the
+// What real GPUs are given to run, shown to NVIDIA's own compilers, which need no GPU: PTX of the probe and of our programs to the
 // assembler that drivers have built in, and the probe's runtime program to nvcc. A simulated driver reads a comment of it at most.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';

@@ -27,8 +27,8 @@ const COMPUTE_LISTS = ['', '_v2', '_v3'].map((version) => `nvmlDeviceGetComputeR
 
 /**
  * Facts that a driver and the simulated one must agree on: a step's id, then keys of its data; `*` is each key. They are
- * rules on which something here relies. What is a card's, a driver's or a machine's own (how much a context takes, how far
- * rows are padded, who else uses the card) is in the data, and not compared.
+ * rules on which something here relies. What is a GPU's, a driver's or a machine's own (how much a context takes, how far
+ * rows are padded, who else uses the GPU) is in the data, and not compared.
  */
 export const COMPARED: readonly string[] = [
   'exports/notInTable',
@@ -51,7 +51,7 @@ export const COMPARED: readonly string[] = [
   'rounding.vmm',
   'rounding.host',
   'rounding.managed/managed',
-  ...['held', 'freedAndSynchronized', 'trimmed', 'afterDestroyCardBytes'].flatMap((state) => [
+  ...['held', 'freedAndSynchronized', 'trimmed', 'afterDestroyGpuBytes'].flatMap((state) => [
     `rounding.pools/thresholdZero/*/${state}`,
     `rounding.pools/thresholdHigh/*/${state}`,
   ]),

@@ -1,4 +1,4 @@
-// Parts of the probe (test/gpu/probe) where a driver or a machine does not do as the simulated node does: a card that is not the
+// Parts of the probe (test/gpu/probe) where a driver or a machine does not do as the simulated node does: a GPU that is not the
 // first, calls that are refused, parts that are missing. What whole runs say is in probe.test.ts.
 import { execFile, spawnSync } from 'node:child_process';
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -27,8 +27,8 @@ async function python(code: string, env: Record<string, string> = {}): Promise<u
   return JSON.parse(stdout.trim().split('\n').at(-1) ?? '');
 }
 
-test('NVML is asked about the card that CUDA counts as the first, whichever its own first is', async (t) => {
-  const node = await startNode(t, '--card', 'h100', '--card', 'l4');
+test('NVML is asked about the GPU that CUDA counts as the first, whichever its own first is', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 'l4');
   const names = await python(
     `
 import ctypes, json, os, machine
@@ -36,8 +36,8 @@ env, told = machine.asked(dict(os.environ))
 os.environ.update(env)
 import nvml
 name = ctypes.create_string_buffer(96)
-nvml.call("nvmlDeviceGetName", nvml.card(), name, len(name))
-print(json.dumps([told["card"]["name"], name.value.decode()]))`,
+nvml.call("nvmlDeviceGetName", nvml.gpu(), name, len(name))
+print(json.dumps([told["gpu"]["name"], name.value.decode()]))`,
     { LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: '1' },
   );
   t.deepEqual(names, ['NVIDIA L4', 'NVIDIA L4']);
@@ -53,7 +53,7 @@ def said(simulated, uuid):
         return str(problem)
 real, ours = "GPU-00000000-0000-4000-8000-000000000000", machine.SIMULATED_UUID + "04000000"
 print(json.dumps([said(True, real), said(True, ours), said(False, real)]))`)) as (string | null)[];
-  t.regex(refused[0] ?? '', /--simulated, but the first card \(GPU-0{8}\S+\) is none of the simulator's/);
+  t.regex(refused[0] ?? '', /--simulated, but the first GPU \(GPU-0{8}\S+\) is none of the simulator's/);
   t.deepEqual(refused.slice(1), [null, null]);
 });
 
@@ -62,7 +62,7 @@ test('a driver that does not answer holds up the start for a while, and not for 
 import json, machine, os, time
 machine._START_S, machine._KEEPER = 0.2, "import time; time.sleep(600)"
 begun = time.monotonic()
-with machine._card_kept_open(dict(os.environ)):
+with machine._gpu_kept_open(dict(os.environ)):
     print(json.dumps(time.monotonic() - begun))`)) as number;
   t.true(took < 60, `${took} s`);
 });
@@ -96,7 +96,7 @@ print(json.dumps({"why": why, "missing": machine.not_built()}))`);
 /** Runs a step's function in a process that finds a node; what it noted, and its answer or what ended it. `patch`: lines of Python before. */
 type Seen = { notes: Record<string, unknown>[]; answer?: string; data?: Record<string, unknown>; problem?: string };
 async function asked(t: ExecutionContext, module: string, run: string, patch = '', faults = ''): Promise<Seen> {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   return (await python(
     `
 import json
@@ -155,7 +155,7 @@ test('a list that is refused says of nobody that it is not there', async (t) => 
   t.deepEqual([linear?.processes, linear?.wholeList, linear?.listRefused], [{ owner: null, other: null }, null, 999]);
   t.regex(
     moved.answer ?? '',
-    /linear card, .*the driver refuses the list \(999\), so that only the card's figures say anything$/,
+    /linear GPU, .*the driver refuses the list \(999\), so that only the GPU's figures say anything$/,
   );
 
   const dead = await asked(t, 'nvml_memory', 'zombies', '', `${LIST}=999`);
@@ -200,8 +200,8 @@ test('stages of green contexts that did not come about are told, and are not tak
   });
   const whole = { ...data, unansweredStages: { bare: [], granted: [] } };
   t.deepEqual(
-    disagreements('card.json', run(false, data ?? {}), run(true, whole), []).map((line) => line.replace(/: \[.*/, '')),
-    ['card.json: green/unansweredStages/bare', 'card.json: green/unansweredStages/granted'],
+    disagreements('gpu.json', run(false, data ?? {}), run(true, whole), []).map((line) => line.replace(/: \[.*/, '')),
+    ['gpu.json: green/unansweredStages/bare', 'gpu.json: green/unansweredStages/granted'],
   );
 });
 
@@ -215,10 +215,10 @@ from green import least_of, Resource
 MIB = 1 << 20
 def fate(codes, figures, result=0):
     names = ("heapLimit", "greenEnded", "blockFreed")
-    seen = {name: {"result": 0, "cardBytes": None if value is None else value * MIB} for name, value in zip(names, figures)}
+    seen = {name: {"result": 0, "gpuBytes": None if value is None else value * MIB} for name, value in zip(names, figures)}
     seen["block"] = {"result": 0}
     seen["greenEnded"].update(result=result, facts=dict(zip(("rangeResult", "attributeResult"), codes)))
-    told = step.fate_of_block(seen, "cardBytes")
+    told = step.fate_of_block(seen, "gpuBytes")
     return [told["goesWithIt"], told["byTheDriver"], told["byNvml"]]
 few = Resource()
 print(json.dumps([
@@ -286,7 +286,7 @@ import contextlib, io, json, os, time, probe
 @contextlib.contextmanager
 def slow(simulated):
     time.sleep(1.5)
-    yield dict(os.environ), {"driver": "1", "cuda": 13000, "card": {"name": "card", "compute": "9.0", "totalBytes": 1}}
+    yield dict(os.environ), {"driver": "1", "cuda": 13000, "gpu": {"name": "gpu", "compute": "9.0", "totalBytes": 1}}
 probe.machine.node = slow
 sys.argv = ["probe.py", "--simulated", "--total", "6"]
 with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -333,7 +333,7 @@ const PARTS: { module: string; run: string; known: string; not: string; patch?: 
   { module: 'latency', run: 'latency', known: 'launch', not: 'allocFree2MiB', faults: 'cuMemFree_v2=999' },
   {
     module: 'nvml_utilization',
-    run: 'utilisation',
+    run: 'utilization',
     known: 'alone',
     not: 'together',
     patch: 'def end(*_): raise ValueError("no more")\nstep.alone, step.together = lambda device: {"period": None}, end',
@@ -380,7 +380,7 @@ import contextlib, json
 from children import ChildError
 from step import Context, NotHere
 from steps import mps
-mps.nvml.card = lambda: None
+mps.nvml.gpu = lambda: None
 mps.daemon = lambda: contextlib.nullcontext({})
 def with_code(code):
     def observe(*_): raise ChildError(f"CudaError: answered {code}", code)
@@ -413,7 +413,7 @@ step.look_up = first_refused`;
 });
 
 test('figures of a process are asked in the form that the driver has', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--driver', '470.57.02');
+  const node = await startNode(t, '--gpu', 't4', '--driver', '470.57.02');
   const seen = await python(
     'import ctypes, json, figures, nvml\nprint(json.dumps([figures.processes(), hasattr(nvml.library(), nvml.list_name("Compute", 3))]))',
     { LD_LIBRARY_PATH: node.lib },

@@ -123,7 +123,7 @@ test('on the simulated node every step answers or says why not, and drivers agre
   t.deepEqual(ids(committed), ids(report), 'simulated-h100.json is of the steps that there are');
 });
 
-test('programs that only run on real cards are Python that can be read', (t) => {
+test('programs that only run on real GPUs are Python that can be read', (t) => {
   const read =
     'import ast, pathlib, sys; [ast.parse(path.read_text(), str(path)) for path in pathlib.Path(sys.argv[1]).rglob("*.py")]';
   t.is(spawnSync('python3', ['-c', read, join(ROOT, 'test/gpu/probe')], { encoding: 'utf8' }).stderr, '');
@@ -151,7 +151,7 @@ test('what asks a question that nothing before it asks comes before all that ask
   );
 });
 
-test('the table says of which driver and card it is, and for each step what it asks, its answer and how it came to it', async (t) => {
+test('the table says of which driver and GPU it is, and for each step what it asks, its answer and how it came to it', async (t) => {
   const { text } = await probe(t, ['--simulated', '--step', 'identity', '--step', 'gating.nccl']);
   t.regex(text, /^driver 580\.95\.05, CUDA 13\.0, NVIDIA H100 .*; SIMULATED: nothing here is a GPU result$/m);
   t.regex(
@@ -286,10 +286,10 @@ test('the interposer is not asked in the place of the driver', async (t) => {
 });
 
 test('a simulated driver is not taken for a real one because a flag is missing', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { code, text, report } = await probe(t, ['--step', 'fine'], { ...troubles(t), LD_LIBRARY_PATH: node.lib });
   t.is(code, 2);
-  t.regex(text, /the first card \(GPU-51a0c07e-4a27-4551-8d21-6e10\w+\) is a simulated one: .*--simulated/);
+  t.regex(text, /the first GPU \(GPU-51a0c07e-4a27-4551-8d21-6e10\w+\) is a simulated one: .*--simulated/);
   t.is(report, undefined);
 });
 
@@ -323,7 +323,7 @@ const observation = (simulated: boolean, ...steps: StepResult[]): Observation =>
   cuda: 13000,
   steps,
 });
-const entry = (fact: string, of = 'card.json'): Disagreement => ({ observation: of, fact, reason: 'harmless' });
+const entry = (fact: string, of = 'gpu.json'): Disagreement => ({ observation: of, fact, reason: 'harmless' });
 const SIMULATED = observation(
   true,
   step('memory', { granule: 2, sizes: { '1': 2, '3': 4 }, releasedS: 1 }),
@@ -341,7 +341,7 @@ const COMPARISONS: {
   {
     what: 'another value, times left out',
     observed: observation(false, ...DIFFERENT),
-    wrong: ['card.json: memory/sizes/3: 6, simulated 4'],
+    wrong: ['gpu.json: memory/sizes/3: 6, simulated 4'],
   },
   {
     what: 'a listed difference of hardware',
@@ -353,37 +353,37 @@ const COMPARISONS: {
     what: 'a difference listed for another file, or with a name that only begins alike',
     observed: observation(false, ...DIFFERENT),
     known: [entry('memory/sizes', 'other.json'), entry('memory/size')],
-    wrong: ['card.json: memory/sizes/3: 6, simulated 4', 'card.json: memory/size is listed and does not disagree'],
+    wrong: ['gpu.json: memory/sizes/3: 6, simulated 4', 'gpu.json: memory/size is listed and does not disagree'],
   },
   {
     what: 'a listed difference of a simulated run',
     observed: observation(true, ...DIFFERENT),
     known: [entry('memory/sizes')],
-    wrong: ['card.json: memory/sizes/3: 6, simulated 4'],
+    wrong: ['gpu.json: memory/sizes/3: 6, simulated 4'],
   },
   {
     what: 'one fact of each entry, and no other',
     observed: observation(false, step('lists', { all: { a: { code: 0, count: 9 }, b: { code: 1 }, other: {} } })),
     compared: ['lists/all/*/code'],
-    wrong: ['card.json: lists/all/b/code: 1, simulated 0'],
+    wrong: ['gpu.json: lists/all/b/code: 1, simulated 0'],
   },
   { what: 'a step that could not answer', observed: observation(false, step('memory', {}, 'not here')), wrong: [] },
   {
     what: 'a step that came to nothing',
     observed: observation(false, step('memory', {}, 'failed'), step('other', {}, 'out of time')),
     known: [entry('other')],
-    wrong: ['card.json: memory: failed: '],
+    wrong: ['gpu.json: memory: failed: '],
   },
   {
     what: 'a listed difference that is none',
     observed: observation(false, step('memory', { granule: 2, sizes: {} })),
     known: [entry('memory/granule')],
-    wrong: ['card.json: memory/granule is listed and does not disagree'],
+    wrong: ['gpu.json: memory/granule is listed and does not disagree'],
   },
 ];
 for (const { what, observed, known = [], compared = ['memory'], wrong } of COMPARISONS) {
   test(`observations are compared: ${what}`, (t) => {
-    const found = disagreements('card.json', observed, SIMULATED, known, compared);
+    const found = disagreements('gpu.json', observed, SIMULATED, known, compared);
     t.deepEqual(found, wrong);
   });
 }

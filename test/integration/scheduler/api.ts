@@ -4,7 +4,7 @@ import type { ServerResponse } from 'node:http';
 import type { CoreV1Event, KubeConfig, V1Binding, V1Eviction, V1Lease, V1Node, V1Pod } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
-import { formatNodeCards } from '../../../src/api/node-annotation.ts';
+import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { type Asked, answer, answerList, refuse, startApiServer, watchers } from '../../support/api-server.ts';
 import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
@@ -35,18 +35,18 @@ export type Api = {
   hangUp(): void;
 };
 
-export async function startApi(t: ExecutionContext, cards: Readonly<Record<string, number>>): Promise<Api> {
+export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string, number>>): Promise<Api> {
   let version = 1;
   const watched = { nodes: watchers(), pods: watchers(), leases: watchers() };
-  const nodes = Object.entries(cards).map(
+  const nodes = Object.entries(gpus).map(
     ([name, mib], index): V1Node => ({
       metadata: {
         name,
         resourceVersion: '1',
         annotations: {
-          'cotenant.io/cards': formatNodeCards({
-            mostTenantsPerCard: 10,
-            cards: [{ gpuUuid: uuid(index), index: 0, model: 'x', usableBytes: mib * MIB, healthy: true }],
+          'cotenant.io/gpus': formatNodeGpus({
+            mostTenantsPerGpu: 10,
+            gpus: [{ gpuUuid: uuid(index), index: 0, model: 'x', usableBytes: mib * MIB, healthy: true }],
           }),
         },
       },

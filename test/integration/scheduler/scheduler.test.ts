@@ -27,8 +27,8 @@ test('only the replica that holds the Lease binds, with its epoch, and it reads 
   // The other one bound a pod that no watch has shown here yet.
   api.addPod('theirs', 600, { spec: { containers: [], nodeName: 'a' } });
   const theirs = api.pods.get('theirs');
-  const card = { gpuUuid: uuid(0), memoryBytes: 600 * 2 ** 20, limitBytes: 600 * 2 ** 20, coresPercent: 0 };
-  const containers = [{ name: 'main', kind: 'app', memoryIsolation: 'on', cards: [card] }];
+  const gpu = { gpuUuid: uuid(0), memoryBytes: 600 * 2 ** 20, limitBytes: 600 * 2 ** 20, coresPercent: 0 };
+  const containers = [{ name: 'main', kind: 'app', memoryIsolation: 'on', gpus: [gpu] }];
   if (theirs?.metadata)
     theirs.metadata.annotations = { 'cotenant.io/grant': JSON.stringify({ version: 1, epoch: 4, containers }) };
   const before = api.podLists;
@@ -177,8 +177,8 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 1);
   const granted = (name: string, mib: number, epoch: number, more: Partial<V1Pod>) => {
-    const cards = [{ gpuUuid: uuid(0), memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }];
-    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards }];
+    const gpus = [{ gpuUuid: uuid(0), memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }];
+    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
     const pod = api.addPod(name, mib, { spec: { containers: [], nodeName: 'a' }, ...more });
     const annotations = { 'cotenant.io/grant': formatPodGrant({ epoch, containers }) };
     const [apiVersion, kind] = name === 'job' ? ['batch/v1', 'Job'] : ['apps/v1', 'ReplicaSet'];
@@ -196,7 +196,7 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
   api.evictionFault = 500;
   const running = await start(t, api, { overbookedAfterMs: 2000, hostname: 'pod-a' });
   const displaced = (outcome: string) => running.series('cotenant_scheduler_displacements_total', { outcome });
-  const overbooked = () => running.series('cotenant_scheduler_overbooked_cards');
+  const overbooked = () => running.series('cotenant_scheduler_overbooked_gpus');
   t.is(await overbooked(), 0, 'another replica leads');
   const ledMs = performance.now();
   api.lead('pod-a_1', 3);

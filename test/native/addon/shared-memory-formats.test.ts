@@ -62,16 +62,16 @@ async function holdsToGrant(t: ExecutionContext, node: SimulatedNode, grant: Gra
     const reading = build.readLedger(fd, SLOTS, 1);
     closeSync(fd);
     const slot = reading.slots.find(({ pid }) => pid === client.pid);
-    t.like(slot?.cards[0], { heldBytes: context + 100 * MIB, pendingBytes: 0 });
+    t.like(slot?.gpus[0], { heldBytes: context + 100 * MIB, pendingBytes: 0 });
     t.true(reading.whole);
     t.deepEqual(reading.denied, [1]);
   }
 }
 
 test('what a newer build wrote into reserved words of the page and the ledger changes nothing for others', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: context + 200 * MIB }], SLOTS);
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + 200 * MIB }], SLOTS);
   fill(grant, 'limits', [[64 + 48, 72]]);
   seal(grant, 64, 15);
   for (let slot = 0; slot < SLOTS; slot++) fill(grant, 'limits', [[64 + 16 * 128 + slot * 64 + 48, 16]]);
@@ -84,9 +84,9 @@ test('what a newer build wrote into reserved words of the page and the ledger ch
 });
 
 test('an engine that knows the next versions as well works on the files of today, beside one that does not', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 2 * context + 200 * MIB }], SLOTS);
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * context + 200 * MIB }], SLOTS);
   offerNext(grant);
   const old = await readyClient(t, node, { preload: grant.cuda });
   await old.must(`alloc ${90 * MIB}`);
@@ -109,9 +109,9 @@ for (const [what, words, why] of [
   ['ledger', { ledgerVersion: 2 }, /not a ledger of a version known here, says /],
 ] as const) {
   test(`a ${what} of the next version is refused by who does not know it, and the GPU stays closed; who knows it works`, async (t) => {
-    const node = await startNode(t, '--card', 'l4');
-    const context = node.books().cards[0]?.contextBytes ?? 0;
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: context + 200 * MIB }], SLOTS);
+    const node = await startNode(t, '--gpu', 'l4');
+    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + 200 * MIB }], SLOTS);
     writeHeader(grant, words);
     const closed = startOnce(node, grant);
     t.is(closed.init, 800);
@@ -125,13 +125,13 @@ for (const [what, words, why] of [
 
 test('an agent keeps the version of a page that it knows, and leaves one that it does not know as it is', (t) => {
   const path = join(temporaryFolder(t), 'limits');
-  const card = { uuid: `GPU-${'1'.repeat(8)}-${'1'.repeat(4)}-${'1'.repeat(4)}-${'1'.repeat(4)}-${'1'.repeat(12)}` };
+  const gpu = { uuid: `GPU-${'1'.repeat(8)}-${'1'.repeat(4)}-${'1'.repeat(4)}-${'1'.repeat(4)}-${'1'.repeat(12)}` };
   const amounts = { contextBytes: 0, granuleBytes: 0, coresPercent: 0, releasesLate: false };
   const page = (memoryBytes: number, engine = 0) => ({
     slots: SLOTS,
     isolateMemory: true,
     engine,
-    cards: [{ ...card, ...amounts, memoryBytes }],
+    gpus: [{ ...gpu, ...amounts, memoryBytes }],
   });
   const fd = openSync(path, 'wx+');
   t.teardown(() => closeSync(fd));

@@ -16,7 +16,7 @@
 #include "../../../native/abi/cuda_arrays.h"
 #include "../../../native/simulator/client/client.h"
 
-#define CARDS 2u
+#define GPUS 2u
 #define PROCESSES 6u
 #define LANES 3u
 #define LETTERS 48u
@@ -35,8 +35,8 @@ struct letter {
 };
 struct shared {
     uint64_t seed;
-    uint64_t grant[CARDS], context[CARDS], granule[CARDS];
-    uint64_t room[CARDS];         /* left of the grant when the step began; 0 where it cannot be told */
+    uint64_t grant[GPUS], context[GPUS], granule[GPUS];
+    uint64_t room[GPUS];          /* left of the grant when the step began; 0 where it cannot be told */
     _Atomic uint32_t wrong_forks; /* forked children that had CUDA */
     bool at_once;                 /* a burst: the other processes go on meanwhile */
     uint64_t verbs;               /* a bit for each that is done; the others are left out */
@@ -71,13 +71,13 @@ struct request {
 };
 struct answer {
     int32_t result;
-    bool refused;  /* out of memory that nobody injected: `need` bytes of `card` were asked for */
+    bool refused;  /* out of memory that nobody injected: `need` bytes of `gpu` were asked for */
     bool unjudged; /* it cannot be told from outside whether that was right */
     bool stale;    /* pools may have given memory back since the ledger was last told */
     bool away;     /* checkpointed */
-    uint32_t card;
-    uint64_t need[CARDS];
-    bool informed; /* cuMemGetInfo said so of `card` */
+    uint32_t gpu;
+    uint64_t need[GPUS];
+    bool informed; /* cuMemGetInfo said so of `gpu` */
     uint64_t free_bytes, total_bytes;
     uint64_t steps; /* done, of a burst */
     uint64_t refusals;
@@ -106,10 +106,10 @@ struct subject {
     bool stale;  /* its pools may hold less than it is charged for */
     bool unsure; /* the driver did not answer it: it may be charged for too much */
 };
-bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[CARDS]);
+bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[GPUS]);
 /* Reads the books, then the ledger; false: they could not be read. */
 bool check_read(void);
 /* NULL: all is as it must be; else what is not. */
 const char *check_all(const struct subject *subjects, unsigned count);
 /* What the container's processes are to pay, all of them or one, by the books as last read. */
-uint64_t check_charged(uint32_t card, pid_t pid);
+uint64_t check_charged(uint32_t gpu, pid_t pid);

@@ -20,12 +20,12 @@
 static int node_socket = -1;
 static pid_t group_root;
 static const char *ledger;
-static uint64_t grants[CARDS], peaks[4];
+static uint64_t grants[GPUS], peaks[4];
 static struct sim_holding rows[MOST_ROWS];
 static unsigned row_count;
 static struct {
     uint32_t pid;
-    struct cot_slot_card card[CARDS];
+    struct cot_slot_gpu gpu[GPUS];
 } slots[64];
 static unsigned slot_count;
 
@@ -40,7 +40,7 @@ static bool ask(uint32_t op, uint64_t argument, struct sim_reply *reply, void *p
     return length >= (ssize_t)sizeof *reply && !(message.msg_flags & MSG_TRUNC) && reply->result == 0;
 }
 
-bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[CARDS]) {
+bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[GPUS]) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct sim_reply reply;
     struct stat info;
@@ -69,11 +69,11 @@ bool check_read(void) {
     memcpy(peaks, reply.arg, sizeof peaks);
     slot_count = 0;
     for (uint32_t i = 0; i < header->slots_used && i < header->slot_count; i++) {
-        const char *at = ledger + cot_ledger_slots_offset(CARDS) + i * cot_slot_bytes(CARDS);
+        const char *at = ledger + cot_ledger_slots_offset(GPUS) + i * cot_slot_bytes(GPUS);
         const struct cot_slot *slot = (const void *)at;
         if (slot->stamp == 0) continue;
         slots[slot_count].pid = slot->pid;
-        memcpy(slots[slot_count].card, slot + 1, sizeof slots[slot_count].card);
+        memcpy(slots[slot_count].gpu, slot + 1, sizeof slots[slot_count].gpu);
         slot_count++;
     }
     return true;
@@ -83,10 +83,10 @@ struct parts {
     uint64_t held, context, managed, pool;
 };
 
-static struct parts parts_of(uint32_t card, pid_t pid) {
+static struct parts parts_of(uint32_t gpu, pid_t pid) {
     struct parts sum = {0};
     for (unsigned i = 0; i < row_count; i++) {
-        if (rows[i].card != card || (pid && rows[i].pid != (uint32_t)pid)) continue;
+        if (rows[i].gpu != gpu || (pid && rows[i].pid != (uint32_t)pid)) continue;
         uint64_t own[SIM_KIND_COUNT];
         for (int kind = 0; kind < SIM_KIND_COUNT; kind++) {
             own[kind] = rows[i].bytes[kind] - rows[i].inherited[kind];
@@ -99,16 +99,16 @@ static struct parts parts_of(uint32_t card, pid_t pid) {
     return sum;
 }
 
-uint64_t check_charged(uint32_t card, pid_t pid) {
-    return parts_of(card, pid).held;
+uint64_t check_charged(uint32_t gpu, pid_t pid) {
+    return parts_of(gpu, pid).held;
 }
 
-static const char *compare(const struct subject *subject, uint32_t card) {
+static const char *compare(const struct subject *subject, uint32_t gpu) {
     static char text[512];
-    struct parts books = parts_of(card, subject->pid);
-    const struct cot_slot_card none = {0}, *row = &none;
+    struct parts books = parts_of(gpu, subject->pid);
+    const struct cot_slot_gpu none = {0}, *row = &none;
     for (unsigned i = 0; i < slot_count; i++) {
-        if (slots[i].pid == (uint32_t)subject->pid) row = &slots[i].card[card];
+        if (slots[i].pid == (uint32_t)subject->pid) row = &slots[i].gpu[gpu];
     }
     bool same = row->held - row->pool == books.held - books.pool && row->context == books.context &&
                 row->managed == books.managed && row->pending == 0 &&
@@ -116,9 +116,9 @@ static const char *compare(const struct subject *subject, uint32_t card) {
     bool covered = row->held + row->pending >= books.held;
     if (subject->unsure ? covered : same) return NULL;
     snprintf(text, sizeof text,
-             "pid %d on card %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; books %lld "
+             "pid %d on GPU %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; books %lld "
              "of it context %lld managed %lld pool %lld%s",
-             (int)subject->pid, card, (long long)row->held, (long long)row->pending, (long long)row->context,
+             (int)subject->pid, gpu, (long long)row->held, (long long)row->pending, (long long)row->context,
              (long long)row->managed, (long long)row->pool, (long long)books.held, (long long)books.context,
              (long long)books.managed, (long long)books.pool, subject->unsure ? "; it may be more" : "");
     return text;
@@ -126,14 +126,14 @@ static const char *compare(const struct subject *subject, uint32_t card) {
 
 const char *check_all(const struct subject *subjects, unsigned count) {
     static char text[128];
-    for (uint32_t card = 0; card < CARDS; card++) {
+    for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
         for (unsigned i = 0; i < count; i++) {
-            const char *wrong = subjects[i].pid ? compare(&subjects[i], card) : NULL;
+            const char *wrong = subjects[i].pid ? compare(&subjects[i], gpu) : NULL;
             if (wrong) return wrong;
         }
-        if (peaks[card] > grants[card]) {
-            snprintf(text, sizeof text, "card %u held %llu of a grant of %llu", card, (unsigned long long)peaks[card],
-                     (unsigned long long)grants[card]);
+        if (peaks[gpu] > grants[gpu]) {
+            snprintf(text, sizeof text, "GPU %u held %llu of a grant of %llu", gpu, (unsigned long long)peaks[gpu],
+                     (unsigned long long)grants[gpu]);
             return text;
         }
     }

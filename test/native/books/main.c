@@ -1,7 +1,7 @@
 /* Conducts a random program of several processes in one grant and holds the account to the books after each step:
  *   books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...]
  *         [--only FILE] [--say]
- * NODE is the simulated node's folder, GRANT the container's files for two cards, SCRATCH a folder for this run alone.
+ * NODE is the simulated node's folder, GRANT the container's files for two GPUs, SCRATCH a folder for this run alone.
  * In bursts all processes do N steps each at once, in LANES threads, some are killed meanwhile, and the account is
  * taken between. Of what processes do by themselves --verbs leaves all but these out; --only leaves all steps but those
  * of a file out; --say tells each step. One line of JSON at the end; exit 1 if something was wrong. */
@@ -30,7 +30,7 @@ struct process {
     struct sim_plan *plan;
     char plan_path[300];
     bool stale, unsure, away;
-    uint64_t saved[CARDS]; /* what left with its checkpoint */
+    uint64_t saved[GPUS]; /* what left with its checkpoint */
 };
 static struct process processes[PROCESSES];
 static struct shared *shared;
@@ -173,9 +173,9 @@ static void account(void) {
     counts.checks++;
     const char *text = check_read() ? check_all(subjects, PROCESSES) : "the books cannot be read";
     if (text) fail(text);
-    for (uint32_t card = 0; card < CARDS; card++) {
-        uint64_t charged = check_charged(card, 0);
-        shared->room[card] = charged < shared->grant[card] ? shared->grant[card] - charged : 0;
+    for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
+        uint64_t charged = check_charged(gpu, 0);
+        shared->room[gpu] = charged < shared->grant[gpu] ? shared->grant[gpu] - charged : 0;
     }
     if (atomic_load(&shared->wrong_forks)) fail("a forked child had CUDA");
 }
@@ -185,11 +185,11 @@ static void judge(const struct step *step, struct process *process, const struct
     bool restore = answer->refused && process->away && answer->away;
     if (answer->refused && (!answer->unjudged || restore)) {
         bool right = false;
-        uint64_t charged[CARDS], need[CARDS];
-        for (uint32_t card = 0; card < CARDS; card++) {
-            charged[card] = check_charged(card, 0);
-            need[card] = restore ? process->saved[card] : answer->need[card];
-            right = right || (need[card] && charged[card] + need[card] > shared->grant[card]);
+        uint64_t charged[GPUS], need[GPUS];
+        for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
+            charged[gpu] = check_charged(gpu, 0);
+            need[gpu] = restore ? process->saved[gpu] : answer->need[gpu];
+            right = right || (need[gpu] && charged[gpu] + need[gpu] > shared->grant[gpu]);
         }
         if (!right) {
             snprintf(text, sizeof text, "refused although it fits: %s of %llu, %llu beside %llu, %llu",
@@ -199,12 +199,12 @@ static void judge(const struct step *step, struct process *process, const struct
         }
     }
     if (answer->informed) {
-        uint64_t total = shared->grant[answer->card], left = total - check_charged(answer->card, 0);
+        uint64_t total = shared->grant[answer->gpu], left = total - check_charged(answer->gpu, 0);
         bool stale = false;
         for (unsigned i = 0; i < PROCESSES; i++) stale = stale || processes[i].stale || processes[i].unsure;
         if (answer->total_bytes != total || (stale ? answer->free_bytes > left : answer->free_bytes != left)) {
-            snprintf(text, sizeof text, "told %llu of %llu free on card %u, where it is %llu of %llu",
-                     (unsigned long long)answer->free_bytes, (unsigned long long)answer->total_bytes, answer->card,
+            snprintf(text, sizeof text, "told %llu of %llu free on GPU %u, where it is %llu of %llu",
+                     (unsigned long long)answer->free_bytes, (unsigned long long)answer->total_bytes, answer->gpu,
                      (unsigned long long)left, (unsigned long long)total);
             fail(text);
         }
@@ -280,8 +280,8 @@ static void do_step(const struct step *step) {
         account();
         return;
     }
-    uint64_t charged[CARDS];
-    for (uint32_t card = 0; card < CARDS; card++) charged[card] = check_charged(card, process->pid);
+    uint64_t charged[GPUS];
+    for (uint32_t gpu = 0; gpu < GPUS; gpu++) charged[gpu] = check_charged(gpu, process->pid);
     plan->act = step->fault;
     plan->result = step->fault_result;
     atomic_store(&plan->met, 0);
@@ -368,12 +368,12 @@ static bool read_grant(void) {
     struct cot_page page;
     snprintf(path, sizeof path, "%s/limits", grant);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool read_all = fd >= 0 && read(fd, &page, sizeof page) == (ssize_t)sizeof page && page.header.card_count == CARDS;
+    bool read_all = fd >= 0 && read(fd, &page, sizeof page) == (ssize_t)sizeof page && page.header.gpu_count == GPUS;
     if (fd >= 0) close(fd);
-    for (unsigned i = 0; i < CARDS && read_all; i++) {
-        shared->grant[i] = page.cards[i].memory_bytes;
-        shared->context[i] = page.cards[i].context_bytes;
-        shared->granule[i] = page.cards[i].granule_bytes;
+    for (unsigned i = 0; i < GPUS && read_all; i++) {
+        shared->grant[i] = page.gpus[i].memory_bytes;
+        shared->context[i] = page.gpus[i].context_bytes;
+        shared->granule[i] = page.gpus[i].granule_bytes;
     }
     return read_all;
 }

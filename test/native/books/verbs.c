@@ -18,7 +18,7 @@ const struct verb verbs[] = {
     {"pool-trim", 2, false, false, verb_pool_trim},
     {"pool-share", 2, false, false, verb_pool_share},
     {"pool-open", 2, false, false, verb_pool_open},
-    {"synchronise", 3, false, false, verb_synchronise},
+    {"synchronize", 3, false, false, verb_synchronize},
     {"stream", 3, false, false, verb_stream},
     {"physical", 6, false, false, verb_physical},
     {"map", 7, false, false, verb_map},

@@ -27,7 +27,7 @@ static abi_result add_memory(struct graph *graph, abi_graph in, int device, uint
                      (abi_graph_node *, abi_graph, const abi_graph_node *, size_t, abi_alloc_node *), &node, in, NULL,
                      (size_t)0, &alloc);
     if (result != ABI_SUCCESS) return result;
-    graph->need[card_of[device]] += whole(device, bytes);
+    graph->need[gpu_of[device]] += whole(device, bytes);
     graph->memory[graph->memories++] = general ? params.alloc.pointer : alloc.pointer;
     return result;
 }
@@ -59,7 +59,7 @@ void verb_graph(struct lane *lane, const struct step *step) {
         abi_graph_node node;
         if (CU("cuGraphAddNode", (abi_graph_node *, abi_graph, const abi_graph_node *, size_t, abi_node_params *),
                &node, graph.graph, NULL, (size_t)0, &params) != ABI_SUCCESS) {
-            for (unsigned card = 0; card < CARDS; card++) graph.need[card] -= within.need[card];
+            for (unsigned gpu = 0; gpu < GPUS; gpu++) graph.need[gpu] -= within.need[gpu];
             CU("cuGraphDestroy", (abi_graph), child);
         }
     }
@@ -84,7 +84,7 @@ void verb_capture(struct lane *lane, const struct step *step) {
     if (lane->answer.result != ABI_SUCCESS || !graph.graph) return;
     if (recorded) {
         graph.memory[graph.memories++] = at;
-        graph.need[card_of[stream->device]] = whole(stream->device, bytes);
+        graph.need[gpu_of[stream->device]] = whole(stream->device, bytes);
     }
     graph_keep(lane, &graph);
 }
@@ -97,7 +97,7 @@ static struct graph *some_graph(struct lane *lane, uint64_t number, bool executa
     return NULL;
 }
 
-/* A graph can take of several cards; it is refused if it does not fit on one of them. */
+/* A graph can take of several GPUs; it is refused if it does not fit on one of them. */
 static bool graph_granted(struct lane *lane, abi_result result, const struct graph *graph) {
     lane->answer.result = result;
     if (result == ABI_ERROR_OUT_OF_MEMORY && !worker_injected()) {
@@ -171,7 +171,7 @@ void verb_graph_free(struct lane *lane, const struct step *step) {
 }
 
 void verb_graph_trim(struct lane *lane, const struct step *step) {
-    lane->answer.result = CU("cuDeviceGraphMemTrim", (abi_device), (int)(step->random[0] % CARDS));
+    lane->answer.result = CU("cuDeviceGraphMemTrim", (abi_device), (int)(step->random[0] % GPUS));
 }
 
 /* ---- contexts ---- */
@@ -181,7 +181,7 @@ static void came(struct lane *lane, abi_context handle, int device, enum context
 }
 
 void verb_context(struct lane *lane, const struct step *step) {
-    int device = (int)(step->random[0] % CARDS);
+    int device = (int)(step->random[0] % GPUS);
     abi_context handle = NULL, popped;
     abi_result result;
     if (FULL(lane->contexts)) return;
@@ -193,7 +193,7 @@ void verb_context(struct lane *lane, const struct step *step) {
         break;
     default: result = CU("cuCtxCreate_v4", (abi_context *, void *, unsigned, abi_device), &handle, NULL, 0u, device);
     }
-    if (!granted(lane, result, device, shared->context[card_of[device]])) return;
+    if (!granted(lane, result, device, shared->context[gpu_of[device]])) return;
     came(lane, handle, device, MADE, NULL);
     if (CU("cuCtxPopCurrent_v2", (abi_context *), &popped) != ABI_SUCCESS) lane->current = handle;
     else if (step->random[2] % 2) go_to(lane, handle);
@@ -208,22 +208,22 @@ static struct context *primary(struct lane *lane, int device) {
 }
 
 void verb_primary(struct lane *lane, const struct step *step) {
-    int device = (int)(step->random[0] % CARDS);
+    int device = (int)(step->random[0] % GPUS);
     abi_context handle = NULL;
     if (FULL(lane->contexts) || primary(lane, device)) return;
     abi_result result = CU("cuDevicePrimaryCtxRetain", (abi_context *, abi_device), &handle, device);
-    if (!granted(lane, result, device, shared->context[card_of[device]])) return;
+    if (!granted(lane, result, device, shared->context[gpu_of[device]])) return;
     came(lane, handle, device, PRIMARY, NULL);
     if (!lane->current || step->random[1] % 2) go_to(lane, handle);
 }
 
 /* Made as a runtime makes it, behind the exported names, then used. */
 void verb_hidden(struct lane *lane, const struct step *step) {
-    int device = (int)(step->random[0] % CARDS);
+    int device = (int)(step->random[0] % GPUS);
     abi_context handle = NULL;
     abi_devptr at = 0;
     if (FULL(lane->contexts) || primary(lane, device)) return;
-    if (shared->room[card_of[device]] < shared->context[card_of[device]]) return; /* nothing would refuse it */
+    if (shared->room[gpu_of[device]] < shared->context[gpu_of[device]]) return; /* nothing would refuse it */
     typedef abi_result (*call)(abi_context *, abi_device);
     if (((call)driver_behind("cuDevicePrimaryCtxRetain"))(&handle, device) != ABI_SUCCESS) return;
     came(lane, handle, device, PRIMARY, NULL);
@@ -274,7 +274,7 @@ void verb_context_end(struct lane *lane, const struct step *step) {
 }
 
 void verb_reset(struct lane *lane, const struct step *step) {
-    int device = (int)(step->random[0] % CARDS);
+    int device = (int)(step->random[0] % GPUS);
     struct context *known = primary(lane, device);
     lane->answer.result = step->random[1] % 2 ? CU("cuDevicePrimaryCtxReset", (abi_device), device)
                                               : CU("cuDevicePrimaryCtxReset_v2", (abi_device), device);
@@ -287,7 +287,7 @@ void verb_enter(struct lane *lane, const struct step *step) {
 }
 
 void verb_green(struct lane *lane, const struct step *step) {
-    int device = (int)(step->random[0] % CARDS), card = card_of[device];
+    int device = (int)(step->random[0] % GPUS), gpu = gpu_of[device];
     abi_resource all, group;
     abi_resource_desc desc;
     abi_green_context green = NULL;
@@ -304,7 +304,7 @@ void verb_green(struct lane *lane, const struct step *step) {
         return;
     abi_result result = CU("cuGreenCtxCreate", (abi_green_context *, abi_resource_desc, abi_device, unsigned), &green,
                            desc, device, (unsigned)ABI_GREEN_DEFAULT_STREAM);
-    if (!granted(lane, result, device, (active ? 1 : 2) * shared->context[card])) return;
+    if (!granted(lane, result, device, (active ? 1 : 2) * shared->context[gpu])) return;
     for (int tries = 0; tries < 3 && !view; tries++)
         CU("cuCtxFromGreenCtx", (abi_context *, abi_green_context), &view, green);
     came(lane, view, device, GREEN, green);

@@ -18,7 +18,7 @@ static abi_result create(const abi_vmm_prop *prop, uint64_t bytes, abi_vmm_handl
 
 void verb_physical(struct lane *lane, const struct step *step) {
     int device = other_device(lane, step->random[0]);
-    uint64_t granule = shared->granule[card_of[device]], unit = granule < PAGE ? PAGE : granule;
+    uint64_t granule = shared->granule[gpu_of[device]], unit = granule < PAGE ? PAGE : granule;
     bool host = step->random[1] % 8 == 0, exportable = step->random[2] % 2;
     uint64_t bytes = unit * (1 + step->random[3] % 6) + (step->random[4] % 16 == 0 ? 4096 : 0);
     abi_vmm_prop prop = host ? prop_of(ABI_LOCATION_HOST + (int)(step->random[1] / 8 % 3), 0, exportable)

@@ -21,12 +21,12 @@ static uint64_t some_bytes(const struct step *step) {
 }
 
 static bool packed(int device, uint64_t bytes) {
-    return bytes < 1u << 20 && bytes < shared->granule[card_of[device]];
+    return bytes < 1u << 20 && bytes < shared->granule[gpu_of[device]];
 }
 
 /* Is there room in a row beside what small requests of this context took? */
 static bool has_gap(const struct lane *lane, int device, uint64_t bytes) {
-    uint64_t granule = shared->granule[card_of[device]], units = (bytes + UNIT - 1) / UNIT;
+    uint64_t granule = shared->granule[gpu_of[device]], units = (bytes + UNIT - 1) / UNIT;
     for (unsigned i = 0; i < lane->blocks.count; i++) {
         const struct block *first = &lane->blocks.at[i];
         if (first->kind != LINEAR || first->context != lane->current || !packed(device, first->bytes)) continue;
@@ -65,7 +65,7 @@ void verb_alloc(struct lane *lane, const struct step *step) {
     unsigned old = 0;
     uint64_t bytes = some_bytes(step);
     if (FULL(lane->blocks)) return;
-    if (step->random[2] % 16 == 0) { /* the form of old: no address of the simulated card fits into it */
+    if (step->random[2] % 16 == 0) { /* the form of old: no address of the simulated GPU fits into it */
         lane->answer.result = CU("cuMemAlloc", (unsigned *, unsigned), &old, (unsigned)bytes);
         return;
     }
@@ -120,7 +120,7 @@ void verb_info(struct lane *lane, const struct step *step) {
     lane->answer.result = CU("cuMemGetInfo_v2", (size_t *, size_t *), &left, &total);
     if (lane->answer.result != ABI_SUCCESS || worker_injected()) return;
     lane->answer.informed = true;
-    lane->answer.card = (uint32_t)card_of[device];
+    lane->answer.gpu = (uint32_t)gpu_of[device];
     lane->answer.free_bytes = left;
     lane->answer.total_bytes = total;
     CU("cuDeviceTotalMem_v2", (size_t *, abi_device), &total, device);
@@ -243,7 +243,7 @@ void verb_pool_destroy(struct lane *lane, const struct step *step) {
 void verb_pool_set(struct lane *lane, const struct step *step) {
     struct pool *pool = ANY(lane->pools, step->random[0]);
     uint64_t keep_bytes = step->random[1] % 2 ? UINT64_MAX : step->random[1] % (16u << 20);
-    int device = (int)(step->random[2] % CARDS);
+    int device = (int)(step->random[2] % GPUS);
     abi_pool handle = NULL;
     if (step->random[3] % 3 == 0 && !FULL(lane->pools)) {
         if (CU("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &handle, device) != ABI_SUCCESS) return;
@@ -263,7 +263,7 @@ void verb_pool_trim(struct lane *lane, const struct step *step) {
     const struct pool *pool = ANY(lane->pools, step->random[0]);
     abi_pool handle = NULL;
     if (pool) handle = pool->handle;
-    else if (CU("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &handle, (int)(step->random[0] % CARDS))) return;
+    else if (CU("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &handle, (int)(step->random[0] % GPUS))) return;
     lane->answer.result = CU("cuMemPoolTrimTo", (abi_pool, size_t), handle, (size_t)(step->random[1] % (32u << 20)));
 }
 
@@ -302,7 +302,7 @@ void verb_pool_open(struct lane *lane, const struct step *step) {
 /* ---- streams ---- */
 
 /* Pools give back what they do not use; the ledger hears of it with the next change of theirs. */
-void verb_synchronise(struct lane *lane, const struct step *step) {
+void verb_synchronize(struct lane *lane, const struct step *step) {
     abi_stream stream = some_stream(lane, step->random[1]);
     lane->answer.stale = true;
     switch (step->random[0] % 3) {

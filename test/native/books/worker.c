@@ -20,7 +20,7 @@
 #define CONDUCTOR 3 /* its socket: survives an exec */
 
 struct shared *shared;
-int card_of[CARDS];
+int gpu_of[GPUS];
 static struct sim_plan *plan;
 static struct lane lanes[LANES];
 static void *driver;
@@ -64,7 +64,7 @@ bool worker_injected(void) {
 
 int other_device(const struct lane *lane, uint64_t number) {
     int device = current_device(lane);
-    return device < 0 || number % 4 == 0 ? (int)(number / 4 % CARDS) : device;
+    return device < 0 || number % 4 == 0 ? (int)(number / 4 % GPUS) : device;
 }
 
 int current_device(const struct lane *lane) {
@@ -75,7 +75,7 @@ int current_device(const struct lane *lane) {
 }
 
 uint64_t whole(int device, uint64_t bytes) {
-    uint64_t granule = shared->granule[card_of[device]];
+    uint64_t granule = shared->granule[gpu_of[device]];
     return (bytes + granule - 1) / granule * granule;
 }
 
@@ -84,7 +84,7 @@ bool granted(struct lane *lane, abi_result result, int device, uint64_t need) {
     if (result == ABI_ERROR_OUT_OF_MEMORY && device >= 0 && !worker_injected()) {
         lane->answer.refused = true;
         lane->answer.refusals++;
-        lane->answer.need[card_of[device]] = need;
+        lane->answer.need[gpu_of[device]] = need;
     }
     return result == ABI_SUCCESS;
 }
@@ -189,7 +189,7 @@ static bool settle_pool(abi_pool pool) {
 
 bool settle(struct lane *lane) {
     bool all = true;
-    for (int device = 0; device < (int)CARDS; device++) {
+    for (int device = 0; device < (int)GPUS; device++) {
         abi_pool pool;
         all = CU("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &pool, device) == ABI_SUCCESS && all;
         all = all && settle_pool(pool);
@@ -204,7 +204,7 @@ bool settle(struct lane *lane) {
 }
 
 static void settle_graphs(void) {
-    for (int device = 0; device < (int)CARDS; device++) CU("cuDeviceGraphMemTrim", (abi_device), device);
+    for (int device = 0; device < (int)GPUS; device++) CU("cuDeviceGraphMemTrim", (abi_device), device);
 }
 
 /* ---- steps ---- */
@@ -318,7 +318,7 @@ static void *map_file(const char *name, size_t bytes) {
 static bool start(void) {
     const char *order = getenv("CUDA_VISIBLE_DEVICES");
     driver = dlopen("libcuda.so.1", RTLD_NOW);
-    for (unsigned i = 0; i < CARDS; i++) card_of[i] = order && *order == '1' ? (int)(CARDS - 1 - i) : (int)i;
+    for (unsigned i = 0; i < GPUS; i++) gpu_of[i] = order && *order == '1' ? (int)(GPUS - 1 - i) : (int)i;
     for (unsigned i = 0; i < LANES; i++) lanes[i].index = i;
     return driver && CU("cuInit", (unsigned), 0u) == ABI_SUCCESS;
 }

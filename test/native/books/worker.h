@@ -61,7 +61,7 @@ struct graph {
     abi_graph_exec exec;
     abi_devptr memory[4];
     unsigned memories;
-    uint64_t need[CARDS];
+    uint64_t need[GPUS];
     bool dead; /* the context that it belonged to is gone */
 };
 struct stream {
@@ -101,7 +101,7 @@ struct lane {
 #define INDEX(table, entry) ((unsigned)((entry) - (table).at))
 
 extern struct shared *shared;
-extern int card_of[CARDS]; /* by device */
+extern int gpu_of[GPUS]; /* by device */
 
 void *driver_find(const char *name);
 #define CU(name, types, ...)                                                                           \
@@ -118,7 +118,7 @@ bool worker_injected(void); /* a failure was injected into this step */
 int other_device(const struct lane *lane, uint64_t number);
 /* The device of the current context; -1: there is none. */
 int current_device(const struct lane *lane);
-/* Notes what a request for `need` bytes of the device's card came to; true: it was granted. */
+/* Notes what a request for `need` bytes of the device's GPU came to; true: it was granted. */
 bool granted(struct lane *lane, abi_result result, int device, uint64_t need);
 uint64_t whole(int device, uint64_t bytes); /* in granules */
 /* All that goes with a context. */
@@ -147,7 +147,7 @@ void verb_pool_set(struct lane *, const struct step *);
 void verb_pool_trim(struct lane *, const struct step *);
 void verb_pool_share(struct lane *, const struct step *);
 void verb_pool_open(struct lane *, const struct step *);
-void verb_synchronise(struct lane *, const struct step *);
+void verb_synchronize(struct lane *, const struct step *);
 void verb_stream(struct lane *, const struct step *);
 void verb_physical(struct lane *, const struct step *);
 void verb_map(struct lane *, const struct step *);

@@ -7,8 +7,8 @@ import { type Arbiter, startArbiter } from '../../support/arbiter.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';
 import { eventually, startNode } from '../../support/node.ts';
 
-const page = (id: string, ledger: string, cards = 1) => `page ${id} 64 ${cards} ${ledger}`;
-const on = (card: number) => `on ${card} 3 250000 0 0 0 0`;
+const page = (id: string, ledger: string, gpus = 1) => `page ${id} 64 ${gpus} ${ledger}`;
+const on = (gpu: number) => `on ${gpu} 3 250000 0 0 0 0`;
 const planned = (arbiter: Arbiter, plan: number) => arbiter.until((told) => told.plan === plan, `plan ${plan}`);
 
 function openIn({ child }: Arbiter, path: string): number {
@@ -23,32 +23,32 @@ function openIn({ child }: Arbiter, path: string): number {
 }
 
 async function ready(t: ExecutionContext): Promise<{ arbiter: Arbiter; ledger: string; other: string }> {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const [ledger = '', other = ''] = [1, 2].map(() =>
-    join(makeGrant(t, node, [{ card: 0, memoryBytes: 64 * MIB, coresPercent: 25 }]).folder, 'ledger'),
+    join(makeGrant(t, node, [{ gpu: 0, memoryBytes: 64 * MIB, coresPercent: 25 }]).folder, 'ledger'),
   );
   return { arbiter: startArbiter(t), ledger, other };
 }
 
 const WRONG: readonly (readonly [string, (ledger: string, other: string) => readonly string[], RegExp])[] = [
   ['a line that is none', (ledger) => [page('a', ledger), on(3), 'nonsense', 'end'], /no such line/],
-  ['a page with a card too few', (ledger) => [page('a', ledger), 'end'], /the last page has more cards/],
+  ['a page with a GPU too few', (ledger) => [page('a', ledger), 'end'], /the last page has more GPUs/],
   [
-    'a page with a card too few before another',
+    'a page with a GPU too few before another',
     (ledger, other) => [page('a', ledger), page('b', other), on(3), 'end'],
-    /the one before it has more cards/,
+    /the one before it has more GPUs/,
   ],
-  ['a page with a card too many', (ledger) => [page('a', ledger), on(3), on(4), 'end'], /more cards than its page has/],
+  ['a page with a GPU too many', (ledger) => [page('a', ledger), on(3), on(4), 'end'], /more GPUs than its page has/],
   ['a page named twice', (ledger) => [page('a', ledger), on(3), page('a', ledger), on(3), 'end'], /named before/],
   ['another plan before its end', (ledger) => [page('a', ledger), on(3)], /^$/],
 ];
 for (const [what, lines, why] of WRONG) {
   test(`of a plan with ${what} nothing is left`, async (t) => {
     const { arbiter, ledger, other } = await ready(t);
-    arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'card 0 0', page('a', ledger), on(0), 'end');
+    arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'GPU 0 0', page('a', ledger), on(0), 'end');
     const told = await planned(arbiter, 2);
     t.deepEqual(
-      told.pages.map(({ id, cards }) => [id, cards.map(({ limitPpm }) => limitPpm)]),
+      told.pages.map(({ id, gpus }) => [id, gpus.map(({ limitPpm }) => limitPpm)]),
       [['a', [250_000]]],
     );
     t.regex(arbiter.problems[0] ?? '', why);
@@ -61,9 +61,9 @@ for (const [what, lines, why] of WRONG) {
 
 test('a wrong plan leaves the one before it as it was', async (t) => {
   const { arbiter, ledger, other } = await ready(t);
-  arbiter.say('plan 1', 'card 0 0', page('a', ledger), on(0), 'end');
+  arbiter.say('plan 1', 'GPU 0 0', page('a', ledger), on(0), 'end');
   await planned(arbiter, 1);
-  arbiter.say('plan 2', 'card 0 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
+  arbiter.say('plan 2', 'GPU 0 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
   const told = await arbiter.until(() => arbiter.problems.length > 0, 'it is refused');
   t.is(told.plan, 1);
   t.deepEqual(

@@ -17,10 +17,10 @@ const CASES = {
     ['wake', 'a release and a new demand are decided at once, whatever timer was set before'],
     ['credit', 'who waits for a long launch of a peer keeps what it is owed'],
     ['anticipation', 'one that pauses for a moment is waited for, one that slept is owed a quantum at most'],
-    ['idle', 'an idle holder loses the card to whoever wants it'],
+    ['idle', 'an idle holder loses the GPU to whoever wants it'],
     ['overrun', 'a holder that does not drain is passed by, pays, and shares the time that it takes'],
     ['high', 'high priority launches behind what is under way, and nobody pays for the other'],
-    ['gang', 'containers whose launches on two cards need one another take turns with both'],
+    ['gang', 'containers whose launches on two GPUs need one another take turns with both'],
     ['catch-up', 'a turn that ends between two launches that belong together lets the second follow'],
   ],
   arbiter_faults: [
@@ -104,7 +104,7 @@ const second = async (lab: Run) => {
   return { percent: percentOf(after(served.work_us, 2)), maxMs: (served.max_us ?? 0) / 1000 };
 };
 
-test('rule 1: one launch of unknown length at a time, else a queue of long ones has the card for minutes', async (t) => {
+test('rule 1: one launch of unknown length at a time, else a queue of long ones has the GPU for minutes', async (t) => {
   const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200_000, 30, { spread: 'fixed' }), busy(200, 70)] };
   t.true((await second(lab)).percent > 66);
   t.true((await second({ ...lab, words: ['unknown_us=1'] })).percent < 50);
@@ -124,7 +124,7 @@ test('rule 3: a timer that is set swallows no ring, else whoever comes back wait
   t.true((await second({ ...lab, words: ['swallow=1'] })).maxMs > 10);
 });
 
-test('rule 4: credit is capped by the longest launch of a peer, else its neighbours lose what they waited for', async (t) => {
+test('rule 4: credit is capped by the longest launch of a peer, else its neighbors lose what they waited for', async (t) => {
   const lab: Run = { seconds: 22, tenants: [busy(200_000, 30), busy(200, 70)] };
   t.true((await second(lab)).percent > 67);
   t.true((await second({ ...lab, words: ['credit_longest=0'] })).percent < 62);
@@ -140,7 +140,7 @@ test('rule 5: a short pause is waited for, else a program that pauses loses its 
   t.true((await second({ ...lab, words: ['anticipation_us=0'] })).percent < 40);
 });
 
-test('a high one that has used up its cap leaves its neighbour the rest in one piece', async (t) => {
+test('a high one that has used up its cap leaves its neighbor the rest in one piece', async (t) => {
   for (const cap of [50, 70, 90]) {
     const high: Tenant = { form: 'async', kernelUs: 200, percent: 50, more: { high: 1, cap } };
     const served = await runLab({ seconds: 22, policy: 4, tenants: [high, busy(200, 50)] });

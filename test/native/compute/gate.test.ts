@@ -20,7 +20,7 @@ import {
 
 /** Points above a share. */
 const ABOVE = 2;
-/** In the ledger's file of 64 slots and one card (native/shared-memory/lease_page.h). */
+/** In the ledger's file of 64 slots and one GPU (native/shared-memory/lease_page.h). */
 const COMPUTE_AT = 65536;
 const REPORTS_AT = COMPUTE_AT + 8192;
 const ROWS_BYTES = 64 + 64 * 64;
@@ -48,17 +48,15 @@ type Bench = {
   readonly tenants: readonly Tenant[];
 };
 
-/** A client for each share, on one card. */
+/** A client for each share, on one GPU. */
 async function bench(t: ExecutionContext, ...percents: readonly number[]): Promise<Bench> {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const arbiter = startArbiter(t);
-  const grants = percents.map((coresPercent) =>
-    makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent }]),
-  );
+  const grants = percents.map((coresPercent) => makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent }]));
   const tenants = grants.map((grant, index) => ({
     id: `tenant-${index}`,
     grant,
-    cards: [{ card: 0, percent: percents[index] ?? 0 }],
+    gpus: [{ gpu: 0, percent: percents[index] ?? 0 }],
   }));
   await arbiter.plan('fixed', tenants);
   const clients = await Promise.all(grants.map(({ cuda }) => readyClient(t, node, { preload: cuda })));
@@ -90,14 +88,14 @@ test.serial(
 const FORMS = ['async', 'graph', 'graph-ptsz', 'ptsz', 'ex', 'ex-ptsz', 'cooperative', 'cooperative-ptsz', 'streams'];
 for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
   test.serial(`25 % is 25 % in every form of launching: ${forms.join(', ')}`, async (t) => {
-    const node = await startNode(t, ...forms.flatMap(() => ['--card', 't4']));
+    const node = await startNode(t, ...forms.flatMap(() => ['--gpu', 't4']));
     const arbiter = startArbiter(t);
-    const grants = forms.map((_, card) => makeGrant(t, node, [{ card, memoryBytes: 512 * MIB, coresPercent: 25 }]));
+    const grants = forms.map((_, gpu) => makeGrant(t, node, [{ gpu, memoryBytes: 512 * MIB, coresPercent: 25 }]));
     await arbiter.plan(
       'fixed',
-      grants.map((grant, card) => ({ id: `tenant-${card}`, grant, cards: [{ card, percent: 25 }] })),
+      grants.map((grant, gpu) => ({ id: `tenant-${gpu}`, grant, gpus: [{ gpu, percent: 25 }] })),
     );
-    const clients = await Promise.all(grants.map(({ cuda }, card) => readyClient(t, node, { preload: cuda }, card)));
+    const clients = await Promise.all(grants.map(({ cuda }, gpu) => readyClient(t, node, { preload: cuda }, gpu)));
     for (const [index, client] of clients.entries()) start(client, forms[index]);
     await hold(
       t,
@@ -109,7 +107,7 @@ for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
 }
 
 test.serial(
-  'a program that synchronises after every launch is charged for all the time that it keeps the card',
+  'a program that synchronizes after every launch is charged for all the time that it keeps the GPU',
   async (t) => {
     const { node, arbiter, clients } = await bench(t, 25);
     start(clients[0], 'sync');
@@ -121,9 +119,9 @@ test.serial(
       const after = await arbiter.until(() => true, 'a later account');
       const elapsed = performance.now() - from;
       const grown = (what: 'chargedNs' | 'throttledNs') =>
-        ((after.pages[0]?.cards[0]?.[what] ?? 0) - (before.pages[0]?.cards[0]?.[what] ?? 0)) / 1e4 / elapsed;
+        ((after.pages[0]?.gpus[0]?.[what] ?? 0) - (before.pages[0]?.gpus[0]?.[what] ?? 0)) / 1e4 / elapsed;
       const [share = 100] = window.shares;
-      t.true(share <= 25 + ABOVE, `${share} % of the card`);
+      t.true(share <= 25 + ABOVE, `${share} % of the GPU`);
       t.true(grown('chargedNs') <= 25 + ABOVE, `charged ${grown('chargedNs')} %`);
       t.true(grown('chargedNs') >= share, `charged ${grown('chargedNs')} % for ${share} %`);
       if (!isBusy(window))
@@ -167,20 +165,20 @@ test.serial('a weight is what it says, and an idle share is lent under the soft 
   const { node, arbiter, clients, tenants } = await bench(t, 0, 0);
   await arbiter.plan(
     'weighted',
-    tenants.map((tenant, index) => ({ ...tenant, cards: [{ card: 0, weight: index === 0 ? 1 : 3 }] })),
+    tenants.map((tenant, index) => ({ ...tenant, gpus: [{ gpu: 0, weight: index === 0 ? 1 : 3 }] })),
   );
   for (const client of clients) start(client);
   await hold(t, node, clients, [25, 75]);
   await arbiter.plan(
     'soft',
-    tenants.map((tenant) => ({ ...tenant, cards: [{ card: 0, percent: 30 }] })),
+    tenants.map((tenant) => ({ ...tenant, gpus: [{ gpu: 0, percent: 30 }] })),
   );
   await clients[1]?.kill();
   const lent = await eventually(async () => {
     const [share = 0] = await sharesOf(node, clients.slice(0, 1));
     return share > 80 ? share : undefined;
   }, 'more than its 30 %');
-  t.true(lent <= 100 + ABOVE, `${lent} % of a card`);
+  t.true(lent <= 100 + ABOVE, `${lent} % of a GPU`);
 });
 
 test.serial(
@@ -228,7 +226,7 @@ test.serial('an agent that is killed and started again and again under load make
 });
 
 test.serial(
-  'a tenant that writes what it likes over its half of the page takes nothing from its neighbour',
+  'a tenant that writes what it likes over its half of the page takes nothing from its neighbor',
   async (t) => {
     const { node, arbiter, clients, grants } = await bench(t, 25, 60);
     for (const client of clients) start(client);
@@ -244,10 +242,10 @@ test.serial(
       closeSync(ledger);
     });
     const told = await arbiter.until(
-      ({ pages }) => pages.some(({ cards }) => (cards[0]?.faults ?? 0) > 0),
+      ({ pages }) => pages.some(({ gpus }) => (gpus[0]?.faults ?? 0) > 0),
       'it is reported',
     );
-    t.is(told.pages.find(({ id }) => id === 'tenant-1')?.cards[0]?.faults, 0);
+    t.is(told.pages.find(({ id }) => id === 'tenant-1')?.gpus[0]?.faults, 0);
     await hold(t, node, clients.slice(1), [60]);
   },
 );
@@ -266,11 +264,11 @@ test.serial('a tenant that rewrites the order that it was given gets it back', a
     readSync(ledger, lease, 0, 8, COMPUTE_AT + 64);
     return lease.equals(free) ? undefined : true;
   }, 'the order says again what it was told');
-  await arbiter.until(({ pages }) => (pages[0]?.cards[0]?.faults ?? 0) > 0, 'it is reported');
+  await arbiter.until(({ pages }) => (pages[0]?.gpus[0]?.faults ?? 0) > 0, 'it is reported');
   await hold(t, node, clients, [20]);
 });
 
-test.serial('a tenant that cuts its page ends itself; the agent says so and its neighbour goes on', async (t) => {
+test.serial('a tenant that cuts its page ends itself; the agent says so and its neighbor goes on', async (t) => {
   const { node, arbiter, clients, grants } = await bench(t, 40, 40);
   for (const client of clients) start(client);
   await sharesOf(node, clients);
@@ -281,7 +279,7 @@ test.serial('a tenant that cuts its page ends itself; the agent says so and its 
   await hold(t, node, clients.slice(1), [40]);
 });
 
-test.serial('whoever is killed while it holds the card holds nobody up', async (t) => {
+test.serial('whoever is killed while it holds the GPU holds nobody up', async (t) => {
   const { node, clients } = await bench(t, 50, 50);
   for (const client of clients) start(client, 'async', 2000);
   await sharesOf(node, clients);
@@ -325,7 +323,7 @@ test.serial(
     t.false(done);
     await arbiter.plan(
       'fixed',
-      tenants.map((tenant) => ({ ...tenant, cards: [{ card: 0, percent: 100 }] })),
+      tenants.map((tenant) => ({ ...tenant, gpus: [{ gpu: 0, percent: 100 }] })),
     );
     t.is(await waiting, 0);
     await client.must('sync');
@@ -351,10 +349,10 @@ test.serial('streams and contexts end while nobody knows yet that launches on th
 test.serial(
   'a program whose CUDA begins while another thread ends a context has its launches timed all the same',
   async (t) => {
-    const node = await startNode(t, '--card', 't4');
+    const node = await startNode(t, '--gpu', 't4');
     const arbiter = startArbiter(t);
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB, coresPercent: 50 }]);
-    await arbiter.plan('fixed', [{ id: 'tenant-0', grant, cards: [{ card: 0, percent: 50 }] }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 50 }]);
+    await arbiter.plan('fixed', [{ id: 'tenant-0', grant, gpus: [{ gpu: 0, percent: 50 }] }]);
     const plan = join(temporaryFolder(t), 'plan');
     writeFileSync(plan, Buffer.alloc(4096));
     const client = startClient(t, node, { preload: grant.cuda, env: { COTENANT_SIM_PLAN: plan } });
@@ -365,18 +363,18 @@ test.serial(
   },
 );
 
-test.serial('a container with two cards gets its share of both', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+test.serial('a container with two GPUs gets its share of both', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const arbiter = startArbiter(t);
   const both = makeGrant(
     t,
     node,
-    [0, 1].map((card) => ({ card, memoryBytes: 512 * MIB, coresPercent: 30 })),
+    [0, 1].map((gpu) => ({ gpu, memoryBytes: 512 * MIB, coresPercent: 30 })),
   );
-  const one = makeGrant(t, node, [{ card: 1, memoryBytes: 512 * MIB, coresPercent: 60 }]);
+  const one = makeGrant(t, node, [{ gpu: 1, memoryBytes: 512 * MIB, coresPercent: 60 }]);
   await arbiter.plan('fixed', [
-    { id: 'both', grant: both, cards: [0, 1].map((card) => ({ card, percent: 30 })) },
-    { id: 'one', grant: one, cards: [{ card: 1, percent: 60 }] },
+    { id: 'both', grant: both, gpus: [0, 1].map((gpu) => ({ gpu, percent: 30 })) },
+    { id: 'one', grant: one, gpus: [{ gpu: 1, percent: 60 }] },
   ]);
   const clients = [
     await readyClient(t, node, { preload: both.cuda }, 0),

@@ -1,4 +1,4 @@
-/* A program that has its driver inside, as one that talks to the card without NVIDIA's library: nothing is loaded, so
+/* A program that has its driver inside, as one that talks to the GPU without NVIDIA's library: nothing is loaded, so
  * no loader reads a list, and no name of CUDA's is looked up. Linked with the simulated driver's own objects,
  * statically. Commands as the client's (../programs/client.c): init, context DEVICE, alloc BYTES; an answer each, the
  * driver's result and a value. */

@@ -3,33 +3,33 @@ import { readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts';
-import { type GrantCard, MIB, makeGrant } from '../../support/grant.ts';
+import { type GrantGpu, MIB, makeGrant } from '../../support/grant.ts';
 import { BUILD, environment, startNode, temporaryFolder } from '../../support/node.ts';
 
 const GIB = 1024 * MIB;
 
 test('a program sees its slice: total is the grant, free is what is left of it, and more is refused as out of memory', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GIB }]);
+  const node = await startNode(t, '--gpu', 'l4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   t.is(await client.must('total 0'), GIB);
   t.deepEqual(await client.ask('info'), [0, GIB - context, GIB]);
   await client.must(`alloc ${512 * MIB}`);
   t.deepEqual(await client.ask('info'), [0, GIB - context - 512 * MIB, GIB]);
   t.is((await client.ask(`alloc ${512 * MIB}`))[0], OUT_OF_MEMORY);
-  t.is(node.books().clients[0]?.cards[0]?.bytes, context + 512 * MIB, 'the driver was not asked for it');
+  t.is(node.books().clients[0]?.gpus[0]?.bytes, context + 512 * MIB, 'the driver was not asked for it');
 });
 
 test('grants of 512 and 513 MiB differ by exactly 1 MiB: as told, and in what can be held', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const fill = async (mib: number): Promise<{ total: number; held: number }> => {
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: mib * MIB }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: mib * MIB }]);
     const client = await readyClient(t, node, { preload: grant.cuda });
     const total = await client.must('total 0');
     t.is((await client.ask(`fill-all ${2 * MIB}`))[0], OUT_OF_MEMORY);
     t.is((await client.ask(`fill-managed 65536`))[0], OUT_OF_MEMORY);
-    const held = node.books().clients.find((entry) => entry.pid === client.pid)?.cards[0]?.bytes ?? 0;
+    const held = node.books().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes ?? 0;
     await client.end();
     return { total, held };
   };
@@ -39,8 +39,8 @@ test('grants of 512 and 513 MiB differ by exactly 1 MiB: as told, and in what ca
 });
 
 test('every form of allocation is charged, refused at the grant, and given back', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const left = async () => (await client.ask('info'))[1] ?? -1;
   const whole = await left();
@@ -67,8 +67,8 @@ test('every form of allocation is charged, refused at the grant, and given back'
 });
 
 test('memory by handle stays charged while it is mapped, also after its handle was released', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   for (let taken = 0; ; taken++) {
     const [result, , handle] = await client.ask(`vmm ${16 * MIB}`);
@@ -78,12 +78,12 @@ test('memory by handle stays charged while it is mapped, also after its handle w
     }
     t.is((await client.ask(`unhandle ${handle}`))[0], 0);
   }
-  t.true((node.books().clients[0]?.cards[0]?.bytes ?? 0) <= 256 * MIB);
+  t.true((node.books().clients[0]?.gpus[0]?.bytes ?? 0) <= 256 * MIB);
 });
 
 test('a context is charged when it is made, refused when it does not fit, and takes everything along when it ends', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 250 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 250 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const second = await client.must('create 0');
   t.is((await client.ask('create 0'))[0], OUT_OF_MEMORY, '104 MiB each: a third does not fit into 250');
@@ -98,8 +98,8 @@ test('a context is charged when it is made, refused when it does not fit, and ta
 });
 
 test('small requests are served from a granule that is held anyway, also when the grant is full', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 120 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 120 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   await client.must('alloc 512');
   await client.ask(`fill-all ${2 * MIB}`);
@@ -107,12 +107,12 @@ test('small requests are served from a granule that is held anyway, also when th
   t.is((await client.ask('alloc 1000000'))[0], 0);
   t.is((await client.ask('alloc 1000000'))[0], 0);
   t.is((await client.ask('alloc 1000000'))[0], OUT_OF_MEMORY, 'no gap is that large any more');
-  t.true((node.books().clients[0]?.cards[0]?.peak ?? 0) <= 120 * MIB);
+  t.true((node.books().clients[0]?.gpus[0]?.peak ?? 0) <= 120 * MIB);
 });
 
 test('a failing driver call is rolled back, and its own error is handed on', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const faults = 'cuMemAlloc_v2=999,cuMemAllocManaged=2,cuMemCreate=700,cuMemAllocAsync=46,cuMemFree_v2=719x1';
   const client = await readyClient(t, node, {
     preload: grant.cuda,
@@ -131,8 +131,8 @@ test('a failing driver call is rolled back, and its own error is handed on', asy
 });
 
 test('a free that the driver refuses leaves the charge', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, {
     preload: grant.cuda,
     env: { COTENANT_SIM_FAULTS: 'cuMemFree_v2=719@1x1' },
@@ -145,13 +145,13 @@ test('a free that the driver refuses leaves the charge', async (t) => {
   t.is((await client.ask('info'))[1], (left ?? 0) + 32 * MIB);
 });
 
-test('several cards have limits of their own, found by identifier whatever the order of devices', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4', '--card', 't4');
-  const cards: GrantCard[] = [
-    { card: 0, memoryBytes: 200 * MIB },
-    { card: 2, memoryBytes: 300 * MIB },
+test('several GPUs have limits of their own, found by identifier whatever the order of devices', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4', '--gpu', 't4');
+  const gpus: GrantGpu[] = [
+    { gpu: 0, memoryBytes: 200 * MIB },
+    { gpu: 2, memoryBytes: 300 * MIB },
   ];
-  const grant = makeGrant(t, node, cards);
+  const grant = makeGrant(t, node, gpus);
   const reversed = `${node.uuid(2)},${node.uuid(0)}`;
   const client = startClient(t, node, { preload: grant.cuda, env: { CUDA_VISIBLE_DEVICES: reversed } });
   await client.must('init');
@@ -160,30 +160,30 @@ test('several cards have limits of their own, found by identifier whatever the o
   await client.must('context 1');
   await client.ask(`fill-all ${2 * MIB}`);
   await client.must('context 0');
-  t.is((await client.ask(`alloc ${(300 - 104) * MIB}`))[0], 0, 'the full card leaves the other whole');
+  t.is((await client.ask(`alloc ${(300 - 104) * MIB}`))[0], 0, 'the full GPU leaves the other whole');
 });
 
-test('a card that was not granted gives nothing', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 200 * MIB }]);
+test('a GPU that was not granted gives nothing', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
   const client = startClient(t, node, { preload: grant.cuda });
   await client.must('init');
   t.is(await client.must('total 1'), 0);
   t.is((await client.ask('context 1'))[0], OUT_OF_MEMORY);
   t.is((await client.ask('create 1'))[0], OUT_OF_MEMORY);
-  t.is(node.books().cards[1]?.usedBytes, 0);
+  t.is(node.books().gpus[1]?.usedBytes, 0);
 });
 
 test('limits follow the page while a program runs: up at once, down without taking anything away', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 200 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const at = await client.must(`alloc ${90 * MIB}`);
   t.is((await client.ask(`alloc ${90 * MIB}`))[0], OUT_OF_MEMORY);
-  grant.rewrite([{ card: 0, memoryBytes: 400 * MIB }]);
+  grant.rewrite([{ gpu: 0, memoryBytes: 400 * MIB }]);
   t.is(await client.must('total 0'), 400 * MIB);
   await client.must(`alloc ${90 * MIB}`);
-  grant.rewrite([{ card: 0, memoryBytes: 150 * MIB }]);
+  grant.rewrite([{ gpu: 0, memoryBytes: 150 * MIB }]);
   t.deepEqual(await client.ask('info'), [0, 0, 150 * MIB]);
   t.is((await client.ask('alloc 512'))[0], OUT_OF_MEMORY);
   await client.must(`set ${at} 4096 5`);
@@ -191,7 +191,7 @@ test('limits follow the page while a program runs: up at once, down without taki
 });
 
 test('without a page, with one of another version, or without a ledger the GPU stays closed, and a line says why', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const ways: [string, (folder: string) => void][] = [
     ['no limits page at', (folder) => rmSync(join(folder, 'limits'))],
     [
@@ -207,7 +207,7 @@ test('without a page, with one of another version, or without a ledger the GPU s
     ['too short', (folder) => truncateSync(join(folder, 'ledger'), 100)],
   ];
   for (const [words, spoil] of ways) {
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 200 * MIB }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
     spoil(grant.folder);
     const env = environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda);
     const script = 'init\ninit\ncontext 0\nalloc 512\npool-alloc 512\nvmm 2097152\nmanaged 512\n';
@@ -221,13 +221,13 @@ test('without a page, with one of another version, or without a ledger the GPU s
       .filter((line) => /^\d+ /.test(line))
       .map((line) => Number(line.split(' ')[0]));
     t.true(results.length === 7 && results.every((result) => result !== 0), output);
-    t.is(node.books().cards[0]?.usedBytes, 0);
+    t.is(node.books().gpus[0]?.usedBytes, 0);
   }
 });
 
 test('a page that is never whole grants nothing', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 200 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
   const page = readFileSync(join(grant.folder, 'limits'));
   page.writeBigUInt64LE(2n ** 40n, 64 + 16); // a limit that its check word does not cover
   writeFileSync(join(grant.folder, 'limits'), page);
@@ -237,8 +237,8 @@ test('a page that is never whole grants nothing', async (t) => {
 });
 
 test('what a killed process held is free for the next one at once, and it was never waited for', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   for (let round = 0; round < 20; round++) {
     const client = await readyClient(t, node, { preload: grant.cuda });
     const [result] = await client.ask(`alloc ${190 * MIB}`);
@@ -247,24 +247,24 @@ test('what a killed process held is free for the next one at once, and it was ne
   }
 });
 
-test('processes of one container share its grant, and a second container on the card has its own', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const one = makeGrant(t, node, [{ card: 0, memoryBytes: 400 * MIB }]);
-  const other = makeGrant(t, node, [{ card: 0, memoryBytes: 400 * MIB }]);
+test('processes of one container share its grant, and a second container on the GPU has its own', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const one = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
+  const other = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
   const first = await readyClient(t, node, { preload: one.cuda });
   const second = await readyClient(t, node, { preload: one.cuda });
-  const neighbour = await readyClient(t, node, { preload: other.cuda });
+  const neighbor = await readyClient(t, node, { preload: other.cuda });
   await first.must(`alloc ${150 * MIB}`);
   t.deepEqual(await second.ask('info'), [0, (400 - 2 * 104 - 150) * MIB, 400 * MIB]);
   t.is((await second.ask(`alloc ${60 * MIB}`))[0], OUT_OF_MEMORY);
-  t.is((await neighbour.ask(`alloc ${(400 - 104) * MIB}`))[0], 0);
+  t.is((await neighbor.ask(`alloc ${(400 - 104) * MIB}`))[0], 0);
 });
 
-test('launches of a limited program reach the card, and a closed gate holds them until it opens', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 400 * MIB }]);
+test('launches of a limited program reach the GPU, and a closed gate holds them until it opens', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
-  const ran = () => node.books().clients[0]?.cards[0]?.smNs ?? 0;
+  const ran = () => node.books().clients[0]?.gpus[0]?.smNs ?? 0;
   const [, ms = 0] = await client.ask('timed 10 1000');
   t.is(ran(), 10_000_000, 'all of them, by the books');
   t.true(ms >= 9.999, `${ms} ms between the events around them`);
@@ -319,9 +319,9 @@ test('a program that never touches CUDA runs as without us', (t) => {
   t.is(preloaded, plain);
 });
 
-test('what a pool gave back at a synchronisation is free for whoever asks', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 1024 * MIB }]);
+test('what a pool gave back at a synchronization is free for whoever asks', async (t) => {
+  const node = await startNode(t, '--gpu', 'l4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const before = await client.ask('info');
   const at = await client.must(`pool-alloc ${64 * MIB}`);

@@ -7,8 +7,8 @@ import test from 'ava';
 import { MIB, makeGrant } from '../../support/grant.ts';
 import { BUILD, environment } from '../../support/node.ts';
 
-/** The one card of test/native/drivers/many.c. */
-const CARD = '11'.repeat(16);
+/** The one GPU of test/native/drivers/many.c. */
+const GPU = '11'.repeat(16);
 /** Place of gate and heartbeat_ns in struct cot_page_header (native/shared-memory/limits_page.h). */
 const GATE_AT = 28;
 const HEARTBEAT_AT = 40;
@@ -16,10 +16,10 @@ const HEARTBEAT_AT = 40;
 for (const gate of [0, 1]) {
   test(`every argument and the answer of a call arrive as they were sent, the gate ${gate ? 'closed' : 'open'}`, (t) => {
     const node = {
-      uuidHex: () => CARD,
-      books: () => ({ cards: [], clients: [], groups: [] }),
+      uuidHex: () => GPU,
+      books: () => ({ gpus: [], clients: [], groups: [] }),
     };
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 64 * MIB }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 64 * MIB }]);
     const page = openSync(join(grant.folder, 'limits'), 'r+');
     writeSync(page, Uint32Array.of(gate), 0, 4, GATE_AT);
     writeSync(page, BigUint64Array.of(0n), 0, 8, HEARTBEAT_AT);

@@ -1,4 +1,4 @@
-// Arrays: what they take from the card by the simulated driver's layout, what the interposer charges for them, and memory
+// Arrays: what they take from the GPU by the simulated driver's layout, what the interposer charges for them, and memory
 // by handle under arrays that have none of their own.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
@@ -12,12 +12,12 @@ const [MAP, UNMAP] = [1, 2];
 const ROUNDS = 20;
 
 const booked = (node: SimulatedNode, client: Client, kind: Kind | 'bytes') =>
-  node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.[kind] ?? -1;
+  node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.[kind] ?? -1;
 
 /** A grant of 512 MiB on a T4, whose context takes 104 MiB. */
 async function inGrant(t: ExecutionContext, env: Record<string, string> = {}, memoryBytes = 512 * MIB) {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes }]);
   const client = await readyClient(t, node, { preload: grant.cuda, env });
   return { node, grant, client };
 }
@@ -38,7 +38,7 @@ const SHAPES: readonly [string, Shape, number][] = [
   ['compressed to 8 bytes per square', ['2d', 4096, 4096, 0, BC1, 4, 0, 0], 1024 * 8 * 1024],
   ['compressed to 16 bytes per square', ['2d', 4097, 4097, 0, BC7, 4, 0, 0], 16_448 * 1032],
   ['video', ['2d', 3840, 2160, 0, NV12, 3, 0, 0], 5760 * 2160],
-  ['normalised', ['2d', 1024, 1024, 0, UNORM16X4, 4, 0, 0], 8192 * 1024],
+  ['normalized', ['2d', 1024, 1024, 0, UNORM16X4, 4, 0, 0], 8192 * 1024],
   ['a chain of one level', ['chain', 1024, 1024, 0, FLOAT, 1, 0, 1], 4096 * 1024],
   [
     'a whole chain',
@@ -64,7 +64,7 @@ test('each shape of array takes its layout in whole granules, is charged exactly
   for (const [name, shape, layout] of SHAPES) {
     const array = await client.must(`array ${shape.join(' ')}`);
     const bytes = Math.ceil(layout / (2 * MIB)) * 2 * MIB;
-    t.is(booked(node, client, 'array'), bytes, `${name}: the card's books`);
+    t.is(booked(node, client, 'array'), bytes, `${name}: the GPU's books`);
     t.is(account(grant).held - before.held, BigInt(bytes), `${name}: the charge`);
     t.is((await client.ask('info'))[1], 512 * MIB - booked(node, client, 'bytes'), `${name}: what is left`);
     await client.must(`${gone(shape[0])} ${array}`);
@@ -221,7 +221,7 @@ test('under a sparse array each part keeps its memory until it is unmapped, or t
   t.is(held(), context + 8, 'what the driver refuses to map is kept by nobody');
   t.is(booked(node, client, 'vmm'), 8 * MIB);
   await client.must(`tiles ${UNMAP} ${array} 0 0 192 128`);
-  t.is(held(), context + 8, 'half of one and half of its neighbour keep both');
+  t.is(held(), context + 8, 'half of one and half of its neighbor keep both');
   await client.ask(`tiles ${UNMAP} ${array} 0 0 192 128`);
   t.is(held(), context + 8, 'the same half once more is no other half');
   await client.must(`tiles ${UNMAP} ${array} 0 0 128 64`);
@@ -283,9 +283,9 @@ test('an array that the driver fails to destroy keeps what is mapped under it', 
 });
 
 test('perturbed, an array takes a granule more than its layout, which the charge does not know', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--perturb', '11');
-  const granule = node.books().cards[0]?.granuleBytes ?? 0;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 1024 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
+  const granule = node.books().gpus[0]?.granuleBytes ?? 0;
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const before = account(grant);
   await client.must(`array 2d 4096 4096 0 ${FLOAT} 1 0 0`);
@@ -294,13 +294,13 @@ test('perturbed, an array takes a granule more than its layout, which the charge
 });
 
 test('the padding of pitched rows is charged as the driver chose it, and refused where it does not fit', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--perturb', '11');
-  const [card] = node.books().cards;
-  const [granule, context] = [card?.granuleBytes ?? 0, card?.contextBytes ?? 0];
+  const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
+  const [gpu] = node.books().gpus;
+  const [granule, context] = [gpu?.granuleBytes ?? 0, gpu?.contextBytes ?? 0];
   const round = (bytes: number) => Math.ceil(bytes / granule) * granule;
   const rows = 16 * 1024;
   t.true(round(512 * rows) < round(2048 * rows), 'what is announced is less than what comes');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: context + round(2048 * rows) }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + round(2048 * rows) }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const before = account(grant);
   const [result, at, pitch] = await client.ask(`pitch 500 ${rows}`);
@@ -309,11 +309,11 @@ test('the padding of pitched rows is charged as the driver chose it, and refused
   // The row that the padding was learned from leaves the books late.
   await eventually(
     () => (booked(node, client, 'linear') === round(2048 * rows) ? true : undefined),
-    'the card holds as much as is charged',
+    'the GPU holds as much as is charged',
   );
   await client.must(`free ${at}`);
   t.deepEqual(charged(account(grant)), charged(before));
-  grant.rewrite([{ card: 0, memoryBytes: context + round(2048 * rows) - granule }]);
+  grant.rewrite([{ gpu: 0, memoryBytes: context + round(2048 * rows) - granule }]);
   const asked = performance.now();
   t.is((await client.ask(`pitch 500 ${rows}`))[0], OUT_OF_MEMORY);
   t.true(performance.now() - asked < 2000, 'it did not wait for what it had itself announced');

@@ -112,11 +112,11 @@ test("data that a host's library exports is left to the library itself, and said
 });
 
 test('mounted, a program is held to its grant by CUDA and NVML without any preload', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);
   const client = await readyClient(t, node, { env: { LD_LIBRARY_PATH: mounted.lib } });
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   t.is(await client.must('total 0'), 300 * MIB);
   await client.must(`alloc ${100 * MIB}`);
   t.deepEqual(await client.ask('info'), [0, 200 * MIB - context, 300 * MIB]);
@@ -124,15 +124,15 @@ test('mounted, a program is held to its grant by CUDA and NVML without any prelo
 });
 
 test('where both forms are active the one that came second leads to the first: nothing is charged twice', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);
   const client = await readyClient(t, node, {
     preload: grant.cuda,
     library: mounted.cuda, // past the preload, by the absolute path
     env: { LD_LIBRARY_PATH: mounted.lib },
   });
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   const maps = readFileSync(`/proc/${client.pid}/maps`, 'utf8');
   t.true(maps.includes('/libcotenant.so') && maps.includes('/libcuda.so.580.95.05'), 'both are loaded');
   const at = await client.must(`alloc ${100 * MIB}`);
@@ -145,11 +145,11 @@ test('where both forms are active the one that came second leads to the first: n
 });
 
 test('entry points and variants that a newer driver has pass, hold memory that the books see, and are counted', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--cuda', '14000');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4', '--cuda', '14000');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);
   const unknown = () => Number(readFileSync(join(grant.folder, 'ledger')).readBigUInt64LE(24));
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   for (const options of [{ preload: grant.cuda }, { env: { LD_LIBRARY_PATH: mounted.lib } }]) {
     const before = unknown();
     const client = await readyClient(t, node, options);
@@ -159,7 +159,7 @@ test('entry points and variants that a newer driver has pass, hold memory that t
     await client.must(`newer ${64 * MIB}`);
     t.is(unknown(), before + 2);
     t.deepEqual(await client.ask('info'), [0, 300 * MIB - context, 300 * MIB]);
-    t.is(node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.linear, 464 * MIB);
+    t.is(node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.linear, 464 * MIB);
     await client.end();
   }
 });

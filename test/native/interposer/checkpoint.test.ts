@@ -1,4 +1,4 @@
-// Checkpoints: memory leaves the card and comes back, and the charge with it.
+// Checkpoints: memory leaves the GPU and comes back, and the charge with it.
 import test from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';
@@ -10,10 +10,10 @@ const ILLEGAL_STATE = 401;
 const [RUNNING, LOCKED, CHECKPOINTED] = [0, 1, 2];
 
 const bytesOf = (node: SimulatedNode, client: Client) =>
-  node.books().clients.find((entry) => entry.pid === client.pid)?.cards[0]?.bytes;
+  node.books().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes;
 
-test("a checkpoint takes a process's memory out of its card and a restore brings it back, contents and all, or nothing", async (t) => {
-  const node = await startNode(t, '--card', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
+test("a checkpoint takes a process's memory out of its GPU and a restore brings it back, contents and all, or nothing", async (t) => {
+  const node = await startNode(t, '--gpu', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
   const client = await readyClient(t, node);
   const at = await client.must(`alloc ${500 * MIB}`);
   await client.must(`set ${at} 4096 7`);
@@ -24,10 +24,10 @@ test("a checkpoint takes a process's memory out of its card and a restore brings
   await client.must('checkpoint-take');
   t.is(await client.must('checkpoint-state'), CHECKPOINTED);
   t.is(bytesOf(node, client), 0);
-  t.is(node.books().cards[0]?.usedBytes, 0);
+  t.is(node.books().gpus[0]?.usedBytes, 0);
   const other = await readyClient(t, node);
   const taken = await other.must(`alloc ${600 * MIB}`);
-  t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'the card is taken');
+  t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'the GPU is taken');
   t.is((await client.ask('checkpoint-unlock'))[0], ILLEGAL_STATE);
   await other.must(`free ${taken}`);
   await client.must('checkpoint-restore');
@@ -40,14 +40,14 @@ test("a checkpoint takes a process's memory out of its card and a restore brings
 });
 
 test('a process that locked itself waits in every other call; the death of a checkpointed one leaves nothing', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   await client.must(`alloc ${100 * MIB}`);
   await client.must('checkpoint-lock');
   await client.must('checkpoint-take');
   await client.kill();
   await eventually(() => (node.books().clients.length === 0 ? true : undefined), 'it is out of the books');
-  t.is(node.books().cards[0]?.usedBytes, 0);
+  t.is(node.books().gpus[0]?.usedBytes, 0);
   const next = await readyClient(t, node);
   await next.must('checkpoint-lock');
   const winner = await Promise.race([
@@ -58,7 +58,7 @@ test('a process that locked itself waits in every other call; the death of a che
 });
 
 test('of another process the memory goes and comes back as well', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const [one, other] = [await readyClient(t, node), await readyClient(t, node)];
   await one.must(`alloc ${32 * MIB}`);
   await other.must(`checkpoint-lock ${one.pid}`);
@@ -72,8 +72,8 @@ test('of another process the memory goes and comes back as well', async (t) => {
 });
 
 test('memory that another process has opened cannot be checkpointed, and a failed checkpoint charges as before', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const at = await client.must(`alloc ${32 * MIB}`);
   const [shared, ...handle] = await client.ask(`ipc-get ${at}`);
@@ -92,8 +92,8 @@ test('memory that another process has opened cannot be checkpointed, and a faile
 });
 
 test('the charge leaves with a checkpoint, others may use its room, and what does not fit is not restored', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 2 * CONTEXT + 100 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * CONTEXT + 100 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   await client.must(`alloc ${60 * MIB}`);
   await client.must(`managed ${4 * MIB}`);
@@ -107,7 +107,7 @@ test('the charge leaves with a checkpoint, others may use its room, and what doe
   t.is(bytesOf(node, client), 0);
   const other = await readyClient(t, node, { preload: grant.cuda });
   const taken = await other.must(`alloc ${60 * MIB}`);
-  t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'refused at the grant, with room on the card');
+  t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'refused at the grant, with room on the GPU');
   t.is(await client.must('checkpoint-state'), CHECKPOINTED, 'the driver was not asked');
   t.is(account(grant).pending, 0n);
   await other.must(`free ${taken}`);
@@ -122,8 +122,8 @@ test('the charge leaves with a checkpoint, others may use its room, and what doe
 });
 
 test('a driver that fails at a checkpoint or a restore leaves the account as it was', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const faults =
     'cuCheckpointProcessCheckpoint=999@1x2,cuCheckpointProcessRestore=999@1x2,cuCheckpointProcessUnlock=999@1x2';
   const client = await readyClient(t, node, { preload: grant.cuda, env: { COTENANT_SIM_FAULTS: faults } });
@@ -145,8 +145,8 @@ test('a driver that fails at a checkpoint or a restore leaves the account as it 
 });
 
 test('a process that another one restored is charged again when it is unlocked; what one does to another charges nobody', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const outside = await readyClient(t, node);
   await client.must(`alloc ${60 * MIB}`);
@@ -157,9 +157,9 @@ test('a process that another one restored is charged again when it is unlocked; 
   t.is(account(grant).held, 0n);
   await client.must('checkpoint-unlock');
   t.deepEqual(charged(account(grant)), held);
-  const neighbour = await readyClient(t, node, { preload: grant.cuda });
-  await neighbour.must(`checkpoint-lock ${client.pid}`);
-  await neighbour.must(`checkpoint-take ${client.pid}`);
+  const neighbor = await readyClient(t, node, { preload: grant.cuda });
+  await neighbor.must(`checkpoint-lock ${client.pid}`);
+  await neighbor.must(`checkpoint-take ${client.pid}`);
   t.is(bytesOf(node, client), 0);
   t.deepEqual(charged(account(grant)), held, 'the ledger of the other is not ours to write');
 });

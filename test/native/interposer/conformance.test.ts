@@ -54,8 +54,8 @@ const ADDRESSES = ['get-proc-address-v1', 'get-proc-address', 'get-proc-address-
 
 for (const cuda of VERSIONS) {
   test(`preloaded, on a driver of CUDA ${versionText(cuda)}: every entry point by every way is ours, the driver's or absent as the table says`, async (t) => {
-    const node = await startNode(t, '--card', 't4', '--cuda', String(cuda));
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+    const node = await startNode(t, '--gpu', 't4', '--cuda', String(cuda));
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
     const real = join(node.lib, 'libcuda.so.1');
     const counts = walk(environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda), ['preload', real, ...plugins, real]);
     const { ours, driver, newer, lacking } = expected(cuda);
@@ -85,8 +85,8 @@ for (const cuda of VERSIONS) {
 
 for (const cuda of VERSIONS) {
   test(`mounted over the file of a driver of CUDA ${versionText(cuda)}: every way finds exactly what the driver has`, async (t) => {
-    const node = await startNode(t, '--card', 't4', '--cuda', String(cuda));
-    const mounted = mountOver(t, node, makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]));
+    const node = await startNode(t, '--gpu', 't4', '--cuda', String(cuda));
+    const mounted = mountOver(t, node, makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]));
     const real = join(node.lib, 'libcuda.so.1');
     const args = ['mounted', real, ...plugins, mounted.cuda];
     const counts = walk(environment({ LD_LIBRARY_PATH: mounted.lib }), args);

@@ -62,13 +62,13 @@ async function clientIn(t: ExecutionContext, node: SimulatedNode, folder: string
 }
 
 testUnless(reason())(
-  'all processes of a group together are refused what goes beyond its limit, and see it as the card',
+  'all processes of a group together are refused what goes beyond its limit, and see it as the GPU',
   async (t) => {
-    const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+    const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
     const uuid = node.uuid(0);
     const folder = group(t);
     const one = await clientIn(t, node, folder);
-    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const context = node.books().gpus[0]?.contextBytes ?? 0;
     const hard = 2 * context + 64 * MIB;
     t.deepEqual(limits(node, [`get ${uuid} ${folder}`, `set ${uuid} 0 ${hard} ${folder}`, `get ${uuid} ${folder}`]), [
       NONE,
@@ -97,24 +97,24 @@ testUnless(reason())(
 testUnless(reason())(
   'a process goes by the nearest group above it, and a limit below what is held takes nothing away',
   async (t) => {
-    const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--driver', '615.71.09');
+    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--driver', '615.71.09');
     const uuid = node.uuid(0);
     const outer = group(t);
     const inner = group(t, outer);
     const client = await clientIn(t, node, inner);
-    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const context = node.books().gpus[0]?.contextBytes ?? 0;
     await client.must(`alloc ${64 * MIB}`);
     limits(node, [`set ${uuid} 0 ${context} ${outer}`]);
     t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY, 'by the outer one');
     limits(node, [`set ${uuid} 0 ${context + 66 * MIB} ${inner}`]);
     await client.must(`alloc ${2 * MIB}`);
     t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
-    t.deepEqual(limits(node, [`get ${node.uuid(1)} ${inner}`]), [NONE], 'of another card');
+    t.deepEqual(limits(node, [`get ${node.uuid(1)} ${inner}`]), [NONE], 'of another GPU');
   },
 );
 
 testUnless(reason())('limits are root’s to set, of folders that are groups, on a driver that has them', async (t) => {
-  const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+  const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
   const uuid = node.uuid(0);
   const folder = group(t);
   chmodSync(node.folder, 0o755);
@@ -126,12 +126,12 @@ testUnless(reason())('limits are root’s to set, of folders that are groups, on
     limits(node, [`set ${uuid} 0 1 ${folder}/none`, `set ${uuid} 0 1 ${node.folder}`, `set ${uuid} 2 1 ${folder}`]),
     [{ result: NOT_FOUND }, { result: INVALID_ARGUMENT }, { result: INVALID_ARGUMENT }],
   );
-  const old = await startNode(t, '--card', 'l4');
+  const old = await startNode(t, '--gpu', 'l4');
   t.deepEqual(limits(old, [`set ${old.uuid(0)} 0 1 ${folder}`]), [{ result: FUNCTION_NOT_FOUND }]);
 });
 
 test('commands that are none are refused', async (t) => {
-  const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+  const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
   for (const line of ['', 'get', 'get x', 'set x 1 2', 'set x 1 -2 /', 'put x /', ' x /'])
     t.throws(() => limits(node, [line]), { message: /want get UUID FOLDER/ }, line);
 });

@@ -170,16 +170,16 @@ const CASES: readonly [string, Version, Image][] = [
 ];
 
 testHere('the driver is found as the loader would have found it, and where vendors put it', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_BYTES }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GRANT_BYTES }]);
   for (const [where, version, image] of CASES) {
     t.deepEqual(run(t, node, grant, image), [version, 0, GRANT_BYTES], where);
   }
 });
 
 testHere('an image that has only copies of ourselves has no driver', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_BYTES }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GRANT_BYTES }]);
   const image: Image = { copies: ['/usr/lib/x86_64-linux-gnu', '/usr/local/nvidia/lib64'], cached: [] };
   t.deepEqual(run(t, node, grant, { ...image, commands: ['init', 'alloc 512'] }), [NO_DEVICE, NO_DEVICE]);
 });

@@ -30,8 +30,8 @@ const CASES = FORMS.flatMap(([form, ...rest]) => {
 for (const [limit, form, symbol, error, undo] of CASES) {
   const title = `${form} in ${limit / MIB} MiB: a driver that fails with ${error} leaves the account as it was`;
   test(`${title}, and the next request is charged`, async (t) => {
-    const node = await startNode(t, '--card', 't4');
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+    const node = await startNode(t, '--gpu', 't4');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
     const client = await readyClient(t, node, {
       preload: grant.cuda,
       env: { COTENANT_SIM_FAULTS: `${symbol}=${error}@1x${ROUNDS}` },
@@ -44,15 +44,15 @@ for (const [limit, form, symbol, error, undo] of CASES) {
     }
     const answer = await client.ask(form);
     t.is(answer[0], 0);
-    t.is(account(grant).held, BigInt(node.books().clients[0]?.cards[0]?.bytes ?? 0), 'what the card gave');
+    t.is(account(grant).held, BigInt(node.books().clients[0]?.gpus[0]?.bytes ?? 0), 'what the GPU gave');
     for (const command of undo(answer)) t.is((await client.ask(command))[0], 0, command);
     t.deepEqual(charged(account(grant)), charged(before));
   });
 }
 
 test('a first context that the driver refuses is not charged, and the next attempt is', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const env = { COTENANT_SIM_FAULTS: `cuDevicePrimaryCtxRetain=46@1x${ROUNDS}` };
   const client = startClient(t, node, { preload: grant.cuda, env });
   await client.must('init');
@@ -67,8 +67,8 @@ test('a first context that the driver refuses is not charged, and the next attem
 });
 
 test('a small request that is to go where small ones lie, and fails, changes nothing in a full grant', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 120 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 120 * MIB }]);
   // Seven granules beside the context, the eighth is refused by the grant; then the driver is at fault.
   const client = await readyClient(t, node, {
     preload: grant.cuda,
@@ -96,8 +96,8 @@ const RELEASES: [string, string, (answer: number[]) => string][] = [
 
 for (const [form, symbol, undo] of RELEASES) {
   test(`${form}: what ${symbol} fails to give back stays charged, until it does`, async (t) => {
-    const node = await startNode(t, '--card', 't4');
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+    const node = await startNode(t, '--gpu', 't4');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
     const env = { COTENANT_SIM_FAULTS: `${symbol}=719@1x${ROUNDS}` };
     const client = await readyClient(t, node, { preload: grant.cuda, env });
     const before = account(grant);
@@ -116,8 +116,8 @@ for (const [form, symbol, undo] of RELEASES) {
 }
 
 test('a mapping that the driver refuses takes nothing from what is mapped there already', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const before = charged(account(grant));
   const [result, at, large] = await client.ask(`vmm ${64 * MIB}`);
@@ -130,5 +130,5 @@ test('a mapping that the driver refuses takes nothing from what is mapped there 
   t.is(account(grant).held - before.held, BigInt(64 * MIB), 'the small one never was');
   await client.must(`unmap ${at} ${64 * MIB}`);
   t.deepEqual(charged(account(grant)), before);
-  t.is(node.books().clients[0]?.cards[0]?.vmm, 0);
+  t.is(node.books().clients[0]?.gpus[0]?.vmm, 0);
 });

@@ -73,8 +73,8 @@ async function readyLoad(...args: Parameters<typeof startLoad>): Promise<Load> {
 
 test(`${PROCESSES} processes at full rate change their engine ${ROUNDS} times: no call fails, the account is exact, the old one is gone`, async (t) => {
   t.timeout(240_000);
-  const node = await startNode(t, '--card', 'h100');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 60_000 * MIB }]);
+  const node = await startNode(t, '--gpu', 'h100');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 60_000 * MIB }]);
   offer(grant, SAME_AGAIN, NEXT, BEYOND);
   const loads = await Promise.all(Array.from({ length: PROCESSES }, () => readyLoad(t, node, grant.cuda)));
   for (const load of loads) await runs(grant, load, OWN);
@@ -106,8 +106,8 @@ test(`${PROCESSES} processes at full rate change their engine ${ROUNDS} times: n
 });
 
 test('an engine that cannot work leaves the one that does: it is said once, and told in the ledger', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 8000 * MIB }]);
+  const node = await startNode(t, '--gpu', 'l4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 8000 * MIB }]);
   offer(grant, SAME_AGAIN, BEYOND, OTHER_LAYOUT);
   const path = (number: number) => join(grant.folder, engineName(number));
   const whole = readFileSync(join(OTHER_ENGINES, engineName(SAME_AGAIN)));
@@ -152,8 +152,8 @@ test('an engine that cannot work leaves the one that does: it is said once, and 
 });
 
 test('a process begins with the engine that the page names, with its own where that cannot work, and never with none', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 8000 * MIB }]);
+  const node = await startNode(t, '--gpu', 'l4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 8000 * MIB }]);
   offer(grant, SAME_AGAIN);
   writeHeader(grant, { engine: SAME_AGAIN });
   const second = await readyLoad(t, node, grant.cuda);
@@ -178,8 +178,8 @@ test('a process begins with the engine that the page names, with its own where t
 });
 
 test('the form that is mounted over the file of the driver changes its engine, too', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 8000 * MIB }]);
+  const node = await startNode(t, '--gpu', 'l4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 8000 * MIB }]);
   offer(grant, SAME_AGAIN);
   const { lib } = mountOver(t, node, grant);
   const load = await readyLoad(t, node, '', { LD_LIBRARY_PATH: lib });

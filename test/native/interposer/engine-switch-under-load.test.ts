@@ -59,9 +59,9 @@ const named = (number: number) => ({ engine: number === OWN ? 0 : number });
 
 test(`processes that are killed, forked and replaced while their engine changes all the time: no call fails or hangs, the account is exact`, async (t) => {
   t.timeout(300_000);
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const limit = 60_000 * MIB;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
   offer(grant, SAME_AGAIN, NEXT, BEYOND);
   const upheaval = startProgram(t, node, grant, 'upheaval', String(WORKERS), '3', '1', String(KILLS));
   let changes = 0;
@@ -94,15 +94,15 @@ test(`processes that are killed, forked and replaced while their engine changes 
   // What the dead held is there for others, to the last granule.
   const client = await readyClient(t, node, { preload: grant.cuda });
   const left =
-    limit - node.books().clients.reduce((sum, { cards: [card] }) => sum + (card?.bytes ?? 0) - (card?.code ?? 0), 0);
+    limit - node.books().clients.reduce((sum, { gpus: [gpu] }) => sum + (gpu?.bytes ?? 0) - (gpu?.code ?? 0), 0);
   t.is((await client.ask(`alloc ${left + GRANULE}`))[0], OUT_OF_MEMORY);
   t.is((await client.ask(`alloc ${left}`))[0], 0);
 });
 
 test(`${THREADS} threads whose first calls come at once, just as the page names another engine: no call fails, and all end up in that one`, async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'h100');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 60_000 * MIB }]);
+  const node = await startNode(t, '--gpu', 'h100');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 60_000 * MIB }]);
   offer(grant, SAME_AGAIN, NEXT);
   const numbers = [OWN, SAME_AGAIN, NEXT];
   for (let start = 0; start < STARTS; start++) {

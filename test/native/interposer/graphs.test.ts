@@ -10,7 +10,7 @@ import { BUILD, type SimulatedNode, startNode } from '../../support/node.ts';
 const CONTEXT = 104 * MIB;
 const RESERVED = 2;
 
-const graphBytes = (node: SimulatedNode) => node.books().clients[0]?.cards[0]?.graph ?? -1;
+const graphBytes = (node: SimulatedNode) => node.books().clients[0]?.gpus[0]?.graph ?? -1;
 
 /** A graph that allocates, fills, and frees again; without `free` the memory lives on after a launch. */
 async function memoryGraph(client: Client, bytes: number, free = true): Promise<{ graph: number; at: number }> {
@@ -22,7 +22,7 @@ async function memoryGraph(client: Client, bytes: number, free = true): Promise<
 }
 
 test('a graph takes memory at its first launch, keeps it for later ones and for other graphs, and trimming gives it back', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const { graph } = await memoryGraph(client, 15 * MIB);
   const exec = await client.must(`instantiate ${graph}`);
@@ -49,7 +49,7 @@ test('a graph takes memory at its first launch, keeps it for later ones and for 
 });
 
 test('what a graph does not free lives until somebody does, and its graph cannot be launched before', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const { graph, at } = await memoryGraph(client, 4 * MIB, false);
   const exec = await client.must(`instantiate ${graph}`);
@@ -71,13 +71,13 @@ test('what a graph does not free lives until somebody does, and its graph cannot
   await client.must(`graph-launch ${freeing}`);
   t.is(graphBytes(node), 4 * MIB, 'freed at the next launch, as asked for');
   await client.must('reset 0');
-  t.is(node.books().clients[0]?.cards[0]?.bytes, 0, 'the end of the last context takes it along');
+  t.is(node.books().clients[0]?.gpus[0]?.bytes, 0, 'the end of the last context takes it along');
 });
 
 test('a capturing stream records launches, fills and allocations, joins other streams, and runs nothing', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const ran = () => node.books().clients[0]?.cards[0]?.smNs ?? -1;
+  const ran = () => node.books().clients[0]?.gpus[0]?.smNs ?? -1;
   const [stream, other] = [await client.must('stream'), await client.must('stream')];
   t.is((await client.ask('capture 0'))[0], 900, 'not the default stream');
   t.is((await client.ask(`capture-end ${stream}`))[0], 401, 'no capture has begun');
@@ -110,8 +110,8 @@ test('a capturing stream records launches, fills and allocations, joins other st
 });
 
 test("the charge for graphs is what the driver has reserved for them: after launch, upload, free, the graph's end and trim", async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const before = charged(account(grant));
   const beside = () => Number(account(grant).held) - CONTEXT;
@@ -139,8 +139,8 @@ test("the charge for graphs is what the driver has reserved for them: after laun
 
 for (const form of ['instantiate', 'instantiate-1', 'instantiate-2', 'instantiate-params', 'instantiate-ptsz']) {
   test(`${form}: a graph that does not fit into the grant is refused, one that does is not`, async (t) => {
-    const node = await startNode(t, '--card', 't4');
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 168 * MIB }]);
+    const node = await startNode(t, '--gpu', 't4');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
     const client = await readyClient(t, node, { preload: grant.cuda });
     const graph = await client.must('graph');
     await client.must(`alloc-node ${graph} ${32 * MIB}`);
@@ -162,8 +162,8 @@ for (const form of ['instantiate', 'instantiate-1', 'instantiate-2', 'instantiat
 
 for (const launch of ['graph-launch', 'graph-launch-ptsz', 'graph-upload']) {
   test(`${launch}: memory that somebody took since the graph was instantiated is not taken twice`, async (t) => {
-    const node = await startNode(t, '--card', 't4');
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 168 * MIB }]);
+    const node = await startNode(t, '--gpu', 't4');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
     const client = await readyClient(t, node, { preload: grant.cuda });
     const { graph } = await memoryGraph(client, 40 * MIB);
     const exec = await client.must(`instantiate ${graph}`);
@@ -183,13 +183,13 @@ for (const launch of ['graph-launch', 'graph-launch-ptsz', 'graph-upload']) {
     );
     t.is(graphBytes(node), 0);
     t.is((await client.ask(`${launch} ${exec}`))[0], OUT_OF_MEMORY, 'and then it is not there for the graph');
-    t.true((node.books().clients[0]?.cards[0]?.peak ?? 0) <= 168 * MIB);
+    t.true((node.books().clients[0]?.gpus[0]?.peak ?? 0) <= 168 * MIB);
   });
 }
 
 test('a graph whose memory is reserved goes on being launched in a full grant, also on another stream', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 168 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const { graph } = await memoryGraph(client, 40 * MIB);
   await client.must(`node-kernel ${graph} 200000`);
@@ -203,12 +203,12 @@ test('a graph whose memory is reserved goes on being launched in a full grant, a
   await client.must(`graph-launch ${exec} ${stream}`);
   t.is(account(grant).held, BigInt(168 * MIB));
   t.is(account(grant).pending, 0n);
-  t.is(node.books().clients[0]?.cards[0]?.peak, 168 * MIB);
+  t.is(node.books().clients[0]?.gpus[0]?.peak, 168 * MIB);
 });
 
 test('an allocation on a capturing stream charges nothing until its graph is launched, and is not refused', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 168 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const stream = await client.must('stream');
   const before = charged(account(grant));
@@ -228,8 +228,8 @@ test('an allocation on a capturing stream charges nothing until its graph is lau
 });
 
 test('a driver that fails at any step of a graph leaves the account as it was', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const steps = [
     'cuGraphGetNodes=999@1x2',
     'cuGraphNodeGetType=999@1x2',
@@ -269,8 +269,8 @@ test('a driver that fails at any step of a graph leaves the account as it was', 
 });
 
 test('launches of graphs wait at a closed gate, with memory nodes and without; what is recorded does not', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 256 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const gate = (closed: number) =>
     execFileSync(join(BUILD, 'tests/gate'), [join(grant.folder, 'limits'), String(closed)]);

@@ -13,17 +13,17 @@ const CONTEXT = 104;
 
 /** A process in a grant of a T4, and what it holds in MiB, which is the same in the ledger and in the node's books. */
 async function inGrant(t: ExecutionContext, memoryMiB: number) {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: memoryMiB * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: memoryMiB * MIB }]);
   const client = startClient(t, node, { preload: grant.cuda });
   await client.must('init');
-  const card = () => node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0];
+  const gpu = () => node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0];
   const held = () => {
     const charged = Number(account(grant).held);
-    t.is(charged, card()?.bytes ?? 0, 'the ledger has what the card has');
+    t.is(charged, gpu()?.bytes ?? 0, 'the ledger has what the GPU has');
     return charged / MIB;
   };
-  return { client, held, peak: () => (card()?.peak ?? 0) / MIB };
+  return { client, held, peak: () => (gpu()?.peak ?? 0) / MIB };
 }
 
 /** A green context whose view is current; of so many multiprocessors as the least. */

@@ -10,19 +10,19 @@ const [OPAQUE_FD, DMABUF_FD] = [1, 9];
 const ROUNDS = 20;
 
 const booked = (node: SimulatedNode, client: Client, kind: Kind | 'bytes') =>
-  node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.[kind] ?? -1;
+  node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.[kind] ?? -1;
 
 async function inGrant(t: ExecutionContext, env: Record<string, string> = {}, memoryBytes = 512 * MIB) {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes }]);
   const client = await readyClient(t, node, { preload: grant.cuda, env });
   return { node, grant, client };
 }
 
-/** Two processes in a grant each, as two containers on one card. */
+/** Two processes in a grant each, as two containers on one GPU. */
 async function twoContainers(t: ExecutionContext) {
-  const node = await startNode(t, '--card', 't4');
-  const [ours, theirs] = [0, 1].map(() => makeGrant(t, node, [{ card: 0, memoryBytes: 512 * MIB }]));
+  const node = await startNode(t, '--gpu', 't4');
+  const [ours, theirs] = [0, 1].map(() => makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]));
   if (!ours || !theirs) throw new Error('two grants');
   const owner = await readyClient(t, node, { preload: ours.cuda });
   const other = await readyClient(t, node, { preload: theirs.cuda });

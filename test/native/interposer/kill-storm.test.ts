@@ -33,10 +33,10 @@ stormTest(
   `after ${KILLS} SIGKILLs in different PID namespaces nothing is leaked, and all that fits was granted`,
   async (t) => {
     t.timeout(180_000 * LONGER);
-    const node = await startNode(t, '--card', 'l4');
-    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const node = await startNode(t, '--gpu', 'l4');
+    const context = node.books().gpus[0]?.contextBytes ?? 0;
     const limit = WORKERS * (context + MOST_BYTES);
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
     const result = await race(t, node, grant, { ...STORM, seed: 5 });
     t.log(result);
     t.true(result.kills >= KILLS, `${result.kills} kills`);
@@ -51,7 +51,7 @@ stormTest(
   `no survivor of ${KILLS} SIGKILLs in different PID namespaces waits ${MOST_STALL_MS} ms for the dead`,
   async (t) => {
     t.timeout(180_000 * LONGER);
-    const grant = makeGrant(t, idleNode, [{ card: 0, memoryBytes: WORKERS * (IDLE_CONTEXT_BYTES + MOST_BYTES) }]);
+    const grant = makeGrant(t, idleNode, [{ gpu: 0, memoryBytes: WORKERS * (IDLE_CONTEXT_BYTES + MOST_BYTES) }]);
     const result = await runRacer(t, idleNode, grant, { ...STORM, seed: 6, probe: 0 });
     t.log(result);
     t.true(result.kills >= KILLS, `${result.kills} kills`);

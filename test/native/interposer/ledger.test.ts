@@ -33,14 +33,14 @@ test('a reading after an earlier one hands out its parts again until a word or a
     writeSync(fd, word, 0, bytes, at);
   };
   const SLOTS_USED = 20;
-  const slot = (index: number) => 128 + index * 128; // native/shared-memory/ledger.h, for one card
+  const slot = (index: number) => 128 + index * 128; // native/shared-memory/ledger.h, for one GPU
   put(SLOTS_USED, 2n, 4);
   put(slot(0), 5n);
   put(slot(0) + 64, 4096n);
   let last = native.readLedger(fd, 8, 1);
   t.true(last.whole);
   t.deepEqual(
-    last.slots.map(({ index, cards }) => [index, cards[0]?.heldBytes]),
+    last.slots.map(({ index, gpus }) => [index, gpus[0]?.heldBytes]),
     [[0, 4096]],
   );
   const again = native.readLedger(fd, 8, 1, last);

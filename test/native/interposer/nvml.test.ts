@@ -1,5 +1,5 @@
 // NVML inside a grant: the container's slice and its own processes, by the driver's own protocol. What the slice holds is
-// compared with the card's books, and what a wrong call is answered with the driver's answer.
+// compared with the GPU's books, and what a wrong call is answered with the driver's answer.
 import { spawnSync } from 'node:child_process';
 import { rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,12 +18,12 @@ const LISTS = ['Compute', 'Graphics', 'MPSCompute'].map((kind) => `nvmlDeviceGet
 const [COMPUTE = '', GRAPHICS = '', MPS = ''] = LISTS;
 
 const bytesOf = (node: SimulatedNode, pid: number): number =>
-  node.books().clients.find((entry) => entry.pid === pid)?.cards[0]?.bytes ?? 0;
+  node.books().clients.find((entry) => entry.pid === pid)?.gpus[0]?.bytes ?? 0;
 
 /** Two processes of a container and one of another, each holding its own amount. */
 async function tenants(t: ExecutionContext, node: SimulatedNode) {
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 2 * GIB }]);
-  const other = makeGrant(t, node, [{ card: 0, memoryBytes: 2 * GIB }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * GIB }]);
+  const other = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * GIB }]);
   const [first, second, stranger] = await Promise.all([
     readyClient(t, node, { preload: grant.cuda }),
     readyClient(t, node, { preload: grant.cuda }),
@@ -44,7 +44,7 @@ test('every layout of the process lists holds the own processes, and what each c
     ['535.98', 24],
     ['580.95.05', 24],
   ] as const) {
-    const node = await startNode(t, '--card', 'h100', '--driver', driver);
+    const node = await startNode(t, '--gpu', 'h100', '--driver', driver);
     const { grant, first, second, stranger } = await tenants(t, node);
     const nvml = await readyNvml(t, node, grant.both);
     const own = sorted([first.pid, second.pid].map((pid) => [pid, bytesOf(node, pid)]));
@@ -74,16 +74,16 @@ test('every layout of the process lists holds the own processes, and what each c
 });
 
 test('in a grant that became smaller than what is held nothing is free, and nothing is used that it does not have', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { grant } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
-  grant.rewrite([{ card: 0, memoryBytes: 64 * MIB }]);
+  grant.rewrite([{ gpu: 0, memoryBytes: 64 * MIB }]);
   for (const call of ['memory 0', `memory-second ${MEMORY_VERSION} 0`])
     t.deepEqual((await nvml.ask(call)).rows, [[64 * MIB, 0, 64 * MIB, 0]], call);
 });
 
 test('too little room is an error that says how many there are, and nothing is written', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { grant } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
   const calls = (room: number): string[] => [
@@ -99,10 +99,10 @@ test('too little room is an error that says how many there are, and nothing is w
   for (const call of calls(-1)) t.is((await nvml.ask(call)).result, NVML.INVALID_ARGUMENT, call);
 });
 
-test('a list with nobody in it is a success without an array, whoever else is on the card', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+test('a list with nobody in it is a success without an array, whoever else is on the GPU', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100');
   const { stranger } = await tenants(t, node);
-  const empty = makeGrant(t, node, [{ card: 0, memoryBytes: GIB }]);
+  const empty = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
   const nvml = await readyNvml(t, node, empty.both);
   const nobody = { result: 0, count: 0, spilled: false, rows: [] };
   for (const name of LISTS) {
@@ -116,8 +116,8 @@ test('a list with nobody in it is a success without an array, whoever else is on
 });
 
 test('a wrong call is answered as the driver answers it', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
-  const old = await startNode(t, '--card', 'a10');
+  const node = await startNode(t, '--gpu', 'h100');
+  const old = await startNode(t, '--gpu', 'a10');
   const wrong = [
     ...LISTS.flatMap((name) => ['', '_v2', '_v3'].map((suffix) => `list ${name}${suffix} -2 32`)),
     ...[0, 1, DETAIL_VERSION + 1, 0x02000020].map((version) => `detail ${version} 0 4`),
@@ -157,7 +157,7 @@ test('a wrong call is answered as the driver answers it', async (t) => {
     calls: readonly string[],
     prepare: (client: NvmlClient) => Promise<void>,
   ) => {
-    const grant = makeGrant(t, at, [{ card: 0, memoryBytes: GIB }]);
+    const grant = makeGrant(t, at, [{ gpu: 0, memoryBytes: GIB }]);
     const clients = [startNvml(t, at), startNvml(t, at, grant.both)] as const;
     for (const client of clients) await prepare(client);
     for (const call of calls) {
@@ -166,21 +166,21 @@ test('a wrong call is answered as the driver answers it', async (t) => {
       t.is(inside.spilled, plain.spilled, call);
     }
   };
-  const initialised = async (client: NvmlClient) => void (await client.ask('init'));
-  await compare(node, [...wrong, ...right], initialised);
-  await compare(old, [...wrong, ...right], initialised);
+  const initialized = async (client: NvmlClient) => void (await client.ask('init'));
+  await compare(node, [...wrong, ...right], initialized);
+  await compare(old, [...wrong, ...right], initialized);
   await compare(node, [...wrong, ...right], async () => {}); // nvmlInit was not called
   await compare(node, [...wrong, ...right], async (client) => {
     await client.ask('init');
     await client.ask('bad');
   });
   node.control('lose', '0');
-  await compare(node, right, initialised);
+  await compare(node, right, initialized);
 });
 
 test('a process is listed as what it is, with what it counts for, managed memory included', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 4 * GIB }]);
+  const node = await startNode(t, '--gpu', 'h100');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 4 * GIB }]);
   const typed = (type: string) =>
     readyClient(t, node, { preload: grant.cuda, env: { COTENANT_SIM_PROCESS_TYPE: type } });
   const [computing, drawing, both, sharing] = [
@@ -189,7 +189,7 @@ test('a process is listed as what it is, with what it counts for, managed memory
     await typed('compute+graphics'),
     await typed('mps'),
   ];
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   await computing.must(`managed ${64 * MIB}`);
   const nvml = await readyNvml(t, node, grant.both);
   const pids = async (name: string) => (await nvml.ask(`list ${name}_v3 8 24`)).rows.map(([pid]) => pid);
@@ -204,7 +204,7 @@ test('a process is listed as what it is, with what it counts for, managed memory
 });
 
 test('what has ended is not listed and holds nothing', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, second } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
   await first.kill();
@@ -213,23 +213,23 @@ test('what has ended is not listed and holds nothing', async (t) => {
   t.is(used, bytesOf(node, second.pid));
 });
 
-test('utilisation is of the own processes: neither rows nor the figure of the card tell of a busy neighbour', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+test('utilization is of the own processes: neither rows nor the figure of the GPU tell of a busy neighbor', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, stranger } = await tenants(t, node);
   const [nvml, whole] = [await readyNvml(t, node, grant.both), await readyNvml(t, node)];
   const rate = async (client: NvmlClient) => (await client.ask('rates 0')).rows[0]?.[0] ?? -1;
   const pidsOf = async (client: NvmlClient, call: string) => (await client.ask(call)).rows.map(([pid]) => pid);
 
   const busy = stranger.ask('spin 1500 500');
-  await eventually(async () => ((await rate(whole)) > 80 ? true : undefined), 'the card is busy');
+  await eventually(async () => ((await rate(whole)) > 80 ? true : undefined), 'the GPU is busy');
   t.is(await rate(nvml), 0);
   for (const call of ['rows 0 8', `table ${TABLE_VERSION} 0 8`]) {
     t.deepEqual(await nvml.ask(call), { result: NVML.NOT_FOUND, count: 0, spilled: false, rows: [] }, call);
     t.deepEqual(await pidsOf(whole, call), [stranger.pid], call);
   }
-  t.is((await nvml.ask('samples 1 80')).result, NVML.NOT_SUPPORTED, 'of the whole card, and of nobody in it');
+  t.is((await nvml.ask('samples 1 80')).result, NVML.NOT_SUPPORTED, 'of the whole GPU, and of nobody in it');
   t.is((await whole.ask('samples 1 80')).result, NVML.SUCCESS);
-  t.is((await nvml.ask('samples 0 80')).result, NVML.SUCCESS, 'power is the card');
+  t.is((await nvml.ask('samples 0 80')).result, NVML.SUCCESS, 'power is the GPU');
   await busy;
 
   const mine = first.ask('spin 2500 500');
@@ -242,7 +242,7 @@ test('utilisation is of the own processes: neither rows nor the figure of the ca
 });
 
 test('accounting answers for the own processes while they live', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, second, stranger } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
   t.deepEqual(sorted((await nvml.ask('pids 8')).rows), sorted([[first.pid], [second.pid]]));
@@ -264,8 +264,8 @@ const namespaces = spawnSync('env', [...BELOW.slice(1), 'true']);
 testUnless(namespaces.status === 0 ? undefined : 'no PID namespace can be made here')(
   'a process of a PID namespace below is listed by the pid that it has here, and one beside is not listed',
   async (t) => {
-    const node = await startNode(t, '--card', 'h100');
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 2 * GIB }]);
+    const node = await startNode(t, '--gpu', 'h100');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * GIB }]);
     const here = await readyClient(t, node, { preload: grant.cuda });
     const below = await readyClient(t, node, { preload: grant.cuda, within: BELOW });
     await below.must(`alloc ${64 * MIB}`);
@@ -281,7 +281,7 @@ testUnless(namespaces.status === 0 ? undefined : 'no PID namespace can be made h
 );
 
 test('without a readable grant NVML answers as without us', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { stranger } = await tenants(t, node);
   const spoiled: ((folder: string) => void)[] = [
     (folder) => rmSync(join(folder, 'limits')),
@@ -289,10 +289,10 @@ test('without a readable grant NVML answers as without us', async (t) => {
     (folder) => truncateSync(join(folder, 'ledger'), 100),
   ];
   for (const spoil of spoiled) {
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GIB }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
     spoil(grant.folder);
     const nvml = await readyNvml(t, node, grant.both);
     t.true((await nvml.ask(`list ${COMPUTE}_v3 8 24`)).rows.some(([pid]) => pid === stranger.pid));
-    t.is((await nvml.ask('memory 0')).rows[0]?.[0], node.books().cards[0]?.totalBytes);
+    t.is((await nvml.ask('memory 0')).rows[0]?.[0], node.books().gpus[0]?.totalBytes);
   }
 });

@@ -1,4 +1,4 @@
-// Pools that are destroyed while they still have memory: it counts for the grant as long as the card has it.
+// Pools that are destroyed while they still have memory: it counts for the grant as long as the GPU has it.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
@@ -12,18 +12,18 @@ const INVALID_VALUE = 1;
 type Ground = { readonly node: SimulatedNode; readonly grant: GrantFiles; readonly client: Client };
 
 async function ground(t: ExecutionContext, env: Record<string, string> = {}): Promise<Ground> {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const grant = makeGrant(
     t,
     node,
-    [0, 1].map((card) => ({ card, memoryBytes: 256 * MIB })),
+    [0, 1].map((gpu) => ({ gpu, memoryBytes: 256 * MIB })),
   );
   return { node, grant, client: await readyClient(t, node, { preload: grant.cuda, env }) };
 }
 
-const books = ({ node }: Ground) => node.books().clients[0]?.cards[0];
+const books = ({ node }: Ground) => node.books().clients[0]?.gpus[0];
 
-/** What is charged to pools, which is what the card has. */
+/** What is charged to pools, which is what the GPU has. */
 function pooled(t: ExecutionContext, place: Ground, why: string): number {
   const bytes = Number(account(place.grant, 2).pool);
   t.is(bytes, books(place)?.pool ?? 0, why);
@@ -76,7 +76,7 @@ for (const [way, leave] of Object.entries(WAYS)) {
     const other = await client.must('create 1');
     await client.must(`destroy ${other}`);
     await client.must('context 0');
-    t.is(pooled(t, place, 'when a context of another card has ended'), PIECE);
+    t.is(pooled(t, place, 'when a context of another GPU has ended'), PIECE);
     t.is((await client.ask(`alloc ${100 * MIB}`))[0], OUT_OF_MEMORY);
     t.is(pooled(t, place, 'when a request finds no room'), PIECE);
     t.is(books(place)?.smNs, 0, 'and all that time the kernel did not end');
@@ -137,7 +137,7 @@ test('a pool that is destroyed with memory in it is nobody’s any more: the dev
   await client.must(`pool-alloc ${PIECE}`);
 });
 
-test('a destroyed pool goes with the last context of its card', async (t) => {
+test('a destroyed pool goes with the last context of its GPU', async (t) => {
   const place = await ground(t);
   const { client } = place;
   const pool = await client.must('pool-make');
@@ -187,7 +187,7 @@ test('stream-ordered allocation works on a created stream, and is charged', asyn
 });
 
 test('the simulated driver pushes an attached context only by the second form', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   t.is((await client.ask('push-again 1'))[0], INVALID_VALUE);
   t.is((await client.ask('push-again 2'))[0], 0);

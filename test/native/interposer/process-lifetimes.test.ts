@@ -14,8 +14,8 @@ const SLOTS_USED_AT = 20;
 const NOT_INITIALIZED = 3;
 
 async function ground(t: ExecutionContext, memoryBytes: number): Promise<{ node: SimulatedNode; grant: GrantFiles }> {
-  const node = await startNode(t, '--card', 't4');
-  return { node, grant: makeGrant(t, node, [{ card: 0, memoryBytes }]) };
+  const node = await startNode(t, '--gpu', 't4');
+  return { node, grant: makeGrant(t, node, [{ gpu: 0, memoryBytes }]) };
 }
 
 /** Runs one scenario to its end, behind the interposer unless there is no `grant`: its numbers and its code. */
@@ -70,19 +70,19 @@ for (const [where, within] of [
 ] as const) {
   const reason = within.length > 0 && unshared !== 0 ? `no namespaces can be made here: ${whyNot?.trim()}` : undefined;
   testUnless(reason)(
-    `what a process holds is nobody else's until it ends, though it closed all its descriptors and has a child: a neighbour ${where}`,
+    `what a process holds is nobody else's until it ends, though it closed all its descriptors and has a child: a neighbor ${where}`,
     async (t) => {
       const { node, grant } = await ground(t, 500 * MIB);
-      const neighbour = await readyClient(t, node, { preload: grant.cuda, within });
+      const neighbor = await readyClient(t, node, { preload: grant.cuda, within });
       const client = await readyClient(t, node, { preload: grant.cuda });
       await client.must(`alloc ${200 * MIB}`);
       const [, child = 0] = await client.ask('fork');
       t.teardown(() => process.kill(child, 'SIGKILL'));
       await client.must('close-all');
       for (let round = 0; round < 3; round += 1)
-        t.is((await neighbour.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY, 'it lives');
+        t.is((await neighbor.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY, 'it lives');
       await client.kill();
-      t.is((await neighbour.ask(`alloc ${200 * MIB}`))[0], 0, 'though its child lives');
+      t.is((await neighbor.ask(`alloc ${200 * MIB}`))[0], 0, 'though its child lives');
     },
   );
 }

@@ -7,13 +7,13 @@ import { KILLS, LONGER, REQUESTS, race, SHARE } from '../../support/race.ts';
 
 // One storm at a time: each is of more processes than most machines have cores.
 test.serial(
-  `32 processes race in ${REQUESTS} requests and never hold a byte over their grant, by the books of the card`,
+  `32 processes race in ${REQUESTS} requests and never hold a byte over their grant, by the books of the GPU`,
   async (t) => {
     t.timeout(120_000 * LONGER);
-    const node = await startNode(t, '--card', 'l4');
-    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const node = await startNode(t, '--gpu', 'l4');
+    const context = node.books().gpus[0]?.contextBytes ?? 0;
     const limit = 32 * context + 700 * MIB;
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
     const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
     t.log(result);
     t.true(result.peak <= limit, `${result.peak} of ${limit}`);
@@ -21,12 +21,12 @@ test.serial(
     t.is(result.wrongBytes, 0);
     t.true(result.attempts >= REQUESTS);
     t.true(result.granted > 10_000 * SHARE && result.refused > 10_000 * SHARE, 'the race was about something');
-    // How full the card itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
+    // How full the GPU itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
     const granules = Math.floor(limit / (2 * MIB));
     const client = await readyClient(t, node, { preload: grant.cuda });
     await client.ask(`fill-all ${2 * MIB}`);
     t.is(
-      node.books().clients.find(({ pid }) => pid === client.pid)?.cards[0]?.bytes,
+      node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.bytes,
       granules * 2 * MIB,
       'to the last granule',
     );
@@ -35,11 +35,11 @@ test.serial(
 
 test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody waited`, async (t) => {
   t.timeout(180_000 * LONGER);
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   // Room for all contexts and then some: whoever starts must not have to wait for room that the living hold.
   const limit = 40 * context + 2048 * MIB;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: limit }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
   const result = await race(t, node, grant, {
     workers: 32,
     seconds: 14 * SHARE,
@@ -54,7 +54,7 @@ test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and no
   t.true(result.peak <= limit, `${result.peak} of ${limit}`);
   t.is(result.wrongBytes, 0);
   t.true([0, OUT_OF_MEMORY].includes(result.lastError), `the only refusal is for lack of room: ${result.lastError}`);
-  t.is(node.books().cards[0]?.usedBytes, 0, 'the card is empty');
+  t.is(node.books().gpus[0]?.usedBytes, 0, 'the GPU is empty');
   // All of the grant is there for the next one, at its first request.
   const client = await readyClient(t, node, { preload: grant.cuda });
   t.is((await client.ask(`alloc ${limit - context}`))[0], 0);
@@ -62,11 +62,11 @@ test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and no
 
 test.serial(`a request that fits is granted, in each of ${REQUESTS} that 32 processes race with`, async (t) => {
   t.timeout(120_000 * LONGER);
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   // Each holds one block at a time, and there is room for the largest of each: to the byte.
   const most = 64 * MIB;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 32 * (context + most) }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 32 * (context + most) }]);
   const result = await race(t, node, grant, { workers: 32, hold: 1, bytes: most, attempts: REQUESTS, seed: 4 });
   t.log(result);
   t.deepEqual([result.refused, result.failed, result.wrongBytes], [0, 0, 0]);
@@ -75,10 +75,10 @@ test.serial(`a request that fits is granted, in each of ${REQUESTS} that 32 proc
 
 test.serial('every worker that a SIGKILL storm restarts gets its context', async (t) => {
   t.timeout(120_000 * LONGER);
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   // Eight live at a time with at most 64 MiB each, so whatever is refused is refused for memory of the dead.
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 9 * context + 9 * 66 * MIB }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 9 * context + 9 * 66 * MIB }]);
   const result = await race(t, node, grant, { workers: 8, seconds: 6 * SHARE, kills: 60, bytes: MIB, seed: 3 });
   t.log(result);
   t.is(result.failed, 0, `last error ${result.lastError}`);
@@ -86,9 +86,9 @@ test.serial('every worker that a SIGKILL storm restarts gets its context', async
   t.true(result.kills > 300 * SHARE);
 });
 
-test('three grants that sum to the card are all filled to the last granule at once, contexts included', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const granule = node.books().cards[0]?.granuleBytes ?? 0;
+test('three grants that sum to the GPU are all filled to the last granule at once, contexts included', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const granule = node.books().gpus[0]?.granuleBytes ?? 0;
   const usable = node.usable(0);
   t.is(usable % granule, 0);
   const sizes = [4001, 6007].map((granules) => (granules * granule) / 1);
@@ -100,27 +100,27 @@ test('three grants that sum to the card are all filled to the last granule at on
   );
   const held: number[] = [];
   for (const memoryBytes of grants) {
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes }]);
     const client = await readyClient(t, node, { preload: grant.cuda });
     const [result] = await client.ask(`fill-all ${granule}`);
     t.is(result, OUT_OF_MEMORY);
     t.deepEqual((await client.ask('info'))[1], 0);
-    held.push(node.books().clients.find((entry) => entry.pid === client.pid)?.cards[0]?.bytes ?? 0);
+    held.push(node.books().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes ?? 0);
   }
   t.deepEqual(held, grants);
-  t.is(node.books().cards[0]?.usedBytes, usable, 'not a byte of the card is left');
+  t.is(node.books().gpus[0]?.usedBytes, usable, 'not a byte of the GPU is left');
 });
 
 test('who asks for room that a call on its way will have is refused, before that has its answer', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   const bytes = 640 * MIB;
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 2 * context + bytes + 64 * MIB }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * context + bytes + 64 * MIB }]);
   const [first, second] = [
     await readyClient(t, node, { preload: grant.cuda }),
     await readyClient(t, node, { preload: grant.cuda }),
   ];
-  const row = () => readLedger(grant).slots.find(({ pid }) => pid === first.pid)?.cards[0];
+  const row = () => readLedger(grant).slots.find(({ pid }) => pid === first.pid)?.gpus[0];
   node.child.kill('SIGSTOP');
   let answer: number[] | undefined;
   const asked = first.ask(`alloc ${bytes}`).then((lines) => {

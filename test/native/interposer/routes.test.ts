@@ -29,12 +29,12 @@ function totals(
 }
 
 test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new namespace escapes', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const whole = node.usable(0) / MIB;
   const plain = totals(node);
   t.is(plain.size, 15);
   for (const [way, mib] of plain) t.is(mib, whole, `${way}, without us`);
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_MIB * MIB }]);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GRANT_MIB * MIB }]);
   const held = totals(node, grant.cuda);
   t.is(held.size, 15);
   const escaped = [...held].filter(([, mib]) => mib !== GRANT_MIB);
@@ -42,9 +42,9 @@ test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new n
 });
 
 test("mounted over the driver's file all 15 look-up routes are caught, with the preload and without it", async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   for (const form of ['mounted', 'both forms']) {
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: GRANT_MIB * MIB }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GRANT_MIB * MIB }]);
     const mounted = mountOver(t, node, grant);
     const held = totals(node, form === 'mounted' ? undefined : grant.cuda, mounted.lib, mounted.cuda);
     t.is(held.size, 15);

@@ -12,7 +12,7 @@ const SLOTS = 1024;
 const HEADER = 128;
 const SLOT = 128;
 
-/** A ledger for one card in which these slots are in use. */
+/** A ledger for one GPU in which these slots are in use. */
 function ledger(t: ExecutionContext, used: readonly number[]) {
   const path = join(temporaryFolder(t), 'ledger');
   const fd = openSync(path, 'w+');

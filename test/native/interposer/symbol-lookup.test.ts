@@ -1,4 +1,4 @@
-// Who is answered what: callers inside the driver, tools that stand before it, cards by whatever name a program gives
+// Who is answered what: callers inside the driver, tools that stand before it, GPUs by whatever name a program gives
 // them, and processes that somebody watches.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, readFileSync, symlinkSync } from 'node:fs';
@@ -24,8 +24,8 @@ test("what the driver's own code looks up is the driver's, also while it is bein
 });
 
 test('RTLD_NEXT and RTLD_DEFAULT mean what they would: tools before us are called, each by the one before it', async (t) => {
-  const node = await startNode(t, '--card', 't4');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const [one, two] = [join(BUILD, 'tests/tool1.so'), join(BUILD, 'tests/tool2.so')];
   for (const [preload, through] of [
     [[grant.cuda], 0],
@@ -41,23 +41,23 @@ test('RTLD_NEXT and RTLD_DEFAULT mean what they would: tools before us are calle
   }
 });
 
-test('limits are those of the card, by whatever name and in whatever order a program chooses its cards', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4', '--card', 't4');
+test('limits are those of the GPU, by whatever name and in whatever order a program chooses its GPUs', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4', '--gpu', 't4');
   const limits = [200 * MIB, 300 * MIB, 250 * MIB];
   const grant = makeGrant(
     t,
     node,
-    limits.map((memoryBytes, card) => ({ card, memoryBytes })),
+    limits.map((memoryBytes, gpu) => ({ gpu, memoryBytes })),
   );
-  const uuid = [0, 1, 2].map((card) => node.uuid(card));
-  const own = (card: number) => {
-    const others = uuid.filter((_, index) => index !== card);
-    const length = [...(uuid[card] ?? '')].findIndex((_, end) =>
-      others.every((other) => !other.startsWith((uuid[card] ?? '').slice(0, end + 1))),
+  const uuid = [0, 1, 2].map((gpu) => node.uuid(gpu));
+  const own = (gpu: number) => {
+    const others = uuid.filter((_, index) => index !== gpu);
+    const length = [...(uuid[gpu] ?? '')].findIndex((_, end) =>
+      others.every((other) => !other.startsWith((uuid[gpu] ?? '').slice(0, end + 1))),
     );
-    return (uuid[card] ?? '').slice(0, length + 1);
+    return (uuid[gpu] ?? '').slice(0, length + 1);
   };
-  for (const [visible, cards] of [
+  for (const [visible, gpus] of [
     [undefined, [0, 1, 2]],
     ['2,0', [2, 0]],
     ['1', [1]],
@@ -71,22 +71,22 @@ test('limits are those of the card, by whatever name and in whatever order a pro
     const env: Record<string, string> = visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: visible };
     const client = startClient(t, node, { preload: grant.cuda, env });
     await client.must('init');
-    t.is(await client.must('count'), cards.length, visible);
-    for (const [device, card] of cards.entries()) {
-      const limit = limits[card] ?? 0;
+    t.is(await client.must('count'), gpus.length, visible);
+    for (const [device, gpu] of gpus.entries()) {
+      const limit = limits[gpu] ?? 0;
       t.is(await client.must(`total ${device}`), limit, `${visible}: device ${device}`);
       await client.must(`context ${device}`);
-      const context = node.books().cards[card]?.contextBytes ?? 0;
+      const context = node.books().gpus[gpu]?.contextBytes ?? 0;
       t.is((await client.ask(`alloc ${limit - context + 2 * MIB}`))[0], OUT_OF_MEMORY, visible);
       await client.must(`alloc ${limit - context}`);
-      t.is(node.books().cards[card]?.usedBytes, limit, `${visible}: card ${card} is full to its own limit`);
+      t.is(node.books().gpus[gpu]?.usedBytes, limit, `${visible}: GPU ${gpu} is full to its own limit`);
     }
     await client.kill();
   }
 });
 
 test('a debugger that is attached and a profiler that was injected are told in the ledger, and change no limit', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const folder = temporaryFolder(t);
   const injected = join(folder, 'libToolsInjection64.so');
   copyFileSync(join(BUILD, 'tests/tool1.so'), injected);
@@ -94,9 +94,9 @@ test('a debugger that is attached and a profiler that was injected are told in t
     [undefined, 0],
     [injected, 2],
   ] as const) {
-    const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 300 * MIB }]);
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
     const client = await readyClient(t, node, { preload: `${preload ?? ''} ${grant.cuda}` });
-    const slot = 64 + 64; // behind the header and one card's total
+    const slot = 64 + 64; // behind the header and one GPU's total
     t.is(Number(readFileSync(join(grant.folder, 'ledger')).readBigUInt64LE(slot + 40)), observers);
     t.is((await client.ask(`alloc ${300 * MIB}`))[0], OUT_OF_MEMORY);
     await client.end();

@@ -1,5 +1,5 @@
 /* For LD_PRELOAD: a process that ends itself like by SIGKILL before the N-th step (COTENANT_TEST_DIE_AT, from 1) that
- * it takes on the way of a stop: opening, renaming or removing the files that tell of it, ending a group, signalling a
+ * it takes on the way of a stop: opening, renaming or removing the files that tell of it, ending a group, signaling a
  * process. It counts from when the file of COTENANT_TEST_DIE_WHEN is there, and writes the steps that it took into it,
  * a line each. */
 #include <dlfcn.h>

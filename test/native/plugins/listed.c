@@ -1,12 +1,12 @@
-/* A management library with one card of 16 GiB, of which those processes are told whose pids stand in the file beside
+/* A management library with one GPU of 16 GiB, of which those processes are told whose pids stand in the file beside
  * the library that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its
  * place there. The file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid,
  * percent of SMs, wall clock in microseconds, and percent of memory, encoder and decoder, all of which are told
  * whatever was seen already. The file with ".raw" is an answer byte by byte: a line with the ending of the name that
  * answers so ("-" for none), its code, count and how many bytes it writes, then those; all other names of the list are
- * not there then. The file with ".tells" has what the card tells of itself: total, used and free bytes, and the two
+ * not there then. The file with ".tells" has what the GPU tells of itself: total, used and free bytes, and the two
  * percentages of its use. Where there is a fifo with ".late", the list is given once somebody has opened it to write,
- * and closed it, as it was when it was asked for. Where there is one with ".nameless", the card's UUID is empty. */
+ * and closed it, as it was when it was asked for. Where there is one with ".nameless", the GPU's UUID is empty. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-static char card;
+static char gpu;
 
 EXPORT int nvmlInit_v2(void) {
     return NVML_ABI_SUCCESS;
@@ -29,13 +29,13 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
     return NVML_ABI_SUCCESS;
 }
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device) {
-    *device = (nvml_abi_device)&card;
+    *device = (nvml_abi_device)&gpu;
     return NVML_ABI_SUCCESS;
 }
 static FILE *beside(const char *ending) {
     char path[4096];
     Dl_info own;
-    dladdr(&card, &own);
+    dladdr(&gpu, &own);
     snprintf(path, sizeof path, "%s.%s", own.dli_fname, ending);
     return fopen(path, "re");
 }

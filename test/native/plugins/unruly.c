@@ -1,5 +1,5 @@
 /* A management library that is the simulated one with bad days. The first byte of the file beside it named like it with
- * ".mode" says which: "g", its lists and utilisation are garbage most of the time; "h", who asks hangs and cannot be
+ * ".mode" says which: "g", its lists and utilization are garbage most of the time; "h", who asks hangs and cannot be
  * ended (held.h); else it answers truly. */
 #include <fcntl.h>
 #include <stdint.h>

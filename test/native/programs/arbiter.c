@@ -1,8 +1,8 @@
-/* Cases for the arbiter and the gate: who gets the card when, and for how long. `arbiter NAME` runs one, `arbiter
+/* Cases for the arbiter and the gate: who gets the GPU when, and for how long. `arbiter NAME` runs one, `arbiter
  * policy POLICY INSTANCES REQUEST...` prints the shares that a policy makes of requests. */
 #include "arbiter.h"
 
-/* ---- one card ---- */
+/* ---- one GPU ---- */
 
 /* Rule 1: of a launch whose length nobody knows, one is under way. */
 static void probe_case(void) {
@@ -77,10 +77,10 @@ static void credit_case(void) {
     end(one, 0, &batch, begun);
     decide();
     CHECK(granted(two, 0));
-    CHECK(arbiter.cards[0].members[two->member[0]].credit_ns > (int64_t)(45 * MS));
+    CHECK(arbiter.gpus[0].members[two->member[0]].credit_ns > (int64_t)(45 * MS));
 }
 
-/* Rule 5: one that pauses for a moment is waited for, if it is owed the card and the other's launches are long; and one
+/* Rule 5: one that pauses for a moment is waited for, if it is owed the GPU and the other's launches are long; and one
  * that slept is not owed what it did not want. */
 static void anticipation_case(void) {
     struct container *one = add(1, soft), *two = add(1, soft);
@@ -108,16 +108,16 @@ static void anticipation_case(void) {
     now += 2 * MS;
     decide();
     CHECK(granted(two, 0));
-    uint64_t before = arbiter.cards[0].members[one->member[0]].virtual_ns;
+    uint64_t before = arbiter.gpus[0].members[one->member[0]].virtual_ns;
     for (int i = 0; i < 50; i++) run_on(two, 0, 8, 20 * MS);
     ask(one, 0, 7, &launch);
     decide();
-    const struct cot_card *card = &arbiter.cards[0];
-    uint64_t after = card->members[one->member[0]].virtual_ns;
-    CHECK(after > before && card->virtual_ns - after <= 2 * cot_default_tuning.quantum_ns);
+    const struct cot_gpu *gpu = &arbiter.gpus[0];
+    uint64_t after = gpu->members[one->member[0]].virtual_ns;
+    CHECK(after > before && gpu->virtual_ns - after <= 2 * cot_default_tuning.quantum_ns);
 }
 
-/* A holder without work loses the card to whoever wants it, and keeps it otherwise. */
+/* A holder without work loses the GPU to whoever wants it, and keeps it otherwise. */
 static void idle_case(void) {
     struct container *one = add(1, soft), *two = add(1, soft);
     struct cot_launch launch;
@@ -150,7 +150,7 @@ static void overrun_case(void) {
         decide();
         CHECK(now - asked < 100 * MS);
     }
-    const struct cot_member *member = &arbiter.cards[0].members[one->member[0]];
+    const struct cot_member *member = &arbiter.gpus[0].members[one->member[0]];
     CHECK(member->overruns == 1 && member->outcast);
     CHECK(member->charged_ns > 40 * MS);
     struct cot_batch batch = go(two, 0, 8);
@@ -159,7 +159,7 @@ static void overrun_case(void) {
     now += 1 * MS;
     end(two, 0, &batch, begun);
     decide();
-    uint64_t contended = arbiter.cards[0].members[two->member[0]].contended_ns;
+    uint64_t contended = arbiter.gpus[0].members[two->member[0]].contended_ns;
     CHECK(contended > 400 * US && contended < 600 * US); /* half of its millisecond was the other's */
 }
 
@@ -180,8 +180,8 @@ static void high_case(void) {
     ask(two, 0, 8, &launch);
     decide();
     CHECK(!granted(one, 0) && granted(two, 0));
-    const struct cot_member *first = &arbiter.cards[0].members[one->member[0]];
-    const struct cot_member *second = &arbiter.cards[0].members[two->member[0]];
+    const struct cot_member *first = &arbiter.gpus[0].members[one->member[0]];
+    const struct cot_member *second = &arbiter.gpus[0].members[two->member[0]];
     uint64_t paid = first->charged_ns, asked = now;
     CHECK(ask(two, 0, 8, &launch));
     struct cot_batch behind = {0};
@@ -197,7 +197,7 @@ static void high_case(void) {
     CHECK(first->charged_ns - paid == 200 * US * launches);
     CHECK(first->overruns == 0);
     now += 300 * US;
-    end(two, 0, &behind, asked); /* as events tell it: it waited on the card */
+    end(two, 0, &behind, asked); /* as events tell it: it waited on the GPU */
     decide();
     CHECK(second->charged_ns == 300 * US);
     for (int i = 0; i < 20; i++) {
@@ -208,10 +208,10 @@ static void high_case(void) {
     }
 }
 
-/* ---- several cards ---- */
+/* ---- several GPUs ---- */
 
-/* Two containers with two cards each whose launches on both cards need one another, started from opposite ends: both
- * get both cards, in turns, and nobody is passed by. */
+/* Two containers with two GPUs each whose launches on both GPUs need one another, started from opposite ends: both
+ * get both GPUs, in turns, and nobody is passed by. */
 static void gang_case(void) {
     struct container *pair[] = {add(2, soft), add(2, soft)}, *single = add(1, soft);
     struct cot_batch alone = {0};
@@ -237,29 +237,29 @@ static void gang_case(void) {
         }
         for (uint32_t i = 0; i < 2; i++) {
             for (uint32_t k = 0; k < 2; k++) {
-                uint32_t card = (i + k) % 2; /* the second one begins with the second card */
-                if (up[i][card] || (k == 1 && !up[i][i])) continue;
-                if (!ask(pair[i], card, 7 + card, &launch)) continue;
-                batch[i][card] = (struct cot_batch){0};
-                cot_batch_add(&pair[i]->gates[card], &batch[i][card], &launch, now);
-                up[i][card] = true;
-                CHECK(card == 1 || !alone_begun);
+                uint32_t gpu = (i + k) % 2; /* the second one begins with the second GPU */
+                if (up[i][gpu] || (k == 1 && !up[i][i])) continue;
+                if (!ask(pair[i], gpu, 7 + gpu, &launch)) continue;
+                batch[i][gpu] = (struct cot_batch){0};
+                cot_batch_add(&pair[i]->gates[gpu], &batch[i][gpu], &launch, now);
+                up[i][gpu] = true;
+                CHECK(gpu == 1 || !alone_begun);
             }
-            if (!up[i][0] || !up[i][1]) continue; /* either half waits for the other on its card */
+            if (!up[i][0] || !up[i][1]) continue; /* either half waits for the other on its GPU */
             CHECK(!up[1 - i][0] && !up[1 - i][1]);
             uint64_t begun = now;
             now += 1 * MS;
-            for (uint32_t card = 0; card < 2; card++) {
-                end(pair[i], card, &batch[i][card], begun);
-                up[i][card] = false;
+            for (uint32_t gpu = 0; gpu < 2; gpu++) {
+                end(pair[i], gpu, &batch[i][gpu], begun);
+                up[i][gpu] = false;
             }
             done[i]++;
         }
         decide();
     }
     CHECK(alone_done > 20);
-    for (uint32_t card = 0; card < 2; card++) {
-        for (uint32_t i = 0; i < 2; i++) CHECK(arbiter.cards[card].members[pair[i]->member[card]].overruns == 0);
+    for (uint32_t gpu = 0; gpu < 2; gpu++) {
+        for (uint32_t i = 0; i < 2; i++) CHECK(arbiter.gpus[gpu].members[pair[i]->member[gpu]].overruns == 0);
     }
 }
 

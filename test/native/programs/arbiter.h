@@ -26,11 +26,11 @@ static uint64_t now = 1000 * MS, seed = 1;
 static struct cot_arbiter arbiter;
 static struct cot_decision decision;
 
-/* One container: a page, its members, a process with a gate per card. */
+/* One container: a page, its members, a process with a gate per GPU. */
 struct container {
     void *page;
     struct cot_gate gates[2];
-    uint32_t cards;
+    uint32_t gpus;
     int member[2];
     bool waits[2];
 };
@@ -42,25 +42,25 @@ static inline uint64_t draw(uint64_t below) {
     return (seed >> 33) % below;
 }
 
-static inline struct cot_digest digest_of(const struct container *of, uint32_t card, const uint64_t *dead) {
+static inline struct cot_digest digest_of(const struct container *of, uint32_t gpu, const uint64_t *dead) {
     struct cot_digest digest;
-    cot_digest(of->page, SLOTS, of->cards, card, dead, &digest);
+    cot_digest(of->page, SLOTS, of->gpus, gpu, dead, &digest);
     return digest;
 }
 
-static inline struct container *add(uint32_t cards, struct cot_share share) {
+static inline struct container *add(uint32_t gpus, struct cot_share share) {
     struct container *new = &containers[count];
-    new->cards = cards;
-    new->page = calloc(1, cot_compute_bytes(SLOTS, cards));
+    new->gpus = gpus;
+    new->page = calloc(1, cot_compute_bytes(SLOTS, gpus));
     if (!new->page) abort();
     ((struct cot_compute_header *)new->page)->heartbeat_ns = now;
-    for (uint32_t card = 0; card < cards; card++) {
-        cot_gate_attach(&new->gates[card], &cot_default_gate, new->page, SLOTS, cards, 0, card, 2 * count + 1);
-        new->gates[card].others = new->gates;
-        new->gates[card].others_count = cards;
-        struct cot_digest digest = digest_of(new, card, NULL);
-        new->member[card] = cot_arbiter_join(&arbiter, card, count, &digest, now);
-        cot_arbiter_share(&arbiter, card, (uint32_t)new->member[card], &share, now);
+    for (uint32_t gpu = 0; gpu < gpus; gpu++) {
+        cot_gate_attach(&new->gates[gpu], &cot_default_gate, new->page, SLOTS, gpus, 0, gpu, 2 * count + 1);
+        new->gates[gpu].others = new->gates;
+        new->gates[gpu].others_count = gpus;
+        struct cot_digest digest = digest_of(new, gpu, NULL);
+        new->member[gpu] = cot_arbiter_join(&arbiter, gpu, count, &digest, now);
+        cot_arbiter_share(&arbiter, gpu, (uint32_t)new->member[gpu], &share, now);
     }
     count++;
     return new;
@@ -76,24 +76,24 @@ static inline void decide_with(const uint64_t *dead) {
     for (uint32_t rounds = 0;; rounds++) {
         CHECK(rounds < 100);
         for (uint32_t i = 0; i < count; i++) {
-            for (uint32_t card = 0; card < containers[i].cards; card++) {
-                struct cot_digest digest = digest_of(&containers[i], card, dead);
-                cot_arbiter_report(&arbiter, card, (uint32_t)containers[i].member[card], &digest, now);
+            for (uint32_t gpu = 0; gpu < containers[i].gpus; gpu++) {
+                struct cot_digest digest = digest_of(&containers[i], gpu, dead);
+                cot_arbiter_report(&arbiter, gpu, (uint32_t)containers[i].member[gpu], &digest, now);
             }
         }
         cot_arbiter_decide(&arbiter, now, &decision);
         bool look = false;
         for (uint32_t i = 0; i < count; i++) {
-            for (uint32_t card = 0; card < containers[i].cards; card++) {
-                uint32_t member = (uint32_t)containers[i].member[card];
-                struct cot_compute_order *order = cot_order_at(containers[i].page, card);
+            for (uint32_t gpu = 0; gpu < containers[i].gpus; gpu++) {
+                uint32_t member = (uint32_t)containers[i].member[gpu];
+                struct cot_compute_order *order = cot_order_at(containers[i].page, gpu);
                 uint64_t before = order->lease;
-                if (decision.dirty[card] >> member & 1) {
-                    cot_arbiter_publish(&arbiter, card, member, order);
+                if (decision.dirty[gpu] >> member & 1) {
+                    cot_arbiter_publish(&arbiter, gpu, member, order);
                     CHECK(cot_lease_epoch(order->lease) > cot_lease_epoch(before));
                 }
-                cot_order_record(order, cot_arbiter_record(&arbiter, card, member, now));
-                look = look || decision.look[card] >> member & 1;
+                cot_order_record(order, cot_arbiter_record(&arbiter, gpu, member, now));
+                look = look || decision.look[gpu] >> member & 1;
             }
         }
         if (!look) return;
@@ -103,50 +103,50 @@ static inline void decide(void) {
     decide_with(NULL);
 }
 
-static inline bool ask(struct container *of, uint32_t card, uint64_t key, struct cot_launch *launch) {
-    struct cot_gate *gate = &of->gates[card];
+static inline bool ask(struct container *of, uint32_t gpu, uint64_t key, struct cot_launch *launch) {
+    struct cot_gate *gate = &of->gates[gpu];
     struct cot_verdict verdict = cot_gate_admit(gate, key, now, 0, launch);
-    if (!verdict.go && !verdict.own && !of->waits[card]) {
-        of->waits[card] = true;
+    if (!verdict.go && !verdict.own && !of->waits[gpu]) {
+        of->waits[gpu] = true;
         cot_gate_wait(gate, true, 0, now);
     }
-    if (verdict.go && of->waits[card]) {
-        of->waits[card] = false;
+    if (verdict.go && of->waits[gpu]) {
+        of->waits[gpu] = false;
         cot_gate_wait(gate, false, 0, now);
     }
     return verdict.go;
 }
 
 /* One launch from now on; it must be admitted. */
-static inline struct cot_batch go(struct container *of, uint32_t card, uint64_t key) {
+static inline struct cot_batch go(struct container *of, uint32_t gpu, uint64_t key) {
     struct cot_launch launch;
-    CHECK(ask(of, card, key, &launch));
+    CHECK(ask(of, gpu, key, &launch));
     struct cot_batch batch = {0};
-    cot_batch_add(&of->gates[card], &batch, &launch, now);
+    cot_batch_add(&of->gates[gpu], &batch, &launch, now);
     return batch;
 }
 
-static inline void end(struct container *of, uint32_t card, const struct cot_batch *batch, uint64_t begun) {
-    cot_gate_complete(&of->gates[card], batch, begun, now, 1, true, now);
+static inline void end(struct container *of, uint32_t gpu, const struct cot_batch *batch, uint64_t begun) {
+    cot_gate_complete(&of->gates[gpu], batch, begun, now, 1, true, now);
 }
 
 /* A launch of that length, alone, from grant to end. */
-static inline void run(struct container *of, uint32_t card, uint64_t key, uint64_t length) {
-    struct cot_batch batch = go(of, card, key);
+static inline void run(struct container *of, uint32_t gpu, uint64_t key, uint64_t length) {
+    struct cot_batch batch = go(of, gpu, key);
     uint64_t begun = now;
     now += length;
-    end(of, card, &batch, begun);
+    end(of, gpu, &batch, begun);
 }
 
 /* The same with an agent that comes by meanwhile, as it does. */
-static inline void run_on(struct container *of, uint32_t card, uint64_t key, uint64_t length) {
-    struct cot_batch batch = go(of, card, key);
+static inline void run_on(struct container *of, uint32_t gpu, uint64_t key, uint64_t length) {
+    struct cot_batch batch = go(of, gpu, key);
     uint64_t begun = now;
     for (uint64_t left = length; left > 0; left -= left < MS ? left : MS) {
         now += left < MS ? left : MS;
         decide();
     }
-    end(of, card, &batch, begun);
+    end(of, gpu, &batch, begun);
     decide();
 }
 
@@ -154,8 +154,8 @@ static const struct cot_share half = {.guarantee_ppm = 500000, .limit_ppm = 5000
 static const struct cot_share soft = {.guarantee_ppm = 500000, .limit_ppm = COT_PPM};
 static const struct cot_share high = {.guarantee_ppm = 500000, .limit_ppm = COT_PPM, .high = true};
 
-static inline bool granted(const struct container *of, uint32_t card) {
-    return cot_lease_state(cot_order_at(of->page, card)->lease) == COT_LEASE_GRANTED;
+static inline bool granted(const struct container *of, uint32_t gpu) {
+    return cot_lease_state(cot_order_at(of->page, gpu)->lease) == COT_LEASE_GRANTED;
 }
 
 struct named_case {

@@ -63,7 +63,7 @@ static void exclusive(bool scribbled) {
     uint64_t charged = 0;
     for (uint32_t i = scribbled; i < many; i++) {
         CHECK(served[i] > 5);
-        charged += arbiter.cards[0].members[containers[i].member[0]].charged_ns;
+        charged += arbiter.gpus[0].members[containers[i].member[0]].charged_ns;
     }
     CHECK(charged <= now - began);
     CHECK(charged >= (now - began) / (scribbled ? 10 : 4));
@@ -74,7 +74,7 @@ static void exclusive_case(void) {
 }
 static void scribbled_case(void) {
     exclusive(true);
-    CHECK(arbiter.cards[0].members[containers[0].member[0]].faults > 0);
+    CHECK(arbiter.gpus[0].members[containers[0].member[0]].faults > 0);
 }
 
 /* ---- single faults ---- */
@@ -134,7 +134,7 @@ static void outage_case(void) {
     one->member[0] = cot_arbiter_join(&arbiter, 0, 0, &digest, now);
     cot_arbiter_share(&arbiter, 0, 0, &half, now);
     cot_arbiter_adopt(&arbiter, 0, 0, &record, now);
-    const struct cot_member *member = &arbiter.cards[0].members[0];
+    const struct cot_member *member = &arbiter.gpus[0].members[0];
     CHECK(member->credit_ns < (int64_t)(15 * MS) && member->credit_ns > -(int64_t)(15 * MS));
     CHECK(member->charged_ns >= used && member->charged_ns <= used + used / 10);
     decide();
@@ -198,10 +198,10 @@ static void digest_case(void) {
     two->gates[0].row->used_ns = 5 * MS;
     decide();
     two->gates[0].row->used_ns = 1 * MS;
-    uint64_t charged = arbiter.cards[0].members[two->member[0]].charged_ns;
+    uint64_t charged = arbiter.gpus[0].members[two->member[0]].charged_ns;
     decide();
-    CHECK(arbiter.cards[0].members[two->member[0]].faults == 1);
-    CHECK(arbiter.cards[0].members[two->member[0]].charged_ns == charged);
+    CHECK(arbiter.gpus[0].members[two->member[0]].faults == 1);
+    CHECK(arbiter.gpus[0].members[two->member[0]].charged_ns == charged);
 }
 
 int main(int argc, char **argv) {

@@ -1,7 +1,7 @@
-/* So many processes that use the card at any time, each for a while: churn DRIVER WORKERS MIB LIFE_MS FIRST_PID
+/* So many processes that use the GPU at any time, each for a while: churn DRIVER WORKERS MIB LIFE_MS FIRST_PID
  * LAST_PID. Their pids are chosen from that range, which others use, too, so that pids are used again at once, by
  * others. Whoever has no right to choose pids is told so by exit code 4. At the end of its standard input it ends them
- * and prints what became of them: "started failed signalled", where `signalled` are those that somebody else's signal
+ * and prints what became of them: "started failed signaled", where `signaled` are those that somebody else's signal
  * ended. */
 #include <dlfcn.h>
 #include <poll.h>
@@ -54,7 +54,7 @@ int main(int count, char **words) {
     const int workers = atoi(words[2]);
     const pid_t first = atoi(words[5]), last = atoi(words[6]);
     static pid_t alive[MOST];
-    uint64_t started = 0, failed = 0, signalled = 0;
+    uint64_t started = 0, failed = 0, signaled = 0;
     random_state = (uint64_t)getpid();
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     for (bool ending = false; !ending;) {
@@ -66,7 +66,7 @@ int main(int count, char **words) {
             if (alive[i] > 0 && waitpid(alive[i], &status, ending ? 0 : WNOHANG) == alive[i]) {
                 alive[i] = 0;
                 failed += WIFEXITED(status) && WEXITSTATUS(status) == FAILED;
-                signalled += WIFSIGNALED(status) && !(ending && WTERMSIG(status) == SIGUSR2);
+                signaled += WIFSIGNALED(status) && !(ending && WTERMSIG(status) == SIGUSR2);
             }
             if (alive[i] <= 0 && !ending) {
                 alive[i] = start(first, last);
@@ -74,6 +74,6 @@ int main(int count, char **words) {
             }
         }
     }
-    printf("%llu %llu %llu\n", (unsigned long long)started, (unsigned long long)failed, (unsigned long long)signalled);
+    printf("%llu %llu %llu\n", (unsigned long long)started, (unsigned long long)failed, (unsigned long long)signaled);
     return 0;
 }

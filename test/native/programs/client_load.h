@@ -63,7 +63,7 @@ static abi_result load(const char *form, uint64_t ms, uint64_t us, uint64_t *cou
     if (!result && !strncmp(form, "graph", 5)) result = load_graph(us, &of.exec);
     for (int i = 0; i < LOAD_STREAMS && !result; i++)
         result = CALL(cuStreamCreate, (abi_stream *, unsigned), &of.streams[i], (unsigned)ABI_STREAM_NON_BLOCKING);
-    /* What runs ahead of the card is bounded, as in programs that look at a result now and then. */
+    /* What runs ahead of the GPU is bounded, as in programs that look at a result now and then. */
     unsigned ahead = !strcmp(form, "sync") ? 1 : us >= 5000 ? 4 : 64;
     for (unsigned i = 1; !result && now_ms() < until; i++) {
         *count += load_once(&of, &result);

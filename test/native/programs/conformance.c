@@ -31,7 +31,7 @@ typedef abi_result (*gpa_v2)(const char *, void **, int, uint64_t, int *);
 typedef void *(*look_up)(void *, const char *);
 typedef void *(*find_in)(const char *);
 
-enum verb { RESERVE, RELEASE, TRACK, VIRTUALISE, GATE, RESOLVE, PASS };
+enum verb { RESERVE, RELEASE, TRACK, VIRTUALIZE, GATE, RESOLVE, PASS };
 static const struct {
     const char *name;
     enum verb verb;

@@ -1,5 +1,5 @@
 /* Says in its container's ledger that it is a process that accounts, which holds nothing, and becomes another program
- * that does not: forge LEDGER CARDS PROGRAM ARGUMENTS... The slot is the last one; its lock goes with the open file. */
+ * that does not: forge LEDGER GPUS PROGRAM ARGUMENTS... The slot is the last one; its lock goes with the open file. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,18 +26,18 @@ int main(int argc, char **argv) {
     if (argc < 4) return 2;
     int fd = open(argv[1], O_RDWR); /* stays open in the other program */
     struct cot_ledger_header *ledger;
-    uint32_t cards = (uint32_t)atoi(argv[2]);
+    uint32_t gpus = (uint32_t)atoi(argv[2]);
     struct stat space, file;
     if (fd < 0 || fstat(fd, &file) != 0 || stat("/proc/self/ns/pid", &space) != 0) return perror(argv[1]), 3;
     ledger = mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (ledger == MAP_FAILED || cot_ledger_bytes(ledger->slot_count, cards) > (uint64_t)file.st_size) return 3;
+    if (ledger == MAP_FAILED || cot_ledger_bytes(ledger->slot_count, gpus) > (uint64_t)file.st_size) return 3;
     uint32_t last = ledger->slot_count - 1;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)last, .l_len = 1};
     if (fcntl(fd, F_OFD_SETLK, &lock) != 0) return perror("lock"), 3;
-    struct cot_slot *slot = (void *)((char *)ledger + cot_ledger_slots_offset(cards) + last * cot_slot_bytes(cards));
+    struct cot_slot *slot = (void *)((char *)ledger + cot_ledger_slots_offset(gpus) + last * cot_slot_bytes(gpus));
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
-    memset(slot, 0, cot_slot_bytes(cards));
+    memset(slot, 0, cot_slot_bytes(gpus));
     slot->stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
     slot->start_ticks = start_ticks();
     slot->pid_namespace = space.st_ino;

@@ -1,7 +1,7 @@
 /* Writes a container's files as the agent would, for tests that need a grant without an agent:
  *   grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS[:CORES]]...
- * DIR gets `limits` and `ledger`; with an existing page of the same shape only its card entries are rewritten. CORES, a
- * percentage, brings a compute page: launches are leased then. 0 limits nothing on that card. */
+ * DIR gets `limits` and `ledger`; with an existing page of the same shape only its GPU entries are rewritten. CORES, a
+ * percentage, brings a compute page: launches are leased then. 0 limits nothing on that GPU. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static bool write_compute(int fd, const struct cot_page_header *header, const ui
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    uint64_t bytes = header->compute_at + cot_compute_bytes(header->slot_count, header->card_count);
-    cot_compute_begin(half, header->slot_count, header->card_count, rate_ppm, now_ns);
+    uint64_t bytes = header->compute_at + cot_compute_bytes(header->slot_count, header->gpu_count);
+    cot_compute_begin(half, header->slot_count, header->gpu_count, rate_ppm, now_ns);
     return ftruncate(fd, (off_t)bytes) == 0 &&
            pwrite(fd, half, sizeof half, (off_t)header->compute_at) == (ssize_t)sizeof half;
 }
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     static struct cot_page page;
     char path[4096];
     struct stat info;
-    uint32_t rate_ppm[COT_MAX_CARDS] = {0};
+    uint32_t rate_ppm[COT_MAX_GPUS] = {0};
     if (argc < 5) {
         fprintf(stderr, "usage: grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS[:CORES]]...\n");
         return 2;
@@ -35,15 +35,15 @@ int main(int argc, char **argv) {
     page.header = (struct cot_page_header){
         .magic = COT_PAGE_MAGIC,
         .version = COT_PAGE_VERSION,
-        .card_count = (uint32_t)(argc - 4),
+        .gpu_count = (uint32_t)(argc - 4),
         .slot_count = (uint32_t)atoi(argv[2]),
         .flags = (uint32_t)atoi(argv[3]),
         .generation = 1,
     };
-    uint64_t bytes = cot_page_bytes(page.header.slot_count, page.header.card_count);
+    uint64_t bytes = cot_page_bytes(page.header.slot_count, page.header.gpu_count);
     page.header.bytes = (uint32_t)bytes;
     for (int i = 4; i < argc; i++) {
-        struct cot_page_card *card = &page.cards[i - 4];
+        struct cot_page_gpu *gpu = &page.gpus[i - 4];
         unsigned long long memory, context, granule;
         char hex[33] = {0};
         unsigned flags = 0, cores = 0;
@@ -52,20 +52,20 @@ int main(int argc, char **argv) {
         if (given < 4) return 2;
         if (given == 6) {
             page.header.gate = COT_GATE_LEASED;
-            page.header.compute_at = cot_compute_at(page.header.slot_count, page.header.card_count);
+            page.header.compute_at = cot_compute_at(page.header.slot_count, page.header.gpu_count);
             rate_ppm[i - 4] = cores * (COT_PPM / 100);
         }
         for (int k = 0; k < 16; k++) {
             unsigned byte;
             if (sscanf(&hex[2 * (size_t)k], "%2x", &byte) != 1) return 2;
-            card->uuid[k] = (uint8_t)byte;
+            gpu->uuid[k] = (uint8_t)byte;
         }
-        card->memory_bytes = memory;
-        card->context_bytes = context;
-        card->granule_bytes = granule;
-        card->flags = flags;
-        card->cores_percent = cores;
-        card->check = cot_check(card, COT_CARD_WORDS);
+        gpu->memory_bytes = memory;
+        gpu->context_bytes = context;
+        gpu->granule_bytes = granule;
+        gpu->flags = flags;
+        gpu->cores_percent = cores;
+        gpu->check = cot_check(gpu, COT_GPU_WORDS);
     }
     snprintf(path, sizeof path, "%s/limits", argv[1]);
     int fd = open(path, O_RDWR | O_CREAT, 0644);
@@ -76,16 +76,16 @@ int main(int argc, char **argv) {
     } else if (ftruncate(fd, (off_t)bytes) != 0) {
         return perror(path), 1;
     }
-    if (pwrite(fd, page.cards, sizeof page.cards, sizeof page.header) != sizeof page.cards) return 1;
+    if (pwrite(fd, page.gpus, sizeof page.gpus, sizeof page.header) != sizeof page.gpus) return 1;
     if (pwrite(fd, &page.header, sizeof page.header, 0) != sizeof page.header) return 1;
     close(fd);
     snprintf(path, sizeof path, "%s/ledger", argv[1]);
     fd = open(path, O_RDWR | O_CREAT, 0666);
     if (fd < 0 || fstat(fd, &info) != 0) return perror(path), 1;
-    uint64_t ledger = cot_ledger_bytes(page.header.slot_count, page.header.card_count);
+    uint64_t ledger = cot_ledger_bytes(page.header.slot_count, page.header.gpu_count);
     struct cot_ledger_header header = {.magic = COT_LEDGER_MAGIC,
                                        .version = COT_LEDGER_VERSION,
-                                       .card_count = page.header.card_count,
+                                       .gpu_count = page.header.gpu_count,
                                        .slot_count = page.header.slot_count};
     bool made = (uint64_t)info.st_size >= ledger;
     if (!made) {

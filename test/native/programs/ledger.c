@@ -83,8 +83,8 @@ static void *real(const char *name) {
                                                : NULL;
 }
 
-abi_result cot_current(uint32_t *card, void **context) {
-    *card = 0;
+abi_result cot_current(uint32_t *gpu, void **context) {
+    *gpu = 0;
     *context = NULL;
     return ABI_SUCCESS;
 }
@@ -92,9 +92,9 @@ void cot_context_recheck(const struct cot_block *block) {}
 void cot_context_put_back(const struct cot_block *block) {
     cot_blocks_add(block);
 }
-void cot_pools_trim(uint32_t card) {}
+void cot_pools_trim(uint32_t gpu) {}
 void cot_pools_read_back(void) {}
-void cot_graphs_trim(uint32_t card) {}
+void cot_graphs_trim(uint32_t gpu) {}
 bool cot_is_away(void) {
     return false;
 }
@@ -159,7 +159,7 @@ static int process(int threads, unsigned seed, unsigned processes) {
     atomic_store(&ended, 1);
     pthread_join(reader, NULL);
     meet(2ull * processes);
-    const struct cot_slot_card *own = cot_own(0);
+    const struct cot_slot_gpu *own = cot_own(0);
     return own->held == 0 && own->pending == 0 && own->freed > 0 ? 0 : 1;
 }
 
@@ -175,11 +175,11 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 3;
     char path[4096];
-    struct cot_page_card card;
+    struct cot_page_gpu gpu;
     snprintf(path, sizeof path, "%s/limits", folder);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || pread(fd, &card, sizeof card, offsetof(struct cot_page, cards)) != sizeof card) return 3;
-    grant = card.memory_bytes;
+    if (fd < 0 || pread(fd, &gpu, sizeof gpu, offsetof(struct cot_page, gpus)) != sizeof gpu) return 3;
+    grant = gpu.memory_bytes;
     start_engine(real, folder);
     pid_t pids[16];
     for (int i = 0; i < processes; i++) {

@@ -2,7 +2,7 @@
  *   lives threads COUNT ROUNDS   threads that allocate and free at once: failures, free bytes before and after
  *   lives signals ROUNDS         the same under a timer's signals every 200 us, without SA_RESTART: and signals seen
  *   lives ended ROUNDS           a context ends in one thread while another allocates in it: calls that came too late
- * or failed otherwise, free bytes of the card before and after lives exit                   frees and asks in a handler
+ * or failed otherwise, free bytes of the GPU before and after lives exit                   frees and asks in a handler
  * of exit, and ends with code 9 lives unload PATH            closes the library at PATH and calls into it: what cuInit
  * answers, before and after */
 #include <dlfcn.h>

@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
     next_line();
     atomic_store(&stop, 1);
     while (atomic_load(&paused) < (uint64_t)count) usleep(1000);
-    /* What pools gave back to the card is seen in the account with the next call that concerns them. */
+    /* What pools gave back to the GPU is seen in the account with the next call that concerns them. */
     abi_devptr pooled;
     check(synchronize());
     if (check(alloc_async(&pooled, 1, NULL))) check(release_async(pooled, NULL));

@@ -2,7 +2,7 @@
  * linked in, above a driver of this file that gives the addresses and handles that it is told to, and runs another
  * thread within its calls.
  *   moments DIR CASE
- * Prints one line of JSON; DIR has limits and ledger of a grant of one card. */
+ * Prints one line of JSON; DIR has limits and ledger of a grant of one GPU. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -491,7 +491,7 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         if (strcmp(CASES[i].name, argv[2]) != 0) continue;
         CASES[i].run();
-        const struct cot_slot_card *own = cot_own(0);
+        const struct cot_slot_gpu *own = cot_own(0);
         printf("{\"held\":%llu,\"pending\":%llu,\"context\":%llu,\"last\":%d,\"turn\":%u,\"number\":%llu}\n",
                (unsigned long long)own->held, (unsigned long long)own->pending, (unsigned long long)own->context,
                (int)last, atomic_load(&cot->context_turn), (unsigned long long)number);

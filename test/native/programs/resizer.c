@@ -1,6 +1,6 @@
 /* Workers that allocate and free at random while their grant shrinks and grows under them.
  *   resizer PAGE WORKERS ROUNDS CONTEXT-BYTES SMALL-BYTES LARGE-BYTES
- * SMALL and LARGE are what the grant leaves beside the contexts. This program rewrites the page's first card as the
+ * SMALL and LARGE are what the grant leaves beside the contexts. This program rewrites the page's first GPU as the
  * agent does. After a shrink, once the requests that began before it are over, what all hold together may only fall
  * until it fits. Workers count a block after they have it and until they give it back, so the count is never too high.
  * Prints one JSON line; each worker writes its own pattern into what it gets and checks it before it frees. */
@@ -111,16 +111,16 @@ static void work(int index, uint32_t workers) {
 }
 
 static bool rewrite(int fd, uint64_t memory_bytes) {
-    struct cot_page_card card;
+    struct cot_page_gpu gpu;
     uint64_t generation;
-    off_t at = offsetof(struct cot_page, cards), word = offsetof(struct cot_page_header, generation);
-    if (pread(fd, &card, sizeof card, at) != sizeof card ||
+    off_t at = offsetof(struct cot_page, gpus), word = offsetof(struct cot_page_header, generation);
+    if (pread(fd, &gpu, sizeof gpu, at) != sizeof gpu ||
         pread(fd, &generation, sizeof generation, word) != sizeof generation)
         return false;
-    card.memory_bytes = memory_bytes;
-    card.check = cot_check(&card, COT_CARD_WORDS);
+    gpu.memory_bytes = memory_bytes;
+    gpu.check = cot_check(&gpu, COT_GPU_WORDS);
     generation++;
-    return pwrite(fd, &card, sizeof card, at) == sizeof card &&
+    return pwrite(fd, &gpu, sizeof gpu, at) == sizeof gpu &&
            pwrite(fd, &generation, sizeof generation, word) == sizeof generation;
 }
 

@@ -79,7 +79,7 @@ static void open_page(int i) {
     CHECK(pages[i]);
 }
 
-/* The first `count` pages, a quarter of card 0 each. */
+/* The first `count` pages, a quarter of GPU 0 each. */
 static void plan(uint64_t number, uint32_t count) {
     struct plan *plan = calloc(1, sizeof *plan);
     CHECK(plan);
@@ -201,7 +201,7 @@ static void gone(void) {
     CHECK(ask(now + SECOND, now + SECOND - STALE).away);
 }
 
-/* What is under way at a time at which nobody can have known of the arbiter drains before anybody gets the card. */
+/* What is under way at a time at which nobody can have known of the arbiter drains before anybody gets the GPU. */
 static void late(void) {
     static struct cot_arbiter arbiter;
     static const struct cot_share share = {.guarantee_ppm = 250000, .limit_ppm = 250000};
@@ -219,12 +219,12 @@ static void late(void) {
     cot_arbiter_report(&arbiter, 0, 0, &alone, now);
     cot_arbiter_report(&arbiter, 0, 1, &waits, now);
     cot_arbiter_decide(&arbiter, now, &decision);
-    CHECK(arbiter.cards[0].phase == COT_PHASE_IDLE && decision.next_ns <= now + 1000000);
+    CHECK(arbiter.gpus[0].phase == COT_PHASE_IDLE && decision.next_ns <= now + 1000000);
     now += 1000000;
     cot_arbiter_report(&arbiter, 0, 0, &none, now);
     cot_arbiter_report(&arbiter, 0, 1, &waits, now);
     cot_arbiter_decide(&arbiter, now, &decision);
-    CHECK(arbiter.cards[0].phase == COT_PHASE_HELD && arbiter.cards[0].holder == 1);
+    CHECK(arbiter.gpus[0].phase == COT_PHASE_HELD && arbiter.gpus[0].holder == 1);
 }
 
 int main(int argc, char **argv) {

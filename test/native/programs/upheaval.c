@@ -103,7 +103,7 @@ static void *work(void *argument) {
         }
     }
     if (atomic_fetch_add(&arrived, 1) + 1 == shared->threads) {
-        /* What pools gave back to the card is seen in the account with the next call that concerns them. */
+        /* What pools gave back to the GPU is seen in the account with the next call that concerns them. */
         CALL(synchronize());
         if (CALL(alloc_async(&pooled, 1, NULL))) CALL(release_async(pooled, NULL));
         atomic_store(&own->paused, 1);

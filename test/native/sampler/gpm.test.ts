@@ -1,4 +1,4 @@
-// The simulated driver's counters of what a card keeps busy (GPM): which cards and drivers have them, what they count, and
+// The simulated driver's counters of what a GPU keeps busy (GPM): which GPUs and drivers have them, what they count, and
 // that a wrong call is refused.
 import test, { type ExecutionContext } from 'ava';
 import { readyClient } from '../../support/client.ts';
@@ -30,8 +30,8 @@ async function readyGpm(t: ExecutionContext, node: SimulatedNode, preload?: stri
   return { client, result, metrics, between };
 }
 
-test('a card from Hopper on counts for how long kernels ran, on how many of its SMs, and what somebody said of the rest', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+test('a GPU from Hopper on counts for how long kernels ran, on how many of its SMs, and what somebody said of the rest', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100');
   const { client, result, between } = await readyGpm(t, node);
   t.deepEqual(await client.ask('support'), { result: NVML.SUCCESS, rows: [[1]] } as never);
   for (const which of [0, 1]) t.is(await result(`alloc ${which}`), NVML.SUCCESS);
@@ -70,7 +70,7 @@ test('a card from Hopper on counts for how long kernels ran, on how many of its 
 });
 
 test('samples that are too near, reversed, empty or given back are refused, and so is another version', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const { client, result } = await readyGpm(t, node);
   t.is(await result('take 0'), NVML.INVALID_ARGUMENT, 'there is no sample');
   for (const which of [0, 1]) t.is(await result(`alloc ${which}`), NVML.SUCCESS);
@@ -92,8 +92,8 @@ test('samples that are too near, reversed, empty or given back are refused, and 
   await client.end();
 });
 
-test('a card before Hopper has no such counters, a driver before 520 not their names, and one before 525 none of instances', async (t) => {
-  const older = await readyGpm(t, await startNode(t, '--card', 'a100'));
+test('a GPU before Hopper has no such counters, a driver before 520 not their names, and one before 525 none of instances', async (t) => {
+  const older = await readyGpm(t, await startNode(t, '--gpu', 'a100'));
   t.deepEqual(await older.client.ask('support'), { result: NVML.SUCCESS, rows: [[0]] } as never);
   t.is(await older.result('alloc 0'), NVML.SUCCESS);
   t.is(await older.result('take 0'), NVML.NOT_SUPPORTED);
@@ -104,9 +104,9 @@ test('a card before Hopper has no such counters, a driver before 520 not their n
     ['525.60.13', NVML.NOT_SUPPORTED, NVML.SUCCESS],
     ['615.71.09', NVML.NOT_SUPPORTED, NVML.SUCCESS],
   ] as const) {
-    const { result } = await readyGpm(t, await startNode(t, '--card', divided, '--driver', driver));
+    const { result } = await readyGpm(t, await startNode(t, '--gpu', divided, '--driver', driver));
     await result('alloc 0');
-    t.is(await result('take 0'), whole, `${driver}: of a divided card as a whole nothing is told`);
+    t.is(await result('take 0'), whole, `${driver}: of a divided GPU as a whole nothing is told`);
     t.is(await result('take 0 2'), instance, driver);
     if (instance === NVML.SUCCESS)
       t.is(await result('take 0 3'), NVML.INVALID_ARGUMENT, 'there is none of that number');
@@ -114,7 +114,7 @@ test('a card before Hopper has no such counters, a driver before 520 not their n
 });
 
 test('an instance counts its own kernels on its own SMs', async (t) => {
-  const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb');
+  const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb');
   const { result, metrics } = await readyGpm(t, node);
   for (const which of [0, 1]) t.is(await result(`alloc ${which}`), NVML.SUCCESS);
   const tenant = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: node.uuid(1) } });
@@ -131,16 +131,16 @@ test('an instance counts its own kernels on its own SMs', async (t) => {
   t.is(mine.get(SM), mine.get(GRAPHICS));
 });
 
-test('inside a grant the card has no such counters, for its neighbours are in them', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
-  const grant = makeGrant(t, node, [{ card: 0, memoryBytes: 1024 * MIB }]);
+test('inside a grant the GPU has no such counters, for its neighbors are in them', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
   const inside = await readyGpm(t, node, grant.both);
   t.deepEqual(await inside.client.ask('support'), { result: NVML.SUCCESS, rows: [[0]] } as never);
   for (const which of [0, 1]) t.is(await inside.result(`alloc ${which}`), NVML.SUCCESS);
   for (const command of ['take 0', 'take 1', 'take 0 1']) t.is(await inside.result(command), NVML.NOT_SUPPORTED);
   t.is(await inside.result(`metrics ${VERSION}`), NVML.INVALID_ARGUMENT, 'nothing was sampled');
-  const old = await startNode(t, '--card', 'h100', '--driver', '515.105.01');
-  const before = await readyGpm(t, old, makeGrant(t, old, [{ card: 0, memoryBytes: 1024 * MIB }]).both);
+  const old = await startNode(t, '--gpu', 'h100', '--driver', '515.105.01');
+  const before = await readyGpm(t, old, makeGrant(t, old, [{ gpu: 0, memoryBytes: 1024 * MIB }]).both);
   for (const command of ['support', 'take 0', 'take 0 1'])
     t.is(await before.result(command), NVML.FUNCTION_NOT_FOUND, 'what the driver does not have is not there');
 });

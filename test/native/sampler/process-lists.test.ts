@@ -3,7 +3,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
-import { cardOf, follow } from '../../support/listed-processes.ts';
+import { follow, gpuOf } from '../../support/listed-processes.ts';
 
 const NAMES = ['', '_v2', '_v3'] as const;
 const LENGTHS = [16, 24, 32] as const;
@@ -42,12 +42,12 @@ const holding = (pids: readonly number[]): readonly Row[] =>
 
 /** What one sample tells of this answer. */
 async function toldOf(t: ExecutionContext, name: '' | '_v2' | '_v3', count: number, bytes: Uint8Array) {
-  const { library, raw } = cardOf(t);
+  const { library, raw } = gpuOf(t);
   raw(name, 0, count, bytes);
   const { sample } = await follow(t, library).next();
   return {
-    lists: sample.cards[0]?.lists,
-    rows: sample.processes.map(({ pid, cards }): Row => [pid, BigInt(cards[0]?.bytes ?? -1)]),
+    lists: sample.gpus[0]?.lists,
+    rows: sample.processes.map(({ pid, gpus }): Row => [pid, BigInt(gpus[0]?.bytes ?? -1)]),
     failed: sample.errors.filter(({ call, code }) => call === `${LIST}${name}` && code !== 13).map(({ code }) => code),
   };
 }
@@ -126,12 +126,12 @@ test('a list of more than was asked for is not told', async (t) => {
 
 test('a list that was not to be read is read again when it is, and the processes were there all the time', async (t) => {
   const rows = holding(sleepers(t, 2));
-  const { library, raw } = cardOf(t);
+  const { library, raw } = gpuOf(t);
   const { next } = follow(t, library);
   const told = async () => {
     const { sample } = await next();
-    const [card] = sample.cards;
-    return [card?.lists, card?.failedLists, sample.processes.map(({ pid, cards }) => [pid, cards[0]?.listed])];
+    const [gpu] = sample.gpus;
+    return [gpu?.lists, gpu?.failedLists, sample.processes.map(({ pid, gpus }) => [pid, gpus[0]?.listed])];
   };
   const listed = rows.map(([pid]) => [pid, true]);
   raw('', 0, 2, entries(rows, 24));
@@ -144,13 +144,13 @@ test('a list that was not to be read is read again when it is, and the processes
 
 test('of a library that has the name of what its driver has not, the older name is asked', async (t) => {
   const rows = holding(sleepers(t, 2));
-  const { library, raw } = cardOf(t);
+  const { library, raw } = gpuOf(t);
   raw('_v2', 0, 2, entries(rows, 24));
   const { next } = follow(t, library);
   for (let round = 0; round < 3; round += 1) {
     const { sample } = await next();
-    t.deepEqual(sample.cards[0]?.lists, ['compute']);
-    t.is(sample.cards[0]?.failedLists, undefined, 'what the driver has not is none that failed');
+    t.deepEqual(sample.gpus[0]?.lists, ['compute']);
+    t.is(sample.gpus[0]?.failedLists, undefined, 'what the driver has not is none that failed');
     t.deepEqual(
       sample.errors.filter(({ call }) => call.startsWith(LIST)),
       [{ call: `${LIST}_v3`, code: 13, count: 1 }],
@@ -159,18 +159,18 @@ test('of a library that has the name of what its driver has not, the older name 
   }
 });
 
-const CARD_BYTES = 16n * 1024n * MIB;
+const GPU_BYTES = 16n * 1024n * MIB;
 const NOT_AVAILABLE = 2n ** 64n - 1n;
 const PID_MAX = Number(readFileSync('/proc/sys/kernel/pid_max', 'utf8'));
 
 /** Of each of its processes what it holds, -1 where nobody knows, and how many entries were nobody's. */
 async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
-  const { library, raw } = cardOf(t);
+  const { library, raw } = gpuOf(t);
   raw('_v3', 0, rows.length, entries(rows, 24));
   const { sample } = await follow(t, library).next();
-  const [card] = sample.cards;
-  const told = sample.processes.map(({ pid, cards }) => [pid, BigInt(cards[0]?.bytes ?? -1), cards.length] as const);
-  return { lists: card?.lists, told, nobodys: card?.nobodysEntries };
+  const [gpu] = sample.gpus;
+  const told = sample.processes.map(({ pid, gpus }) => [pid, BigInt(gpus[0]?.bytes ?? -1), gpus.length] as const);
+  return { lists: gpu?.lists, told, nobodys: gpu?.nobodysEntries };
 }
 
 test('an entry whose pid no process can have is counted, and takes nothing from the others', async (t) => {
@@ -214,11 +214,11 @@ test('a process that is listed twice holds what it holds once', async (t) => {
   });
 });
 
-test('of a process that holds more than the card has, nobody knows what it holds', async (t) => {
+test('of a process that holds more than the GPU has, nobody knows what it holds', async (t) => {
   const [first = 0, second = 0, third = 0] = sleepers(t, 3).toSorted((a, b) => a - b);
-  for (const bytes of [CARD_BYTES + 1n, 2n ** 47n, 2n ** 53n, 2n ** 63n, NOT_AVAILABLE]) {
+  for (const bytes of [GPU_BYTES + 1n, 2n ** 47n, 2n ** 53n, 2n ** 63n, NOT_AVAILABLE]) {
     const told = await oddOf(t, [
-      [first, CARD_BYTES],
+      [first, GPU_BYTES],
       [second, bytes],
       [third, 512n * MIB],
     ]);
@@ -227,7 +227,7 @@ test('of a process that holds more than the card has, nobody knows what it holds
       {
         lists: ['compute'],
         told: [
-          [first, CARD_BYTES, 1],
+          [first, GPU_BYTES, 1],
           [second, -1n, 1],
           [third, 512n * MIB, 1],
         ],

@@ -1,4 +1,4 @@
-// Who the sampler says that a card's processes are, and what it reads and tells of them from round to round. The card is of
+// Who the sampler says that a GPU's processes are, and what it reads and tells of them from round to round. The GPU is of
 // a library that lists whom the test wants; a round is taken when the test asks for it.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { cardOf, follow, handles } from '../../support/listed-processes.ts';
+import { follow, gpuOf, handles } from '../../support/listed-processes.ts';
 import { BUILD, environment, eventually, temporaryFolder } from '../../support/node.ts';
 
 const REREAD_ROUNDS = 10;
@@ -30,7 +30,7 @@ async function end({ child }: Started): Promise<void> {
 
 test('of processes that go on as before nothing is told, and of most of them nothing is read', async (t) => {
   const ROUNDS = 2 * REREAD_ROUNDS;
-  const { library, list } = cardOf(t);
+  const { library, list } = gpuOf(t);
   const { next, reads, descriptors } = follow(t, library);
   const pids = sleepers(t, 100).map(({ pid }) => pid);
   list(...pids);
@@ -50,14 +50,14 @@ test('of processes that go on as before nothing is told, and of most of them not
 });
 
 test('what a process uses is told without who it is, and one that ends once more, and then that it left', async (t) => {
-  const { library, list } = cardOf(t);
+  const { library, list } = gpuOf(t);
   const { next, descriptors } = follow(t, library);
   const [first, second] = sleepers(t, 2).toSorted((a, b) => a.pid - b.pid);
   if (!first || !second) throw new Error('two of them');
   list(first.pid, second.pid);
   const one = await next();
   t.deepEqual(
-    one.sample.processes.map(({ pid, cards }) => [pid, cards[0]?.bytes]),
+    one.sample.processes.map(({ pid, gpus }) => [pid, gpus[0]?.bytes]),
     [
       [first.pid, 1],
       [second.pid, 2],
@@ -67,11 +67,11 @@ test('what a process uses is told without who it is, and one that ends once more
   list(second.pid, first.pid); // other bytes
   const two = await next();
   t.deepEqual(two.line.processes.map(Object.keys), [
-    ['pid', 'cards'],
-    ['pid', 'cards'],
+    ['pid', 'gpus'],
+    ['pid', 'gpus'],
   ]);
   t.deepEqual(
-    two.sample.processes.map(({ cards }) => cards[0]?.bytes),
+    two.sample.processes.map(({ gpus }) => gpus[0]?.bytes),
     [2, 1],
   );
   t.is(two.sample.processes[0]?.command, 'sleep');
@@ -80,7 +80,7 @@ test('what a process uses is told without who it is, and one that ends once more
   list(first.pid);
   const three = await next();
   t.deepEqual(
-    three.line.processes.map(({ pid, cards }) => [pid, cards[0]?.listed]),
+    three.line.processes.map(({ pid, gpus }) => [pid, gpus[0]?.listed]),
     [
       [first.pid, true],
       [second.pid, false],
@@ -98,13 +98,13 @@ test('what a process uses is told without who it is, and one that ends once more
   await end(first); // listed all the same
   const five = await next();
   const [gone] = five.sample.processes;
-  t.deepEqual([gone?.pid, gone?.gone, gone?.command, gone?.cards[0]?.listed], [first.pid, true, 'sleep', true]);
+  t.deepEqual([gone?.pid, gone?.gone, gone?.command, gone?.gpus[0]?.listed], [first.pid, true, 'sleep', true]);
   t.is(handles(descriptors()), 0);
   t.is((await next()).sample.processes[0], gone);
 });
 
 test('one that has ended and that nobody waits for is told of as before while the driver lists it', async (t) => {
-  const { library, list } = cardOf(t);
+  const { library, list } = gpuOf(t);
   const { next, descriptors } = follow(t, library);
   // What the shell becomes does not know of its child.
   const parent = start(t, '/bin/sh', '-c', 'sleep 1000 & echo $!; exec sleep 1001');
@@ -124,7 +124,7 @@ test('one that has ended and that nobody waits for is told of as before while th
 });
 
 test('a process that becomes another program is told of so after ten rounds at most', async (t) => {
-  const { library, list } = cardOf(t);
+  const { library, list } = gpuOf(t);
   const { next } = follow(t, library);
   const { child, pid } = start(t, '/bin/sh', '-c', 'read line; exec sleep 1000');
   const command = () => readFileSync(`/proc/${pid}/comm`, 'utf8').trim();
@@ -139,7 +139,7 @@ test('a process that becomes another program is told of so after ten rounds at m
 });
 
 test('a process whose parent has ended is told of with its new ancestors after some rounds', async (t) => {
-  const { library, list } = cardOf(t);
+  const { library, list } = gpuOf(t);
   const { next } = follow(t, library);
   const parent = start(t, '/bin/sh', '-c', 'sleep 1000 & echo $!; wait');
   const pid = Number((await parent.lines.next()).value);
@@ -176,7 +176,7 @@ async function again(t: ExecutionContext) {
 testUnless(cannotChoose)(
   'a pid that is used again is another process, though a handle on the first one was held',
   async (t) => {
-    const { library, list, use } = cardOf(t);
+    const { library, list, use } = gpuOf(t);
     const { next, descriptors } = follow(t, library);
     const { pid, another } = await again(t);
     list(pid);
@@ -186,7 +186,7 @@ testUnless(cannotChoose)(
       // In no list any more, and known all the same.
       list();
       use(0, [pid, 10, Date.now() * 1000]);
-      t.is((await next()).sample.processes[0]?.cards[0]?.listed, false);
+      t.is((await next()).sample.processes[0]?.gpus[0]?.listed, false);
       t.is(handles(descriptors()), 1);
       await another();
       list(pid);
@@ -210,7 +210,7 @@ for (const [how, isSeenGone, isKnown] of [
   testUnless(cannotChoose)(
     `what is listed on is not charged to who gets the pid of a process that has ended: ${how}`,
     async (t) => {
-      const { library, list, use } = cardOf(t);
+      const { library, list, use } = gpuOf(t);
       const { next } = follow(t, library);
       const { pid, ended, another } = await again(t);
       const [sleeper] = sleepers(t, 1);
@@ -227,13 +227,13 @@ for (const [how, isSeenGone, isKnown] of [
         list(other, pid);
         const { sample } = await next();
         t.is(sample.processes.find((one) => one.pid === pid)?.gone, true);
-        t.is(sample.cards[0]?.nobodysEntries, undefined);
+        t.is(sample.gpus[0]?.nobodysEntries, undefined);
       }
       await another();
       const look = async () => {
-        const { cards, processes } = (await next()).sample;
-        const of = processes.find((one) => one.pid === pid)?.cards[0];
-        return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: cards[0]?.nobodysEntries };
+        const { gpus, processes } = (await next()).sample;
+        const of = processes.find((one) => one.pid === pid)?.gpus[0];
+        return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.nobodysEntries };
       };
       // Who had it is told of once more, as whoever has left the lists.
       t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
@@ -252,17 +252,17 @@ for (const [how, isSeenGone, isKnown] of [
 testUnless(cannotChoose)(
   'who gets the pid of a process that nobody saw gone is charged with what is listed under it after a while, if that is another amount',
   async (t) => {
-    const { library, list } = cardOf(t);
+    const { library, list } = gpuOf(t);
     const { next } = follow(t, library);
     const { pid, another } = await again(t);
     list(pid);
     const [first] = (await next()).sample.processes;
-    t.is(first?.cards[0]?.bytes, 1);
+    t.is(first?.gpus[0]?.bytes, 1);
     await another();
     const began = performance.now();
     const bytes = async () => {
       const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
-      return found?.cards[0]?.listed ? found.cards[0].bytes : undefined;
+      return found?.gpus[0]?.listed ? found.gpus[0].bytes : undefined;
     };
     // What the first one had is the first one's, however long.
     while (performance.now() - began < 2500) t.is(await bytes(), undefined);
@@ -273,7 +273,7 @@ testUnless(cannotChoose)(
 );
 
 testUnless(cannotChoose)('what was used before a process began is not its use', async (t) => {
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   const { next } = follow(t, library);
   const { pid, another } = await again(t);
   use(0);
@@ -285,7 +285,7 @@ testUnless(cannotChoose)('what was used before a process began is not its use', 
   await another();
   list(pid);
   use(0, [pid, 50, beforeUs]);
-  const smUs = async () => (await next()).sample.processes[0]?.cards[0]?.smUs;
+  const smUs = async () => (await next()).sample.processes[0]?.gpus[0]?.smUs;
   t.is(await smUs(), 0);
   use(0, [pid, 50, Date.now() * 1000]);
   t.true(Number(await smUs()) > 0);
@@ -294,7 +294,7 @@ testUnless(cannotChoose)('what was used before a process began is not its use', 
 testUnless(cannotChoose)(
   'whoever has the pid of one that ended since the driver was asked holds nothing of what that one held',
   async (t) => {
-    const { library, list } = cardOf(t);
+    const { library, list } = gpuOf(t);
     const { next } = follow(t, library);
     const { pid, another } = await again(t);
     list();
@@ -308,15 +308,15 @@ testUnless(cannotChoose)(
     await asked.close();
     const [now] = (await round).sample.processes;
     t.is(now?.pid, pid);
-    t.deepEqual(now?.cards, []);
+    t.deepEqual(now?.gpus, []);
     const [later] = (await next()).sample.processes;
-    t.deepEqual([later?.startTicks, later?.cards[0]?.bytes], [now?.startTicks, 1], 'in the next round it is its own');
+    t.deepEqual([later?.startTicks, later?.gpus[0]?.bytes], [now?.startTicks, 1], 'in the next round it is its own');
   },
 );
 
 test('where there is no room for handles, the samples are the same', async (t) => {
   const LIMIT = 24;
-  const { library, list } = cardOf(t);
+  const { library, list } = gpuOf(t);
   const rich = follow(t, library);
   const poor = follow(t, library, ['/bin/sh', '-c', `ulimit -n ${LIMIT}; exec "$@"`, 'sh']);
   const children = sleepers(t, 40);
@@ -344,14 +344,14 @@ test('where there is no room for handles, the samples are the same', async (t) =
 test('of use, rows of the past, of the future, of nobody and of more than all count for nothing', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   const { next } = follow(t, library);
   list(pid);
   use(0);
-  t.true((await next()).sample.cards[0]?.useTold);
+  t.true((await next()).sample.gpus[0]?.useTold);
   const fromUs = Date.now() * 1000;
   const seen = async () =>
-    (await next()).sample.processes.map(({ pid: one, cards }) => [one, cards[0]?.smPercent, cards[0]?.smUs]);
+    (await next()).sample.processes.map(({ pid: one, gpus }) => [one, gpus[0]?.smPercent, gpus[0]?.smUs]);
   use(0, [pid, 50, fromUs]);
   const [[, , begunUs = 0] = []] = await seen();
   t.true(begunUs > 0, 'what passed before the first row is counted');
@@ -382,12 +382,12 @@ test('of use, rows of the past, of the future, of nobody and of more than all co
 test('use that the driver does not tell for a while is not told, and in the integral once it does', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   const { next } = follow(t, library);
   list(pid);
   const look = async () => {
-    const { cards, processes } = (await next()).sample;
-    return [cards[0]?.useTold, processes[0]?.cards[0]?.smUs];
+    const { gpus, processes } = (await next()).sample;
+    return [gpus[0]?.useTold, processes[0]?.gpus[0]?.smUs];
   };
   // What the first answer is a mean of began before anybody watched.
   const startUs = Date.now() * 1000;
@@ -410,13 +410,13 @@ test('of use, what the driver does not know is left out, and nothing else', asyn
   const [first = 0, second = 0] = sleepers(t, 2)
     .map(({ pid }) => pid)
     .toSorted((a, b) => a - b);
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   const { next } = follow(t, library);
   list(first, second);
   const look = async () => {
-    const { cards, processes } = (await next()).sample;
-    const uses = processes.map(({ cards: [one] }) => [one?.smUs, one?.memoryUs, one?.encoderUs, one?.decoderUs]);
-    return { told: cards[0]?.useTold === true, uses, percents: processes.map(({ cards: [one] }) => one?.smPercent) };
+    const { gpus, processes } = (await next()).sample;
+    const uses = processes.map(({ gpus: [one] }) => [one?.smUs, one?.memoryUs, one?.encoderUs, one?.decoderUs]);
+    return { told: gpus[0]?.useTold === true, uses, percents: processes.map(({ gpus: [one] }) => one?.smPercent) };
   };
   const startUs = Date.now() * 1000;
   use(0, [first, NOTHING, startUs]);
@@ -441,7 +441,7 @@ test('of use, what the driver does not know is left out, and nothing else', asyn
 test('when the time of day is set, time goes on being counted once, and what cannot be told is not told', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   const clock = join(temporaryFolder(t), 'clock');
   let aheadUs: number | undefined;
   const setClock = (seconds: number) => {
@@ -457,9 +457,9 @@ test('when the time of day is set, time goes on being counted once, and what can
   list(pid);
   const nowUs = () => Date.now() * 1000 + (aheadUs ?? 0);
   const look = async () => {
-    const { cards, processes } = (await next()).sample;
-    const [card] = cards;
-    return { told: card?.useTold === true, smUs: processes[0]?.cards[0]?.smUs ?? -1, gaps: card?.utilizationGaps };
+    const { gpus, processes } = (await next()).sample;
+    const [gpu] = gpus;
+    return { told: gpu?.useTold === true, smUs: processes[0]?.gpus[0]?.smUs ?? -1, gaps: gpu?.utilizationGaps };
   };
   use(0);
   await look();
@@ -486,13 +486,13 @@ test('when the time of day is set, time goes on being counted once, and what can
   }
 });
 
-test('what a card tells of itself that cannot be is no figure', async (t) => {
-  const { library, tells } = cardOf(t);
+test('what a GPU tells of itself that cannot be is no figure', async (t) => {
+  const { library, tells } = gpuOf(t);
   const { next } = follow(t, library);
   const [ALL_ONES, TOTAL] = [2n ** 64n - 1n, 2n ** 34n];
   const look = async () => {
     const { totalBytes, usedBytes, freeBytes, utilizationPercent, memoryBusyPercent } =
-      (await next()).sample.cards[0] ?? {};
+      (await next()).sample.gpus[0] ?? {};
     return [totalBytes, usedBytes, freeBytes, utilizationPercent, memoryBusyPercent];
   };
   const total = Number(TOTAL);

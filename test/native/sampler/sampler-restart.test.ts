@@ -1,8 +1,8 @@
-// A sampler that goes on where another one has ended: --used-until. The card is of a library that tells what the test wants.
+// A sampler that goes on where another one has ended: --used-until. The GPU is of a library that tells what the test wants.
 import { spawn } from 'node:child_process';
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
-import { cardOf, follow } from '../../support/listed-processes.ts';
+import { follow, gpuOf } from '../../support/listed-processes.ts';
 import { eventually } from '../../support/node.ts';
 
 function sleeper(t: ExecutionContext): number {
@@ -14,7 +14,7 @@ function sleeper(t: ExecutionContext): number {
 
 test('what was used between two samplers is told by the second, as far as the driver has kept it', async (t) => {
   const pid = sleeper(t);
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   list(pid);
   const startUs = Date.now() * 1000;
   const first = follow(t, library);
@@ -26,7 +26,7 @@ test('what was used between two samplers is told by the second, as far as the dr
   if (!until) throw new Error('it does not say up to where it tells');
   t.is(line.usedUntil.length, 1);
   t.is(until.dayUs, startUs + 1000);
-  t.is(until.uuid, line.cards[0]?.uuid ?? '');
+  t.is(until.uuid, line.gpus[0]?.uuid ?? '');
   t.is(until.setUs, 0);
   // It has lived for more than half a second by then.
   use(0, [pid, 4, startUs + 501_000]);
@@ -35,7 +35,7 @@ test('what was used between two samplers is told by the second, as far as the dr
   const cases: [what: string, more: readonly string[], told: boolean, smUs: number, gaps: number][] = [
     ['it goes on', [at(until.dayUs, until.bootUs)], true, 20_000, 0],
     ['nobody was before it', [], false, 0, 0],
-    ['another card', [at(until.dayUs, until.bootUs, 'GPU-other')], false, 0, 0],
+    ['another GPU', [at(until.dayUs, until.bootUs, 'GPU-other')], false, 0, 0],
     [
       'longer ago than the driver keeps anything',
       [at(until.dayUs + EARLIER, until.bootUs + EARLIER)],
@@ -65,14 +65,14 @@ test('what was used between two samplers is told by the second, as far as the dr
       more.flatMap((text) => ['--used-until', text]),
     );
   for (const [what, more, told, smUs, gaps] of cases) {
-    const { cards, processes } = (await from(...more).next()).sample;
-    const found = [cards[0]?.useTold === true, processes[0]?.cards[0]?.smUs, cards[0]?.utilizationGaps];
+    const { gpus, processes } = (await from(...more).next()).sample;
+    const found = [gpus[0]?.useTold === true, processes[0]?.gpus[0]?.smUs, gpus[0]?.utilizationGaps];
     t.deepEqual(found, [told, smUs, gaps], what);
   }
   // Most of that mean is another one's, who had the pid before.
   use(0, [pid, 80, startUs + 501_000]);
   const earlier = from(at(until.dayUs + EARLIER, until.bootUs + EARLIER));
-  const young = (await earlier.next()).sample.processes[0]?.cards[0]?.smUs ?? 0;
+  const young = (await earlier.next()).sample.processes[0]?.gpus[0]?.smUs ?? 0;
   t.true(young >= 501_000 && young < 8_000_000 / 2, `${young} us of one who began a moment ago`);
   // Of a time of day that was set a moment ago the driver may still have rows, which look as if they were to come.
   use(0, [pid, 50, startUs + HOUR]);
@@ -81,13 +81,13 @@ test('what was used between two samplers is told by the second, as far as the dr
     [until.bootUs, false],
   ] as const) {
     const second = from(`${until.dayUs}:${until.bootUs}:${setUs}:${until.uuid}`);
-    t.is((await second.next()).sample.cards[0]?.useTold === true, told, `set at ${setUs}`);
+    t.is((await second.next()).sample.gpus[0]?.useTold === true, told, `set at ${setUs}`);
   }
 });
 
 test('what a sampler could not go on with yet it hands on, unless its driver was away', async (t) => {
   const pid = sleeper(t);
-  const { library, list, use } = cardOf(t);
+  const { library, list, use } = gpuOf(t);
   const nameless = `${library}.nameless`;
   list(pid);
   const first = follow(t, library);
@@ -102,7 +102,7 @@ test('what a sampler could not go on with yet it hands on, unless its driver was
   writeFileSync(nameless, '');
   const second = follow(t, library, [], ['--used-until', text]);
   const untold = await second.next();
-  t.deepEqual(untold.sample.cards, [], 'a card without a name is none');
+  t.deepEqual(untold.sample.gpus, [], 'a GPU without a name is none');
   t.deepEqual(untold.line.usedUntil, [until]);
   rmSync(nameless);
 
@@ -115,10 +115,10 @@ test('what a sampler could not go on with yet it hands on, unless its driver was
   const back = await eventually(
     async () => {
       const now = await third.next();
-      return now.sample.cards.length > 0 ? now : undefined;
+      return now.sample.gpus.length > 0 ? now : undefined;
     },
     'a driver is there',
     30_000,
   );
-  t.deepEqual([back.sample.cards[0]?.useTold, back.sample.processes[0]?.cards[0]?.smUs], [undefined, 0]);
+  t.deepEqual([back.sample.gpus[0]?.useTold, back.sample.processes[0]?.gpus[0]?.smUs], [undefined, 0]);
 });

@@ -3,16 +3,16 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import type { SampledCard, Sample as Told } from '../../../src/agent/sampling/sample.ts';
+import type { SampledGpu, Sample as Told } from '../../../src/agent/sampling/sample.ts';
 import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { MIB } from '../../support/grant.ts';
 import { BUILD, environment, type SimulatedNode, startNode } from '../../support/node.ts';
 import { sampleReader } from '../../support/sample.ts';
 
-type Sample = Omit<Told, 'cards'> & { readonly cards: readonly (SampledCard & Readonly<Record<string, unknown>>)[] };
+type Sample = Omit<Told, 'gpus'> & { readonly gpus: readonly (SampledGpu & Readonly<Record<string, unknown>>)[] };
 
 /** A sampler of this node, and the way to wait for what it says. */
-function follow(t: ExecutionContext, node: SimulatedNode, cards: number | undefined, env: Record<string, string> = {}) {
+function follow(t: ExecutionContext, node: SimulatedNode, gpus: number | undefined, env: Record<string, string> = {}) {
   const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
   const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -28,7 +28,7 @@ function follow(t: ExecutionContext, node: SimulatedNode, cards: number | undefi
       const { value, done } = await lines.next();
       if (done) throw new Error(`the sampler ended before ${what}`);
       const sample: Sample = read(String(value));
-      if (cards !== undefined) t.is(sample.cards.length, cards);
+      if (gpus !== undefined) t.is(sample.gpus.length, gpus);
       t.true(sample.round > seen.rounds, 'rounds are counted');
       seen.rounds = sample.round;
       if (looks(sample)) return sample;
@@ -38,13 +38,13 @@ function follow(t: ExecutionContext, node: SimulatedNode, cards: number | undefi
   return { child, until, seen };
 }
 
-test('a sampler follows processes that come and go and a card that is lost and found, whatever it is told besides', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+test('a sampler follows processes that come and go and a GPU that is lost and found, whatever it is told besides', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { child, until, seen } = follow(t, node, 2);
   const ended = once(child, 'exit');
   const listed = (sample: Sample, pid: number) =>
-    sample.processes.find((process) => process.pid === pid)?.cards.find((card) => card.listed);
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+    sample.processes.find((process) => process.pid === pid)?.gpus.find((gpu) => gpu.listed);
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   for (let turn = 0; turn < 5; turn++) {
     const client = await readyClient(t, node);
     await client.must(`alloc ${(turn + 1) * 2 * MIB}`);
@@ -54,11 +54,11 @@ test('a sampler follows processes that come and go and a card that is lost and f
     await until((sample) => !listed(sample, client.pid), `process ${turn} is no longer listed`);
     await until((sample) => !sample.processes.some(({ pid }) => pid === client.pid), `process ${turn} is forgotten`);
   }
-  const healthy = (sample: Sample) => sample.cards.map((card) => card.healthy);
+  const healthy = (sample: Sample) => sample.gpus.map((gpu) => gpu.healthy);
   node.control('lose', '1');
-  t.deepEqual(healthy(await until((sample) => !healthy(sample)[1], 'the card is lost')), [true, false]);
+  t.deepEqual(healthy(await until((sample) => !healthy(sample)[1], 'the GPU is lost')), [true, false]);
   node.control('find', '1');
-  await until((sample) => healthy(sample).every(Boolean), 'the card is back');
+  await until((sample) => healthy(sample).every(Boolean), 'the GPU is back');
   child.stdin.write(
     `interval\ninterval 0\ninterval 99999999999999999999\n\0\0\n${'x'.repeat(100_000)}\n\ninterval 60\n`,
   );
@@ -69,28 +69,28 @@ test('a sampler follows processes that come and go and a card that is lost and f
 });
 
 test('of a process whose memory the driver tells as all ones it is known that it is there, and no figure', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until } = follow(t, node, 2);
   const client = await readyClient(t, node);
   await client.must(`alloc ${2 * MIB}`);
-  const told = (node.books().cards[0]?.contextBytes ?? 0) + 2 * MIB;
-  const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.cards ?? [];
+  const told = (node.books().gpus[0]?.contextBytes ?? 0) + 2 * MIB;
+  const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.gpus ?? [];
   await until((sample) => uses(sample)[0]?.bytes === told, 'what it holds is told');
   node.control('untold', '0', '1');
   const sample = await until((one) => uses(one).length === 1 && uses(one)[0]?.bytes === undefined, 'it is not');
-  t.like(uses(sample)[0], { card: 0, listed: true, types: 1 });
+  t.like(uses(sample)[0], { gpu: 0, listed: true, types: 1 });
   t.notRegex(JSON.stringify(sample), /18446744073709551615|18446744073709552000/);
   node.control('untold', '0', '0');
   await until((one) => uses(one)[0]?.bytes === told, 'it is again');
 });
 
-/** What this sample says of Xids: card, number, how often. */
-const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ card, xid, count }) => [card, xid, count]);
+/** What this sample says of Xids: GPU, number, how often. */
+const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ gpu, xid, count }) => [gpu, xid, count]);
 
-test('Xids are told once, of the card that had them and as often as they came, of a lost card, too, and no sample waits for them', async (t) => {
-  const node = await startNode(t, '--card', 'h100', '--card', 't4');
+test('Xids are told once, of the GPU that had them and as often as they came, of a lost GPU, too, and no sample waits for them', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
   const { until } = follow(t, node, 2);
-  const first = await until(({ cards }) => cards.every(({ tellsEvents }) => tellsEvents), 'it waits for events');
+  const first = await until(({ gpus }) => gpus.every(({ tellsEvents }) => tellsEvents), 'it waits for events');
   t.deepEqual(first.xids, []);
   const before = Date.now();
   const met: number[][] = [];
@@ -108,16 +108,16 @@ test('Xids are told once, of the card that had them and as often as they came, o
     node.control(...words);
   await until((sample) => all(sample, 4), 'four events');
   const sums = new Map<string, number>();
-  for (const [card, xid, count = 0] of met) sums.set(`${card} ${xid}`, (sums.get(`${card} ${xid}`) ?? 0) + count);
+  for (const [gpu, xid, count = 0] of met) sums.set(`${gpu} ${xid}`, (sums.get(`${gpu} ${xid}`) ?? 0) + count);
   t.deepEqual(Object.fromEntries(sums), { '0 48': 1, '1 13': 2, '1 79': 1 });
   met.length = 0;
   node.control('xid', '1', '45');
-  await until((sample) => all(sample, 1), 'one more, of a card that is lost');
+  await until((sample) => all(sample, 1), 'one more, of a GPU that is lost');
   t.deepEqual(met, [[1, 45, 1]], 'and none of the old ones again');
 });
 
-test('errors, repairs, reasons of low clocks and bytes over links are told where the card has them, and absent where not', async (t) => {
-  const node = await startNode(t, '--card', 'h100', '--card', 't4');
+test('errors, repairs, reasons of low clocks and bytes over links are told where the GPU has them, and absent where not', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
   for (const words of [
     ['ecc', '0', 'corrected', '5'],
     ['ecc', '0', 'uncorrected', '2'],
@@ -133,12 +133,12 @@ test('errors, repairs, reasons of low clocks and bytes over links are told where
   ])
     node.control(...words);
   const { until } = follow(t, node, 2);
-  const { cards } = await until(() => true, 'the first sample');
-  const of = (card: number, pattern: RegExp) =>
-    Object.fromEntries(Object.entries(cards[card] ?? {}).filter(([name]) => pattern.test(name)));
-  const { temperatureC = Number.NaN, memoryTemperatureC } = cards[0] ?? {};
+  const { gpus } = await until(() => true, 'the first sample');
+  const of = (gpu: number, pattern: RegExp) =>
+    Object.fromEntries(Object.entries(gpus[gpu] ?? {}).filter(([name]) => pattern.test(name)));
+  const { temperatureC = Number.NaN, memoryTemperatureC } = gpus[0] ?? {};
   t.is(memoryTemperatureC, temperatureC + 9);
-  t.is(cards[1]?.memoryTemperatureC, undefined);
+  t.is(gpus[1]?.memoryTemperatureC, undefined);
   const health = /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/;
   t.deepEqual(of(0, health), {
     throttleReasons: 0x80 | 0x8 | 0x1,
@@ -169,13 +169,13 @@ test('errors, repairs, reasons of low clocks and bytes over links are told where
   });
 });
 
-test('instances of a divided card are sampled each by itself: its memory, its processes, and the card for what they share', async (t) => {
-  const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb', '--card', 't4');
+test('instances of a divided GPU are sampled each by itself: its memory, its processes, and the GPU for what they share', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
   const { until } = follow(t, node, 4);
-  const { cards } = await until(() => true, 'the first sample');
-  // Cards as NVML numbers them, instances behind them.
+  const { gpus } = await until(() => true, 'the first sample');
+  // GPUs as NVML numbers them, instances behind them.
   t.deepEqual(
-    cards.map(({ index, parent, gpuInstance, divided }) => [index, parent, gpuInstance, divided]),
+    gpus.map(({ index, parent, gpuInstance, divided }) => [index, parent, gpuInstance, divided]),
     [
       [0, undefined, undefined, true],
       [1, undefined, undefined, undefined],
@@ -183,9 +183,9 @@ test('instances of a divided card are sampled each by itself: its memory, its pr
       [3, 0, 2, undefined],
     ],
   );
-  t.regex(String(cards[2]?.uuid), /^MIG-/);
-  t.regex(String(cards[3]?.name), / MIG 3g\.40gb$/);
-  const has = (card: number, ...names: string[]) => names.map((name) => cards[card]?.[name] !== undefined);
+  t.regex(String(gpus[2]?.uuid), /^MIG-/);
+  t.regex(String(gpus[3]?.name), / MIG 3g\.40gb$/);
+  const has = (gpu: number, ...names: string[]) => names.map((name) => gpus[gpu]?.[name] !== undefined);
   t.deepEqual(has(0, 'totalBytes', 'usedBytes', 'temperatureC', 'eccCorrectedVolatile', 'utilizationPercent'), [
     false,
     false,
@@ -194,32 +194,30 @@ test('instances of a divided card are sampled each by itself: its memory, its pr
     false,
   ]);
   t.deepEqual(has(2, 'totalBytes', 'usedBytes', 'temperatureC', 'eccCorrectedVolatile'), [true, true, false, false]);
-  t.is(cards[3]?.totalBytes, 40 * 1024 * MIB);
+  t.is(gpus[3]?.totalBytes, 40 * 1024 * MIB);
 
-  const on = (card: number) => readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: String(cards[card]?.uuid) } });
+  const on = (gpu: number) => readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: String(gpus[gpu]?.uuid) } });
   const [first, second] = [await on(2), await on(3)];
   await first.must(`alloc ${100 * MIB}`);
   await second.must(`alloc ${300 * MIB}`);
-  const context = node.books().cards[2]?.contextBytes ?? 0;
+  const context = node.books().gpus[2]?.contextBytes ?? 0;
   const bytesOf = (sample: Sample, pid: number) =>
-    sample.processes
-      .find((process) => process.pid === pid)
-      ?.cards.map(({ card, listed, bytes }) => [card, listed, bytes]);
-  // Cards are asked one after the other: what comes meanwhile may be in a sample of one of them only.
+    sample.processes.find((process) => process.pid === pid)?.gpus.map(({ gpu, listed, bytes }) => [gpu, listed, bytes]);
+  // GPUs are asked one after the other: what comes meanwhile may be in a sample of one of them only.
   const holds = (one: Sample, pid: number, mib: number) => bytesOf(one, pid)?.[0]?.[2] === context + mib * MIB;
   const sample = await until((one) => holds(one, first.pid, 100) && holds(one, second.pid, 300), 'they are listed');
   t.deepEqual(bytesOf(sample, first.pid), [[2, true, context + 100 * MIB]], 'on its instance, and nowhere else');
   t.deepEqual(bytesOf(sample, second.pid), [[3, true, context + 300 * MIB]]);
-  t.is(sample.cards[2]?.usedBytes, context + 100 * MIB);
-  t.is(sample.cards[3]?.usedBytes, context + 300 * MIB);
+  t.is(sample.gpus[2]?.usedBytes, context + 100 * MIB);
+  t.is(sample.gpus[3]?.usedBytes, context + 300 * MIB);
   t.is((await first.ask(`alloc ${20 * 1024 * MIB}`))[0], OUT_OF_MEMORY, 'an instance has its own room');
-  // An event of an instance is its card's.
+  // An event of an instance is its GPU's.
   node.control('xid', '3', '31');
-  await until((one) => xidsOf(one).some(([card, xid]) => card === 0 && xid === 31), 'its Xid');
+  await until((one) => xidsOf(one).some(([gpu, xid]) => gpu === 0 && xid === 31), 'its Xid');
 });
 
 test('an instance that is gone is told of no more, and those behind it keep their places', async (t) => {
-  const node = await startNode(t, '--card', 'a100,mig=1g.10gb+2g.20gb', '--card', 't4');
+  const node = await startNode(t, '--gpu', 'a100,mig=1g.10gb+2g.20gb', '--gpu', 't4');
   // The first enumeration asks for seven numbers; in all later ones the first number has none.
   const env = { COTENANT_SIM_FAULTS: 'nvmlDeviceGetMigDeviceHandleByIndex=6@8x1' };
   const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
@@ -233,12 +231,12 @@ test('an instance that is gone is told of no more, and those behind it keep thei
   // Its return makes the sampler ask what there is.
   let next: 'lose' | 'find' | undefined = 'lose';
   for await (const line of createInterface({ input: child.stdout })) {
-    const { cards } = read(line);
-    if (next && cards[0]?.healthy === (next === 'lose')) {
+    const { gpus } = read(line);
+    if (next && gpus[0]?.healthy === (next === 'lose')) {
       node.control(next, '0');
       next = next === 'lose' ? 'find' : undefined;
     }
-    const places = cards.map(({ index }) => index).join(' ');
+    const places = gpus.map(({ index }) => index).join(' ');
     if (seen.at(-1) !== places) seen.push(places);
     if (seen.length === 2) break;
   }
@@ -251,16 +249,16 @@ for (const [what, fault] of [
   ['one of them', 'nvmlDeviceGetMigDeviceHandleByIndex=999@8x1'],
   ['the name of one', 'nvmlDeviceGetUUID=999@7x1'],
 ] as const)
-  test(`a divided card stays as it was where the driver does not tell at the next look ${what}`, async (t) => {
-    const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb', '--card', 't4');
+  test(`a divided GPU stays as it was where the driver does not tell at the next look ${what}`, async (t) => {
+    const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
     const [call = ''] = fault.split('=');
     const { until, seen } = follow(t, node, 4, { COTENANT_SIM_FAULTS: fault });
-    const shape = ({ cards }: Sample) =>
-      cards.map(({ index, uuid, parent, gpuInstance, divided }) => [index, uuid, parent, gpuInstance, divided]);
+    const shape = ({ gpus }: Sample) =>
+      gpus.map(({ index, uuid, parent, gpuInstance, divided }) => [index, uuid, parent, gpuInstance, divided]);
     const first = await until(() => true, 'the first sample');
-    t.is(first.cards[0]?.divided, true);
+    t.is(first.gpus[0]?.divided, true);
     node.control('lose', '1');
-    await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
+    await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
     node.control('find', '1');
     const failed = await until(({ errors }) => errors.some((one) => one.call === call && one.code === 999), 'a look');
     t.deepEqual(shape(failed), shape(first));
@@ -276,29 +274,29 @@ for (const [what, fault, isThere] of [
   ['the number of one', 'nvmlDeviceGetGpuInstanceId=999@1x1', true],
 ] as const)
   test(`what the driver does not tell at the first look is asked for again soon: ${what}`, async (t) => {
-    const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb');
+    const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb');
     const { until } = follow(t, node, undefined, { COTENANT_SIM_FAULTS: fault });
-    const numbers = ({ cards }: Sample) => cards.map(({ gpuInstance }) => gpuInstance).toSorted();
+    const numbers = ({ gpus }: Sample) => gpus.map(({ gpuInstance }) => gpuInstance).toSorted();
     const first = await until(() => true, 'the first sample');
-    t.is(first.cards.length === 3, isThere);
+    t.is(first.gpus.length === 3, isThere);
     t.notDeepEqual(numbers(first), [1, 2, undefined]);
-    const card = (sample: Sample) => [sample.cards[0]?.divided, sample.cards[0]?.divisionUntold];
+    const gpu = (sample: Sample) => [sample.gpus[0]?.divided, sample.gpus[0]?.divisionUntold];
     const isUntold = fault.startsWith('nvmlDeviceGetMigMode');
-    t.deepEqual(card(first), isUntold ? [undefined, true] : [true, undefined]);
-    const later = await until(({ cards }) => cards.filter((one) => one.gpuInstance !== undefined).length === 2, 'all');
+    t.deepEqual(gpu(first), isUntold ? [undefined, true] : [true, undefined]);
+    const later = await until(({ gpus }) => gpus.filter((one) => one.gpuInstance !== undefined).length === 2, 'all');
     t.deepEqual(numbers(later), [1, 2, undefined]);
-    t.deepEqual(card(later), [true, undefined]);
+    t.deepEqual(gpu(later), [true, undefined]);
   });
 
-test('a card that the driver counts no more is told of no more, and again when it is counted', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 'l4');
+test('a GPU that the driver counts no more is told of no more, and again when it is counted', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const client = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: node.uuid(1) } });
   const { until } = follow(t, node, undefined);
   const places = (sample: Sample) =>
-    sample.cards.map(({ index, healthy }) => (healthy ? index : `${index} lost`)).join(' ');
-  const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.cards ?? [];
+    sample.gpus.map(({ index, healthy }) => (healthy ? index : `${index} lost`)).join(' ');
+  const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.gpus ?? [];
   await until(
-    (sample) => places(sample) === '0 1' && uses(sample).some(({ card, listed }) => card === 1 && listed),
+    (sample) => places(sample) === '0 1' && uses(sample).some(({ gpu, listed }) => gpu === 1 && listed),
     'both',
   );
   node.control('unlist', '1');
@@ -309,26 +307,26 @@ test('a card that the driver counts no more is told of no more, and again when i
   await until((sample) => places(sample) === '0 lost', 'a look at what there is');
   node.control('find', '0');
   const back = await until((sample) => places(sample) === '0 1', 'it is back, in its place');
-  t.is(back.cards[1]?.uuid, node.uuid(1));
-  await until((sample) => uses(sample).some(({ card, listed }) => card === 1 && listed), 'who uses it, too');
+  t.is(back.gpus[1]?.uuid, node.uuid(1));
+  await until((sample) => uses(sample).some(({ gpu, listed }) => gpu === 1 && listed), 'who uses it, too');
 });
 
-test('a card that is lost is asked no more than whether it is back', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+test('a GPU that is lost is asked no more than whether it is back', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until, seen } = follow(t, node, 2);
   await until(({ round }) => round > 6, 'all is read');
   node.control('lose', '1');
-  const lost = await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
-  const told = Object.keys(lost.cards[0] ?? {});
+  const lost = await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
+  const told = Object.keys(lost.gpus[0] ?? {});
   t.true(told.includes('temperatureC') && told.includes('usedBytes'), 'of the other all is told');
   const count = ({ errors }: Sample) =>
     errors.filter(({ code }) => code === 15).reduce((sum, one) => sum + one.count, 0);
   const [first, from] = [await until(() => true, 'another one'), seen.rounds];
   const last = await until(({ round }) => round >= from + 20, 'twenty more');
   t.is(count(last) - count(first), seen.rounds - from, 'one question a round');
-  t.is(last.cards[1]?.temperatureC, undefined);
+  t.is(last.gpus[1]?.temperatureC, undefined);
   node.control('find', '1');
-  await until(({ cards }) => cards[1]?.healthy === true && cards[1].temperatureC !== undefined, 'all of it again');
+  await until(({ gpus }) => gpus[1]?.healthy === true && gpus[1].temperatureC !== undefined, 'all of it again');
 });
 
 for (const [code, what] of [
@@ -336,16 +334,16 @@ for (const [code, what] of [
   [999, 'fails'],
 ] as const)
   test(`a call that ${what} is asked less and less often, and told again when it answers`, async (t) => {
-    const node = await startNode(t, '--card', 't4');
+    const node = await startNode(t, '--gpu', 't4');
     const lists = 'nvmlDeviceGetComputeRunningProcesses_v3';
     const faults = `nvmlDeviceGetUtilizationRates=${code},${lists}=${code}@3x2`;
     const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
     const count = ({ errors }: Sample, call: string) =>
       errors.find((one) => one.call === call && one.code === code)?.count;
-    const [card] = (await until(({ round }) => round === 4, 'the second failure')).cards;
-    t.deepEqual([card?.lists.includes('compute'), card?.lists.includes('graphics')], [false, true]);
+    const [gpu] = (await until(({ round }) => round === 4, 'the second failure')).gpus;
+    t.deepEqual([gpu?.lists.includes('compute'), gpu?.lists.includes('graphics')], [false, true]);
     const began = Date.now();
-    const sample = await until(({ cards }) => cards[0]?.lists.includes('compute') === true, 'it answers again');
+    const sample = await until(({ gpus }) => gpus[0]?.lists.includes('compute') === true, 'it answers again');
     const tookMs = Date.now() - began;
     t.true(tookMs > 1000 && tookMs < 10_000, `${tookMs} ms`);
     t.is(count(sample, lists), 2);
@@ -355,33 +353,33 @@ for (const [code, what] of [
   });
 
 test('a list that failed is named, also while it is not asked again; one that the driver has not is none', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const faults = 'nvmlDeviceGetGraphicsRunningProcesses_v3=999@3x2,nvmlDeviceGetMPSComputeRunningProcesses_v3=3';
   const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
-  const lists = ({ cards: [card] }: Sample) => [card?.lists, card?.failedLists];
+  const lists = ({ gpus: [gpu] }: Sample) => [gpu?.lists, gpu?.failedLists];
   const asked = ({ errors }: Sample) => errors.filter(({ code }) => code === 999).map(({ count }) => count);
   t.deepEqual(lists(await until(({ round }) => round === 2, 'all is well')), [['compute', 'graphics'], undefined]);
   t.deepEqual(lists(await until(({ round }) => round === 3, 'the first failure')), [['compute'], ['graphics']]);
   await until(({ round }) => round === 4, 'the second failure');
   const waiting = await until(({ round }) => round === 5, 'it is not asked');
   t.deepEqual([asked(waiting), lists(waiting)], [[2], [['compute'], ['graphics']]]);
-  const again = await until(({ cards }) => cards[0]?.lists.includes('graphics') === true, 'it answers again');
+  const again = await until(({ gpus }) => gpus[0]?.lists.includes('graphics') === true, 'it answers again');
   t.deepEqual([asked(again), lists(again)], [[2], [['compute', 'graphics'], undefined]]);
   t.true(seen.rounds > 10);
 });
 
 test('a list that never answered and fails on and on keeps nobody from being judged by the others for ever', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const faults = 'nvmlDeviceGetMPSComputeRunningProcesses_v3=999';
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
-  const failed = ({ cards: [card] }: Sample) => card?.failedLists;
+  const failed = ({ gpus: [gpu] }: Sample) => gpu?.failedLists;
   t.deepEqual(failed(await until(({ round }) => round === 60, 'a minute of samples')), ['mps']);
   const given = await until(({ round }) => round === 61, 'the next one');
-  t.deepEqual([given.cards[0]?.lists, failed(given)], [['compute', 'graphics'], undefined]);
+  t.deepEqual([given.gpus[0]?.lists, failed(given)], [['compute', 'graphics'], undefined]);
 });
 
 test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const refused = [
     'nvmlDeviceGetTotalEccErrors',
     'nvmlDeviceGetRemappedRows',
@@ -394,12 +392,12 @@ test('a driver that tells nothing of health and refuses events is sampled all th
   await until(({ round }) => round > 2, 'some samples');
   node.control('xid', '0', '48');
   const sample = await until(({ round }) => round > 6, 'some more');
-  const [card = {}] = sample.cards;
+  const [gpu = {}] = sample.gpus;
   t.deepEqual(
-    Object.keys(card).filter((name) => /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/.test(name)),
+    Object.keys(gpu).filter((name) => /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/.test(name)),
     [],
   );
-  t.is(sample.cards[0]?.tellsEvents, false);
+  t.is(sample.gpus[0]?.tellsEvents, false);
   t.deepEqual(sample.xids, []);
   for (const name of refused)
     t.true(
@@ -408,24 +406,24 @@ test('a driver that tells nothing of health and refuses events is sampled all th
     );
 });
 
-test('events that were refused for a moment, or of a card that was lost, are asked for anew when the cards are read anew', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 't4');
+test('events that were refused for a moment, or of a GPU that was lost, are asked for anew when the GPUs are read anew', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlDeviceRegisterEvents=999@1x1' });
-  const tells = ({ cards }: Sample) => cards.map(({ tellsEvents }) => tellsEvents);
+  const tells = ({ gpus }: Sample) => gpus.map(({ tellsEvents }) => tellsEvents);
   t.deepEqual(tells(await until(({ round }) => round > 2, 'the first one is refused')), [false, true]);
-  for (const card of ['1', '1']) {
-    node.control('lose', card);
-    await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
-    node.control('find', card);
+  for (const gpu of ['1', '1']) {
+    node.control('lose', gpu);
+    await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
+    node.control('find', gpu);
     await until((sample) => tells(sample).every((one) => one === true), 'both tell of events');
   }
   node.control('xid', '0', '31');
   const { xids } = await until((sample) => (sample.xids?.length ?? 0) > 0, 'it is told');
-  t.like(xids?.[0], { card: 0, xid: 31, count: 1 });
+  t.like(xids?.[0], { gpu: 0, xid: 31, count: 1 });
 });
 
-test('what a card and its driver are is asked for again where it was refused', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 'l4');
+test('what a GPU and its driver are is asked for again where it was refused', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const refused = [
     'nvmlDeviceGetName',
     'nvmlDeviceGetPciInfo_v3',
@@ -435,20 +433,20 @@ test('what a card and its driver are is asked for again where it was refused', a
   ];
   const faults = refused.map((call) => `${call}=999@1x1`).join(',');
   const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: faults });
-  const facts = ({ cards: [card], driverVersion, cudaVersion }: Sample) => [
-    card?.name,
-    card?.pciBusId,
-    card?.minor,
+  const facts = ({ gpus: [gpu], driverVersion, cudaVersion }: Sample) => [
+    gpu?.name,
+    gpu?.pciBusId,
+    gpu?.minor,
     driverVersion,
     cudaVersion,
   ];
   const first = await until(() => true, 'the first sample');
   t.deepEqual(facts(first), ['', '', undefined, '', 0]);
-  t.true([first.cards[1]?.name, first.cards[1]?.pciBusId].every(Boolean), 'the other card tells them');
+  t.true([first.gpus[1]?.name, first.gpus[1]?.pciBusId].every(Boolean), 'the other GPU tells them');
   node.control('lose', '1');
-  await until(({ cards }) => cards[1]?.healthy === false, 'it is lost');
+  await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
   node.control('find', '1');
-  const later = await until(({ cards }) => cards[0]?.minor === 0, 'another look');
+  const later = await until(({ gpus }) => gpus[0]?.minor === 0, 'another look');
   const [name, pciBusId, minor, driverVersion, cudaVersion] = facts(later);
   t.regex(String(name), /T4/);
   t.regex(String(pciBusId), /^[0-9A-F]{8}:/);
@@ -458,7 +456,7 @@ test('what a card and its driver are is asked for again where it was refused', a
 });
 
 test('a wait for events that fails is tried again, and counted', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: 'nvmlEventSetWait_v2=999@1x1' });
   await until(
     ({ errors }) => errors.some(({ call, code }) => call === 'nvmlEventSetWait_v2' && code === 999),
@@ -469,13 +467,13 @@ test('a wait for events that fails is tried again, and counted', async (t) => {
 });
 
 const SMS = 132; // of the simulated H100
-const activityOf = (sample: Sample, card = 0) =>
-  Object.fromEntries(Object.entries(sample.cards[card] ?? {}).filter(([name]) => /(Active|Occupancy)Ppm$/.test(name)));
+const activityOf = (sample: Sample, gpu = 0) =>
+  Object.fromEntries(Object.entries(sample.gpus[gpu] ?? {}).filter(([name]) => /(Active|Occupancy)Ppm$/.test(name)));
 const failures = (sample: Sample) =>
   sample.errors.filter(({ call }) => call.startsWith('nvmlGpm')).map(({ call, code, count }) => [call, code, count]);
 
-test('what a card counts of its parts is told from the second sample on, as parts of a million, and what it does not count is absent', async (t) => {
-  const node = await startNode(t, '--card', 'h100', '--card', 'a100');
+test('what a GPU counts of its parts is told from the second sample on, as parts of a million, and what it does not count is absent', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
   node.control('active', '0', 'occupancy', '20');
   const { until } = follow(t, node, 2);
   t.deepEqual(activityOf(await until(() => true, 'the first sample')), {}, 'there is nothing to hold it against');
@@ -490,29 +488,29 @@ test('what a card counts of its parts is told from the second sample on, as part
   t.true(graphicsActivePpm !== undefined && graphicsActivePpm <= 1_000_000, String(graphicsActivePpm));
   t.true(Math.abs(Number(graphicsActivePpm) / 2 - Number(smActivePpm)) <= 10, `${graphicsActivePpm} ${smActivePpm}`);
   t.true(Math.abs(Number(graphicsActivePpm) / 5 - Number(smOccupancyPpm)) <= 10, String(smOccupancyPpm));
-  t.deepEqual(activityOf(sample, 1), {}, 'a card before Hopper');
+  t.deepEqual(activityOf(sample, 1), {}, 'a GPU before Hopper');
   t.deepEqual(failures(sample), [], 'and that is no failure');
 });
 
 test('a driver without these calls is asked for none of them, and one that refuses them for want of a right once', async (t) => {
-  const old = await startNode(t, '--card', 'h100', '--driver', '515.105.01');
-  const node = await startNode(t, '--card', 'h100', '--card', 'h100');
+  const old = await startNode(t, '--gpu', 'h100', '--driver', '515.105.01');
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 'h100');
   const before = follow(t, old, 1);
   const denied = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlGpmSampleGet=4' });
   const from = Date.now();
   const later = (sample: Sample) => Date.now() - from > 7000 && sample.round > 3; // the next sample would have been due
   const [without, refused] = await Promise.all([before.until(later, 'later'), denied.until(later, 'later')]);
   t.deepEqual([activityOf(without), failures(without)], [{}, []]);
-  t.is(without.cards[0]?.activityDenied, undefined);
-  t.deepEqual(failures(refused), [['nvmlGpmSampleGet', 4, 2]], 'once for each card');
-  for (const card of [0, 1]) {
-    t.deepEqual(activityOf(refused, card), {});
-    t.is(refused.cards[card]?.activityDenied, true);
+  t.is(without.gpus[0]?.activityDenied, undefined);
+  t.deepEqual(failures(refused), [['nvmlGpmSampleGet', 4, 2]], 'once for each GPU');
+  for (const gpu of [0, 1]) {
+    t.deepEqual(activityOf(refused, gpu), {});
+    t.is(refused.gpus[gpu]?.activityDenied, true);
   }
 });
 
 test('counters that fail for another reason are tried again', async (t) => {
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const faults = 'nvmlGpmSampleGet=999@1x1,nvmlGpmMetricsGet=999@1x1,nvmlGpmSampleAlloc=20@2x1';
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
   const sample = await until((one) => activityOf(one).smActivePpm !== undefined, 'figures');
@@ -523,15 +521,15 @@ test('counters that fail for another reason are tried again', async (t) => {
   ]);
 });
 
-test('of a divided card each instance is told of by itself', async (t) => {
-  const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb');
+test('of a divided GPU each instance is told of by itself', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb');
   const { until } = follow(t, node, 3);
   const idle = await until((sample) => activityOf(sample, 2).smActivePpm !== undefined, 'figures');
   t.deepEqual(
-    [0, 1, 2].map((card) => activityOf(idle, card).smActivePpm),
+    [0, 1, 2].map((gpu) => activityOf(idle, gpu).smActivePpm),
     [undefined, 0, 0],
   );
-  const tenant = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: String(idle.cards[1]?.uuid) } });
+  const tenant = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: String(idle.gpus[1]?.uuid) } });
   const busy = tenant.must('spin 6000 500');
   const sample = await until((one) => Number(activityOf(one, 1).smActivePpm) > 0, 'figures of work');
   await busy;

@@ -10,7 +10,7 @@ import { firstSample } from '../../support/sample.ts';
 const GRANULE = 2 * MIB;
 
 test('without a node there is no device, and the libraries say so', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   node.child.kill('SIGTERM');
   await eventually(() => (node.child.exitCode === null ? undefined : true), 'the node has ended');
   const client = startClient(t, node);
@@ -18,7 +18,7 @@ test('without a node there is no device, and the libraries say so', async (t) =>
 });
 
 test('calls before cuInit and entry points that are not simulated answer as a driver does', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = startClient(t, node);
   t.deepEqual(await client.ask('alloc 512'), [3, 0]);
   await client.must('init');
@@ -29,10 +29,10 @@ test('calls before cuInit and entry points that are not simulated answer as a dr
 });
 
 test('memory is booked by the granule: small requests share one, large ones have their own, contexts cost what they cost', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.cards[0];
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const held = () => node.books().clients[0]?.gpus[0];
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   t.is(held()?.context, context);
   const small = await client.must('alloc 512');
   t.is(held()?.linear, GRANULE);
@@ -52,9 +52,9 @@ test('memory is booked by the granule: small requests share one, large ones have
 });
 
 test('every form of allocation is in the books under its own kind, and real bytes come back', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.cards[0];
+  const held = () => node.books().clients[0]?.gpus[0];
   const linear = await client.must(`alloc ${4 * MIB}`);
   const [pitchResult, , pitch] = await client.ask('pitch 1000 10');
   t.deepEqual([pitchResult, pitch], [0, 1024]);
@@ -75,9 +75,9 @@ test('every form of allocation is in the books under its own kind, and real byte
 });
 
 test('physical memory by handle lives until its handle and its mapping are both gone', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.cards[0]?.vmm;
+  const held = () => node.books().clients[0]?.gpus[0]?.vmm;
   const [, at = 0, handle = 0] = await client.ask(`vmm ${4 * MIB}`);
   await client.must(`unhandle ${handle}`);
   t.is(held(), 4 * MIB, 'still mapped');
@@ -87,10 +87,10 @@ test('physical memory by handle lives until its handle and its mapping are both 
   t.is(held(), 0);
 });
 
-test('a pool keeps what is freed until it is trimmed or the process synchronises', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+test('a pool keeps what is freed until it is trimmed or the process synchronizes', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.cards[0]?.pool;
+  const held = () => node.books().clients[0]?.gpus[0]?.pool;
   await client.must(`pool-keep ${64 * MIB}`);
   const block = await client.must(`pool-alloc ${32 * MIB}`);
   await client.must(`pool-free ${block}`);
@@ -102,11 +102,11 @@ test('a pool keeps what is freed until it is trimmed or the process synchronises
   const again = await client.must(`pool-alloc ${32 * MIB}`);
   await client.must(`pool-free ${again}`);
   await client.ask('sync');
-  t.is(held(), 0, 'threshold 0: synchronising gives it back');
+  t.is(held(), 0, 'threshold 0: synchronizing gives it back');
 });
 
-test('a full card refuses, and what a killed process held is there for the next at once', async (t) => {
-  const node = await startNode(t, '--card', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
+test('a full GPU refuses, and what a killed process held is there for the next at once', async (t) => {
+  const node = await startNode(t, '--gpu', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
   const first = await readyClient(t, node);
   const [result, count] = await first.ask(`fill-all ${GRANULE}`);
   t.deepEqual([result, count], [OUT_OF_MEMORY, (960 - 64) / 2]);
@@ -117,7 +117,7 @@ test('a full card refuses, and what a killed process held is there for the next 
 });
 
 test('kernels take their time, one after the other, and events measure it', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   // Behind work enough that all are queued before the first begins, however the machine shares its processors.
   await client.must('launch 1 300000');
@@ -126,24 +126,24 @@ test('kernels take their time, one after the other, and events measure it', asyn
   await client.must('launch 20 1000');
   await client.ask('sync');
   t.is(
-    node.books().clients[0]?.cards[0]?.smNs,
+    node.books().clients[0]?.gpus[0]?.smNs,
     300_000_000 + 100 * 250_000 + 20 * 1_000_000,
     'all of it had run when the wait ended',
   );
 });
 
-test('two busy processes share the card in equal slices, as its books and its events both say', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+test('two busy processes share the GPU in equal slices, as its books and its events both say', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
   const [one, other] = [await readyClient(t, node), await readyClient(t, node)];
   const used = () => {
     const books = node.books();
-    const seconds = (pid: number) => (books.clients.find((client) => client.pid === pid)?.cards[0]?.smNs ?? 0) / 1e9;
+    const seconds = (pid: number) => (books.clients.find((client) => client.pid === pid)?.gpus[0]?.smNs ?? 0) / 1e9;
     return [seconds(one.pid), seconds(other.pid)] as const;
   };
   // Queued at once, so that what the two get does not depend on how the machine shares its processors: 6 s of work.
   await one.must('launch 4000 1500');
   const [, ms = 0] = await other.ask('timed 134 1500');
-  t.true(Math.abs(ms - 402) < 20, `201 ms of kernels beside a busy neighbour: ${ms} ms`);
+  t.true(Math.abs(ms - 402) < 20, `201 ms of kernels beside a busy neighbor: ${ms} ms`);
   await other.must('launch 2400 1500');
   const started = performance.now();
   const before = used();
@@ -155,11 +155,11 @@ test('two busy processes share the card in equal slices, as its books and its ev
   t.true(after[0] < 6 && after[1] < 3.8, 'both are still busy');
   const got = [after[0] - before[0], after[1] - before[1]] as const;
   t.true(Math.abs(got[0] - got[1]) < 0.02, `equal: ${got}`);
-  t.true(got[0] + got[1] <= seconds + 0.005, `together not more than one card: ${got} in ${seconds} s`);
+  t.true(got[0] + got[1] <= seconds + 0.005, `together not more than one GPU: ${got} in ${seconds} s`);
 });
 
-test('an illegal address sticks to its process, and its neighbour notices nothing', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+test('an illegal address sticks to its process, and its neighbor notices nothing', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
   const bad = await readyClient(t, node);
   const good = await readyClient(t, node);
   const at = await good.must(`alloc ${MIB}`);
@@ -175,7 +175,7 @@ test('an illegal address sticks to its process, and its neighbour notices nothin
 });
 
 test('faults can be injected per symbol, from a call on and for a number of calls', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node, { env: { COTENANT_SIM_FAULTS: 'cuMemAlloc_v2=999@2x1,cuMemFree_v2=46' } });
   const at = await client.must('alloc 512');
   t.deepEqual((await client.ask('alloc 512'))[0], 999);
@@ -184,7 +184,7 @@ test('faults can be injected per symbol, from a call on and for a number of call
 });
 
 test('CUDA_VISIBLE_DEVICES chooses and orders devices by index and by identifier', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 'l4', '--card', 'a10');
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4', '--gpu', 'a10');
   const visible = async (value: string): Promise<number[]> => {
     const client = startClient(t, node, { env: { CUDA_VISIBLE_DEVICES: value } });
     const [result = -1] = await client.ask('init');
@@ -192,11 +192,11 @@ test('CUDA_VISIBLE_DEVICES chooses and orders devices by index and by identifier
   };
   t.deepEqual(await visible('2,0'), [2, node.usable(2)]);
   t.deepEqual(await visible(node.uuid(1)), [1, node.usable(1)]);
-  t.deepEqual(await visible('1,9,0'), [1, node.usable(1)], 'the first word that names no card ends the list');
+  t.deepEqual(await visible('1,9,0'), [1, node.usable(1)], 'the first word that names no GPU ends the list');
   t.deepEqual(await visible(''), [100]);
   t.deepEqual(await visible('-1'), [100]);
-  t.deepEqual(await visible('2,MIG-GPU-51a0c07e/1/0,0'), [1, node.usable(2)], 'no card has MIG devices');
-  t.deepEqual(await visible('0,0'), [100], 'a card twice is none at all');
+  t.deepEqual(await visible('2,MIG-GPU-51a0c07e/1/0,0'), [1, node.usable(2)], 'no GPU has MIG devices');
+  t.deepEqual(await visible('0,0'), [100], 'a GPU twice is none at all');
   const [first = '', second = ''] = [node.uuid(0), node.uuid(1)];
   const shared = [...first].findIndex((letter, index) => letter !== second[index]);
   t.deepEqual(await visible(second.slice(0, shared + 1)), [1, node.usable(1)], 'the beginning that no other has');
@@ -204,21 +204,21 @@ test('CUDA_VISIBLE_DEVICES chooses and orders devices by index and by identifier
 });
 
 test("a forked child cannot use its parent's CUDA, and a dead parent's memory is not kept by its child", async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   await client.must(`alloc ${64 * MIB}`);
   const [result, childPid = 0] = await client.ask('fork');
   t.is(result, 3, 'the child is answered "not initialized"');
   await client.kill();
   await eventually(
-    () => (node.books().cards[0]?.usedBytes === 0 ? true : undefined),
+    () => (node.books().gpus[0]?.usedBytes === 0 ? true : undefined),
     'the memory is back while the child lives',
   );
   process.kill(childPid, 'SIGKILL');
 });
 
 test('cuGetProcAddress answers by version and stream mode, and says which of both was missing', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--cuda', '12040');
+  const node = await startNode(t, '--gpu', 't4', '--cuda', '12040');
   const client = startClient(t, node);
   await client.must('init');
   // address: name, version, flags -> result, status, is it the symbol?
@@ -240,7 +240,7 @@ const sampleOnce = (library: string) =>
   firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
 
 test("NVML lists compute, graphics and MPS processes, each by its type, with the driver's bytes", async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const kinds = { compute: 1, graphics: 2, 'compute+graphics': 3, mps: 4 };
   const pids = new Map<number, number>();
   for (const [kind, bits] of Object.entries(kinds)) {
@@ -250,30 +250,30 @@ test("NVML lists compute, graphics and MPS processes, each by its type, with the
     pids.set(client.pid, bits);
   }
   const { processes } = sampleOnce(join(node.lib, 'libnvidia-ml.so.1'));
-  const context = node.books().cards[0]?.contextBytes ?? 0;
+  const context = node.books().gpus[0]?.contextBytes ?? 0;
   t.is(processes.length, 4);
   for (const process of processes) {
-    t.is(process.cards[0]?.types, pids.get(process.pid));
-    t.is(process.cards[0]?.bytes, context + 8 * MIB, 'managed memory is in no process list');
+    t.is(process.gpus[0]?.types, pids.get(process.pid));
+    t.is(process.gpus[0]?.bytes, context + 8 * MIB, 'managed memory is in no process list');
   }
 });
 
 test('drivers 535.43 to 535.86 write longer entries under the same name, and the sampler reads both', async (t) => {
   for (const driver of ['535.43.02', '550.54.15']) {
-    const node = await startNode(t, '--card', 't4', '--driver', driver);
+    const node = await startNode(t, '--gpu', 't4', '--driver', driver);
     const clients = [await readyClient(t, node), await readyClient(t, node), await readyClient(t, node)];
     await clients[1]?.must(`alloc ${10 * MIB}`);
     const { processes } = sampleOnce(join(node.lib, 'libnvidia-ml.so.1'));
-    const books = new Map(node.books().clients.map((client) => [client.pid, client.cards[0]?.bytes]));
+    const books = new Map(node.books().clients.map((client) => [client.pid, client.gpus[0]?.bytes]));
     t.is(processes.length, 3, driver);
-    for (const process of processes) t.is(process.cards[0]?.bytes, books.get(process.pid), driver);
+    for (const process of processes) t.is(process.gpus[0]?.bytes, books.get(process.pid), driver);
   }
 });
 
 test('perturbed, the same calls cost other amounts, and freed memory leaves the books late', async (t) => {
-  const plain = await startNode(t, '--card', 't4');
-  const node = await startNode(t, '--card', 't4', '--perturb', '11');
-  const [usual, perturbed] = [plain.books().cards[0], node.books().cards[0]];
+  const plain = await startNode(t, '--gpu', 't4');
+  const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
+  const [usual, perturbed] = [plain.books().gpus[0], node.books().gpus[0]];
   t.true((perturbed?.contextBytes ?? 0) > (usual?.contextBytes ?? 0));
   const client = await readyClient(t, node);
   const late: boolean[] = [];
@@ -286,11 +286,11 @@ test('perturbed, the same calls cost other amounts, and freed memory leaves the 
     late.push(after < before);
   }
   t.true(late.includes(true), 'at least one free was not seen at once');
-  await eventually(() => (node.books().clients[0]?.cards[0]?.linear === 0 ? true : undefined), 'all of it has left');
+  await eventually(() => (node.books().clients[0]?.gpus[0]?.linear === 0 ? true : undefined), 'all of it has left');
 });
 
-test('where the node has a folder of cards, a process sees those with a file in it, as with device nodes', async (t) => {
-  const node = await startNode(t, '--card', 't4', '--card', 'l4', '--card', 'a10');
+test('where the node has a folder of GPUs, a process sees those with a file in it, as with device nodes', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4', '--gpu', 'a10');
   const seen = async (env: Record<string, string> = {}) => {
     const client = startClient(t, node, { env });
     const [result] = await client.ask('init');
@@ -302,12 +302,12 @@ test('where the node has a folder of cards, a process sees those with a file in 
       input: '',
       encoding: 'utf8',
     });
-    const { cards } = JSON.parse(text) as { cards: { index: number; uuid: string }[] };
-    return { result, totals, uuids: cards.map(({ index, uuid }) => [index, uuid]) };
+    const { gpus } = JSON.parse(text) as { gpus: { index: number; uuid: string }[] };
+    return { result, totals, uuids: gpus.map(({ index, uuid }) => [index, uuid]) };
   };
-  const [t4, l4, a10] = [0, 1, 2].map((card) => ({ uuid: node.uuid(card), total: node.usable(card) }));
-  if (!t4 || !l4 || !a10) throw new Error('three cards');
-  const folder = join(node.folder, 'cards');
+  const [t4, l4, a10] = [0, 1, 2].map((gpu) => ({ uuid: node.uuid(gpu), total: node.usable(gpu) }));
+  if (!t4 || !l4 || !a10) throw new Error('three GPUs');
+  const folder = join(node.folder, 'gpus');
   mkdirSync(folder);
   t.deepEqual(await seen(), { result: 100, totals: [], uuids: [] }, 'none');
   writeFileSync(join(folder, a10.uuid), '');

@@ -86,7 +86,7 @@ test('every setting is checked by its kind and range, and says what would be rig
     ['driverLimits', [true, false], ['true', 1, null], 'true or false'],
     ['canary', [true, false], ['true', 1, null], 'true or false'],
     ['intervalMs', [50, 60_000], [49, 60_001, 100.5, '1s'], 'milliseconds, 50 to 60000'],
-    ['mostTenantsPerCard', [1, 1000], [0, 1001], '1 to 1000'],
+    ['mostTenantsPerGpu', [1, 1000], [0, 1001], '1 to 1000'],
     ['interposerEngine', [0, 1, 999_999_999], [-1, 1.5, 1_000_000_000, 'next'], "an engine's number, or 0"],
     ['placement', ['binpack', 'spread'], ['fragmentation', 'BINPACK', ['spread'], null], 'binpack or spread'],
     [

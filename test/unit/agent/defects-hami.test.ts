@@ -3,39 +3,27 @@ import test from 'ava';
 import { advance } from '../../../src/agent/counters/accumulate.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { seriesOf } from '../../support/agent.ts';
-import {
-  card,
-  compared,
-  ledgerOf,
-  ofGrant,
-  owners,
-  reading,
-  row,
-  sampledProcess,
-  sampleOf,
-  slot,
-  use,
-} from './node.ts';
+import { compared, gpu, ledgerOf, ofGrant, owners, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 import { follow, pod, show, used } from './pages.ts';
 
-test('HAMi: what is called a ratio is a part of 1, of cards and of containers alike', async (t) => {
+test('HAMi: what is called a ratio is a part of 1, of GPUs and of containers alike', async (t) => {
   const parts = {
     ...{ utilizationPercent: 50, memoryBusyPercent: 50, encoderPercent: 50, decoderPercent: 50 },
     ...{ graphicsActivePpm: 500_000, smActivePpm: 500_000, smOccupancyPpm: 500_000 },
     ...{ tensorActivePpm: 500_000, dramActivePpm: 500_000, fp32ActivePpm: 500_000 },
   };
-  const sample = sampleOf([card(0, parts)], [sampledProcess(1, [use(0, { bytes: MIB, smPercent: 50 })])]);
+  const sample = sampleOf([gpu(0, parts)], [sampledProcess(1, [use(0, { bytes: MIB, smPercent: 50 })])]);
   const grant = pod('a', 'main');
-  const cards = grant.cards.map((one) => ({ ...one, coresPercent: 50 }));
-  const page = await show(follow([sample], [{ ...grant, cards }], { 1: ofGrant('a') }).state);
+  const gpus = grant.gpus.map((one) => ({ ...one, coresPercent: 50 }));
+  const page = await show(follow([sample], [{ ...grant, gpus }], { 1: ofGrant('a') }).state);
   const ratios = page.split('\n').filter((line) => /^cotenant_\w+_ratio\{/.test(line));
-  t.true(new Set(ratios.map((line) => line.split('{')[0])).size >= 13, 'eleven of a card, two of a container');
+  t.true(new Set(ratios.map((line) => line.split('{')[0])).size >= 13, 'eleven of a GPU, two of a container');
   for (const line of ratios) t.is(Number(line.split(' ').at(-1)), 0.5, line);
 });
 
-test('HAMi 281, 1794: a container is there with 0 before it uses its card, and gone when its grant is; its counters stay a while', async (t) => {
-  const idle = sampleOf([card(0)], []);
-  const busy = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
+test('HAMi 281, 1794: a container is there with 0 before it uses its GPU, and gone when its grant is; its counters stay a while', async (t) => {
+  const idle = sampleOf([gpu(0)], []);
+  const busy = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
   t.is(used(await show(follow([idle], [pod('a', 'main')], {}).state), { container: 'main' }), 0);
   const during = follow([busy], [pod('a', 'main')], { 1: ofGrant('a') });
   const after = compared({ ...idle, atMs: idle.atMs + 5000 }, [], {});
@@ -44,9 +32,9 @@ test('HAMi 281, 1794: a container is there with 0 before it uses its card, and g
   t.is(seriesOf(page, 'cotenant_container_sm_seconds_total', { container: 'main' }), 1);
 });
 
-test('HAMi 863, 2158: a container with two cards beside one with the first has its own figure on each, and is judged by the second, too', async (t) => {
+test('HAMi 863, 2158: a container with two GPUs beside one with the first has its own figure on each, and is judged by the second, too', async (t) => {
   const sample = sampleOf(
-    [card(0), card(1)],
+    [gpu(0), gpu(1)],
     [
       sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 5000 * MIB })]),
       sampledProcess(2, [use(0, { bytes: 700 * MIB })]),
@@ -66,7 +54,7 @@ test('HAMi 863, 2158: a container with two cards beside one with the first has i
 });
 
 test('HAMi: what a tenant writes into its ledger is shown as its word, and no figure of the driver', async (t) => {
-  const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
+  const sample = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const forged = ledgerOf([slot(1, [row({ heldBytes: 2 ** 50 })])]);
   const page = await show(compared(sample, [reading(pod('a', 'main'), forged)], { 1: ofGrant('a') }));
   t.is(used(page, {}), 300 * MIB);
@@ -76,7 +64,7 @@ test('HAMi: what a tenant writes into its ledger is shown as its word, and no fi
 test('HAMi 2561: a UUID is shown whole, however long', async (t) => {
   const uuid = `MIG-GPU-${'0'.repeat(60)}/13/0`;
   t.is(
-    seriesOf(await show(follow([sampleOf([card(0, { uuid })], [])], [], {}).state), 'cotenant_device_healthy', {
+    seriesOf(await show(follow([sampleOf([gpu(0, { uuid })], [])], [], {}).state), 'cotenant_device_healthy', {
       gpu_uuid: uuid,
     }),
     1,

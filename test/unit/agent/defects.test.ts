@@ -1,4 +1,4 @@
-// What other exporters and enforcers for shared cards get wrong, by their sources and their users' reports: each is a case that
+// What other exporters and enforcers for shared GPUs get wrong, by their sources and their users' reports: each is a case that
 // ours must get right, from a sample of the driver to the page, or to the verdict. What needs a driver, a kubelet or a network to
 // be seen is tested where those are (native/sampler, integration/agent/kube, integration/agent/page). HAMi's are in defects-hami.test.ts.
 import { readdirSync, readFileSync } from 'node:fs';
@@ -16,8 +16,8 @@ import { createExporter, serve } from '../../../src/exporter/routes.ts';
 import { place } from '../../../src/placement/place-container.ts';
 import { seriesOf } from '../../support/agent.ts';
 import {
-  card,
   compared,
+  gpu,
   grantOf,
   ledgerOf,
   ofContainer,
@@ -33,7 +33,7 @@ import { follow, type Owners, pod, show, used } from './pages.ts';
 
 test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum of the pod', async (t) => {
   const sample = sampleOf(
-    [card(0)],
+    [gpu(0)],
     [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
   );
   const page = await show(
@@ -43,9 +43,9 @@ test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum o
   t.is(used(page, { pod: 'one', container: 'side' }), 50 * MIB);
 });
 
-test('dcgm-exporter 2: no family holds cards and containers both, so sums are right, under its own names, too', async (t) => {
+test('dcgm-exporter 2: no family holds GPUs and containers both, so sums are right, under its own names, too', async (t) => {
   const sample = sampleOf(
-    [card(0, { usedBytes: 500 * MIB })],
+    [gpu(0, { usedBytes: 500 * MIB })],
     [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
   );
   const page = await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a'), 2: ofContainer('c') }).state);
@@ -60,7 +60,7 @@ test('dcgm-exporter 2: no family holds cards and containers both, so sums are ri
 });
 
 test('dcgm-exporter 3: memory that the driver does not tell is absent and counted, and no number', async (t) => {
-  const sample = sampleOf([card(0, { usedBytes: 500 * MIB })], [sampledProcess(1, [use(0)])]);
+  const sample = sampleOf([gpu(0, { usedBytes: 500 * MIB })], [sampledProcess(1, [use(0)])]);
   const page = await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
   t.is(seriesOf(page, 'cotenant_container_processes'), 1);
@@ -72,7 +72,7 @@ test('dcgm-exporter 3: memory that the driver does not tell is absent and counte
 test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once, by whom it was used', async (t) => {
   const at = (smUs: number) =>
     sampleOf(
-      [card(0)],
+      [gpu(0)],
       [1, 2, 3].map((pid) => sampledProcess(pid, [use(0, { smPercent: 34, smUs })])),
     );
   const { state, totals } = follow([at(0), at(300_000), at(300_000)], [pod('a', 'main')], {
@@ -86,7 +86,7 @@ test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once
   t.is(seriesOf(page, 'cotenant_container_sm_seconds_total'), 0.9);
 });
 
-/** What is said of who uses a card, in this family or that. */
+/** What is said of who uses a GPU, in this family or that. */
 const OF_USERS = [
   'cotenant_container_bypass_memory_bytes',
   'cotenant_container_over_limit',
@@ -95,9 +95,9 @@ const OF_USERS = [
   'cotenant_device_unattributed_memory_bytes',
 ] as const;
 
-test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the card', async (t) => {
-  const told = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
-  const failed = sampleOf([card(0, { lists: ['graphics'] })], []);
+test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the GPU', async (t) => {
+  const told = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
+  const failed = sampleOf([gpu(0, { lists: ['graphics'] })], []);
   const grants = [pod('a', 'main')];
   const before = await show(follow([told], grants, { 1: ofGrant('a') }).state);
   t.is(used(before, {}), 300 * MIB);
@@ -105,7 +105,7 @@ test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who
   const page = await show(follow([told, failed], grants, { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
   for (const name of OF_USERS) t.is(seriesOf(page, name), undefined, name);
-  const idle = await show(follow([sampleOf([card(0)], [])], grants, {}).state);
+  const idle = await show(follow([sampleOf([gpu(0)], [])], grants, {}).state);
   t.is(used(idle, {}), 0, 'who is there and holds nothing has 0');
 });
 
@@ -120,14 +120,14 @@ test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure
     'cotenant_foreign_memory_used_bytes',
     'hami_vgpu_memory_used_bytes',
   ];
-  const told = sampleOf([card(0, { usedBytes: 6000 * MIB })], both(2));
+  const told = sampleOf([gpu(0, { usedBytes: 6000 * MIB })], both(2));
   const page = await show(follow([told], grants, byPid).state);
   for (const name of of) t.not(seriesOf(page, name), undefined, name);
   t.is(used(page, {}), 3000 * MIB);
   for (const failed of ['graphics', 'mps']) {
     const lists = ['compute', 'graphics', 'mps'].filter((list) => list !== failed);
     for (const seen of [[], both(1)]) {
-      const sample = sampleOf([card(0, { usedBytes: 6000 * MIB, lists, failedLists: [failed] })], seen);
+      const sample = sampleOf([gpu(0, { usedBytes: 6000 * MIB, lists, failedLists: [failed] })], seen);
       const { state } = follow([told, sample], grants, byPid);
       const silent = await show(state);
       // Who is over by what is told is over.
@@ -161,7 +161,7 @@ test('dcgm-exporter 5: use that the driver does not tell is no idleness either, 
   const grants = [pod('a', 'busy'), pod('b', 'idle')];
   const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
   const at = (useTold: boolean, smPercent: number, smUs: number, lists = ['compute', 'graphics', 'mps']) => {
-    const { useTold: _, ...silent } = card(0, { lists });
+    const { useTold: _, ...silent } = gpu(0, { lists });
     const processes = lists.includes('compute')
       ? [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: MIB, smPercent, smUs })]))
       : [];
@@ -199,7 +199,7 @@ test('dcgm-exporter 5: use that the driver does not tell is no idleness either, 
 
 test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two lists counts once', async (t) => {
   const sample = sampleOf(
-    [card(0)],
+    [gpu(0)],
     [
       sampledProcess(1, [use(0, { bytes: 100 * MIB, types: 2 })]),
       sampledProcess(2, [use(0, { bytes: 10 * MIB, types: 4 })]),
@@ -221,7 +221,7 @@ test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two list
 });
 
 test('dcgm-exporter 7: less than a MiB is seen', async (t) => {
-  const sample = sampleOf([card(0)], [sampledProcess(1, [use(0, { bytes: 4097 })])]);
+  const sample = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 4097 })])]);
   t.is(used(await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state), {}), 4097);
 });
 
@@ -233,7 +233,7 @@ test('dcgm-exporter 9: a pid that is used again is another process, with a time 
     { kind: 'host' },
   );
   const at = (startTicks: number, smUs: number) =>
-    sampleOf([card(0)], [{ ...sampledProcess(7, [use(0, { smUs })]), startTicks }]);
+    sampleOf([gpu(0)], [{ ...sampledProcess(7, [use(0, { smUs })]), startTicks }]);
   const { totals } = follow([at(70, 2_000_000), at(99, 500_000)], [pod('a', 'main')], { 7: ofGrant('a') });
   t.is([...totals.containers.values()][0]?.smSeconds, 2.5);
 });
@@ -250,7 +250,7 @@ test('dcgm-exporter 10, MetaGPU 4: containers are found by both cgroup versions 
 });
 
 test("dcgm-exporter: a tenant's text cannot break the page", async (t) => {
-  const sample = sampleOf([card(0, { name: 'a "card"\\' })], [sampledProcess(1, [use(0, { bytes: MIB })])]);
+  const sample = sampleOf([gpu(0, { name: 'a "gpu"\\' })], [sampledProcess(1, [use(0, { bytes: MIB })])]);
   const hostile = grantOf('a', 100, [0], { namespace: 'x', pod: 'a",b="\n# HELP', container: '\\' });
   const page = await show(follow([sample], [hostile], { 1: ofGrant('a') }).state);
   for (const line of page.split('\n'))
@@ -263,7 +263,7 @@ const verdictOf = (sample: Sample, grant: Grant, byPid: Owners) =>
 
 test('MetaGPU 1: many processes below the limit are over it together', (t) => {
   const sample = sampleOf(
-    [card(0)],
+    [gpu(0)],
     [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: 900 * MIB })])),
   );
   t.like(verdictOf(sample, pod('a', 'main'), { 1: ofGrant('a'), 2: ofGrant('a') }), {
@@ -272,9 +272,9 @@ test('MetaGPU 1: many processes below the limit are over it together', (t) => {
   });
 });
 
-test('MetaGPU 2: a grant on two cards is held on each of them', (t) => {
+test('MetaGPU 2: a grant on two GPUs is held on each of them', (t) => {
   const sample = sampleOf(
-    [card(0), card(1)],
+    [gpu(0), gpu(1)],
     [sampledProcess(1, [use(0, { bytes: 10 * MIB }), use(1, { bytes: 1500 * MIB })])],
   );
   t.like(verdictOf(sample, pod('a', 'main', 1000, [0, 1]), { 1: ofGrant('a') }), {
@@ -283,9 +283,9 @@ test('MetaGPU 2: a grant on two cards is held on each of them', (t) => {
   });
 });
 
-test('MetaGPU 5: utilisation is that of the last window, not of the life of a process', async (t) => {
+test('MetaGPU 5: utilization is that of the last window, not of the life of a process', async (t) => {
   const at = (smPercent: number, smUs: number) =>
-    sampleOf([card(0)], [sampledProcess(1, [use(0, { smPercent, smUs })])]);
+    sampleOf([gpu(0)], [sampledProcess(1, [use(0, { smPercent, smUs })])]);
   const { state, totals } = follow([at(100, 1_000_000), at(0, 1_000_000)], [pod('a', 'main')], { 1: ofGrant('a') });
   const page = await show(state, totals);
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio'), 0);
@@ -295,7 +295,7 @@ test('MetaGPU 5: utilisation is that of the last window, not of the life of a pr
 test('MetaGPU 6 and 7: what is given out is counted to the byte, and each container once', async (t) => {
   const grants = [pod('a', 'a', 333), pod('b', 'b', 334), pod('c', 'c', 335)];
   const sample = sampleOf(
-    [card(0)],
+    [gpu(0)],
     [1, 2, 3].map((pid) => sampledProcess(pid, [use(0, { bytes: 1 })])),
   );
   const page = await show(follow([sample], grants, { 1: ofGrant('a'), 2: ofGrant('b'), 3: ofGrant('c') }).state);
@@ -308,7 +308,7 @@ test('MetaGPU 8: a setting that would have no effect is refused', (t) => {
   t.throws(() => configure({ metaGpus: 4 }, 'test'), { message: /metaGpus: no such setting/ });
 });
 
-test('MetaGPU 9 and 10: what fits on no single card is refused with each in the way, and several are found all or not at all', (t) => {
+test('MetaGPU 9 and 10: what fits on no single GPU is refused with each in the way, and several are found all or not at all', (t) => {
   const free = (name: string, mib: number) => ({
     gpuUuid: `GPU-${name}`,
     model: '',
@@ -320,15 +320,15 @@ test('MetaGPU 9 and 10: what fits on no single card is refused with each in the 
   });
   const find = (mib: readonly number[], room: readonly number[]) => {
     const shares = mib.map((each) => ({ memory: { kind: 'bytes' as const, bytes: each * MIB } }));
-    const cards = room.map((each, index) => free(String(index), each));
-    const found = place(shares, cards, { placement: 'binpack', mostTenantsPerCard: 50, gpuUuids: [] });
-    return found.ok ? found.cards.map(({ gpuUuid, memoryBytes }) => `${gpuUuid} ${memoryBytes / MIB}`) : found.reason;
+    const gpus = room.map((each, index) => free(String(index), each));
+    const found = place(shares, gpus, { placement: 'binpack', mostTenantsPerGpu: 50, gpuUuids: [] });
+    return found.ok ? found.gpus.map(({ gpuUuid, memoryBytes }) => `${gpuUuid} ${memoryBytes / MIB}`) : found.reason;
   };
   const alone = String(find([9000], [8000, 8000]));
-  t.regex(alone, /^card 1 of 1 fits nowhere: .*GPU-0 .*GPU-1 /);
+  t.regex(alone, /^GPU 1 of 1 fits nowhere: .*GPU-0 .*GPU-1 /);
   // What the first of two takes is not looked at as if it were free, nor is its search begun anew for the second.
   t.deepEqual(find([7000, 7000], [8000, 8000]), ['GPU-0 7000', 'GPU-1 7000']);
-  t.regex(String(find([7000, 7000], [8000, 6000])), /^card 2 of 2 fits nowhere: /);
+  t.regex(String(find([7000, 7000], [8000, 6000])), /^GPU 2 of 2 fits nowhere: /);
 });
 
 test('MetaGPU 11: nothing of ours runs a program in a container of others, or could', (t) => {
@@ -346,7 +346,7 @@ test('MetaGPU 11: nothing of ours runs a program in a container of others, or co
 test('MetaGPU 12: nobody can have anything stopped, granted or changed over the network', async (t) => {
   const source = {
     scrape: async () => 'nothing' as const,
-    ...sourceHere({ own: async () => '', view: () => undefined, history: createRecorder().history }),
+    ...sourceHere({ own: async () => '', snapshot: () => undefined, history: createRecorder().history }),
   };
   const { port, close } = await serve(createExporter(source), { host: '127.0.0.1', port: 0 });
   t.teardown(close);
@@ -358,9 +358,9 @@ test('MetaGPU 12: nobody can have anything stopped, granted or changed over the 
   for (const path of ['/v1/status', '/v1/grants', '/v1/actions?of=x']) t.is(await ask('GET', path), 404, path);
 });
 
-test('MetaGPU 13 and 14: an error of the driver is a page that says so; a card that is lost is unhealthy', async (t) => {
+test('MetaGPU 13 and 14: an error of the driver is a page that says so; a GPU that is lost is unhealthy', async (t) => {
   const lost = await show(
-    follow([sampleOf([card(0, { healthy: false, lists: [] }), card(1)], [])], [pod('a', 'main')], {}).state,
+    follow([sampleOf([gpu(0, { healthy: false, lists: [] }), gpu(1)], [])], [pod('a', 'main')], {}).state,
   );
   t.is(seriesOf(lost, 'cotenant_device_healthy', { gpu: '0' }), 0);
   t.is(seriesOf(lost, 'cotenant_device_healthy', { gpu: '1' }), 1);

@@ -5,7 +5,7 @@ import { createHousekeeping, stillKnown } from '../../../src/agent/grant-upkeep.
 import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
 import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { card, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sampleOf, slot, use } from './node.ts';
+import { gpu, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 
 const knownOf = (...entries: readonly (readonly [pid: number, startTicks: number, owner: Owner])[]): KnownOwners => ({
   byProcess: new Map(entries.map(([pid, startTicks, owner]) => [`${pid}@${startTicks}`, owner])),
@@ -64,7 +64,7 @@ function taught(usedMiB: number): Record<number, number> {
   const live = { grant: grantOf('one', 20_000) } as LiveGrant;
   for (let second = 1; second <= 12; second += 1) {
     const processes = [11, 12].map((pid) => sampledProcess(pid, [use(0, { bytes: 6000 * MIB })]));
-    const on = card(0, { usedBytes: usedMiB * MIB });
+    const on = gpu(0, { usedBytes: usedMiB * MIB });
     const atNs = second * 1e9;
     const reading = { ...ledgerOf([owner, importer]), readNs: atNs + 1 };
     keeping.after(sampleOf([on], processes, 1e12, atNs), [{ live, reading }], () => processes);

@@ -1,13 +1,13 @@
-// Whose compute is judged: by policy, by what the arbiter says, and by what the driver tells of the card.
+// Whose compute is judged: by policy, by what the arbiter says, and by what the driver tells of the GPU.
 import test from 'ava';
 import { hardLimitOf } from '../../../src/agent/compute/gpu-policy.ts';
 import { advance } from '../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS } from '../../../src/agent/counters/totals.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { judgeCompute, NOBODY_WATCHED, type Watched } from '../../../src/agent/judge-compute.ts';
-import type { SampledCard } from '../../../src/agent/sampling/sample.ts';
+import type { SampledGpu } from '../../../src/agent/sampling/sample.ts';
 import type { ComputePolicy } from '../../../src/api/request.ts';
-import { card, compared, grantOf, ofGrant, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
+import { compared, gpu, grantOf, ofGrant, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
 
 type Asked = { readonly cores?: number; readonly limit?: number; readonly high?: boolean };
 const HARD: readonly [ComputePolicy, Asked, highCap: number, expected: number | undefined][] = [
@@ -36,7 +36,7 @@ for (const [policy, { cores = 0, limit, high = false }, highCap, expected] of HA
 }
 
 type Case = {
-  readonly card?: Partial<SampledCard>;
+  readonly gpu?: Partial<SampledGpu>;
   readonly grant?: Partial<Grant>;
   readonly policy?: ComputePolicy;
   /** undefined: the arbiter does not hold it. */
@@ -53,18 +53,18 @@ type Case = {
 
 type Judged = { readonly severity: string; readonly isMixed: boolean };
 
-/** Verdict on a container of 25 % that has all of the card for so many seconds. */
+/** Verdict on a container of 25 % that has all of the GPU for so many seconds. */
 function judgedAfter(seconds: number, given: Case): Judged {
-  const { card: about = {}, grant = {}, policy = 'fixed', types = 1, beside, besideIsGranted = false, ...more } = given;
+  const { gpu: about = {}, grant = {}, policy = 'fixed', types = 1, beside, besideIsGranted = false, ...more } = given;
   const heldTo = 'heldTo' in more ? more.heldTo : 0.25;
   const own = grantOf('a', 1000, [0], grant);
-  const granted = { ...own, cards: own.cards.map((one) => ({ ...one, coresPercent: 25 })) };
+  const granted = { ...own, gpus: own.gpus.map((one) => ({ ...one, coresPercent: 25 })) };
   let [watched, totals]: [Watched, typeof NO_TOTALS] = [NOBODY_WATCHED, NO_TOTALS];
   let [severity, isMixed] = ['', false];
   for (let second = 0; second <= seconds; second++) {
     const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
     const other = beside === undefined ? [] : [sampledProcess(8, [use(0, { bytes: 1, types: beside })])];
-    const on = card(0, { ...about, ...(second === more.silentAt && { useTold: false }) });
+    const on = gpu(0, { ...about, ...(second === more.silentAt && { useTold: false }) });
     const aheadMs = second >= (more.setAheadAt ?? Number.POSITIVE_INFINITY) ? 9000 : 0;
     const atMs = 1e12 + second * 1000;
     const sample = sampleOf([on], [sampledProcess(7, uses), ...other], atMs + aheadMs, atMs * 1e6);
@@ -102,10 +102,10 @@ test('a share that is a hard limit is judged, also without isolation of memory; 
     'nothing holds it': { policy: 'native' },
     'the arbiter does not hold it': { heldTo: undefined },
     'the arbiter holds it to another share for now': { heldTo: 0.5 },
-    'the card is lost': { card: { healthy: false } },
-    'the driver does not say who is on it': { card: { lists: ['graphics'] } },
+    'the GPU is lost': { gpu: { healthy: false } },
+    'the driver does not say who is on it': { gpu: { lists: ['graphics'] } },
     'a client of MPS among others': { types: 4, beside: 4 },
-    'the driver does not say what they use': { card: { useTold: false } },
+    'the driver does not say what they use': { gpu: { useTold: false } },
   };
   for (const [what, given] of Object.entries(not)) t.is(after(100, given), 'within', what);
   // What was used meanwhile is told at once later: a window with that in it proves nothing.

@@ -3,7 +3,7 @@ import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { ownedBy } from '../../../src/agent/attribution/processes-by-owner.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/os/addon.ts';
-import type { Sample, SampledCard, SampledProcess, SampledUse } from '../../../src/agent/sampling/sample.ts';
+import type { Sample, SampledGpu, SampledProcess, SampledUse } from '../../../src/agent/sampling/sample.ts';
 import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
 import { compare } from '../../../src/agent/usage/reconcile.ts';
@@ -13,7 +13,7 @@ import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
 
 export const PID_NAMESPACE = 4026531836;
 
-export const card = (index: number, more: Partial<SampledCard> = {}): SampledCard => ({
+export const gpu = (index: number, more: Partial<SampledGpu> = {}): SampledGpu => ({
   index,
   uuid: `GPU-${index}`,
   name: 'NVIDIA L4',
@@ -28,7 +28,7 @@ export const card = (index: number, more: Partial<SampledCard> = {}): SampledCar
 });
 
 export const use = (on: number, more: Partial<SampledUse> = {}): SampledUse => ({
-  card: on,
+  gpu: on,
   listed: true,
   types: 1,
   smPercent: 0,
@@ -39,7 +39,7 @@ export const use = (on: number, more: Partial<SampledUse> = {}): SampledUse => (
   ...more,
 });
 
-export const sampledProcess = (pid: number, cards: readonly SampledUse[], more: Partial<SampledProcess> = {}) =>
+export const sampledProcess = (pid: number, gpus: readonly SampledUse[], more: Partial<SampledProcess> = {}) =>
   ({
     pid,
     startTicks: pid * 10,
@@ -48,12 +48,12 @@ export const sampledProcess = (pid: number, cards: readonly SampledUse[], more: 
     pidNamespace: PID_NAMESPACE,
     namespacePid: pid,
     ancestors: [1],
-    cards,
+    gpus,
     ...more,
   }) satisfies SampledProcess;
 
 export const sampleOf = (
-  cards: readonly SampledCard[],
+  gpus: readonly SampledGpu[],
   processes: readonly SampledProcess[],
   atMs = 1_700_000_000_000,
   /** As if nobody had ever set the time of day. */
@@ -65,20 +65,20 @@ export const sampleOf = (
   bootNs,
   driverVersion: '580.1',
   cudaVersion: 13000,
-  cards,
+  gpus,
   processes,
   errors: [],
   tookUs: 100,
 });
 
-/** A grant of `mib` on each of the cards. */
+/** A grant of `mib` on each of the GPUs. */
 export const grantOf = (id: string, mib: number, on: readonly number[] = [0], more: Partial<Grant> = {}): Grant => ({
   id,
   namespace: 'local',
   pod: `pod-${id}`,
   container: 'main',
   createdMs: 0,
-  cards: on.map((index) => ({
+  gpus: on.map((index) => ({
     gpuUuid: `GPU-${index}`,
     memoryBytes: mib * MIB,
     limitBytes: mib * MIB,
@@ -101,7 +101,7 @@ export const row = (more: Partial<LedgerRow> = {}): LedgerRow => ({
 });
 
 /** The slot of a process that `sampledProcess` made. */
-export const slot = (pid: number, cards: readonly LedgerRow[], more: Partial<LedgerSlot> = {}): LedgerSlot => ({
+export const slot = (pid: number, gpus: readonly LedgerRow[], more: Partial<LedgerSlot> = {}): LedgerSlot => ({
   index: pid % 8,
   stamp: BigInt(pid),
   pid,
@@ -113,7 +113,7 @@ export const slot = (pid: number, cards: readonly LedgerRow[], more: Partial<Led
   engineRefused: 0,
   locked: true,
   lockedForLife: false,
-  cards,
+  gpus,
   ...more,
 });
 

@@ -4,7 +4,7 @@ import { advance } from '../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS, type Totals } from '../../../src/agent/counters/totals.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { Sample } from '../../../src/agent/sampling/sample.ts';
-import { type NameOf, viewOf } from '../../../src/agent/snapshot/snapshot.ts';
+import { type NameOf, snapshotOf } from '../../../src/agent/snapshot/snapshot.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
 import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
 import { compatFamilies } from '../../../src/exporter/compat/index.ts';
@@ -20,7 +20,7 @@ export type Owners = Readonly<Record<number, Owner>>;
 const PAGE = createPage([...FAMILIES, ofProcesses, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
 /** The page of our own families and of all that others know. */
 export const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
-  (await PAGE(viewOf(state, totals, [], [], idleSelf, NAMELESS))).text;
+  (await PAGE(snapshotOf(state, totals, [], [], idleSelf, NAMELESS))).text;
 
 /** Samples one after the other, each a second later, as the agent takes them. */
 export function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {

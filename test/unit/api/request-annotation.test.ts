@@ -1,6 +1,6 @@
 import test from 'ava';
 import fc from 'fast-check';
-import type { CardShare, ContainerRequest, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
+import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
 import { formatRecord, parseRecord } from '../../../src/api/request-annotation.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';
@@ -14,12 +14,12 @@ const amount: fc.Arbitrary<MemoryAmount> = fc.oneof(
     .tuple(fc.integer({ min: 1, max: 1000 }), fc.constantFrom(MIB, GIB))
     .map(([units, unitBytes]): MemoryAmount => ({ kind: 'units', units, unitBytes, rounding: 'cgpu' })),
 );
-const cardWithout: fc.Arbitrary<CardShare> = fc.record(
+const gpuWithout: fc.Arbitrary<GpuShare> = fc.record(
   { memory: amount, memoryLimit: amount, coresPercent: fc.integer({ min: 1, max: 100 }) },
   { requiredKeys: ['memory'], noNullPrototype: true },
 );
-const card: fc.Arbitrary<CardShare> = fc
-  .tuple(cardWithout, fc.option(fc.integer({ min: 0, max: 99 })))
+const gpu: fc.Arbitrary<GpuShare> = fc
+  .tuple(gpuWithout, fc.option(fc.integer({ min: 0, max: 99 })))
   .map(([share, above]) => {
     const { coresPercent } = share;
     if (coresPercent === undefined || above === null) return share;
@@ -31,7 +31,7 @@ const container: fc.Arbitrary<ContainerRequest> = fc.record({
   dialect: fc.constantFrom('cotenant', 'ack', 'metagpu'),
   asked: fc.dictionary(fc.string(), fc.string(), { noNullPrototype: true }),
   memoryIsolation: fc.constantFrom('on', 'off'),
-  cards: fc.array(card, { minLength: 1, maxLength: 5 }),
+  gpus: fc.array(gpu, { minLength: 1, maxLength: 5 }),
 });
 const request: fc.Arbitrary<PodRequest> = fc.record(
   {
@@ -77,7 +77,7 @@ const written = reading.kind === 'request' ? formatRecord(reading.request) : '';
 test('the text of a record is canonical', (t) => {
   t.is(
     written,
-    '{"version":1,"priority":"normal","containers":[{"name":"main","kind":"app","dialect":"ack","asked":{"aliyun.com/gpu-mem":"3"},"memoryIsolation":"on","cards":[{"memory":{"kind":"units","units":3,"unitBytes":1073741824,"rounding":"cgpu"}}]}]}',
+    '{"version":1,"priority":"normal","containers":[{"name":"main","kind":"app","dialect":"ack","asked":{"aliyun.com/gpu-mem":"3"},"memoryIsolation":"on","gpus":[{"memory":{"kind":"units","units":3,"unitBytes":1073741824,"rounding":"cgpu"}}]}]}',
   );
 });
 
@@ -105,7 +105,7 @@ test('a text that the webhook would not have written is no record', (t) => {
     written.replace('"rounding":"cgpu"', '"rounding":"up"'),
     written.replace('"memoryIsolation":"on"', '"memoryIsolation":"maybe"'),
     written.replace('"asked":{', '"asked":{"__proto__":{},'),
-    written.replace(/"cards":.*/, '"cards":[]}]}'),
+    written.replace(/"gpus":.*/, '"gpus":[]}]}'),
     written.replace(/"containers":.*/, '"containers":[]}'),
     written.replace(/"containers":\[(.*)\]/, '"containers":[$1,$1]'),
     written.replace('"rounding":"cgpu"}', '"rounding":"cgpu"},"coresPercent":101'),
@@ -118,33 +118,33 @@ test('a text that the webhook would not have written is no record', (t) => {
   }
 });
 
-const normalised = (record: string, amounts: object) =>
+const normalized = (record: string, amounts: object) =>
   podWith(amounts, { annotations: { 'cotenant.io/request': record } });
 const counted = { 'cotenant.io/gpu': '1', 'cotenant.io/gpu-memory': '3Gi' };
 
 test('a patched pod reads to the request of its dialect again', (t) => {
-  t.deepEqual(readPodRequest(normalised(written, counted), rules()), reading);
+  t.deepEqual(readPodRequest(normalized(written, counted), rules()), reading);
 });
 
 test('a record counts only with the amounts beside it, and only as far as the rules would allow it', (t) => {
   const path = 'metadata.annotations["cotenant.io/request"]';
-  t.deepEqual(outcome(normalised(written, { ...counted, 'cotenant.io/gpu-memory': '2Gi' }), rules()), [
+  t.deepEqual(outcome(normalized(written, { ...counted, 'cotenant.io/gpu-memory': '2Gi' }), rules()), [
     `${path}: records cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi for "main", whose resources are cotenant.io/gpu: 1, cotenant.io/gpu-memory: 2Gi; leave this annotation out: only the webhook writes it`,
   ]);
-  t.deepEqual(outcome(normalised(written, counted), rules({ dialects: ['metagpu'] })), [
+  t.deepEqual(outcome(normalized(written, counted), rules({ dialects: ['metagpu'] })), [
     `${path}: records a request of "main" in the dialect ack, which is not read here; leave this annotation out`,
   ]);
   const unfenced = written.replace('"aliyun.com/gpu-mem":"3"', '"CGPU_DISABLE":"1","aliyun.com/gpu-mem":"3"');
-  t.deepEqual(outcome(normalised(unfenced, counted), rules()), [
+  t.deepEqual(outcome(normalized(unfenced, counted), rules()), [
     'spec.containers[0].env: "CGPU_DISABLE=1" switches isolation off, which is not allowed here; leave it out, or have allowMemoryIsolationOff switched on',
   ]);
   const foreignKey = written.replace('"aliyun.com/gpu-mem":"3"', '"aliyun.com/gpu-mem":"3","other":"1"');
-  t.deepEqual(outcome(normalised(foreignKey, counted), rules()), [
+  t.deepEqual(outcome(normalized(foreignKey, counted), rules()), [
     `${path}: records a request of "main" in the dialect ack, which is not read here; leave this annotation out`,
   ]);
 });
 
 test('what a record claims beside the amounts that were asked for is read anew', (t) => {
   const larger = written.replace('"units":3', '"units":300').replace('"on"', '"off"');
-  t.deepEqual(readPodRequest(normalised(larger, counted), rules()), reading);
+  t.deepEqual(readPodRequest(normalized(larger, counted), rules()), reading);
 });

@@ -20,7 +20,7 @@ const command: Command = {
   usage: '[options] -- COMMAND',
   options: {
     size: { type: 'string', short: 's', value: 'SIZE', help: 'how much' },
-    card: { type: 'string', multiple: true, value: 'UUID', help: 'on which' },
+    gpu: { type: 'string', multiple: true, value: 'UUID', help: 'on which' },
     quiet: { type: 'boolean', short: 'q', help: 'says nothing' },
   },
   run: async () => 0,
@@ -38,7 +38,7 @@ test('options and words are read as they are written', (t) => {
     [['--size=2Gi', '-q'], { size: '2Gi', quiet: true }, []],
     [['-s', '1', '-s', '2'], { size: '2' }, []],
     [['-qs3'], { size: '3', quiet: true }, []],
-    [['--card', 'a', '--card', 'b'], { card: ['a', 'b'] }, []],
+    [['--gpu', 'a', '--gpu', 'b'], { gpu: ['a', 'b'] }, []],
     [['--', '--size', '-q', '--', 'x'], {}, ['--size', '-q', '--', 'x']],
     [['a', '--', '-h'], {}, ['a', '-h']],
     [['--size='], { size: '' }, []],
@@ -78,7 +78,7 @@ test('the usage names every option with its letter, its value and what it is for
 Tries.
 
   -s, --size SIZE  how much
-      --card UUID  on which
+      --gpu UUID   on which
   -q, --quiet      says nothing
   -h, --help       show this
 
@@ -113,7 +113,7 @@ const shares = (...args: string[]) => {
   return sharesOf(found);
 };
 
-test('amounts of a run are totals over its cards, split into equal shares of whole MiB', (t) => {
+test('amounts of a run are totals over its GPUs, split into equal shares of whole MiB', (t) => {
   const cases: [args: string[], mib: number[], cores?: number][] = [
     [['-m', '2Gi'], [2048]],
     [['-m', '513Mi'], [513]],
@@ -144,7 +144,7 @@ test('amounts that cannot be split, or are none, are refused with what would be 
     [['-m', 'lots'], /^--gpu-memory lots is not a quantity/],
     [['-m', '0'], /^--gpu-memory 0 is less than 1/],
     [['-m', '-1Gi'], /-1Gi|--gpu-memory/],
-    [['-m', '1000'], /^--gpu-memory 1000 on 1 card\(s\): want a whole number of MiB on each$/],
+    [['-m', '1000'], /^--gpu-memory 1000 on 1 GPU\(s\): want a whole number of MiB on each$/],
     [['-m', '3Mi', '-n', '2'], /want a whole number of MiB on each$/],
     [['-m', '1Ei'], /^--gpu-memory 1Ei is more than/],
     [['-m', '1Gi', '-n', '0'], /^--gpus 0: want 1 to 16$/],
@@ -163,20 +163,20 @@ test('shares add up to what was asked for, or it is refused', (t) => {
   const size = fc.tuple(fc.integer({ min: 0, max: 100_000 }), fc.constantFrom('Mi', 'Ki', 'M', ''));
   t.notThrows(() => {
     fc.assert(
-      fc.property(size, fc.integer({ min: 1, max: 16 }), ([count, unit], cards) => {
+      fc.property(size, fc.integer({ min: 1, max: 16 }), ([count, unit], gpus) => {
         const bytes =
           BigInt(count) * { Mi: 1048576n, Ki: 1024n, M: 1_000_000n, '': 1n }[unit as 'Mi' | 'Ki' | 'M' | ''];
-        const whole = bytes > 0n && bytes % (BigInt(cards) * 1048576n) === 0n;
+        const whole = bytes > 0n && bytes % (BigInt(gpus) * 1048576n) === 0n;
         let sum: bigint | undefined;
         try {
-          sum = shares('-m', `${count}${unit}`, '-n', String(cards)).reduce(
+          sum = shares('-m', `${count}${unit}`, '-n', String(gpus)).reduce(
             (total, { memory }) => total + (memory.kind === 'bytes' ? BigInt(memory.bytes) : 0n),
             0n,
           );
         } catch (error) {
           if (!(error instanceof UsageError)) throw error;
         }
-        if (sum !== (whole ? bytes : undefined)) throw new Error(`${count}${unit} on ${cards}: ${sum}`);
+        if (sum !== (whole ? bytes : undefined)) throw new Error(`${count}${unit} on ${gpus}: ${sum}`);
       }),
       { numRuns: 1000 },
     );

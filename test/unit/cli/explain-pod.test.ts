@@ -30,7 +30,7 @@ const absent = (name: string): PodFacts => ({
 });
 
 const saying = (events: readonly Event[], message: string): Event[] => events.map((event) => ({ ...event, message }));
-const asked = '  main asks for 30720 MiB and 25 % of the compute of one card.';
+const asked = '  main asks for 30720 MiB and 25 % of the compute of one GPU.';
 const onOther = `1024 MiB and 25 % of the compute of GPU 1 (NVIDIA A10, ${OTHER}).`;
 const WAITS = 'team/mounts is bound to node node-1 and waits: none of its containers runs.';
 const policy = (name: string) =>
@@ -107,7 +107,7 @@ const CASES: readonly Case[] = [
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
       "  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
-      '  main asks for 900000 MiB and 25 % of the compute of one card.',
+      '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
     ],
   ],
   [
@@ -116,7 +116,7 @@ const CASES: readonly Case[] = [
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
       "  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
-      '  main asks for 900000 MiB and 25 % of the compute of one card.',
+      '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
       'Events are not told: forbidden.',
     ],
   ],
@@ -132,7 +132,7 @@ const CASES: readonly Case[] = [
       'team/def is pending for 4 min: no node was chosen for it yet.',
       '  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 Insufficient cotenant.io/gpu.',
       '  A node without cotenant.io/gpu shares no GPU, takes no more tenants, or its agent is away.',
-      '  main asks for 900000 MiB and 25 % of the compute of one card.',
+      '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
     ],
   ],
   [
@@ -164,7 +164,7 @@ const CASES: readonly Case[] = [
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
       '  The scheduler default-scheduler has said nothing about it in 4 min: is it running?',
-      '  main asks for 900000 MiB and 25 % of the compute of one card.',
+      '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
     ],
   ],
   [

@@ -4,9 +4,9 @@ import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.
 import type { ContainerState, Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import type { KnownUse } from '../../../src/cli/cluster/parse-metrics.ts';
 import {
-  CARD,
   type Case,
   facts,
+  GPU,
   granted,
   NOW,
   notReady,
@@ -18,7 +18,7 @@ import {
   withMetadata,
 } from './facts.ts';
 
-const WARNING = `team/cheat/main is over its GPU memory grant: 1100 MiB of 1024 MiB on ${CARD}; it will be stopped if it stays so`;
+const WARNING = `team/cheat/main is over its GPU memory grant: 1100 MiB of 1024 MiB on ${GPU}; it will be stopped if it stays so`;
 
 const withState = (pod: Pod, state: ContainerState): Pod => ({
   ...pod,
@@ -41,13 +41,13 @@ const lostNode = (node: Node): Node => ({
 const use = (fence: string): KnownUse => ({
   known: true,
   modes: new Map(),
-  cards: new Map(),
-  containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: CARD, usedBytes: 3320 * 2 ** 20, fence }],
+  gpus: new Map(),
+  containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: GPU, usedBytes: 3320 * 2 ** 20, fence }],
   foreign: [],
 });
 
 const running = recorded('running');
-const onCard = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${CARD})`;
+const onGpu = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPU})`;
 
 const CASES: readonly Case[] = [
   [
@@ -55,7 +55,7 @@ const CASES: readonly Case[] = [
     facts('running', { agents: [ready], use: use('interposer') }),
     [
       'team/train runs on node node-1.',
-      granted(`${onCard(4096)}; it uses 3320 MiB, and its limit is held by the interposer.`),
+      granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is held by the interposer.`),
     ],
   ],
   [
@@ -63,7 +63,7 @@ const CASES: readonly Case[] = [
     facts('running', { agents: [ready], use: use('none') }),
     [
       'team/train runs on node node-1.',
-      granted(`${onCard(4096)}; it uses 3320 MiB, and nothing holds it to its limit.`),
+      granted(`${onGpu(4096)}; it uses 3320 MiB, and nothing holds it to its limit.`),
     ],
   ],
   [
@@ -71,19 +71,19 @@ const CASES: readonly Case[] = [
     facts('running', { node: lostNode(running.node), notes: ['Agents may not be listed.'] }),
     [
       'team/train runs on node node-1.',
-      granted(`${onCard(4096)}.`),
+      granted(`${onGpu(4096)}.`),
       '  2026-11-21T22:08:00Z Node node-1 is not ready: Kubelet stopped posting node status.',
       'Agents may not be listed.',
     ],
   ],
   [
-    'a container that the agent stopped: its last words give card, use and limit',
+    'a container that the agent stopped: its last words give GPU, use and limit',
     facts('stopped', { agents: [ready] }),
     [
       'team/cheat is bound to node node-1 and waits: none of its containers runs.',
       '  Container main waits: CrashLoopBackOff: back-off 1m20s restarting failed container=main pod=cheat_team(c456a7f1-fe1d-4915-b4d4-0b0fcaa6115c).',
       `  2026-11-21T22:07:07Z Container main (restarted 4 times so far) ended with exit code 137, stopped by the agent: ${STOP}.`,
-      granted(`${onCard(1024)}.`),
+      granted(`${onGpu(1024)}.`),
     ],
   ],
   [
@@ -105,7 +105,7 @@ const CASES: readonly Case[] = [
       'team/cheat is bound to node node-1 and waits: none of its containers runs.',
       `  2026-11-21T22:07:08Z The agent: ${STOP}.`,
       '  2026-11-21T22:07:07Z Container main ended with exit code 137, stopped by the agent.',
-      granted(`${onCard(1024)}.`),
+      granted(`${onGpu(1024)}.`),
     ],
   ],
   [
@@ -119,7 +119,7 @@ const CASES: readonly Case[] = [
       'team/cheat is bound to node node-1 and waits: none of its containers runs.',
       `  2026-11-21T22:07:08Z The agent: ${WARNING}.`,
       '  2026-11-21T22:07:07Z Container main ended with exit code 1.',
-      granted(`${onCard(1024)}.`),
+      granted(`${onGpu(1024)}.`),
     ],
   ],
   [
@@ -144,8 +144,8 @@ const CASES: readonly Case[] = [
     [
       'team/train has ended (Failed).',
       '  2026-11-21T22:09:00Z Container main ended with exit code 137 (OOMKilled).',
-      granted(`${onCard(4096)}.`),
-      '  main asks for 4096 MiB and 25 % of the compute of one card.',
+      granted(`${onGpu(4096)}.`),
+      '  main asks for 4096 MiB and 25 % of the compute of one GPU.',
     ],
   ],
   [
@@ -159,7 +159,7 @@ const CASES: readonly Case[] = [
     [
       'team/mounts is being deleted, for 30 s.',
       '  2026-11-21T22:06:00Z The agent of node node-1 (pod cotenant-agent-x7k2p) is not ready: containers with unready status: [node].',
-      '  Its containers have ended, and so has their use of cards; the pod goes when the agent is back and gives its volume up.',
+      '  Its containers have ended, and so has their use of GPUs; the pod goes when the agent is back and gives its volume up.',
     ],
   ],
   [
@@ -197,7 +197,7 @@ const CASES: readonly Case[] = [
     [
       'team/cheat is bound to node node-1 and waits: none of its containers runs.',
       '  2026-11-21T22:07:07Z Container main ended with exit code 1: one [2J two.',
-      granted(`${onCard(1024)}.`),
+      granted(`${onGpu(1024)}.`),
     ],
   ],
 ];

@@ -4,7 +4,7 @@ import { useOf } from '../../../src/cli/cluster/parse-metrics.ts';
 import { podShares } from '../../../src/cli/commands/get.ts';
 
 const REQUEST =
-  '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","cards":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}';
+  '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","gpus":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}';
 const pod = (annotations: Readonly<Record<string, string>>) => ({
   metadata: { name: 'one', namespace: 'team', annotations },
   spec: { nodeName: 'node-1', containers: [] },

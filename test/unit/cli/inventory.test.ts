@@ -1,10 +1,10 @@
-// A cluster as `cotenant inspect` shows it: what counts on which card, what is not known, and the table.
+// A cluster as `cotenant inspect` shows it: what counts on which GPU, what is not known, and the table.
 import test from 'ava';
-import { staleView, type View } from '../../../src/agent/snapshot/snapshot.ts';
+import { type Snapshot, staleSnapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { type ContainerGrant, formatPodGrant } from '../../../src/api/grant-annotation.ts';
-import { CARDS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/api/names.ts';
-import { formatNodeCards } from '../../../src/api/node-annotation.ts';
-import type { CardShare, PodRequest } from '../../../src/api/request.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/api/names.ts';
+import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
+import type { GpuShare, PodRequest } from '../../../src/api/request.ts';
 import { formatRecord } from '../../../src/api/request-annotation.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
@@ -13,18 +13,18 @@ import { askedByPod } from '../../../src/cli/lib/words.ts';
 import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
-import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
 const uuid = (index: number) => `GPU-51a0c07e-4a27-4551-8d21-6e100400000${index}`;
 const NOW = Date.parse('2026-11-21T22:10:00Z');
 
-const node = (name: string, cards: readonly number[], status = 'True'): Node => ({
+const node = (name: string, gpus: readonly number[], status = 'True'): Node => ({
   metadata: {
     name,
     annotations: {
-      [CARDS_ANNOTATION]: formatNodeCards({
-        mostTenantsPerCard: 50,
-        cards: cards.map((index) => ({
+      [GPUS_ANNOTATION]: formatNodeGpus({
+        mostTenantsPerGpu: 50,
+        gpus: gpus.map((index) => ({
           gpuUuid: uuid(index),
           index,
           model: 'NVIDIA L4',
@@ -37,11 +37,11 @@ const node = (name: string, cards: readonly number[], status = 'True'): Node => 
   status: { conditions: [{ type: 'Ready', status }] },
 });
 
-const container = (name: string, mib: number, cards: readonly number[], more: Partial<ContainerGrant> = {}) => ({
+const container = (name: string, mib: number, gpus: readonly number[], more: Partial<ContainerGrant> = {}) => ({
   name,
   kind: 'app' as const,
   memoryIsolation: 'on' as const,
-  cards: cards.map((index) => ({
+  gpus: gpus.map((index) => ({
     gpuUuid: uuid(index),
     memoryBytes: mib * MIB,
     limitBytes: mib * MIB,
@@ -64,11 +64,11 @@ const pod = (name: string, nodeName: string, containers: readonly ContainerGrant
   ...more,
 });
 
-const request = (cards: readonly CardShare[], more: Partial<PodRequest> = {}): PodRequest => ({
+const request = (gpus: readonly GpuShare[], more: Partial<PodRequest> = {}): PodRequest => ({
   priority: 'normal',
   gpuModels: [],
   gpuUuids: [],
-  containers: [{ name: 'main', kind: 'app', dialect: 'cotenant', asked: {}, memoryIsolation: 'on', cards }],
+  containers: [{ name: 'main', kind: 'app', dialect: 'cotenant', asked: {}, memoryIsolation: 'on', gpus }],
   ...more,
 });
 
@@ -84,7 +84,7 @@ const waiting: Pod = {
   spec: { containers: [{ name: 'main' }] },
   status: {
     phase: 'Pending',
-    conditions: [{ type: 'PodScheduled', status: 'False', message: '0/2 nodes are available: no card has 30720 MiB.' }],
+    conditions: [{ type: 'PodScheduled', status: 'False', message: '0/2 nodes are available: no GPU has 30720 MiB.' }],
   },
 };
 
@@ -92,7 +92,7 @@ const usesOf = (train: number): Use => ({
   known: true,
   mode: 'enforce',
   modes: new Map([[JSON.stringify(['team', 'train', 'main']), { mode: 'report', by: 'administrator' }]]),
-  cards: new Map([[uuid(0), 5312 * MIB]]),
+  gpus: new Map([[uuid(0), 5312 * MIB]]),
   containers: [
     { namespace: 'team', pod: 'train', container: 'main', gpuUuid: uuid(0), usedBytes: train, fence: 'interposer' },
   ],
@@ -100,7 +100,7 @@ const usesOf = (train: number): Use => ({
 });
 
 const objects = (more: Partial<ClusterObjects> = {}): ClusterObjects => ({
-  nodes: [node('node-10', [2]), node('node-2', [0, 1]), { metadata: { name: 'without-cards' } }],
+  nodes: [node('node-10', [2]), node('node-2', [0, 1]), { metadata: { name: 'without-gpus' } }],
   pods: [
     pod('train', 'node-2', [
       container('main', 4096, [0]),
@@ -116,14 +116,14 @@ const objects = (more: Partial<ClusterObjects> = {}): ClusterObjects => ({
   ...more,
 });
 
-test('a pod counts on a card with what it needs at one time, until it has ended', (t) => {
+test('a pod counts on a GPU with what it needs at one time, until it has ended', (t) => {
   const { nodes, totals } = inventoryOf(objects());
   t.deepEqual(
     nodes.map(({ name }) => name),
     ['node-2', 'node-10'],
-    'by name, numbers as numbers; nodes without cards are none of ours',
+    'by name, numbers as numbers; nodes without GPUs are none of ours',
   );
-  const [first, second] = nodes[0]?.cards ?? [];
+  const [first, second] = nodes[0]?.gpus ?? [];
   // The larger of the init container and the main one, the sidecar beside both, and the other pod.
   t.is(first?.grantedBytes, (6144 + 512 + 1024) * MIB);
   t.is(first?.grantedCoresPercent, 75);
@@ -131,16 +131,16 @@ test('a pod counts on a card with what it needs at one time, until it has ended'
   t.is(second?.grantedBytes, 1024 * MIB);
   t.deepEqual(totals, {
     nodes: 2,
-    cards: 3,
+    gpus: 3,
     grantedBytes: (6144 + 512 + 1024 + 1024) * MIB,
     usableBytes: 3 * 22_600 * MIB,
     containers: 4,
   });
 });
 
-test('the table: cards, their containers, what waits, the sums, and what is wrong', (t) => {
+test('the table: GPUs, their containers, what waits, the sums, and what is wrong', (t) => {
   t.deepEqual(inventoryLines(inventoryOf(objects({ notes: ['A note.'] })), NOW), [
-    'NODE     GPU  CARD, CONTAINER                           MODEL, STATE      GRANTED MiB  USABLE      USED  CORES  TENANTS  MODE',
+    'NODE     GPU  GPU, CONTAINER                            MODEL, STATE      GRANTED MiB  USABLE      USED  CORES  TENANTS  MODE',
     `node-2     0  ${uuid(0)}  NVIDIA L4                7680   22600      5312    75%     3/50  enforce`,
     '                team/train/log                          sidecar, running          512                 -    25%',
     '                team/train/main                         running                  4096              3320    25%           report, administrator  interposer',
@@ -151,9 +151,9 @@ test('the table: cards, their containers, what waits, the sums, and what is wron
     '                team/two/main                           running                  1024                 -    25%',
     `node-10    2  ${uuid(2)}  NVIDIA L4                   0   22600  no agent      -     0/50`,
     '',
-    'other/later waits for 5 min: main asks for 30720 MiB and 50 % of the compute of one card. The scheduler: 0/2 nodes are available: no card has 30720 MiB.',
+    'other/later waits for 5 min: main asks for 30720 MiB and 50 % of the compute of one GPU. The scheduler: 0/2 nodes are available: no GPU has 30720 MiB.',
     '',
-    'Granted/usable GPU memory: 8704/67800 MiB (12%), 3 cards on 2 nodes, 4 containers with a share, 1 pod pending.',
+    'Granted/usable GPU memory: 8704/67800 MiB (12%), 3 GPUs on 2 nodes, 4 containers with a share, 1 pod pending.',
     'A note.',
     'No agent runs on node node-10.',
   ]);
@@ -164,8 +164,8 @@ test('of one namespace only its containers are listed, and the sums are of all',
   const some = inventoryOf(objects(), 'other');
   t.deepEqual(some.totals, all.totals);
   t.deepEqual(
-    some.nodes.flatMap(({ cards }) => cards).map((card) => [card.grantedBytes, card.containers, card.foreign]),
-    all.nodes.flatMap(({ cards }) => cards).map((card) => [card.grantedBytes, [], []]),
+    some.nodes.flatMap(({ gpus }) => gpus).map((gpu) => [gpu.grantedBytes, gpu.containers, gpu.foreign]),
+    all.nodes.flatMap(({ gpus }) => gpus).map((gpu) => [gpu.grantedBytes, [], []]),
   );
   t.is(some.pending.length, 1);
   t.is(inventoryOf(objects(), 'team').pending.length, 0);
@@ -180,7 +180,7 @@ test('the mode of a node, and of its containers as its agent has them or their a
   const [node2, node10] = inventory.nodes;
   t.deepEqual([node2?.mode, node10?.mode], ['enforce', undefined]);
   t.deepEqual(
-    node2?.cards[0]?.containers.map((one) => one.enforcement),
+    node2?.gpus[0]?.containers.map((one) => one.enforcement),
     [
       { mode: 'report', by: 'administrator' },
       { mode: 'off', by: 'administrator' },
@@ -190,14 +190,14 @@ test('the mode of a node, and of its containers as its agent has them or their a
   t.regex(lines.find((line) => line.includes('team/two/main')) ?? '', / off, administrator$/);
   const unheard = inventoryOf(objects({ pods: [train, said], use: new Map() }));
   t.deepEqual(
-    unheard.nodes[0]?.cards[0]?.containers.map((one) => one.enforcement),
+    unheard.nodes[0]?.gpus[0]?.containers.map((one) => one.enforcement),
     [undefined, undefined],
   );
 });
 
-test('without a look at nodes, grants alone tell of cards', (t) => {
+test('without a look at nodes, grants alone tell of GPUs', (t) => {
   const { nodes, totals } = inventoryOf(objects({ nodes: undefined, use: new Map() }));
-  const [first] = nodes[0]?.cards ?? [];
+  const [first] = nodes[0]?.gpus ?? [];
   t.is(first?.gpuUuid, uuid(0));
   t.is(first?.grantedBytes, 7680 * MIB);
   t.is(first?.usableBytes, undefined);
@@ -219,27 +219,27 @@ const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[
     /^The grant of team\/bad cannot be read, and is not counted: it is not of version 1\.$/,
   ],
   [
-    'cards that cannot be read',
+    'GPUs that cannot be read',
     objects({
       nodes: [node('node-2', [0]), node('node-3', [])].map((one) => ({
         ...one,
         metadata: {
           ...one.metadata,
-          annotations: { [CARDS_ANNOTATION]: cut(one.metadata.annotations?.[CARDS_ANNOTATION] ?? '') },
+          annotations: { [GPUS_ANNOTATION]: cut(one.metadata.annotations?.[GPUS_ANNOTATION] ?? '') },
         },
       })),
     }),
-    /^The cards of node node-3 cannot be read: it is not JSON\.$/,
+    /^The GPUs of node node-3 cannot be read: it is not JSON\.$/,
   ],
   [
-    'a grant on a card that the node does not have',
+    'a grant on a GPU that the node does not have',
     objects({ nodes: [node('node-2', [0])] }),
-    new RegExp(`^Node node-2 has grants on ${uuid(1)}, which is none of its cards\\.$`),
+    new RegExp(`^Node node-2 has grants on ${uuid(1)}, which is none of its GPUs\\.$`),
   ],
   [
-    'grants on a node that tells of no cards',
+    'grants on a node that tells of no GPUs',
     objects({ nodes: [{ metadata: { name: 'node-2' } }] }),
-    /^Node node-2 has grants, but tells of no cards\.$/,
+    /^Node node-2 has grants, but tells of no GPUs\.$/,
   ],
   [
     'an agent that does not answer',
@@ -260,20 +260,20 @@ test('what the agent of a node has given away itself counts, and has a line', (t
   const one = node('node-2', [0]);
   const others = { memoryBytes: 512 * MIB, coresPercent: 10, tenants: 2 };
   const usableBytes = 22_600 * MIB;
-  const cards = [{ gpuUuid: uuid(0), index: 0, model: 'NVIDIA L4', usableBytes, healthy: true, others }];
-  const annotations = { [CARDS_ANNOTATION]: formatNodeCards({ mostTenantsPerCard: 50, cards }) };
+  const gpus = [{ gpuUuid: uuid(0), index: 0, model: 'NVIDIA L4', usableBytes, healthy: true, others }];
+  const annotations = { [GPUS_ANNOTATION]: formatNodeGpus({ mostTenantsPerGpu: 50, gpus }) };
   const inventory = inventoryOf(
     objects({
       nodes: [{ ...one, metadata: { ...one.metadata, annotations } }],
       pods: [pod('p', 'node-2', [container('main', 1024, [0])])],
     }),
   );
-  t.like(inventory.nodes[0]?.cards[0], { grantedBytes: 1536 * MIB, grantedCoresPercent: 35, tenants: 3, others });
+  t.like(inventory.nodes[0]?.gpus[0], { grantedBytes: 1536 * MIB, grantedCoresPercent: 35, tenants: 3, others });
   const line = inventoryLines(inventory, NOW).find((text) => text.includes("by the node's agent"));
   t.regex(line ?? '', /agent +512 +10%$/);
 });
 
-test('marks what must not be: lost nodes and cards that are granted twice', (t) => {
+test('marks what must not be: lost nodes and GPUs that are granted twice', (t) => {
   const of = objects({
     nodes: [node('node-2', [0, 1], 'Unknown')],
     pods: [pod('big', 'node-2', [container('main', 30_000, [0])])],
@@ -302,47 +302,47 @@ test('use is read from the page that the agent publishes', async (t) => {
     gpuIndex: 1,
     fence: 'agent' as const,
   };
-  const view: View = { ...exampleView, containers: [...exampleView.containers, odd], assigned: [] };
-  const { text } = await createPage(FAMILIES)(view);
+  const snapshot: Snapshot = { ...exampleSnapshot, containers: [...exampleSnapshot.containers, odd], assigned: [] };
+  const { text } = await createPage(FAMILIES)(snapshot);
   const use = useOf(text);
   t.true(use.known);
   if (!use.known) return;
-  t.is(use.cards.get('GPU-0'), 6 * GIB);
-  t.is(use.mode, view.self.mode);
-  for (const one of view.containers) t.deepEqual(modeOn(use, one), one.enforcement);
+  t.is(use.gpus.get('GPU-0'), 6 * GIB);
+  t.is(use.mode, snapshot.self.mode);
+  for (const one of snapshot.containers) t.deepEqual(modeOn(use, one), one.enforcement);
   t.deepEqual(
     use.containers.map(({ pod: name, usedBytes, fence, smRatio }) => [name, usedBytes, fence, smRatio]),
-    view.containers.map((one) => [one.pod, one.usedBytes, one.fence, (one.smPercent ?? Number.NaN) / 100]),
+    snapshot.containers.map((one) => [one.pod, one.usedBytes, one.fence, (one.smPercent ?? Number.NaN) / 100]),
   );
   t.deepEqual(
     use.foreign.map(({ pod: name, usedBytes }) => [name, usedBytes]),
-    view.foreign.map((one) => [one.pod, one.usedBytes]),
+    snapshot.foreign.map((one) => [one.pod, one.usedBytes]),
   );
 });
 
 test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
-  const { text } = await createPage(FAMILIES)(staleView(exampleView, 60_000, { abandoned: 0, hung: 0 }));
+  const { text } = await createPage(FAMILIES)(staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 }));
   t.like(useOf(text), { known: false, word: 'no driver' });
   t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
   t.like(useOf('cotenant_up 0\n'), { known: false, why: 'its agent has no sample yet, or its node half is away' });
 });
 
-const WORDS: readonly (readonly [shares: readonly CardShare[], words: string])[] = [
-  [[{ memory: { kind: 'bytes', bytes: 4 * GIB } }], 'main asks for 4096 MiB of one card'],
+const WORDS: readonly (readonly [shares: readonly GpuShare[], words: string])[] = [
+  [[{ memory: { kind: 'bytes', bytes: 4 * GIB } }], 'main asks for 4096 MiB of one GPU'],
   [
     [{ memory: { kind: 'units', units: 3, unitBytes: GIB, rounding: 'cgpu' }, coresPercent: 25 }],
-    'main asks for 3 units of 1024 MiB and 25 % of the compute of one card',
+    'main asks for 3 units of 1024 MiB and 25 % of the compute of one GPU',
   ],
   [
     [{ memory: { kind: 'whole' } }, { memory: { kind: 'percent', percent: 50 } }],
-    'main asks for the whole memory of one card, and 50 % of the memory of one card',
+    'main asks for the whole memory of one GPU, and 50 % of the memory of one GPU',
   ],
   [
     Array.from({ length: 2 }, () => ({
       memory: { kind: 'bytes' as const, bytes: GIB },
       memoryLimit: { kind: 'bytes' as const, bytes: 2 * GIB },
     })),
-    'main asks for 1024 MiB (limit 2048 MiB) of each of 2 cards',
+    'main asks for 1024 MiB (limit 2048 MiB) of each of 2 GPUs',
   ],
 ];
 
@@ -350,7 +350,7 @@ for (const [shares, words] of WORDS) {
   test(`in words: ${words}`, (t) => t.is(askedByPod(request(shares)), words));
 }
 
-test('in words: what is said about the cards', (t) => {
+test('in words: what is said about the GPUs', (t) => {
   const whole = request([{ memory: { kind: 'whole' } }], { gpuModels: ['L4', 'A10'], gpuUuids: [uuid(0)] });
-  t.is(askedByPod(whole), `main asks for the whole memory of one card; cards of model L4 or A10 among ${uuid(0)}`);
+  t.is(askedByPod(whole), `main asks for the whole memory of one GPU; GPUs of model L4 or A10 among ${uuid(0)}`);
 });

@@ -2,12 +2,12 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { ComputeUse } from '../../../src/agent/compute/usage-account.ts';
-import type { View, ViewContainer } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot, SnapshotContainer } from '../../../src/agent/snapshot/snapshot.ts';
 import { jsonText } from '../../../src/cli/lib/words.ts';
 import {
   actionRows,
-  cardRows,
   columns,
+  gpuRows,
   nodeLines,
   stateOf,
   tenantName,
@@ -15,16 +15,16 @@ import {
 } from '../../../src/cli/output/node-table.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { exampleContainer, idleSelf } from '../../support/snapshots.ts';
-import { card } from '../agent/node.ts';
+import { gpu } from '../agent/node.ts';
 
-const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
+const container = (more: Partial<SnapshotContainer> = {}): SnapshotContainer => ({
   grantId: 'abc123',
   namespace: 'local',
   pod: 'trainer',
   container: 'python',
   podUid: '',
   containerId: '',
-  withoutCards: false,
+  withoutGpus: false,
   gpuUuid: 'GPU-0',
   gpuIndex: 0,
   fence: 'interposer',
@@ -51,8 +51,8 @@ const container = (more: Partial<ViewContainer> = {}): ViewContainer => ({
   processes: [],
   ...more,
 });
-const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0): View['devices'][number] => ({
-  card: card(0, more),
+const device = (more: Parameters<typeof gpu>[1], grantedMib = 0, containers = 0): Snapshot['devices'][number] => ({
+  gpu: gpu(0, more),
   mode: 'none',
   compute: { policy: 'native', source: 'configuration' },
   fences: {},
@@ -62,7 +62,7 @@ const device = (more: Parameters<typeof card>[1], grantedMib = 0, containers = 0
   processes: { compute: 0, graphics: 0, both: 0, mps: 0 },
   unattributedBytes: 0,
 });
-const view = (more: Partial<View>): View => ({
+const snapshot = (more: Partial<Snapshot>): Snapshot => ({
   atMs: 0,
   driverVersion: '',
   cudaVersion: 0,
@@ -101,11 +101,11 @@ test('columns are as wide as their widest cell, on the side that is asked for, w
 test('no text of a tenant is more than text to a terminal', (t) => {
   const hostile = '\u001b]0;owned\u0007\u001b[2J\u009b31m\r\nnext\u202e';
   const lines = nodeLines(
-    view({
+    snapshot({
       devices: [device({ name: hostile })],
       containers: [container({ pod: hostile, grantId: hostile })],
       recent: [{ atMs: 0, action: 'warn', message: hostile, result: 'done' }],
-      self: { ...view({}).self, up: false, problem: hostile },
+      self: { ...snapshot({}).self, up: false, problem: hostile },
     }),
   );
   for (const line of lines) t.notRegex(line, /[\p{Cc}\p{Cf}]/u, JSON.stringify(line));
@@ -139,9 +139,9 @@ test('in every table each column begins at the same place in every row', (t) => 
   });
 });
 
-test('the cards: what is used, usable and granted, and what the driver does not tell', (t) => {
-  const rows = cardRows(
-    view({
+test('the GPUs: what is used, usable and granted, and what the driver does not tell', (t) => {
+  const rows = gpuRows(
+    snapshot({
       devices: [
         device(
           { totalBytes: 24_000 * MIB, reservedBytes: 500 * MIB, usedBytes: 11_750 * MIB, utilizationPercent: 73 },
@@ -163,14 +163,14 @@ test('what the driver does not tell of a tenant is no 0, and nobody says that it
   const untold = container({ usedBytes: 0, bytesTold: false, usersTold: false });
   t.is(stateOf(untold), 'not told');
   t.is(stateOf({ ...untold, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
-  t.regex(tenantRows(view({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* not told +abc123$/);
+  t.regex(tenantRows(snapshot({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* not told +abc123$/);
   const unlisted = { ...device({ lists: [] }), containers: undefined };
-  t.regex(cardRows(view({ devices: [unlisted] }))[1] ?? '', / - +native$/);
+  t.regex(gpuRows(snapshot({ devices: [unlisted] }))[1] ?? '', / - +native$/);
 });
 
 test('the tenants: bars never overflow, compute shares are said not to be enforced', (t) => {
   const rows = tenantRows(
-    view({
+    snapshot({
       containers: [
         container(),
         container({
@@ -210,7 +210,7 @@ test('a plain grant goes by its name, and a container of a pod by all of its, in
 });
 
 test('a state says everything that is wrong', (t) => {
-  const cases: [Partial<ViewContainer>, string][] = [
+  const cases: [Partial<SnapshotContainer>, string][] = [
     [{}, 'within'],
     [{ usedBytes: 1000 * MIB }, 'within'],
     [{ usedBytes: 1020 * MIB }, '20 MiB above, tolerated'],
@@ -218,7 +218,7 @@ test('a state says everything that is wrong', (t) => {
     [{ bypassBytes: 100 * MIB }, 'BYPASS 100 MiB'],
     [{ overShare: true }, 'OVER SHARE'],
     [{ tampered: true }, 'LEDGER DAMAGED'],
-    [{ withoutCards: true }, 'NO CARDS'],
+    [{ withoutGpus: true }, 'NO GPUS'],
     [
       { usedBytes: 3000 * MIB, over: true, bypassBytes: 2900 * MIB, tampered: true },
       'OVER, BYPASS 2900 MiB, LEDGER DAMAGED',
@@ -234,6 +234,6 @@ test('the last actions, as many as are asked for, oldest first', (t) => {
     message,
     result: 'done',
   }));
-  t.deepEqual(actionRows(view({ recent }), 2), ['15:04:01 warn: two', '15:04:02 warn: three']);
-  t.deepEqual(actionRows(view({}), 5), []);
+  t.deepEqual(actionRows(snapshot({ recent }), 2), ['15:04:01 warn: two', '15:04:02 warn: three']);
+  t.deepEqual(actionRows(snapshot({}), 5), []);
 });

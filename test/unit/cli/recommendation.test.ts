@@ -1,15 +1,15 @@
 // Sizes out of what an agent remembers: one container per name, whatever came and went under it.
 import test from 'ava';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
-import { fromViews } from '../../../src/cli/commands/recommend.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
+import { fromSnapshots } from '../../../src/cli/commands/recommend.ts';
 import { recommendationLines } from '../../../src/cli/output/recommendation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { recommend } from '../../../src/policy/rightsizing.ts';
-import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
-type Totals = View['containerTotals'][number];
-const [TOTALS] = exampleView.containerTotals;
-const [KILL] = exampleView.kills;
+type Totals = Snapshot['containerTotals'][number];
+const [TOTALS] = exampleSnapshot.containerTotals;
+const [KILL] = exampleSnapshot.kills;
 if (TOTALS === undefined || KILL === undefined) throw new Error('the example lacks something');
 const NONE = { memoryPercent: 0, coresPercent: 0 };
 
@@ -24,19 +24,19 @@ const ofPod = (grantId: string, mib: number, more: Partial<Totals> = {}): Totals
   peakBytes: mib * MIB,
   ...more,
 });
-const viewOf = (view: Partial<View>): View => ({
-  ...exampleView,
+const snapshotOf = (snapshot: Partial<Snapshot>): Snapshot => ({
+  ...exampleSnapshot,
   containers: [],
   containerTotals: [],
   assignedTotals: [],
   kills: [],
-  ...view,
+  ...snapshot,
 });
-const seen = (...views: readonly Partial<View>[]) => fromViews(views.map(viewOf), {});
+const seen = (...snapshots: readonly Partial<Snapshot>[]) => fromSnapshots(snapshots.map(snapshotOf), {});
 const PLAIN = ['0123456789ab', 'ba9876543210'] as const;
 const POD = '0123456789abcdef01234567';
 
-test('grants of one name are one container, on as many cards as it had at one time', (t) => {
+test('grants of one name are one container, on as many GPUs as it had at one time', (t) => {
   const now = { ...exampleContainer, namespace: 'local', pod: 'train', grantId: PLAIN[1], limitBytes: 1024 * MIB };
   const [one, ...more] = seen({
     containers: [now],
@@ -47,9 +47,9 @@ test('grants of one name are one container, on as many cards as it had at one ti
     ],
   });
   t.deepEqual(more, []);
-  t.is(one?.cardCount, 2);
+  t.is(one?.gpuCount, 2);
   t.deepEqual(
-    one?.cards.map(({ gpuUuid, grantedBytes, memory, compute, denied }) => [
+    one?.gpus.map(({ gpuUuid, grantedBytes, memory, compute, denied }) => [
       gpuUuid,
       grantedBytes && grantedBytes / MIB,
       memory.peak / MIB,
@@ -62,13 +62,13 @@ test('grants of one name are one container, on as many cards as it had at one ti
     ],
   );
   const [moved] = seen({ containerTotals: [ofPod(PLAIN[0], 700), ofPod(PLAIN[1], 600, { gpuUuid: 'GPU-1' })] });
-  t.is(moved?.cardCount, 1);
+  t.is(moved?.gpuCount, 1);
 });
 
 test('whom the agent stopped for its memory needs more than it had', (t) => {
   const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 2 };
   const containerTotals = [ofPod(PLAIN[0], 1224, { seenMs: 1 })];
-  const linesOf = (kills: View['kills']) =>
+  const linesOf = (kills: Snapshot['kills']) =>
     recommendationLines(
       seen({ containerTotals, kills }).map((one) => recommend(one, NONE)),
       'here',
@@ -91,19 +91,14 @@ test('a pod of a namespace called local is a pod, also when it has ended', (t) =
   );
 });
 
-test('who has a whole card, or an instance, has a size by what it held at most, once somebody was told', (t) => {
-  const [WHOLE] = exampleView.assignedTotals;
-  if (WHOLE === undefined) throw new Error('the example lacks a whole card');
+test('who has a whole GPU, or an instance, has a size by what it held at most, once somebody was told', (t) => {
+  const [WHOLE] = exampleSnapshot.assignedTotals;
+  if (WHOLE === undefined) throw new Error('the example lacks a whole GPU');
   const whole = (pod: string, gpuUuid: string, mib: number) => ({ ...WHOLE, pod, gpuUuid, peakBytes: mib * MIB });
   const assignedTotals = [whole('one', 'GPU-1', 700), whole('one', 'GPU-2', 900), whole('silent', 'GPU-3', 0)];
   const found = seen({ assignedTotals });
   t.deepEqual(
-    found.map(({ pod, plain, cardCount, cards }) => [
-      pod,
-      plain,
-      cardCount,
-      cards.map(({ grantedBytes }) => grantedBytes),
-    ]),
+    found.map(({ pod, plain, gpuCount, gpus }) => [pod, plain, gpuCount, gpus.map(({ grantedBytes }) => grantedBytes)]),
     [['one', false, 2, [undefined, undefined]]],
   );
   t.deepEqual(
@@ -119,9 +114,9 @@ test('of several nodes a pod that moved is one container with the grant that it 
   const later = { containers: [now], containerTotals: [ofPod(POD, 500, { gpuUuid: 'GPU-9' })], kills: [kill] };
   const [moved, ...more] = seen(earlier, later);
   t.deepEqual(more, []);
-  t.like(moved, { cardCount: 1, stops: 2, plain: false });
+  t.like(moved, { gpuCount: 1, stops: 2, plain: false });
   t.deepEqual(
-    moved?.cards.map(({ gpuUuid, grantedBytes, memory }) => [gpuUuid, grantedBytes, memory.peak / MIB]),
+    moved?.gpus.map(({ gpuUuid, grantedBytes, memory }) => [gpuUuid, grantedBytes, memory.peak / MIB]),
     [
       ['GPU-0', undefined, 700],
       ['GPU-9', now.limitBytes, 500],
@@ -132,7 +127,7 @@ test('of several nodes a pod that moved is one container with the grant that it 
     { containerTotals: [ofPod(PLAIN[1], 2)] },
   );
   t.deepEqual(
-    plain.map(({ stops, cards }) => [stops, cards.map(({ memory }) => memory.peak / MIB)]),
+    plain.map(({ stops, gpus }) => [stops, gpus.map(({ memory }) => memory.peak / MIB)]),
     [
       [1, [1]],
       [0, [2]],

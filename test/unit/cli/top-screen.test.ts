@@ -2,18 +2,18 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { type ActionName, describe } from '../../../src/agent/enforcement/action-record.ts';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { type SORTS, topLines, userLines, usersOf } from '../../../src/cli/output/top-screen.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import * as views from '../../support/snapshots.ts';
+import * as snapshots from '../../support/snapshots.ts';
 import { grantOf } from '../agent/node.ts';
 
-const exampleContainer = { ...views.exampleContainer, podUid: 'u1' };
-const exampleView: View = { ...views.exampleView, containers: [exampleContainer] };
-const BY_CARD = { sort: 'card', processes: false, width: 80 } as const;
+const exampleContainer = { ...snapshots.exampleContainer, podUid: 'u1' };
+const exampleSnapshot: Snapshot = { ...snapshots.exampleSnapshot, containers: [exampleContainer] };
+const BY_GPU = { sort: 'gpu', processes: false, width: 80 } as const;
 const GIB = 1024 * MIB;
 
-test('a grant, a whole card, an instance and use without a grant are in one table, by card and memory', (t) => {
+test('a grant, a whole GPU, an instance and use without a grant are in one table, by GPU and memory', (t) => {
   const local = {
     ...exampleContainer,
     podUid: '',
@@ -22,35 +22,37 @@ test('a grant, a whole card, an instance and use without a grant are in one tabl
     usedBytes: 7 * GIB,
     compute: undefined,
   };
-  const foreign = exampleView.foreign.map((one) => ({ ...one, smPercent: 35 }));
-  const view = {
-    ...views.withInstance,
+  const foreign = exampleSnapshot.foreign.map((one) => ({ ...one, smPercent: 35 }));
+  const snapshot = {
+    ...snapshots.withInstance,
     foreign,
     containers: [exampleContainer, { ...local, over: true, bytesTold: true }],
   };
-  t.deepEqual(userLines(view, BY_CARD), [
+  t.deepEqual(userLines(snapshot, BY_GPU), [
     'GPU  CONTAINER         USED/GRANT MiB   SM    SHARE  HELD BY     STATE',
     '  0  plain                  7168/4096  25%  ~30-60%  interposer  OVER',
     '  0  team/train/main        3072/4096  25%   30-60%  interposer  within',
     '  1  0123456789ab              5120/-  35%        -  none        NO GRANT',
-    '  1  team/whole/main           1024/-  50%        -  none        whole card',
+    '  1  team/whole/main           1024/-  50%        -  none        whole GPU',
     '  2  team/sliced/main             0/-    -        -  none        instance',
   ]);
 });
 
 test('processes stand below their container, the largest first; by SM the busiest', (t) => {
-  const lines = (sort: 'card' | 'sm') => {
+  const lines = (sort: 'gpu' | 'sm') => {
     const processes = [
       { pid: 7, command: 'small', usedBytes: MIB, smPercent: 20, types: 1, inLedger: true },
       { pid: 8, command: 'large\u001b[2J', usedBytes: GIB, smPercent: 5, types: 1, inLedger: true },
     ];
-    const view = { ...exampleView, assigned: [], foreign: [], containers: [{ ...exampleContainer, processes }] };
-    return userLines(view, { sort, processes: true, width: 80 }).slice(2);
+    const snapshot = {
+      ...exampleSnapshot,
+      assigned: [],
+      foreign: [],
+      containers: [{ ...exampleContainer, processes }],
+    };
+    return userLines(snapshot, { sort, processes: true, width: 80 }).slice(2);
   };
-  t.deepEqual(lines('card'), [
-    '       8 large [2J              1024   5%',
-    '       7 small                     1  20%',
-  ]);
+  t.deepEqual(lines('gpu'), ['       8 large [2J              1024   5%', '       7 small                     1  20%']);
   t.deepEqual(
     lines('sm').map((line) => line.trim().split(' ')[0]),
     ['7', '8'],
@@ -59,18 +61,18 @@ test('processes stand below their container, the largest first; by SM the busies
 
 test('what is not told is last, and no number', (t) => {
   const untold = { ...exampleContainer, pod: 'untold', bytesTold: false, smPercent: undefined };
-  const view = { ...exampleView, foreign: [], containers: [untold, exampleContainer] };
+  const snapshot = { ...exampleSnapshot, foreign: [], containers: [untold, exampleContainer] };
   const order = (sort: (typeof SORTS)[number]) =>
-    userLines(view, { ...BY_CARD, sort })
+    userLines(snapshot, { ...BY_GPU, sort })
       .slice(1)
       .map((line) => line.trim().split(/ +/)[1]);
   t.deepEqual(order('memory'), ['team/train/main', 'team/whole/main', 'team/untold/main']);
   t.deepEqual(order('sm'), ['team/whole/main', 'team/train/main', 'team/untold/main']);
   t.deepEqual(order('name'), ['team/train/main', 'team/untold/main', 'team/whole/main']);
-  t.regex(userLines(view, BY_CARD).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* not told$/);
-  const [device] = exampleView.devices;
-  if (!device) throw new Error('no card in the example');
-  const told = topLines({ ...view, devices: [{ ...device, containers: undefined }] }, { ...BY_CARD, width: 200 });
+  t.regex(userLines(snapshot, BY_GPU).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* not told$/);
+  const [device] = exampleSnapshot.devices;
+  if (!device) throw new Error('no GPU in the example');
+  const told = topLines({ ...snapshot, devices: [{ ...device, containers: undefined }] }, { ...BY_GPU, width: 200 });
   t.regex(told[3] ?? '', / - *$/);
 });
 
@@ -94,7 +96,7 @@ const acted = (message: string, action: ActionName = 'kill') => ({ atMs: 0, acti
 test('a terminal of no width has nothing on its lines, and any other no more than fits', (t) => {
   const recent = [acted(said('kill', ['team', 'train', 'main'], UUID))];
   for (let width = 0; width < 40; width += 1) {
-    const lines = topLines({ ...exampleView, recent }, { sort: 'card', processes: true, width });
+    const lines = topLines({ ...exampleSnapshot, recent }, { sort: 'gpu', processes: true, width });
     t.deepEqual(
       lines.filter((line) => line.length > width),
       [],
@@ -110,7 +112,7 @@ test('no line is wider than the terminal, whatever the names are, and what is wr
       fc.property(
         fc.array(fc.tuple(name, name, name), { maxLength: 6 }),
         fc.integer({ min: 40, max: 200 }),
-        fc.constantFrom('memory', 'card'),
+        fc.constantFrom('memory', 'gpu'),
         fc.boolean(),
         (names, width, sort, processes) => {
           const containers = names.map(([namespace, pod, container], index) => ({
@@ -125,7 +127,7 @@ test('no line is wider than the terminal, whatever the names are, and what is wr
           const recent = names.map((each, index) =>
             acted(said('kill', each, index === 0 ? 'GPU-0' : UUID, index === 1)),
           );
-          const lines = topLines({ ...exampleView, containers, recent }, { sort, processes, width });
+          const lines = topLines({ ...exampleSnapshot, containers, recent }, { sort, processes, width });
           for (const line of lines) if (line.length > width) throw new Error(`${line.length} of ${width}: ${line}`);
           const over = lines.filter((line) => / OVER(, B.*)?$/.test(line));
           if (over.length !== names.length) throw new Error(`${over.length} of ${names.length}`);
@@ -139,8 +141,8 @@ test('no line is wider than the terminal, whatever the names are, and what is wr
 test('of a narrow terminal go who holds the limit, the share and the SM, before a state is cut', (t) => {
   const long = { namespace: 'a-namespace-of-some-length', pod: 'and-a-pod-with-a-hash-7c9f', over: true };
   const containers = [{ ...exampleContainer, ...long, bypassBytes: GIB }];
-  const view = { ...exampleView, assigned: [], foreign: [], containers };
-  const shown = (width: number) => userLines(view, { ...BY_CARD, width });
+  const snapshot = { ...exampleSnapshot, assigned: [], foreign: [], containers };
+  const shown = (width: number) => userLines(snapshot, { ...BY_GPU, width });
   t.deepEqual(
     [200, 91, 80, 60, 40].map((width) => shown(width)[1]),
     [
@@ -153,10 +155,10 @@ test('of a narrow terminal go who holds the limit, the share and the SM, before 
   );
   t.regex(shown(83)[1] ?? '', /30-60% {2}interp… {2}OVER, BYPASS 1024 MiB$/);
   t.is(shown(40)[0], 'GPU  CONTAIN…  USED/GRANT MiB  STATE');
-  t.is(usersOf(view)[0]?.name, 'a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main');
+  t.is(usersOf(snapshot)[0]?.name, 'a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main');
 });
 
-test('an action says in 80 columns to whom it was done, how much that one had, on which card, and what comes of it', (t) => {
+test('an action says in 80 columns to whom it was done, how much that one had, on which GPU, and what comes of it', (t) => {
   const names = ['local', 'cheat', 'env'] as const;
   const recent = [
     acted(said('kill', names, 'GPU-0')),
@@ -165,7 +167,7 @@ test('an action says in 80 columns to whom it was done, how much that one had, o
     acted('local/cheat/env: its memory is free again', 'released'),
   ];
   const shown = (width: number) =>
-    topLines({ ...exampleView, recent }, { ...BY_CARD, width })
+    topLines({ ...exampleSnapshot, recent }, { ...BY_GPU, width })
       .slice(-recent.length)
       .map((line) => line.replace(/^[\d:]{8} /, ''));
   t.deepEqual(shown(80), [
@@ -180,9 +182,9 @@ test('an action says in 80 columns to whom it was done, how much that one had, o
   );
 });
 
-test('a card says what it holds, draws, how warm it is, and what is wrong with it', (t) => {
-  const lines = topLines(exampleView, BY_CARD);
-  t.is(lines[0], 'driver 580.65.06, mode enforce, sorted by card');
+test('a GPU says what it holds, draws, how warm it is, and what is wrong with it', (t) => {
+  const lines = topLines(exampleSnapshot, BY_GPU);
+  t.is(lines[0], 'driver 580.65.06, mode enforce, sorted by gpu');
   t.regex(lines[2] ?? '', /^GPU {2}MODEL +USED\/USABLE MiB {2}BUSY {2}TEMP +POWER {2}IN USE BY {2}FAULT$/);
   t.regex(lines[3] ?? '', /^ {2}0 {2}NVIDIA L4 +6144\/24064 +40% +41C +31\/72W +1$/);
   t.regex(lines[4] ?? '', /^ {2}1 {2}.*odd.* +6144\/24576 +- +- +- +1 {2}XID 119$/);

@@ -12,7 +12,7 @@ import { isSame, remembering, sameList } from '../../../src/common/memo.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
 import {
-  card,
+  gpu,
   grantOf,
   ledgerOf,
   ofContainer,
@@ -106,18 +106,18 @@ function node() {
 
 test('a container of which nothing has changed is the same object as in the sample before; whatever changes, it is made anew', (t) => {
   const stateOf = node();
-  const before = stateOf(sampleOf([card(0)], processes), [one, two]);
+  const before = stateOf(sampleOf([gpu(0)], processes), [one, two]);
 
-  const later = sampleOf([card(0, { temperatureC: 60 })], processes, 1_700_000_001_000);
+  const later = sampleOf([gpu(0, { temperatureC: 60 })], processes, 1_700_000_001_000);
   const readLater = { ...one, ledger: { ...ledger, readNs: 2000 } };
   const again = stateOf(later, [readLater, two], before);
   t.is(again.containers[0], before.containers[0]);
   t.is(again.containers, before.containers, 'nor has any other, so the list is the same');
-  t.is(again.devices[0]?.card.temperatureC, 60, 'of the card everything is of this sample');
+  t.is(again.devices[0]?.gpu.temperatureC, 60, 'of the GPU everything is of this sample');
 
   const changes: Readonly<Record<string, readonly [Sample, GrantReading]>> = {
-    'one of its processes': [sampleOf([card(0)], [first, other, third]), one],
-    'one process less': [sampleOf([card(0)], [first, third]), one],
+    'one of its processes': [sampleOf([gpu(0)], [first, other, third]), one],
+    'one process less': [sampleOf([gpu(0)], [first, third]), one],
     'its grant': [later, reading(grantOf('one', 150), ledger)],
     'its ledger': [later, { ...one, ledger: ledgerOf([]) }],
     'refusals of its ledger': [later, { ...one, ledger: { ...ledger, denied: [4] } }],
@@ -128,9 +128,9 @@ test('a container of which nothing has changed is the same object as in the samp
     'its page': [later, { ...one, behind: true }],
     'its fence': [later, { ...one, driverHolds: true }],
     'a fence that fails': [later, { ...one, interposerFails: true }],
-    'a card that is not told': [sampleOf([card(0, { lists: [] })], processes), one],
-    'a card with another number': [sampleOf([card(1, { uuid: 'GPU-0' })], processes), one],
-    'no card': [sampleOf([], processes), one],
+    'a GPU that is not told': [sampleOf([gpu(0, { lists: [] })], processes), one],
+    'a GPU with another number': [sampleOf([gpu(1, { uuid: 'GPU-0' })], processes), one],
+    'no GPU': [sampleOf([], processes), one],
     'a sample that tells nothing': [{ ...later, problem: 'gone' }, one],
   };
   for (const [what, [sample, changed]] of Object.entries(changes)) {
@@ -147,9 +147,9 @@ test('a container of which nothing has changed is the same object as in the samp
   }
 });
 
-test('what a card is told of follows each change of its processes, its grants and what those hold, though the rest is the same', (t) => {
+test('what a GPU is told of follows each change of its processes, its grants and what those hold, though the rest is the same', (t) => {
   const stateOf = node();
-  const sampled = (list: readonly SampledProcess[]) => sampleOf([card(0, { usedBytes: 1000 * MIB })], list);
+  const sampled = (list: readonly SampledProcess[]) => sampleOf([gpu(0, { usedBytes: 1000 * MIB })], list);
   const before = stateOf(sampled(processes), [one, two]);
   const brief = ({ devices, foreign, failures }: NodeState) => [
     devices.map(({ grantedBytes, containers, processes: counts, unattributedBytes }) => [

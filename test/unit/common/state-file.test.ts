@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { COMPUTE_FORMAT } from '../../../src/agent/compute/policy-file.ts';
 import { FAULTS_FORMAT } from '../../../src/agent/isolation/gpu-faults.ts';
-import { WITHOUT_CARDS_FORMAT } from '../../../src/agent/kubelet/missed-containers.ts';
+import { WITHOUT_GPUS_FORMAT } from '../../../src/agent/kubelet/missed-containers.ts';
 import { field } from '../../../src/common/json.ts';
 import { formatState, openStateFile, parseState, type StateFormat } from '../../../src/common/state-file.ts';
 import { temporaryFolder } from '../../support/node.ts';
@@ -82,9 +82,9 @@ test('where it cannot be kept it throws, and the file is as it was', (t) => {
 });
 
 test('the files that agents have written until now are read as they are', (t) => {
-  const compute = '{\n  "version": 1,\n  "policy": "soft",\n  "cards": {\n    "A": "fixed"\n  }\n}\n';
-  t.deepEqual(parseState(COMPUTE_FORMAT, compute), { policy: 'soft', cards: { A: 'fixed' } });
-  t.is(formatState(COMPUTE_FORMAT, { policy: 'soft', cards: { A: 'fixed' } }), compute);
+  const compute = '{\n  "version": 1,\n  "policy": "soft",\n  "gpus": {\n    "A": "fixed"\n  }\n}\n';
+  t.deepEqual(parseState(COMPUTE_FORMAT, compute), { policy: 'soft', gpus: { A: 'fixed' } });
+  t.is(formatState(COMPUTE_FORMAT, { policy: 'soft', gpus: { A: 'fixed' } }), compute);
   const fault = {
     gpuUuid: 'GPU-0',
     xid: 79,
@@ -99,11 +99,11 @@ test('the files that agents have written until now are read as they are', (t) =>
   t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
   t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'its faults[0] is none' });
   const without = `${JSON.stringify({ version: 1, told: ['0a1b'], seen: ['2c'] }, null, 2)}\n`;
-  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, without), { told: ['0a1b'], seen: ['2c'] });
-  t.is(formatState(WITHOUT_CARDS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);
-  t.deepEqual(parseState(WITHOUT_CARDS_FORMAT, '{"version":1,"told":["0a1b"]}'), { told: ['0a1b'], seen: [] });
+  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, without), { told: ['0a1b'], seen: ['2c'] });
+  t.is(formatState(WITHOUT_GPUS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);
+  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, '{"version":1,"told":["0a1b"]}'), { told: ['0a1b'], seen: [] });
   for (const no of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')]) {
-    const readOf = (value: object) => parseState(WITHOUT_CARDS_FORMAT, JSON.stringify({ version: 1, ...value }));
+    const readOf = (value: object) => parseState(WITHOUT_GPUS_FORMAT, JSON.stringify({ version: 1, ...value }));
     t.deepEqual(readOf({ told: no }), { wrong: 'what was told is no list of containers' });
     t.deepEqual(readOf({ told: [], seen: no }), { wrong: 'what was seen is no list of containers' });
   }

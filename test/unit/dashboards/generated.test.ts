@@ -21,11 +21,11 @@ test('a changed, a missing and a foreign file are told by name', (t) => {
     cpSync(join(root, path), join(copy, path));
   }
   t.deepEqual(staleFiles(copy), []);
-  writeFileSync(join(copy, 'dashboards/output/node-card.json'), '{}\n');
+  writeFileSync(join(copy, 'dashboards/output/node-gpu.json'), '{}\n');
   rmSync(join(copy, 'charts/cotenant/files/alerts.yaml'));
   writeFileSync(join(copy, 'dashboards/output/old.json'), '{}\n');
   t.deepEqual(staleFiles(copy), [
-    'dashboards/output/node-card.json',
+    'dashboards/output/node-gpu.json',
     'charts/cotenant/files/alerts.yaml',
     'dashboards/output/old.json',
   ]);

@@ -1,11 +1,11 @@
 // Each board passes every rule, and each rule catches a board that breaks it: a rule that cannot fail says nothing.
 import test from 'ava';
 import { boards } from '../../../dashboards/boards.ts';
-import { nodeCard } from '../../../dashboards/node-card.ts';
+import { nodeGpu } from '../../../dashboards/node-gpu.ts';
 import { type Board, type LintPanel, lint, queries, RULES, type Target, type Variable } from './lint.ts';
 import { readPromql } from './promql.ts';
 
-const board = (): Board => JSON.parse(JSON.stringify(nodeCard()));
+const board = (): Board => JSON.parse(JSON.stringify(nodeGpu()));
 
 const all = (): readonly (readonly [string, Board])[] => JSON.parse(JSON.stringify([...boards()]));
 
@@ -43,7 +43,7 @@ const BROKEN: readonly (readonly [rule: string, change: (given: Board) => unknow
   ['panel-units-rule', (given) => (firstPanel(given).fieldConfig = { defaults: { unit: 'MiB' } })],
   ['panel-no-targets-rule', (given) => (firstPanel(given).targets = [])],
   ['target-promql-rule', ask(`sum(cotenant_up{${RIGHT}}`)],
-  ['target-promql-rule', ask(`cotenant_up{${RIGHT}, gpu="$card"}`)],
+  ['target-promql-rule', ask(`cotenant_up{${RIGHT}, gpu="$missing"}`)],
   ['target-promql-rule', ask('1 + 1')],
   ['target-rate-interval-rule', ask(`sum(rate(cotenant_container_sm_seconds_total{${RIGHT}}[5m]))`)],
   ['target-job-rule', ask('cotenant_up{instance=~"$instance"}')],
@@ -67,7 +67,7 @@ test('every rule catches a board that breaks it', (t) => {
 });
 
 test('each board has a fixed address, a current schema and numbered panels that do not overlap', (t) => {
-  const uids = ['cotenant-cluster', 'cotenant-node-card', 'cotenant-container', 'cotenant-health'];
+  const uids = ['cotenant-cluster', 'cotenant-node-gpu', 'cotenant-container', 'cotenant-health'];
   t.deepEqual(
     [...boards().values()].map(({ uid }) => uid),
     uids,

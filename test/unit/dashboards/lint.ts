@@ -43,7 +43,7 @@ export const RULES: Readonly<Record<string, Rule>> = {
     if (found.length !== 1) return [`${found.length} variables of type datasource instead of one`];
     return found.flatMap(({ name, label, query }) => [
       ...complaint(name === 'datasource', `variable ${name} is not named datasource`),
-      ...complaint(label === 'Data source', `variable ${name} is labelled ${label}`),
+      ...complaint(label === 'Data source', `variable ${name} is labeled ${label}`),
       ...complaint(query === 'prometheus', `variable ${name} offers ${String(query)}`),
     ]);
   },
@@ -158,7 +158,7 @@ function requiredVariable(board: Board, name: string, label: string): readonly s
   return [
     ...complaint(variable.type === 'query', `variable ${name} is of type ${variable.type}`),
     ...complaint(isTemplated(variable.datasource), `variable ${name}: ${variable.datasource?.uid}`),
-    ...complaint(variable.label === label, `variable ${name} is labelled ${variable.label}`),
+    ...complaint(variable.label === label, `variable ${name} is labeled ${variable.label}`),
     ...complaint(variable.multi === true, `variable ${name} takes one value only`),
     ...complaint(variable.allValue === '.+', `variable ${name} says all by ${variable.allValue}`),
   ];

@@ -6,9 +6,9 @@ import { explain, explanationLines, type PodFacts } from '../../../src/cli/clust
 import { HEAD as SHOWBACK_HEAD } from '../../../src/cli/commands/showback.ts';
 import type { Command, Option } from '../../../src/cli/lib/command.ts';
 import { HEAD } from '../../../src/cli/output/cluster-table.ts';
-import { cardRows, tenantRows } from '../../../src/cli/output/node-table.ts';
+import { gpuRows, tenantRows } from '../../../src/cli/output/node-table.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
-import { exampleView } from '../../support/snapshots.ts';
+import { exampleSnapshot } from '../../support/snapshots.ts';
 
 const page = readPage('docs/use/cli.md');
 const FOLDER = join(ROOT, 'src/cli');
@@ -52,7 +52,7 @@ test('each command has its section, with each of its options and no other', asyn
 test('the tables in the examples have the heads that the program prints', (t) => {
   const [example = ''] = blocks(section(page, '## cotenant inspect'), '');
   const words = (line = '') => line.trim().split(/ {2,}/);
-  const heads = [cardRows(exampleView)[0], tenantRows(exampleView)[0]].map(words);
+  const heads = [gpuRows(exampleSnapshot)[0], tenantRows(exampleSnapshot)[0]].map(words);
   const found = example
     .split('\n')
     .map(words)

@@ -15,7 +15,7 @@ const usesOf = (usedBytes: number, bypassBytes = 0) => [
   { gpuUuid: 'GPU-0', limitBytes: LIMIT, usedBytes, bypassBytes },
 ];
 const judged = (usedBytes: number, bypassBytes = 0) => judge(usesOf(usedBytes, bypassBytes), DEFAULT_TOLERANCE);
-/** On a card with nothing left for others. */
+/** On a GPU with nothing left for others. */
 const crowded = (usedBytes: number) =>
   judgeRoom(judged(usedBytes), usesOf(usedBytes), DEFAULT_TOLERANCE, () => ({ freeBytes: 0, owedBytes: MIB }));
 
@@ -89,7 +89,7 @@ test('what the page says of shares that are sampled is what they are judged by',
     [Math.round(seen(of ?? 0, 60)) - (of ?? 0), Math.round(seen(ofMore ?? 0, 60)) - (ofMore ?? 0)],
     [points, more],
   );
-  const [, most = 0] = /more than (\d+) % of a card can take the rest unseen/.exec(text)?.map(Number) ?? [];
+  const [, most = 0] = /more than (\d+) % of a GPU can take the rest unseen/.exec(text)?.map(Number) ?? [];
   t.true(seen(most, DEFAULT_SHARE_SECONDS) < 100 && seen(most + 2, DEFAULT_SHARE_SECONDS) > 100);
   t.true(text.includes(`\`shareSeconds\` (${DEFAULT_SHARE_SECONDS})`));
 });

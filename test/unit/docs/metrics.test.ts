@@ -1,6 +1,6 @@
 // The page on metrics and what the agent registers.
 import test from 'ava';
-import type { View } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { createExposition } from '../../../src/exporter/format/text.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
 import { blocks, quoted, readPage, rowsWith } from '../../support/docs.ts';
@@ -21,9 +21,9 @@ function served(): ReadonlyMap<string, Shape> {
       .map(({ name, type, labelNames }): [string, Shape] => [name, { type, labels: [...labelNames].sort() }]),
   );
   const make = createPage([{ name: 'none', create: () => ({ fill: () => {}, clear: () => {} }) }]);
-  const view = { atMs: 1000 } as View;
-  make(view);
-  const { text } = make(view); // the time that a page took stands on the next one
+  const snapshot = { atMs: 1000 } as Snapshot;
+  make(snapshot);
+  const { text } = make(snapshot); // the time that a page took stands on the next one
   for (const [, name = '', type = ''] of text.matchAll(/^# TYPE (\S+) (\S+)$/gm)) {
     const labels = new RegExp(`^${name}\\{(.*)\\} `, 'm').exec(text)?.[1] ?? '';
     found.set(name, { type, labels: [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label ?? '').sort() });

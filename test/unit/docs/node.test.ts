@@ -7,9 +7,9 @@ import { devicesOf } from '../../../src/agent/kubelet/device-plugin/service.ts';
 import { CDI_KIND, DEFAULT_INDEX, NRI_SOCKET } from '../../../src/agent/kubelet/nri/plugin.ts';
 import { LARGEST_MESSAGE } from '../../../src/agent/kubelet/nri/ttrpc.ts';
 import {
-  CARDS_ANNOTATION,
   DRIVER_CAPABILITIES_VARIABLE,
   GPU,
+  GPUS_ANNOTATION,
   NRI_PLUGIN,
   OWN_RESOURCES,
   UUIDS_PREFIX,
@@ -20,10 +20,10 @@ import { quoted, readPage, section } from '../../support/docs.ts';
 const page = readPage('docs/operate/node.md');
 
 test('the page calls everything by the names that are used', (t) => {
-  const [advertised, slots, cards] = ['## Amounts', '## Slots', '## Cards'].map((start) =>
+  const [advertised, slots, gpus] = ['## Amounts', '## Slots', '## GPUs'].map((start) =>
     section(page, page.split('\n').find((line) => line.startsWith(start)) ?? start),
   );
-  for (const name of [...OWN_RESOURCES, CARDS_ANNOTATION]) t.true(quoted(page).includes(name), name);
+  for (const name of [...OWN_RESOURCES, GPUS_ANNOTATION]) t.true(quoted(page).includes(name), name);
   for (const name of OWN_RESOURCES.filter((one) => one !== GPU)) t.true(quoted(advertised).includes(name), name);
   for (const { ID } of devicesOf({ healthy: 1, unhealthy: 1 })) t.true(quoted(slots).includes(ID), ID);
   const told = [
@@ -34,7 +34,7 @@ test('the page calls everything by the names that are used', (t) => {
   const names = [`${CDI_KIND}=<UUID>`, `${OWN_KIND}=<UUID>`, OWN_FILE, DRIVER_CAPABILITIES_VARIABLE];
   const folders = foldersOf(DEFAULTS.kubernetes.cdiFolders);
   for (const text of [...told, NRI_SOCKET, ...folders, ...names, ...DRIVER_CAPABILITIES])
-    t.true(cards?.includes(text), text);
+    t.true(gpus?.includes(text), text);
 });
 
 test('what is used where nothing is said is what the settings say', (t) => {

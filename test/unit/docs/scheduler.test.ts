@@ -19,7 +19,7 @@ test('the metrics of the page are those that are served, with their labels', asy
   const none = () => 0;
   const state = {
     ...{ epoch: () => 1, nodes: none, grantedPods: none, underWay: none },
-    ...{ overbookedCards: none, unreadable: none },
+    ...{ overbookedGpus: none, unreadable: none },
   };
   const metrics = createMetrics(state);
   // A histogram has no labels before its first value.
@@ -43,12 +43,12 @@ test('the sentence of the page is the one that a pod is told', (t) => {
   t.true(shown.replace(/GPU-[0-9a-f-]+/, uuid(0)).includes(said), said);
 });
 
-test('the sentence of the page on an overbooked card is the one that is told', (t) => {
+test('the sentence of the page on an overbooked GPU is the one that is told', (t) => {
   const [shown = ''] = blocks(section(page, '## What was double-booked is placed again'), '');
-  const card = { gpuUuid: uuid(0), index: 0, model: 'x', usableBytes: 16_384 * MIB, healthy: true };
+  const gpu = { gpuUuid: uuid(0), index: 0, model: 'x', usableBytes: 16_384 * MIB, healthy: true };
   const need = new Map([[uuid(0), { memoryBytes: 9216 * MIB, coresPercent: 0, tenants: 1 }]]);
   const holder = { podUid: 'p', need, epoch: 0, createdMs: 0, state: 'waits' as const };
-  const [said] = excessesOf('gpu-2', { mostTenantsPerCard: 5, cards: [card] }, [holder, holder]);
+  const [said] = excessesOf('gpu-2', { mostTenantsPerGpu: 5, gpus: [gpu] }, [holder, holder]);
   const [because, ...what] = shown.trim().split('; ');
   t.is(because?.replace(/GPU-[0-9a-f-]+/, uuid(0)), said?.text);
   t.deepEqual(what, [EVICTED]);

@@ -3,19 +3,19 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import type { View, ViewContainer } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot, SnapshotContainer } from '../../../src/agent/snapshot/snapshot.ts';
 import { COMPAT_NAMES, isCompatList } from '../../../src/api/compat-exporters.ts';
 import { compatFamilies } from '../../../src/exporter/compat/index.ts';
 import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { KNOWN_BOARDS } from '../../support/known-boards.ts';
-import { exampleContainer, exampleView, withInstance } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot, withInstance } from '../../support/snapshots.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/compat.txt');
 const GIB = 2 ** 30;
 const CONTEXT = { nodeName: 'node-a' };
 const families = (names: string) => compatFamilies(names, CONTEXT);
-const pageOf = async (names: string, view = exampleView) => (await createPage(families(names))(view)).text;
+const pageOf = async (names: string, snapshot = exampleSnapshot) => (await createPage(families(names))(snapshot)).text;
 const own = (page: string) =>
   page
     .split('\n')
@@ -50,7 +50,7 @@ test('what HAMi gives as 0 at all times is absent', async (t) => {
   t.is(seriesOf(page, 'hami_vgpu_memory_module_bytes'), undefined);
 });
 
-test('an instance of a divided card goes by its card, its profile and its number', async (t) => {
+test('an instance of a divided GPU goes by its GPU, its profile and its number', async (t) => {
   const page = await pageOf('dcgm,hami,hami-legacy', withInstance);
   const dcgm = { UUID: 'GPU-1', gpu: '1', GPU_I_PROFILE: '1g.6gb', GPU_I_ID: '7' };
   t.is(seriesOf(page, 'DCGM_FI_PROF_GR_ENGINE_ACTIVE', dcgm), 0.25);
@@ -70,11 +70,11 @@ test('an instance of a divided card goes by its card, its profile and its number
 test('bytes over links are rates, from the time that they were seen long enough', async (t) => {
   const make = createPage(families('dcgm'));
   const at = async (seconds: number, gigabytes: number | undefined) => {
-    const devices = exampleView.devices.map((device) => ({
+    const devices = exampleSnapshot.devices.map((device) => ({
       ...device,
-      card: { ...device.card, pcieSentBytes: device.card.index === 0 ? gigabytes && gigabytes * 1e9 : undefined },
-    })) as typeof exampleView.devices;
-    const { text } = await make({ ...exampleView, atMs: exampleView.atMs + 1000 * seconds, devices });
+      gpu: { ...device.gpu, pcieSentBytes: device.gpu.index === 0 ? gigabytes && gigabytes * 1e9 : undefined },
+    })) as typeof exampleSnapshot.devices;
+    const { text } = await make({ ...exampleSnapshot, atMs: exampleSnapshot.atMs + 1000 * seconds, devices });
     return seriesOf(text, 'DCGM_FI_PROF_PCIE_TX_BYTES');
   };
   t.is(await at(0, 4), undefined);
@@ -91,14 +91,15 @@ test('bytes over links are rates, from the time that they were seen long enough'
 test("ack's names tell of the kind of a process, and of engines only what is a single process's", async (t) => {
   const make = createPage(families('ack'));
   const one = (types: number) => [{ pid: 100, command: 'x', usedBytes: 1, smPercent: 1, types, inLedger: true }];
-  const pageAt = async (seconds: number, container: ViewContainer, more: Partial<View> = {}) => {
-    const containerTotals = exampleView.containerTotals.map((totals) => ({
+  const pageAt = async (seconds: number, container: SnapshotContainer, more: Partial<Snapshot> = {}) => {
+    const containerTotals = exampleSnapshot.containerTotals.map((totals) => ({
       ...totals,
       memoryBusySeconds: seconds / 4,
       encoderSeconds: seconds / 2,
     }));
-    const atMs = exampleView.atMs + 1000 * seconds;
-    return (await make({ ...exampleView, assigned: [], atMs, containers: [container], containerTotals, ...more })).text;
+    const atMs = exampleSnapshot.atMs + 1000 * seconds;
+    return (await make({ ...exampleSnapshot, assigned: [], atMs, containers: [container], containerTotals, ...more }))
+      .text;
   };
   const types = [1, 2, 3, 4, 7].map(async (bits) => {
     const text = await pageAt(0, { ...exampleContainer, processes: one(bits) });
@@ -107,7 +108,7 @@ test("ack's names tell of the kind of a process, and of engines only what is a s
   t.deepEqual(await Promise.all(types), ['C', 'G', 'C+G', 'M+C', 'M+C+G']);
   const alone = { ...exampleContainer, processes: one(1) };
   await pageAt(100, alone);
-  const foreignTotals = exampleView.foreignTotals.map((totals) => ({
+  const foreignTotals = exampleSnapshot.foreignTotals.map((totals) => ({
     ...totals,
     smSeconds: totals.smSeconds + 4,
     memoryBusySeconds: totals.memoryBusySeconds + 3,
@@ -150,14 +151,14 @@ test('none is there unless it is asked for, and each by its own name', async (t)
   const names = (page: string) => [...page.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name ?? '');
   const all = names(own(await pageOf(COMPAT_NAMES.join(','))));
   t.is(new Set(all).size, all.length);
-  const ours = new Set(names((await createPage(FAMILIES)(exampleView)).text));
+  const ours = new Set(names((await createPage(FAMILIES)(exampleSnapshot)).text));
   t.deepEqual(
     all.filter((name) => ours.has(name)),
     [],
   );
 });
 
-test("dcgm-exporter's Xid is the newest of the card, 0 before the first, and absent where the driver tells of none", async (t) => {
+test("dcgm-exporter's Xid is the newest of the GPU, 0 before the first, and absent where the driver tells of none", async (t) => {
   const xid = (code: string, lastMs: number | undefined, gpuUuid = 'GPU-0') => ({
     gpuUuid,
     gpuIndex: 0,
@@ -166,21 +167,21 @@ test("dcgm-exporter's Xid is the newest of the card, 0 before the first, and abs
     lastMs,
   });
   const told = async (...xids: ReturnType<typeof xid>[]) =>
-    seriesOf(await pageOf('dcgm', { ...exampleView, xids }), 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-0' });
+    seriesOf(await pageOf('dcgm', { ...exampleSnapshot, xids }), 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-0' });
   t.is(await told(xid('79', 1000), xid('31', 3000), xid('13', 2000), xid('48', undefined)), 31);
   t.is(await told(xid('48', undefined), xid('79', 1000, 'GPU-1')), 0);
   t.is(await told(xid('other', 1000)), undefined);
-  const page = await pageOf('dcgm', { ...exampleView, xids: [] });
+  const page = await pageOf('dcgm', { ...exampleSnapshot, xids: [] });
   t.is(seriesOf(page, 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-1' }), undefined);
 });
 
-test('sums over a family of cards are the cards', async (t) => {
+test('sums over a family of GPUs are the GPUs', async (t) => {
   const two = { ...exampleContainer, grantId: 'g2', pod: 'second' };
-  const page = await pageOf('dcgm,hami', { ...exampleView, containers: [exampleContainer, two] });
-  const usedMib = exampleView.devices.reduce((sum, { card }) => sum + (card.usedBytes ?? 0), 0) / 2 ** 20;
+  const page = await pageOf('dcgm,hami', { ...exampleSnapshot, containers: [exampleContainer, two] });
+  const usedMib = exampleSnapshot.devices.reduce((sum, { gpu }) => sum + (gpu.usedBytes ?? 0), 0) / 2 ** 20;
   t.is(seriesOf(page, 'DCGM_FI_DEV_FB_USED'), usedMib);
   t.is(seriesOf(page, 'hami_host_gpu_memory_used_bytes'), usedMib * 2 ** 20);
-  // A whole card carries its holder's name, a shared one nobody's.
+  // A whole GPU carries its holder's name, a shared one nobody's.
   t.is(seriesOf(page, 'DCGM_FI_DEV_FB_USED', { UUID: 'GPU-1', pod: 'whole', namespace: 'team' }), 6 * 1024);
   t.is(seriesOf(page, 'DCGM_FI_DEV_FB_USED', { UUID: 'GPU-0', pod: '' }), 6 * 1024);
   t.is(seriesOf(page, 'hami_vgpu_memory_used_bytes', { pod: 'second' }), exampleContainer.usedBytes);
@@ -192,45 +193,45 @@ test('what the driver does not tell is absent under these names, too', async (t)
     bytesTold: false,
     processes: [{ pid: 1, command: 'x', smPercent: 0, types: 1, inLedger: true }],
   };
-  const page = await pageOf(COMPAT_NAMES.join(','), { ...exampleView, containers: [untold], assigned: [] });
+  const page = await pageOf(COMPAT_NAMES.join(','), { ...exampleSnapshot, containers: [untold], assigned: [] });
   for (const name of ['hami_vgpu_memory_used_bytes', 'metagpu_process_memory_usage', 'DCGM_CUSTOM_PROCESS_MEM_USED'])
     t.is(seriesOf(page, name), undefined, name);
   t.is(seriesOf(page, 'DCGM_FI_DEV_GPU_TEMP', { UUID: 'GPU-1' }), undefined);
   t.notRegex(page, / (NaN|undefined)$/m);
 });
 
-test('idle containers of one pod on one card are one series of MetaGPU, with what they have together', async (t) => {
+test('idle containers of one pod on one GPU are one series of MetaGPU, with what they have together', async (t) => {
   const idle = { ...exampleContainer, processes: [], usedBytes: 0, smPercent: 0 };
   const containers = [
     { ...idle, limitBytes: GIB, coresPercent: 20 },
     { ...idle, container: 'side', grantId: 'g2', limitBytes: 3 * GIB, coresPercent: 30, usedBytes: GIB },
     { ...idle, container: 'far', grantId: 'g3', gpuUuid: 'GPU-1', gpuIndex: 1, limitBytes: 5 * GIB },
   ];
-  const of = async (view: View) => {
-    const page = await pageOf('metagpu', view);
+  const of = async (snapshot: Snapshot) => {
+    const page = await pageOf('metagpu', snapshot);
     const labels = { pod_name: exampleContainer.pod, uuid: 'GPU-0', pid: '-' };
     const figures = ['memory_usage', 'max_allowed_metagpu_memory', 'metagpu_relative_memory_utilization'];
     return [...figures, 'max_allowed_metagpu_gpu_utilization'].map((name) =>
       seriesOf(page, `metagpu_process_${name}`, labels),
     );
   };
-  const view = { ...exampleView, assigned: [] };
-  t.deepEqual(await of({ ...view, containers }), [1024, 4096, 25, 50]);
-  t.deepEqual(await of({ ...view, containers: containers.toReversed() }), [1024, 4096, 25, 50]);
+  const snapshot = { ...exampleSnapshot, assigned: [] };
+  t.deepEqual(await of({ ...snapshot, containers }), [1024, 4096, 25, 50]);
+  t.deepEqual(await of({ ...snapshot, containers: containers.toReversed() }), [1024, 4096, 25, 50]);
   const untold = containers.map((one) => ({ ...one, bytesTold: one.container !== 'side' }));
-  t.deepEqual(await of({ ...view, containers: untold }), [undefined, 4096, undefined, 50]);
+  t.deepEqual(await of({ ...snapshot, containers: untold }), [undefined, 4096, undefined, 50]);
   const whole = containers.map((one) => ({ ...one, coresPercent: 0 }));
-  t.deepEqual(await of({ ...view, containers: whole }), [1024, 4096, 25, 100]);
+  t.deepEqual(await of({ ...snapshot, containers: whole }), [1024, 4096, 25, 100]);
 });
 
 test('processes that a set of others leaves out are counted as left out', async (t) => {
   const process = { command: 'python3', types: 1, usedBytes: 1, smPercent: 0, inLedger: true };
   const processes = Array.from({ length: 57 }, (_, pid) => ({ ...process, pid }));
-  const view = { ...exampleView, assigned: [], containers: [{ ...exampleContainer, processes }] };
+  const snapshot = { ...exampleSnapshot, assigned: [], containers: [{ ...exampleContainer, processes }] };
   for (const set of ['metagpu', 'ack']) {
     const make = createPage(families(set));
-    await make(view);
-    const dropped = seriesOf((await make(view)).text, 'cotenant_exporter_series_dropped_total', {
+    await make(snapshot);
+    const dropped = seriesOf((await make(snapshot)).text, 'cotenant_exporter_series_dropped_total', {
       family: `compat-${set}`,
     });
     t.is(dropped, 7 + 7, `${set}: with each page`);

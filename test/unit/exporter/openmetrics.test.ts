@@ -2,7 +2,7 @@
 import test from 'ava';
 import { toOpenMetrics, wantsOpenMetrics } from '../../../src/exporter/format/openmetrics.ts';
 import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
-import { exampleView } from '../../support/snapshots.ts';
+import { exampleSnapshot } from '../../support/snapshots.ts';
 
 test('counters lose their ending where they are described and keep it where they are counted; units and the end are told', (t) => {
   const text = [
@@ -49,7 +49,7 @@ test('counters lose their ending where they are described and keep it where they
 });
 
 test('no sample of the page is lost or changed', async (t) => {
-  const { text } = await createPage(FAMILIES)(exampleView);
+  const { text } = await createPage(FAMILIES)(exampleSnapshot);
   const samples = (page: string) => page.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
   t.deepEqual(samples(toOpenMetrics(text)), samples(text));
   t.true(samples(text).length > 100);

@@ -4,11 +4,11 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
-import { staleView } from '../../../src/agent/snapshot/snapshot.ts';
+import { staleSnapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import type { Family } from '../../../src/exporter/format/family.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
 import { seriesOf } from '../../support/agent.ts';
-import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/page.txt');
 const ALL = [...FAMILIES, PROCESS_FAMILY];
@@ -20,19 +20,19 @@ const seriesNames = (page: string): Set<string> =>
   new Set(page.split('\n').flatMap((line) => /^[a-z]\w*/.exec(line)?.[0] ?? []));
 
 test('of several outcomes of stops, the newest one is the last', async (t) => {
-  const kill = { ...exampleView.kills[0], count: 1 } as (typeof exampleView.kills)[number];
+  const kill = { ...exampleSnapshot.kills[0], count: 1 } as (typeof exampleSnapshot.kills)[number];
   const kills = [
     { ...kill, result: 'released', lastMs: 5000 },
     { ...kill, result: 'stuck', lastMs: 3000 },
   ];
-  const { text: page } = await createPage(FAMILIES)({ ...exampleView, kills });
+  const { text: page } = await createPage(FAMILIES)({ ...exampleSnapshot, kills });
   t.regex(page, /^cotenant_container_last_kill_timestamp_seconds\{[^}]*\} 5$/m);
 });
 
 test('the page is the golden one', async (t) => {
   const make = createPage(ALL);
-  await make(exampleView);
-  const { text, problems } = await make(exampleView);
+  await make(exampleSnapshot);
+  const { text, problems } = await make(exampleSnapshot);
   t.deepEqual(problems, []);
   const shown = masked(text);
   if (process.env.UPDATE_GOLDEN) writeFileSync(GOLDEN, shown);
@@ -41,9 +41,9 @@ test('the page is the golden one', async (t) => {
 
 test('the example shows every metric that the dashboards may use', async (t) => {
   const make = createPage(ALL);
-  await make(exampleView);
+  await make(exampleSnapshot);
   const { text } = await make({
-    ...exampleView,
+    ...exampleSnapshot,
     assigned: [],
     // More processes than the page shows.
     containers: [
@@ -71,15 +71,15 @@ test('the example shows every metric that the dashboards may use', async (t) => 
 test('a page never grows beyond its bound; what comes last is left out, and counted by family', async (t) => {
   const samples = (page: string) =>
     page.split('\n').filter((line) => /^cotenant_(?!exporter_(collector|render|series))/.test(line));
-  const whole = samples((await createPage(ALL)(exampleView)).text);
+  const whole = samples((await createPage(ALL)(exampleSnapshot)).text);
   const make = createPage(ALL, 60);
-  const first = samples((await make(exampleView)).text);
+  const first = samples((await make(exampleSnapshot)).text);
   t.is(first.length, 60);
   t.deepEqual(
     first.filter((line) => !whole.includes(line)),
     [],
   );
-  const { text } = await make(exampleView);
+  const { text } = await make(exampleSnapshot);
   const left = (family: string) => seriesOf(text, 'cotenant_exporter_series_dropped_total', { family });
   t.is(left('exporter'), 0, 'there from the start, so that the first one is seen');
   t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 2 * (whole.length - 60));
@@ -87,33 +87,33 @@ test('a page never grows beyond its bound; what comes last is left out, and coun
 });
 
 test('however many short-lived containers come and go, what lives and what the node does is shown, and of them the newest', async (t) => {
-  const [totals] = exampleView.containerTotals;
-  const [kill] = exampleView.kills;
-  const [stray] = exampleView.foreignTotals;
+  const [totals] = exampleSnapshot.containerTotals;
+  const [kill] = exampleSnapshot.kills;
+  const [stray] = exampleSnapshot.foreignTotals;
   if (!totals || !kill || !stray) return t.fail();
   const flood = Array.from({ length: 400 }, (_, number) => ({
     pod: `run-${number}`,
-    atMs: exampleView.atMs - 1000 * (400 - number),
+    atMs: exampleSnapshot.atMs - 1000 * (400 - number),
   }));
-  const whole = (await createPage(ALL)(exampleView)).text;
+  const whole = (await createPage(ALL)(exampleSnapshot)).text;
   const names = (page: string) =>
     page.split('\n').filter((line) => /^cotenant_(?!exporter_)/.test(line) && !line.includes('run-'));
   const make = createPage(ALL, names(whole).length + 200);
   const { text } = await make({
-    ...exampleView,
+    ...exampleSnapshot,
     containerTotals: [
       ...flood.map(({ pod, atMs }) => ({ ...totals, pod, grantId: pod, seenMs: atMs })),
-      ...exampleView.containerTotals,
+      ...exampleSnapshot.containerTotals,
     ],
     foreignTotals: [
       ...flood.map(({ pod, atMs }) => ({ ...stray, pod, containerId: pod, seenMs: atMs })),
-      ...exampleView.foreignTotals,
+      ...exampleSnapshot.foreignTotals,
     ],
     kills: [
       ...flood.flatMap(({ pod }) =>
         ['released', 'stuck', 'refused'].map((result) => ({ ...kill, pod, result, count: 0, lastMs: 0 })),
       ),
-      ...exampleView.kills,
+      ...exampleSnapshot.kills,
     ],
   });
   const shown = new Set(text.split('\n'));
@@ -138,22 +138,22 @@ test('a collector that throws costs only its own family, and is named', async (t
           const { fill, clear } = family.create(registry);
           return {
             clear,
-            fill(view) {
-              fill(view); // as far as it came
+            fill(snapshot) {
+              fill(snapshot); // as far as it came
               throw new Error('on purpose');
             },
           };
         },
       };
     });
-    const whole = await createPage(ALL)(exampleView);
-    const { text, problems } = await createPage(families)(exampleView);
+    const whole = await createPage(ALL)(exampleSnapshot);
+    const { text, problems } = await createPage(families)(exampleSnapshot);
     t.deepEqual(problems, [`the collector ${broken.name} failed: Error: on purpose`]);
     for (const { name } of ALL) {
       const success = seriesOf(text, 'cotenant_exporter_collector_success', { collector: name });
       t.is(success, name === broken.name ? 0 : 1, name);
     }
-    const only = await createPage([broken])(exampleView);
+    const only = await createPage([broken])(exampleSnapshot);
     const own = [...seriesNames(only.text)].filter(
       (name) => !/^cotenant_exporter_(collector_|render_|series_)/.test(name),
     );
@@ -163,7 +163,7 @@ test('a collector that throws costs only its own family, and is named', async (t
   }
 });
 
-test('a collector that failed once is whole again with the next view', async (t) => {
+test('a collector that failed once is whole again with the next snapshot', async (t) => {
   let fail = true;
   const flaky: Family = {
     name: 'device',
@@ -171,24 +171,24 @@ test('a collector that failed once is whole again with the next view', async (t)
       const device = FAMILIES.find(({ name }) => name === 'device')?.create(registry);
       return {
         clear: () => device?.clear(),
-        fill(view) {
+        fill(snapshot) {
           if (fail) throw new Error('on purpose');
-          device?.fill(view);
+          device?.fill(snapshot);
         },
       };
     },
   };
   const make = createPage([flaky]);
-  const first = await make(exampleView);
+  const first = await make(exampleSnapshot);
   t.is(seriesOf(first.text, 'cotenant_device_memory_total_bytes'), undefined);
   fail = false;
-  const second = await make(exampleView);
+  const second = await make(exampleSnapshot);
   t.is(seriesOf(second.text, 'cotenant_device_memory_total_bytes', { gpu: '0' }), 24 * 2 ** 30);
   t.is(seriesOf(second.text, 'cotenant_exporter_collector_success', { collector: 'device' }), 1);
 });
 
-test('a stale view says so, keeps what was counted, and tells nothing of now', async (t) => {
-  const stale = staleView(exampleView, 31_400, { abandoned: 2, hung: 0 });
+test('a stale snapshot says so, keeps what was counted, and tells nothing of now', async (t) => {
+  const stale = staleSnapshot(exampleSnapshot, 31_400, { abandoned: 2, hung: 0 });
   const { text } = await createPage(ALL)(stale);
   t.is(seriesOf(text, 'cotenant_up'), 0);
   t.is(seriesOf(text, 'cotenant_container_sm_seconds_total', { pod: 'train' }), 12.5);
@@ -202,15 +202,15 @@ test('a stale view says so, keeps what was counted, and tells nothing of now', a
   t.is(stale.self.problem, 'the last sample is 31 s old');
 });
 
-test('what is gone from the view is gone from the page', async (t) => {
+test('what is gone from the snapshot is gone from the page', async (t) => {
   const make = createPage(ALL);
-  await make(exampleView);
+  await make(exampleSnapshot);
   const { text } = await make({
-    ...exampleView,
+    ...exampleSnapshot,
     containers: [],
     assigned: [],
     foreign: [],
-    devices: exampleView.devices.slice(0, 1),
+    devices: exampleSnapshot.devices.slice(0, 1),
   });
   t.is(seriesOf(text, 'cotenant_container_memory_used_bytes'), undefined);
   t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes'), undefined);

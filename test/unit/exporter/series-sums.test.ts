@@ -1,26 +1,26 @@
-// `sum()` over a family never counts anything twice: on a node with shared cards, a container that has a share of two, a whole card, and one that is divided by MIG, with
+// `sum()` over a family never counts anything twice: on a node with shared GPUs, a container that has a share of two, a whole GPU, and one that is divided by MIG, with
 // containers of each kind and processes without any, every family of every set that may be summed comes to what there is.
 import test from 'ava';
 import type { ContainerTotals } from '../../../src/agent/counters/totals.ts';
-import type { View, ViewDevice } from '../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot, SnapshotDevice } from '../../../src/agent/snapshot/snapshot.ts';
 import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
 import { compatFamilies } from '../../../src/exporter/compat/index.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
-import { exampleContainer, exampleView } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
 
-type Card = ViewDevice['card'];
-const example = exampleView.devices[0] as ViewDevice;
-const device = (index: number, uuid: string, card: Partial<Card>, rest: Partial<ViewDevice>): ViewDevice => ({
+type Gpu = SnapshotDevice['gpu'];
+const example = exampleSnapshot.devices[0] as SnapshotDevice;
+const device = (index: number, uuid: string, gpu: Partial<Gpu>, rest: Partial<SnapshotDevice>): SnapshotDevice => ({
   ...example,
-  card: { ...example.card, index, uuid, ...card },
+  gpu: { ...example.gpu, index, uuid, ...gpu },
   ...rest,
 });
-/** Memory and processes of a divided card are told of its instances, energy and links of the card. */
-const OF_INSTANCES: readonly (keyof Card)[] = ['totalBytes', 'usedBytes', 'freeBytes', 'reservedBytes'];
-const OF_CARDS: readonly (keyof Card)[] = [
+/** Memory and processes of a divided GPU are told of its instances, energy and links of the GPU. */
+const OF_INSTANCES: readonly (keyof Gpu)[] = ['totalBytes', 'usedBytes', 'freeBytes', 'reservedBytes'];
+const OF_GPUS: readonly (keyof Gpu)[] = [
   'energyMj',
   'eccCorrectedVolatile',
   'eccUncorrectedVolatile',
@@ -32,9 +32,9 @@ const OF_CARDS: readonly (keyof Card)[] = [
   'nvlinkReceivedBytes',
   'nvlinkSentBytes',
 ];
-const without = (device: ViewDevice, keys: readonly (keyof Card)[]): ViewDevice => {
-  const card = Object.fromEntries(Object.entries(device.card).filter(([key]) => !keys.includes(key as keyof Card)));
-  return { ...device, card: card as Card };
+const without = (device: SnapshotDevice, keys: readonly (keyof Gpu)[]): SnapshotDevice => {
+  const gpu = Object.fromEntries(Object.entries(device.gpu).filter(([key]) => !keys.includes(key as keyof Gpu)));
+  return { ...device, gpu: gpu as Gpu };
 };
 const NOBODY = { compute: 0, graphics: 0, both: 0, mps: 0 };
 const one = (pid: number, usedBytes: number) => ({
@@ -47,13 +47,13 @@ const one = (pid: number, usedBytes: number) => ({
 });
 
 /** Of those that have used nothing but what the arbiter says. */
-const [TOTALS] = exampleView.containerTotals as [ContainerTotals];
+const [TOTALS] = exampleSnapshot.containerTotals as [ContainerTotals];
 const UNUSED = { smSeconds: 0, memoryBusySeconds: 0, denied: 0, unknownEntryPoints: 0, peakBytes: 0 };
 
-const VIEW: View = {
-  ...exampleView,
+const SNAPSHOT: Snapshot = {
+  ...exampleSnapshot,
   containerTotals: [
-    ...exampleView.containerTotals,
+    ...exampleSnapshot.containerTotals,
     { ...TOTALS, ...UNUSED, grantId: 'g2', pod: 'serve' },
     { ...TOTALS, ...UNUSED, grantId: 'g3', pod: 'pair' },
     { ...TOTALS, ...UNUSED, grantId: 'g3', pod: 'pair', gpuUuid: 'GPU-5', gpuIndex: 5 },
@@ -82,14 +82,14 @@ const VIEW: View = {
       const rest = { mode: 'mig', grantedBytes: 0, unattributedBytes: 0 } as const;
       return without(
         device(index, `MIG-${index}`, instance, { ...rest, processes: { ...NOBODY, compute: 1 } }),
-        OF_CARDS,
+        OF_GPUS,
       );
     }),
   ],
   containers: [
     { ...exampleContainer, usedBytes: 3 * GIB, processes: [one(100, 2 * GIB), one(101, GIB)] },
     { ...exampleContainer, grantId: 'g2', pod: 'serve', usedBytes: 2 * GIB, processes: [one(102, 2 * GIB)] },
-    // One process on two cards, of a container that has a share of each.
+    // One process on two GPUs, of a container that has a share of each.
     ...(['GPU-0', 'GPU-5'] as const).map((gpuUuid, index) => ({
       ...exampleContainer,
       grantId: 'g3',
@@ -107,7 +107,7 @@ const VIEW: View = {
       ['other', 'MIG-4', 4, 'mig', 4 * GIB, 400],
     ] as const
   ).map(([pod, gpuUuid, gpuIndex, mode, usedBytes, pid]) => ({
-    ...(exampleView.assigned[0] as View['assigned'][number]),
+    ...(exampleSnapshot.assigned[0] as Snapshot['assigned'][number]),
     pod,
     gpuUuid,
     gpuIndex,
@@ -117,35 +117,35 @@ const VIEW: View = {
   })),
 };
 
-const CARDS_TOTAL = 24 + 24 + 24 + 6 + 6;
-const CARDS_USED = 7 + 11 + 1 + 3 + 4;
-const CARDS_FREE = 16 + 12 + 22 + 2 + 1;
+const GPUS_TOTAL = 24 + 24 + 24 + 6 + 6;
+const GPUS_USED = 7 + 11 + 1 + 3 + 4;
+const GPUS_FREE = 16 + 12 + 22 + 2 + 1;
 const HELD = 3 + 2 + 1 + 1 + 10 + 3 + 4;
 const GRANTED = 4 + 4 + 4 + 4;
 const LEDGER = 4 * (300 * MIB + 32 * MIB + 2 * GIB);
-const CARDS = 4;
-/** Of the container on two cards: once what is the container's, on each card what is told of it there. */
+const GPUS = 4;
+/** Of the container on two GPUs: once what is the container's, on each GPU what is told of it there. */
 const OF_PAIR = 1;
 /** What there is of what may be summed, in the family's own unit. */
 const SUMS: Readonly<Record<string, number>> = {
-  cotenant_device_memory_total_bytes: CARDS_TOTAL * GIB,
-  cotenant_device_memory_used_bytes: CARDS_USED * GIB,
-  cotenant_device_memory_free_bytes: CARDS_FREE * GIB,
+  cotenant_device_memory_total_bytes: GPUS_TOTAL * GIB,
+  cotenant_device_memory_used_bytes: GPUS_USED * GIB,
+  cotenant_device_memory_free_bytes: GPUS_FREE * GIB,
   cotenant_device_memory_reserved_bytes: 5 * GIB,
   cotenant_device_memory_allocated_bytes: 8 * GIB,
   cotenant_device_unattributed_memory_bytes: 3 * 128 * MIB,
   cotenant_device_containers: 5,
   cotenant_volume_publishes_total: 6,
   cotenant_device_processes: 8,
-  cotenant_device_power_watts: CARDS * 30.5,
-  cotenant_device_energy_joules_total: CARDS * 1234.567,
-  cotenant_device_pcie_receive_bytes_total: CARDS * 4 * GIB,
-  cotenant_device_pcie_transmit_bytes_total: CARDS * GIB,
-  cotenant_device_nvlink_receive_bytes_total: CARDS * 16 * GIB,
-  cotenant_device_nvlink_transmit_bytes_total: CARDS * 8 * GIB,
+  cotenant_device_power_watts: GPUS * 30.5,
+  cotenant_device_energy_joules_total: GPUS * 1234.567,
+  cotenant_device_pcie_receive_bytes_total: GPUS * 4 * GIB,
+  cotenant_device_pcie_transmit_bytes_total: GPUS * GIB,
+  cotenant_device_nvlink_receive_bytes_total: GPUS * 16 * GIB,
+  cotenant_device_nvlink_transmit_bytes_total: GPUS * 8 * GIB,
   cotenant_device_xid_errors_total: 2,
-  cotenant_device_ecc_errors_total: CARDS * 2,
-  cotenant_device_ecc_lifetime_errors_total: CARDS * (17 + 1),
+  cotenant_device_ecc_errors_total: GPUS * 2,
+  cotenant_device_ecc_lifetime_errors_total: GPUS * (17 + 1),
   cotenant_container_memory_used_bytes: HELD * GIB,
   cotenant_container_memory_limit_bytes: GRANTED * GIB,
   cotenant_container_memory_ledger_bytes: LEDGER,
@@ -179,30 +179,30 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_foreign_sm_seconds_total: 2,
   cotenant_process_memory_used_bytes: HELD * GIB,
   cotenant_mig_info: 2,
-  DCGM_FI_DEV_FB_USED: CARDS_USED * 1024,
-  DCGM_FI_DEV_FB_FREE: CARDS_FREE * 1024,
+  DCGM_FI_DEV_FB_USED: GPUS_USED * 1024,
+  DCGM_FI_DEV_FB_FREE: GPUS_FREE * 1024,
   DCGM_FI_DEV_FB_RESERVED: 5 * 1024,
-  DCGM_FI_DEV_FB_TOTAL: CARDS_TOTAL * 1024,
-  DCGM_FI_DEV_POWER_USAGE: CARDS * 30.5,
-  DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: CARDS * 1_234_567,
-  hami_host_gpu_memory_used_bytes: CARDS_USED * GIB,
+  DCGM_FI_DEV_FB_TOTAL: GPUS_TOTAL * 1024,
+  DCGM_FI_DEV_POWER_USAGE: GPUS * 30.5,
+  DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: GPUS * 1_234_567,
+  hami_host_gpu_memory_used_bytes: GPUS_USED * GIB,
   hami_vgpu_memory_used_bytes: HELD * GIB,
   hami_vgpu_memory_limit_bytes: GRANTED * GIB,
   hami_container_device_memory_bytes: HELD * GIB,
   hami_vgpu_memory_context_bytes: 4 * 300 * MIB,
   hami_vgpu_memory_buffer_bytes: 4 * 2 * GIB,
-  hami_gpu_memory_limit_bytes: CARDS_TOTAL * GIB,
+  hami_gpu_memory_limit_bytes: GPUS_TOTAL * GIB,
   hami_gpu_memory_allocated_bytes: 8 * GIB,
   hami_gpu_shared_count: 5 + 2 * OF_PAIR,
-  HostGPUMemoryUsage: CARDS_USED * GIB,
+  HostGPUMemoryUsage: GPUS_USED * GIB,
   vGPU_device_memory_usage_in_bytes: HELD * GIB,
   vGPU_device_memory_limit_in_bytes: GRANTED * GIB,
   Device_memory_desc_of_container: HELD * GIB,
-  metagpu_device_memory_total: CARDS_TOTAL * 1024,
-  metagpu_device_memory_free: CARDS_FREE * 1024,
-  metagpu_device_memory_used: CARDS_USED * 1024,
+  metagpu_device_memory_total: GPUS_TOTAL * 1024,
+  metagpu_device_memory_free: GPUS_FREE * 1024,
+  metagpu_device_memory_used: GPUS_USED * 1024,
   metagpu_process_memory_usage: HELD * 1024,
-  DCGM_CUSTOM_DEV_FB_TOTAL: CARDS_TOTAL * 1024,
+  DCGM_CUSTOM_DEV_FB_TOTAL: GPUS_TOTAL * 1024,
   DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED: GRANTED * 1024,
   DCGM_CUSTOM_PROCESS_MEM_USED: HELD * 1024,
   DCGM_CUSTOM_ILLEGAL_PROCESS_MEM_USED: 5 * 1024,
@@ -211,7 +211,7 @@ const SUMS: Readonly<Record<string, number>> = {
 const NO_SUMS = [
   /_(ratio|info|celsius|hertz|timestamp_seconds|limit_watts|policy|peak_bytes|mode|reason|pending|failure|rows|pages)$/,
   /^cotenant_(up|driver_held|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
-  /^cotenant_container_(over_limit|over_share|engine_behind|without_cards)$/,
+  /^cotenant_container_(over_limit|over_share|engine_behind|without_gpus)$/,
   /^(DCGM_FI_PROF_.*|DCGM_FI_DEV_(.*_UTIL|.*_CLOCK|.*_TEMP|XID_ERRORS|PCIE_.*))$/,
   /^MigInfo$|^(Host|Device_|hami_).*([Uu]tilization|[Ee]lapsed|kernel|Info|info|module).*$/,
   /^(metagpu_.*_(shares|share_size|utilization|requests|max_allowed.*)|metagpu_process_max_allowed_.*)$/,
@@ -227,7 +227,7 @@ function sumsOf(text: string): ReadonlyMap<string, number> {
 
 test('every family that may be summed comes to what there is, and of each it is said whether it may', (t) => {
   const sets = compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' });
-  const sums = sumsOf(createPage([...FAMILIES, PROCESS_FAMILY, ...sets])(VIEW).text);
+  const sums = sumsOf(createPage([...FAMILIES, PROCESS_FAMILY, ...sets])(SNAPSHOT).text);
   for (const [name, sum] of sums) {
     const expected = SUMS[name];
     if (expected === undefined)

@@ -1,17 +1,17 @@
 import test from 'ava';
-import { formatNodeCards, type NodeCards, parseNodeCards } from '../../../src/api/node-annotation.ts';
+import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../../../src/api/node-annotation.ts';
 import {
-  CARDS_HEALTHY,
   conditionOf,
   FENCES_HOLD,
+  GPUS_HEALTHY,
   type NodePatch,
   patchOf,
   shows,
 } from '../../../src/kube/node-status.ts';
 
-const CARDS: NodeCards = {
-  mostTenantsPerCard: 50,
-  cards: [22_600, 22_601, 14_940].map((mib, index) => ({
+const GPUS: NodeGpus = {
+  mostTenantsPerGpu: 50,
+  gpus: [22_600, 22_601, 14_940].map((mib, index) => ({
     gpuUuid: `GPU-00000000-0000-4000-8000-00000000000${index}`,
     index,
     model: 'NVIDIA L4',
@@ -19,18 +19,14 @@ const CARDS: NodeCards = {
     healthy: index < 2,
   })),
 };
-const patch = patchOf(CARDS, true);
+const patch = patchOf(GPUS, true);
 
-test('amounts are those of all cards, for an unhealthy one may have pods, and the annotation tells which those are', (t) => {
+test('amounts are those of all GPUs, for an unhealthy one may have pods, and the annotation tells which those are', (t) => {
   const amounts = { 'cotenant.io/gpu-memory': String(60_141 * 2 ** 20), 'cotenant.io/gpu-cores': '300' };
   const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
   t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
-  t.deepEqual(
-    patchOf(CARDS, false).status,
-    { capacity: amounts, allocatable: amounts },
-    'a device plugin counts slots',
-  );
-  t.deepEqual(parseNodeCards(patch.metadata.annotations['cotenant.io/cards'] ?? ''), CARDS);
+  t.deepEqual(patchOf(GPUS, false).status, { capacity: amounts, allocatable: amounts }, 'a device plugin counts slots');
+  t.deepEqual(parseNodeGpus(patch.metadata.annotations['cotenant.io/gpus'] ?? ''), GPUS);
 });
 
 const nodeOf = ({ metadata, status }: NodePatch) => ({
@@ -58,7 +54,7 @@ test('a Node that lacks anything of it, or shows another value, does not', (t) =
   const node = nodeOf(patch);
   t.false(shows({}, patch));
   t.false(shows({ ...node, metadata: { annotations: {} } }, patch));
-  t.false(shows({ ...node, metadata: { annotations: { 'cotenant.io/cards': 'x' } } }, patch));
+  t.false(shows({ ...node, metadata: { annotations: { 'cotenant.io/gpus': 'x' } } }, patch));
   for (const kind of ['capacity', 'allocatable'] as const) {
     for (const name of Object.keys(patch.status[kind])) {
       for (const wrong of ['0', '60142Mi', '60141.5Mi', 'nonsense', '']) {
@@ -77,7 +73,7 @@ test('the condition about fences is written when it says something else, and kee
   t.is(conditionOf(FENCES_HOLD, undefined, {}, first), undefined);
   const condition = conditionOf(FENCES_HOLD, state, {}, first);
   t.like(condition, { ...state, type: 'CotenantFencesHold', lastTransitionTime: first.toISOString() });
-  const withCondition = patchOf(CARDS, true, condition);
+  const withCondition = patchOf(GPUS, true, condition);
   const plain = nodeOf(patch);
   t.false(shows(plain, withCondition));
   const conditions = [
@@ -91,35 +87,35 @@ test('the condition about fences is written when it says something else, and kee
   const mended = { status: 'True', reason: 'FencesHold', message: '' } as const;
   t.is(conditionOf(FENCES_HOLD, mended, told, later)?.lastTransitionTime, later.toISOString());
   for (const change of [mended, { ...state, message: 'other' }])
-    t.false(shows(told, patchOf(CARDS, true, conditionOf(FENCES_HOLD, change, told, later))));
+    t.false(shows(told, patchOf(GPUS, true, conditionOf(FENCES_HOLD, change, told, later))));
 });
 
-test('a card on which limits do not hold is told with the reason, and its amounts stay', (t) => {
-  const cards = CARDS.cards.map((card, index) => (index === 0 ? { ...card, unfenced: 'why' } : card));
-  const unfenced = patchOf({ ...CARDS, cards }, true);
+test('a GPU on which limits do not hold is told with the reason, and its amounts stay', (t) => {
+  const gpus = GPUS.gpus.map((gpu, index) => (index === 0 ? { ...gpu, unfenced: 'why' } : gpu));
+  const unfenced = patchOf({ ...GPUS, gpus }, true);
   t.deepEqual(unfenced.status, patch.status);
-  t.deepEqual(parseNodeCards(unfenced.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
-  t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"why"', '1')));
+  t.deepEqual(parseNodeGpus(unfenced.metadata.annotations['cotenant.io/gpus'] ?? ''), { ...GPUS, gpus });
+  t.true('wrong' in parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"why"', '1')));
 });
 
-test('a card that is not healthy is told with the reason, and the conditions are written side by side', (t) => {
-  const cards = CARDS.cards.map((card, index) => (index === 2 ? { ...card, fault: 'Xid 79' } : card));
-  const told = { status: 'False', reason: 'CardUnhealthy', message: 'GPU-0: Xid 79' } as const;
+test('a GPU that is not healthy is told with the reason, and the conditions are written side by side', (t) => {
+  const gpus = GPUS.gpus.map((gpu, index) => (index === 2 ? { ...gpu, fault: 'Xid 79' } : gpu));
+  const told = { status: 'False', reason: 'GpuUnhealthy', message: 'GPU-0: Xid 79' } as const;
   const fences = { status: 'True', reason: 'FencesHold', message: '' } as const;
   const now = new Date('2026-01-01T00:00:00Z');
   const both = patchOf(
-    { ...CARDS, cards },
+    { ...GPUS, gpus },
     true,
     conditionOf(FENCES_HOLD, fences, {}, now),
-    conditionOf(CARDS_HEALTHY, told, {}, now),
+    conditionOf(GPUS_HEALTHY, told, {}, now),
   );
   t.deepEqual(
     both.status.conditions?.map(({ type, status }) => [type, status]),
     [
       ['CotenantFencesHold', 'True'],
-      ['CotenantCardsHealthy', 'False'],
+      ['CotenantGpusHealthy', 'False'],
     ],
   );
-  t.deepEqual(parseNodeCards(both.metadata.annotations['cotenant.io/cards'] ?? ''), { ...CARDS, cards });
-  t.true('wrong' in parseNodeCards(formatNodeCards({ ...CARDS, cards }).replace('"Xid 79"', '1')));
+  t.deepEqual(parseNodeGpus(both.metadata.annotations['cotenant.io/gpus'] ?? ''), { ...GPUS, gpus });
+  t.true('wrong' in parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"Xid 79"', '1')));
 });

@@ -1,4 +1,4 @@
-// The two annotations that carry cards over the cluster: one value has one text, and only that text is read.
+// The two annotations that carry GPUs over the cluster: one value has one text, and only that text is read.
 import test from 'ava';
 import fc from 'fast-check';
 import {
@@ -8,31 +8,31 @@ import {
   parsePodGrant,
 } from '../../../src/api/grant-annotation.ts';
 import {
-  type CardsReading,
-  cardsToTell,
-  formatNodeCards,
-  type NodeCards,
-  parseNodeCards,
+  formatNodeGpus,
+  type GpusReading,
+  gpusToTell,
+  type NodeGpus,
+  parseNodeGpus,
 } from '../../../src/api/node-annotation.ts';
-import { type CardNeed, needOf } from '../../../src/placement/demand.ts';
+import { type GpuNeed, needOf } from '../../../src/placement/demand.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
 const bytes = fc.integer({ min: 1, max: 2 ** 40 });
 const gpuUuid = fc.integer({ min: 0, max: 30 }).map(uuid);
-const card = fc.record({ gpuUuid, memoryBytes: bytes, limitBytes: bytes, coresPercent: fc.nat(100) });
+const gpu = fc.record({ gpuUuid, memoryBytes: bytes, limitBytes: bytes, coresPercent: fc.nat(100) });
 const container: fc.Arbitrary<ContainerGrant> = fc.record({
   name: fc.stringMatching(/^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/),
   kind: fc.constantFrom('init', 'sidecar', 'app'),
   memoryIsolation: fc.constantFrom('on', 'off'),
-  cards: fc.uniqueArray(card, { selector: (one) => one.gpuUuid, minLength: 1, maxLength: 5 }),
+  gpus: fc.uniqueArray(gpu, { selector: (one) => one.gpuUuid, minLength: 1, maxLength: 5 }),
 });
 const podGrant: fc.Arbitrary<PodGrant> = fc.record({
   epoch: fc.nat(),
   containers: fc.uniqueArray(container, { selector: ({ name }) => name, minLength: 1, maxLength: 4 }),
 });
-const nodeCards: fc.Arbitrary<NodeCards> = fc.record({
-  mostTenantsPerCard: fc.integer({ min: 1, max: 1000 }),
-  cards: fc.uniqueArray(
+const nodeGpus: fc.Arbitrary<NodeGpus> = fc.record({
+  mostTenantsPerGpu: fc.integer({ min: 1, max: 1000 }),
+  gpus: fc.uniqueArray(
     fc.record(
       {
         gpuUuid,
@@ -57,24 +57,24 @@ test('a grant is read back as it was written, whatever the order of its containe
   );
 });
 
-test('the cards of a node are read back as they were written', (t) => {
-  fc.assert(fc.property(nodeCards, (cards) => t.deepEqual(parseNodeCards(formatNodeCards(cards)), cards)));
+test('the GPUs of a node are read back as they were written', (t) => {
+  fc.assert(fc.property(nodeGpus, (gpus) => t.deepEqual(parseNodeGpus(formatNodeGpus(gpus)), gpus)));
 });
 
 const one = { name: 'main', kind: 'app', memoryIsolation: 'on' } as const;
-const oneCard = { gpuUuid: uuid(1), memoryBytes: 100, limitBytes: 100, coresPercent: 0 };
-const good: PodGrant = { epoch: 3, containers: [{ ...one, cards: [oneCard] }] };
+const oneGpu = { gpuUuid: uuid(1), memoryBytes: 100, limitBytes: 100, coresPercent: 0 };
+const good: PodGrant = { epoch: 3, containers: [{ ...one, gpus: [oneGpu] }] };
 
 for (const [what, text] of [
   ['text', 'yes'],
   ['nothing', 'null'],
   ['another version', formatPodGrant(good).replace('"version":1', '"version":2')],
   ['no container', JSON.stringify({ version: 1, epoch: 3, containers: [] })],
-  ['a card twice', formatPodGrant({ ...good, containers: [{ ...one, cards: [oneCard, oneCard] }] })],
+  ['a GPU twice', formatPodGrant({ ...good, containers: [{ ...one, gpus: [oneGpu, oneGpu] }] })],
   ['a container twice', formatPodGrant({ ...good, containers: [...good.containers, ...good.containers] })],
   ['half a byte', formatPodGrant(good).replace('"memoryBytes":100', '"memoryBytes":100.5')],
-  ['more compute than a card has', formatPodGrant(good).replace('"coresPercent":0', '"coresPercent":101')],
-  ['a path for a card', formatPodGrant(good).replace(uuid(1), '../../etc')],
+  ['more compute than a GPU has', formatPodGrant(good).replace('"coresPercent":0', '"coresPercent":101')],
+  ['a path for a GPU', formatPodGrant(good).replace(uuid(1), '../../etc')],
   ['another key', formatPodGrant(good).replace('"epoch"', '"more":1,"epoch"')],
   ['another spelling', ` ${formatPodGrant(good)}`],
 ] as const) {
@@ -89,7 +89,7 @@ test('a pod needs the larger of its biggest init container and all its container
     name,
     kind,
     memoryIsolation: 'on' as const,
-    cards: amounts.map(([on, size]) => ({ ...oneCard, gpuUuid: uuid(on), memoryBytes: size, coresPercent: size / 10 })),
+    gpus: amounts.map(([on, size]) => ({ ...oneGpu, gpuUuid: uuid(on), memoryBytes: size, coresPercent: size / 10 })),
   });
   const need = needOf([
     of('init', 'a', [1, 500], [2, 100]),
@@ -103,61 +103,61 @@ test('a pod needs the larger of its biggest init container and all its container
   t.is(need.size, 2);
 });
 
-const cardOf = (digit: number, healthy = true) => ({
+const gpuOf = (digit: number, healthy = true) => ({
   gpuUuid: `GPU-00000000-0000-4000-8000-00000000000${digit}`,
   index: digit,
   model: 'NVIDIA L4',
   usableBytes: 1000 + digit,
   healthy,
 });
-const known: NodeCards = { mostTenantsPerCard: 10, cards: [cardOf(0), cardOf(1), cardOf(2)] };
+const known: NodeGpus = { mostTenantsPerGpu: 10, gpus: [gpuOf(0), gpuOf(1), gpuOf(2)] };
 const held = (
   memoryBytes: number,
   digits: readonly number[],
   podUid?: string,
   kind: ContainerGrant['kind'] = 'app',
 ) => {
-  const cards = digits.map((digit) => ({ ...oneCard, gpuUuid: cardOf(digit).gpuUuid, memoryBytes, coresPercent: 20 }));
-  return { ...(podUid !== undefined && { podUid }), containers: [{ ...one, kind, cards }] };
+  const gpus = digits.map((digit) => ({ ...oneGpu, gpuUuid: gpuOf(digit).gpuUuid, memoryBytes, coresPercent: 20 }));
+  return { ...(podUid !== undefined && { podUid }), containers: [{ ...one, kind, gpus }] };
 };
 const toTell = (
-  reading: Omit<CardsReading, 'mostTenantsPerCard'>,
-  shown?: NodeCards,
+  reading: Omit<GpusReading, 'mostTenantsPerGpu'>,
+  shown?: NodeGpus,
   texts: Record<string, string> = {},
-) => cardsToTell({ mostTenantsPerCard: 20, ...reading }, shown, (podUid) => texts[podUid]).cards;
+) => gpusToTell({ mostTenantsPerGpu: 20, ...reading }, shown, (podUid) => texts[podUid]).gpus;
 
-test('a card that is missing stays, not healthy, while pods hold grants on it, and then no longer', (t) => {
-  const reading = { cards: [cardOf(1)], complete: true, held: [held(1, [1, 2], 'p')] };
-  t.deepEqual(toTell(reading, known), [cardOf(1), cardOf(2, false)]);
-  t.deepEqual(toTell({ ...reading, held: [] }, known), [cardOf(1)]);
-  t.deepEqual(toTell(reading), [cardOf(1)]);
-  const tell = cardsToTell({ mostTenantsPerCard: 20, ...reading }, known, () => undefined);
-  t.is(tell.mostTenantsPerCard, 20);
+test('a GPU that is missing stays, not healthy, while pods hold grants on it, and then no longer', (t) => {
+  const reading = { gpus: [gpuOf(1)], complete: true, held: [held(1, [1, 2], 'p')] };
+  t.deepEqual(toTell(reading, known), [gpuOf(1), gpuOf(2, false)]);
+  t.deepEqual(toTell({ ...reading, held: [] }, known), [gpuOf(1)]);
+  t.deepEqual(toTell(reading), [gpuOf(1)]);
+  const tell = gpusToTell({ mostTenantsPerGpu: 20, ...reading }, known, () => undefined);
+  t.is(tell.mostTenantsPerGpu, 20);
 });
 
-test('while the driver cannot be asked all cards stay, and none is healthy', (t) => {
-  const reading = { cards: [], complete: false, held: [] };
-  t.deepEqual(toTell(reading, known), [cardOf(0, false), cardOf(1, false), cardOf(2, false)]);
+test('while the driver cannot be asked all GPUs stay, and none is healthy', (t) => {
+  const reading = { gpus: [], complete: false, held: [] };
+  t.deepEqual(toTell(reading, known), [gpuOf(0, false), gpuOf(1, false), gpuOf(2, false)]);
 });
 
-test('a lost card, which no longer tells its memory, keeps the amount that it had', (t) => {
-  const lost = { ...cardOf(1, false), usableBytes: 0 };
-  const reading = { cards: [cardOf(0), lost], complete: true, held: [] };
-  t.deepEqual(toTell(reading, known), [cardOf(0), cardOf(1, false)]);
-  t.deepEqual(toTell(reading), [cardOf(0), lost]);
+test('a lost GPU, which no longer tells its memory, keeps the amount that it had', (t) => {
+  const lost = { ...gpuOf(1, false), usableBytes: 0 };
+  const reading = { gpus: [gpuOf(0), lost], complete: true, held: [] };
+  t.deepEqual(toTell(reading, known), [gpuOf(0), gpuOf(1, false)]);
+  t.deepEqual(toTell(reading), [gpuOf(0), lost]);
 });
 
 const annotated = (memoryBytes: number) =>
   formatPodGrant({
     epoch: 1,
-    containers: [{ ...one, cards: [{ ...oneCard, gpuUuid: cardOf(0).gpuUuid, memoryBytes }] }],
+    containers: [{ ...one, gpus: [{ ...oneGpu, gpuUuid: gpuOf(0).gpuUuid, memoryBytes }] }],
   });
-const need = (memoryBytes: number, coresPercent = 0, tenants = 0): CardNeed => ({ memoryBytes, coresPercent, tenants });
+const need = (memoryBytes: number, coresPercent = 0, tenants = 0): GpuNeed => ({ memoryBytes, coresPercent, tenants });
 const OTHERS: [
   what: string,
-  held: CardsReading['held'],
+  held: GpusReading['held'],
   texts: Record<string, string>,
-  others: (CardNeed | undefined)[],
+  others: (GpuNeed | undefined)[],
 ][] = [
   ['nothing is held', [], {}, [undefined, undefined]],
   ['plain grants count whole', [held(300, [0]), held(50, [0, 1])], {}, [need(350, 40, 2), need(50, 20, 1)]],
@@ -176,16 +176,16 @@ const OTHERS: [
 for (const [what, grants, texts, others] of OTHERS) {
   test(`what the agent gave away beyond annotations is told: ${what}`, (t) => {
     // What was told before is not told again by itself.
-    const shown = { ...known, cards: known.cards.map((card) => ({ ...card, others: need(7, 7, 7) })) };
-    const reading = { cards: [cardOf(0), cardOf(1)], complete: true, held: grants };
-    const told = toTell(reading, shown, texts).map((card) => card.others);
+    const shown = { ...known, gpus: known.gpus.map((gpu) => ({ ...gpu, others: need(7, 7, 7) })) };
+    const reading = { gpus: [gpuOf(0), gpuOf(1)], complete: true, held: grants };
+    const told = toTell(reading, shown, texts).map((gpu) => gpu.others);
     t.deepEqual(told, others);
   });
 }
 
-test('what an agent of a later version tells besides is passed over, and amounts that are none make no cards', (t) => {
-  const text = formatNodeCards({ mostTenantsPerCard: 10, cards: [{ ...cardOf(0), others: need(5, 1, 1) }] });
-  t.deepEqual(parseNodeCards(text.replace('"others":', '"later":1,"others":')), parseNodeCards(text));
+test('what an agent of a later version tells besides is passed over, and amounts that are none make no GPUs', (t) => {
+  const text = formatNodeGpus({ mostTenantsPerGpu: 10, gpus: [{ ...gpuOf(0), others: need(5, 1, 1) }] });
+  t.deepEqual(parseNodeGpus(text.replace('"others":', '"later":1,"others":')), parseNodeGpus(text));
   for (const wrong of ['"memoryBytes":-5', '"memoryBytes":"5"', '"memory":5'])
-    t.deepEqual(parseNodeCards(text.replace('"memoryBytes":5', wrong)), { wrong: 'cards[0] is not a card' }, wrong);
+    t.deepEqual(parseNodeGpus(text.replace('"memoryBytes":5', wrong)), { wrong: 'GPUs[0] is not a GPU' }, wrong);
 });

@@ -1,12 +1,12 @@
-// Cards of which more is granted than there is, and who has to go from them.
+// GPUs of which more is granted than there is, and who has to go from them.
 import test from 'ava';
-import type { NodeCards } from '../../../src/api/node-annotation.ts';
+import type { NodeGpus } from '../../../src/api/node-annotation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { displacedOn, excessesOf, type Holder } from '../../../src/placement/overcommit.ts';
 
-const CARDS: NodeCards = {
-  mostTenantsPerCard: 3,
-  cards: ['a', 'b'].map((gpuUuid, index) => ({ gpuUuid, index, model: 'x', usableBytes: 1000 * MIB, healthy: true })),
+const GPUS: NodeGpus = {
+  mostTenantsPerGpu: 3,
+  gpus: ['a', 'b'].map((gpuUuid, index) => ({ gpuUuid, index, model: 'x', usableBytes: 1000 * MIB, healthy: true })),
 };
 type Need = Readonly<Record<string, number | readonly [mib: number, cores: number]>>;
 
@@ -17,9 +17,9 @@ const holder = (podUid: string, epoch: number, need: Need, state: Holder['state'
   createdMs: podUid.charCodeAt(0),
   state,
   need: new Map(
-    Object.entries(need).map(([card, amount]) => {
+    Object.entries(need).map(([gpu, amount]) => {
       const [mib, coresPercent] = typeof amount === 'number' ? [amount, 0] : amount;
-      return [card, { memoryBytes: mib * MIB, coresPercent, tenants: 1 }];
+      return [gpu, { memoryBytes: mib * MIB, coresPercent, tenants: 1 }];
     }),
   ),
 });
@@ -42,14 +42,14 @@ const EXCESSES: [what: string, holders: Holder[], said: string[]][] = [
     some('p', 'q', 'r', 's'),
     ['a of node n is overbooked: 4 tenants (cotenant.io/gpu) are on it, it takes 3'],
   ],
-  ['a card that has gone', [holder('p', 1, { c: 1 })], ['c is granted, and node n does not have it (cotenant.io/gpu)']],
+  ['a GPU that has gone', [holder('p', 1, { c: 1 })], ['c is granted, and node n does not have it (cotenant.io/gpu)']],
   ['what is leaving', [holder('p', 1, { a: 1000 }), holder('q', 1, { a: 1000, c: 1 }, 'leaves')], []],
 ];
 
 for (const [what, holders, said] of EXCESSES) {
   test(`more than there is, in words: ${what}`, (t) => {
     t.deepEqual(
-      excessesOf('n', CARDS, holders).map(({ text }) => text),
+      excessesOf('n', GPUS, holders).map(({ text }) => text),
       said,
     );
   });
@@ -68,17 +68,17 @@ const DISPLACED: [what: string, holders: Holder[], who: string[]][] = [
   ['nobody where all have started', ['p', 'q'].map((name) => holder(name, 1, { a: 600 }, 'started')), []],
   ['nobody else once one is leaving', [holder('p', 1, { a: 600 }), holder('q', 1, { a: 600 }, 'leaves')], []],
   [
-    'only who is on the card',
+    'only who is on the GPU',
     [holder('p', 1, { a: 600 }), holder('q', 1, { a: 600 }), holder('r', 2, { b: 1000 })],
     ['q'],
   ],
   [
-    'who is on two such cards goes from both',
+    'who is on two such GPUs goes from both',
     [holder('p', 1, { a: 600 }), holder('q', 1, { b: 600 }), holder('r', 1, { a: 600, b: 600 })],
     ['r'],
   ],
   [
-    'all of a card that has gone',
+    'all of a GPU that has gone',
     [holder('p', 1, { c: 1 }), holder('q', 1, { c: 1, a: 1 }), holder('r', 1, { a: 1 })],
     ['q', 'p'],
   ],
@@ -88,7 +88,7 @@ const DISPLACED: [what: string, holders: Holder[], who: string[]][] = [
 for (const [what, holders, who] of DISPLACED) {
   test(`who has to go: ${what}`, (t) => {
     const ripe = new Set(['a', 'b', 'c']);
-    const uids = (of: readonly Holder[]) => displacedOn('n', CARDS, of, ripe).map(({ podUid }) => podUid);
+    const uids = (of: readonly Holder[]) => displacedOn('n', GPUS, of, ripe).map(({ podUid }) => podUid);
     t.deepEqual(uids(holders), who);
     t.deepEqual(uids(holders.toReversed()), who);
   });
@@ -96,24 +96,24 @@ for (const [what, holders, who] of DISPLACED) {
 
 test('what the agent gave away itself takes room like a pod that has started', (t) => {
   const others = { memoryBytes: 500 * MIB, coresPercent: 0, tenants: 1 };
-  const cards = { ...CARDS, cards: CARDS.cards.map((card) => (card.gpuUuid === 'a' ? { ...card, others } : card)) };
+  const gpus = { ...GPUS, gpus: GPUS.gpus.map((gpu) => (gpu.gpuUuid === 'a' ? { ...gpu, others } : gpu)) };
   const [fits, excess] = [holder('p', 1, { a: 500 }), holder('q', 1, { a: 1 })];
-  t.deepEqual(excessesOf('n', cards, [fits]), []);
+  t.deepEqual(excessesOf('n', gpus, [fits]), []);
   const ripe = new Set(['a']);
-  t.deepEqual(displacedOn('n', cards, [fits, excess], ripe), [
+  t.deepEqual(displacedOn('n', gpus, [fits, excess], ripe), [
     {
       podUid: 'q',
       because:
         'a of node n is overbooked: 1001 MiB of cotenant.io/gpu-memory are granted, 500 MiB of them by the agent of the node, it has 1000 MiB',
     },
   ]);
-  t.deepEqual(displacedOn('n', cards, [], ripe), []);
+  t.deepEqual(displacedOn('n', gpus, [], ripe), []);
 });
 
-test('from a card that has not been overbooked for long enough nobody goes, and the reason names the card that has', (t) => {
+test('from a GPU that has not been overbooked for long enough nobody goes, and the reason names the GPU that has', (t) => {
   const holders = [holder('p', 1, { a: 600, b: 600 }), holder('q', 1, { a: 600, b: 600 })];
-  t.deepEqual(displacedOn('n', CARDS, holders, new Set()), []);
-  const [one, ...more] = displacedOn('n', CARDS, holders, new Set(['b']));
+  t.deepEqual(displacedOn('n', GPUS, holders, new Set()), []);
+  const [one, ...more] = displacedOn('n', GPUS, holders, new Set(['b']));
   t.deepEqual(more, []);
   t.like(one, {
     podUid: 'q',

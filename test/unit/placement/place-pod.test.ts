@@ -1,13 +1,13 @@
 // Where a whole pod goes on one node: held against a search through every possible assignment, and what refusals say.
 import test from 'ava';
 import fc from 'fast-check';
-import type { PlaceableCard } from '../../../src/api/gpu.ts';
+import type { PlaceableGpu } from '../../../src/api/gpu.ts';
 import type { ContainerGrant } from '../../../src/api/grant-annotation.ts';
-import type { CardShare, ContainerKind, ContainerRequest, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
+import type { ContainerKind, ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { type NodeBooks, placePod } from '../../../src/placement/place-pod.ts';
 
-const card = (name: string, leftMib: number, more: Partial<PlaceableCard> = {}): PlaceableCard => ({
+const gpu = (name: string, leftMib: number, more: Partial<PlaceableGpu> = {}): PlaceableGpu => ({
   gpuUuid: `GPU-${name}`,
   model: 'NVIDIA L4',
   usableBytes: 16_000 * MIB,
@@ -18,14 +18,14 @@ const card = (name: string, leftMib: number, more: Partial<PlaceableCard> = {}):
   ...more,
 });
 const bytes = (mib: number): MemoryAmount => ({ kind: 'bytes', bytes: mib * MIB });
-const share = (mib: number, coresPercent?: number): CardShare => ({
+const share = (mib: number, coresPercent?: number): GpuShare => ({
   memory: bytes(mib),
   ...(coresPercent === undefined ? {} : { coresPercent }),
 });
-const container = (name: string, kind: ContainerKind, ...cards: CardShare[]): ContainerRequest => ({
+const container = (name: string, kind: ContainerKind, ...gpus: GpuShare[]): ContainerRequest => ({
   name,
   kind,
-  cards,
+  gpus,
   dialect: 'cotenant',
   memoryIsolation: 'on',
   asked: {},
@@ -37,18 +37,18 @@ const pod = (containers: readonly ContainerRequest[], more: Partial<PodRequest> 
   gpuUuids: [],
   ...more,
 });
-const books = (...cards: readonly PlaceableCard[]): NodeBooks => ({ mostTenantsPerCard: 50, cards });
+const books = (...gpus: readonly PlaceableGpu[]): NodeBooks => ({ mostTenantsPerGpu: 50, gpus });
 
-/** `a:x,y b:z`: container and its cards; or why not. */
+/** `a:x,y b:z`: container and its GPUs; or why not. */
 const placed = (request: PodRequest, node: NodeBooks): string => {
   const found = placePod(request, node, 'binpack');
-  const cardsOf = ({ name, cards }: ContainerGrant) =>
-    `${name}:${cards.map(({ gpuUuid }) => gpuUuid.slice('GPU-'.length)).join(',')}`;
-  return found.ok ? found.containers.map(cardsOf).join(' ') : found.reason();
+  const gpusOf = ({ name, gpus }: ContainerGrant) =>
+    `${name}:${gpus.map(({ gpuUuid }) => gpuUuid.slice('GPU-'.length)).join(',')}`;
+  return found.ok ? found.containers.map(gpusOf).join(' ') : found.reason();
 };
 
 test('containers go together or apart as the placement says, and init containers use again what the others have', (t) => {
-  const node = books(card('a', 9000), card('b', 4000), card('c', 16_000, { tenants: 0 }));
+  const node = books(gpu('a', 9000), gpu('b', 4000), gpu('c', 16_000, { tenants: 0 }));
   const cases: [what: string, containers: ContainerRequest[], binpack: string, spread: string][] = [
     ['one', [container('m', 'app', share(3000))], 'm:b', 'm:c'],
     [
@@ -58,7 +58,7 @@ test('containers go together or apart as the placement says, and init containers
       'm:c n:c',
     ],
     ['two that do not', [container('m', 'app', share(3000)), container('n', 'app', share(2000))], 'm:b n:a', 'm:c n:c'],
-    ['several cards each', [container('m', 'app', share(4000), share(4000))], 'm:b,a', 'm:c,a'],
+    ['several GPUs each', [container('m', 'app', share(4000), share(4000))], 'm:b,a', 'm:c,a'],
     [
       'an init container as large as the rest',
       [container('i', 'init', share(3000)), container('m', 'app', share(3000))],
@@ -85,123 +85,123 @@ test('containers go together or apart as the placement says, and init containers
   }
 });
 
-test('a refusal is one sentence with the nearest miss, its card and its numbers', (t) => {
-  const main = (...shares: CardShare[]) => [container('m', 'app', ...shares)];
+test('a refusal is one sentence with the nearest miss, its GPU and its numbers', (t) => {
+  const main = (...shares: GpuShare[]) => [container('m', 'app', ...shares)];
   const cases: [what: string, request: PodRequest, node: NodeBooks, reason: string, passing: boolean][] = [
     [
       'memory',
       pod(main(share(2048))),
-      books(card('a', 512)),
+      books(gpu('a', 512)),
       'GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for',
       true,
     ],
     [
       'the nearest of several',
       pod(main(share(2048))),
-      books(card('a', 512), card('b', 2000), card('c', 9000, { healthy: false })),
-      'GPU-b has 2000 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for, and 2 more cards do not fit either',
+      books(gpu('a', 512), gpu('b', 2000), gpu('c', 9000, { healthy: false })),
+      'GPU-b has 2000 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for, and 2 more GPUs do not fit either',
       true,
     ],
     [
       'compute',
       pod(main(share(1, 50))),
-      books(card('a', 512, { grantedCoresPercent: 60 }), card('b', 0)),
-      'GPU-b has 0 MiB of cotenant.io/gpu-memory left, 1 MiB are asked for, and 1 more card does not fit either',
+      books(gpu('a', 512, { grantedCoresPercent: 60 }), gpu('b', 0)),
+      'GPU-b has 0 MiB of cotenant.io/gpu-memory left, 1 MiB are asked for, and 1 more GPU does not fit either',
       true,
     ],
     [
       'compute alone',
       pod(main(share(1, 50))),
-      books(card('a', 512, { grantedCoresPercent: 60 })),
+      books(gpu('a', 512, { grantedCoresPercent: 60 })),
       'GPU-a has 40 % of cotenant.io/gpu-cores left, 50 % are asked for',
       true,
     ],
     [
       'tenants',
       pod(main(share(1))),
-      { ...books(card('a', 512, { tenants: 3 })), mostTenantsPerCard: 3 },
+      { ...books(gpu('a', 512, { tenants: 3 })), mostTenantsPerGpu: 3 },
       'GPU-a has 3 tenants, which is its limit',
       true,
     ],
     [
       'two more tenants',
       pod([...main(share(1)), container('n', 'app', share(1))]),
-      { ...books(card('a', 512, { tenants: 2 })), mostTenantsPerCard: 3 },
+      { ...books(gpu('a', 512, { tenants: 2 })), mostTenantsPerGpu: 3 },
       'GPU-a has 2 tenants of at most 3, 2 more are asked for',
       true,
     ],
     [
-      'more than any card has',
+      'more than any GPU has',
       pod(main(share(16_001))),
-      books(card('a', 512)),
+      books(gpu('a', 512)),
       'GPU-a has 16000 MiB in all, 16001 MiB are asked for',
       false,
     ],
     [
-      'more compute than a card has',
+      'more compute than a GPU has',
       pod([...main(share(1, 60)), container('n', 'app', share(1, 60))]),
-      books(card('a', 512)),
+      books(gpu('a', 512)),
       'GPU-a has 100 % of cotenant.io/gpu-cores in all, 120 % are asked for',
       false,
     ],
-    ['health', pod(main(share(1))), books(card('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
+    ['health', pod(main(share(1))), books(gpu('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
     [
       'health, with its reason',
       pod(main(share(1))),
-      books(card('a', 512, { healthy: false, fault: 'Xid 79' })),
+      books(gpu('a', 512, { healthy: false, fault: 'Xid 79' })),
       'GPU-a is not healthy: Xid 79',
       false,
     ],
     [
       "a fence that fails, which nobody else's end mends",
       pod(main(share(1))),
-      books(card('a', 512, { unfenced: 'why' })),
+      books(gpu('a', 512, { unfenced: 'why' })),
       'limits do not hold on GPU-a: why',
       false,
     ],
     [
       'a grant that nobody can read',
       pod(main(share(1))),
-      books(card('a', 512, { closed: 'the grant of team/x on it cannot be read' })),
+      books(gpu('a', 512, { closed: 'the grant of team/x on it cannot be read' })),
       'GPU-a is closed: the grant of team/x on it cannot be read',
       true,
     ],
     [
-      'cards',
+      'gpus',
       pod(main(share(1), share(1))),
-      books(card('a', 512)),
-      'one card can be chosen from, 2 are asked for (cotenant.io/gpu)',
+      books(gpu('a', 512)),
+      'one GPU can be chosen from, 2 are asked for (cotenant.io/gpu)',
       false,
     ],
     [
       'one of two',
       pod(main(share(2000), share(2000))),
-      books(card('a', 512), card('b', 9000)),
-      '1 of 2 cards have room: GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2000 MiB are asked for',
+      books(gpu('a', 512), gpu('b', 9000)),
+      '1 of 2 GPUs have room: GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2000 MiB are asked for',
       true,
     ],
     [
       'one of two for ever',
       pod(main(share(2000), share(2000))),
-      books(card('a', 512, { healthy: false }), card('b', 9000)),
-      '1 of 2 cards have room: GPU-a is not healthy',
+      books(gpu('a', 512, { healthy: false }), gpu('b', 9000)),
+      '1 of 2 GPUs have room: GPU-a is not healthy',
       false,
     ],
     [
       'model',
       pod(main(share(1)), { gpuModels: ['Tesla T4'] }),
-      books(card('a', 512)),
-      'no card is a Tesla T4; there is NVIDIA L4',
+      books(gpu('a', 512)),
+      'no GPU is a Tesla T4; there is NVIDIA L4',
       false,
     ],
     [
       'uuid',
       pod(main(share(1)), { gpuUuids: ['GPU-z'] }),
-      books(card('a', 512)),
-      'it has none of the cards GPU-z',
+      books(gpu('a', 512)),
+      'it has none of the GPUs GPU-z',
       false,
     ],
-    ['no card', pod(main(share(1))), books(), 'its agent reports no card (cotenant.io/gpu)', false],
+    ['no GPU', pod(main(share(1))), books(), 'its agent reports no GPU (cotenant.io/gpu)', false],
   ];
   for (const [what, request, node, reason, passing] of cases) {
     const found = placePod(request, node, 'binpack');
@@ -211,19 +211,19 @@ test('a refusal is one sentence with the nearest miss, its card and its numbers'
   }
 });
 
-test('models and cards that the pod names are the only ones', (t) => {
-  const node = books(card('a', 9000), card('b', 9000, { model: 'Tesla T4' }), card('c', 9000, { model: 'Tesla T4' }));
+test('models and GPUs that the pod names are the only ones', (t) => {
+  const node = books(gpu('a', 9000), gpu('b', 9000, { model: 'Tesla T4' }), gpu('c', 9000, { model: 'Tesla T4' }));
   const main = [container('m', 'app', share(1000))];
   t.is(placed(pod(main, { gpuModels: ['tesla t4'] }), node), 'm:b');
   t.is(placed(pod(main, { gpuUuids: ['GPU-c', 'GPU-elsewhere'] }), node), 'm:c');
-  t.is(placed(pod(main, { gpuModels: ['NVIDIA L4'], gpuUuids: ['GPU-c'] }), node), 'it has none of the cards GPU-c');
+  t.is(placed(pod(main, { gpuModels: ['NVIDIA L4'], gpuUuids: ['GPU-c'] }), node), 'it has none of the GPUs GPU-c');
 });
 
 // The oracle: counts every phase of a pod's life by itself, and tries every assignment.
 
 type Taken = { mib: number; cores: number; tenants: number };
 
-/** What is in use on a card while one init container runs, or the apps do: the largest of all phases, each by itself. */
+/** What is in use on a GPU while one init container runs, or the apps do: the largest of all phases, each by itself. */
 function peak(containers: readonly { kind: ContainerKind; taken: Taken | undefined }[]): Taken {
   const during = (running: (kind: ContainerKind, index: number) => boolean): Taken =>
     containers
@@ -241,15 +241,15 @@ function peak(containers: readonly { kind: ContainerKind; taken: Taken | undefin
   return { mib: most(({ mib }) => mib), cores: most(({ cores }) => cores), tenants: most(({ tenants }) => tenants) };
 }
 
-/** Cards of each container, as indexes. */
+/** GPUs of each container, as indexes. */
 function holds(
   containers: readonly ContainerRequest[],
-  cards: readonly (readonly number[])[],
+  gpus: readonly (readonly number[])[],
   node: NodeBooks,
 ): boolean {
-  return node.cards.every((one, index) => {
-    const taken = containers.map(({ kind, cards: shares }, which) => {
-      const at = cards[which]?.indexOf(index) ?? -1;
+  return node.gpus.every((one, index) => {
+    const taken = containers.map(({ kind, gpus: shares }, which) => {
+      const at = gpus[which]?.indexOf(index) ?? -1;
       const asked = at < 0 ? undefined : shares[at];
       if (!asked) return { kind, taken: undefined };
       const { memory } = asked;
@@ -268,15 +268,14 @@ function holds(
       one.healthy &&
       one.grantedBytes / MIB + need.mib <= one.usableBytes / MIB &&
       (need.cores === 0 || one.grantedCoresPercent + need.cores <= 100) &&
-      one.tenants + need.tenants <= node.mostTenantsPerCard
+      one.tenants + need.tenants <= node.mostTenantsPerGpu
     );
   });
 }
 
 function* choices(count: number, of: number, without: readonly number[] = []): Generator<readonly number[]> {
   if (count === without.length) yield without;
-  else
-    for (let card = 0; card < of; card += 1) if (!without.includes(card)) yield* choices(count, of, [...without, card]);
+  else for (let gpu = 0; gpu < of; gpu += 1) if (!without.includes(gpu)) yield* choices(count, of, [...without, gpu]);
 }
 
 function possible(
@@ -286,8 +285,8 @@ function possible(
 ): boolean {
   const next = containers[chosen.length];
   if (!next) return holds(containers, chosen, node);
-  for (const cards of choices(next.cards.length, node.cards.length)) {
-    if (possible(containers, node, [...chosen, cards])) return true;
+  for (const gpus of choices(next.gpus.length, node.gpus.length)) {
+    if (possible(containers, node, [...chosen, gpus])) return true;
   }
   return false;
 }
@@ -315,8 +314,8 @@ const anyContainer = (most: number) =>
     );
 const anyNode = fc
   .record({
-    mostTenantsPerCard: fc.constantFrom(3, 50),
-    cards: fc.array(
+    mostTenantsPerGpu: fc.constantFrom(3, 50),
+    gpus: fc.array(
       fc.record({
         usable: fc.constantFrom(600, 1000, 1500),
         part: fc.constantFrom(0, 0, 0.3, 0.7, 1),
@@ -328,9 +327,9 @@ const anyNode = fc
     ),
   })
   .map(
-    ({ mostTenantsPerCard, cards }): NodeBooks => ({
-      mostTenantsPerCard,
-      cards: cards.map(({ usable, part, sick, grantedCoresPercent, tenants }, index) => ({
+    ({ mostTenantsPerGpu, gpus }): NodeBooks => ({
+      mostTenantsPerGpu,
+      gpus: gpus.map(({ usable, part, sick, grantedCoresPercent, tenants }, index) => ({
         gpuUuid: `GPU-${index}`,
         model: 'x',
         usableBytes: usable * MIB,
@@ -344,12 +343,12 @@ const anyNode = fc
 const placement = fc.constantFrom<'binpack' | 'spread'>('binpack', 'spread');
 const indexes = (grants: readonly ContainerGrant[], containers: readonly ContainerRequest[]) =>
   containers.map(({ name }) =>
-    (grants.find((grant) => grant.name === name)?.cards ?? []).map(({ gpuUuid }) =>
+    (grants.find((grant) => grant.name === name)?.gpus ?? []).map(({ gpuUuid }) =>
       Number(gpuUuid.slice('GPU-'.length)),
     ),
   );
 
-test('a pod with one container is placed if, and only if, some assignment of cards holds', (t) => {
+test('a pod with one container is placed if, and only if, some assignment of GPUs holds', (t) => {
   t.notThrows(() =>
     fc.assert(
       fc.property(anyContainer(3), anyNode, placement, (one, node, chosen) => {
@@ -362,7 +361,7 @@ test('a pod with one container is placed if, and only if, some assignment of car
   );
 });
 
-test('no assignment of several containers overbooks a card in any phase of the pod, and few that exist are missed', (t) => {
+test('no assignment of several containers overbooks a GPU in any phase of the pod, and few that exist are missed', (t) => {
   let [there, missed] = [0, 0];
   fc.assert(
     fc.property(fc.array(anyContainer(2), { minLength: 2, maxLength: 3 }), anyNode, placement, (some, node, chosen) => {

@@ -1,5 +1,5 @@
 // Who is suspected of taking more compute than its share, and who fails the test that follows: with a driver that samples, whose
-// sample names one of those that are on the card.
+// sample names one of those that are on the GPU.
 import test from 'ava';
 import {
   judgeShare,
@@ -21,7 +21,7 @@ function chance(seed: number): () => number {
   };
 }
 
-/** What is on the card: the one that is looked at, for so long, and then others. */
+/** What is on the GPU: the one that is looked at, for so long, and then others. */
 type Turn = { readonly onMs: number; readonly offMs: number };
 type Program = {
   readonly limit: number;
@@ -103,7 +103,7 @@ test('whoever runs in step with the samples is suspected wrongly, and let go by 
   t.deepEqual(new Set(seen), new Set(['suspected', 'let go']));
 });
 
-/** Flat out past the gate, and idle for as long as the gate is closed: what it had of the card, and how often its gate was closed. */
+/** Flat out past the gate, and idle for as long as the gate is closed: what it had of the GPU, and how often its gate was closed. */
 function pausing(
   limit: number,
   seconds: number,

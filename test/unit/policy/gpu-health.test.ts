@@ -1,10 +1,10 @@
-// Which Xids take a card from those who come next, and what proves that it was reset.
+// Which Xids take a GPU from those who come next, and what proves that it was reset.
 import test from 'ava';
 import { RESETTING_XIDS } from '../../../src/agent/counters/xid-counts.ts';
 import {
-  type CardFault,
   faultWords,
   followFaults,
+  type GpuFault,
   healthState,
   parseXidList,
   type Told,
@@ -12,19 +12,19 @@ import {
 } from '../../../src/policy/gpu-health.ts';
 
 const AT = Date.parse('2026-11-22T16:20:00Z');
-const told = (more: Partial<Told> = {}, card: Partial<Told['cards'][number]> = {}): Told => ({
+const told = (more: Partial<Told> = {}, gpu: Partial<Told['gpus'][number]> = {}): Told => ({
   bootId: 'boot-1',
   driverVersion: '580.1',
-  cards: [{ uuid: 'GPU-0', healthy: true, energyMj: 5000, eccUncorrectedVolatile: 2, ...card }],
+  gpus: [{ uuid: 'GPU-0', healthy: true, energyMj: 5000, eccUncorrectedVolatile: 2, ...gpu }],
   raised: [],
   ...more,
 });
 const raised = (...xids: readonly number[]) => xids.map((xid) => ({ gpuUuid: 'GPU-0', xid, atMs: AT }));
-const of = (before: readonly CardFault[], now: Told, xids = UNHEALTHY_XIDS) => followFaults(before, now, xids);
-const after = (xid: number, card: Partial<Told['cards'][number]> = {}) =>
-  of([], told({ raised: raised(xid) }, card)).faults;
+const of = (before: readonly GpuFault[], now: Told, xids = UNHEALTHY_XIDS) => followFaults(before, now, xids);
+const after = (xid: number, gpu: Partial<Told['gpus'][number]> = {}) =>
+  of([], told({ raised: raised(xid) }, gpu)).faults;
 
-test('an Xid that needs a reset is held against the card; what a program of a tenant can raise is not', (t) => {
+test('an Xid that needs a reset is held against the GPU; what a program of a tenant can raise is not', (t) => {
   for (const xid of [48, 62, 64, 74, 79, 95, 119, 120, 140, 143])
     t.deepEqual(
       after(xid).map((fault) => [fault.gpuUuid, fault.xid, fault.atMs]),
@@ -40,21 +40,21 @@ test('an Xid that needs a reset is held against the card; what a program of a te
   t.true(UNHEALTHY_XIDS.every((xid) => RESETTING_XIDS.includes(xid)));
 });
 
-test('the first Xid stays the reason, and a card that nobody told of gets none', (t) => {
+test('the first Xid stays the reason, and a GPU that nobody told of gets none', (t) => {
   const [fault] = of(after(119), told({ raised: raised(79) })).faults;
   t.is(fault?.xid, 119);
   t.is(fault && faultWords(fault), 'Xid 119 at 2026-11-22T16:20:00.000Z, and no reset since');
   t.deepEqual(of([], told({ raised: [{ gpuUuid: 'GPU-9', xid: 79, atMs: AT }] })).faults, []);
 });
 
-test('it stays over samples that prove nothing: the same again, the card out of sight, counts that are not told', (t) => {
+test('it stays over samples that prove nothing: the same again, the GPU out of sight, counts that are not told', (t) => {
   let faults = after(79);
   for (const now of [
     told(),
     told({}, { energyMj: 9000 }),
-    told({ cards: [] }),
-    told({ cards: [], driverVersion: '590.1' }),
-    told({ cards: [{ uuid: 'GPU-0', healthy: true }] }),
+    told({ gpus: [] }),
+    told({ gpus: [], driverVersion: '590.1' }),
+    told({ gpus: [{ uuid: 'GPU-0', healthy: true }] }),
     told({ bootId: '' }, { energyMj: 9000 }),
   ]) {
     const next = of(faults, now);
@@ -67,9 +67,9 @@ test('it stays over samples that prove nothing: the same again, the card out of 
 test('each proof of a reset ends it, and says what it was', (t) => {
   const lost = of(after(79), told({}, { healthy: false })).faults;
   t.true(lost[0]?.lost);
-  const cases: readonly (readonly [readonly CardFault[], Told, RegExp])[] = [
+  const cases: readonly (readonly [readonly GpuFault[], Told, RegExp])[] = [
     [after(79), told({ bootId: 'boot-2' }), /machine/],
-    [after(79), told({ bootId: 'boot-2', cards: [] }), /machine/],
+    [after(79), told({ bootId: 'boot-2', gpus: [] }), /machine/],
     [lost, told(), /had lost it/],
     [after(79), told({ driverVersion: '590.1' }), /another driver/],
     [after(79), told({}, { energyMj: 12 }), /energy/],
@@ -85,7 +85,7 @@ test('each proof of a reset ends it, and says what it was', (t) => {
   t.is(of(grown, told({}, { energyMj: 8000 })).ended.length, 1);
 });
 
-test('a card that is lost still is not reset, whatever its counts say, and one that fails again at once is held again', (t) => {
+test('a GPU that is lost still is not reset, whatever its counts say, and one that fails again at once is held again', (t) => {
   t.is(of(after(79), told({ driverVersion: '590.1' }, { healthy: false, energyMj: 1 })).ended.length, 0);
   const again = of(after(79), told({ raised: raised(64) }, { energyMj: 1 }));
   t.is(again.ended.length, 1);
@@ -95,7 +95,7 @@ test('a card that is lost still is not reset, whatever its counts say, and one t
   );
 });
 
-test('the list of Xids can be added to, taken from and switched off, but not made to hold a program of a tenant against a card', (t) => {
+test('the list of Xids can be added to, taken from and switched off, but not made to hold a program of a tenant against a GPU', (t) => {
   const list = (text: string) => [...(parseXidList(text) as readonly number[])].sort((a, b) => a - b);
   t.deepEqual(list('default'), [...UNHEALTHY_XIDS]);
   t.deepEqual(
@@ -110,16 +110,16 @@ test('the list of Xids can be added to, taken from and switched off, but not mad
   t.is(of(after(79), told(), []).ended.length, 1);
 });
 
-test('the condition names each card with its reason, and says nothing of a node without cards', (t) => {
+test('the condition names each GPU with its reason, and says nothing of a node without GPUs', (t) => {
   t.is(healthState([]), undefined);
-  t.like(healthState([{ gpuUuid: 'GPU-0', why: undefined }]), { status: 'True', reason: 'CardsHealthy' });
+  t.like(healthState([{ gpuUuid: 'GPU-0', why: undefined }]), { status: 'True', reason: 'GpusHealthy' });
   const [a, b] = [
     { gpuUuid: 'GPU-0', why: 'one' },
     { gpuUuid: 'GPU-1', why: 'two' },
   ];
   t.like(healthState([a, { gpuUuid: 'GPU-2', why: undefined }, b]), {
     status: 'False',
-    reason: 'CardUnhealthy',
+    reason: 'GpuUnhealthy',
     message: 'GPU-0: one; GPU-1: two',
   });
 });

@@ -62,7 +62,7 @@ test('a fence holds when all that exceeds is refused and nothing else; it fails 
   }
 });
 
-test('a node says that limits hold when they do on each card, and is silent until all are known', (t) => {
+test('a node says that limits hold when they do on each GPU, and is silent until all are known', (t) => {
   const of = (...results: (CanaryVerdict['result'] | undefined)[]) =>
     fenceState(
       results.map((result, index) => ({
@@ -103,7 +103,7 @@ test('a limit of the driver’s holds when it refuses whoever is behind no inter
   for (const [run, alone, verdict] of cases) t.deepEqual(driverVerdictOf(run, alone), verdict);
 });
 
-test('a card is closed when no fence holds there, or programs fail behind the one that all have', (t) => {
+test('a GPU is closed when no fence holds there, or programs fail behind the one that all have', (t) => {
   const verdict = (result: CanaryVerdict['result'], more: Partial<CanaryVerdict> = {}) => ({
     result,
     why: 'w',

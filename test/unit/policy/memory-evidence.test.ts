@@ -1,4 +1,4 @@
-// Is more told for processes than for the card: who is over all the same.
+// Is more told for processes than for the GPU: who is over all the same.
 import test from 'ava';
 import { type Ground, groundOf, type Told } from '../../../src/policy/memory-evidence.ts';
 import { DEFAULT_TOLERANCE, judge, type MemoryVerdict } from '../../../src/policy/memory-verdict.ts';
@@ -94,7 +94,7 @@ const CASES: readonly (readonly [what: string, expected: Ground, ...Parameters<t
     20,
     40,
   ],
-  ['more than the card has in use', 'doubtful', [[50, false]], 0, 20],
+  ['more than the GPU has in use', 'doubtful', [[50, false]], 0, 20],
   ['over by a little, which would do for the step', 'sure', [[24, true]], 2, 25, 'no-room'],
   ['over by a little, which may be told twice', 'doubtful', [[24, true]], 6, 25, 'no-room'],
 ];

@@ -1,17 +1,17 @@
-// Verdicts on one sample: what is within, what is soft, what is hard, and which card decides.
+// Verdicts on one sample: what is within, what is soft, what is hard, and which GPU decides.
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/common/quantity.ts';
 import {
-  type CardUse,
   DEFAULT_TOLERANCE,
+  type GpuUse,
   judge,
   judgeRoom,
   type Room,
   type Verdict,
 } from '../../../src/policy/memory-verdict.ts';
 
-const use = (usedBytes: number, limitBytes: number, bypassBytes = 0, gpuUuid = 'GPU-a'): CardUse => ({
+const use = (usedBytes: number, limitBytes: number, bypassBytes = 0, gpuUuid = 'GPU-a'): GpuUse => ({
   gpuUuid,
   limitBytes,
   usedBytes,
@@ -36,22 +36,22 @@ const CASES: [what: string, used: number, limit: number, bypass: number, expecte
   ['far over with a bypass: the bypass is the reason', HARD + 1, 1000 * MIB, 1, 'hard bypass'],
   ['a small grant is not far over before it is over', 64 * MIB + 64 * MIB, 64 * MIB, 0, 'within'],
   ['a small grant, over', 64 * MIB + 70 * MIB, 64 * MIB, 0, 'soft over-limit'],
-  ['no grant on this card at all, and nothing held', 0, 0, 0, 'within'],
+  ['no grant on this GPU at all, and nothing held', 0, 0, 0, 'within'],
 ];
 
-test('one card: within, soft above the tolerance, hard far above it or past the interposer over the grant', (t) => {
+test('one GPU: within, soft above the tolerance, hard far above it or past the interposer over the grant', (t) => {
   for (const [what, used, limit, bypass, expected] of CASES) {
     t.is(said(judge([use(used, limit, bypass)], DEFAULT_TOLERANCE)), expected, what);
   }
 });
 
-test('a verdict names the card that decides and how much is held over its grant there', (t) => {
+test('a verdict names the GPU that decides and how much is held over its grant there', (t) => {
   const small = use(1100 * MIB, 1000 * MIB, 0, 'GPU-small');
   const big = use(1200 * MIB, 1000 * MIB, 0, 'GPU-big');
   const bypass = use(1001 * MIB, 1000 * MIB, MIB, 'GPU-bypass');
   const farther = use(3000 * MIB, 1000 * MIB, 0, 'GPU-far');
   const calm = use(10 * MIB, 1000 * MIB, 10 * MIB, 'GPU-calm');
-  const cases: [CardUse[], CardUse, string, number][] = [
+  const cases: [GpuUse[], GpuUse, string, number][] = [
     [[small, big], big, 'soft', 200 * MIB],
     [[big, small, calm], big, 'soft', 200 * MIB],
     [[big, bypass], bypass, 'hard', MIB],
@@ -65,16 +65,16 @@ test('a verdict names the card that decides and how much is held over its grant 
   t.deepEqual(judge([calm, calm], DEFAULT_TOLERANCE), { severity: 'within' });
 });
 
-test('over softly is hard on a card that has nothing left of what others there were granted', (t) => {
+test('over softly is hard on a GPU that has nothing left of what others there were granted', (t) => {
   const over = use(1100 * MIB, 1000 * MIB);
-  const verdictOf = (uses: readonly CardUse[], room: Room | undefined, reserveBytes = 64 * MIB) => {
+  const verdictOf = (uses: readonly GpuUse[], room: Room | undefined, reserveBytes = 64 * MIB) => {
     const tolerance = { ...DEFAULT_TOLERANCE, reserveBytes };
     const roomOn = (gpuUuid: string) =>
       gpuUuid === 'GPU-a' ? room : { freeBytes: 10_000 * MIB, owedBytes: 10_000 * MIB };
     return judgeRoom(judge(uses, tolerance), uses, tolerance, roomOn);
   };
   const room = (free: number, owed: number): Room => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
-  const cases: [string, readonly CardUse[], Room | undefined, string][] = [
+  const cases: [string, readonly GpuUse[], Room | undefined, string][] = [
     ['nothing left', [over], room(0, 500), 'hard no-room'],
     ['just below the reserve', [over], { freeBytes: 64 * MIB - 1, owedBytes: 500 * MIB }, 'hard no-room'],
     ['the reserve is there', [over], room(64, 500), 'soft over-limit'],
@@ -93,8 +93,8 @@ test('over softly is hard on a card that has nothing left of what others there w
   t.is(said(verdictOf([elsewhere, use(1000 * MIB, 1000 * MIB)], room(0, 500))), 'soft over-limit');
 });
 
-test('whatever is held, the severity is the worst of the cards and no order of cards changes it', (t) => {
-  const card = fc.record({
+test('whatever is held, the severity is the worst of the GPUs and no order of GPUs changes it', (t) => {
+  const gpu = fc.record({
     gpuUuid: fc.constantFrom('GPU-a', 'GPU-b'),
     limitBytes: fc.integer({ min: 0, max: 4000 }).map((mib) => mib * MIB),
     usedBytes: fc.integer({ min: 0, max: 6000 }).map((mib) => mib * MIB),
@@ -108,22 +108,22 @@ test('whatever is held, the severity is the worst of the cards and no order of c
   });
   t.notThrows(() => {
     fc.assert(
-      fc.property(fc.array(card, { maxLength: 8 }), tolerance, (cards, allowed) => {
-        const over = cards.filter(({ usedBytes, limitBytes }) => usedBytes > limitBytes);
+      fc.property(fc.array(gpu, { maxLength: 8 }), tolerance, (gpus, allowed) => {
+        const over = gpus.filter(({ usedBytes, limitBytes }) => usedBytes > limitBytes);
         const beyond = (ratio: number) =>
           over.filter(({ usedBytes, limitBytes }) => usedBytes - allowed.bytes > limitBytes * ratio);
         const hard = [...over.filter(({ bypassBytes }) => bypassBytes > 0), ...beyond(allowed.hardRatio)];
         const expected = hard.length > 0 ? 'hard' : beyond(allowed.ratio).length > 0 ? 'soft' : 'within';
-        const found = judge(cards, allowed);
-        const turned = judge(cards.toReversed(), allowed);
+        const found = judge(gpus, allowed);
+        const turned = judge(gpus.toReversed(), allowed);
         if (found.severity !== expected) throw new Error(`${found.severity} instead of ${expected}`);
-        if (turned.severity !== expected) throw new Error('the order of cards decided');
+        if (turned.severity !== expected) throw new Error('the order of GPUs decided');
         if (found.severity === 'within' || turned.severity === 'within') return;
         const most = Math.max(
           ...(expected === 'hard' ? hard : beyond(allowed.ratio)).map((entry) => entry.usedBytes - entry.limitBytes),
         );
-        if (found.overBytes !== most || turned.overBytes !== most) throw new Error('not the worst card');
-        if (found.worst.usedBytes - found.worst.limitBytes !== most) throw new Error('the card named is another one');
+        if (found.overBytes !== most || turned.overBytes !== most) throw new Error('not the worst GPU');
+        if (found.worst.usedBytes - found.worst.limitBytes !== most) throw new Error('the GPU named is another one');
       }),
       { numRuns: 2000 },
     );

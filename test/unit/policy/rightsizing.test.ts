@@ -2,10 +2,10 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/common/quantity.ts';
-import { type CardSeries, type ContainerSeries, type Headroom, recommend } from '../../../src/policy/rightsizing.ts';
+import { type ContainerSeries, type GpuSeries, type Headroom, recommend } from '../../../src/policy/rightsizing.ts';
 
 const NONE: Headroom = { memoryPercent: 0, coresPercent: 0 };
-const card = (more: Partial<CardSeries> = {}): CardSeries => ({
+const gpu = (more: Partial<GpuSeries> = {}): GpuSeries => ({
   gpuUuid: 'GPU-0',
   grantedBytes: 4096 * MIB,
   grantedCoresPercent: 50,
@@ -15,60 +15,56 @@ const card = (more: Partial<CardSeries> = {}): CardSeries => ({
   denied: 0,
   ...more,
 });
-const of = (...cards: readonly CardSeries[]): ContainerSeries => ({
+const of = (...gpus: readonly GpuSeries[]): ContainerSeries => ({
   namespace: 'team',
   pod: 'train',
   container: 'main',
   plain: false,
-  cardCount: cards.length,
+  gpuCount: gpus.length,
   stops: 0,
-  cards,
+  gpus,
 });
 const sizes = (series: ContainerSeries, headroom = NONE) => {
   const { memory, cores, savedPercent } = recommend(series, headroom);
   return [memory && memory.amount / MIB, memory?.atLeast, cores?.amount, cores?.atLeast, savedPercent];
 };
 
-test('sizes are the peaks, rounded up to whole MiB and percent, and the card that needs most decides', (t) => {
-  const cases: readonly (readonly [what: string, cards: readonly CardSeries[], expected: readonly unknown[]])[] = [
-    ['as it was', [card()], [1000, false, 30, false, 76]],
-    ['one byte more is one MiB more', [card({ memory: { peak: 1000 * MIB + 1 } })], [1001, false, 30, false, 76]],
-    ['a little more compute is one percent more', [card({ compute: { peak: 0.301 } })], [1000, false, 31, false, 76]],
+test('sizes are the peaks, rounded up to whole MiB and percent, and the GPU that needs most decides', (t) => {
+  const cases: readonly (readonly [what: string, gpus: readonly GpuSeries[], expected: readonly unknown[]])[] = [
+    ['as it was', [gpu()], [1000, false, 30, false, 76]],
+    ['one byte more is one MiB more', [gpu({ memory: { peak: 1000 * MIB + 1 } })], [1001, false, 30, false, 76]],
+    ['a little more compute is one percent more', [gpu({ compute: { peak: 0.301 } })], [1000, false, 31, false, 76]],
     [
       '0.29 is 29 percent, whatever floating point says',
-      [card({ compute: { peak: 0.29 } })],
+      [gpu({ compute: { peak: 0.29 } })],
       [1000, false, 29, false, 76],
     ],
-    ['compute never seen is no figure', [card({ compute: undefined })], [1000, false, undefined, undefined, 76]],
-    ['compute never used is the least there is', [card({ compute: { peak: 0 } })], [1000, false, 1, false, 76]],
-    ['more than a card is a card', [card({ compute: { peak: 1.2 }, coresHeld: false })], [1000, false, 100, false, 76]],
-    [
-      'two cards',
-      [card(), card({ memory: { peak: 3000 * MIB }, compute: { peak: 0.1 } })],
-      [3000, false, 30, false, 27],
-    ],
-    ['nothing was held', [card({ memory: { peak: 0 } })], [undefined, undefined, undefined, undefined, undefined]],
-    ['nobody remembers the grant', [card({ grantedBytes: undefined })], [1000, false, 30, false, undefined]],
-    ['over its grant', [card({ memory: { peak: 5000 * MIB } })], [5000, false, 30, false, -22]],
+    ['compute never seen is no figure', [gpu({ compute: undefined })], [1000, false, undefined, undefined, 76]],
+    ['compute never used is the least there is', [gpu({ compute: { peak: 0 } })], [1000, false, 1, false, 76]],
+    ['more than a GPU is a GPU', [gpu({ compute: { peak: 1.2 }, coresHeld: false })], [1000, false, 100, false, 76]],
+    ['two GPUs', [gpu(), gpu({ memory: { peak: 3000 * MIB }, compute: { peak: 0.1 } })], [3000, false, 30, false, 27]],
+    ['nothing was held', [gpu({ memory: { peak: 0 } })], [undefined, undefined, undefined, undefined, undefined]],
+    ['nobody remembers the grant', [gpu({ grantedBytes: undefined })], [1000, false, 30, false, undefined]],
+    ['over its grant', [gpu({ memory: { peak: 5000 * MIB } })], [5000, false, 30, false, -22]],
   ];
-  for (const [what, cards, expected] of cases) t.deepEqual(sizes(of(...cards)), expected, what);
+  for (const [what, gpus, expected] of cases) t.deepEqual(sizes(of(...gpus)), expected, what);
 });
 
 test('where the limit was in the way, the size is at least what was granted', (t) => {
-  t.deepEqual(sizes(of(card({ denied: 1 }))), [4096, true, 30, false, 0]);
-  t.deepEqual(sizes(of(card({ denied: 1, memory: { peak: 0 } }))), [4096, true, 30, false, 0]);
-  const stopped = (more: Partial<CardSeries>) => sizes({ ...of(card(more)), stops: 1 });
+  t.deepEqual(sizes(of(gpu({ denied: 1 }))), [4096, true, 30, false, 0]);
+  t.deepEqual(sizes(of(gpu({ denied: 1, memory: { peak: 0 } }))), [4096, true, 30, false, 0]);
+  const stopped = (more: Partial<GpuSeries>) => sizes({ ...of(gpu(more)), stops: 1 });
   t.deepEqual(stopped({ memory: { peak: 1224 * MIB }, grantedBytes: 1024 * MIB }).slice(0, 2), [1224, true]);
   t.deepEqual(stopped({ memory: { peak: 1224 * MIB }, grantedBytes: undefined }).slice(0, 2), [1224, true]);
   t.deepEqual(stopped({}).slice(0, 2), [4096, true], 'it was given more since');
-  t.deepEqual(sizes(of(card({ compute: { peak: 0.48 } }))).slice(2, 4), [50, true]);
-  t.deepEqual(sizes(of(card({ compute: { peak: 0.48 }, coresHeld: false }))).slice(2, 4), [48, false]);
-  t.deepEqual(sizes(of(card({ compute: { peak: 0.47 } }))).slice(2, 4), [47, false]);
-  t.deepEqual(sizes(of(card({ compute: { peak: 1 }, grantedCoresPercent: 100 }))).slice(2, 4), [100, false]);
+  t.deepEqual(sizes(of(gpu({ compute: { peak: 0.48 } }))).slice(2, 4), [50, true]);
+  t.deepEqual(sizes(of(gpu({ compute: { peak: 0.48 }, coresHeld: false }))).slice(2, 4), [48, false]);
+  t.deepEqual(sizes(of(gpu({ compute: { peak: 0.47 } }))).slice(2, 4), [47, false]);
+  t.deepEqual(sizes(of(gpu({ compute: { peak: 1 }, grantedCoresPercent: 100 }))).slice(2, 4), [100, false]);
 });
 
 test('headroom is percent of the peak', (t) => {
-  t.deepEqual(sizes(of(card()), { memoryPercent: 10, coresPercent: 50 }), [1100, false, 45, false, 73]);
+  t.deepEqual(sizes(of(gpu()), { memoryPercent: 10, coresPercent: 50 }), [1100, false, 45, false, 73]);
 });
 
 test('whatever was seen, the size holds it, and one MiB less would not', (t) => {
@@ -80,7 +76,7 @@ test('whatever was seen, the size holds it, and one MiB less would not', (t) => 
         fc.float({ min: 0, max: 1, noNaN: true }),
         (peaks, share) => {
           const series = of(
-            ...peaks.map((peak) => card({ memory: { peak }, compute: { peak: share }, coresHeld: false })),
+            ...peaks.map((peak) => gpu({ memory: { peak }, compute: { peak: share }, coresHeld: false })),
           );
           const { memory, cores } = recommend(series, NONE);
           if (memory === undefined || cores === undefined) throw new Error('no size');

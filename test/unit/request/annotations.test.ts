@@ -33,7 +33,7 @@ test('annotations choose for the whole pod where the rules allow it', (t) => {
   t.is(containers[0]?.memoryIsolation, 'off');
   const three = podWith({ [M]: '3Gi', 'cotenant.io/gpu': '3' }, { annotations });
   t.deepEqual(outcome(three, allowed), [
-    'metadata.annotations["cotenant.io/gpu-uuid"]: "GPU-1,GPU-2" names fewer cards than the 3 that "main" asks for; name 3 cards',
+    'metadata.annotations["cotenant.io/gpu-uuid"]: "GPU-1,GPU-2" names fewer GPUs than the 3 that "main" asks for; name 3 GPUs',
   ]);
 });
 
@@ -79,34 +79,34 @@ test('a weight is chosen up to the largest that the rules allow', (t) => {
   );
 });
 
-test('a limit above the share is a total over the cards, of the only container with a share or of those that are named', (t) => {
+test('a limit above the share is a total over the GPUs, of the only container with a share or of those that are named', (t) => {
   const cores = (limits: Readonly<Record<string, string>>, limit: string) =>
     podWith({ [M]: '2Gi', ...limits }, { annotations: { [LIMIT]: limit } });
-  const limitsOf = (pod: object) => requestOf(pod, rules()).containers[0]?.cards.map((card) => card.coresLimitPercent);
+  const limitsOf = (pod: object) => requestOf(pod, rules()).containers[0]?.gpus.map((gpu) => gpu.coresLimitPercent);
   t.deepEqual(limitsOf(cores({ 'cotenant.io/gpu-cores': '20' }, '80')), [80]);
   t.deepEqual(limitsOf(cores({ 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' }, 'main=80')), [40, 40]);
   const refused: readonly [Readonly<Record<string, string>>, string, string][] = [
     [
       { 'cotenant.io/gpu-cores': '20' },
       '10',
-      '"10" is no limit for "main"; write 20 to 100, whole percent of each card',
+      '"10" is no limit for "main"; write 20 to 100, whole percent of each GPU',
     ],
     [
       { 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' },
       '41',
-      '"41" is no limit for "main"; write 20 to 200, whole percent of each card',
+      '"41" is no limit for "main"; write 20 to 200, whole percent of each GPU',
     ],
     [{}, '80', '"80" stands beside no cotenant.io/gpu-cores of "main"; write both'],
     [{ 'cotenant.io/gpu-cores': '20' }, 'other=80', '"other" names no container with a share; write one of main'],
     [
       { 'cotenant.io/gpu-cores': '20' },
       'main=80,main=90',
-      '"main=90" names no container, or one twice; write percent over all its cards, such as "80", or container=percent with commas',
+      '"main=90" names no container, or one twice; write percent over all its GPUs, such as "80", or container=percent with commas',
     ],
     [
       { 'cotenant.io/gpu-cores': '20' },
       'much',
-      '"much" is no percentage; write percent over all its cards, such as "80", or container=percent with commas',
+      '"much" is no percentage; write percent over all its GPUs, such as "80", or container=percent with commas',
     ],
   ];
   for (const [limits, limit, text] of refused)

@@ -1,6 +1,6 @@
-// One table of golden cases per dialect: limits in, shares per card or the refusal out.
+// One table of golden cases per dialect: limits in, shares per GPU or the refusal out.
 import test from 'ava';
-import type { CardShare } from '../../../src/api/request.ts';
+import type { GpuShare } from '../../../src/api/request.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { outcome, podWith, rules } from './pods.ts';
 
@@ -10,7 +10,7 @@ type Case = {
   labels?: object;
   annotations?: object;
   env?: object[];
-  expected: readonly CardShare[] | readonly string[] | 'none';
+  expected: readonly GpuShare[] | readonly string[] | 'none';
 };
 
 const bytes = (count: number) => ({ memory: { kind: 'bytes', bytes: count } }) as const;
@@ -33,7 +33,7 @@ const M = 'cotenant.io/gpu-memory';
 const C = 'cotenant.io/gpu-cores';
 
 table('our names', {
-  'memory alone is a slice of one card': { limits: { [M]: '6Gi' }, expected: [bytes(6 * GIB)] },
+  'memory alone is a slice of one GPU': { limits: { [M]: '6Gi' }, expected: [bytes(6 * GIB)] },
   'amounts are totals that are split equally': {
     limits: { [G]: '2', [M]: '12Gi', [C]: '50' },
     expected: [
@@ -41,8 +41,8 @@ table('our names', {
       { ...bytes(6 * GIB), coresPercent: 25 },
     ],
   },
-  'cards alone are whole cards': { limits: { [G]: 2 }, expected: [whole, whole] },
-  'compute alone comes with all memory of the card': {
+  'GPUs alone are whole GPUs': { limits: { [G]: 2 }, expected: [whole, whole] },
+  'compute alone comes with all memory of the GPU': {
     limits: { [C]: '2' },
     expected: [{ ...whole, coresPercent: 2 }],
   },
@@ -51,19 +51,19 @@ table('our names', {
     expected: [bytes(4 * GIB), bytes(4 * GIB)],
   },
   'one MiB is the least': { limits: { [M]: '1Mi' }, expected: [bytes(MIB)] },
-  'decimal gigabytes are refused, with both neighbours and the likely meaning': {
+  'decimal gigabytes are refused, with both neighbors and the likely meaning': {
     limits: { [M]: '4G' },
     expected: [
-      `${limit(M)}: "4G" is not a whole number of MiB on the card; write "3814Mi" or "3815Mi" (or "4Gi", if binary units were meant)`,
+      `${limit(M)}: "4G" is not a whole number of MiB on the GPU; write "3814Mi" or "3815Mi" (or "4Gi", if binary units were meant)`,
     ],
   },
   'a total that does not split is refused with the next ones that do': {
     limits: { [G]: '2', [M]: '3Mi' },
-    expected: [`${limit(M)}: "3Mi" is not a whole number of MiB on each of 2 cards; write "2Mi" or "4Mi"`],
+    expected: [`${limit(M)}: "3Mi" is not a whole number of MiB on each of 2 GPUs; write "2Mi" or "4Mi"`],
   },
   'less than one MiB': {
     limits: { [M]: '8' },
-    expected: [`${limit(M)}: "8" is not a whole number of MiB on the card; write "1Mi"`],
+    expected: [`${limit(M)}: "8" is not a whole number of MiB on the GPU; write "1Mi"`],
   },
   'no memory': {
     limits: { [M]: '0' },
@@ -72,7 +72,7 @@ table('our names', {
   'negative memory': {
     limits: { [G]: '4', [M]: '-1Gi' },
     expected: [
-      `${limit(M)}: "-1Gi" is not more than nothing; write at least 4Mi (1Mi on each of 4 cards), or leave it out`,
+      `${limit(M)}: "-1Gi" is not more than nothing; write at least 4Mi (1Mi on each of 4 GPUs), or leave it out`,
     ],
   },
   'more memory than any node has': {
@@ -89,47 +89,47 @@ table('our names', {
       `${limit(M)}: "4GB" is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti); write an amount such as "4Gi" or "1536Mi"`,
     ],
   },
-  'no cards': {
+  'no GPUs': {
     limits: { [G]: '0' },
     expected: [
       `${limit(G)}: "0" is less than 1; write a whole number from 1 to 64, or leave ${G} out where the container needs no GPU`,
     ],
   },
-  'half a card': {
+  'half a GPU': {
     limits: { [G]: '500m' },
     expected: [
       `${limit(G)}: "500m" is not a whole number; write a whole number from 1 to 64, or leave ${G} out where the container needs no GPU`,
     ],
   },
-  'a billion cards': {
+  'a billion GPUs': {
     limits: { [G]: '1G' },
     expected: [
       `${limit(G)}: "1G" is more than 64; write a whole number from 1 to 64, or leave ${G} out where the container needs no GPU`,
     ],
   },
-  '101 percent of one card': {
+  '101 percent of one GPU': {
     limits: { [C]: '101' },
     expected: [
-      `${limit(C)}: "101" is more than 100; write a whole number from 1 to 100 (100 is all compute of the card), or leave it out`,
+      `${limit(C)}: "101" is more than 100; write a whole number from 1 to 100 (100 is all compute of the GPU), or leave it out`,
     ],
   },
   'no compute': {
     limits: { [M]: '1Gi', [C]: '0' },
     expected: [
-      `${limit(C)}: "0" is less than 1; write a whole number from 1 to 100 (100 is all compute of the card), or leave it out`,
+      `${limit(C)}: "0" is less than 1; write a whole number from 1 to 100 (100 is all compute of the GPU), or leave it out`,
     ],
   },
   'compute that does not split': {
     limits: { [G]: '2', [M]: '2Gi', [C]: '25' },
     expected: [
-      `${limit(C)}: "25" cannot be split equally over 2 cards in whole percent; write 24 or 26, the total over all cards`,
+      `${limit(C)}: "25" cannot be split equally over 2 GPUs in whole percent; write 24 or 26, the total over all GPUs`,
     ],
   },
   'two faults are both told': {
     limits: { [M]: '1', [C]: '500' },
     expected: [
-      `${limit(M)}: "1" is not a whole number of MiB on the card; write "1Mi"`,
-      `${limit(C)}: "500" is more than 100; write a whole number from 1 to 100 (100 is all compute of the card), or leave it out`,
+      `${limit(M)}: "1" is not a whole number of MiB on the GPU; write "1Mi"`,
+      `${limit(C)}: "500" is more than 100; write a whole number from 1 to 100 (100 is all compute of the GPU), or leave it out`,
     ],
   },
 });
@@ -161,7 +161,7 @@ table('ACK', {
     limits: { [MEM]: '2', [PCT]: '2' },
     expected: [{ ...units(2), coresPercent: 2 }],
   },
-  'the pod label spreads the total over cards': {
+  'the pod label spreads the total over GPUs': {
     limits: { [MEM]: '8' },
     ...four,
     expected: [units(2), units(2), units(2), units(2)],
@@ -170,13 +170,13 @@ table('ACK', {
     limits: { [MEM]: '9' },
     ...four,
     expected: [
-      `${limit(MEM)}: "9" cannot be split equally over the 4 cards of label aliyun.com/gpu-count; write 8 or 12`,
+      `${limit(MEM)}: "9" cannot be split equally over the 4 GPUs of label aliyun.com/gpu-count; write 8 or 12`,
     ],
   },
-  'fewer units than cards': {
+  'fewer units than GPUs': {
     limits: { [MEM]: '3' },
     ...four,
-    expected: [`${limit(MEM)}: "3" cannot be split equally over the 4 cards of label aliyun.com/gpu-count; write 4`],
+    expected: [`${limit(MEM)}: "3" cannot be split equally over the 4 GPUs of label aliyun.com/gpu-count; write 4`],
   },
   'a label that is no number': {
     limits: { [MEM]: '8' },
@@ -185,20 +185,20 @@ table('ACK', {
       'metadata.labels["aliyun.com/gpu-count"]: "four" is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti); write a whole number from 1 to 64',
     ],
   },
-  'compute over several cards': {
+  'compute over several GPUs': {
     limits: { [MEM]: '8', [PCT]: '30' },
     ...four,
     expected: [
-      `${limit(PCT)}: "30" is a share of one card, but label aliyun.com/gpu-count asks for 4; leave it out, or ask for one card, or use cotenant.io/gpu-cores, which is a total over all cards`,
+      `${limit(PCT)}: "30" is a share of one GPU, but label aliyun.com/gpu-count asks for 4; leave it out, or ask for one GPU, or use cotenant.io/gpu-cores, which is a total over all GPUs`,
     ],
   },
   'compute without memory': {
     limits: { [PCT]: '30' },
     expected: [`${limit(MEM)}: is missing; ${PCT} is only served beside an amount of ${MEM}`],
   },
-  'compute above a card': {
+  'compute above a GPU': {
     limits: { [MEM]: '2', [PCT]: '101' },
-    expected: [`${limit(PCT)}: "101" is more than 100; write a whole number from 1 to 100: percent of one card`],
+    expected: [`${limit(PCT)}: "101" is more than 100; write a whole number from 1 to 100: percent of one GPU`],
   },
   'a fraction of a unit': {
     limits: { [MEM]: '5.5' },
@@ -241,22 +241,22 @@ const U = 'cnvrg.io/metagpu';
 const over = (value: string) => ({ annotations: { 'gpu-mem-limit.cnvrg.io/metagpu': value } });
 
 table('MetaGPU', {
-  '30 units are 30 percent of a card': { limits: { [U]: '30' }, expected: [percent(30)] },
-  '100 units are a whole card': { limits: { [U]: 100 }, expected: [whole] },
-  '150 units are a card and a half': { limits: { [U]: '150' }, expected: [whole, percent(50)] },
-  '201 units are two cards and one percent': { limits: { [U]: '201' }, expected: [whole, whole, percent(1)] },
+  '30 units are 30 percent of a GPU': { limits: { [U]: '30' }, expected: [percent(30)] },
+  '100 units are a whole GPU': { limits: { [U]: 100 }, expected: [whole] },
+  '150 units are a GPU and a half': { limits: { [U]: '150' }, expected: [whole, percent(50)] },
+  '201 units are two GPUs and one percent': { limits: { [U]: '201' }, expected: [whole, whole, percent(1)] },
   'zero units ask for nothing': { limits: { [U]: '0' }, expected: 'none' },
   'a fraction of a unit': {
     limits: { [U]: '0.5' },
-    expected: [`${limit(U)}: "0.5" is not a whole number; write a whole number from 1 to 6400: 100 is one card`],
+    expected: [`${limit(U)}: "0.5" is not a whole number; write a whole number from 1 to 6400: 100 is one GPU`],
   },
   'negative units': {
     limits: { [U]: '-1' },
-    expected: [`${limit(U)}: "-1" is less than 1; write a whole number from 1 to 6400: 100 is one card`],
+    expected: [`${limit(U)}: "-1" is less than 1; write a whole number from 1 to 6400: 100 is one GPU`],
   },
-  'more units than cards of any node': {
+  'more units than GPUs of any node': {
     limits: { [U]: '1e30' },
-    expected: [`${limit(U)}: "1e30" is more than 6400; write a whole number from 1 to 6400: 100 is one card`],
+    expected: [`${limit(U)}: "1e30" is more than 6400; write a whole number from 1 to 6400: 100 is one GPU`],
   },
   'a limit above the reserve where overcommit is allowed': {
     limits: { [U]: '33' },
@@ -264,7 +264,7 @@ table('MetaGPU', {
     ...over('50'),
     expected: [{ ...percent(33), memoryLimit: { kind: 'percent', percent: 50 } }],
   },
-  'a limit of the whole second card': {
+  'a limit of the whole second GPU': {
     limits: { [U]: '150' },
     settings: { allowMemoryOvercommit: true },
     ...over('200'),
@@ -282,15 +282,15 @@ table('MetaGPU', {
     limits: { [U]: '33' },
     ...over('20'),
     expected: [
-      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "20" is less than 33; write a whole number from 33 to 100: from what is reserved up to all memory of the card',
+      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "20" is less than 33; write a whole number from 33 to 100: from what is reserved up to all memory of the GPU',
     ],
   },
-  'a limit of more cards than are reserved': {
+  'a limit of more GPUs than are reserved': {
     limits: { [U]: '150' },
     settings: { allowMemoryOvercommit: true },
     ...over('201'),
     expected: [
-      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "201" is more than 200; write a whole number from 150 to 200: from what is reserved up to all memory of 2 cards',
+      'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "201" is more than 200; write a whole number from 150 to 200: from what is reserved up to all memory of 2 GPUs',
     ],
   },
   'not switched on: the name is nobody’s': { limits: { [U]: '30' }, settings: { dialects: ['ack'] }, expected: 'none' },

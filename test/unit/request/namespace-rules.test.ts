@@ -17,7 +17,7 @@ test('settings that are not given keep what they were based on', (t) => {
   });
 });
 
-test('nothing by which a tenant could take from a neighbour is on by default', (t) => {
+test('nothing by which a tenant could take from a neighbor is on by default', (t) => {
   t.deepEqual(DEFAULT_RULES.priorities, ['normal']);
   t.false(DEFAULT_RULES.computePolicies.includes('native'));
   t.false(DEFAULT_RULES.allowMemoryIsolationOff);

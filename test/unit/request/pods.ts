@@ -27,7 +27,7 @@ export function outcome(pod: object, under: Rules): unknown {
   const reading = readPodRequest(pod, under);
   if (reading.kind === 'none') return 'none';
   if (reading.kind === 'refused') return reading.problems.map(formatProblem);
-  return reading.request.containers[0]?.cards;
+  return reading.request.containers[0]?.gpus;
 }
 
 /** The request of a pod that has one; throws with what is wrong otherwise. */
@@ -37,7 +37,7 @@ export function requestOf(pod: object, under: Rules = rules()): PodRequest {
   throw new Error(reading.kind === 'none' ? 'asks for nothing' : reading.problems.map(formatProblem).join('\n'));
 }
 
-/** A container that asks for a GiB of one card. */
+/** A container that asks for a GiB of one GPU. */
 export const share = (name: string, more: object = {}): object => ({
   name,
   resources: { limits: { 'cotenant.io/gpu-memory': '1Gi' } },

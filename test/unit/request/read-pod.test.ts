@@ -109,7 +109,7 @@ const REFUSED: Record<string, [pod: object, expected: string[]]> = {
       'metadata.annotations["cotenant.io/compute-policy"]: "native" is not allowed in this namespace; write one of average, preemptive, weighted, fixed, soft',
     ],
   ],
-  'a fixed card': [
+  'a fixed GPU': [
     podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/gpu-uuid': 'GPU-1' } }),
     ['metadata.annotations["cotenant.io/gpu-uuid"]: "GPU-1" is not allowed in this namespace; leave it out'],
   ],
@@ -131,7 +131,7 @@ for (const [name, [pod, expected]] of Object.entries(REFUSED)) {
   });
 }
 
-test('where every share must count in a quota on memory, whole cards and percent are refused, however they are asked for', (t) => {
+test('where every share must count in a quota on memory, whole GPUs and percent are refused, however they are asked for', (t) => {
   const counted = rules({ allowUncountedMemory: false, templates: { whole: { gpu: 1 } } });
   const refusal = (amounts: string) =>
     `spec.containers[0].resources.limits: "${amounts}" is a share whose memory no quota counts, which is not allowed in this namespace; write ${M}, or have allowUncountedMemory switched on`;
@@ -155,7 +155,7 @@ test('what a user must know but need not change is a warning', (t) => {
     'aliyun.com/gpu-core.percentage: 7 is taken as it is; ACK itself takes steps of 5',
   ]);
   t.deepEqual(warningsOf(podWith({ 'cotenant.io/gpu-cores': '10' })), [
-    'cotenant.io/gpu-memory is not given, so all memory of the card is reserved and nobody else fits on it',
+    'cotenant.io/gpu-memory is not given, so all memory of the GPU is reserved and nobody else fits on it',
   ]);
 });
 

@@ -10,8 +10,8 @@ const units = (count: number, unitBytes = GIB): MemoryAmount => ({
   rounding: 'cgpu',
 });
 
-// Card's total and limit in MiB, as ACK's own pages and users' posts show them for n of the card's units.
-const PUBLISHED: [card: string, totalMiB: number, units: number, limitMiB: number][] = [
+// GPU's total and limit in MiB, as ACK's own pages and users' posts show them for n of the GPU's units.
+const PUBLISHED: [gpu: string, totalMiB: number, units: number, limitMiB: number][] = [
   ['T4', 15079, 3, 3231],
   ['V100', 16130, 4, 4301],
   ['V100', 16130, 2, 2150],
@@ -20,16 +20,16 @@ const PUBLISHED: [card: string, totalMiB: number, units: number, limitMiB: numbe
 ];
 
 test('units resolve to every limit that is published for cGPU', (t) => {
-  for (const [card, total, count, limit] of PUBLISHED) {
+  for (const [gpu, total, count, limit] of PUBLISHED) {
     t.is(
       resolveShare({ memory: units(count) }, total * MIB),
       limit * MIB,
-      `${count} units of a ${card} of ${total} MiB`,
+      `${count} units of a ${gpu} of ${total} MiB`,
     );
   }
 });
 
-test('an amount resolves to bytes of the card it lies on', (t) => {
+test('an amount resolves to bytes of the GPU it lies on', (t) => {
   const total = 15079 * MIB;
   const cases: [MemoryAmount, number][] = [
     [{ kind: 'bytes', bytes: 5 * GIB }, 5 * GIB],
@@ -49,7 +49,7 @@ test('a share that is enforced at another amount than it reserves resolves to bo
   t.is(resolveLimit({ memory: units(1) }, 80 * GIB), GIB);
 });
 
-test('units never resolve to less than their share, together fill the card, and more than all do not fit', (t) => {
+test('units never resolve to less than their share, together fill the GPU, and more than all do not fit', (t) => {
   const unit = fc.constantFrom(MIB, 128 * MIB, 256 * MIB, 512 * MIB, GIB);
   t.notThrows(() => {
     fc.assert(
@@ -74,11 +74,11 @@ test('units never resolve to less than their share, together fill the card, and 
   });
 });
 
-test('a card smaller than one unit cannot hold it', (t) => {
+test('a GPU smaller than one unit cannot hold it', (t) => {
   t.is(resolveShare({ memory: units(1) }, 512 * MIB), GIB);
 });
 
-test('only amounts that need no card have a nominal size', (t) => {
+test('only amounts that need no GPU have a nominal size', (t) => {
   t.is(nominalBytes({ kind: 'bytes', bytes: 7 * MIB }), 7 * MIB);
   t.is(nominalBytes(units(3)), 3 * GIB);
   t.is(nominalBytes({ kind: 'percent', percent: 5 }), undefined);

@@ -20,7 +20,7 @@ test('a template stands for amounts, for the only container or for those that ar
   });
   const named = requestOf(templated('b=small, a=large', { name: 'a' }, { name: 'b' }, { name: 'c' }), sizes);
   t.deepEqual(
-    named.containers.map(({ name, cards }) => [name, cards.length]),
+    named.containers.map(({ name, gpus }) => [name, gpus.length]),
     [
       ['a', 2],
       ['b', 1],

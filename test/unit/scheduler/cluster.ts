@@ -6,7 +6,7 @@ import { MIB } from '../../../src/common/quantity.ts';
 import { createLedger, type Ledger } from '../../../src/placement/allocations.ts';
 import { createDecider, type Decider, type Shape } from '../../../src/scheduler/filter-and-score.ts';
 
-export const uuid = (card: number): string => `GPU-00000000-0000-4000-8000-${String(card).padStart(12, '0')}`;
+export const uuid = (gpu: number): string => `GPU-00000000-0000-4000-8000-${String(gpu).padStart(12, '0')}`;
 
 /** The annotation of a pod with one container that asks for so many MiB. */
 export function recordOf(mib: number, more: Partial<PodRequest> = {}): string {
@@ -21,20 +21,20 @@ export function recordOf(mib: number, more: Partial<PodRequest> = {}): string {
         dialect: 'cotenant',
         asked: {},
         memoryIsolation: 'on',
-        cards: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
+        gpus: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
       },
     ],
     ...more,
   });
 }
 
-/** Nodes with one card each of so many MiB, the first one's being card 0. */
-export function clusterOf(cards: Readonly<Record<string, number>>): { ledger: Ledger; decider: Decider } {
+/** Nodes with one GPU each of so many MiB, the first one's being GPU 0. */
+export function clusterOf(gpus: Readonly<Record<string, number>>): { ledger: Ledger; decider: Decider } {
   const ledger = createLedger();
-  for (const [index, [name, mib]] of Object.entries(cards).entries()) {
+  for (const [index, [name, mib]] of Object.entries(gpus).entries()) {
     ledger.setNode(name, {
-      mostTenantsPerCard: 10,
-      cards: [{ gpuUuid: uuid(index), index: 0, model: 'x', usableBytes: mib * MIB, healthy: true }],
+      mostTenantsPerGpu: 10,
+      gpus: [{ gpuUuid: uuid(index), index: 0, model: 'x', usableBytes: mib * MIB, healthy: true }],
     });
   }
   return { ledger, decider: createDecider(ledger, 'binpack') };

@@ -13,10 +13,10 @@ import { filterResult, readBindingRequest, readNodesAsked } from '../../../src/s
 import { createDecider, type Decider } from '../../../src/scheduler/filter-and-score.ts';
 import { clusterOf, recordOf, shapeOf, uuid } from './cluster.ts';
 
-const booked = (podUid: string, nodeName: string, card: number, mib: number) => ({
+const booked = (podUid: string, nodeName: string, gpu: number, mib: number) => ({
   podUid,
   nodeName,
-  need: new Map([[uuid(card), { memoryBytes: mib * MIB, coresPercent: 0, tenants: 1 }]]),
+  need: new Map([[uuid(gpu), { memoryBytes: mib * MIB, coresPercent: 0, tenants: 1 }]]),
 });
 
 test('nodes with room pass; the others are told what is missing, apart by whether waiting can help', (t) => {
@@ -27,7 +27,7 @@ test('nodes with room pass; the others are told what is missing, apart by whethe
     failed: { b: `node b: ${uuid(1)} has 1500 MiB of cotenant.io/gpu-memory left, 2000 MiB are asked for` },
     unresolvable: {
       a: `node a: ${uuid(0)} has 1000 MiB in all, 2000 MiB are asked for`,
-      plain: 'node plain: it shares no GPU (no annotation cotenant.io/cards on node plain)',
+      plain: 'node plain: it shares no GPU (no annotation cotenant.io/gpus on node plain)',
     },
   });
 });
@@ -40,15 +40,15 @@ test('of many nodes the three nearest are told with their numbers, the others by
   const { failed } = decider.filter(shapeOf(decider, 600), nodes);
   const texts = new Map<string, number>();
   for (const text of Object.values(failed)) texts.set(text, (texts.get(text) ?? 0) + 1);
-  const missing = (node: string, card: number, left: number) =>
-    `node ${node}: ${uuid(card)} has ${left} MiB of cotenant.io/gpu-memory left, 600 MiB are asked for`;
+  const missing = (node: string, gpu: number, left: number) =>
+    `node ${node}: ${uuid(gpu)} has ${left} MiB of cotenant.io/gpu-memory left, 600 MiB are asked for`;
   t.deepEqual(
     [...texts].sort(([a], [b]) => (a < b ? -1 : 1)),
     [
       [missing('n0000', 0, 100), 1],
       [missing('n0001', 1, 100), 1],
       [missing('n4321', 4321, 500), 1],
-      ['node(s) where no card has enough cotenant.io/gpu-memory left', 4997],
+      ['node(s) where no GPU has enough cotenant.io/gpu-memory left', 4997],
     ],
   );
 });
@@ -107,7 +107,7 @@ const named = (name: string, mib: number): PodRequest['containers'] => [
       asked: { 'cotenant.io/gpu-memory': `${mib}Mi` },
       memoryIsolation: 'on',
     },
-    cards: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
+    gpus: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
   },
 ];
 

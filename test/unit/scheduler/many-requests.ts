@@ -8,11 +8,11 @@ import { shapeOf, uuid } from './cluster.ts';
 const ledger = createLedger();
 const nodes = Array.from({ length: 1000 }, (_, index) => `gpu-node-${index}.example.com`);
 for (const [index, node] of nodes.entries()) {
-  const cards = Array.from({ length: 8 }, (_, card) => ({
-    ...{ gpuUuid: uuid(8 * index + card), index: card, model: 'x', usableBytes: 1000 * MIB, healthy: true },
+  const gpus = Array.from({ length: 8 }, (_, gpu) => ({
+    ...{ gpuUuid: uuid(8 * index + gpu), index: gpu, model: 'x', usableBytes: 1000 * MIB, healthy: true },
   }));
-  ledger.setNode(node, { mostTenantsPerCard: 10, cards });
-  const need = new Map(cards.map(({ gpuUuid }) => [gpuUuid, { memoryBytes: 900 * MIB, coresPercent: 0, tenants: 1 }]));
+  ledger.setNode(node, { mostTenantsPerGpu: 10, gpus });
+  const need = new Map(gpus.map(({ gpuUuid }) => [gpuUuid, { memoryBytes: 900 * MIB, coresPercent: 0, tenants: 1 }]));
   ledger.book({ podUid: node, nodeName: node, need });
 }
 const decider = createDecider(ledger, 'binpack');

@@ -14,11 +14,9 @@ const REVIEWS: Record<string, JsonObject> = {
   'two-containers': creation(
     sharePod({}, { containers: [limited('a', { 'cotenant.io/gpu-memory': '2Gi' }), { name: 'b' }] }),
   ),
-  'whole-cards': creation(sharePod(limited('main', { 'cotenant.io/gpu': 2 }))),
-  'ack-one-card': creation(
-    sharePod(limited('main', { 'aliyun.com/gpu-mem': 3, 'aliyun.com/gpu-core.percentage': 30 })),
-  ),
-  'metagpu-card-and-a-half': creation(sharePod(limited('main', { 'cnvrg.io/metagpu': '150' }))),
+  'whole-gpus': creation(sharePod(limited('main', { 'cotenant.io/gpu': 2 }))),
+  'ack-one-gpu': creation(sharePod(limited('main', { 'aliyun.com/gpu-mem': 3, 'aliyun.com/gpu-core.percentage': 30 }))),
+  'metagpu-gpu-and-a-half': creation(sharePod(limited('main', { 'cnvrg.io/metagpu': '150' }))),
 };
 for (const file of readdirSync(FIXTURES)) REVIEWS[basename(file, '.json')] = fixture(basename(file, '.json'));
 

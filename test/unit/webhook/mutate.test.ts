@@ -236,7 +236,7 @@ test('a dialect’s amounts become ours, in limits and in requests, and nothing 
   t.deepEqual(specOf(pod).initContainers?.[0]?.resources, { limits: {} });
 });
 
-test('shares without a size of their own are counted in cards alone', (t) => {
+test('shares without a size of their own are counted in GPUs alone', (t) => {
   for (const limits of [{ 'cnvrg.io/metagpu': '150' }, { 'cotenant.io/gpu': '2' }]) {
     const { pod } = patched(sharePod({ resources: { limits } }));
     t.deepEqual(mainOf(pod).resources?.limits, { 'cotenant.io/gpu': limits['cotenant.io/gpu'] ?? '2' });

@@ -57,7 +57,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'a preset node': [
     sharePod({}, { nodeName: 'gpu-1' }),
-    'spec.nodeName: "gpu-1" goes past the scheduler, which alone grants cards; leave it out; to choose a node use spec.nodeSelector or spec.affinity',
+    'spec.nodeName: "gpu-1" goes past the scheduler, which alone grants GPUs; leave it out; to choose a node use spec.nodeSelector or spec.affinity',
   ],
   'another scheduler': [
     sharePod({}, { schedulerName: 'volcano' }),
@@ -130,7 +130,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
     sharePod({ volumeDevices: [{ name: 'disk', devicePath: '/run/cotenant/limits' }] }),
     `spec.containers[0].volumeDevices[0].devicePath: "/run/cotenant/limits" ${COVERS}`,
   ],
-  'a list of devices as a mount, in a neighbour': [
+  'a list of devices as a mount, in a neighbor': [
     sharePod(
       {},
       {
@@ -145,7 +145,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
     sharePod({}, { initContainers: [{ name: 'main' }] }),
     'spec.containers[0].name: "main" names a second container; give each container its own name',
   ],
-  'a neighbour without a usable name': [
+  'a neighbor without a usable name': [
     sharePod({}, { initContainers: [{ name: 'A/B' }] }),
     'spec.initContainers[0].name: "A/B" is no name of a container; write at most 63 of a-z, 0-9 and "-"',
   ],
@@ -168,7 +168,7 @@ for (const [name, [pod, message]] of Object.entries(REFUSED)) {
   });
 }
 
-test('a neighbour may not mount our volume either', (t) => {
+test('a neighbor may not mount our volume either', (t) => {
   const pod = sharePod(
     {},
     { initContainers: [{ name: 'spy', volumeMounts: [{ name: 'cotenant', mountPath: '/x' }] }] },
@@ -176,7 +176,7 @@ test('a neighbour may not mount our volume either', (t) => {
   t.regex(answerOf(creation(pod)).denial ?? '', /^403 .*spec\.initContainers\[0\]\.volumeMounts\[0\]: "\/x" mounts/);
 });
 
-test('a neighbour may be privileged, trace, and mount where it likes: it has no share', (t) => {
+test('a neighbor may be privileged, trace, and mount where it likes: it has no share', (t) => {
   const free = {
     name: 'init',
     securityContext: { privileged: true, capabilities: { add: ['SYS_PTRACE'] } },

@@ -1,6 +1,6 @@
 {{/*
 kube-scheduler's configuration. The extender is asked about pods with our resources alone. Amounts are not counted by
-kube-scheduler itself, so that what a Pending pod is told comes from the extender, which names the card; the number of
+kube-scheduler itself, so that what a Pending pod is told comes from the extender, which names the GPU; the number of
 tenants that a node takes is.
 */}}
 {{- define "cotenant.scheduler.configuration" -}}
@@ -21,7 +21,7 @@ extenders:
     filterVerb: filter
     prioritizeVerb: prioritize
     bindVerb: bind
-    # Above the sum of what all plugins of kube-scheduler can give, so that where cards are packed is decided by the cards.
+    # Above the sum of what all plugins of kube-scheduler can give, so that where GPUs are packed is decided by the GPUs.
     weight: {{ .Values.scheduler.weight }}
     enableHTTPS: false
     httpTimeout: 20s

@@ -30,8 +30,8 @@ webhook would patch or refuse, and for as few others as possible: while it is do
   || (has(c.resources.requests) && c.resources.requests.exists(r, {{ $name }}))))
 {{- end -}}
 
-{{/* A pod that names cards in a container's environment. */}}
-{{- define "cotenant.cel.names-cards" -}}
+{{/* A pod that names GPUs in a container's environment. */}}
+{{- define "cotenant.cel.names-gpus" -}}
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.env) && c.env.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES'))
 {{- end -}}
 

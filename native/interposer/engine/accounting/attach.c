@@ -75,8 +75,8 @@ static abi_result map_page(struct place *place) {
         result = refuse("not a limits page of a version known here:", path, 0);
     } else if (!cot_ledger_known(cot_ledger_version(&header))) {
         result = refuse("not a ledger of a version known here, says", path, 0);
-    } else if (header.card_count > COT_MAX_CARDS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
-               (uint64_t)info.st_size < cot_page_bytes(header.slot_count, header.card_count)) {
+    } else if (header.gpu_count > COT_MAX_GPUS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
+               (uint64_t)info.st_size < cot_page_bytes(header.slot_count, header.gpu_count)) {
         result = refuse("sizes do not fit in", path, 0);
     } else {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
@@ -84,7 +84,7 @@ static abi_result map_page(struct place *place) {
             result = refuse("cannot map", path, errno);
         } else {
             cot->at.page = map;
-            cot->at.card_count = header.card_count;
+            cot->at.gpu_count = header.gpu_count;
             cot->at.slot_count = header.slot_count;
             atomic_store(&cot->page_version, header.version);
             atomic_store(&cot->ledger_version, cot_ledger_version(&header));
@@ -94,15 +94,15 @@ static abi_result map_page(struct place *place) {
     return result;
 }
 
-/* Sizes come from the page: whatever a neighbour wrote into the ledger's header is not believed. */
+/* Sizes come from the page: whatever a neighbor wrote into the ledger's header is not believed. */
 static abi_result map_ledger(struct place *place) {
     const char *path = in_folder(place, "/ledger");
     struct stat info;
-    uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.card_count);
+    uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count);
     if (!path) return refuse("too long:", place->path, 0);
     cot->at.ledger_fd = open_high(path, O_RDWR);
     if (cot->at.ledger_fd < 0) return refuse("no ledger at", path, errno);
-    cot->at.slot_bytes = cot_slot_bytes(cot->at.card_count);
+    cot->at.slot_bytes = cot_slot_bytes(cot->at.gpu_count);
     if (cot_fstat(cot->at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
         close(cot->at.ledger_fd);
         return refuse("too short:", path, 0);
@@ -136,8 +136,8 @@ int cot_ledger_fd(void) {
     return -1;
 }
 
-struct cot_ledger_total *cot_total(uint32_t card) {
-    return (struct cot_ledger_total *)(cot->at.ledger + sizeof(struct cot_ledger_header)) + card;
+struct cot_ledger_total *cot_total(uint32_t gpu) {
+    return (struct cot_ledger_total *)(cot->at.ledger + sizeof(struct cot_ledger_header)) + gpu;
 }
 
 /* Random bytes that the kernel makes at every exec; the same for all copies of this object in one program. */
@@ -245,18 +245,18 @@ static bool take_slot(int life) {
     return false;
 }
 
-/* Which ordinal is which card of the grant, by UUID: whatever CUDA_VISIBLE_DEVICES has made of the order. */
+/* Which ordinal is which GPU of the grant, by UUID: whatever CUDA_VISIBLE_DEVICES has made of the order. */
 static abi_result map_devices(void) {
     int count = 0;
     abi_result result = CALL_DRIVER("cuDeviceGetCount", (int *), &count);
     if (result != ABI_SUCCESS) return result;
-    cot->at.device_count = count > (int)COT_MAX_CARDS ? (int)COT_MAX_CARDS : count;
+    cot->at.device_count = count > (int)COT_MAX_GPUS ? (int)COT_MAX_GPUS : count;
     for (int device = 0; device < cot->at.device_count; device++) {
         abi_uuid uuid;
-        cot->at.card_of[device] = COT_NO_CARD;
+        cot->at.gpu_of[device] = COT_NO_GPU;
         if (CALL_DRIVER("cuDeviceGetUuid", (abi_uuid *, abi_device), &uuid, device) != ABI_SUCCESS) continue;
-        for (uint32_t card = 0; card < cot->at.card_count; card++) {
-            if (!memcmp(cot->at.page->cards[card].uuid, uuid.bytes, sizeof uuid.bytes)) cot->at.card_of[device] = card;
+        for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
+            if (!memcmp(cot->at.page->gpus[gpu].uuid, uuid.bytes, sizeof uuid.bytes)) cot->at.gpu_of[device] = gpu;
         }
     }
     return ABI_SUCCESS;
@@ -266,8 +266,8 @@ static void leave(void) {
     cot_services->watch(NULL, NULL, NULL);
     cot_gates_leave();
     if (cot->lives.kept) munmap(cot->lives.kept, PAGE_BYTES);
-    if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.card_count));
-    if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.card_count));
+    if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count));
+    if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.gpu_count));
     if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
     cot->lives.kept = NULL;
     cot->lives.forked = 0;
@@ -331,8 +331,8 @@ abi_result cot_attach_slow(void) {
     return result;
 }
 
-uint32_t cot_card_of(abi_device device) {
-    return device >= 0 && device < cot->at.device_count ? cot->at.card_of[device] : COT_NO_CARD;
+uint32_t cot_gpu_of(abi_device device) {
+    return device >= 0 && device < cot->at.device_count ? cot->at.gpu_of[device] : COT_NO_GPU;
 }
 
 bool cot_is_host_location(const abi_location *location) {
@@ -345,13 +345,13 @@ bool cot_is_host_location(const abi_location *location) {
  * could go past its limit on the right one. */
 abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu) {
     switch (location->type) {
-    case ABI_LOCATION_DEVICE: *gpu = cot_card_of(location->id); break;
-    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: *gpu = cot_card_of(location->id & 0xff); break;
+    case ABI_LOCATION_DEVICE: *gpu = cot_gpu_of(location->id); break;
+    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: *gpu = cot_gpu_of(location->id & 0xff); break;
     default:
         if (cot->at.device_count != 1) return ABI_ERROR_NOT_SUPPORTED;
-        *gpu = cot_card_of(0);
+        *gpu = cot_gpu_of(0);
     }
-    return *gpu == COT_NO_CARD ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that this container was not granted */
+    return *gpu == COT_NO_GPU ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that this container was not granted */
 }
 
 /* Another thread may have read and told a later one meanwhile, which must not be forgotten for an earlier one. */
@@ -363,27 +363,27 @@ static void tell_wanted_engine(void) {
 }
 
 /* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
-void cot_read_card(uint32_t card, uint64_t generation) {
-    struct cot_page_card entry;
+void cot_read_gpu(uint32_t gpu, uint64_t generation) {
+    struct cot_page_gpu entry;
     tell_wanted_engine();
     for (int tries = 0;; tries++) {
-        const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->cards[card];
+        const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->gpus[gpu];
         uint64_t *to = (uint64_t *)&entry;
         for (unsigned i = 0; i < sizeof entry / sizeof *to; i++) to[i] = from[i];
-        if (entry.check == cot_check(&entry, COT_CARD_WORDS)) break;
+        if (entry.check == cot_check(&entry, COT_GPU_WORDS)) break;
         if (tries == 1000) { /* never seen whole: nothing may be taken on its word */
             entry.memory_bytes = 0;
             break;
         }
     }
-    atomic_store_explicit(&cot->seen[card].memory_bytes, entry.memory_bytes, memory_order_relaxed);
+    atomic_store_explicit(&cot->seen[gpu].memory_bytes, entry.memory_bytes, memory_order_relaxed);
     uint64_t context_bytes = (entry.context_bytes + COT_PENDING_GRAIN - 1) & ~(COT_PENDING_GRAIN - 1);
-    atomic_store_explicit(&cot->seen[card].context_bytes, context_bytes, memory_order_relaxed);
+    atomic_store_explicit(&cot->seen[gpu].context_bytes, context_bytes, memory_order_relaxed);
     /* The granule stays what it was when the first page was counted with it. */
     uint64_t unset = 0, granule = entry.granule_bytes ? entry.granule_bytes : 2u << 20;
-    atomic_compare_exchange_strong(&cot->seen[card].granule_bytes, &unset, granule);
-    atomic_store_explicit(&cot->seen[card].flags, entry.flags, memory_order_relaxed);
-    atomic_store_explicit(&cot->seen[card].generation, generation + 1, memory_order_release);
+    atomic_compare_exchange_strong(&cot->seen[gpu].granule_bytes, &unset, granule);
+    atomic_store_explicit(&cot->seen[gpu].flags, entry.flags, memory_order_relaxed);
+    atomic_store_explicit(&cot->seen[gpu].generation, generation + 1, memory_order_release);
 }
 
 abi_result cot_cuInit(unsigned flags) {

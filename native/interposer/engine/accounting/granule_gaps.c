@@ -24,9 +24,9 @@ static int64_t now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-bool cot_gap_begin(uint32_t card) {
+bool cot_gap_begin(uint32_t gpu) {
     uint32_t nobody = 0;
-    for (int64_t until = now_ns() + WAIT_NS; !atomic_compare_exchange_strong(&cot->gap.card, &nobody, card + 1);) {
+    for (int64_t until = now_ns() + WAIT_NS; !atomic_compare_exchange_strong(&cot->gap.gpu, &nobody, gpu + 1);) {
         if (now_ns() > until) return false;
         nobody = 0;
         sched_yield();
@@ -35,25 +35,25 @@ bool cot_gap_begin(uint32_t card) {
 }
 
 /* A locked read: whoever changed the tables before it and sees nobody here is seen in them by who comes later. */
-bool cot_gap_is_wanted(uint32_t card) {
-    return __builtin_expect(atomic_fetch_add(&cot->gap.card, 0) == card + 1, 0);
+bool cot_gap_is_wanted(uint32_t gpu) {
+    return __builtin_expect(atomic_fetch_add(&cot->gap.gpu, 0) == gpu + 1, 0);
 }
 
-bool cot_gap_give_announced(uint32_t card, uint64_t bytes) {
-    if (!cot_gap_is_wanted(card)) return false;
+bool cot_gap_give_announced(uint32_t gpu, uint64_t bytes) {
+    if (!cot_gap_is_wanted(gpu)) return false;
     lock();
-    bool wanted = atomic_load(&cot->gap.card) == card + 1;
+    bool wanted = atomic_load(&cot->gap.gpu) == gpu + 1;
     if (wanted) cot->gap.pot += bytes;
     unlock();
     return wanted;
 }
 
-bool cot_gap_give_held(uint32_t card, uint64_t bytes) {
-    if (!cot_gap_is_wanted(card)) return false;
-    cot_announce(card, bytes);
-    bool wanted = cot_gap_give_announced(card, bytes);
-    cot_release(card, bytes);
-    if (!wanted) cot_rollback(card, bytes);
+bool cot_gap_give_held(uint32_t gpu, uint64_t bytes) {
+    if (!cot_gap_is_wanted(gpu)) return false;
+    cot_announce(gpu, bytes);
+    bool wanted = cot_gap_give_announced(gpu, bytes);
+    cot_release(gpu, bytes);
+    if (!wanted) cot_rollback(gpu, bytes);
     return true;
 }
 
@@ -68,7 +68,7 @@ uint64_t cot_gap_end(void) {
     lock();
     uint64_t pot = cot->gap.pot;
     cot->gap.pot = 0;
-    atomic_store(&cot->gap.card, 0);
+    atomic_store(&cot->gap.gpu, 0);
     unlock();
     return pot;
 }

@@ -1,7 +1,7 @@
-/* How many blocks share each page of the card's granule, and where the driver has room left in one. */
+/* How many blocks share each page of the GPU's granule, and where the driver has room left in one. */
 #include "../sharded_map.h"
 
-static bool page_join(uint32_t card, uint64_t number, bool small) {
+static bool page_join(uint32_t gpu, uint64_t number, bool small) {
     uint64_t key = number + 2, hash = mix(key);
     struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
     lock(&shard->lock);
@@ -11,7 +11,7 @@ static bool page_join(uint32_t card, uint64_t number, bool small) {
         page->users++;
         page->small = page->small || small;
     } else if (has_room(shard) || grow(shard, sizeof *page, mix)) {
-        struct cot_shared_page first = {.key = key, .card = (uint16_t)card, .small = small, .users = 1};
+        struct cot_shared_page first = {.key = key, .gpu = (uint16_t)gpu, .small = small, .users = 1};
         place(shard, sizeof first, hash, &first);
     }
     unlock(&shard->lock);
@@ -43,7 +43,7 @@ static uint32_t page_users(uint64_t key) {
 }
 
 /* Pages that an allocation covers whole are nobody else's and need no entry; only its ragged ends are shared. */
-static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule, bool add) {
+static uint64_t change(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule, bool add) {
     uint64_t end = at + bytes, first = cot_granules(at, granule), last = cot_granules(end - 1, granule);
     uint64_t whole_first, whole_end, changed = 0;
     if (bytes == 0 || end < at) return 0;
@@ -51,18 +51,18 @@ static uint64_t change(uint32_t card, uint64_t at, uint64_t bytes, uint64_t gran
     whole_end = cot_granules(end, granule);
     if (whole_end > whole_first) changed = (whole_end - whole_first) * granule;
     bool ragged_head = first < whole_first, ragged_tail = last >= whole_end, small = cot_is_packed(bytes, granule);
-    if (ragged_head && (add ? page_join(card, first, small) : page_part(first))) changed += granule;
-    if (ragged_tail && !(ragged_head && last == first) && (add ? page_join(card, last, small) : page_part(last)))
+    if (ragged_head && (add ? page_join(gpu, first, small) : page_part(first))) changed += granule;
+    if (ragged_tail && !(ragged_head && last == first) && (add ? page_join(gpu, last, small) : page_part(last)))
         changed += granule;
     return changed;
 }
 
-uint64_t cot_pages_add_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
-    return change(card, at, bytes, granule, true);
+uint64_t cot_pages_add_ragged(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return change(gpu, at, bytes, granule, true);
 }
 
-uint64_t cot_pages_remove_ragged(uint32_t card, uint64_t at, uint64_t bytes, uint64_t granule) {
-    return change(card, at, bytes, granule, false);
+uint64_t cot_pages_remove_ragged(uint32_t gpu, uint64_t at, uint64_t bytes, uint64_t granule) {
+    return change(gpu, at, bytes, granule, false);
 }
 
 #define UNIT 512u
@@ -98,19 +98,19 @@ static bool page_has_gap(const struct cot_shared_page *page, const void *context
     return false;
 }
 
-/* A page of the card in shard `i`, from entry *k on; false: none left. */
-static bool next_page(unsigned i, uint32_t *k, uint32_t card, struct cot_shared_page *found) {
+/* A page of the GPU in shard `i`, from entry *k on; false: none left. */
+static bool next_page(unsigned i, uint32_t *k, uint32_t gpu, struct cot_shared_page *found) {
     found->key = 0;
     lock(&cot->pages[i].lock);
     while (*k < cot->pages[i].capacity && !found->key) {
         const struct cot_shared_page *page = (const struct cot_shared_page *)cot->pages[i].entries + (*k)++;
-        if (page->key > TOMBSTONE && page->card == card && page->small) *found = *page;
+        if (page->key > TOMBSTONE && page->gpu == gpu && page->small) *found = *page;
     }
     unlock(&cot->pages[i].lock);
     return found->key;
 }
 
-bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint64_t granule) {
+bool cot_pages_have_gap(uint32_t gpu, const void *context, uint64_t bytes, uint64_t granule) {
     uint64_t units = (bytes + UNIT - 1) / UNIT;
     struct cot_shared_page page;
     bool found = false;
@@ -119,7 +119,7 @@ bool cot_pages_have_gap(uint32_t card, const void *context, uint64_t bytes, uint
     void *taken = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (taken == MAP_FAILED) return false;
     for (unsigned i = 0; i < COT_SHARDS && !found; i++) {
-        for (uint32_t k = 0; !found && next_page(i, &k, card, &page);)
+        for (uint32_t k = 0; !found && next_page(i, &k, gpu, &page);)
             found = page_has_gap(&page, context, granule, units, taken);
     }
     munmap(taken, size);

@@ -1,5 +1,5 @@
 /* What a program is told about memory: the grant is the total, and free is what the container may still take, but never
- * more than the card really has. */
+ * more than the GPU really has. */
 #include "../engine_internal.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
@@ -7,19 +7,19 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
 }
 
 static bool slice_of_current(uint64_t *total, uint64_t *left) {
-    uint32_t card;
+    uint32_t gpu;
     void *context;
-    if (!cot_attached() || cot_current(&card, &context) != ABI_SUCCESS) return false;
-    if (card == COT_NO_CARD) {
+    if (!cot_attached() || cot_current(&gpu, &context) != ABI_SUCCESS) return false;
+    if (gpu == COT_NO_GPU) {
         *total = *left = 0;
         return true;
     }
     struct cot_limits limits;
-    cot_limits(card, &limits);
+    cot_limits(gpu, &limits);
     if (!limits.isolate) return false;
     cot_pools_read_back();
     cot_reap(); /* the dead hold nothing, whether or not anybody has needed their room yet */
-    uint64_t held = cot_held(card);
+    uint64_t held = cot_held(gpu);
     *total = limits.memory_bytes;
     *left = held < limits.memory_bytes ? limits.memory_bytes - held : 0;
     return true;
@@ -45,9 +45,9 @@ abi_result cot_cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
 
 static bool slice_of_device(abi_device device, uint64_t *total) {
     if (!cot_attached()) return false;
-    uint32_t card = cot_card_of(device);
+    uint32_t gpu = cot_gpu_of(device);
     struct cot_limits limits = {.isolate = true};
-    if (card != COT_NO_CARD) cot_limits(card, &limits);
+    if (gpu != COT_NO_GPU) cot_limits(gpu, &limits);
     *total = limits.memory_bytes;
     return limits.isolate;
 }

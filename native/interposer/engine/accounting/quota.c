@@ -6,7 +6,7 @@
  *
  * What a slot counts for is its own word, corrected by what the agent learned from the driver: more, if the driver
  * holds more for it than it charged (code, local memory); less, if it holds less and the process has done nothing
- * since; and freed memory as long as the card may still hold it. */
+ * since; and freed memory as long as the GPU may still hold it. */
 #include <time.h>
 
 #include "../../../shared-memory/slot_charge.h"
@@ -24,13 +24,13 @@ struct sums {
 
 /* Rows are read in the order in which bytes move (pending, then held, then freed), so that a move in between is met
  * twice rather than missed. */
-static __attribute__((noinline)) struct sums sum_corrected(uint32_t card, bool late, bool measured) {
+static __attribute__((noinline)) struct sums sum_corrected(uint32_t gpu, bool late, bool measured) {
     struct sums sums = {0, 0};
     for (uint32_t slot = 0, used = cot_slots_used(); slot < used; slot++) {
-        const struct cot_slot_card *row = cot_row(slot, card);
+        const struct cot_slot_gpu *row = cot_row(slot, gpu);
         uint64_t pending = cot_sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
         uint64_t held = cot_sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
-        const struct cot_page_feedback *feedback = &cot_page_now()->feedback[slot * cot_card_count() + card];
+        const struct cot_page_feedback *feedback = &cot_page_now()->feedback[slot * cot_gpu_count() + gpu];
         if (measured) held = cot_counted(feedback, cot_slot_at(slot), row, pending, held, late);
         else if (late) held += cot_sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
         sums.held += held;
@@ -39,8 +39,8 @@ static __attribute__((noinline)) struct sums sum_corrected(uint32_t card, bool l
     return sums;
 }
 
-static struct sums sum(uint32_t card, bool late) {
-    return sum_corrected(card, late, cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK);
+static struct sums sum(uint32_t gpu, bool late) {
+    return sum_corrected(gpu, late, cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK);
 }
 
 struct total {
@@ -48,7 +48,7 @@ struct total {
 };
 
 static inline void add_row(struct total *total, const char *at) {
-    const struct cot_slot_card *row = (const struct cot_slot_card *)at;
+    const struct cot_slot_gpu *row = (const struct cot_slot_gpu *)at;
     uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
     uint64_t held = __atomic_load_n(&row->held, __ATOMIC_SEQ_CST);
     total->bytes += pending + held;
@@ -58,9 +58,9 @@ static inline void add_row(struct total *total, const char *at) {
 /* What the rows hold and have announced together, while the agent has measured nothing; more than any limit, if a word
  * was scribbled over. Each process of the container adds a row to it, those that ended and were not yet found dead
  * included: eight instructions. */
-static inline __attribute__((always_inline)) uint64_t total_plain(uint32_t card) {
+static inline __attribute__((always_inline)) uint64_t total_plain(uint32_t gpu) {
     uint64_t stride = cot->at.slot_bytes;
-    const char *at = (const char *)cot_row(0, card);
+    const char *at = (const char *)cot_row(0, gpu);
     uint32_t left = cot_slots_used();
     struct total total = {0, 0};
     if (left % 2) {
@@ -76,13 +76,13 @@ static inline __attribute__((always_inline)) uint64_t total_plain(uint32_t card)
 
 /* Never less than what sum makes of the same words, and a fraction of its cost: what the agent measured is added
  * unchecked where it is more, and left out where it is less. */
-static __attribute__((noinline)) uint64_t total_measured(uint32_t card) {
+static __attribute__((noinline)) uint64_t total_measured(uint32_t gpu) {
     uint64_t stride = cot->at.slot_bytes, all = 0, total = 0;
-    uint32_t cards = cot_card_count();
-    const struct cot_page_feedback *feedback = &cot_page_now()->feedback[card];
-    const char *at = (const char *)cot_row(0, card);
-    for (uint32_t left = cot_slots_used(); left > 0; left--, at += stride, feedback += cards) {
-        const struct cot_slot_card *row = (const struct cot_slot_card *)at;
+    uint32_t gpus = cot_gpu_count();
+    const struct cot_page_feedback *feedback = &cot_page_now()->feedback[gpu];
+    const char *at = (const char *)cot_row(0, gpu);
+    for (uint32_t left = cot_slots_used(); left > 0; left--, at += stride, feedback += gpus) {
+        const struct cot_slot_gpu *row = (const struct cot_slot_gpu *)at;
         uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
         uint64_t held = __atomic_load_n(&row->held, __ATOMIC_SEQ_CST);
         int64_t residual = __atomic_load_n(&feedback->residual_bytes, __ATOMIC_RELAXED);
@@ -93,8 +93,8 @@ static __attribute__((noinline)) uint64_t total_measured(uint32_t card) {
     return all < COT_SANE_BYTES ? total : UINT64_MAX;
 }
 
-static __attribute__((noinline)) bool fits_exactly(uint32_t card, bool late, uint64_t limit) {
-    struct sums all = sum(card, late);
+static __attribute__((noinline)) bool fits_exactly(uint32_t gpu, bool late, uint64_t limit) {
+    struct sums all = sum(gpu, late);
     return all.held + all.pending <= limit;
 }
 
@@ -102,21 +102,21 @@ static inline bool leaves_little(uint64_t total, uint64_t limit) {
     return total > limit - limit / LITTLE;
 }
 
-static inline bool fits(uint32_t card, const struct cot_limits *limits, bool *little) {
+static inline bool fits(uint32_t gpu, const struct cot_limits *limits, bool *little) {
     *little = true;
     if (__builtin_expect(!limits->releases_late, 1)) {
         bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
-        uint64_t most = measured ? total_measured(card) : total_plain(card);
+        uint64_t most = measured ? total_measured(gpu) : total_plain(gpu);
         *little = leaves_little(most, limits->memory_bytes);
         if (__builtin_expect(most <= limits->memory_bytes, 1)) return true;
     }
-    return fits_exactly(card, limits->releases_late, limits->memory_bytes);
+    return fits_exactly(gpu, limits->releases_late, limits->memory_bytes);
 }
 
-uint64_t cot_held(uint32_t card) {
+uint64_t cot_held(uint32_t gpu) {
     struct cot_limits limits;
-    cot_limits(card, &limits);
-    struct sums sums = sum(card, limits.releases_late);
+    cot_limits(gpu, &limits);
+    struct sums sums = sum(gpu, limits.releases_late);
     return sums.held + sums.pending;
 }
 
@@ -145,27 +145,27 @@ static void back_off(unsigned tries) {
  * What can be had back is got back first: kept by our own pools and graphs, charged to or announced by the dead. What
  * others only announce is waited for, briefly: it becomes held or vanishes. Full without all that means a refusal. What
  * the caller has `announced` before is like held, for it stays as long as the caller waits. */
-static __attribute__((noinline)) bool reserve_slow(uint32_t card, uint64_t bytes, uint64_t announced,
-                                                   struct cot_slot_card *own) {
+static __attribute__((noinline)) bool reserve_slow(uint32_t gpu, uint64_t bytes, uint64_t announced,
+                                                   struct cot_slot_gpu *own) {
     uint64_t deadline = 0;
     bool trimmed = false;
     for (unsigned tries = 0;; tries++) {
         struct cot_limits limits;
-        cot_limits(card, &limits);
+        cot_limits(gpu, &limits);
         if (announced > limits.memory_bytes || bytes > limits.memory_bytes - announced) return false;
         uint64_t needed = announced + bytes;
         /* Whoever is waited for may have died; a look is as short as a pause is long. */
         if (tries == 0 || tries >= SPIN_TRIES) cot_reap();
-        struct sums others = sum(card, limits.releases_late);
+        struct sums others = sum(gpu, limits.releases_late);
         if (others.held + needed > limits.memory_bytes) {
             if (!trimmed && !cot_is_away()) {
                 trimmed = true;
-                cot_pools_trim(card);
-                cot_graphs_trim(card);
+                cot_pools_trim(gpu);
+                cot_graphs_trim(gpu);
                 continue;
             }
             /* Memory that leaves late comes back without anybody's doing; wait for the agent to see it go. */
-            if (!limits.releases_late || sum(card, false).held + needed > limits.memory_bytes) return false;
+            if (!limits.releases_late || sum(gpu, false).held + needed > limits.memory_bytes) return false;
         }
         uint64_t now = now_ns();
         if (!deadline) deadline = now + WAIT_NS;
@@ -173,16 +173,16 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t card, uint64_t bytes
         back_off(tries);
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
         bool little;
-        if (fits(card, &limits, &little)) return true;
+        if (fits(gpu, &limits, &little)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
 }
 
-static bool reserve(uint32_t card, uint64_t bytes, uint64_t announced, bool *little) {
+static bool reserve(uint32_t gpu, uint64_t bytes, uint64_t announced, bool *little) {
     *little = true;
-    struct cot_slot_card *own = cot_own(card);
+    struct cot_slot_gpu *own = cot_own(gpu);
     struct cot_limits limits;
-    cot_limits(card, &limits);
+    cot_limits(gpu, &limits);
     if (!limits.isolate) {
         *little = false;
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
@@ -190,121 +190,121 @@ static bool reserve(uint32_t card, uint64_t bytes, uint64_t announced, bool *lit
     }
     if (bytes <= limits.memory_bytes) {
         __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        if (__builtin_expect(fits(card, &limits, little), 1)) return true;
+        if (__builtin_expect(fits(gpu, &limits, little), 1)) return true;
         __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
     }
-    return reserve_slow(card, bytes, announced, own);
+    return reserve_slow(gpu, bytes, announced, own);
 }
 
-static __attribute__((noinline)) bool reserve_otherwise(uint32_t card, uint64_t bytes, bool *little) {
-    return reserve(card, bytes, 0, little);
+static __attribute__((noinline)) bool reserve_otherwise(uint32_t gpu, uint64_t bytes, bool *little) {
+    return reserve(gpu, bytes, 0, little);
 }
 
 /* The request is announced, and there may be too little. */
-static __attribute__((noinline)) bool reserve_announced(uint32_t card, uint64_t bytes, uint64_t limit) {
-    struct cot_slot_card *own = cot_own(card);
-    if (fits_exactly(card, false, limit)) return true;
+static __attribute__((noinline)) bool reserve_announced(uint32_t gpu, uint64_t bytes, uint64_t limit) {
+    struct cot_slot_gpu *own = cot_own(gpu);
+    if (fits_exactly(gpu, false, limit)) return true;
     __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
-    return reserve_slow(card, bytes, 0, own);
+    return reserve_slow(gpu, bytes, 0, own);
 }
 
 /* `bytes` are announced. Others see them twice in between, never not at all. */
-static __attribute__((noinline)) void charge_early(uint32_t card, uint64_t bytes) {
-    struct cot_slot_card *own = cot_own(card);
+static __attribute__((noinline)) void charge_early(uint32_t gpu, uint64_t bytes) {
+    struct cot_slot_gpu *own = cot_own(gpu);
     __atomic_fetch_add(&own->held, bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&own->pending, bytes - COT_IN_FLIGHT, __ATOMIC_SEQ_CST);
 }
 
 /* Calls nothing while there is room and the agent has measured nothing. */
-static inline __attribute__((always_inline)) bool reserve_quickly(uint32_t card, uint64_t bytes, bool *little) {
+static inline __attribute__((always_inline)) bool reserve_quickly(uint32_t gpu, uint64_t bytes, bool *little) {
     const struct cot_page_header *header = &cot->at.page->header;
-    const struct cot_seen_card *seen = &cot->seen[card];
+    const struct cot_seen_gpu *seen = &cot->seen[gpu];
     uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
     bool read = atomic_load_explicit(&seen->generation, memory_order_acquire) == generation + 1;
     uint64_t limit = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
     uint32_t page_flags = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & KINDS_OF_PAGE;
-    uint32_t card_flags = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_CARD_RELEASES_LATE;
+    uint32_t gpu_flags = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_GPU_RELEASES_LATE;
     bool isolate = page_flags & COT_PAGE_ISOLATE_MEMORY;
-    if (__builtin_expect(!read, 0)) return reserve_otherwise(card, bytes, little);
-    if (__builtin_expect(isolate && (page_flags & COT_PAGE_HAS_FEEDBACK || card_flags || bytes > limit), 0))
-        return reserve_otherwise(card, bytes, little);
-    __atomic_fetch_add(&cot_own(card)->pending, bytes, __ATOMIC_SEQ_CST);
+    if (__builtin_expect(!read, 0)) return reserve_otherwise(gpu, bytes, little);
+    if (__builtin_expect(isolate && (page_flags & COT_PAGE_HAS_FEEDBACK || gpu_flags || bytes > limit), 0))
+        return reserve_otherwise(gpu, bytes, little);
+    __atomic_fetch_add(&cot_own(gpu)->pending, bytes, __ATOMIC_SEQ_CST);
     *little = false;
     if (!isolate) return true;
-    uint64_t total = total_plain(card);
+    uint64_t total = total_plain(gpu);
     *little = leaves_little(total, limit);
     if (__builtin_expect(total <= limit, 1)) return true;
-    return reserve_announced(card, bytes, limit);
+    return reserve_announced(gpu, bytes, limit);
 }
 
-bool cot_reserve(uint32_t card, uint64_t bytes) {
+bool cot_reserve(uint32_t gpu, uint64_t bytes) {
     bool little;
-    return reserve_quickly(card, bytes, &little);
+    return reserve_quickly(gpu, bytes, &little);
 }
 
-bool cot_reserve_certain(uint32_t card, uint64_t bytes, bool *charged) {
+bool cot_reserve_certain(uint32_t gpu, uint64_t bytes, bool *charged) {
     bool little;
     *charged = false;
-    if (!reserve_quickly(card, bytes, &little)) return false;
+    if (!reserve_quickly(gpu, bytes, &little)) return false;
     if (__builtin_expect(little && bytes > 0, 0)) {
-        charge_early(card, bytes);
+        charge_early(gpu, bytes);
         *charged = true;
     }
     return true;
 }
 
 /* What the agent measured while the call was under way holds no longer. */
-static __attribute__((noinline)) void end_flight(uint32_t card) {
-    cot_touch(card);
-    __atomic_fetch_sub(&cot_own(card)->pending, COT_IN_FLIGHT, __ATOMIC_SEQ_CST);
+static __attribute__((noinline)) void end_flight(uint32_t gpu) {
+    cot_touch(gpu);
+    __atomic_fetch_sub(&cot_own(gpu)->pending, COT_IN_FLIGHT, __ATOMIC_SEQ_CST);
 }
 
-void cot_commit_certain(uint32_t card, uint64_t bytes, bool charged) {
-    if (__builtin_expect(charged, 0)) end_flight(card);
-    else cot_commit(card, bytes, bytes);
+void cot_commit_certain(uint32_t gpu, uint64_t bytes, bool charged) {
+    if (__builtin_expect(charged, 0)) end_flight(gpu);
+    else cot_commit(gpu, bytes, bytes);
 }
 
 /* The driver never gave it, so it does not count as freed. */
-void cot_rollback_certain(uint32_t card, uint64_t bytes, bool charged) {
-    if (charged) __atomic_fetch_sub(&cot_own(card)->held, bytes, __ATOMIC_SEQ_CST);
-    if (charged) end_flight(card);
-    else cot_rollback(card, bytes);
+void cot_rollback_certain(uint32_t gpu, uint64_t bytes, bool charged) {
+    if (charged) __atomic_fetch_sub(&cot_own(gpu)->held, bytes, __ATOMIC_SEQ_CST);
+    if (charged) end_flight(gpu);
+    else cot_rollback(gpu, bytes);
 }
 
-bool cot_reserve_more(uint32_t card, uint64_t bytes, uint64_t announced) {
+bool cot_reserve_more(uint32_t gpu, uint64_t bytes, uint64_t announced) {
     bool little;
-    return reserve(card, bytes, announced, &little);
+    return reserve(gpu, bytes, announced, &little);
 }
 
-void cot_announce(uint32_t card, uint64_t bytes) {
-    __atomic_fetch_add(&cot_own(card)->pending, bytes, __ATOMIC_SEQ_CST);
+void cot_announce(uint32_t gpu, uint64_t bytes) {
+    __atomic_fetch_add(&cot_own(gpu)->pending, bytes, __ATOMIC_SEQ_CST);
 }
 
-void cot_deny(uint32_t card) {
-    __atomic_fetch_add(&cot_total(card)->denied, 1, __ATOMIC_RELAXED);
+void cot_deny(uint32_t gpu) {
+    __atomic_fetch_add(&cot_total(gpu)->denied, 1, __ATOMIC_RELAXED);
 }
 
 /* Charged before it is un-announced: killed in between, it counts twice, never not at all. */
-void cot_commit(uint32_t card, uint64_t reserved, uint64_t charged) {
-    struct cot_slot_card *own = cot_own(card);
+void cot_commit(uint32_t gpu, uint64_t reserved, uint64_t charged) {
+    struct cot_slot_gpu *own = cot_own(gpu);
     __atomic_fetch_add(&own->held, charged, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&own->pending, reserved, __ATOMIC_SEQ_CST);
 }
 
-void cot_rollback(uint32_t card, uint64_t reserved) {
-    __atomic_fetch_sub(&cot_own(card)->pending, reserved, __ATOMIC_SEQ_CST);
+void cot_rollback(uint32_t gpu, uint64_t reserved) {
+    __atomic_fetch_sub(&cot_own(gpu)->pending, reserved, __ATOMIC_SEQ_CST);
 }
 
-void cot_charge(uint32_t card, uint64_t bytes) {
-    __atomic_fetch_add(&cot_own(card)->held, bytes, __ATOMIC_SEQ_CST);
+void cot_charge(uint32_t gpu, uint64_t bytes) {
+    __atomic_fetch_add(&cot_own(gpu)->held, bytes, __ATOMIC_SEQ_CST);
 }
 
-void cot_release(uint32_t card, uint64_t bytes) {
-    struct cot_slot_card *own = cot_own(card);
+void cot_release(uint32_t gpu, uint64_t bytes) {
+    struct cot_slot_gpu *own = cot_own(gpu);
     __atomic_fetch_add(&own->freed, bytes, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&own->held, bytes, __ATOMIC_SEQ_CST);
 }
 
-void cot_touch(uint32_t card) {
-    __atomic_fetch_add(&cot_own(card)->changes, 1, __ATOMIC_RELAXED);
+void cot_touch(uint32_t gpu) {
+    __atomic_fetch_add(&cot_own(gpu)->changes, 1, __ATOMIC_RELAXED);
 }

@@ -40,8 +40,8 @@ static bool is_locked(int fd, uint32_t slot) {
 
 static bool marked_dead(uint32_t slot, uint64_t stamp) {
     const struct cot_page *page = cot_page_now();
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
-        struct cot_page_feedback entry = page->feedback[slot * cot_card_count() + card];
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        struct cot_page_feedback entry = page->feedback[slot * cot_gpu_count() + gpu];
         if (entry.dead_stamp == stamp && entry.check == cot_check(&entry, COT_FEEDBACK_WORDS)) return true;
     }
     return false;
@@ -50,10 +50,10 @@ static bool marked_dead(uint32_t slot, uint64_t stamp) {
 static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp) {
     static _Atomic uint64_t own_namespace;
     if (marked_dead(index, stamp)) return true;
-    /* Where memory leaves the card late, only the agent can tell that the dead one's is gone. */
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
+    /* Where memory leaves the GPU late, only the agent can tell that the dead one's is gone. */
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
         struct cot_limits limits;
-        cot_limits(card, &limits);
+        cot_limits(gpu, &limits);
         if (limits.releases_late) return false;
     }
     if (!atomic_load(&own_namespace)) atomic_store(&own_namespace, cot_pid_namespace());
@@ -75,8 +75,8 @@ static bool bury(int fd, uint32_t index, struct cot_slot *slot, uint64_t stamp) 
     bool same = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == stamp;
     bool dead = same && is_dead(index, slot, stamp) && cot_is_ledger(fd);
     if (dead) {
-        for (uint32_t card = 0; card < cot_card_count(); card++) {
-            memset(cot_row(index, card), 0, sizeof(struct cot_slot_card));
+        for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+            memset(cot_row(index, gpu), 0, sizeof(struct cot_slot_gpu));
         }
         __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot->stamp, 0, __ATOMIC_SEQ_CST);

@@ -1,4 +1,4 @@
-/* Limits of a context: device heap, printf buffer, and stacks for all threads that the card can hold at once. What a
+/* Limits of a context: device heap, printf buffer, and stacks for all threads that the GPU can hold at once. What a
  * limit costs beyond what it did when contexts were measured must fit into the grant, and is charged as part of the
  * context until it is lowered or the context ends. */
 #include <pthread.h>
@@ -37,7 +37,7 @@ static void change_limit(struct cot_known_context *entry, unsigned which, uint64
     entry->limits[which].charged += more;
     entry->limits[which].version++;
     entry->charged += more;
-    __atomic_fetch_add(&cot_own(entry->card)->context, more, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&cot_own(entry->gpu)->context, more, __ATOMIC_RELAXED);
 }
 
 /* Charges what was reserved for setting it, if the limit's version still is `version`; false: it is not. */
@@ -46,10 +46,10 @@ static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_
     struct cot_known_context *entry = cot_context_find(context);
     bool current = entry && entry->limits[which].version == version;
     if (current) {
-        uint32_t card = entry->card;
+        uint32_t gpu = entry->gpu;
         entry->limits[which].setters++;
         change_limit(entry, which, reserved);
-        if (reserved) cot_commit(card, reserved, reserved);
+        if (reserved) cot_commit(gpu, reserved, reserved);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
     return current;
@@ -73,8 +73,8 @@ static bool charge_limit(void *context, unsigned which, uint32_t version, uint64
     if (current) {
         uint64_t before = entry->limits[which].charged;
         change_limit(entry, which, bytes - before);
-        if (bytes > before) cot_charge(entry->card, bytes - before);
-        if (bytes < before) cot_release(entry->card, before - bytes);
+        if (bytes > before) cot_charge(entry->gpu, bytes - before);
+        if (bytes < before) cot_release(entry->gpu, before - bytes);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
     return current || !entry;
@@ -82,7 +82,7 @@ static bool charge_limit(void *context, unsigned which, uint32_t version, uint64
 
 /* ---- what the driver says of them ---- */
 
-/* Bytes of the card for one unit of a limit's value. */
+/* Bytes of the GPU for one unit of a limit's value. */
 static abi_result unit_of(int limit, uint64_t *bytes) {
     abi_device device;
     int sms = 0, threads = 0;
@@ -134,7 +134,7 @@ static uint64_t rounded(int limit, size_t value) {
 }
 
 abi_result cot_cuCtxSetLimit(int limit, size_t value) {
-    uint32_t card;
+    uint32_t gpu;
     void *context;
     uint64_t unit, more = 0;
     size_t before;
@@ -142,24 +142,24 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
     struct cot_limits limits;
     if (limit < 0 || limit >= COT_LIMITS) return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
+    if (result == ABI_SUCCESS) result = cot_current(&gpu, &context);
     if (result == ABI_SUCCESS) result = unit_of(limit, &unit);
     if (result == ABI_SUCCESS) result = value_of(limit, &before);
     if (result != ABI_SUCCESS) return result;
-    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
-    cot_limits(card, &limits);
+    if (gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
+    cot_limits(gpu, &limits);
     /* Charged before the driver is called, and while any thread sets it: a lower value may come in between. */
     for (;;) {
         if (!account_of(context, (unsigned)limit, times(before, unit), &account))
             return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
         uint64_t wanted = beyond(times(rounded(limit, value), unit), account.base, limits.granule_bytes);
         more = wanted > account.charged ? wanted - account.charged : 0;
-        if (more && !cot_reserve(card, more)) {
-            cot_deny(card);
+        if (more && !cot_reserve(gpu, more)) {
+            cot_deny(gpu);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
         if (begin_limit(context, (unsigned)limit, account.version, more)) break;
-        if (more) cot_rollback(card, more);
+        if (more) cot_rollback(gpu, more);
     }
     result = CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
     end_limit(context, (unsigned)limit);

@@ -1,4 +1,4 @@
-/* Contexts: each is charged what the agent measured for this card, and gives everything back when it ends. Contexts
+/* Contexts: each is charged what the agent measured for this GPU, and gives everything back when it ends. Contexts
  * that a runtime makes behind the exported names (by the driver's own tables) are charged when they first appear.
  * Here are the table of all of them, what a thread has current, and contexts that programs make themselves. */
 #include <pthread.h>
@@ -26,14 +26,14 @@ static void begin_epoch(const struct cot_known_context *entry) {
 }
 
 /* Under the lock. A full table loses sight of the context, not of its charge. */
-void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary) {
+void cot_context_remember(void *handle, abi_device device, uint32_t gpu, uint64_t charged, bool primary) {
     struct cot_known_context *entry = free_one();
     uint32_t used = cot->contexts.used;
     if (entry && used < COT_MOST_CONTEXTS && entry == &cot->contexts.known[used]) cot->contexts.used++;
     if (entry)
         *entry = (struct cot_known_context){
-            .handle = handle, .device = device, .card = card, .charged = charged, .primary = primary};
-    if (card != COT_NO_CARD && charged) __atomic_fetch_add(&cot_own(card)->context, charged, __ATOMIC_RELAXED);
+            .handle = handle, .device = device, .gpu = gpu, .charged = charged, .primary = primary};
+    if (gpu != COT_NO_GPU && charged) __atomic_fetch_add(&cot_own(gpu)->context, charged, __ATOMIC_RELAXED);
     begin_epoch(entry);
 }
 
@@ -60,12 +60,12 @@ static void leave_limits(struct cot_known_context *view, struct cot_known_contex
 
 /* Under the lock. What is still a view's leaves to the primary context that is known. */
 void cot_context_forget(struct cot_known_context *entry) {
-    if (entry->green && entry->card != COT_NO_CARD) leave_limits(entry, cot_context_primary(entry->device));
+    if (entry->green && entry->gpu != COT_NO_GPU) leave_limits(entry, cot_context_primary(entry->device));
     struct cot_known_context old = *entry;
     *entry = (struct cot_known_context){0};
     uint32_t epoch = atomic_fetch_add(&cot->contexts.epoch, 1) + 1;
     if (old.green) cot->views = (struct cot_ended_views){old.handle, epoch, cot->views.ended};
-    if (old.card == COT_NO_CARD) return;
+    if (old.gpu == COT_NO_GPU) return;
     cot_gates_forget(old.handle);
     if (old.green) {
         const struct cot_known_context *primary = cot_context_primary(old.device);
@@ -74,21 +74,21 @@ void cot_context_forget(struct cot_known_context *entry) {
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
     if (!old.charged) return;
-    __atomic_fetch_sub(&cot_own(old.card)->context, old.charged, __ATOMIC_RELAXED);
-    cot_release(old.card, old.charged);
+    __atomic_fetch_sub(&cot_own(old.gpu)->context, old.charged, __ATOMIC_RELAXED);
+    cot_release(old.gpu, old.charged);
 }
 
-/* Pools and graphs lose what they have with the last context of their card; which one that is the driver knows. */
-void cot_context_after_end(uint32_t card) {
-    if (card == COT_NO_CARD) return;
+/* Pools and graphs lose what they have with the last context of their GPU; which one that is the driver knows. */
+void cot_context_after_end(uint32_t gpu) {
+    if (gpu == COT_NO_GPU) return;
     bool last = true;
     pthread_mutex_lock(&cot->contexts.lock);
     for (int i = 0; i < (int)cot->contexts.used; i++)
-        last = last && !(cot->contexts.known[i].handle && cot->contexts.known[i].card == card);
+        last = last && !(cot->contexts.known[i].handle && cot->contexts.known[i].gpu == gpu);
     pthread_mutex_unlock(&cot->contexts.lock);
     cot_pools_read_back();
-    if (last) cot_pools_end(card);
-    cot_graphs_read_back(card);
+    if (last) cot_pools_end(gpu);
+    cot_graphs_read_back(gpu);
 }
 
 /* Whether a context is its device's primary one, which CUDA's runtime may have made behind the exported names. */
@@ -124,13 +124,13 @@ void cot_context_succeed(struct cot_known_context *entry, void *handle) {
     entry->handle = handle;
     entry->charged -= more;
     begin_epoch(entry);
-    if (old.card == COT_NO_CARD) return;
+    if (old.gpu == COT_NO_GPU) return;
     cot_gates_forget(old.handle);
     cot_blocks_drop_context(old.handle);
     cot_tiles_drop_context(old.handle);
     if (!more) return;
-    __atomic_fetch_sub(&cot_own(old.card)->context, more, __ATOMIC_RELAXED);
-    cot_release(old.card, more);
+    __atomic_fetch_sub(&cot_own(old.gpu)->context, more, __ATOMIC_RELAXED);
+    cot_release(old.gpu, more);
 }
 
 static bool is_known(void *handle) {
@@ -140,43 +140,43 @@ static bool is_known(void *handle) {
     return known;
 }
 
-void cot_context_note(void *handle, abi_device device, uint32_t card, bool primary) {
+void cot_context_note(void *handle, abi_device device, uint32_t gpu, bool primary) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *before = primary ? cot_context_primary(device) : NULL;
     if (before && before->handle != handle) {
         cot_context_succeed(before, handle);
     } else if (!cot_context_find(handle)) {
         struct cot_limits limits = {0};
-        if (card != COT_NO_CARD) {
-            cot_limits(card, &limits);
-            if (limits.context_bytes) cot_charge(card, limits.context_bytes);
+        if (gpu != COT_NO_GPU) {
+            cot_limits(gpu, &limits);
+            if (limits.context_bytes) cot_charge(gpu, limits.context_bytes);
         }
-        cot_context_remember(handle, device, card, limits.context_bytes, primary);
+        cot_context_remember(handle, device, gpu, limits.context_bytes, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
 }
 
-static abi_result learn_current(void *handle, uint32_t *card) {
+static abi_result learn_current(void *handle, uint32_t *gpu) {
     abi_device device;
     bool primary;
     abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
     if (result != ABI_SUCCESS) return result;
-    *card = cot_card_of(device);
+    *gpu = cot_gpu_of(device);
     if (is_known(handle)) return ABI_SUCCESS;
     bool turn = cot_context_turn(true);
     result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device); /* it may have ended meanwhile */
     if (result == ABI_SUCCESS) result = ask_primary(handle, device, &primary);
-    if (result == ABI_SUCCESS) cot_context_note(handle, device, *card, primary);
+    if (result == ABI_SUCCESS) cot_context_note(handle, device, *gpu, primary);
     cot_context_turn_end(turn);
     return result;
 }
 
-static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *card) {
+static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *gpu) {
     struct cot_thread *recent = cot_thread();
-    abi_result result = learn_current(handle, card);
+    abi_result result = learn_current(handle, gpu);
     if (result != ABI_SUCCESS) return result;
     recent->context = handle;
-    recent->card = *card;
+    recent->gpu = *gpu;
     recent->epoch = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
     return ABI_SUCCESS;
 }
@@ -205,9 +205,9 @@ static bool was_view(const struct cot_block *block) {
            (views.last == block->context || (int32_t)(views.before - block->epoch) > 0);
 }
 
-static abi_device device_of(uint32_t card) {
+static abi_device device_of(uint32_t gpu) {
     for (abi_device device = 0; device < cot->at.device_count; device++)
-        if (cot->at.card_of[device] == card) return device;
+        if (cot->at.gpu_of[device] == gpu) return device;
     return -1;
 }
 
@@ -217,7 +217,7 @@ static bool leave_late(const struct cot_block *block, bool another) {
     struct cot_block own;
     void *heir;
     if (!another) {
-        if (!cot_context_heir(device_of(block->card), &heir)) return false;
+        if (!cot_context_heir(device_of(block->gpu), &heir)) return false;
         cot_context_leave(block->context, heir);
     } else if (cot_blocks_take(block->key, block->kind, &own)) {
         own.context = NULL;
@@ -273,14 +273,14 @@ void cot_context_recheck(const struct cot_block *block) {
     if (__builtin_expect(atomic_load(&cot->contexts.epoch) != block->epoch, 0)) recheck_slow(block);
 }
 
-abi_result cot_current(uint32_t *card, void **context) {
+abi_result cot_current(uint32_t *gpu, void **context) {
     abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), context);
     if (result != ABI_SUCCESS) return result;
     if (!*context) return ABI_ERROR_INVALID_CONTEXT;
     const struct cot_thread *recent = cot_thread();
     uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
-    if (__builtin_expect(recent->context != *context || recent->epoch != now, 0)) return current_slow(*context, card);
-    *card = recent->card;
+    if (__builtin_expect(recent->context != *context || recent->epoch != now, 0)) return current_slow(*context, gpu);
+    *gpu = recent->gpu;
     return ABI_SUCCESS;
 }
 
@@ -293,14 +293,14 @@ void cot_context_pop(void) {
 abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    *room = (struct cot_context_room){.card = cot_card_of(device), .epoch = atomic_load(&cot->contexts.epoch)};
-    if (room->card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY; /* a card that this container was not granted */
+    *room = (struct cot_context_room){.gpu = cot_gpu_of(device), .epoch = atomic_load(&cot->contexts.epoch)};
+    if (room->gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY; /* a GPU that this container was not granted */
     struct cot_limits limits;
-    cot_limits(room->card, &limits);
-    bool fits = count == 1 ? cot_reserve_certain(room->card, limits.context_bytes, &room->charged)
-                           : cot_reserve(room->card, count * limits.context_bytes);
+    cot_limits(room->gpu, &limits);
+    bool fits = count == 1 ? cot_reserve_certain(room->gpu, limits.context_bytes, &room->charged)
+                           : cot_reserve(room->gpu, count * limits.context_bytes);
     if (!fits) {
-        cot_deny(room->card);
+        cot_deny(room->gpu);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     room->bytes = limits.context_bytes;
@@ -309,9 +309,9 @@ abi_result cot_context_room(abi_device device, unsigned count, struct cot_contex
 
 void cot_context_settle(abi_result result, void *handle, abi_device device, const struct cot_context_room *room,
                         bool primary) {
-    uint32_t card = room->card;
+    uint32_t gpu = room->gpu;
     if (result != ABI_SUCCESS) {
-        cot_rollback_certain(card, room->bytes, room->charged);
+        cot_rollback_certain(gpu, room->bytes, room->charged);
         return;
     }
     pthread_mutex_lock(&cot->contexts.lock);
@@ -325,10 +325,10 @@ void cot_context_settle(abi_result result, void *handle, abi_device device, cons
     if (known) { /* or another thread retained the same one meanwhile */
         if (known->handle != handle) cot_context_succeed(known, handle);
         known->turns++;
-        cot_rollback_certain(card, room->bytes, room->charged);
+        cot_rollback_certain(gpu, room->bytes, room->charged);
     } else {
-        cot_commit_certain(card, room->bytes, room->charged);
-        cot_context_remember(handle, device, card, room->bytes, primary);
+        cot_commit_certain(gpu, room->bytes, room->charged);
+        cot_context_remember(handle, device, gpu, room->bytes, primary);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
 }
@@ -360,10 +360,10 @@ CREATE(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi
 static void after_destroy(void *handle) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = handle ? cot_context_find(handle) : NULL;
-    uint32_t card = entry ? entry->card : COT_NO_CARD;
+    uint32_t gpu = entry ? entry->gpu : COT_NO_GPU;
     if (entry) cot_context_forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
-    cot_context_after_end(card);
+    cot_context_after_end(gpu);
 }
 
 #define DESTROY(symbol)                                                      \

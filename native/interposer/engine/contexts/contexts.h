@@ -8,21 +8,21 @@
 /* All of these under the lock of the table. NULL: not known. */
 struct cot_known_context *cot_context_find(void *handle);
 struct cot_known_context *cot_context_primary(abi_device device);
-void cot_context_remember(void *handle, abi_device device, uint32_t card, uint64_t charged, bool primary);
+void cot_context_remember(void *handle, abi_device device, uint32_t gpu, uint64_t charged, bool primary);
 void cot_context_forget(struct cot_known_context *entry);
 /* What was allocated with the view of a green context current is the heir's. NULL: nobody's, until it is freed. */
 void cot_context_leave(const void *view, void *heir);
 void cot_context_succeed(struct cot_known_context *entry, void *handle);
 
 /* A context that is there, and may have been made behind the exported names; not under the lock. */
-void cot_context_note(void *handle, abi_device device, uint32_t card, bool primary);
+void cot_context_note(void *handle, abi_device device, uint32_t gpu, bool primary);
 
 /* Who is the heir of a view that has ended: the device's primary context, as the driver says. NULL: it does not tell,
  * and none is known. False: there is none, and nothing is left. */
 bool cot_context_heir(abi_device device, void **heir);
 
-/* After a context of the card has ended. */
-void cot_context_after_end(uint32_t card);
+/* After a context of the GPU has ended. */
+void cot_context_after_end(uint32_t gpu);
 
 /* turn.c: around what makes or ends a context, from before the call of the driver until what came of it is noted. Room
  * is asked for outside, for that may wait for others. `ends`: the call may end one. What the one answers the other
@@ -32,12 +32,12 @@ void cot_context_turn_end(bool taken);
 
 /* Of a context that is to be created. */
 struct cot_context_room {
-    uint32_t card;
+    uint32_t gpu;
     uint64_t bytes;
     bool charged;   /* before the call */
     uint32_t epoch; /* of the table */
 };
-/* Room for as many contexts on the card of a device, or a refusal. What was found is for each. */
+/* Room for as many contexts on the GPU of a device, or a refusal. What was found is for each. */
 abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room);
 /* What became of one for which there was room. */
 void cot_context_settle(abi_result result, void *handle, abi_device device, const struct cot_context_room *room,

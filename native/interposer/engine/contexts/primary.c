@@ -30,7 +30,7 @@ static bool is_active(abi_device device) {
  * last user looks whether it has, and looks again if anybody came and went meanwhile. */
 static void leave_primary(abi_device device, void *now, bool ended) {
     bool asked = false, active = true, done = false;
-    uint32_t turns = 0, card = COT_NO_CARD;
+    uint32_t turns = 0, gpu = COT_NO_GPU;
     while (!done) {
         if (asked) active = is_active(device);
         pthread_mutex_lock(&cot->contexts.lock);
@@ -44,7 +44,7 @@ static void leave_primary(abi_device device, void *now, bool ended) {
             entry->turns++;
             if (asked && entry->users == 0) entry->unsure = false;
             if (!active && entry->users == 0) {
-                card = entry->card;
+                gpu = entry->gpu;
                 cot_context_forget(entry);
             }
         } else if (entry) {
@@ -53,7 +53,7 @@ static void leave_primary(abi_device device, void *now, bool ended) {
         }
         pthread_mutex_unlock(&cot->contexts.lock);
     }
-    cot_context_after_end(card);
+    cot_context_after_end(gpu);
 }
 
 abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
@@ -105,7 +105,7 @@ bool cot_context_heir(abi_device device, void **heir) {
             CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
         else primary = NULL;
     }
-    if (primary) cot_context_note(primary, device, cot_card_of(device), true);
+    if (primary) cot_context_note(primary, device, cot_gpu_of(device), true);
     pthread_mutex_lock(&cot->contexts.lock);
     const struct cot_known_context *known = cot_context_primary(device);
     *heir = primary || !known ? primary : known->handle;
@@ -128,10 +128,10 @@ static abi_result green_room(abi_device device, struct cot_context_room *room, b
         if (result != ABI_SUCCESS) return result;
         *turn = cot_context_turn(true); /* the primary one that it holds meanwhile */
         *known = use_primary(device);
-        if (*known && count == 2) cot_rollback(room->card, room->bytes);
+        if (*known && count == 2) cot_rollback(room->gpu, room->bytes);
         if (*known || count == 2) return ABI_SUCCESS;
         cot_context_turn_end(*turn); /* it has ended meanwhile */
-        cot_rollback_certain(room->card, room->bytes, room->charged);
+        cot_rollback_certain(room->gpu, room->bytes, room->charged);
     }
 }
 
@@ -139,7 +139,7 @@ static abi_result green_room(abi_device device, struct cot_context_room *room, b
 static void note_view(void *handle, abi_green_context green) {
     pthread_mutex_lock(&cot->contexts.lock);
     const struct cot_known_context *owner = cot_context_find(green);
-    if (owner && !cot_context_find(handle)) cot_context_remember(handle, owner->device, owner->card, 0, false);
+    if (owner && !cot_context_find(handle)) cot_context_remember(handle, owner->device, owner->gpu, 0, false);
     struct cot_known_context *view = owner ? cot_context_find(handle) : NULL;
     if (view && !view->primary) view->green = green;
     pthread_mutex_unlock(&cot->contexts.lock);
@@ -160,7 +160,7 @@ static abi_result create_green(abi_green_context *out, abi_resource_desc desc, a
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
         cot_context_settle(result, primary, device, room, true);
         if (result != ABI_SUCCESS) {
-            cot_rollback(room->card, room->bytes);
+            cot_rollback(room->gpu, room->bytes);
             return result;
         }
         known = use_primary(device);
@@ -207,7 +207,7 @@ static abi_result destroy_green(abi_green_context green) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(green);
     abi_device device = entry ? entry->device : -1;
-    uint32_t card = entry ? entry->card : COT_NO_CARD;
+    uint32_t gpu = entry ? entry->gpu : COT_NO_GPU;
     pthread_mutex_unlock(&cot->contexts.lock);
     bool known = entry && use_primary(device);
     abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
@@ -225,7 +225,7 @@ static abi_result destroy_green(abi_green_context green) {
     entry = cot_context_find(green);
     if (entry) cot_context_forget(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
-    cot_context_after_end(card);
+    cot_context_after_end(gpu);
     if (known) leave_primary(device, NULL, true);
     return result;
 }

@@ -72,9 +72,9 @@ static void make_events(struct cot_timed *timed, abi_context context) {
     if (CALL_DRIVER("cuEventCreate", (abi_event *, unsigned), &timed->end, 0u) != ABI_SUCCESS) timed->end = NULL;
 }
 
-struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t card, abi_context context, abi_stream stream,
+struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t gpu, abi_context context, abi_stream stream,
                                   uint64_t now_ns) {
-    struct cot_batches *batches = &gates->batches[card];
+    struct cot_batches *batches = &gates->batches[gpu];
     bool alone = stream == ABI_STREAM_PER_THREAD; /* which stream that is hangs on who names it */
     cot_timed_lock(batches);
     struct cot_timed *timed = alone ? NULL : join_open(batches, context, stream);
@@ -101,11 +101,11 @@ void cot_timed_close(struct cot_batches *batches, struct cot_timed *timed) {
     cot_timed_unlock(batches);
 }
 
-void cot_timed_end(struct cot_gates *gates, uint32_t card, struct cot_timed *timed, const struct cot_launch *launch,
+void cot_timed_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, const struct cot_launch *launch,
                    uint64_t now_ns) {
-    struct cot_batches *batches = &gates->batches[card];
+    struct cot_batches *batches = &gates->batches[gpu];
     cot_timed_lock(batches);
-    if (launch && cot_batch_add(&gates->gate[card], &timed->batch, launch, now_ns)) timed->full = true;
+    if (launch && cot_batch_add(&gates->gate[gpu], &timed->batch, launch, now_ns)) timed->full = true;
     if (launch) timed->last_ns = now_ns;
     timed->users--;
     bool closes = timed->users == 0 && (timed->full || timed->alone || timed->batch.launches == 0);

@@ -81,7 +81,7 @@ struct span {
     uint64_t begin_ns, end_ns;
 };
 
-/* On the clock of the host: told from when the card was idle or from the event before, and held between when it was
+/* On the clock of the host: told from when the GPU was idle or from the event before, and held between when it was
  * launched and now. */
 static struct span span_of(const struct cot_batches *batches, const struct cot_timed *timed, uint64_t now_ns) {
     int64_t length = 0, after = 0;
@@ -108,10 +108,10 @@ static void free_places(struct cot_batches *batches) {
     cot_timed_unlock(batches);
 }
 
-static void complete(struct cot_gates *gates, uint32_t card, struct cot_timed *timed, struct span span,
+static void complete(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, struct span span,
                      uint64_t now_ns) {
-    struct cot_batches *batches = &gates->batches[card];
-    struct cot_gate *gate = &gates->gate[card];
+    struct cot_batches *batches = &gates->batches[gpu];
+    struct cot_gate *gate = &gates->gate[gpu];
     bool oldest = timed == &batches->ring[batches->head % COT_BATCHES];
     uint32_t streams = streams_under_way(batches);
     bool rings = timed->batch.launches &&
@@ -135,17 +135,17 @@ static void set_anchor(struct cot_batches *batches, struct cot_timed *timed, uin
     timed->end = former;
 }
 
-void cot_settle_lost(struct cot_gates *gates, uint32_t card, struct cot_timed *timed) {
+void cot_settle_lost(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed) {
     uint64_t now = cot_boot_ns(), most = timed->begun_ns + timed->batch.predicted_ns;
-    complete(gates, card, timed, (struct span){timed->begun_ns, now < most ? now : most}, now);
+    complete(gates, gpu, timed, (struct span){timed->begun_ns, now < most ? now : most}, now);
 }
 
 /* True: it has ended. */
-static bool look(struct cot_gates *gates, uint32_t card, struct cot_timed *timed) {
-    struct cot_batches *batches = &gates->batches[card];
+static bool look(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed) {
+    struct cot_batches *batches = &gates->batches[gpu];
     uint64_t now = cot_boot_ns();
     if (timed->batch.launches == 0) {
-        complete(gates, card, timed, (struct span){0}, now);
+        complete(gates, gpu, timed, (struct span){0}, now);
         return true;
     }
     if (timed->untimed && now < timed->last_ns + timed->batch.predicted_ns) return false;
@@ -153,7 +153,7 @@ static bool look(struct cot_gates *gates, uint32_t card, struct cot_timed *timed
     now = cot_boot_ns();
     struct span span = span_of(batches, timed, now);
     set_anchor(batches, timed, span.end_ns);
-    complete(gates, card, timed, span, now);
+    complete(gates, gpu, timed, span, now);
     return true;
 }
 
@@ -162,8 +162,8 @@ static uint64_t pause_for(const struct cot_timed *timed, uint64_t now_ns) {
     return left < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : left > MOST_PAUSE_NS ? MOST_PAUSE_NS : left;
 }
 
-uint64_t cot_settle(struct cot_gates *gates, uint32_t card) {
-    struct cot_batches *batches = &gates->batches[card];
+uint64_t cot_settle(struct cot_gates *gates, uint32_t gpu) {
+    struct cot_batches *batches = &gates->batches[gpu];
     uint32_t unready = 0;
     uint64_t pause = UINT64_MAX, now = cot_boot_ns();
     close_quiet(gates, batches, now);
@@ -172,7 +172,7 @@ uint64_t cot_settle(struct cot_gates *gates, uint32_t card) {
         enum cot_timed_state state = __atomic_load_n(&timed->state, __ATOMIC_ACQUIRE);
         if (state == COT_TIMED_FREE) continue;
         if (state == COT_TIMED_CLOSED && unready < MOST_UNREADY && enter(gates)) {
-            bool ended = look(gates, card, timed);
+            bool ended = look(gates, gpu, timed);
             leave(gates);
             if (ended) continue;
         }
@@ -193,8 +193,8 @@ abi_result cot_cotenant_help(struct cot_errand *errand) {
     errand->word = (uint32_t *)&gates->word;
     errand->seen = atomic_load(&gates->word);
     uint64_t pause = UINT64_MAX;
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
-        uint64_t own = cot_settle(gates, card);
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        uint64_t own = cot_settle(gates, gpu);
         if (own < pause) pause = own;
     }
     gates->empty_rounds = pause == UINT64_MAX ? gates->empty_rounds + 1 : 0;
@@ -202,8 +202,8 @@ abi_result cot_cotenant_help(struct cot_errand *errand) {
     if (pause == UINT64_MAX) {
         /* Who launches from now on sees that it sleeps; who did before is seen. */
         atomic_store(&gates->idle, 1);
-        for (uint32_t card = 0; card < cot_card_count(); card++) {
-            const struct cot_batches *batches = &gates->batches[card];
+        for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+            const struct cot_batches *batches = &gates->batches[gpu];
             if (__atomic_load_n(&batches->tail, __ATOMIC_SEQ_CST) != batches->head) pause = EMPTY_PAUSE_NS;
         }
         if (pause != UINT64_MAX) atomic_store(&gates->idle, 0);

@@ -34,8 +34,8 @@ void cot_gates_resume(struct cot_gates *gates) {
 
 void cot_gates_forget(void *context) {
     struct cot_gates *gates = cot_gates_pause();
-    for (uint32_t card = 0; gates && card < cot_card_count(); card++) {
-        struct cot_batches *batches = &gates->batches[card];
+    for (uint32_t gpu = 0; gates && gpu < cot_gpu_count(); gpu++) {
+        struct cot_batches *batches = &gates->batches[gpu];
         if (batches->anchor_context == context) batches->anchor = NULL;
         for (uint32_t i = 0; i < COT_BATCHES; i++) {
             struct cot_timed *timed = &batches->ring[i];
@@ -48,7 +48,7 @@ void cot_gates_forget(void *context) {
                 timed->untimed = true;
             }
             cot_timed_unlock(batches);
-            if (ended) cot_settle_lost(gates, card, timed);
+            if (ended) cot_settle_lost(gates, gpu, timed);
         }
     }
     cot_gates_resume(gates);
@@ -57,8 +57,8 @@ void cot_gates_forget(void *context) {
 static void leave_stream(abi_stream stream) {
     if ((uintptr_t)stream <= (uintptr_t)ABI_STREAM_PER_THREAD) return;
     struct cot_gates *gates = cot_gates_pause();
-    for (uint32_t card = 0; gates && card < cot_card_count(); card++) {
-        struct cot_batches *batches = &gates->batches[card];
+    for (uint32_t gpu = 0; gates && gpu < cot_gpu_count(); gpu++) {
+        struct cot_batches *batches = &gates->batches[gpu];
         for (uint32_t i = 0; i < COT_BATCHES; i++) {
             struct cot_timed *timed = &batches->ring[i];
             cot_timed_lock(batches);
@@ -95,21 +95,21 @@ static void ring(const struct cot_gate *gate) {
     syscall(SYS_futex, &gate->reports->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void sleep_until(struct cot_gates *gates, uint32_t card, const struct cot_verdict *verdict, uint64_t now_ns) {
-    struct cot_batches *batches = &gates->batches[card];
+static void sleep_until(struct cot_gates *gates, uint32_t gpu, const struct cot_verdict *verdict, uint64_t now_ns) {
+    struct cot_batches *batches = &gates->batches[gpu];
     uint64_t left = verdict->until_ns > now_ns ? verdict->until_ns - now_ns : 1000;
     struct timespec pause = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
     atomic_fetch_add(&batches->sleepers, 1);
     /* What is under way is to be known soon, whether the next launch or another container waits for it. */
     atomic_store(&batches->hurry, 1);
     cot_helper_wake(gates);
-    syscall(SYS_futex, &gates->gate[card].order->wake, FUTEX_WAIT, verdict->wake, &pause, NULL, 0);
+    syscall(SYS_futex, &gates->gate[gpu].order->wake, FUTEX_WAIT, verdict->wake, &pause, NULL, 0);
     atomic_fetch_sub(&batches->sleepers, 1);
 }
 
 /* Announces the launch when it may go. False: nothing limits the container any more. */
-static bool await_turn(struct cot_gates *gates, uint32_t card, uint64_t key, struct cot_launch *launch) {
-    struct cot_gate *gate = &gates->gate[card];
+static bool await_turn(struct cot_gates *gates, uint32_t gpu, uint64_t key, struct cot_launch *launch) {
+    struct cot_gate *gate = &gates->gate[gpu];
     uint64_t since_ns = 0, rung_ns = 0, looked_ns = 0;
     for (;;) {
         uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boot_ns();
@@ -130,7 +130,7 @@ static bool await_turn(struct cot_gates *gates, uint32_t card, uint64_t key, str
             cot_gates_forget_dead(gates);
             looked_ns = now;
         }
-        sleep_until(gates, card, &verdict, now);
+        sleep_until(gates, gpu, &verdict, now);
     }
 }
 
@@ -147,11 +147,11 @@ static void leave_context(abi_context context) {
 
 static void take_turn(struct cot_gates *gates, const struct cot_flight *flight, struct cot_turn *turn) {
     void *context;
-    if (cot_current(&turn->card, &context) != ABI_SUCCESS || turn->card == COT_NO_CARD) return; /* the driver says no */
-    while (await_turn(gates, turn->card, flight->key, &turn->launch)) {
-        turn->timed = cot_timed_begin(gates, turn->card, context, flight->stream, cot_boot_ns());
+    if (cot_current(&turn->gpu, &context) != ABI_SUCCESS || turn->gpu == COT_NO_GPU) return; /* the driver says no */
+    while (await_turn(gates, turn->gpu, flight->key, &turn->launch)) {
+        turn->timed = cot_timed_begin(gates, turn->gpu, context, flight->stream, cot_boot_ns());
         if (turn->timed) return;
-        cot_gate_undo(&gates->gate[turn->card], &turn->launch);
+        cot_gate_undo(&gates->gate[turn->gpu], &turn->launch);
         nap(NO_ROOM_NS);
     }
 }
@@ -176,9 +176,9 @@ abi_result cot_cotenant_launched(struct cot_flight *flight, abi_result result) {
     if (!turn->timed || !gates) return ABI_SUCCESS;
     int error = errno;
     bool made = result == ABI_SUCCESS;
-    if (!made) cot_gate_undo(&gates->gate[turn->card], &turn->launch);
+    if (!made) cot_gate_undo(&gates->gate[turn->gpu], &turn->launch);
     abi_context entered = turn->context ? enter_context_of(flight->stream) : NULL;
-    cot_timed_end(gates, turn->card, turn->timed, made ? &turn->launch : NULL, cot_boot_ns());
+    cot_timed_end(gates, turn->gpu, turn->timed, made ? &turn->launch : NULL, cot_boot_ns());
     leave_context(entered);
     errno = error;
     return ABI_SUCCESS;

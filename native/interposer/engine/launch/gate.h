@@ -8,7 +8,7 @@
 #include "../../../compute/gate/gate.h"
 #include "../engine_internal.h"
 
-#define COT_BATCHES 256u /* of one card, under way */
+#define COT_BATCHES 256u /* of one GPU, under way */
 
 /* A batch and its two events. Made by the thread that launches first, closed by the last one that launches or, when
  * nothing more comes, by the helper; then the helper's alone. */
@@ -38,7 +38,7 @@ struct cot_batches {
     struct cot_lock lock; /* of states and places, never held across a call of the driver */
     uint32_t head, tail;  /* those under way, in the order in which they began */
     _Atomic uint32_t hurry;
-    _Atomic uint32_t sleepers; /* threads that wait for this card */
+    _Atomic uint32_t sleepers; /* threads that wait for this GPU */
     /* The last event that was seen to have passed, and when that was: times of later events are told from it. */
     abi_event anchor;
     abi_context anchor_context;
@@ -54,15 +54,15 @@ struct cot_gates {
     /* The helper is in a call of the driver about batches; others want it not to be. */
     _Atomic uint32_t busy, paused;
     uint32_t empty_rounds, relaxed; /* the helper's */
-    struct cot_gate gate[COT_MAX_CARDS];
-    struct cot_batches batches[COT_MAX_CARDS];
+    struct cot_gate gate[COT_MAX_GPUS];
+    struct cot_batches batches[COT_MAX_GPUS];
 };
 
 /* What a flight carries from admit to launched. */
 struct cot_turn {
     struct cot_launch launch;
     struct cot_timed *timed; /* NULL: not counted */
-    uint32_t card;
+    uint32_t gpu;
     abi_context context; /* of its stream, where that need not be current */
 };
 static_assert(sizeof(struct cot_turn) <= sizeof(((struct cot_flight *)0)->engine), "room in a flight");
@@ -76,10 +76,10 @@ void cot_gates_forget_dead(struct cot_gates *gates);
 
 /* Before a launch: the batch that it belongs to, its first event recorded; NULL: no room, to be tried again soon. The
  * stream's context is current. */
-struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t card, abi_context context, abi_stream stream,
+struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t gpu, abi_context context, abi_stream stream,
                                   uint64_t now_ns);
 /* After it; `launch` is NULL if the driver refused it. */
-void cot_timed_end(struct cot_gates *gates, uint32_t card, struct cot_timed *timed, const struct cot_launch *launch,
+void cot_timed_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, const struct cot_launch *launch,
                    uint64_t now_ns);
 void cot_timed_lock(struct cot_batches *batches);
 void cot_timed_unlock(struct cot_batches *batches);
@@ -88,7 +88,6 @@ void cot_timed_close(struct cot_batches *batches, struct cot_timed *timed);
 void cot_helper_wake(struct cot_gates *gates);
 
 /* ---- settle.c ---- */
-uint64_t cot_settle(struct cot_gates *gates,
-                    uint32_t card); /* when to come again, in ns; UINT64_MAX: nothing is left */
+uint64_t cot_settle(struct cot_gates *gates, uint32_t gpu); /* when to come again, in ns; UINT64_MAX: nothing is left */
 /* One that will not be heard of again: what is known of it counts. */
-void cot_settle_lost(struct cot_gates *gates, uint32_t card, struct cot_timed *timed);
+void cot_settle_lost(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed);

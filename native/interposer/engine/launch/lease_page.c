@@ -8,7 +8,7 @@
 #include "gate.h"
 
 bool cot_gates_join(void) {
-    uint64_t at = cot->at.page->header.compute_at, bytes = cot_compute_bytes(cot->at.slot_count, cot->at.card_count);
+    uint64_t at = cot->at.page->header.compute_at, bytes = cot_compute_bytes(cot->at.slot_count, cot->at.gpu_count);
     struct stat info;
     cot->gates = NULL;
     if (at == 0) return true;
@@ -24,12 +24,11 @@ bool cot_gates_join(void) {
     }
     gates->page = page;
     uint64_t stamp = cot_slot_at(cot->at.slot)->stamp;
-    for (uint32_t card = 0; card < cot->at.card_count; card++) {
-        struct cot_gate *gate = &gates->gate[card];
-        cot_gate_attach(gate, &cot_default_gate, page, cot->at.slot_count, cot->at.card_count, cot->at.slot, card,
-                        stamp);
+    for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
+        struct cot_gate *gate = &gates->gate[gpu];
+        cot_gate_attach(gate, &cot_default_gate, page, cot->at.slot_count, cot->at.gpu_count, cot->at.slot, gpu, stamp);
         gate->others = gates->gate;
-        gate->others_count = cot->at.card_count;
+        gate->others_count = cot->at.gpu_count;
     }
     cot->gates = gates;
     return true;
@@ -39,35 +38,35 @@ void cot_gates_leave(void) {
     struct cot_gates *gates = cot->gates;
     cot->gates = NULL;
     if (!gates) return;
-    munmap(gates->page, cot_compute_bytes(cot->at.slot_count, cot->at.card_count));
+    munmap(gates->page, cot_compute_bytes(cot->at.slot_count, cot->at.gpu_count));
     munmap(gates, sizeof *gates);
 }
 
-/* Rows of a slot, one for each card, next to one another. */
+/* Rows of a slot, one for each GPU, next to one another. */
 static bool is_under_way(const struct cot_compute_row *row) {
     bool any = false;
-    for (uint32_t card = 0; card < cot->at.card_count; card++) {
-        any |= __atomic_load_n(&row[card].inflight, __ATOMIC_RELAXED) != 0 ||
-               __atomic_load_n(&row[card].pending_ns, __ATOMIC_RELAXED) != 0;
+    for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
+        any |= __atomic_load_n(&row[gpu].inflight, __ATOMIC_RELAXED) != 0 ||
+               __atomic_load_n(&row[gpu].pending_ns, __ATOMIC_RELAXED) != 0;
     }
     return any;
 }
 
-/* Work on the card ends with its process, whatever becomes of its memory: so this need not wait until the slot may be
+/* Work on the GPU ends with its process, whatever becomes of its memory: so this need not wait until the slot may be
  * reaped. Nobody attaches to a slot whose lock is held, and what was used stays counted. */
 void cot_gates_forget_dead(struct cot_gates *gates) {
     uint32_t used = __atomic_load_n(&cot_reports_at(gates->page)->slots_used, __ATOMIC_ACQUIRE);
     if (used > cot->at.slot_count) used = cot->at.slot_count; /* any process of the container may have written it */
     int fd = cot_ledger_fd();
     for (uint32_t slot = 0; fd >= 0 && slot < used; slot++) {
-        struct cot_compute_row *row = cot_row_at(gates->page, cot->at.card_count, slot, 0);
+        struct cot_compute_row *row = cot_row_at(gates->page, cot->at.gpu_count, slot, 0);
         if (slot == cot->at.slot || !is_under_way(row)) continue;
         while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();
         if (cot_lock_slot(fd, slot)) {
-            for (uint32_t card = 0; card < cot->at.card_count; card++) {
-                __atomic_store_n(&row[card].waiting, 0, __ATOMIC_RELAXED);
-                __atomic_store_n(&row[card].inflight, 0, __ATOMIC_SEQ_CST);
-                __atomic_store_n(&row[card].pending_ns, 0, __ATOMIC_SEQ_CST);
+            for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
+                __atomic_store_n(&row[gpu].waiting, 0, __ATOMIC_RELAXED);
+                __atomic_store_n(&row[gpu].inflight, 0, __ATOMIC_SEQ_CST);
+                __atomic_store_n(&row[gpu].pending_ns, 0, __ATOMIC_SEQ_CST);
             }
             cot_unlock_slot(fd, slot);
         }

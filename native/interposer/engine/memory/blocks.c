@@ -122,12 +122,12 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
 /* What was charged for a block that is out of the table. */
 static void release(const struct cot_block *block) {
     struct cot_limits limits;
-    cot_limits(block->card, &limits);
+    cot_limits(block->gpu, &limits);
     uint64_t bytes = block->kind == COT_LINEAR
-                         ? cot_pages_remove(block->card, block->key, block->bytes, limits.granule_bytes)
+                         ? cot_pages_remove(block->gpu, block->key, block->bytes, limits.granule_bytes)
                          : block->bytes;
-    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->card)->managed, bytes, __ATOMIC_RELAXED);
-    if (bytes) cot_release(block->card, bytes);
+    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
+    if (bytes) cot_release(block->gpu, bytes);
     if (block->root) cot_memory_drop(block->root);
 }
 

@@ -1,4 +1,4 @@
-/* Graphs with memory nodes. What such a graph needs is read from it when it is instantiated, and must fit; the card
+/* Graphs with memory nodes. What such a graph needs is read from it when it is instantiated, and must fit; the GPU
  * gives it at the first launch or upload, from a pool of its own that keeps what graphs no longer use. The charge is
  * what the driver says that this pool has reserved, read back after every call that can change it.
  *
@@ -28,8 +28,7 @@ static struct cot_known_graph *find(abi_graph_exec handle) {
 
 /* Under the lock: nothing is known any more of what it has reserved. */
 static void note_end(const struct cot_graph_need *need) {
-    for (uint32_t card = 0; card < cot_card_count(); card++)
-        atomic_fetch_add(&cot->launches.ended[card], need->bytes[card]);
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) atomic_fetch_add(&cot->launches.ended[gpu], need->bytes[gpu]);
 }
 
 /* A full table loses sight of the graph; what it takes is the agent's to see. */
@@ -75,48 +74,48 @@ static void mark(abi_graph_exec handle, abi_stream stream, uint32_t now) {
 
 /* ---- what the driver has reserved ---- */
 
-static bool device_of(uint32_t card, abi_device *device) {
-    for (*device = 0; *device < (abi_device)COT_MAX_CARDS; (*device)++) {
-        if (cot_card_of(*device) == card) return true;
+static bool device_of(uint32_t gpu, abi_device *device) {
+    for (*device = 0; *device < (abi_device)COT_MAX_GPUS; (*device)++) {
+        if (cot_gpu_of(*device) == gpu) return true;
     }
     return false;
 }
 
 /* Under the lock. */
-static void set_charge(uint32_t card, uint64_t now) {
-    uint64_t before = cot->graphs.cards[card].charged;
-    cot->graphs.cards[card].charged = now;
-    cot->graphs.cards[card].version++;
-    if (now == 0) atomic_store(&cot->launches.ended[card], 0);
-    __atomic_fetch_add(&cot_own(card)->pool, now - before, __ATOMIC_RELAXED);
-    if (now > before) cot_charge(card, now - before);
-    if (now < before) cot_release(card, before - now);
+static void set_charge(uint32_t gpu, uint64_t now) {
+    uint64_t before = cot->graphs.gpus[gpu].charged;
+    cot->graphs.gpus[gpu].charged = now;
+    cot->graphs.gpus[gpu].version++;
+    if (now == 0) atomic_store(&cot->launches.ended[gpu], 0);
+    __atomic_fetch_add(&cot_own(gpu)->pool, now - before, __ATOMIC_RELAXED);
+    if (now > before) cot_charge(gpu, now - before);
+    if (now < before) cot_release(gpu, before - now);
 }
 
 /* Makes the charge what the driver says now; where it does not say, `more` than it was. */
-static void read_back(uint32_t card, uint64_t more) {
+static void read_back(uint32_t gpu, uint64_t more) {
     abi_device device;
     uint64_t now = 0;
-    bool set = !device_of(card, &device);
+    bool set = !device_of(gpu, &device);
     while (!set) {
         pthread_mutex_lock(&cot->graphs.charge_lock);
-        uint32_t version = cot->graphs.cards[card].version;
+        uint32_t version = cot->graphs.gpus[gpu].version;
         pthread_mutex_unlock(&cot->graphs.charge_lock);
         bool said = CALL_DRIVER("cuDeviceGetGraphMemAttribute", (abi_device, int, void *), device,
                                 ABI_GRAPH_MEMORY_RESERVED, &now) == ABI_SUCCESS;
         pthread_mutex_lock(&cot->graphs.charge_lock);
-        if (!said) now = cot->graphs.cards[card].charged + more;
-        set = cot->graphs.cards[card].version == version;
-        bool skip = now < cot->graphs.cards[card].charged && atomic_load(&cot->launches.under_way) > 0;
+        if (!said) now = cot->graphs.gpus[gpu].charged + more;
+        set = cot->graphs.gpus[gpu].version == version;
+        bool skip = now < cot->graphs.gpus[gpu].charged && atomic_load(&cot->launches.under_way) > 0;
         if (skip) atomic_store(&cot->launches.skipped, 1);
-        else if (set) set_charge(card, now);
+        else if (set) set_charge(gpu, now);
         pthread_mutex_unlock(&cot->graphs.charge_lock);
     }
 }
 
-static uint64_t charged(uint32_t card) {
+static uint64_t charged(uint32_t gpu) {
     pthread_mutex_lock(&cot->graphs.charge_lock);
-    uint64_t bytes = cot->graphs.cards[card].charged;
+    uint64_t bytes = cot->graphs.gpus[gpu].charged;
     pthread_mutex_unlock(&cot->graphs.charge_lock);
     return bytes;
 }
@@ -129,16 +128,16 @@ static abi_result trim(abi_device device) {
     return result;
 }
 
-void cot_graphs_trim(uint32_t card) {
+void cot_graphs_trim(uint32_t gpu) {
     abi_device device;
-    if (charged(card) == 0 || !device_of(card, &device)) return;
+    if (charged(gpu) == 0 || !device_of(gpu, &device)) return;
     trim(device);
-    read_back(card, 0);
+    read_back(gpu, 0);
 }
 
-void cot_graphs_read_back(uint32_t card) {
+void cot_graphs_read_back(uint32_t gpu) {
     atomic_fetch_add(&cot->graphs.epoch, 1);
-    if (charged(card)) read_back(card, 0);
+    if (charged(gpu)) read_back(gpu, 0);
 }
 
 /* ---- what a graph needs ---- */
@@ -147,14 +146,14 @@ static abi_result add_node(abi_graph_node node, struct cot_graph_need *need) {
     abi_alloc_node alloc;
     abi_result result = CALL_DRIVER("cuGraphMemAllocNodeGetParams", (abi_graph_node, abi_alloc_node *), node, &alloc);
     if (result != ABI_SUCCESS || cot_is_host_location(&alloc.pool.location)) return result;
-    uint32_t card;
-    result = cot_find_gpu_of_location(&alloc.pool.location, &card);
+    uint32_t gpu;
+    result = cot_find_gpu_of_location(&alloc.pool.location, &gpu);
     if (result != ABI_SUCCESS) return result;
     struct cot_limits limits;
-    cot_limits(card, &limits);
+    cot_limits(gpu, &limits);
     uint64_t whole = UINT64_MAX, granule = limits.granule_bytes;
     if (alloc.bytes <= UINT64_MAX - granule) whole = (alloc.bytes + granule - 1) / granule * granule;
-    if (__builtin_add_overflow(need->bytes[card], whole, &need->bytes[card])) need->bytes[card] = UINT64_MAX;
+    if (__builtin_add_overflow(need->bytes[gpu], whole, &need->bytes[gpu])) need->bytes[gpu] = UINT64_MAX;
     need->any = true;
     return ABI_SUCCESS;
 }
@@ -184,29 +183,29 @@ static abi_result add_graph(abi_graph graph, int depth, struct cot_graph_need *n
 }
 
 static void rollback(const struct cot_graph_need *need) {
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (need->bytes[card]) cot_rollback(card, need->bytes[card]);
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        if (need->bytes[gpu]) cot_rollback(gpu, need->bytes[gpu]);
     }
 }
 
-/* COT_NO_CARD, or the card on which it does not fit. */
+/* COT_NO_GPU, or the GPU on which it does not fit. */
 static uint32_t reserve(const struct cot_graph_need *need) {
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (!need->bytes[card] || cot_reserve(card, need->bytes[card])) continue;
-        for (uint32_t i = 0; i < card; i++) {
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        if (!need->bytes[gpu] || cot_reserve(gpu, need->bytes[gpu])) continue;
+        for (uint32_t i = 0; i < gpu; i++) {
             if (need->bytes[i]) cot_rollback(i, need->bytes[i]);
         }
-        return card;
+        return gpu;
     }
-    return COT_NO_CARD;
+    return COT_NO_GPU;
 }
 
-/* After a call for which `announced` was reserved: charges what it came to on the cards of `need`. */
+/* After a call for which `announced` was reserved: charges what it came to on the GPUs of `need`. */
 static void settle(const struct cot_graph_need *need, const struct cot_graph_need *announced) {
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (!need->bytes[card]) continue;
-        cot_touch(card); /* it may have grown by what it had given back unseen */
-        read_back(card, announced->bytes[card]);
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        if (!need->bytes[gpu]) continue;
+        cot_touch(gpu); /* it may have grown by what it had given back unseen */
+        read_back(gpu, announced->bytes[gpu]);
     }
     rollback(announced);
 }
@@ -217,8 +216,8 @@ static abi_result begin(abi_graph graph, struct cot_graph_need *need) {
     *need = (struct cot_graph_need){0};
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = add_graph(graph, 0, need);
-    uint32_t full = result == ABI_SUCCESS && need->any ? reserve(need) : COT_NO_CARD;
-    if (full != COT_NO_CARD) {
+    uint32_t full = result == ABI_SUCCESS && need->any ? reserve(need) : COT_NO_GPU;
+    if (full != COT_NO_GPU) {
         cot_deny(full);
         result = ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -274,8 +273,8 @@ abi_result cot_cuGraphExecDestroy(abi_graph_exec handle) {
 
 abi_result cot_cuDeviceGraphMemTrim(abi_device device) {
     abi_result result = trim(device);
-    uint32_t card = cot_attached() ? cot_card_of(device) : COT_NO_CARD;
-    if (result == ABI_SUCCESS && card != COT_NO_CARD) read_back(card, 0);
+    uint32_t gpu = cot_attached() ? cot_gpu_of(device) : COT_NO_GPU;
+    if (result == ABI_SUCCESS && gpu != COT_NO_GPU) read_back(gpu, 0);
     return result;
 }
 
@@ -287,15 +286,15 @@ static bool growth(abi_graph_exec handle, struct cot_graph_need *most) {
     pthread_mutex_lock(&cot->graphs.lock);
     const struct cot_known_graph *known = find(handle);
     bool later = known && known->epoch;
-    for (uint32_t card = 0; later && card < cot_card_count(); card++) {
-        uint64_t all = 0, reserved = charged(card), ended = atomic_load(&cot->launches.ended[card]);
-        for (uint32_t i = 0; most->bytes[card] && i < cot->graphs.used; i++) {
-            if (cot->graphs.handles[i] && __builtin_add_overflow(all, cot->graphs.known[i].need.bytes[card], &all))
+    for (uint32_t gpu = 0; later && gpu < cot_gpu_count(); gpu++) {
+        uint64_t all = 0, reserved = charged(gpu), ended = atomic_load(&cot->launches.ended[gpu]);
+        for (uint32_t i = 0; most->bytes[gpu] && i < cot->graphs.used; i++) {
+            if (cot->graphs.handles[i] && __builtin_add_overflow(all, cot->graphs.known[i].need.bytes[gpu], &all))
                 all = UINT64_MAX;
         }
         reserved = reserved > ended ? reserved - ended : 0;
         all = all > reserved ? all - reserved : 0;
-        if (most->bytes[card] > all) most->bytes[card] = all;
+        if (most->bytes[gpu] > all) most->bytes[gpu] = all;
     }
     pthread_mutex_unlock(&cot->graphs.lock);
     return later;
@@ -321,8 +320,8 @@ static enum standing standing(abi_graph_exec handle, abi_stream stream, uint32_t
 static void launch_ended(void) {
     if (atomic_fetch_sub(&cot->launches.under_way, 1) != 1 || !atomic_load(&cot->launches.skipped)) return;
     if (!atomic_exchange(&cot->launches.skipped, 0)) return;
-    for (uint32_t card = 0; card < cot_card_count(); card++) {
-        if (charged(card)) read_back(card, 0);
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        if (charged(gpu)) read_back(gpu, 0);
     }
 }
 
@@ -345,12 +344,12 @@ static abi_result run(stream_call real, abi_graph_exec handle, abi_stream stream
     if (cot_is_capturing(stream)) return real(handle, stream);
     struct cot_graph_need announced = need;
     uint32_t full = reserve(&announced);
-    bool bounded = full != COT_NO_CARD;
+    bool bounded = full != COT_NO_GPU;
     if (bounded) {
         atomic_fetch_add(&cot->launches.under_way, 1);
         if (growth(handle, &announced)) full = reserve(&announced);
     }
-    if (full != COT_NO_CARD) {
+    if (full != COT_NO_GPU) {
         launch_ended();
         cot_deny(full);
         return ABI_ERROR_OUT_OF_MEMORY;

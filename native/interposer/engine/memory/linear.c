@@ -1,6 +1,6 @@
 /* Memory by bytes: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their cuMemFree.
  *
- * The charge is what the card really gives up: whole granules. A large request has granules of its own; small ones
+ * The charge is what the GPU really gives up: whole granules. A large request has granules of its own; small ones
  * share them, so what a small one costs is known only from where it lies. It is therefore announced as one granule and
  * charged as none or one. */
 #include "../engine_internal.h"
@@ -15,7 +15,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t granule) {
 }
 
 struct ticket {
-    uint32_t card;
+    uint32_t gpu;
     void *context;
     struct cot_limits limits;
     uint64_t reserved;
@@ -25,31 +25,31 @@ struct ticket {
 
 /* The driver gave nothing. */
 static void give_up(const struct ticket *ticket) {
-    if (ticket->gap) cot_rollback(ticket->card, cot_gap_end());
-    else cot_rollback_certain(ticket->card, ticket->reserved, ticket->charged);
+    if (ticket->gap) cot_rollback(ticket->gpu, cot_gap_end());
+    else cot_rollback_certain(ticket->gpu, ticket->reserved, ticket->charged);
 }
 
 /* Room for `bytes` in the calling thread's context, or the error to answer. */
 static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_current(&ticket->card, &ticket->context);
+    if (result == ABI_SUCCESS) result = cot_current(&ticket->gpu, &ticket->context);
     if (result != ABI_SUCCESS) return result;
-    if (ticket->card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
-    cot_limits(ticket->card, &ticket->limits);
+    if (ticket->gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
+    cot_limits(ticket->gpu, &ticket->limits);
     ticket->gap = ticket->charged = false;
     ticket->reserved = round_up(bytes, granule ? granule : ticket->limits.granule_bytes);
     bool packed = granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes);
-    if (packed ? cot_reserve(ticket->card, ticket->reserved)
-               : cot_reserve_certain(ticket->card, ticket->reserved, &ticket->charged))
+    if (packed ? cot_reserve(ticket->gpu, ticket->reserved)
+               : cot_reserve_certain(ticket->gpu, ticket->reserved, &ticket->charged))
         return ABI_SUCCESS;
     /* The grant is full, yet a small request may fit where small ones lie already. */
-    if (packed && cot_gap_begin(ticket->card)) {
+    if (packed && cot_gap_begin(ticket->gpu)) {
         ticket->reserved = 0;
         ticket->gap = true;
-        if (cot_pages_have_gap(ticket->card, ticket->context, bytes, ticket->limits.granule_bytes)) return ABI_SUCCESS;
+        if (cot_pages_have_gap(ticket->gpu, ticket->context, bytes, ticket->limits.granule_bytes)) return ABI_SUCCESS;
         give_up(ticket);
     }
-    cot_deny(ticket->card);
+    cot_deny(ticket->gpu);
     return ABI_ERROR_OUT_OF_MEMORY;
 }
 
@@ -57,28 +57,28 @@ static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, ui
  * the rest does not fit. */
 static inline __attribute__((always_inline)) abi_result finish_linear(struct ticket *ticket, abi_devptr pointer,
                                                                       uint64_t bytes) {
-    uint64_t charge = cot_pages_add(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
+    uint64_t charge = cot_pages_add(ticket->gpu, pointer, bytes, ticket->limits.granule_bytes);
     if (charge > ticket->reserved) {
         uint64_t more = charge - ticket->reserved;
         uint64_t announced = ticket->charged ? 0 : ticket->reserved;
-        bool paid = ticket->gap ? cot_gap_pot() >= charge : cot_reserve_more(ticket->card, more, announced);
+        bool paid = ticket->gap ? cot_gap_pot() >= charge : cot_reserve_more(ticket->gpu, more, announced);
         if (!paid) {
-            uint64_t gone = cot_pages_remove(ticket->card, pointer, bytes, ticket->limits.granule_bytes);
+            uint64_t gone = cot_pages_remove(ticket->gpu, pointer, bytes, ticket->limits.granule_bytes);
             /* Other threads' requests may lie there by now, and have found it paid; or lay there and have left the last
              * page to this one. */
-            if (gone < charge) cot_charge(ticket->card, charge - gone);
+            if (gone < charge) cot_charge(ticket->gpu, charge - gone);
             CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
-            if (gone > charge) cot_release(ticket->card, gone - charge);
+            if (gone > charge) cot_release(ticket->gpu, gone - charge);
             give_up(ticket);
-            cot_deny(ticket->card);
+            cot_deny(ticket->gpu);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
-        if (ticket->charged) cot_commit(ticket->card, more, more);
+        if (ticket->charged) cot_commit(ticket->gpu, more, more);
         ticket->reserved = charge;
     }
     struct cot_block block = {.key = pointer,
                               .bytes = bytes,
-                              .card = ticket->card,
+                              .gpu = ticket->gpu,
                               .kind = COT_LINEAR,
                               .context = ticket->context,
                               .references = 1,
@@ -87,11 +87,11 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct tic
     if (ticket->gap) ticket->reserved = cot_gap_end();
     uint64_t spare = ticket->reserved - charge;
     if (__builtin_expect(ticket->charged, 0)) {
-        if (spare && cot_gap_give_held(ticket->card, spare)) spare = 0;
-        cot_rollback_certain(ticket->card, spare, true);
+        if (spare && cot_gap_give_held(ticket->gpu, spare)) spare = 0;
+        cot_rollback_certain(ticket->gpu, spare, true);
     } else {
-        if (charge) cot_commit(ticket->card, charge, charge);
-        if (spare && !cot_gap_give_announced(ticket->card, spare)) cot_rollback(ticket->card, spare);
+        if (charge) cot_commit(ticket->gpu, charge, charge);
+        if (spare && !cot_gap_give_announced(ticket->gpu, spare)) cot_rollback(ticket->gpu, spare);
     }
     cot_context_recheck(&block);
     return ABI_SUCCESS;
@@ -123,12 +123,12 @@ abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
 
 /* ---- rows, which the driver pads ----
  *
- * How far it pads them a row of one byte tells, the first time that a process asks on a card; the charge is what came.
+ * How far it pads them a row of one byte tells, the first time that a process asks on a GPU; the charge is what came.
  */
 
 #define LEAST_PADDING 512u
 
-static _Atomic size_t paddings[COT_MAX_CARDS]; /* 0: not known */
+static _Atomic size_t paddings[COT_MAX_GPUS]; /* 0: not known */
 
 typedef abi_result (*pitch_call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
 typedef abi_result (*old_pitch_call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
@@ -140,10 +140,10 @@ static abi_result learn_padding(void) {
     abi_devptr row = 0;
     size_t pitch = 0;
     void *context;
-    uint32_t card;
+    uint32_t gpu;
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
-    if (result != ABI_SUCCESS || !real || card == COT_NO_CARD || atomic_load(&paddings[card])) return result;
+    if (result == ABI_SUCCESS) result = cot_current(&gpu, &context);
+    if (result != ABI_SUCCESS || !real || gpu == COT_NO_GPU || atomic_load(&paddings[gpu])) return result;
     result = begin(LEAST_PADDING, 0, &ticket);
     if (result != ABI_SUCCESS) return result;
     result = real(&row, &pitch, 1, 1, 4);
@@ -153,15 +153,15 @@ static abi_result learn_padding(void) {
     }
     result = finish_linear(&ticket, row, pitch);
     if (result != ABI_SUCCESS) return result;
-    atomic_store(&paddings[card], pitch);
+    atomic_store(&paddings[gpu], pitch);
     return cot_cuMemFree_v2(row);
 }
 
 static uint64_t pitch_guess(uint64_t width, uint64_t height) {
-    uint32_t card = COT_NO_CARD;
+    uint32_t gpu = COT_NO_GPU;
     void *context;
     uint64_t padding = 0;
-    if (cot_current(&card, &context) == ABI_SUCCESS && card != COT_NO_CARD) padding = atomic_load(&paddings[card]);
+    if (cot_current(&gpu, &context) == ABI_SUCCESS && gpu != COT_NO_GPU) padding = atomic_load(&paddings[gpu]);
     uint64_t row = round_up(width, padding > LEAST_PADDING ? padding : LEAST_PADDING);
     return height && row > UINT64_MAX / height ? UINT64_MAX : row * height;
 }
@@ -214,14 +214,14 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
     }
     struct cot_block block = {.key = *pointer,
                               .bytes = ticket.reserved,
-                              .card = ticket.card,
+                              .gpu = ticket.gpu,
                               .kind = COT_MANAGED,
                               .context = ticket.context,
                               .references = 1,
                               .epoch = cot_thread()->epoch};
     cot_blocks_add(&block);
-    __atomic_fetch_add(&cot_own(ticket.card)->managed, ticket.reserved, __ATOMIC_RELAXED);
-    cot_commit_certain(ticket.card, ticket.reserved, ticket.charged);
+    __atomic_fetch_add(&cot_own(ticket.gpu)->managed, ticket.reserved, __ATOMIC_RELAXED);
+    cot_commit_certain(ticket.gpu, ticket.reserved, ticket.charged);
     cot_context_recheck(&block);
     return ABI_SUCCESS;
 }
@@ -243,11 +243,11 @@ static inline __attribute__((always_inline)) abi_result after_free(abi_result re
     }
     uint64_t bytes = block->bytes;
     if (block->kind == COT_MANAGED) {
-        __atomic_fetch_sub(&cot_own(block->card)->managed, bytes, __ATOMIC_RELAXED);
+        __atomic_fetch_sub(&cot_own(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
     } else {
-        bytes = cot_pages_remove(block->card, block->key, block->bytes, cot_granule(block->card));
+        bytes = cot_pages_remove(block->gpu, block->key, block->bytes, cot_granule(block->gpu));
     }
-    if (bytes && !cot_gap_give_held(block->card, bytes)) cot_release(block->card, bytes);
+    if (bytes && !cot_gap_give_held(block->gpu, bytes)) cot_release(block->gpu, bytes);
     return result;
 }
 

@@ -1,4 +1,4 @@
-/* Stream-ordered memory. A pool holds what it has reserved from the card, used or not, and the driver says how much
+/* Stream-ordered memory. A pool holds what it has reserved from the GPU, used or not, and the driver says how much
  * that is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
  * announced as if the pool had nothing left.
  *
@@ -27,9 +27,9 @@ static struct cot_known_pool *find(abi_pool handle) {
     return NULL;
 }
 
-static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t card) {
+static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t gpu) {
     struct cot_known_pool *pool = find(handle);
-    if (!pool && (pool = find(NULL))) *pool = (struct cot_known_pool){.handle = handle, .card = card};
+    if (!pool && (pool = find(NULL))) *pool = (struct cot_known_pool){.handle = handle, .gpu = gpu};
     return pool;
 }
 
@@ -37,8 +37,8 @@ static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t card) {
 static void end(struct cot_known_pool *known) {
     struct cot_known_pool old = *known;
     *known = (struct cot_known_pool){0};
-    __atomic_fetch_sub(&cot_own(old.card)->pool, old.charged, __ATOMIC_RELAXED);
-    if (old.charged) cot_release(old.card, old.charged);
+    __atomic_fetch_sub(&cot_own(old.gpu)->pool, old.charged, __ATOMIC_RELAXED);
+    if (old.charged) cot_release(old.gpu, old.charged);
 }
 
 /* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was. */
@@ -48,10 +48,10 @@ static void read_back(struct cot_known_pool *pool, uint64_t more) {
                     &now) != ABI_SUCCESS)
         now = before + more;
     pool->charged = now;
-    struct cot_slot_card *own = cot_own(pool->card);
+    struct cot_slot_gpu *own = cot_own(pool->gpu);
     __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
-    if (now > before) cot_charge(pool->card, now - before);
-    if (now < before) cot_release(pool->card, before - now);
+    if (now > before) cot_charge(pool->gpu, now - before);
+    if (now < before) cot_release(pool->gpu, before - now);
 }
 
 /* Under the lock: lets it give back what it does not use. A capture of this thread does not forbid that. */
@@ -69,11 +69,11 @@ static void let_go(struct cot_known_pool *pool) {
     if (pool->charged == 0 && CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool)) == ABI_SUCCESS) end(pool);
 }
 
-void cot_pools_trim(uint32_t card) {
+void cot_pools_trim(uint32_t gpu) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
-        if (!known->handle || known->card != card) continue;
+        if (!known->handle || known->gpu != gpu) continue;
         if (is_leaving(known)) let_go(known);
         else trim(known);
     }
@@ -110,21 +110,21 @@ static abi_result default_pool(abi_device device, abi_pool *pool) {
 }
 
 /* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. An
- * answer that is wrong would be charged to another card: so where the driver does not tell, its error is the answer. */
-static abi_result card_of_pool(abi_pool pool, abi_device otherwise, uint32_t *card) {
+ * answer that is wrong would be charged to another GPU: so where the driver does not tell, its error is the answer. */
+static abi_result gpu_of_pool(abi_pool pool, abi_device otherwise, uint32_t *gpu) {
     pthread_mutex_lock(&cot->pools.lock);
     const struct cot_known_pool *known = pool ? find(pool) : NULL;
-    if (known) *card = known->card;
+    if (known) *gpu = known->gpu;
     pthread_mutex_unlock(&cot->pools.lock);
     if (known) return ABI_SUCCESS;
-    *card = cot_card_of(otherwise);
-    for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
+    *gpu = cot_gpu_of(otherwise);
+    for (abi_device device = 0; device < (abi_device)COT_MAX_GPUS; device++) {
         abi_pool own = NULL;
-        if (cot_card_of(device) == COT_NO_CARD) continue;
+        if (cot_gpu_of(device) == COT_NO_GPU) continue;
         abi_result result = default_pool(device, &own);
         if (result != ABI_SUCCESS && result != ABI_ERROR_NOT_SUPPORTED) return result;
         if (result != ABI_SUCCESS || own != pool) continue;
-        *card = cot_card_of(device);
+        *gpu = cot_gpu_of(device);
         break;
     }
     return ABI_SUCCESS;
@@ -145,38 +145,38 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
                            abi_stream stream) {
     abi_device device;
     void *context;
-    uint32_t card;
+    uint32_t gpu;
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
     /* Recorded, not run: the graph's memory is the graph's. */
     if (!pointer || bytes == 0 || cot_is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
     result = device_of(stream, &device);
-    if (result == ABI_SUCCESS) result = cot_current(&card, &context);
+    if (result == ABI_SUCCESS) result = cot_current(&gpu, &context);
     if (result != ABI_SUCCESS) return result;
-    card = cot_card_of(device);
-    if (from_pool) result = card_of_pool(pool, device, &card);
+    gpu = cot_gpu_of(device);
+    if (from_pool) result = gpu_of_pool(pool, device, &gpu);
     if (result != ABI_SUCCESS) return result;
-    if (card == COT_NO_CARD) return ABI_ERROR_OUT_OF_MEMORY;
+    if (gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
     abi_pool from = pool;
     if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
         return ABI_ERROR_OUT_OF_MEMORY;
 
     struct cot_limits limits;
-    cot_limits(card, &limits);
+    cot_limits(gpu, &limits);
     uint64_t whole = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
     if (bytes > UINT64_MAX - limits.granule_bytes) whole = UINT64_MAX;
     /* What the pool keeps unused is charged already, but nobody tells whether it serves in one piece: else it grows. */
-    if (!cot_reserve(card, whole)) {
-        cot_deny(card);
+    if (!cot_reserve(gpu, whole)) {
+        cot_deny(gpu);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = call(real, from_pool, pointer, bytes, pool, stream);
-    cot_touch(card); /* the pool may have grown by what it had given back unseen */
+    cot_touch(gpu); /* the pool may have grown by what it had given back unseen */
     pthread_mutex_lock(&cot->pools.lock);
-    struct cot_known_pool *known = find_or_add(from, card);
+    struct cot_known_pool *known = find_or_add(from, gpu);
     if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
     pthread_mutex_unlock(&cot->pools.lock);
-    cot_rollback(card, whole); /* read_back has charged what it came to */
+    cot_rollback(gpu, whole); /* read_back has charged what it came to */
     return result;
 }
 
@@ -204,16 +204,16 @@ void cot_pools_read_back(void) {
     pthread_mutex_unlock(&cot->pools.lock);
 }
 
-void cot_pools_end(uint32_t card) {
+void cot_pools_end(uint32_t gpu) {
     pthread_mutex_lock(&cot->pools.lock);
     for (int i = 0; i < COT_MOST_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
-        if (known->handle && is_leaving(known) && known->card == card) end(known);
+        if (known->handle && is_leaving(known) && known->gpu == gpu) end(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
 
-/* A free gives memory to the pool; the pool gives it to the card at a later synchronisation, which the next read-back
+/* A free gives memory to the pool; the pool gives it to the GPU at a later synchronization, which the next read-back
  * sees (whoever asks what is free makes one), or the agent. */
 #define FREE(symbol)                                                                      \
     abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                      \
@@ -228,15 +228,15 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     /* A managed pool may name no location: what is allocated from it is charged to the GPU of the stream. */
     bool on_gpu =
         props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !cot_is_host_location(&props->location);
-    uint32_t card = COT_NO_CARD; /* a GPU that was not granted: nothing can be allocated from the pool */
-    abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &card) : ABI_SUCCESS;
+    uint32_t gpu = COT_NO_GPU; /* a GPU that was not granted: nothing can be allocated from the pool */
+    abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &gpu) : ABI_SUCCESS;
     if (found == ABI_ERROR_NOT_SUPPORTED) return found;
     abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
-    if (result != ABI_SUCCESS || card == COT_NO_CARD) return result;
+    if (result != ABI_SUCCESS || gpu == COT_NO_GPU) return result;
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find(*out);
     if (known) end(known); /* one that ended unseen */
-    known = find_or_add(*out, card);
+    known = find_or_add(*out, gpu);
     if (known) read_back(known, 0);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
@@ -247,9 +247,9 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
 static abi_result begin_to_leave(struct cot_known_pool *pool) {
     uint64_t keep = 0;
     abi_pool handle = handle_of(pool);
-    for (abi_device device = 0; device < (abi_device)COT_MAX_CARDS; device++) {
+    for (abi_device device = 0; device < (abi_device)COT_MAX_GPUS; device++) {
         abi_pool own = NULL, current = NULL;
-        if (cot_card_of(device) != pool->card) continue;
+        if (cot_gpu_of(device) != pool->gpu) continue;
         abi_result result = default_pool(device, &own);
         if (result != ABI_SUCCESS) return result;
         if (own == handle) return CALL_REAL(cuMemPoolDestroy, (abi_pool), handle);

@@ -73,11 +73,11 @@ static uint64_t mapping_hold(abi_devptr at) {
 #define MEMORY_BIT (1ull << 63)
 
 /* A new memory, held once; 0: this process has no memory to remember it. */
-static uint64_t memory_new(uint32_t card, uint64_t bytes, void *mark) {
+static uint64_t memory_new(uint32_t gpu, uint64_t bytes, void *mark) {
     uint64_t number = atomic_fetch_add(&cot->marks.memories, 1);
     struct cot_block block = {.key = MEMORY_BIT | number << 9, /* as addresses lie: a place of its own for each */
                               .bytes = bytes,
-                              .card = card,
+                              .gpu = gpu,
                               .kind = COT_VMM,
                               .context = mark,
                               .references = 1};
@@ -94,7 +94,7 @@ void cot_memory_drop(uint64_t memory) {
     struct cot_block block;
     uint32_t left;
     if (!memory || !cot_blocks_refer(memory, COT_VMM, -1, &block, &left) || left) return;
-    if (block.bytes) cot_release(block.card, block.bytes);
+    if (block.bytes) cot_release(block.gpu, block.bytes);
 }
 
 /* The driver has given a handle once more. The block takes over the caller's hold of the memory. */
@@ -196,26 +196,26 @@ abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_p
     if (!handle || !prop || cot_is_host_location(&prop->location)) return CREATE();
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    uint32_t card;
-    result = cot_find_gpu_of_location(&prop->location, &card);
+    uint32_t gpu;
+    result = cot_find_gpu_of_location(&prop->location, &gpu);
     if (result != ABI_SUCCESS) return result;
     struct cot_limits limits;
-    cot_limits(card, &limits);
+    cot_limits(gpu, &limits);
     if (bytes > UINT64_MAX - limits.granule_bytes) return CREATE();
     uint64_t charge = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
     bool charged;
-    if (!cot_reserve_certain(card, charge, &charged)) {
-        cot_deny(card);
+    if (!cot_reserve_certain(gpu, charge, &charged)) {
+        cot_deny(gpu);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = CREATE();
 #undef CREATE
     if (result != ABI_SUCCESS) {
-        cot_rollback_certain(card, charge, charged);
+        cot_rollback_certain(gpu, charge, charged);
         return result;
     }
-    handle_add(*handle, memory_new(card, charge, NULL));
-    cot_commit_certain(card, charge, charged);
+    handle_add(*handle, memory_new(gpu, charge, NULL));
+    cot_commit_certain(gpu, charge, charged);
     return ABI_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* Executable graphs. A launch does one step after the other on its stream; what runs beside what on a card is not
+/* Executable graphs. A launch does one step after the other on its stream; what runs beside what on a GPU is not
  * simulated. */
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Memory of graphs. A memory node has an address from the moment it is added, and bytes of the card behind it from the
+/* Memory of graphs. A memory node has an address from the moment it is added, and bytes of the GPU behind it from the
  * first launch or upload of its executable graph on. What a graph no longer needs stays reserved for the next one until
  * it is trimmed. Assumption: allocations of one graph never share bytes, even where one is freed before the next. */
 #include <stdlib.h>
@@ -29,14 +29,14 @@ static struct sim_graph_memory *memories;
 static struct {
     uint64_t used, used_high, reserved, reserved_high;
     struct spare *spares;
-} cards[SIM_MAX_CARDS]; /* per ordinal */
+} gpus[SIM_MAX_GPUS]; /* per ordinal */
 
 static void raise(uint64_t *high, uint64_t now) {
     if (now > *high) *high = now;
 }
 
 static uint64_t whole(int device, uint64_t bytes) {
-    uint64_t granule = sim.facts->cards[sim.card_of[device]].granule_bytes;
+    uint64_t granule = sim.facts->gpus[sim.gpu_of[device]].granule_bytes;
     return (bytes + granule - 1) / granule * granule;
 }
 
@@ -71,8 +71,8 @@ bool sim_graph_memory_live(const struct sim_graph_memory *memory) {
 
 static void give(int device, struct reserved *reserved) {
     if (!reserved->block) return;
-    sim_simple(SIM_GIVE, sim.card_of[device], reserved->block, 0, NULL);
-    cards[device].reserved -= reserved->bytes;
+    sim_simple(SIM_GIVE, sim.gpu_of[device], reserved->block, 0, NULL);
+    gpus[device].reserved -= reserved->bytes;
     *reserved = (struct reserved){0};
 }
 
@@ -84,8 +84,8 @@ static void spare(struct sim_graph_memory *memory) {
         give(memory->device, &memory->behind);
         return;
     }
-    *spare = (struct spare){memory->behind, cards[memory->device].spares};
-    cards[memory->device].spares = spare;
+    *spare = (struct spare){memory->behind, gpus[memory->device].spares};
+    gpus[memory->device].spares = spare;
     memory->behind = (struct reserved){0};
 }
 
@@ -121,7 +121,7 @@ int sim_graph_memory_back(struct sim_graph_memory *memory) {
     int device = memory->device;
     uint64_t bytes = whole(device, memory->bytes);
     if (memory->behind.block) return ABI_SUCCESS;
-    for (struct spare **place = &cards[device].spares; *place; place = &(*place)->next) {
+    for (struct spare **place = &gpus[device].spares; *place; place = &(*place)->next) {
         struct spare *found = *place;
         if (found->reserved.bytes < bytes) continue;
         memory->behind = found->reserved;
@@ -130,11 +130,11 @@ int sim_graph_memory_back(struct sim_graph_memory *memory) {
         return ABI_SUCCESS;
     }
     uint64_t block;
-    int result = sim_simple(SIM_TAKE, sim.card_of[device], bytes, SIM_KIND_GRAPH, &block);
+    int result = sim_simple(SIM_TAKE, sim.gpu_of[device], bytes, SIM_KIND_GRAPH, &block);
     if (result != ABI_SUCCESS) return result;
     memory->behind = (struct reserved){block, bytes};
-    cards[device].reserved += bytes;
-    raise(&cards[device].reserved_high, cards[device].reserved);
+    gpus[device].reserved += bytes;
+    raise(&gpus[device].reserved_high, gpus[device].reserved);
     return ABI_SUCCESS;
 }
 
@@ -142,8 +142,8 @@ void sim_graph_memory_begin(struct sim_graph_memory *memory) {
     if (memory->live) return;
     memory->live = true;
     sim_graph_memory_keep(memory);
-    cards[memory->device].used += memory->behind.bytes;
-    raise(&cards[memory->device].used_high, cards[memory->device].used);
+    gpus[memory->device].used += memory->behind.bytes;
+    raise(&gpus[memory->device].used_high, gpus[memory->device].used);
 }
 
 void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number) {
@@ -153,21 +153,21 @@ void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number) {
 int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer) {
     if (!memory->live || pointer != sim_graph_memory_address(memory)) return ABI_ERROR_INVALID_VALUE;
     memory->live = false;
-    cards[memory->device].used -= memory->behind.bytes;
+    gpus[memory->device].used -= memory->behind.bytes;
     if (!memory->claimed) spare(memory);
     sim_graph_memory_drop(memory);
     return ABI_SUCCESS;
 }
 
 static void trim(int device) {
-    const struct sim_channel *channel = sim.channel[sim.card_of[device]];
+    const struct sim_channel *channel = sim.channel[sim.gpu_of[device]];
     uint64_t completed = channel ? atomic_load(&channel->completed) : UINT64_MAX;
     for (struct sim_graph_memory *memory = memories; memory; memory = memory->next) {
         if (memory->device == device && !memory->live && memory->busy_until <= completed) give(device, &memory->behind);
     }
-    while (cards[device].spares) {
-        struct spare *first = cards[device].spares;
-        cards[device].spares = first->next;
+    while (gpus[device].spares) {
+        struct spare *first = gpus[device].spares;
+        gpus[device].spares = first->next;
         give(device, &first->reserved);
         free(first);
     }
@@ -197,10 +197,10 @@ SIM_EXPORT abi_result cuDeviceGetGraphMemAttribute(abi_device device, int attrib
     int result = value ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     if (result != ABI_SUCCESS) {
-    } else if (attribute == ABI_GRAPH_MEMORY_USED) *(uint64_t *)value = cards[device].used;
-    else if (attribute == ABI_GRAPH_MEMORY_USED_HIGH) *(uint64_t *)value = cards[device].used_high;
-    else if (attribute == ABI_GRAPH_MEMORY_RESERVED) *(uint64_t *)value = cards[device].reserved;
-    else if (attribute == ABI_GRAPH_MEMORY_RESERVED_HIGH) *(uint64_t *)value = cards[device].reserved_high;
+    } else if (attribute == ABI_GRAPH_MEMORY_USED) *(uint64_t *)value = gpus[device].used;
+    else if (attribute == ABI_GRAPH_MEMORY_USED_HIGH) *(uint64_t *)value = gpus[device].used_high;
+    else if (attribute == ABI_GRAPH_MEMORY_RESERVED) *(uint64_t *)value = gpus[device].reserved;
+    else if (attribute == ABI_GRAPH_MEMORY_RESERVED_HIGH) *(uint64_t *)value = gpus[device].reserved_high;
     else result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
@@ -213,8 +213,8 @@ SIM_EXPORT abi_result cuDeviceSetGraphMemAttribute(abi_device device, int attrib
     if (attribute != ABI_GRAPH_MEMORY_USED_HIGH && attribute != ABI_GRAPH_MEMORY_RESERVED_HIGH)
         return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    if (attribute == ABI_GRAPH_MEMORY_USED_HIGH) cards[device].used_high = cards[device].used;
-    else cards[device].reserved_high = cards[device].reserved;
+    if (attribute == ABI_GRAPH_MEMORY_USED_HIGH) gpus[device].used_high = gpus[device].used;
+    else gpus[device].reserved_high = gpus[device].reserved;
     pthread_mutex_unlock(&sim.lock);
     return ABI_SUCCESS;
 }

@@ -86,12 +86,12 @@ static int array_new(struct sim_context *context, const abi_array3d_shape *shape
     *array = (struct sim_array){.context = context, .shape = *shape, .levels = levels < most ? levels : most};
     array->bytes = layout_bytes(shape, array->levels ? array->levels : 1);
     if (takes && sim_array_has_memory(array)) {
-        result = sim_simple(SIM_TAKE, context->card, array->bytes, SIM_KIND_ARRAY, &array->block);
+        result = sim_simple(SIM_TAKE, context->gpu, array->bytes, SIM_KIND_ARRAY, &array->block);
         if (result == ABI_SUCCESS) {
             void *map =
                 mmap(NULL, array->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (map != MAP_FAILED) array->contents = map;
-            else sim_simple(SIM_GIVE, context->card, array->block, 0, NULL);
+            else sim_simple(SIM_GIVE, context->gpu, array->block, 0, NULL);
             if (map == MAP_FAILED) result = ABI_ERROR_OUT_OF_MEMORY;
         }
     }
@@ -109,7 +109,7 @@ static void array_end(struct sim_array **place) {
     struct sim_array *array = *place;
     *place = array->next;
     while (array->mappings) sim_array_unmap(&array->mappings);
-    if (array->block) sim_simple(SIM_GIVE, array->context->card, array->block, 0, NULL);
+    if (array->block) sim_simple(SIM_GIVE, array->context->gpu, array->block, 0, NULL);
     if (array->contents && !array->part) munmap(array->contents, array->bytes);
     free(array);
 }

@@ -1,6 +1,6 @@
 /* Memory that another interface made, imported by its file. A file that memory by handle was exported as is that
  * memory; any other stands for memory of an interface that this node does not simulate, and is in nobody's books until
- * it is imported: so each import takes its size from the card. */
+ * it is imported: so each import takes its size from the GPU. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ static struct sim_external **place_of(const void *handle) {
 static void end(struct sim_external **place) {
     struct sim_external *external = *place;
     *place = external->next;
-    sim_simple(SIM_GIVE, external->context->card, external->block, 0, NULL);
+    sim_simple(SIM_GIVE, external->context->gpu, external->block, 0, NULL);
     close(external->fd);
     free(external);
 }
@@ -44,7 +44,7 @@ void sim_externals_pass(struct sim_context *context, struct sim_context *heir) {
 }
 
 static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *block) {
-    struct sim_request import = {.op = SIM_IMPORT}, request = {.op = SIM_TAKE, .card = context->card};
+    struct sim_request import = {.op = SIM_IMPORT}, request = {.op = SIM_TAKE, .gpu = context->gpu};
     struct sim_reply reply;
     int result = sim_request(&import, fd, &reply, NULL);
     if (result != ABI_SUCCESS) {
@@ -52,7 +52,7 @@ static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *b
         request.arg[1] = SIM_KIND_EXTERNAL;
         result = sim_request(&request, -1, &reply, NULL);
     } else if (bytes > reply.arg[1]) {
-        sim_simple(SIM_GIVE, context->card, reply.arg[0], 0, NULL);
+        sim_simple(SIM_GIVE, context->gpu, reply.arg[0], 0, NULL);
         return ABI_ERROR_INVALID_VALUE;
     }
     *block = reply.arg[0];

@@ -59,7 +59,7 @@ static int open_new(struct sim_context *context, uint64_t block, struct sim_regi
     int fd = -1, device = -1, result = sim_request(&request, -1, &reply, &fd);
     if (result != ABI_SUCCESS) return result;
     for (int i = 0; i < sim.device_count; i++) {
-        if (sim.card_of[i] == reply.arg[2]) device = i;
+        if (sim.gpu_of[i] == reply.arg[2]) device = i;
     }
     struct stat info;
     result = device >= 0 ? ABI_SUCCESS : ABI_ERROR_INVALID_DEVICE;
@@ -101,7 +101,7 @@ int sim_open(const struct sim_place *place, bool pooled, abi_devptr *pointer) {
 /* Under sim.lock. */
 int sim_close(struct sim_region *region) {
     if (--region->opens > 0) return ABI_SUCCESS;
-    sim_simple(SIM_GIVE, sim.card_of[region->device], region->block, 0, NULL);
+    sim_simple(SIM_GIVE, sim.gpu_of[region->device], region->block, 0, NULL);
     sim_region_end(region);
     return ABI_SUCCESS;
 }
@@ -133,7 +133,7 @@ static int ipc_open(abi_devptr *out, const abi_ipc_handle *handle) {
 }
 SIM_EXPORT abi_result cuIpcOpenMemHandle_v2(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {
     SIM_ENTER("cuIpcOpenMemHandle_v2");
-    (void)flags; /* how peers may reach it: there is one card behind each block */
+    (void)flags; /* how peers may reach it: there is one GPU behind each block */
     return ipc_open(out, &handle);
 }
 SIM_EXPORT abi_result cuIpcOpenMemHandle(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {

@@ -6,24 +6,24 @@
 
 #include "../sim.h"
 
-static struct sim_region *smalls[SIM_MAX_CARDS]; /* per ordinal, blocks with room first seen first */
+static struct sim_region *smalls[SIM_MAX_GPUS]; /* per ordinal, blocks with room first seen first */
 
 static uint64_t granule_of(const struct sim_context *context) {
-    return sim.facts->cards[context->card].granule_bytes;
+    return sim.facts->gpus[context->gpu].granule_bytes;
 }
 
-/* Under sim.lock: a region with bytes of the card behind it. Whoever asks looked at the context before it had the lock,
+/* Under sim.lock: a region with bytes of the GPU behind it. Whoever asks looked at the context before it had the lock,
  * and another thread may have ended it since; what is taken for one that has ended would be nobody's to give back. */
 static int take_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes, uint32_t book,
                        struct sim_region **out) {
-    struct sim_request request = {.op = SIM_TAKE, .card = context->card, .arg = {bytes, book}};
+    struct sim_request request = {.op = SIM_TAKE, .gpu = context->gpu, .arg = {bytes, book}};
     struct sim_reply reply;
     int result = sim_usable(context);
     if (result == ABI_SUCCESS) result = sim_request(&request, -1, &reply, NULL);
     if (result != ABI_SUCCESS) return result;
     result = sim_region_new(kind, bytes, granule_of(context), out);
     if (result != ABI_SUCCESS) {
-        sim_simple(SIM_GIVE, context->card, reply.arg[0], 0, NULL);
+        sim_simple(SIM_GIVE, context->gpu, reply.arg[0], 0, NULL);
         return result;
     }
     (*out)->block = reply.arg[0];
@@ -84,7 +84,7 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
     block->units = calloc(block->unit_count, sizeof *block->units);
     block->used = calloc(block->unit_count / 64, sizeof *block->used);
     if (!block->units || !block->used) {
-        sim_simple(SIM_GIVE, context->card, block->block, 0, NULL);
+        sim_simple(SIM_GIVE, context->gpu, block->block, 0, NULL);
         sim_region_end(block);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -98,7 +98,7 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
 }
 
 static void give_region(struct sim_region *region) {
-    sim_simple(SIM_GIVE, sim.card_of[region->device], region->block, 0, NULL);
+    sim_simple(SIM_GIVE, sim.gpu_of[region->device], region->block, 0, NULL);
     sim_region_end(region);
 }
 
@@ -114,7 +114,7 @@ static void drop_small_block(struct sim_region *block) {
 
 static int linear_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *pointer) {
     if (bytes == 0) return ABI_ERROR_INVALID_VALUE;
-    /* From 1 MiB on a request gets pages of its own; on cards with small pages, from one page on. */
+    /* From 1 MiB on a request gets pages of its own; on GPUs with small pages, from one page on. */
     uint64_t granule = granule_of(context);
     if (bytes < (granule < (1u << 20) ? granule : 1u << 20)) return small_alloc(context, bytes, pointer);
     struct sim_region *region;
@@ -297,11 +297,11 @@ SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     int result = sim_current(&context);
     if (result != ABI_SUCCESS) return result;
     if (!free_bytes || !total) return ABI_ERROR_INVALID_VALUE;
-    const struct sim_card_facts *facts = &sim.facts->cards[context->card];
+    const struct sim_gpu_facts *facts = &sim.facts->gpus[context->gpu];
     *total = facts->total_bytes - facts->reserved_bytes;
     *free_bytes = *total - atomic_load(&facts->used_bytes);
     if (!atomic_load(&sim.facts->limits)) return ABI_SUCCESS;
-    struct sim_request request = {.op = SIM_MEMORY, .card = context->card};
+    struct sim_request request = {.op = SIM_MEMORY, .gpu = context->gpu};
     struct sim_reply reply;
     result = sim_request(&request, -1, &reply, NULL);
     if (result != ABI_SUCCESS) return result;

@@ -1,7 +1,7 @@
-/* Stream-ordered memory: pools that reserve chunks of the card, carve allocations out of them and keep what is freed
- * until they are trimmed or the process synchronises. Assumption until a probe has measured it: a chunk is the request
- * rounded up to the card's granule. Because work runs in submission order, a freed piece can be given out again at
- * once; but the card has nothing back of a pool before the streams in which pieces were freed have come so far. A pool
+/* Stream-ordered memory: pools that reserve chunks of the GPU, carve allocations out of them and keep what is freed
+ * until they are trimmed or the process synchronizes. Assumption until a probe has measured it: a chunk is the request
+ * rounded up to the GPU's granule. Because work runs in submission order, a freed piece can be given out again at
+ * once; but the GPU has nothing back of a pool before the streams in which pieces were freed have come so far. A pool
  * that is destroyed keeps all that it has reserved until then, and until its last piece is freed, as CUDA's
  * documentation says. */
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct sim_segment {
     struct sim_segment *next;
 };
 
-static struct sim_pool *pools, *ending, *current_pool[SIM_MAX_CARDS], *default_pool[SIM_MAX_CARDS];
+static struct sim_pool *pools, *ending, *current_pool[SIM_MAX_GPUS], *default_pool[SIM_MAX_GPUS];
 
 struct sim_pool *sim_pool_new(int device) {
     struct sim_pool *pool = calloc(1, sizeof *pool);
@@ -43,20 +43,20 @@ bool sim_is_pool(const struct sim_pool *pool) {
 }
 
 static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **out) {
-    uint32_t card = sim.card_of[pool->device];
-    uint64_t granule = sim.facts->cards[card].granule_bytes;
+    uint32_t gpu = sim.gpu_of[pool->device];
+    uint64_t granule = sim.facts->gpus[gpu].granule_bytes;
     if (bytes > UINT64_MAX - granule) return ABI_ERROR_OUT_OF_MEMORY;
     bytes = (bytes + granule - 1) / granule * granule;
     if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes))
         return ABI_ERROR_OUT_OF_MEMORY;
     uint64_t block;
-    int result = sim_simple(SIM_TAKE, card, bytes, SIM_KIND_POOL, &block);
+    int result = sim_simple(SIM_TAKE, gpu, bytes, SIM_KIND_POOL, &block);
     if (result != ABI_SUCCESS) return result;
     struct sim_segment *segment = calloc(1, sizeof *segment);
     struct sim_region *chunk;
     result = segment ? sim_region_new(SIM_CHUNK, bytes, granule, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
     if (result != ABI_SUCCESS) {
-        sim_simple(SIM_GIVE, card, block, 0, NULL);
+        sim_simple(SIM_GIVE, gpu, block, 0, NULL);
         free(segment);
         return result;
     }
@@ -158,14 +158,14 @@ static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
         if (segment->taken) pool->used -= segment->bytes;
         free(segment);
     }
-    sim_simple(SIM_GIVE, sim.card_of[pool->device], chunk->block, 0, NULL);
+    sim_simple(SIM_GIVE, sim.gpu_of[pool->device], chunk->block, 0, NULL);
     sim_region_end(chunk);
 }
 
 static bool is_freeing(const struct sim_pool *pool) {
     for (int device = 0; device < sim.device_count; device++) {
-        uint32_t card = sim.card_of[device];
-        if (sim.channel[card] && atomic_load(&sim.channel[card]->completed) < pool->freed_after[card]) return true;
+        uint32_t gpu = sim.gpu_of[device];
+        if (sim.channel[gpu] && atomic_load(&sim.channel[gpu]->completed) < pool->freed_after[gpu]) return true;
     }
     return false;
 }
@@ -190,8 +190,8 @@ int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
 
 static int chunk_free_in(struct sim_region *region, abi_devptr pointer, struct sim_context *context,
                          struct sim_stream *stream) {
-    uint64_t *after = &region->pool->freed_after[context->card], before = *after;
-    uint64_t last = atomic_load(stream ? &stream->last : &sim.channel[context->card]->put);
+    uint64_t *after = &region->pool->freed_after[context->gpu], before = *after;
+    uint64_t last = atomic_load(stream ? &stream->last : &sim.channel[context->gpu]->put);
     if (last > before) *after = last;
     int result = sim_chunk_free(region, pointer);
     if (result != ABI_SUCCESS) *after = before;

@@ -12,7 +12,7 @@ struct sim_pool {
     bool exportable, imported; /* an imported one gives nothing: its owner's pointers are opened through it */
     uint64_t max_bytes, release_threshold;
     uint64_t reserved, reserved_high, used, used_high;
-    uint64_t freed_after[SIM_MAX_CARDS]; /* the last item of a stream in which something was freed, by card */
+    uint64_t freed_after[SIM_MAX_GPUS]; /* the last item of a stream in which something was freed, by GPU */
     struct sim_region *chunks;
     struct sim_pool *next;
 };

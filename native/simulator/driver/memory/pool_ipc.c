@@ -1,4 +1,4 @@
-/* Pools that other processes know: the file says of which card, the pointers say the rest. */
+/* Pools that other processes know: the file says of which GPU, the pointers say the rest. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 struct pool_file {
     uint64_t magic;
-    uint32_t card;
+    uint32_t gpu;
 };
 
 SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handle, int type, unsigned long long flags) {
@@ -16,7 +16,7 @@ SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handl
     if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     bool known = sim_is_pool(pool) && pool->exportable;
-    struct pool_file file = {SIM_POOL_MAGIC, known ? sim.card_of[pool->device] : 0};
+    struct pool_file file = {SIM_POOL_MAGIC, known ? sim.gpu_of[pool->device] : 0};
     pthread_mutex_unlock(&sim.lock);
     if (!known) return ABI_ERROR_INVALID_VALUE;
     int fd = memfd_create("simulated-pool", MFD_CLOEXEC);
@@ -37,7 +37,7 @@ SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *ha
         return ABI_ERROR_INVALID_VALUE;
     int device = -1;
     for (int i = 0; i < sim.device_count; i++) {
-        if (sim.card_of[i] == file.card) device = i;
+        if (sim.gpu_of[i] == file.gpu) device = i;
     }
     if (device < 0) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);

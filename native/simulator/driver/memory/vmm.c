@@ -11,8 +11,8 @@
 
 #include "../sim.h"
 
-static uint64_t vmm_granule(uint32_t card) {
-    uint64_t granule = sim.facts->cards[card].granule_bytes;
+static uint64_t vmm_granule(uint32_t gpu) {
+    uint64_t granule = sim.facts->gpus[gpu].granule_bytes;
     return granule < SIM_PAGE ? SIM_PAGE : granule;
 }
 
@@ -66,7 +66,7 @@ SIM_EXPORT abi_result cuMemGetAllocationGranularity(size_t *granularity, const a
     int device = sim_device_of_location(&prop->location);
     if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
-    *granularity = device >= 0 ? vmm_granule(sim.card_of[device]) : SIM_PAGE;
+    *granularity = device >= 0 ? vmm_granule(sim.gpu_of[device]) : SIM_PAGE;
     return ABI_SUCCESS;
 }
 
@@ -118,14 +118,14 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
     if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
     bool on_device = device >= 0;
-    uint32_t card = on_device ? sim.card_of[device] : 0;
-    if (bytes % (on_device ? vmm_granule(card) : SIM_PAGE)) return ABI_ERROR_INVALID_VALUE;
+    uint32_t gpu = on_device ? sim.gpu_of[device] : 0;
+    if (bytes % (on_device ? vmm_granule(gpu) : SIM_PAGE)) return ABI_ERROR_INVALID_VALUE;
     struct sim_physical *physical = calloc(1, sizeof *physical);
     int fd = memfd_create("simulated-device-memory", MFD_CLOEXEC);
     int result = physical && fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
     struct sim_reply reply = {0};
     if (result == ABI_SUCCESS && on_device) {
-        struct sim_request request = {.op = SIM_TAKE, .card = card, .arg = {bytes, SIM_KIND_VMM}};
+        struct sim_request request = {.op = SIM_TAKE, .gpu = gpu, .arg = {bytes, SIM_KIND_VMM}};
         result = sim_request(&request, fd, &reply, NULL);
     }
     if (result != ABI_SUCCESS) {
@@ -304,7 +304,7 @@ SIM_EXPORT abi_result cuMemImportFromShareableHandle(abi_vmm_handle *handle, voi
     }
     int device = -1;
     for (int i = 0; i < sim.device_count; i++) {
-        if (sim.card_of[i] == reply.arg[2]) device = i;
+        if (sim.gpu_of[i] == reply.arg[2]) device = i;
     }
     *physical = (struct sim_physical){
         .block = reply.arg[0], .bytes = reply.arg[1], .memfd = own, .device = device, .handles = 1};

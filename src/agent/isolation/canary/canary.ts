@@ -1,8 +1,8 @@
-// The canary of one fence: on each card, a small program of ours that tries to exceed what it may have behind that fence. Owns when
+// The canary of one fence: on each GPU, a small program of ours that tries to exceed what it may have behind that fence. Owns when
 // that is tried and what was found; how it is tried is the fence's, what the answers prove is src/policy/isolation-check.ts.
 import type { CanaryVerdict } from '../../../policy/isolation-check.ts';
 
-export type CanaryCard = {
+export type CanaryGpu = {
   readonly gpuUuid: string;
   /** What neither grants nor programs have of it. */
   readonly roomBytes: () => number;
@@ -13,7 +13,7 @@ export type Trial = {
   /** Of what it is made of: another one is another fence. */
   identity(): string;
   /** Undefined: it could not be gone on with, for the driver was given up meanwhile. Throws where it cannot be tried. */
-  tryCard(card: CanaryCard): Promise<CanaryVerdict | 'none' | undefined>;
+  tryGpu(gpu: CanaryGpu): Promise<CanaryVerdict | 'none' | undefined>;
   readonly words: {
     readonly fails: (gpuUuid: string, why: string) => string;
     readonly untried: (gpuUuid: string, why: string) => string;
@@ -24,7 +24,7 @@ export type Trial = {
 export type CanaryOptions = {
   readonly trial: Trial;
   readonly onProblem: (text: string) => void;
-  /** What was said of a card does not hold any more. */
+  /** What was said of a GPU does not hold any more. */
   readonly onChange: (text: string) => void;
   /** A clock that nobody sets, in milliseconds. */
   readonly clock: () => number;
@@ -33,8 +33,8 @@ export type CanaryOptions = {
 export type Canary = {
   /** Of the driver that is there now: what was said with another one, or with other files of ours, does not count any more. */
   notice(driverVersion: string): void;
-  /** Tries where it is due, one card after the other. Never throws. */
-  check(cards: readonly CanaryCard[]): Promise<void>;
+  /** Tries where it is due, one GPU after the other. Never throws. */
+  check(gpus: readonly CanaryGpu[]): Promise<void>;
   /** Undefined: not tried yet, with this driver and this fence, or there is no such fence. */
   of(gpuUuid: string): CanaryVerdict | undefined;
 };
@@ -52,9 +52,9 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
   let key = '';
   let asked = { driverVersion: '', atMs: Number.NEGATIVE_INFINITY };
 
-  const attempt = async (card: CanaryCard): Promise<CanaryVerdict | 'none' | undefined> => {
+  const attempt = async (gpu: CanaryGpu): Promise<CanaryVerdict | 'none' | undefined> => {
     try {
-      return await trial.tryCard(card);
+      return await trial.tryGpu(gpu);
     } catch (error) {
       return { result: 'untried', why: (error as Error).message };
     }
@@ -83,21 +83,21 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
       asked = { driverVersion, atMs };
       key = `${driverVersion} ${identity()}`;
     },
-    async check(cards) {
-      for (const card of cards) {
+    async check(gpus) {
+      for (const gpu of gpus) {
         const of = key;
-        const last = tried.get(card.gpuUuid);
+        const last = tried.get(gpu.gpuUuid);
         const before = verdictIn(last);
         const isSettled =
           last && (last.found === 'none' || before?.result === 'holds' || clock() - last.atMs < RETRY_MS);
         if (last?.key === of && isSettled) continue;
-        const found = await attempt(card);
+        const found = await attempt(gpu);
         if (!found) return;
         // What was seen to fail fails until it is seen to hold.
         const isUntold = found !== 'none' && found.result === 'untried';
         const kept = last?.key === of && before?.result === 'fails' && isUntold ? before : found;
-        tried.set(card.gpuUuid, { key: of, atMs: clock(), found: kept });
-        if (kept !== 'none') tell(card.gpuUuid, kept, before);
+        tried.set(gpu.gpuUuid, { key: of, atMs: clock(), found: kept });
+        if (kept !== 'none') tell(gpu.gpuUuid, kept, before);
       }
     },
     of(gpuUuid) {

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../../policy/isolation-check.ts';
 import { unifiedMount } from '../../enforcement/targets.ts';
-import type { CardProfile } from '../../grants/registry.ts';
+import type { GpuProfile } from '../../grants/registry.ts';
 import type { Native } from '../../os/addon.ts';
 import { unifiedPath } from '../../os/cgroup.ts';
 import type { Tools } from '../../os/helper-process.ts';
@@ -26,7 +26,7 @@ export type DriverLimitTrialOptions = {
   readonly tools: Tools;
   readonly run: RunCanary;
   readonly nvmlLibrary: string;
-  readonly profileOf: (gpuUuid: string) => CardProfile;
+  readonly profileOf: (gpuUuid: string) => GpuProfile;
   readonly leftBehind: LeftBehind;
 };
 
@@ -80,7 +80,7 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
 
   return {
     identity: () => '',
-    async tryCard({ gpuUuid, roomBytes }) {
+    async tryGpu({ gpuUuid, roomBytes }) {
       const contextBytes = profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES;
       const need = 2 * contextBytes + ROOM_BYTES + GRANULES_BYTES;
       const own = ownFolder();

@@ -12,7 +12,7 @@ import {
 } from '../../../policy/isolation-check.ts';
 import { engineName, enginesIn, PRELOADED } from '../../grants/engine-files.ts';
 import { makeFile } from '../../grants/files.ts';
-import type { CardProfile } from '../../grants/registry.ts';
+import type { GpuProfile } from '../../grants/registry.ts';
 import { BUILD_FOLDER, type Native } from '../../os/addon.ts';
 import type { Trial } from './canary.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
@@ -21,7 +21,7 @@ export type InterposerTrialOptions = {
   readonly native: Native;
   readonly run: RunCanary;
   readonly stateFolder: string;
-  readonly profileOf: (gpuUuid: string) => CardProfile;
+  readonly profileOf: (gpuUuid: string) => GpuProfile;
   /** The engine that grants shall run; none: the newest of the build. */
   readonly heldEngine?: number | undefined;
 };
@@ -39,7 +39,7 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
     for (const name of [...PRELOADED, ...engines.map(engineName)])
       symlinkSync(join(BUILD_FOLDER, name), join(folder, name));
     const profile = profileOf(gpuUuid);
-    const card = {
+    const gpu = {
       uuid: gpuUuid,
       ...profile,
       memoryBytes: profile.contextBytes + ROOM_BYTES,
@@ -49,7 +49,7 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
     const page = makeFile(join(folder, 'limits'), 0o644);
     const ledger = makeFile(join(folder, 'ledger'), 0o666);
     try {
-      native.writePage(page, { slots: SLOTS, isolateMemory: true, engine, cards: [card] });
+      native.writePage(page, { slots: SLOTS, isolateMemory: true, engine, gpus: [gpu] });
       native.initLedger(ledger, SLOTS, 1);
       const preload = PRELOADED.map((name) => join(folder, name)).join(' ');
       return await run({ gpuUuid, beyondBytes: BEYOND_BYTES, preload });
@@ -68,7 +68,7 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
           return `${name} ${file?.dev} ${file?.ino} ${file?.size} ${file?.mtimeMs}`;
         })
         .join(' '),
-    async tryCard({ gpuUuid, roomBytes }) {
+    async tryGpu({ gpuUuid, roomBytes }) {
       // Who has a grant may fill it at any moment: the canary must not be what is in the way.
       const need = (profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES) + MOST_TAKEN_BYTES;
       if (roomBytes() < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };

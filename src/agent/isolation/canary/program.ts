@@ -42,5 +42,5 @@ export const canaryProgram =
     }
   };
 
-/** Of a card that was not measured; contexts of today's cards are smaller. */
+/** Of a GPU that was not measured; contexts of today's GPUs are smaller. */
 export const ASSUMED_CONTEXT_BYTES = 1024 ** 3;

@@ -21,7 +21,7 @@ export type DriverLimitsOptions = {
   readonly tools: Tools;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
-  /** Were limits seen to hold nobody on that card? Then none is set there. */
+  /** Were limits seen to hold nobody on that GPU? Then none is set there. */
   readonly failsOn?: (gpuUuid: string) => boolean;
   readonly onProblem: (text: string) => void;
   /** A clock that nobody sets, in milliseconds. */
@@ -33,7 +33,7 @@ export type DriverLimits = {
   mayBeOf(driverVersion: string): boolean;
   /** Brings the driver's limits to what is granted; `folders`: groups by grant. Never throws, and does one round at a time. */
   follow(grants: readonly Grant[], folders: ReadonlyMap<string, string>, driverVersion: string): Promise<void>;
-  /** In force on each of its cards for the group that it has now, as was last read. */
+  /** In force on each of its GPUs for the group that it has now, as was last read. */
   hold(grant: Grant, folder: string | undefined): boolean;
 };
 
@@ -109,7 +109,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     for (const grant of live.values()) {
       const folder = folders.get(grant.id);
       if (!usable(folder)) continue;
-      for (const { gpuUuid, limitBytes } of grant.cards) {
+      for (const { gpuUuid, limitBytes } of grant.gpus) {
         if (failsOn(gpuUuid)) continue;
         const place = { grantId: grant.id, gpuUuid, folder };
         const entry = entries.get(keyOf(place));
@@ -224,7 +224,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     },
     hold: (grant, folder) =>
       folder !== undefined &&
-      grant.cards.every(({ gpuUuid, limitBytes }) => {
+      grant.gpus.every(({ gpuUuid, limitBytes }) => {
         const entry = entries.get(keyOf({ gpuUuid, folder }));
         return entry?.isHeld === true && entry.wanted === limitBytes && !failsOn(gpuUuid);
       }),

@@ -68,7 +68,7 @@ export const nodeIsFor = (path: string): For =>
   /^\/dev\/(dri(\/.*)?|nvidia-modeset)$/.test(path) ? EITHER : EVERYBODY;
 
 /**
- * From NVIDIA's container toolkit 1.20.1 on in each card's device: as root it sets limits of the driver's for the container's group,
+ * From NVIDIA's container toolkit 1.20.1 on in each GPU's device: as root it sets limits of the driver's for the container's group,
  * and takes them from these variables in the container's own environment.
  */
 const LIMITS_HOOK = 'apply-cuda-memory-limits';

@@ -1,5 +1,5 @@
 // A CDI specification as its file has it: checked as far as it is divided here, everything else kept as it is. Which of
-// several files counts for a card is here too, by the rules that every reader of these folders goes by.
+// several files counts for a GPU is here too, by the rules that every reader of these folders goes by.
 import { field, isObject, type JsonObject, listAt, textAt } from '../../../common/json.ts';
 
 /** What is done to a container; lists that are not named here are carried along. */
@@ -61,29 +61,29 @@ export type Found = {
 
 export type Source = {
   readonly found: Found;
-  /** UUIDs of the cards that count from this file. */
-  readonly cards: readonly string[];
+  /** UUIDs of the GPUs that count from this file. */
+  readonly gpus: readonly string[];
 };
 
-/** As the driver and NVIDIA's toolkit begin a card's name; numbers and `all` are other names of the same. */
-const CARD = /^GPU-/;
+/** As the driver and NVIDIA's toolkit begin a GPU's name; numbers and `all` are other names of the same. */
+const GPU = /^GPU-/;
 
 /**
- * The file of the kind that has the cards; of several the one with the most. A name that two files of one folder have counts
+ * The file of the kind that has the GPUs; of several the one with the most. A name that two files of one folder have counts
  * from neither: runtimes refuse it.
  */
 export function sourceOf(all: readonly Found[], kind: string): Source | undefined {
   const ofKind = all.filter(({ spec }) => spec.kind === kind);
-  const names = new Set(ofKind.flatMap(({ spec }) => spec.devices.map(({ name }) => name)).filter((n) => CARD.test(n)));
-  const cardsOf = new Map<Found, string[]>();
+  const names = new Set(ofKind.flatMap(({ spec }) => spec.devices.map(({ name }) => name)).filter((n) => GPU.test(n)));
+  const gpusOf = new Map<Found, string[]>();
   for (const name of names) {
     const having = ofKind.filter(({ spec }) => spec.devices.some((device) => device.name === name));
     const last = Math.max(...having.map(({ folder }) => folder));
     const [one, another] = having.filter(({ folder }) => folder === last);
-    if (one && !another) cardsOf.set(one, [...(cardsOf.get(one) ?? []), name]);
+    if (one && !another) gpusOf.set(one, [...(gpusOf.get(one) ?? []), name]);
   }
-  const [best] = [...cardsOf].sort(
+  const [best] = [...gpusOf].sort(
     ([a, ours], [b, theirs]) => theirs.length - ours.length || b.folder - a.folder || (a.path < b.path ? -1 : 1),
   );
-  return best && { found: best[0], cards: best[1] };
+  return best && { found: best[0], gpus: best[1] };
 }

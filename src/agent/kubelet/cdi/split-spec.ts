@@ -5,7 +5,7 @@ import { EVERYBODY, type For, fileIsFor, hookIsFor, LIMITS_VARIABLES, narrowAmon
 import type { CdiDevice, CdiSpec, Edits, Source } from './spec.ts';
 
 /**
- * Of our devices: each card by its UUID, with what everybody has, and each part that there is something of by its needs. All of
+ * Of our devices: each GPU by its UUID, with what everybody has, and each part that there is something of by its needs. All of
  * one kind, for a kind's devices can be in one file, and one file is of one driver at any moment.
  */
 export const OWN_KIND = 'cotenant.io/gpu';
@@ -43,20 +43,20 @@ export type Part = {
   /** Of its device. */
   readonly name: string;
   readonly needs: Needs;
-  /** It is of this card alone. */
-  readonly card?: string;
+  /** It is of this GPU alone. */
+  readonly gpu?: string;
 };
 
 export type Divided = {
   /** What is to be written. */
   readonly spec: CdiSpec;
-  readonly cards: ReadonlySet<string>;
+  readonly gpus: ReadonlySet<string>;
   readonly parts: readonly Part[];
 };
 
-/** The source's cards, and the parts of the driver beside them. */
-export function divide({ found: { spec }, cards }: Source): Divided {
-  const given = spec.devices.filter(({ name }) => cards.includes(name));
+/** The source's GPUs, and the parts of the driver beside them. */
+export function divide({ found: { spec }, gpus }: Source): Divided {
+  const given = spec.devices.filter(({ name }) => gpus.includes(name));
   const all = [spec, ...given].flatMap(({ containerEdits: { mounts } }) => mounts ?? []);
   const isNarrow = narrowAmong(all.map(({ containerPath }) => containerPath));
   const present = new Set<string>();
@@ -68,32 +68,32 @@ export function divide({ found: { spec }, cards }: Source): Divided {
     devices.push({ name: nameOf(needs), containerEdits: edits });
   }
   for (const device of given) {
-    const [own, ...ofCard] = piecesOf(device.containerEdits, isNarrow);
-    // Readers refuse a file with a device that changes nothing; such a card is left to its own specification.
+    const [own, ...ofGpu] = piecesOf(device.containerEdits, isNarrow);
+    // Readers refuse a file with a device that changes nothing; such a GPU is left to its own specification.
     if (isNothing(own)) continue;
     present.add(device.name);
     devices.push({ ...device, containerEdits: own });
-    for (const { needs, edits } of ofCard) {
+    for (const { needs, edits } of ofGpu) {
       const name = `${device.name}.${nameOf(needs)}`;
-      parts.push({ name, needs, card: device.name });
+      parts.push({ name, needs, gpu: device.name });
       devices.push({ name, containerEdits: edits });
     }
   }
-  return { spec: { ...spec, kind: OWN_KIND, devices, containerEdits: everybodys }, cards: present, parts };
+  return { spec: { ...spec, kind: OWN_KIND, devices, containerEdits: everybodys }, gpus: present, parts };
 }
 
 const isNothing = (edits: Edits): boolean =>
   Object.values(edits).every((value) => value === undefined || value === null || Object.keys(value).length === 0);
 
-/** Devices of ours for a container with these cards; undefined: not all of them are here. */
+/** Devices of ours for a container with these GPUs; undefined: not all of them are here. */
 export function devicesFor(
-  { cards, parts }: Divided,
+  { gpus, parts }: Divided,
   granted: readonly string[],
   allowed: ReadonlySet<DriverCapability>,
 ): readonly string[] | undefined {
-  if (!granted.every((card) => cards.has(card))) return undefined;
-  const isGiven = ({ card, needs: { anyOf, compat32 } }: Part) =>
-    (card === undefined || granted.includes(card)) &&
+  if (!granted.every((gpu) => gpus.has(gpu))) return undefined;
+  const isGiven = ({ gpu, needs: { anyOf, compat32 } }: Part) =>
+    (gpu === undefined || granted.includes(gpu)) &&
     (!compat32 || allowed.has('compat32')) &&
     (anyOf.length === 0 || anyOf.some((one) => allowed.has(one)));
   const names = [...granted, ...parts.filter(isGiven).map(({ name }) => name)];

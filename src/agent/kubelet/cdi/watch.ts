@@ -26,7 +26,7 @@ const require = createRequire(import.meta.url);
 /** In the last folder. Readers take what ends in .json or .yaml, and nothing else, for a specification. */
 export const OWN_FILE = `${OWN_KIND.replace('/', '-')}.json`;
 const BEING_WRITTEN = `.${OWN_FILE}.new`;
-/** A specification of eight cards has some 50 KB. */
+/** A specification of eight GPUs has some 50 KB. */
 const MOST_BYTES = 4 * 2 ** 20;
 /** Folders may come late, and file systems exist that send no events: both are caught by looking. */
 const LOOK_EVERY_MS = 10_000;
@@ -34,7 +34,7 @@ const LOOK_EVERY_MS = 10_000;
 const SETTLE_MS = 100;
 
 export type CdiOptions = {
-  /** As the runtime reads them: of two specifications that have a card, that of the later folder counts. Ours is in the last. */
+  /** As the runtime reads them: of two specifications that have a GPU, that of the later folder counts. Ours is in the last. */
   readonly folders: readonly string[];
   /** Of the specification that is divided. */
   readonly kind: string;
@@ -43,8 +43,8 @@ export type CdiOptions = {
 };
 
 export type Cdi = {
-  /** Devices by their names for a container with these cards and this environment (`NAME=value`). From memory. */
-  devicesFor(cards: readonly string[], env: readonly string[]): readonly string[];
+  /** Devices by their names for a container with these GPUs and this environment (`NAME=value`). From memory. */
+  devicesFor(gpus: readonly string[], env: readonly string[]): readonly string[];
   close(): void;
 };
 
@@ -89,12 +89,12 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     const why = unreadable.map(({ path, wrong }) => `; ${path} cannot be read: ${wrong}`).join('');
     // Half a file says nothing about the driver: what it was divided into before is as good, and nothing is given beyond it.
     if (best?.found.path !== source && unreadable.some(({ path }) => path === source) && divided !== undefined)
-      return problem(`cards are given by what ${source} said before${why}`);
+      return problem(`GPUs are given by what ${source} said before${why}`);
     const made = best && divide(best);
-    if (made === undefined || made.cards.size === 0) {
+    if (made === undefined || made.gpus.size === 0) {
       divided = undefined; // before the file goes, so that nobody is told of it any more
       source = '';
-      problem(`cards are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
+      problem(`GPUs are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
       return write(undefined);
     }
     write(made);
@@ -110,7 +110,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
       for (const each of folders) follow(each);
       sources = signatureOf(folders);
     } catch (error) {
-      return problem(`cards are given as before, for the folders cannot be read: ${(error as Error).message}`);
+      return problem(`GPUs are given as before, for the folders cannot be read: ${(error as Error).message}`);
     }
     try {
       if (sources + signature(own) === seen) return;
@@ -122,7 +122,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
       seen = sources + signature(own); // what changed while it was read is read again
     } catch (error) {
       divided = undefined;
-      problem(`cards are given ${undivided}: ${(error as Error).message}`);
+      problem(`GPUs are given ${undivided}: ${(error as Error).message}`);
     }
   };
 
@@ -156,11 +156,11 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
   const looking = setInterval(look, lookEveryMs);
   looking.unref();
   return {
-    devicesFor(cards, env) {
-      const devices = divided && devicesFor(divided, cards, allowedBy(env, DRIVER_CAPABILITIES_VARIABLE));
+    devicesFor(gpus, env) {
+      const devices = divided && devicesFor(divided, gpus, allowedBy(env, DRIVER_CAPABILITIES_VARIABLE));
       if (devices !== undefined) return devices;
-      if (divided !== undefined) problem(`${cards.join(', ')} is given ${undivided}: ${source} does not list it`);
-      return cards.map((card) => `${kind}=${card}`);
+      if (divided !== undefined) problem(`${gpus.join(', ')} is given ${undivided}: ${source} does not list it`);
+      return gpus.map((gpu) => `${kind}=${gpu}`);
     },
     close() {
       clearInterval(looking);

@@ -40,7 +40,7 @@ export type VolumePlan = {
 };
 
 const PUBLISHED = 'published';
-/** More than the largest limits page has, that of 16 cards and 4096 slots. Only the agent writes there. */
+/** More than the largest limits page has, that of 16 GPUs and 4096 slots. Only the agent writes there. */
 const PAGE_BYTES = 5 << 20;
 const SLACK_PAGES = 16;
 const SLACK_INODES = 4;

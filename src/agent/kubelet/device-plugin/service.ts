@@ -12,12 +12,12 @@ import {
 } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 
-/** Tenants that the node's cards can take, and those that they could take were all of them healthy. */
+/** Tenants that the node's GPUs can take, and those that they could take were all of them healthy. */
 export type Slots = { readonly healthy: number; readonly unhealthy: number };
 
 export type Device = { readonly ID: string; readonly health: 'Healthy' | 'Unhealthy' };
 
-/** Ids say nothing of cards, so that nobody trusts the kubelet's choice among them. */
+/** Ids say nothing of GPUs, so that nobody trusts the kubelet's choice among them. */
 export function devicesOf({ healthy, unhealthy }: Slots): readonly Device[] {
   return Array.from({ length: healthy + unhealthy }, (_, index) => ({
     ID: `s-${String(index).padStart(3, '0')}`,

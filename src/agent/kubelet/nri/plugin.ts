@@ -1,4 +1,4 @@
-// The agent as a plugin of the container runtime: each granted container gets exactly its cards when it is made, by their CDI
+// The agent as a plugin of the container runtime: each granted container gets exactly its GPUs when it is made, by their CDI
 // names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
 // goes on without us, so nothing here waits for anything; who was made meanwhile is told with the next connection. Owns the
 // connection and its return after the runtime's restart.
@@ -45,15 +45,15 @@ export type NriOptions = {
   readonly socket?: string;
   /** Two digits: plugins are asked in this order. */
   readonly index?: string;
-  /** Of the names under which the node's CDI specs list its cards: `kind=UUID`. */
+  /** Of the names under which the node's CDI specs list its GPUs: `kind=UUID`. */
   readonly cdiKind?: string;
-  /** UUIDs of a granted container's cards; undefined: it has no grant. Must answer at once. */
-  readonly cardsOf: (podUid: string, container: string) => readonly string[] | undefined;
-  /** CDI devices for these cards in a container of this environment; at once, too. Without it: each card by `cdiKind`. */
-  readonly devicesFor?: (cards: readonly string[], env: readonly string[]) => readonly string[];
+  /** UUIDs of a granted container's GPUs; undefined: it has no grant. Must answer at once. */
+  readonly gpusOf: (podUid: string, container: string) => readonly string[] | undefined;
+  /** CDI devices for these GPUs in a container of this environment; at once, too. Without it: each GPU by `cdiKind`. */
+  readonly devicesFor?: (gpus: readonly string[], env: readonly string[]) => readonly string[];
   /** Once for each container: those that are there at the start, and new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
-  /** With each connection, of a container that is there and was made without a card, by all that the runtime shows; also without a grant. */
+  /** With each connection, of a container that is there and was made without a GPU, by all that the runtime shows; also without a grant. */
   readonly onPassedBy?: (container: NriContainer) => void;
   /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
@@ -79,7 +79,7 @@ const EVENT = {
   startContainer: 6,
   removeContainer: 11,
 };
-/** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no card any more. */
+/** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no GPU any more. */
 const LIVING: readonly number[] = [1, 2, 3];
 /** As gRPC numbers them. The runtime makes no container that a plugin answers with one, and its pod says the text. */
 const FAILED_PRECONDITION = 9;
@@ -87,7 +87,7 @@ const UNIMPLEMENTED = 12;
 /** What is said to the runtime in place of an answer. */
 type Refused = { readonly code: number; readonly message: string };
 const SHORTEST_RETRY_MS = 100;
-/** Containers that start meanwhile get no cards. */
+/** Containers that start meanwhile get no GPUs. */
 const LONGEST_RETRY_MS = 1000;
 const REGISTER_MS = 5000;
 
@@ -106,15 +106,15 @@ export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriCo
   };
 }
 
-const CARD_NODE = /^\/dev\/nvidia\d+$/;
+const GPU_NODE = /^\/dev\/nvidia\d+$/;
 
-/** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing gave cards, too. */
-const wasGivenCards = ({ annotations, linux }: RuntimeContainer): boolean =>
-  GIVEN_ANNOTATION in annotations || (linux?.devices.some(({ path }) => CARD_NODE.test(path)) ?? false);
+/** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing gave GPUs, too. */
+const wasGivenGpus = ({ annotations, linux }: RuntimeContainer): boolean =>
+  GIVEN_ANNOTATION in annotations || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
 
 export function startNri(options: NriOptions): Nri {
   const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
-  const { devicesFor = (cards) => cards.map((uuid) => `${cdiKind}=${uuid}`) } = options;
+  const { devicesFor = (gpus) => gpus.map((uuid) => `${cdiKind}=${uuid}`) } = options;
   const known = new Set<string>();
   let trunk: Socket | undefined;
   let retry: NodeJS.Timeout | undefined;
@@ -159,7 +159,7 @@ export function startNri(options: NriOptions): Nri {
       inSync = false;
       current.destroy();
       if (closing) return;
-      problem(`${why}; containers that start meanwhile get no cards`);
+      problem(`${why}; containers that start meanwhile get no GPUs`);
       retry = setTimeout(begin, retryMs);
       retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
     };
@@ -181,7 +181,7 @@ export function startNri(options: NriOptions): Nri {
             present.add(container.id);
             const pod = podsSeen.get(container.pod_sandbox_id);
             learn(pod, container);
-            if (pod && LIVING.includes(container.state) && !wasGivenCards(container))
+            if (pod && LIVING.includes(container.state) && !wasGivenGpus(container))
               options.onPassedBy?.(containerOf(pod, container));
           }
           if (!more) {
@@ -198,9 +198,9 @@ export function startNri(options: NriOptions): Nri {
         case 'CreateContainer': {
           const { pod, container } = readable('ContainerRequest', payload);
           learn(pod, container);
-          const cards = pod && container ? (options.cardsOf(pod.uid, container.name) ?? []) : [];
+          const gpus = pod && container ? (options.gpusOf(pod.uid, container.name) ?? []) : [];
           const env = container?.env ?? [];
-          const devices = cards.length === 0 ? [] : devicesFor(cards, env);
+          const devices = gpus.length === 0 ? [] : devicesFor(gpus, env);
           // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up to 2.3).
           const refusal = refusalOf(devices, env);
           if (refusal !== undefined) {
@@ -208,7 +208,7 @@ export function startNri(options: NriOptions): Nri {
             problem(message);
             return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
           }
-          return adjustment(devices, { [GIVEN_ANNOTATION]: cards.join(',') });
+          return adjustment(devices, { [GIVEN_ANNOTATION]: gpus.join(',') });
         }
         case 'RunPodSandbox':
         case 'RemovePodSandbox': {

@@ -1,4 +1,4 @@
-// The exporter half's end of the socket: stays connected to the node half, knows how it stands with the newest view, and asks for it
+// The exporter half's end of the socket: stays connected to the node half, knows how it stands with the newest snapshot, and asks for it
 // when somebody wants it. What comes is bounded and its shape is checked, for a page of nonsense would be believed.
 import { connect, type Socket } from 'node:net';
 import { isObject } from '../../../common/json.ts';
@@ -16,14 +16,14 @@ import {
   standingFrom,
   TELL,
   textOf,
-  wrongWithView,
+  wrongWithSnapshot,
 } from './protocol.ts';
 
 export type Following = Source & { close(): Promise<void> };
 
 export type FollowOptions = {
   readonly path: string;
-  /** Undefined: the node half is away, or has no view yet. */
+  /** Undefined: the node half is away, or has no snapshot yet. */
   readonly onStanding: (standing: Standing | undefined) => void;
   /** Where the node half is asked about tokens. */
   readonly reviews: boolean;
@@ -36,7 +36,7 @@ const MOST_WAIT_MS = 2000;
 
 type Asked = { resolve(payload: Encoded): void; reject(error: Error): void; readonly timer: NodeJS.Timeout };
 
-export function followViews({ path, onStanding, reviews, log, limits = LIMITS }: FollowOptions): Following {
+export function followSnapshots({ path, onStanding, reviews, log, limits = LIMITS }: FollowOptions): Following {
   const asked = new Map<number, Asked>();
   let socket: Socket | undefined;
   let isHere = false;
@@ -155,15 +155,15 @@ export function followViews({ path, onStanding, reviews, log, limits = LIMITS }:
     async status() {
       const bytes = await ask(ASK.status);
       const value: unknown = JSON.parse(textOf(bytes));
-      const wrong = value === null ? undefined : wrongWithView(value);
-      if (wrong !== undefined) throw new Error(`what the node half sent is no view: ${wrong}`);
+      const wrong = value === null ? undefined : wrongWithSnapshot(value);
+      if (wrong !== undefined) throw new Error(`what the node half sent is no snapshot: ${wrong}`);
       return bytes;
     },
     async history() {
       const bytes = await ask(ASK.history);
       const value: unknown = JSON.parse(textOf(bytes));
-      if (!isObject(value) || !Array.isArray(value.atMs) || !isObject(value.cards) || !isObject(value.containers))
-        throw new Error('what the node half sent is no history: want atMs, cards and containers');
+      if (!isObject(value) || !Array.isArray(value.atMs) || !isObject(value.gpus) || !isObject(value.containers))
+        throw new Error('what the node half sent is no history: want atMs, GPUs and containers');
       return bytes;
     },
     own: async () => (isHere ? textOf(await ask(ASK.own)) : ''),

@@ -1,6 +1,6 @@
 // What the agent's two halves say to each other on their socket. The exporter half asks, and sends nothing but what is listed here;
-// the node half answers, and tells of each new view that there is one. Both are of one program, in one pod: a change of this file
-// changes VERSION. Views travel as JSON: measured on 80 containers with 10 processes each it took 0.5 ms to write and 0.9 ms to
+// the node half answers, and tells of each new snapshot that there is one. Both are of one program, in one pod: a change of this file
+// changes VERSION. Snapshots travel as JSON: measured on 80 containers with 10 processes each it took 0.5 ms to write and 0.9 ms to
 // read, V8's own form 0.6 and 1.4 ms.
 
 import { isObject } from '../../../common/json.ts';
@@ -9,7 +9,7 @@ import type { Encoded, Material, Standing } from '../source.ts';
 
 /** The first frame each way; its payload is GREETING. */
 export const HELLO = 1;
-export const GREETING = 'cotenant views 1';
+export const GREETING = 'cotenant snapshots 1';
 
 /** Without a payload, but for the last one. */
 export const ASK = {
@@ -24,7 +24,7 @@ export const ASK = {
 export type AskKind = (typeof ASK)[keyof typeof ASK];
 
 export const TELL = {
-  /** There is a newer view; how it stands with it, as JSON. */
+  /** There is a newer snapshot; how it stands with it, as JSON. */
   standing: 16,
   /** Nothing is new: so that silence means that the node half hangs. */
   beat: 17,
@@ -36,7 +36,7 @@ export const TELL = {
 export const LIMITS = {
   /** Of a request: the longest holds a token, and an HTTP server takes no longer head. */
   requestBytes: 20_000,
-  /** Of an answer: a hundred times the view of 800 processes. */
+  /** Of an answer: a hundred times the snapshot of 800 processes. */
   answerBytes: 16 << 20,
   /** Who has not greeted by then is sent away. */
   helloMs: 5000,
@@ -73,19 +73,19 @@ const LISTS = [
   'recent',
 ] as const;
 
-/** Where it is not what a view is; undefined: nowhere. What is inside of its entries is left to those who read them. */
-export function wrongWithView(view: unknown): string | undefined {
-  if (!isObject(view)) return 'view: want a map';
+/** Where it is not what a snapshot is; undefined: nowhere. What is inside of its entries is left to those who read them. */
+export function wrongWithSnapshot(snapshot: unknown): string | undefined {
+  if (!isObject(snapshot)) return 'snapshot: want a map';
   for (const name of ['atMs', 'cudaVersion', 'unknownDevices'])
-    if (typeof view[name] !== 'number') return `view.${name}: want a number`;
-  if (typeof view.driverVersion !== 'string') return 'view.driverVersion: want text';
+    if (typeof snapshot[name] !== 'number') return `snapshot.${name}: want a number`;
+  if (typeof snapshot.driverVersion !== 'string') return 'snapshot.driverVersion: want text';
   for (const name of LISTS) {
-    const list = view[name];
-    if (!Array.isArray(list)) return `view.${name}: want a list`;
+    const list = snapshot[name];
+    if (!Array.isArray(list)) return `snapshot.${name}: want a list`;
     const stray = list.findIndex((entry) => !isObject(entry));
-    if (stray >= 0) return `view.${name}[${stray}]: want a map`;
+    if (stray >= 0) return `snapshot.${name}[${stray}]: want a map`;
   }
-  if (!isObject(view.self) || typeof view.self.up !== 'boolean') return 'view.self.up: want true or false';
+  if (!isObject(snapshot.self) || typeof snapshot.self.up !== 'boolean') return 'snapshot.self.up: want true or false';
   return undefined;
 }
 
@@ -95,11 +95,11 @@ export const encoded = (material: Material): string => JSON.stringify(material);
 export function materialFrom(bytes: Encoded): Material {
   const value: unknown = JSON.parse(textOf(bytes));
   const wrong = !isObject(value)
-    ? 'want a map of view and own'
+    ? 'want a map of snapshot and own'
     : typeof value.own !== 'string'
       ? 'own: want text'
-      : wrongWithView(value.view);
-  if (wrong !== undefined) throw new Error(`what the node half sent is no view: ${wrong}`);
+      : wrongWithSnapshot(value.snapshot);
+  if (wrong !== undefined) throw new Error(`what the node half sent is no snapshot: ${wrong}`);
   return value as unknown as Material;
 }
 

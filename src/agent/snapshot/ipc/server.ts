@@ -1,18 +1,18 @@
-// The node half's socket for the exporter half: tells of each new view, and hands out the newest when it is asked to. Whoever is on
+// The node half's socket for the exporter half: tells of each new snapshot, and hands out the newest when it is asked to. Whoever is on
 // the other side serves a network and counts as hostile: nothing that it says changes anything here, and nothing that it does or
 // leaves undone holds this half up or makes it grow beyond LIMITS.
 import { once } from 'node:events';
 import { chmodSync, chownSync, rmSync } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { View } from '../snapshot.ts';
+import type { Snapshot } from '../snapshot.ts';
 import { type Here, materialOf, NO_SAMPLE, type Standing, standingOf } from '../source.ts';
 import { createCutter, type Frame, frameOf } from './frames.ts';
 import { ASK, encoded, GREETING, HELLO, LIMITS, type Limits, TELL, textOf } from './protocol.ts';
 
-export type ViewServer = {
-  /** To be called when there is a newer view. */
-  publish(view: View): void;
+export type SnapshotServer = {
+  /** To be called when there is a newer snapshot. */
+  publish(snapshot: Snapshot): void;
   /** To be called each second or so. */
   beat(): void;
   close(): Promise<void>;
@@ -29,17 +29,17 @@ export type ServeOptions = Here & {
 type Peer = { readonly socket: Socket; greeted: boolean; behind: boolean };
 
 /** Rejects where the socket cannot be made. What lies at its path is replaced. */
-export async function serveViews(options: ServeOptions): Promise<ViewServer> {
-  const { view, history, own, review, onProblem, path, limits = LIMITS } = options;
+export async function serveSnapshots(options: ServeOptions): Promise<SnapshotServer> {
+  const { snapshot, history, own, review, onProblem, path, limits = LIMITS } = options;
   const peers = new Set<Peer>();
-  /** Of the newest view: made when somebody asks, and once, however often that is. */
+  /** Of the newest snapshot: made when somebody asks, and once, however often that is. */
   const made = new Map<number, Promise<string>>();
   let newest: Standing | undefined;
   let toldAtMs = performance.now();
   let reviews = 0;
 
   const bodyOf = async (kind: number): Promise<string> => {
-    const now = view();
+    const now = snapshot();
     if (kind === ASK.status) return JSON.stringify(now ?? null);
     if (kind === ASK.history) return JSON.stringify(history());
     if (!now) throw new Error(NO_SAMPLE);
@@ -67,7 +67,7 @@ export async function serveViews(options: ServeOptions): Promise<ViewServer> {
     const problem = now.problem?.slice(0, limits.problemLetters);
     return frameOf(TELL.standing, 0, JSON.stringify(problem === undefined ? { up: now.up } : { up: now.up, problem }));
   };
-  /** Resolves when the kernel has it all. Who was told nothing meanwhile is told of the newest view then. */
+  /** Resolves when the kernel has it all. Who was told nothing meanwhile is told of the newest snapshot then. */
   const send = (peer: Peer, bytes: Buffer): Promise<void> =>
     new Promise((resolve) => {
       peer.socket.write(bytes, () => {

@@ -5,7 +5,7 @@
 
 #include "lab.h"
 
-enum { SLOTS = 64, CARD = 0, CARDS = 1 };
+enum { SLOTS = 64, GPU = 0, GPUS = 1 };
 
 struct batch {
     struct cot_batch batch;
@@ -45,8 +45,8 @@ static void round_of(void *about, uint64_t version);
 
 static void report(uint32_t tenant) {
     struct cot_digest digest;
-    cot_digest(pages[tenant].bytes, SLOTS, CARDS, CARD, NULL, &digest);
-    cot_arbiter_report(&arbiter, CARD, (uint32_t)pages[tenant].member, &digest, now_ns);
+    cot_digest(pages[tenant].bytes, SLOTS, GPUS, GPU, NULL, &digest);
+    cot_arbiter_report(&arbiter, GPU, (uint32_t)pages[tenant].member, &digest, now_ns);
 }
 
 static void woken(void *about, uint64_t number) {
@@ -55,8 +55,8 @@ static void woken(void *about, uint64_t number) {
 }
 
 static void publish(uint32_t tenant) {
-    struct cot_compute_order *order = cot_order_at(pages[tenant].bytes, CARD);
-    if (!cot_arbiter_publish(&arbiter, CARD, (uint32_t)pages[tenant].member, order)) return;
+    struct cot_compute_order *order = cot_order_at(pages[tenant].bytes, GPU);
+    if (!cot_arbiter_publish(&arbiter, GPU, (uint32_t)pages[tenant].member, order)) return;
     struct tenant *of = &lab.tenants[tenant];
     for (uint32_t i = 0; i < of->processes; i++) {
         struct process *process = of->programs[i].law;
@@ -74,10 +74,10 @@ static uint64_t decide(void) {
     struct cot_decision decision;
     uint64_t watch = 0;
     for (uint32_t i = 0; i < COT_ARBITER_MEMBERS && now_ns > 0; i++) {
-        const struct cot_card *card = &arbiter.cards[CARD];
-        const struct cot_member *member = &card->members[i];
-        bool watched = (card->phase != COT_PHASE_IDLE && card->holder == i) || member->outcast;
-        if (member->present && (watched || now_ns < card->settling_ns)) watch |= 1ull << i;
+        const struct cot_gpu *gpu = &arbiter.gpus[GPU];
+        const struct cot_member *member = &gpu->members[i];
+        bool watched = (gpu->phase != COT_PHASE_IDLE && gpu->holder == i) || member->outcast;
+        if (member->present && (watched || now_ns < gpu->settling_ns)) watch |= 1ull << i;
     }
     for (;;) {
         for (uint32_t i = 0; i < lab.count; i++) {
@@ -88,11 +88,11 @@ static uint64_t decide(void) {
             report(i);
         }
         cot_arbiter_decide(&arbiter, now_ns, &decision);
-        for (uint64_t dirty = decision.dirty[CARD]; dirty; dirty &= dirty - 1) {
+        for (uint64_t dirty = decision.dirty[GPU]; dirty; dirty &= dirty - 1) {
             uint32_t tenant = tenant_of((uint32_t)__builtin_ctzll(dirty));
             publish(tenant);
         }
-        watch = decision.look[CARD];
+        watch = decision.look[GPU];
         if (!watch) return decision.next_ns;
     }
 }
@@ -113,8 +113,8 @@ static void round_of(void *about, uint64_t version) {
         if (!lab.tenants[i].joined) continue;
         ((struct cot_compute_header *)pages[i].bytes)->heartbeat_ns = now_ns;
         if (!beat) continue;
-        struct cot_compute_order *order = cot_order_at(pages[i].bytes, CARD);
-        cot_order_record(order, cot_arbiter_record(&arbiter, CARD, (uint32_t)pages[i].member, now_ns));
+        struct cot_compute_order *order = cot_order_at(pages[i].bytes, GPU);
+        cot_order_record(order, cot_arbiter_record(&arbiter, GPU, (uint32_t)pages[i].member, now_ns));
     }
     if (beat) record_ns = now_ns;
     set_timer(next > now_ns ? next : now_ns + DECIDE_NS);
@@ -138,14 +138,14 @@ static void share_all(void) {
     if (count) cot_policy_shares(lab.instances, requests, count, shares);
     for (uint32_t i = 0, k = 0; i < lab.count; i++) {
         if (!lab.tenants[i].joined) continue;
-        cot_arbiter_share(&arbiter, CARD, (uint32_t)pages[i].member, &shares[k++], now_ns);
+        cot_arbiter_share(&arbiter, GPU, (uint32_t)pages[i].member, &shares[k++], now_ns);
     }
 }
 
 static void join_page(uint32_t tenant) {
     struct cot_digest digest;
-    cot_digest(pages[tenant].bytes, SLOTS, CARDS, CARD, NULL, &digest);
-    pages[tenant].member = cot_arbiter_join(&arbiter, CARD, tenant, &digest, now_ns);
+    cot_digest(pages[tenant].bytes, SLOTS, GPUS, GPU, NULL, &digest);
+    pages[tenant].member = cot_arbiter_join(&arbiter, GPU, tenant, &digest, now_ns);
     lab.tenants[tenant].joined = true;
 }
 
@@ -175,8 +175,8 @@ void agent_restart(void) {
     share_all();
     for (uint32_t i = 0; i < lab.count; i++) {
         struct cot_compute_record record;
-        if (!lab.tenants[i].joined || !cot_order_read_record(cot_order_at(pages[i].bytes, CARD), &record)) continue;
-        cot_arbiter_adopt(&arbiter, CARD, (uint32_t)pages[i].member, &record, now_ns);
+        if (!lab.tenants[i].joined || !cot_order_read_record(cot_order_at(pages[i].bytes, GPU), &record)) continue;
+        cot_arbiter_adopt(&arbiter, GPU, (uint32_t)pages[i].member, &record, now_ns);
     }
     agent_resume();
 }
@@ -188,7 +188,7 @@ void agent_set(uint32_t tenant, const struct cot_request *request) {
 }
 
 void agent_print(uint32_t tenant) {
-    const struct cot_member *member = &arbiter.cards[CARD].members[pages[tenant].member];
+    const struct cot_member *member = &arbiter.gpus[GPU].members[pages[tenant].member];
     printf("\"charged_ns\":%lu,\"contended_ns\":%lu,\"overruns\":%lu,\"faults\":%lu,", member->charged_ns,
            member->contended_ns, member->overruns, member->faults);
 }
@@ -199,7 +199,7 @@ static void scribble(void *about, uint64_t number) {
     struct tenant *tenant = about;
     static struct random random = {.state = 777};
     uint64_t *words = (uint64_t *)cot_reports_at(pages[tenant->index].bytes);
-    uint64_t size = (cot_compute_bytes(SLOTS, CARDS) - COT_COMPUTE_REPORTS_AT) / 8;
+    uint64_t size = (cot_compute_bytes(SLOTS, GPUS) - COT_COMPUTE_REPORTS_AT) / 8;
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t value = (uint64_t)(uniform(&random) * 1e18);
         words[(uint64_t)(uniform(&random) * (double)(size - 1))] = value >> (uint32_t)(uniform(&random) * 60);
@@ -213,7 +213,7 @@ static void scribble(void *about, uint64_t number) {
 static void join(struct program *program) {
     uint32_t tenant = program->tenant->index;
     if (program->index == 0) {
-        pages[tenant].bytes = calloc(1, cot_compute_bytes(SLOTS, CARDS));
+        pages[tenant].bytes = calloc(1, cot_compute_bytes(SLOTS, GPUS));
         if (!pages[tenant].bytes) abort();
         ((struct cot_compute_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
         join_page(tenant);
@@ -224,7 +224,7 @@ static void join(struct program *program) {
     if (!process) abort();
     process->program = program;
     program->law = process;
-    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, SLOTS, CARDS, program->index, CARD, now_ns | 1);
+    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, SLOTS, GPUS, program->index, GPU, now_ns | 1);
     ring();
 }
 

@@ -1,8 +1,8 @@
-/* The laboratory's inside: a clock that jumps from event to event (clock.c), a card (card.c), programs that launch on
+/* The laboratory's inside: a clock that jumps from event to event (clock.c), a GPU (gpu.c), programs that launch on
  * it (program.c), and laws that hold programs back (laws.h). Times are ns from the start. One thread, one seed, no
  * clock of the machine: the same command line gives the same figures.
  *
- * The card's and the machine's constants are here, with where they come from. They are not the law's to choose. */
+ * The GPU's and the machine's constants are here, with where they come from. They are not the law's to choose. */
 #pragma once
 
 #include <stdbool.h>
@@ -42,11 +42,11 @@ double uniform(struct random *random);
 double normal(struct random *random);
 uint64_t exponential(struct random *random, double mean);
 
-/* ---- card.c ---- */
+/* ---- gpu.c ---- */
 struct program;
 struct launch {
     uint64_t left_ns, length_ns;
-    uint32_t width; /* thousandths of the card that it fills */
+    uint32_t width; /* thousandths of the GPU that it fills */
     uint64_t begun_ns, submitted_ns;
     uint32_t stream;
     struct program *program;
@@ -58,11 +58,11 @@ struct launch {
 struct context {
     struct launch *head[MAX_STREAMS], *tail[MAX_STREAMS];
     uint32_t queued;
-    uint64_t *work_ns;   /* executed, per window, in time of the whole card */
+    uint64_t *work_ns;   /* executed, per window, in time of the whole GPU */
     uint64_t *active_ns; /* for which anything of it ran */
     uint64_t work_total_ns;
 };
-struct card {
+struct gpu {
     struct context *contexts[MAX_TENANTS * MAX_PROCESSES];
     uint32_t count, current;
     bool busy;
@@ -70,9 +70,9 @@ struct card {
     uint64_t version; /* of what is due: older events mean nothing */
     uint64_t switched;
 };
-void card_add(struct card *card, struct context *context, uint64_t windows);
-void card_submit(struct card *card, struct context *context, struct launch *launch);
-void card_advance(struct card *card);
+void gpu_add(struct gpu *gpu, struct context *context, uint64_t windows);
+void gpu_submit(struct gpu *gpu, struct context *context, struct launch *launch);
+void gpu_advance(struct gpu *gpu);
 
 /* ---- program.c ---- */
 enum form { FORM_ASYNC, FORM_SYNC, FORM_GRAPH, FORM_COOPERATIVE, FORM_STREAMS, FORM_BURSTY, FORM_REQUESTS };
@@ -89,7 +89,7 @@ struct program {
     uint32_t outstanding, burst_left, next_stream;
     uint64_t outstanding_in[MAX_STREAMS];
     bool stopped; /* nothing more is launched: between its phases */
-    bool blocked; /* in a call that waits for the card */
+    bool blocked; /* in a call that waits for the GPU */
     bool gated;   /* the law makes it wait */
     bool syncing;
     uint64_t gated_since_ns;
@@ -139,7 +139,7 @@ struct lab {
     const struct law *law;
     struct tenant tenants[MAX_TENANTS];
     uint32_t count;
-    struct card card;
+    struct gpu gpu;
     uint64_t end_ns, seed;
     enum cot_policy policy;
     uint32_t instances;

@@ -7,7 +7,7 @@
  *                          processes join_ms scribbles
  *   set=MS:TENANT:percent|weight:VALUE   stop=MS  resume=MS  restart=MS     (of the agent)
  *
- * Prints one JSON object: per tenant the work that the card executed for it, in microseconds per window of 100 ms, and
+ * Prints one JSON object: per tenant the work that the GPU executed for it, in microseconds per window of 100 ms, and
  * how long it waited; with requests, how long they took. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static void join(void *about, uint64_t unused) {
         struct program *program = &tenant->programs[i];
         program->tenant = tenant;
         program->index = i;
-        card_add(&lab.card, &program->context, lab.end_ns / WINDOW_NS + 1);
+        gpu_add(&lab.gpu, &program->context, lab.end_ns / WINDOW_NS + 1);
         lab.law->join(program);
         program_start(program);
     }
@@ -205,8 +205,8 @@ int main(int argc, char **argv) {
     if (lab.law == &cotenant_law) agent_start();
     for (uint32_t i = 0; i < lab.count; i++) at(lab.tenants[i].join_ns, join, &lab.tenants[i], 0);
     run_until(lab.end_ns);
-    card_advance(&lab.card);
-    printf("{\"law\":\"%s\",\"switches\":%lu,\"tenants\":[", lab.law->name, lab.card.switched);
+    gpu_advance(&lab.gpu);
+    printf("{\"law\":\"%s\",\"switches\":%lu,\"tenants\":[", lab.law->name, lab.gpu.switched);
     for (uint32_t i = 0; i < lab.count; i++) {
         if (i) printf(",\n");
         print_tenant(&lab.tenants[i]);

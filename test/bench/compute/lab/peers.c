@@ -2,7 +2,7 @@
  *
  * count bucket: HAMi-core's and vcuda-controller's. A launch costs as many tokens as it has blocks; a launch goes while
  *   tokens are not below 0, else the thread sleeps 10 ms and looks again; every 120 ms a step, quadratic in the number
- * of multiprocessors, towards what the driver's utilisation of the last second says, which is refreshed each sixth of a
+ * of multiprocessors, towards what the driver's utilization of the last second says, which is refreshed each sixth of a
  *   second in whole percents. Graphs and cooperative launches are not held back.
  * event bucket: a container's own bucket of GPU time without knowledge of the others, filled at its share up to 20 ms,
  *   drained by what events around its launches say, a running mean as prediction, one launch at a time until there is
@@ -50,7 +50,7 @@ static uint32_t percent_of(const struct program *program) {
 
 static void sample(void *about, uint64_t number) {
     struct count_bucket *bucket = about;
-    card_advance(&lab.card);
+    gpu_advance(&lab.gpu);
     uint64_t used = bucket->program->context.work_total_ns, back = number < SAMPLES ? number : SAMPLES;
     uint64_t before = number < SAMPLES ? 0 : bucket->history[number % SAMPLES];
     if (back) bucket->used_percent = (uint32_t)(100 * (used - before) / (back * SAMPLE_NS));

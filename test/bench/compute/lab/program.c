@@ -1,4 +1,4 @@
-/* Programs: one thread each, which launches, waits for the card, and thinks. What it does next never depends on the
+/* Programs: one thread each, which launches, waits for the GPU, and thinks. What it does next never depends on the
  * law, except that the law may make it wait before a launch. */
 #include <math.h>
 #include <stdlib.h>
@@ -142,7 +142,7 @@ void program_step(struct program *program) {
     program->outstanding++;
     program->outstanding_in[launch->stream]++;
     lab.law->launched(program, launch);
-    card_submit(&lab.card, &program->context, launch);
+    gpu_submit(&lab.gpu, &program->context, launch);
     go_on(program, now_ns + LAUNCH_NS);
 }
 

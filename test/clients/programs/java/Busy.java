@@ -11,9 +11,9 @@ import java.util.concurrent.atomic.AtomicLong;
 import sun.misc.Signal;
 
 /**
- * Everything that a JVM does with signals, while threads take and give back memory of the card: null pointers and stack
+ * Everything that a JVM does with signals, while threads take and give back memory of the GPU: null pointers and stack
  * overflows that compiled code finds by SIGSEGV, SIGFPE of divisions, SIGBUS of a truncated mapping, safepoints under
- * pressure on the heap, handlers of the program's own, threads that are interrupted. Then it fills the card, prints one
+ * pressure on the heap, handlers of the program's own, threads that are interrupted. Then it fills the GPU, prints one
  * JSON object and waits for the end of its input. Knows nothing of Cotenant.
  */
 public final class Busy {

@@ -61,10 +61,10 @@ func main() {
 
 	runtime.LockOSThread()
 	must(start(0), "cuInit")
-	var card int32
+	var GPU int32
 	var context uintptr
-	must(device(&card, 0), "cuDeviceGet")
-	must(retain(&context, card), "cuDevicePrimaryCtxRetain")
+	must(device(&GPU, 0), "cuDeviceGet")
+	must(retain(&context, GPU), "cuDevicePrimaryCtxRetain")
 	must(enter(context), "cuCtxSetCurrent")
 
 	var free, total, idle, full uint64

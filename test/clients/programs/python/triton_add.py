@@ -1,5 +1,5 @@
-# A Triton kernel, compiled for the card that PyTorch finds and launched as often as the argument says. Says what was made on
-# one line and holds it until its input ends. On a simulated card the kernel computes nothing, so no sum is looked at.
+# A Triton kernel, compiled for the GPU that PyTorch finds and launched as often as the argument says. Says what was made on
+# one line and holds it until its input ends. On a simulated GPU the kernel computes nothing, so no sum is looked at.
 import json
 import sys
 

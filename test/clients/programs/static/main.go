@@ -9,9 +9,9 @@ package main
 #include <stdint.h>
 #include <stdlib.h>
 
-// Memory on a card: the kind of memory, of handles that others may open, of the place; and what is left at its default.
+// Memory on a GPU: the kind of memory, of handles that others may open, of the place; and what is left at its default.
 struct properties {
-	int type, handles, place, card;
+	int type, handles, place, GPU;
 	void *windows;
 	unsigned char flags[8];
 };

@@ -15,9 +15,9 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 WAIT = datetime.timedelta(seconds=60)
-ON_CARD = torch.cuda.is_available()
-NUMBERS = 1 << 22 if ON_CARD else 1 << 12
-ROWS, WIDTH, INNER = (256, 2048, 8192) if ON_CARD else (8, 64, 256)
+ON_GPU = torch.cuda.is_available()
+NUMBERS = 1 << 22 if ON_GPU else 1 << 12
+ROWS, WIDTH, INNER = (256, 2048, 8192) if ON_GPU else (8, 64, 256)
 LAYERS = 4
 _kind = None
 
@@ -98,21 +98,21 @@ KINDS = {"all-reduce": AllReduce, "parallel": Parallel}
 def start(kind: str, rank: int, device: int, port: int, size: int = 2) -> dict:
     global _kind
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
-    if ON_CARD:
+    if ON_GPU:
         torch.cuda.set_device(device)
-    place = torch.device("cuda", device) if ON_CARD else torch.device("cpu")
-    dist.init_process_group("nccl" if ON_CARD else "gloo", timeout=WAIT)
+    place = torch.device("cuda", device) if ON_GPU else torch.device("cpu")
+    dist.init_process_group("nccl" if ON_GPU else "gloo", timeout=WAIT)
     _kind = KINDS[kind](rank, size, place)
     steps(3)
     return {"torch": torch.__version__, "backend": dist.get_backend(), "graph": getattr(_kind, "graph", None) is not None,
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if ON_CARD else None}
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if ON_GPU else None}
 
 
 def steps(count: int) -> dict:
     began = time.perf_counter()
     for _ in range(count):
         _kind.step()
-    if ON_CARD:
+    if ON_GPU:
         torch.cuda.synchronize()
     took = time.perf_counter() - began
     return {"seconds": took, "right": _kind.right()}

@@ -1,4 +1,4 @@
-"""Memory of the card in each form that CUDA has, taken and given back by name."""
+"""Memory of the GPU in each form that CUDA has, taken and given back by name."""
 
 import ctypes
 import os
@@ -32,7 +32,7 @@ class IpcHandle(ctypes.Structure):
 
 
 assert ctypes.sizeof(Properties) == 32 and ctypes.sizeof(PoolProperties) == 88 and ctypes.sizeof(Access) == 12
-CARD = Location(1, 0)
+GPU = Location(1, 0)
 PINNED, POSIX_FD, READ_WRITE = 1, 1, 3
 
 
@@ -41,7 +41,7 @@ def _touch(at, size: int) -> None:
 
 
 def linear(name: str, bytes: int, count: int = 1, touch: bool = True) -> dict:
-    """As many of `count` blocks as the card gives."""
+    """As many of `count` blocks as the GPU gives."""
     blocks = _held.setdefault(name, [])
     for _ in range(count):
         try:
@@ -62,7 +62,7 @@ def linear_free(name: str) -> None:
 
 
 def pool(name: str, bytes: int) -> None:
-    properties, made, at = PoolProperties(PINNED, 0, CARD), ctypes.c_void_p(), cuda.pointer()
+    properties, made, at = PoolProperties(PINNED, 0, GPU), ctypes.c_void_p(), cuda.pointer()
     cuda.call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties))
     cuda.call("cuMemAllocFromPoolAsync", ctypes.byref(at), ctypes.c_size_t(bytes), made, None)
     cuda.call("cuStreamSynchronize", None)
@@ -77,7 +77,7 @@ def pool_free(name: str) -> None:
 
 
 def vmm_create(name: str, bytes: int) -> None:
-    properties, handle = Properties(PINNED, POSIX_FD, CARD), ctypes.c_uint64()
+    properties, handle = Properties(PINNED, POSIX_FD, GPU), ctypes.c_uint64()
     cuda.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(bytes), ctypes.byref(properties),
               ctypes.c_ulonglong(0))
     _held[name] = (handle, None)
@@ -88,7 +88,7 @@ def vmm_map(name: str, bytes: int) -> None:
     cuda.call("cuMemAddressReserve", ctypes.byref(at), size, ctypes.c_size_t(0), ctypes.c_uint64(0),
               ctypes.c_ulonglong(0))
     cuda.call("cuMemMap", at, size, ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
-    cuda.call("cuMemSetAccess", at, size, ctypes.byref(Access(CARD, READ_WRITE)), ctypes.c_size_t(1))
+    cuda.call("cuMemSetAccess", at, size, ctypes.byref(Access(GPU, READ_WRITE)), ctypes.c_size_t(1))
     _held[name] = (handle, at)
 
 
@@ -150,7 +150,7 @@ def pinned_free(name: str) -> None:
 
 
 def managed(name: str, bytes: int) -> None:
-    """Written by the card, so that it lies there."""
+    """Written by the GPU, so that it lies there."""
     at = cuda.pointer()
     cuda.call("cuMemAllocManaged", ctypes.byref(at), ctypes.c_size_t(bytes), 1)
     _held[name] = [at]

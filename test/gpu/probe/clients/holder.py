@@ -1,4 +1,4 @@
-"""A process that holds memory of the card and runs kernels, as it is told."""
+"""A process that holds memory of the GPU and runs kernels, as it is told."""
 
 import ctypes
 import os
@@ -18,16 +18,16 @@ import view  # noqa: E402
 _work = None
 
 
-def cards() -> dict:
-    """Identifier, name and architecture of each card that CUDA shows."""
+def gpus() -> dict:
+    """Identifier, name and architecture of each GPU that CUDA shows."""
     count = ctypes.c_int()
     cuda.call("cuInit", 0)
     cuda.call("cuDeviceGetCount", ctypes.byref(count))
-    return {"cards": [{"uuid": grants.uuid_of(device), **cuda.kind(device)} for device in range(count.value)]}
+    return {"gpus": [{"uuid": grants.uuid_of(device), **cuda.kind(device)} for device in range(count.value)]}
 
 
 def prepare(us: int, measured=None, batch=None) -> dict:
-    """Makes a kernel of about so many microseconds and measures it, on a card that nobody else uses; or makes it as
+    """Makes a kernel of about so many microseconds and measures it, on a GPU that nobody else uses; or makes it as
     another process `measured` it, which is what that one was answered here."""
     global _work
     _work = kernels.Load(us, measured, batch)
@@ -70,7 +70,7 @@ def fork() -> dict:
 
 
 DO = {
-    "start": lambda: cuda.start() and {}, "cards": cards, "prepare": prepare, "busy": busy,
+    "start": lambda: cuda.start() and {}, "gpus": GPUs, "prepare": prepare, "busy": busy,
     "progress": progress, "idle": idle, "churn": churn, "fork": fork,
     **forms.DO, **view.DO,
 }

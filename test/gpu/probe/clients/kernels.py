@@ -1,4 +1,4 @@
-"""Kernels that take a known time of the card, for as long as they run: a loop of so many turns, measured alone."""
+"""Kernels that take a known time of the GPU, for as long as they run: a loop of so many turns, measured alone."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ import time
 
 import cuda
 
-# Counts turns rather than time, so that a kernel that waits for its turn on a shared card does not get shorter. Reading
+# Counts turns rather than time, so that a kernel that waits for its turn on a shared GPU does not get shorter. Reading
 # the clock keeps the compiler from leaving the loop out. A simulated driver reads the comment instead.
 _TEXT = """.version 7.0
 .target sm_50
@@ -40,8 +40,8 @@ _BATCH_S = 0.01
 
 
 class Load:
-    """Made while nobody else uses the card, for it measures its kernel; unless it is told what another one `measured`.
-    `batch`: kernels between two synchronisations, about 10 ms of them unless told."""
+    """Made while nobody else uses the GPU, for it measures its kernel; unless it is told what another one `measured`.
+    `batch`: kernels between two synchronizations, about 10 ms of them unless told."""
 
     def __init__(self, us: int, measured=None, batch=None):
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -98,7 +98,7 @@ class Load:
             self.done += self._size
 
     def stop(self) -> dict:
-        """How many kernels ran and in which time; their number times their length is what the card worked for them."""
+        """How many kernels ran and in which time; their number times their length is what the GPU worked for them."""
         self._stop.set()
         self._thread.join()
         ended = time.monotonic()

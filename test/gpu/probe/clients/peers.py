@@ -1,6 +1,6 @@
 """One of two processes that need each other at each step, as the ranks of a collective do: a kernel that works, then one
-that waits on its card until the other's has come as far, and takes a number from it. The numbers meet in host memory that
-both cards see. A simulated card runs no code: there the processes exchange their numbers themselves, once both kernels
+that waits on its GPU until the other's has come as far, and takes a number from it. The numbers meet in host memory that
+both GPUs see. A simulated GPU runs no code: there the processes exchange their numbers themselves, once both kernels
 have ended. It stands in for NCCL, without anything but the driver."""
 
 import ctypes

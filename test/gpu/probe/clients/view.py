@@ -37,16 +37,16 @@ def drop(keep: list = (), user: int = 0) -> None:
 
 
 def lists(seconds: float) -> dict:
-    """The three lists, and who used the card in the last seconds; pids as this process is told them."""
-    device, answer = nvml.card(), {"own": os.getpid()}
+    """The three lists, and who used the GPU in the last seconds; pids as this process is told them."""
+    device, answer = nvml.gpu(), {"own": os.getpid()}
     for kind in KINDS:
         try:
             found = nvml.processes(device, kind)
             answer[kind] = {"code": 0, "bytes": {str(pid): taken for pid, taken in found.items()}}
         except nvml.NvmlError as refused:
             answer[kind] = {"code": refused.code, "bytes": {}}
-    code, rows = nvml.utilisation(device, int((time.time() - seconds) * 1e6))
-    return {**answer, "utilisation": {"code": code, "pids": sorted({row["pid"] for row in rows})}}
+    code, rows = nvml.utilization(device, int((time.time() - seconds) * 1e6))
+    return {**answer, "utilization": {"code": code, "pids": sorted({row["pid"] for row in rows})}}
 
 
 def _accounting(device, pid: int) -> dict:
@@ -82,7 +82,7 @@ def _gpm(device) -> dict:
 def calls(pid: int) -> dict:
     """The code of each call (None: the library does not have it), and whether it tells of a process of another user."""
     try:
-        device = nvml.card()
+        device = nvml.gpu()
     except nvml.NvmlError as refused:
         return {"calls": {str(refused).split()[0]: {"code": refused.code}}}
     answer = {}
@@ -93,15 +93,15 @@ def calls(pid: int) -> dict:
         except nvml.NvmlError as refused:
             answer[f"{kind} list"] = {"code": refused.code}
     since = int((time.time() - 2) * 1e6)
-    for name, ask in (("nvmlDeviceGetProcessUtilization", nvml.utilisation),
-                      ("nvmlDeviceGetProcessesUtilizationInfo", nvml.utilisation_info)):
+    for name, ask in (("nvmlDeviceGetProcessUtilization", nvml.utilization),
+                      ("nvmlDeviceGetProcessesUtilizationInfo", nvml.utilization_info)):
         code, rows = ask(device, since)
         answer[name] = {"code": code, "named": any(row["pid"] == pid for row in rows)}
     name = ctypes.create_string_buffer(256)
     answer["nvmlSystemGetProcessName"] = {
         "code": nvml.attempt("nvmlSystemGetProcessName", ctypes.c_uint(pid), name, len(name)), "told": bool(name.value)}
     answer["nvmlDeviceGetUtilizationRates"] = {"code": nvml.rates(device)[0]}
-    answer["nvmlDeviceGetSamples"] = {"code": nvml.card_samples(device)[0]}
+    answer["nvmlDeviceGetSamples"] = {"code": nvml.gpu_samples(device)[0]}
     return {"calls": {**answer, **_accounting(device, pid), **_gpm(device)}}
 
 

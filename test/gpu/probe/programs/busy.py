@@ -1,9 +1,9 @@
-"""Keeps a card busy with kernels that do a fixed amount of work, and says when each ended:
+"""Keeps a GPU busy with kernels that do a fixed amount of work, and says when each ended:
 
     python3 busy.py SIMULATED KERNEL_US KERNELS [TURNS]
 
 TURNS of a kernel's loop are found out unless given. Prints them when it is ready, begins when a line comes, and prints one line of JSON: how long all of it took, the ends
-of kernels by events, and the gaps that a kernel saw in the card's clock while it ran (it was off the card then)."""
+of kernels by events, and the gaps that a kernel saw in the GPU's clock while it ran (it was off the GPU then)."""
 
 import ctypes
 import json
@@ -21,7 +21,7 @@ WARM_S = 0.3
 LEAST_GAP_NS = 100_000
 
 #: Words of `out`: gaps seen, a sum that keeps the work from being left out, then begin and length of each gap. The
-#: work is turns of a loop, not time: a loop that waits for the clock would not notice that it was off the card.
+#: work is turns of a loop, not time: a loop that waits for the clock would not notice that it was off the GPU.
 BUSY = """.version 7.0
 .target sm_50
 .address_size 64
@@ -94,7 +94,7 @@ class Busy:
         cuda.call("cuLaunchKernel", self.function, 1, 1, 1, 1, 1, 1, 0, None, self.parameters, None)
 
     def calibrate(self, us: int) -> None:
-        """Turns for so many microseconds, alone on the card and warm: clocks of an idle card need a while to rise."""
+        """Turns for so many microseconds, alone on the GPU and warm: clocks of an idle GPU need a while to rise."""
         first, second = event(), event()
         warm = time.monotonic() + WARM_S
         rounds = 0

@@ -1,5 +1,5 @@
 """A program of the driver API: python3 driver.py WITHIN ABOVE KERNELS. Takes WITHIN bytes, then asks for ABOVE, and
-says in one line of JSON what it saw. KERNELS 0: the card runs none, so only copies are checked."""
+says in one line of JSON what it saw. KERNELS 0: the GPU runs none, so only copies are checked."""
 
 import ctypes
 import json

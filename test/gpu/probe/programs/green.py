@@ -1,5 +1,5 @@
 """Green contexts in place of the primary one: made, entered, worked in and ended, a stage at a time, with what the driver
-says of each handle. python3 green.py KERNELS, which is 0 where the card runs none: then only copies are checked."""
+says of each handle. python3 green.py KERNELS, which is 0 where the GPU runs none: then only copies are checked."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ import cuda
 MIB = cuda.MIB
 SM, DEFAULT_STREAM, NON_BLOCKING = 1, 1, 1
 HEAP = 2
-#: More than a context and its limits take, so that figures of the card tell whether it goes with one.
+#: More than a context and its limits take, so that figures of the GPU tell whether it goes with one.
 BLOCK = 1024 * MIB
 #: Where the driver does not say how few multiprocessors a group has: drivers of CUDA 12.4.
 LEAST_SMS = 8

@@ -1,5 +1,5 @@
-"""What programs share that take of a card in stages: modules, launches, and a line of JSON after each stage, on which
-whoever watches the card answers with a line of its own."""
+"""What programs share that take of a GPU in stages: modules, launches, and a line of JSON after each stage, on which
+whoever watches the GPU answers with a line of its own."""
 
 import ctypes
 import json

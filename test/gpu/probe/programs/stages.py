@@ -1,4 +1,4 @@
-"""Takes of a card, one after another, what no allocation asks for: a context, another one, modules, a graph, local
+"""Takes of a GPU, one after another, what no allocation asks for: a context, another one, modules, a graph, local
 memory, larger limits. Prints a line of JSON after each and goes on when a line comes."""
 
 import ctypes
@@ -9,7 +9,7 @@ import cuda
 
 MIB = cuda.MIB
 STACK, PRINTF, HEAP = 0, 1, 2
-#: Per thread; a card makes room for all threads that it can hold at once.
+#: Per thread; a GPU makes room for all threads that it can hold at once.
 LOCAL_BYTES = 2048
 GRAPH_NODES = 1000
 
@@ -37,7 +37,7 @@ LOCAL = HEAD + """.visible .entry local(.param .u64 out, .param .u32 first, .par
 """ % LOCAL_BYTES
 
 
-#: Data of a module's own that nobody fills: initialised, it would be as long as text, and a driver's compiler slow.
+#: Data of a module's own that nobody fills: initialized, it would be as long as text, and a driver's compiler slow.
 DATA_BYTES = 32 * MIB
 BIG = HEAD + """.visible .global .align 8 .u64 data[%d];
 .visible .entry reads(.param .u64 out)

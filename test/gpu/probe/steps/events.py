@@ -1,5 +1,5 @@
 """Whether launches can be charged by event pairs: what a pair costs, how fine its time is, and whether the union of
-intervals over several streams is the time that the card was busy."""
+intervals over several streams is the time that the GPU was busy."""
 
 import ctypes
 import importlib.util
@@ -101,7 +101,7 @@ def intervals(context: Context) -> Answer:
 
 def torch_streams(context: Context) -> Answer:
     if context.simulated:
-        raise NotHere("cuBLAS computes on real cards alone")
+        raise NotHere("cuBLAS computes on real GPUs alone")
     if importlib.util.find_spec("torch") is None:
         raise NotHere("there is no PyTorch")
     cuda.library()
@@ -133,10 +133,10 @@ def torch_streams(context: Context) -> Answer:
     bare, granted = data["bare"], data["granted"]
     return Answer(
         f"{bare['operations']} matrix products on {STREAMS} streams: union {bare['unionSeconds'] * 1e3:.1f} ms, sum "
-        f"{bare['sumSeconds'] * 1e3:.1f} ms of {bare['wholeSeconds'] * 1e3:.1f} ms by the card; in a grant of the whole "
-        f"card {granted['unionSeconds'] * 1e3:.1f} ms, {granted['chargedSeconds'] * 1e3:.1f} ms charged for it and the "
+        f"{bare['sumSeconds'] * 1e3:.1f} ms of {bare['wholeSeconds'] * 1e3:.1f} ms by the GPU; in a grant of the whole "
+        f"GPU {granted['unionSeconds'] * 1e3:.1f} ms, {granted['chargedSeconds'] * 1e3:.1f} ms charged for it and the "
         f"rest of the program, {granted['launches']} launches",
-        "PyTorch's own events around each product, bare, and under our arbiter with all of the card",
+        "PyTorch's own events around each product, bare, and under our arbiter with all of the GPU",
         data,
     )
 

@@ -1,5 +1,5 @@
-"""Processes that need each other at each step, on two cards, while both are held at the gate: NCCL's all-reduces, a model
-split over two cards, and a stand-in that needs nothing but the driver."""
+"""Processes that need each other at each step, on two GPUs, while both are held at the gate: NCCL's all-reduces, a model
+split over two GPUs, and a stand-in that needs nothing but the driver."""
 
 import importlib.util
 import socket
@@ -13,7 +13,7 @@ from step import Answer, Context, NotHere, Step
 KERNEL_US = 2000
 #: PyTorch's start, with NCCL's.
 START_S = 45
-HOW = ("a pair of processes bare, one in a grant of 50 % of each card, and two beside each other with 30 and 60 %, under "
+HOW = ("a pair of processes bare, one in a grant of 50 % of each GPU, and two beside each other with 30 and 60 %, under "
        "our arbiter: what was charged by windows of a second, and time per step beside that of the bare pair")
 
 
@@ -34,12 +34,12 @@ def standin(context: Context) -> Answer:
         return ranks.observe(context, env, "peers.py", begin, 20, prepare={"us": KERNEL_US})
 
     if context.simulated:
-        with machine.simulated_node("h100", "h100") as env:  # the node of the other steps has one card
+        with machine.simulated_node("h100", "h100") as env:  # the node of the other steps has one GPU
             data = observe(env)
-        kind = "simulated cards run no code: the processes exchanged their numbers themselves after each step"
+        kind = "simulated GPUs run no code: the processes exchanged their numbers themselves after each step"
     else:
         data = observe({})
-        kind = "kernels waited on their cards for those of the other process"
+        kind = "kernels waited on their GPUs for those of the other process"
     data["allLaunchesCounted"] = all(one["made"] == one["counted"] for one in data["launches"])
     return Answer(
         f"{ranks.said(data)}; {'all' if data['allLaunchesCounted'] else 'NOT all'} launches were counted; {kind}",
@@ -49,16 +49,16 @@ def standin(context: Context) -> Answer:
 
 
 def needed(context: Context) -> None:
-    """NotHere, unless two cards can be asked with PyTorch and NCCL."""
+    """NotHere, unless two GPUs can be asked with PyTorch and NCCL."""
     import ctypes
 
     if context.simulated:
-        raise NotHere("NCCL's kernels and cuBLAS compute on real cards alone; the stand-in ran on the simulated ones")
+        raise NotHere("NCCL's kernels and cuBLAS compute on real GPUs alone; the stand-in ran on the simulated ones")
     count = ctypes.c_int()
     cuda.call("cuInit", 0)
     cuda.call("cuDeviceGetCount", ctypes.byref(count))
     if count.value < ranks.SIZE:
-        raise NotHere(f"needs two cards of one machine, and CUDA shows {count.value}")
+        raise NotHere(f"needs two GPUs of one machine, and CUDA shows {count.value}")
     if importlib.util.find_spec("torch") is None:
         raise NotHere("there is no PyTorch")
     for program in (("cotenant-arbitrate",), ("tests", "grant"), ("libcotenant.so",), ("libcotenant-nvml.so",)):
@@ -98,5 +98,5 @@ QUESTION = ("interposer 7.10",)
 STEPS = (
     Step("gating.standin", QUESTION, "gating of processes that need each other at each step, without NCCL", 75, standin),
     Step("gating.nccl", QUESTION, "gating while NCCL kernels wait for each other", 120, nccl),
-    Step("gating.parallel", QUESTION, "gating of a model split over two cards, as vLLM splits it", 120, parallel),
+    Step("gating.parallel", QUESTION, "gating of a model split over two GPUs, as vLLM splits it", 120, parallel),
 )

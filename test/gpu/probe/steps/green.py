@@ -1,4 +1,4 @@
-"""Green contexts in place of the primary one: what they take of the card beside what our ledger says, whether work in them
+"""Green contexts in place of the primary one: what they take of the GPU beside what our ledger says, whether work in them
 passes our gate and is right, and whether the driver answers what native/interposer/engine/contexts/primary.c takes for granted."""
 
 import pathlib

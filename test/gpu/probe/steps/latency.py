@@ -17,7 +17,7 @@ MIB = cuda.MIB
 SLICE = 8 << 30
 ROUNDS = 11
 WAIT_S = 10
-#: Name and command. The median over blocks of calls leaves out what neighbours took.
+#: Name and command. The median over blocks of calls leaves out what neighbors took.
 COMMANDS = (
     ("launch", "launch 5000 500 0"), ("allocFree2MiB", f"alloc 500 10 0 {2 * MIB}"),
     ("allocFree512B", "alloc 500 10 0 512"),

@@ -14,7 +14,7 @@ from step import Answer, Context, Step
 
 SLICE = 4 << 30
 WINDOWS = 3
-#: Kernels' length in microseconds and how many between two synchronisations, of one process after another (the last one's
+#: Kernels' length in microseconds and how many between two synchronizations, of one process after another (the last one's
 #: for all further ones); and shares alone and beside each other.
 ROUNDS = (
     (((200, 50),), ((10,), (30,), (80,), (30, 70))), (((20_000, 1),), ((30,), (30, 70))),
@@ -27,7 +27,7 @@ def mean_and_spread(values: list) -> dict:
 
 
 def watch(judge: arbiter.Arbiter, busy: list, kernels: list) -> list:
-    """Of each that is busy: percent of the card by its kernels, and as charged, window by window. A window is from one
+    """Of each that is busy: percent of the GPU by its kernels, and as charged, window by window. A window is from one
     word of the arbiter to the next, which is a second; what comes before its next one is left out, for it may be from
     before a change."""
     seen = []
@@ -47,7 +47,7 @@ def watch(judge: arbiter.Arbiter, busy: list, kernels: list) -> list:
 
 
 def measure(us: int, batch: int) -> dict:
-    """A kernel alone on the card, without us: its length, and which part of the time it keeps the card busy."""
+    """A kernel alone on the GPU, without us: its length, and which part of the time it keeps the GPU busy."""
     with children.child() as alone:
         alone.ask("start")
         kernel = alone.ask("prepare", us=us, batch=batch)

@@ -1,4 +1,4 @@
-"""What NVML says of processes that share the card through MPS, under a daemon of our own that ends with the step."""
+"""What NVML says of processes that share the GPU through MPS, under a daemon of our own that ends with the step."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ KERNEL_US = {"first": 100, "second": 1000}
 WATCH_S = 2.5
 KINDS = ("Compute", "Graphics", "MPSCompute")
 #: What CUDA answers a client that the daemon or its server does not serve: no connection, no server, too many of them, no MPS on
-#: this card. Anything else is an answer to what the client did.
+#: this GPU. Anything else is an answer to what the client did.
 NO_CLIENTS = (*range(805, 811), 801)
 
 
@@ -83,7 +83,7 @@ def lists(device, names: dict) -> dict:
 
 
 def held_by(listed: dict) -> dict:
-    """For each list, what it says of the clients; how much a context adds to their blocks is the card's own."""
+    """For each list, what it says of the clients; how much a context adds to their blocks is the GPU's own."""
     def told(found: dict, name: str) -> str:
         if "refused" in found:
             return f"refused {found['refused']}"
@@ -100,7 +100,7 @@ def samples(device, names: dict) -> dict:
     """How often each process is named while both are busy, and with what mean percentage."""
     last, began, seen = int(time.time() * 1e6), time.monotonic(), {}
     while time.monotonic() - began < WATCH_S:
-        _, rows = nvml.utilisation(device, last)
+        _, rows = nvml.utilization(device, last)
         for row in rows:
             seen.setdefault(names.get(row["pid"], f"other {row['pid']}"), []).append(row["sm"])
         last = max([last, *(row["atUs"] for row in rows)])
@@ -124,20 +124,20 @@ def observe(device, environment: dict, servers_now, note) -> dict:
         held = lists(device, names)
         seen = {
             "memory": {"lists": held, "clients": held_by(held), "blockBytes": SIZES,
-                       "cardBytes": nvml.memory(device)["used"] - used_before},
+                       "gpuBytes": nvml.memory(device)["used"] - used_before},
             "servers": len(pids),
         }
         note(seen)
         for child in who.values():
             child.ask("busy")
-        seen["utilisation"] = samples(device, names)
+        seen["utilization"] = samples(device, names)
         note(seen)
         ran = {name: child.ask("idle") for name, child in who.items()}
     return {**seen, "busyPercent": {name: 100 * one["busyS"] / one["seconds"] for name, one in ran.items()}}
 
 
 def mps(context: Context) -> Answer:
-    device = nvml.card()
+    device = nvml.gpu()
     if context.simulated:
         # There is no daemon to simulate; programs can be told to count as its clients.
         seen = observe(device, {"COTENANT_SIM_PROCESS_TYPE": "mps"}, lambda: [], context.note)
@@ -150,15 +150,15 @@ def mps(context: Context) -> Answer:
                     raise
                 raise NotHere(f"no client can work under an MPS daemon here: {problem}") from problem
             if seen["servers"] == 0:
-                raise NotHere("the clients found no MPS server and used the card without it")
+                raise NotHere("the clients found no MPS server and used the GPU without it")
     where = "; ".join(f"{kind} list {', '.join(found) or 'nobody'}" for kind, found in seen["memory"]["lists"].items())
     named = ", ".join(f"{name} {facts['meanPercent']:.0f} % ({facts['times']} times)"
-                      for name, facts in seen["utilisation"].items())
+                      for name, facts in seen["utilization"].items())
     return Answer(
-        f"{where}; utilisation names {named or 'nobody'}",
+        f"{where}; utilization names {named or 'nobody'}",
         "two clients that hold 256 and 512 MiB and are both busy, the server known from the daemon",
         seen,
     )
 
 
-STEPS = (Step("mps", ("exporter 9.c",), "memory and utilisation of clients of MPS", 75, mps),)
+STEPS = (Step("mps", ("exporter 9.c",), "memory and utilization of clients of MPS", 75, mps),)

@@ -40,8 +40,8 @@ def sampler_calls(device) -> dict:
     calls.update({
         "nvmlDeviceGetMemoryInfo_v2": lambda: nvml.memory(device) and 0,
         "nvmlDeviceGetUtilizationRates": lambda: nvml.rates(device)[0],
-        "nvmlDeviceGetProcessUtilization": lambda: nvml.utilisation(device, since)[0],
-        "nvmlDeviceGetProcessesUtilizationInfo": lambda: nvml.utilisation_info(device, since)[0],
+        "nvmlDeviceGetProcessUtilization": lambda: nvml.utilization(device, since)[0],
+        "nvmlDeviceGetProcessesUtilizationInfo": lambda: nvml.utilization_info(device, since)[0],
         "nvmlDeviceGetEncoderUtilization": plain("nvmlDeviceGetEncoderUtilization", at, beside),
         "nvmlDeviceGetDecoderUtilization": plain("nvmlDeviceGetDecoderUtilization", at, beside),
         "nvmlDeviceGetTemperature": plain("nvmlDeviceGetTemperature", 0, at),
@@ -131,7 +131,7 @@ def effect(calls: dict, who: Child) -> dict:
 
 
 def measure(context: Context) -> Answer:
-    device = nvml.card()
+    device = nvml.gpu()
     deadline = time.monotonic() + START_S
     by_clients, effects = {}, {}
     before = nvml.memory(device)["free"]

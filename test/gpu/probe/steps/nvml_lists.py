@@ -66,7 +66,7 @@ def ask(device, name: str, pids: list) -> dict:
 
 
 def stride(context: Context) -> Answer:
-    device = nvml.card()
+    device = nvml.gpu()
     with family() as members:
         pids = two_clients(members)
         lists = {nvml.list_name(kind, version): ask(device, nvml.list_name(kind, version), pids)
@@ -83,7 +83,7 @@ def stride(context: Context) -> Answer:
     return Answer(
         f"entry bytes of the compute list: {sizes}; too little room answers {short.get('code')} with count "
         f"{short.get('count')}; {len(listed)} of our 2 processes listed by their pids here",
-        "each list asked into buffers full of 0xaa and of 0x55, with two processes of ours on the card",
+        "each list asked into buffers full of 0xaa and of 0x55, with two processes of ours on the GPU",
         {"lists": lists, "clients": 2, "clientsListed": len(listed)},
     )
 
@@ -117,7 +117,7 @@ def detail_mode(device, mode: int, pids: list) -> dict:
 
 
 def detail(context: Context) -> Answer:
-    device = nvml.card()
+    device = nvml.gpu()
     name = "nvmlDeviceGetRunningProcessDetailList"
     if not hasattr(nvml.library(), name):
         raise NotHere(f"this driver has no {name}")
@@ -133,7 +133,7 @@ def detail(context: Context) -> Answer:
     return Answer(
         f"codes by mode: {said}; entries of {modes['compute']['entryBytes']} bytes; same bytes as the plain compute "
         f"list: {f'that one answers {refused}' if refused else 'yes' if same else 'no'}",
-        f"{name} of version 1 in modes 0 to 3, with two processes of ours on the card",
+        f"{name} of version 1 in modes 0 to 3, with two processes of ours on the GPU",
         {"modes": modes, "secondVersionCode": version_2, "sameAsComputeList": same},
     )
 

@@ -18,19 +18,19 @@ FOLLOW_S = 0.25
 
 
 class Watch:
-    """Figures of the card and of some processes, and how they change from one look to the next."""
+    """Figures of the GPU and of some processes, and how they change from one look to the next."""
 
     def __init__(self, device, pids: dict):
         self.device, self.pids, self.last = device, pids, None
         self.last = self.read()
 
     def read(self) -> dict:
-        """The card's figures, and those of the list: None where the driver refuses it, with its code."""
-        card = nvml.memory(self.device)
+        """The GPU's figures, and those of the list: None where the driver refuses it, with its code."""
+        GPU = nvml.memory(self.device)
         code, found = nvml.listed(self.device)
         of_list = None if found is None else {"list": sum(taken or 0 for taken in found.values()),
                                               **{who: found.get(pid) or 0 for who, pid in self.pids.items()}}
-        return {"card": {key: card[key] for key in ("used", "reserved", "free")}, "list": of_list, "code": code}
+        return {"gpu": {key: GPU[key] for key in ("used", "reserved", "free")}, "list": of_list, "code": code}
 
     def change(self, since: float) -> dict:
         """Differences to the last look, once the figures have had time to follow, and when they last moved. Of processes only
@@ -53,7 +53,7 @@ class Watch:
         return {
             "processes": {who: parts[who] if parts else None for who in self.pids},
             "wholeList": parts["list"] if parts else None,
-            "card": {key: now["card"][key] - before["card"][key] for key in now["card"]},
+            "gpu": {key: now["gpu"][key] - before["gpu"][key] for key in now["gpu"]},
             "movedAfterS": None if moved is None else round(moved, 4),
             **({"listRefused": refused} if refused else {}),
         }
@@ -109,21 +109,21 @@ def counted(seen: dict, name: str, size: int) -> str:
         return "not asked"
     if "refused" in change:
         return f"refused ({change['refused']})"
-    figures = {**change["processes"], "card": change["card"]["used"]}
+    figures = {**change["processes"], "gpu": change["gpu"]["used"]}
     return "+".join(who for who, part in figures.items() if part is not None and part >= size // 2) or "nobody"
 
 
 def in_blocks(seen: dict, blocks: dict) -> dict:
-    """Changes in whole blocks, which are the same on all cards: what page tables and the like add is not. Of contexts,
-    whose size is the card's own, only in whose figures they appear. `blocks`: how large the block of a stage is."""
+    """Changes in whole blocks, which are the same on all GPUs: what page tables and the like add is not. Of contexts,
+    whose size is the GPU's own, only in whose figures they appear. `blocks`: how large the block of a stage is."""
     def told(name: str, change: dict) -> dict:
         size = blocks.get(name)
         def count(part):
             return None if part is None else round(part / size) if size else (part > MIB) - (part < -MIB)
 
         return {"processes": {who: count(part) for who, part in change["processes"].items()},
-                "wholeList": count(change["wholeList"]), "cardUsed": count(change["card"]["used"]),
-                "cardFree": count(change["card"]["free"])}
+                "wholeList": count(change["wholeList"]), "gpuUsed": count(change["gpu"]["used"]),
+                "gpuFree": count(change["gpu"]["free"])}
 
     return {name: change if "refused" in change else told(name, change) for name, change in seen.items()}
 
@@ -133,11 +133,11 @@ def naming(code: int, is_listed: bool) -> str:
     if is_listed:
         return ""
     why = f"the driver refuses the list ({code})" if code else "no list names our processes here"
-    return f"; {why}, so that only the card's figures say anything"
+    return f"; {why}, so that only the GPU's figures say anything"
 
 
 def memory(context: Context) -> Answer:
-    device, seen = nvml.card(), {}
+    device, seen = nvml.gpu(), {}
     ways = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with family() as members, ways[0], ways[1]:
         ours, theirs = ways[0].fileno(), ways[1].fileno()
@@ -168,7 +168,7 @@ def memory(context: Context) -> Answer:
     own = seen["context"]["processes"]["owner"]
     return Answer(
         f"a context counts {'unknown' if own is None else f'{own / MIB:g}'} MiB of its process and "
-        f"{seen['context']['card']['used'] / MIB:g} MiB of the card; a block then adds to: "
+        f"{seen['context']['gpu']['used'] / MIB:g} MiB of the GPU; a block then adds to: "
         + ", ".join(f"{form} {who}" for form, who in where.items())
         + f"; figures moved at most {max(late, default=0):.3f} s late" + naming(code, listed),
         f"process list and nvmlDeviceGetMemoryInfo_v2 around each step of two processes, {SIZE // MIB} MiB a block",
@@ -180,17 +180,17 @@ def memory(context: Context) -> Answer:
     )
 
 
-def card_used(device) -> int:
+def gpu_used(device) -> int:
     return nvml.memory(device)["used"]
 
 
 def one_kill(device, size: int, block: int, touch: bool) -> dict:
     """A process that holds so much is killed: when it is dead, off the list, and its memory free."""
     with child() as victim:
-        used_before = card_used(device)
+        used_before = gpu_used(device)
         victim.ask("start", timeout_s=30)
         held = victim.ask("linear", timeout_s=60, name="a", bytes=block, count=size // block, touch=touch)["bytes"]
-        held_card = card_used(device) - used_before
+        held_gpu = gpu_used(device) - used_before
         code, found = nvml.listed(device)
         was_listed = None if code else victim.pid in found
         since, seen, slowest, letters, listed_as, refused = time.monotonic(), {}, 0.0, {}, {}, {code} - {0}
@@ -206,14 +206,14 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
             else:
                 listed_as.setdefault(letter, set()).add(victim.pid in found)
             facts = {"dead": letter in ("Z", "gone"), "offList": not code and victim.pid not in found,
-                     "free": card_used(device) - used_before < held_card // 100 + 2 * MIB}
+                     "free": gpu_used(device) - used_before < held_gpu // 100 + 2 * MIB}
             now = time.monotonic()
             slowest = max(slowest, now - before)
             for fact, holds in facts.items():
                 if holds:
                     seen.setdefault(fact, round(now - since, 4))
             time.sleep(0.001)
-    return {"heldBytes": held, "heldOnCardBytes": held_card, "wasListed": was_listed, "deadS": seen.get("dead"),
+    return {"heldBytes": held, "heldOnGpuBytes": held_gpu, "wasListed": was_listed, "deadS": seen.get("dead"),
             "offListS": seen.get("offList") if was_listed else None, "freeS": seen.get("free"),
             "longestLookS": round(slowest, 4), "statesFirstSeenS": letters,
             "listRefused": sorted(refused),
@@ -221,9 +221,9 @@ def one_kill(device, size: int, block: int, touch: bool) -> dict:
 
 
 def kill(context: Context) -> Answer:
-    device = nvml.card()
+    device = nvml.gpu()
     free = nvml.memory(device)["free"]
-    # A simulated card's memory is the machine's own: there nothing is written into it.
+    # A simulated GPU's memory is the machine's own: there nothing is written into it.
     touch = not context.simulated
     small = one_kill(device, GIB, GIB, touch)
     context.note({"small": small, "touched": touch})
@@ -245,7 +245,7 @@ def kill(context: Context) -> Answer:
         f"{said}; {gone}; "
         + (f"in uninterruptible sleep (D) it was {listed}" if waited else
            "it was never seen in uninterruptible sleep (D) meanwhile"),
-        "polling card and list from the signal on; each look may wait for the driver's own locks",
+        "polling GPU and list from the signal on; each look may wait for the driver's own locks",
         {"small": small, "large": large, "touched": touch},
     )
 
@@ -259,15 +259,15 @@ def on_list(device, pid: int) -> dict:
 
 
 def look(device, who: Child, used_before: int) -> dict:
-    card = card_used(device) - used_before
-    return {"state": state(who.pid), **on_list(device, who.pid), "cardBytes": card, "keepsBlock": card >= ZOMBIE_BYTES}
+    GPU = gpu_used(device) - used_before
+    return {"state": state(who.pid), **on_list(device, who.pid), "gpuBytes": GPU, "keepsBlock": GPU >= ZOMBIE_BYTES}
 
 
 def zombies(context: Context) -> Answer:
-    device, size = nvml.card(), ZOMBIE_BYTES
+    device, size = nvml.gpu(), ZOMBIE_BYTES
     data = {"blockBytes": size}
     with child() as who:
-        used_before = card_used(device)
+        used_before = gpu_used(device)
         who.ask("start")
         who.ask("linear", name="a", bytes=size)
         data["running"] = look(device, who, used_before)
@@ -277,33 +277,33 @@ def zombies(context: Context) -> Answer:
         context.note(data)
         os.kill(who.pid, signal.SIGKILL)
         dead = until(lambda: state(who.pid) == "Z", 10)
-        until(lambda: card_used(device) - used_before < size, 5)
+        until(lambda: gpu_used(device) - used_before < size, 5)
         data["zombie"] = {**look(device, who, used_before), "becameZombieS": dead}
     data["reaped"] = look(device, who, used_before)
     context.note(data)
     with child() as who:
-        used_before = card_used(device)
+        used_before = gpu_used(device)
         who.ask("start")
         who.ask("linear", name="a", bytes=size)
         heir = who.ask("fork")["pid"]
         try:
             os.kill(who.pid, signal.SIGKILL)
             until(lambda: state(who.pid) == "Z", 10)
-            freed = until(lambda: card_used(device) - used_before < size, 3)
+            freed = until(lambda: gpu_used(device) - used_before < size, 3)
             data["killedWithForkedChild"] = {**look(device, who, used_before), "freeS": freed,
                                              "heirListed": on_list(device, heir)["listed"]}
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(heir, signal.SIGKILL)
-        after = until(lambda: card_used(device) - used_before < size, 10)
+        after = until(lambda: gpu_used(device) - used_before < size, 10)
         data["heirGone"] = {**look(device, who, used_before), "freeS": after}
     kept = data["killedWithForkedChild"]["freeS"] is None
     word = {True: "listed", False: "not listed", None: "not told of, for the list was refused"}
     lists = ("no list names our process here, alive or dead" if data["running"]["listed"] is False else
              f"a stopped process is {word[data['stopped']['listed']]}, a zombie {word[data['zombie']['listed']]}")
     return Answer(
-        f"{lists}; a stopped process keeps {data['stopped']['cardBytes'] / MIB:g} MiB of the card, a zombie "
-        f"{data['zombie']['cardBytes'] / MIB:g} MiB; a forked child that outlives its parent "
+        f"{lists}; a stopped process keeps {data['stopped']['gpuBytes'] / MIB:g} MiB of the GPU, a zombie "
+        f"{data['zombie']['gpuBytes'] / MIB:g} MiB; a forked child that outlives its parent "
         f"{'keeps' if kept else 'does not keep'} the memory",
         f"{size // MIB} MiB held through SIGSTOP, SIGKILL without wait, and SIGKILL of a process that had forked",
         data,

@@ -108,9 +108,9 @@ def told(answer: dict, own: int, names: dict) -> dict:
     return {
         "computeList": sorted(meaning(int(pid)) for pid in answer["Compute"]["bytes"]),
         "computeListCode": answer["Compute"]["code"],
-        "utilisation": sorted(meaning(pid) for pid in answer["utilisation"]["pids"]),
-        "utilisationCode": answer["utilisation"]["code"],
-        "pids": sorted({*map(int, answer["Compute"]["bytes"]), *answer["utilisation"]["pids"]}),
+        "utilization": sorted(meaning(pid) for pid in answer["utilization"]["pids"]),
+        "utilizationCode": answer["utilization"]["code"],
+        "pids": sorted({*map(int, answer["Compute"]["bytes"]), *answer["utilization"]["pids"]}),
         "ownPid": own,
     }
 
@@ -139,10 +139,10 @@ def pid_namespace(context: Context) -> Answer:
     seen_inside = told(within, within["own"], names)
     seen_outside = told(beyond, beyond["own"], {inner: names[inner]})
     return Answer(
-        f"inside, the list holds {', '.join(seen_inside['computeList']) or 'nobody'} and utilisation "
-        f"{', '.join(seen_inside['utilisation']) or 'nobody'}; outside, the list holds "
-        f"{', '.join(seen_outside['computeList']) or 'nobody'} and utilisation "
-        f"{', '.join(seen_outside['utilisation']) or 'nobody'}",
+        f"inside, the list holds {', '.join(seen_inside['computeList']) or 'nobody'} and utilization "
+        f"{', '.join(seen_inside['utilization']) or 'nobody'}; outside, the list holds "
+        f"{', '.join(seen_outside['computeList']) or 'nobody'} and utilization "
+        f"{', '.join(seen_outside['utilization']) or 'nobody'}",
         "one busy process here and one in a PID namespace of its own, each asked for lists and the last second",
         {"inside": seen_inside, "outside": seen_outside, "procMounted": mounted,
          "pidsHere": {"outside": outside.pid, "inside": inner}},

@@ -1,4 +1,4 @@
-"""How NVML samples which process uses the card: period, how long samples are kept, what one answer is a mean of."""
+"""How NVML samples which process uses the GPU: period, how long samples are kept, what one answer is a mean of."""
 
 import ctypes
 import statistics
@@ -21,7 +21,7 @@ def follow(device, seconds: float, pause_s: float) -> list:
     """Answers one after another, each since the newest time stamp of the last; (seconds since asking began, rows)."""
     last, began, answers = now_us(), time.monotonic(), []
     while time.monotonic() - began < seconds:
-        code, rows = nvml.utilisation(device, last)
+        code, rows = nvml.utilization(device, last)
         asked = now_us()
         if code == nvml.SUCCESS and rows:
             last = max(last, *(row["atUs"] for row in rows))
@@ -37,9 +37,9 @@ def period(answers: list):
     return {"stamps": len(stamps), "leastS": min(steps), "medianS": statistics.median(steps)} if steps else None
 
 
-def card_ring(device):
-    """The card's own samples, which say more of themselves than a process's."""
-    code, stamps = nvml.card_samples(device)
+def gpu_ring(device):
+    """The GPU's own samples, which say more of themselves than a process's."""
+    code, stamps = nvml.gpu_samples(device)
     stamps = sorted(set(stamps))
     steps = [(after - before) / 1e6 for before, after in zip(stamps, stamps[1:])]
     return {"code": code, "samples": len(stamps), "spanS": (stamps[-1] - stamps[0]) / 1e6 if stamps else None,
@@ -54,7 +54,7 @@ def windows(device, pid: int, began_us: int, ended_us: int) -> list:
     """A process that was busy from one moment to another is asked for since moments before, between and after."""
     seen = []
     for since in (began_us - 1_500_000, began_us, (began_us + ended_us) // 2, ended_us - 500_000, ended_us + 700_000):
-        code, rows = nvml.utilisation(device, since)
+        code, rows = nvml.utilization(device, since)
         asked = now_us()
         percent = percent_of(rows, pid)
         newest = max((row["atUs"] for row in rows if row["pid"] == pid), default=None)
@@ -84,7 +84,7 @@ def how_long_kept(device, pid: int, ended: float):
     """Seconds after its end until a process is in no sample any more."""
     kept = None
     while time.monotonic() - ended < GIVE_UP_S:
-        code, rows = nvml.utilisation(device, 0)
+        code, rows = nvml.utilization(device, 0)
         if percent_of(rows, pid) is None:
             return kept
         kept = time.monotonic() - ended
@@ -95,7 +95,7 @@ def how_long_kept(device, pid: int, ended: float):
 def alone(device) -> dict:
     with child() as who:
         who.ask("start", timeout_s=30)
-        idle_code, idle_rows = nvml.utilisation(device, 0)
+        idle_code, idle_rows = nvml.utilization(device, 0)
         kernel_s = who.ask("prepare", timeout_s=30, us=SHORT_US)["kernelS"]
         time.sleep(IDLE_S)
         who.ask("busy")
@@ -105,11 +105,11 @@ def alone(device) -> dict:
         ended_us, ended = now_us(), time.monotonic()
         named = {row["pid"] for answer in answers for row in answer["rows"]}
         if who.pid not in named and len(named) != 1:
-            raise NotHere(f"no utilisation sample names our busy process by its pid, and {len(named)} others are named")
+            raise NotHere(f"no utilization sample names our busy process by its pid, and {len(named)} others are named")
         # A namespace of pids between us and the driver can hide which it is, but there is only one.
         pid = who.pid if who.pid in named else named.pop()
         delays = [(answer["askedUs"] - max(row["atUs"] for row in answer["rows"])) / 1e6 for answer in answers]
-        ring = card_ring(device)
+        ring = gpu_ring(device)
         time.sleep(max(0, ended + 2 - time.monotonic()))
         seen = windows(device, pid, began_us, ended_us)
         kept = how_long_kept(device, pid, ended)
@@ -119,7 +119,7 @@ def alone(device) -> dict:
         "namedByItsPid": pid == who.pid, "idleCode": idle_code, "idleRows": len(idle_rows), "kernelS": kernel_s,
         "loadS": ended - load_began,
         "busyShare": ran["busyS"] / ran["seconds"], "period": period(answers), "answers": len(answers),
-        "medianPercent": statistics.median(own), "leastDelayS": min(delays), "cardSamples": ring, "windows": seen,
+        "medianPercent": statistics.median(own), "leastDelayS": min(delays), "gpuSamples": ring, "windows": seen,
         "meaning": meaning, "meaningOffPercent": off, "keptAfterEndS": kept,
     }
 
@@ -151,7 +151,7 @@ def together(device) -> dict:
         answers = []
         last, began = since, time.monotonic()
         while time.monotonic() - began < BUSY_S:
-            code, rows = nvml.utilisation(device, last)
+            code, rows = nvml.utilization(device, last)
             if code == nvml.SUCCESS and rows:
                 last = max(last, *(row["atUs"] for row in rows))
                 answers.append(rows)
@@ -166,7 +166,7 @@ def together(device) -> dict:
                 refused = str(problem)
         if counters:
             counters.close()
-        _, whole = nvml.utilisation(device, since)
+        _, whole = nvml.utilization(device, since)
         ran = [member.ask("idle") for member in members]
         pids = [member.pid for member in members]
     samples = [[percent_of(rows, pid) or 0 for pid in pids] for rows in answers]
@@ -184,8 +184,8 @@ def together(device) -> dict:
     }
 
 
-def utilisation(context: Context) -> Answer:
-    device = nvml.card()
+def utilization(context: Context) -> Answer:
+    device = nvml.gpu()
     null_count = ctypes.c_uint(0)
     null_code = nvml.attempt("nvmlDeviceGetProcessUtilization", device, None, ctypes.byref(null_count),
                              ctypes.c_ulonglong(0))
@@ -203,7 +203,7 @@ def utilisation(context: Context) -> Answer:
         f" ({kept or 0:.0f} samples); the percentage is best read as {words.get(one['meaning'], 'nothing known')}; two "
         f"busy processes: really {' and '.join(f'{part:.0f}' for part in two['busyPercent'])} %, told "
         f"{' and '.join(f'{part or 0:.0f}' for part in two['wholeWindowPercent'])} %, sum {two['sumPercent']} against "
-        f"{two['rateMeanPercent']:.0f} of the card",
+        f"{two['rateMeanPercent']:.0f} of the GPU",
         f"kernels of {SHORT_US} us alone, then beside {LONG_US} us, their number and length known",
         {"nullBuffer": {"code": null_code, "count": null_count.value}, "alone": one, "together": two,
          "periodS": spacing, "keptSamples": kept},
@@ -211,6 +211,6 @@ def utilisation(context: Context) -> Answer:
 
 
 STEPS = (
-    Step("nvml.utilization", ("exporter 9.d", "interposer 7.9"), "what the utilisation of a process is", 90,
-         utilisation),
+    Step("nvml.utilization", ("exporter 9.d", "interposer 7.9"), "what the utilization of a process is", 90,
+         utilization),
 )

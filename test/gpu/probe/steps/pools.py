@@ -1,9 +1,9 @@
-"""Stream-ordered pools: what they reserve, what lives in them, and when the card has it back."""
+"""Stream-ordered pools: what they reserve, what lives in them, and when the GPU has it back."""
 
 import ctypes
 
 import cuda
-from layouts import PoolProps, on_card
+from layouts import PoolProps, on_gpu
 from step import Answer, Context, Step
 
 MIB = cuda.MIB
@@ -16,7 +16,7 @@ class Pool:
 
     def __init__(self, threshold: int):
         self.handle, self.before = ctypes.c_void_p(), cuda.free_bytes()
-        props = on_card(PoolProps)
+        props = on_gpu(PoolProps)
         cuda.call("cuMemPoolCreate", ctypes.byref(self.handle), ctypes.byref(props))
         value = ctypes.c_uint64(threshold)
         cuda.call("cuMemPoolSetAttribute", self.handle, THRESHOLD, ctypes.byref(value))
@@ -31,7 +31,7 @@ class Pool:
     def state(self) -> dict:
         return {
             "reservedBytes": self.attribute(RESERVED), "usedBytes": self.attribute(USED),
-            "cardBytes": self.before - cuda.free_bytes(),
+            "gpuBytes": self.before - cuda.free_bytes(),
         }
 
     def allocate(self, size: int):
@@ -46,7 +46,7 @@ class Pool:
         cuda.call("cuStreamSynchronize", self.stream)
 
     def end(self) -> int:
-        """Ends it; what the card is still without."""
+        """Ends it; what the GPU is still without."""
         cuda.call("cuStreamDestroy_v2", self.stream)
         cuda.call("cuMemPoolDestroy", self.handle)
         return self.before - cuda.free_bytes()
@@ -64,7 +64,7 @@ def life(size: int, threshold: int) -> dict:
     cuda.call("cuMemPoolTrimTo", pool.handle, ctypes.c_size_t(0))
     trimmed = pool.state()
     return {"held": held, "freedBeforeSync": unsettled, "freedAndSynchronized": settled, "trimmed": trimmed,
-            "afterDestroyCardBytes": pool.end()}
+            "afterDestroyGpuBytes": pool.end()}
 
 
 def churn(rounds: int = 40) -> dict:
@@ -98,9 +98,9 @@ def pools(context: Context) -> Answer:
     zero, high = data["thresholdZero"][str(MIB)], data["thresholdHigh"][str(MIB)]
     return Answer(
         f"a pool with 1 MiB in it reserves {zero['held']['reservedBytes'] / MIB:g} MiB and takes "
-        f"{zero['held']['cardBytes'] / MIB:g}; freed and synchronized it still takes "
-        f"{zero['freedAndSynchronized']['cardBytes'] / MIB:g} with threshold 0, "
-        f"{high['freedAndSynchronized']['cardBytes'] / MIB:g} with the highest, {high['trimmed']['cardBytes'] / MIB:g} "
+        f"{zero['held']['gpuBytes'] / MIB:g}; freed and synchronized it still takes "
+        f"{zero['freedAndSynchronized']['gpuBytes'] / MIB:g} with threshold 0, "
+        f"{high['freedAndSynchronized']['gpuBytes'] / MIB:g} with the highest, {high['trimmed']['gpuBytes'] / MIB:g} "
         "once trimmed",
         "a pool per size and threshold: its attributes, and the difference of cuMemGetInfo",
         data,

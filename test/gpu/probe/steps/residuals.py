@@ -1,4 +1,4 @@
-"""What a process takes of the card without asking for memory: contexts, code, graphs, local memory, larger limits; as
+"""What a process takes of the GPU without asking for memory: contexts, code, graphs, local memory, larger limits; as
 the driver counts it, and as our ledger does."""
 
 import contextlib
@@ -59,13 +59,13 @@ def listed():
 def observe(env: dict, ledger=None, *program: str) -> dict:
     """Per stage of a program what the driver counts, what the process sees as free, and what the ledger holds. Of stages that
     it did not come to the result is None."""
-    before, card_before = listed(), figures.used_bytes()
+    before, gpu_before = listed(), figures.used_bytes()
     seen, left = {}, []
     with stages(env, *program) as each:
         for pid, stage in each:
             entry = {
                 "result": stage["result"], "processBytes": figures.of(pid, before) if before is not None else None,
-                "cardBytes": figures.used_bytes() - card_before, "freeBytes": stage["freeBytes"],
+                "gpuBytes": figures.used_bytes() - gpu_before, "freeBytes": stage["freeBytes"],
                 **{key: stage[key] for key in ("facts", "skippedAfter", "problem") if stage.get(key)},
             }
             left = stage["left"]
@@ -75,7 +75,7 @@ def observe(env: dict, ledger=None, *program: str) -> dict:
                 if entry["processBytes"] is not None:
                     entry["residualBytes"] = entry["processBytes"] - entry["heldBytes"]
             seen[stage["stage"]] = entry
-    return {**seen, **{name: dict.fromkeys(("result", "processBytes", "cardBytes")) for name in left}}
+    return {**seen, **{name: dict.fromkeys(("result", "processBytes", "gpuBytes")) for name in left}}
 
 
 def last_of(seen: dict):
@@ -115,7 +115,7 @@ LEDGERED = ("context", "twoMib", "printfLimit", "heapLimit", "stackLimit", "seco
 
 
 def ledger_follows(seen: dict, key: str, granule: int, names=LEDGERED) -> dict:
-    """By stage, whether the ledger added what the driver did, to a granule or a twentieth. How much that is hangs on card
+    """By stage, whether the ledger added what the driver did, to a granule or a twentieth. How much that is hangs on GPU
     and driver; that they agree does not."""
     driver, ledger = differences(seen, key), differences(seen, "heldBytes")
     return {name: abs(driver[name] - ledger[name]) <= max(granule, abs(driver[name]) // 20)
@@ -123,8 +123,8 @@ def ledger_follows(seen: dict, key: str, granule: int, names=LEDGERED) -> dict:
 
 
 def counted_by(seen: dict) -> str:
-    """A driver that does not name the process is asked for the whole card instead."""
-    return "processBytes" if any(entry["processBytes"] is not None for entry in seen.values()) else "cardBytes"
+    """A driver that does not name the process is asked for the whole GPU instead."""
+    return "processBytes" if any(entry["processBytes"] is not None for entry in seen.values()) else "gpuBytes"
 
 
 def residuals(context: Context) -> Answer:
@@ -156,4 +156,4 @@ def residuals(context: Context) -> Answer:
     )
 
 
-STEPS = (Step("residuals", ("interposer 7.5",), "what contexts, code and limits take of the card", 60, residuals),)
+STEPS = (Step("residuals", ("interposer 7.5",), "what contexts, code and limits take of the GPU", 60, residuals),)

@@ -1,4 +1,4 @@
-"""How much of the card an allocation really takes, per form and size: of the first card that CUDA shows, for its
+"""How much of the GPU an allocation really takes, per form and size: of the first GPU that CUDA shows, for its
 architecture. Those of other kinds are asked by othercards.py."""
 
 import ctypes
@@ -6,7 +6,7 @@ import math
 import statistics
 
 import cuda
-from layouts import ArrayDescriptor, VmmProp, on_card
+from layouts import ArrayDescriptor, VmmProp, on_gpu
 from step import Answer, Context, NotHere, Step
 
 MIB = cuda.MIB
@@ -16,7 +16,7 @@ ROWS = 3000
 
 
 def taken_by(make, count: int = 1):
-    """Bytes of the card that `count` calls of `make` take, and what they answered."""
+    """Bytes of the GPU that `count` calls of `make` take, and what they answered."""
     before = cuda.free_bytes()
     made = [make() for _ in range(count)]
     return before - cuda.free_bytes(), made
@@ -39,18 +39,18 @@ def linear(context: Context) -> Answer:
             cuda.release(block)
     one = {size: entry["bytes"] / entry["blocks"] for size, entry in taken.items()}
     granule = math.gcd(*(entry["bytes"] for entry in taken.values()))
-    card = cuda.kind()
+    GPU = cuda.kind()
     return Answer(
-        f"on {card['name']} (compute capability {card['compute']}) one MiB and one byte takes "
+        f"on {GPU['name']} (compute capability {GPU['compute']}) one MiB and one byte takes "
         f"{one[str(MIB + 1)] / MIB:g} MiB; all amounts are multiples of "
         f"{granule / MIB:g} MiB; blocks of one byte lie {apart['1']['leastBytes']} bytes apart",
-        "difference of cuMemGetInfo before and after so many cuMemAlloc of one size, and of neighbours' addresses",
+        "difference of cuMemGetInfo before and after so many cuMemAlloc of one size, and of neighbors' addresses",
         {"linear": taken, "apart": apart},
     )
 
 
 def pitch_rules(rows: dict) -> dict:
-    """What the interposer relies on, whatever the padding is on this card: a row of one byte tells it, and rows so padded
+    """What the interposer relies on, whatever the padding is on this GPU: a row of one byte tells it, and rows so padded
     are what is taken, in granules."""
     entries = [(int(width), rows["1"][element]["pitchBytes"], entry) for width, elements in rows.items()
                for element, entry in elements.items()]
@@ -106,17 +106,17 @@ def managed(context: Context) -> Answer:
         allocated, _ = taken_by(make)
         cuda.call("cuMemsetD8_v2", at, ctypes.c_ubyte(1), ctypes.c_size_t(size))
         cuda.call("cuCtxSynchronize")
-        on_the_card = start - cuda.free_bytes()
+        on_the_gpu = start - cuda.free_bytes()
         ctypes.memset(at.value, 2, size)
         on_the_host = start - cuda.free_bytes()
         cuda.release(at)
         taken[str(size)] = {
-            "allocatedBytes": allocated, "touchedByCardBytes": on_the_card, "touchedByHostBytes": on_the_host,
+            "allocatedBytes": allocated, "touchedByGpuBytes": on_the_gpu, "touchedByHostBytes": on_the_host,
         }
     largest = taken[str(16 * MIB)]
     return Answer(
-        f"16 MiB take {largest['allocatedBytes'] / MIB:g} MiB of the card at once, "
-        f"{largest['touchedByCardBytes'] / MIB:g} after the card wrote them, "
+        f"16 MiB take {largest['allocatedBytes'] / MIB:g} MiB of the GPU at once, "
+        f"{largest['touchedByGpuBytes'] / MIB:g} after the GPU wrote them, "
         f"{largest['touchedByHostBytes'] / MIB:g} after the host wrote them",
         "difference of cuMemGetInfo, one allocation at a time",
         {"managed": taken},
@@ -125,7 +125,7 @@ def managed(context: Context) -> Answer:
 
 def vmm(context: Context) -> Answer:
     cuda.start()
-    prop = on_card(VmmProp)
+    prop = on_gpu(VmmProp)
     granularity = {}
     for name, option in (("minimumBytes", 0), ("recommendedBytes", 1)):
         value = ctypes.c_size_t()
@@ -195,7 +195,7 @@ def host(context: Context) -> Answer:
     registered, _ = taken_by(lambda: cuda.call("cuMemHostRegister_v2", page, ctypes.c_size_t(size), 0))
     cuda.call("cuMemHostUnregister", page)
     return Answer(
-        f"64 MiB of page-locked host memory take {allocated / MIB:g} MiB of the card when allocated by the driver, "
+        f"64 MiB of page-locked host memory take {allocated / MIB:g} MiB of the GPU when allocated by the driver, "
         f"{registered / MIB:g} when registered",
         "cuMemHostAlloc and cuMemHostRegister, and the difference of cuMemGetInfo",
         {"requestedBytes": size, "hostAllocBytes": allocated, "hostRegisterBytes": registered},
@@ -204,10 +204,10 @@ def host(context: Context) -> Answer:
 
 QUESTION = ("interposer 7.4", "interposer 5.4")
 STEPS = (
-    Step("rounding.linear", QUESTION, "what cuMemAlloc takes of the card", 20, linear),
-    Step("rounding.pitch", QUESTION, "what cuMemAllocPitch takes of the card", 15, pitch),
+    Step("rounding.linear", QUESTION, "what cuMemAlloc takes of the GPU", 20, linear),
+    Step("rounding.pitch", QUESTION, "what cuMemAllocPitch takes of the GPU", 15, pitch),
     Step("rounding.vmm", QUESTION, "granularity of memory by handle", 15, vmm),
-    Step("rounding.arrays", QUESTION, "what arrays take of the card", 15, arrays),
-    Step("rounding.host", QUESTION, "whether page-locked host memory takes any of the card", 15, host),
-    Step("rounding.managed", QUESTION, "what managed memory takes of the card", 15, managed),
+    Step("rounding.arrays", QUESTION, "what arrays take of the GPU", 15, arrays),
+    Step("rounding.host", QUESTION, "whether page-locked host memory takes any of the GPU", 15, host),
+    Step("rounding.managed", QUESTION, "what managed memory takes of the GPU", 15, managed),
 )

@@ -17,17 +17,17 @@ from step import Answer, Context, NotHere, Step
 from steps.exports import loaded_path
 
 FORMS = ("bare", "preload", "mounted")
-#: Of the card, where compute is leased.
+#: Of the GPU, where compute is leased.
 PERCENT = 50
 
 
 class Ground:
-    """A slice of the card, and the three forms of running a program in it."""
+    """A slice of the GPU, and the three forms of running a program in it."""
 
     def __init__(self, context: Context, folder: str):
         self.context, self.folder = context, pathlib.Path(folder)
         self.measured = grants.calibrate(context)
-        total = cuda.facts()["card"]["totalBytes"]
+        total = cuda.facts()["gpu"]["totalBytes"]
         self.slice = min(8 << 30, total // 4 // cuda.MIB * cuda.MIB)
         self.grant = grants.Grant(context, str(self.folder / "grant"), self.slice, self.measured)
         self.runs = 0
@@ -115,7 +115,7 @@ def verdict(form: dict, slice_bytes: int) -> str:
     held = form["totalBytes"] == slice_bytes and form["aboveResult"] == cuda.OUT_OF_MEMORY
     free = form["totalBytes"] > slice_bytes and form["aboveResult"] == 0
     words = ["computed" if form["correct"] and form.get("graphCorrect", True) else "computed WRONG"]
-    words.append("saw and was held to the slice" if held else "saw and had the card" if free else
+    words.append("saw and was held to the slice" if held else "saw and had the GPU" if free else
                  f"saw {form['totalBytes']} bytes, above: {form['aboveResult']}")
     if form["withinResult"] or form["afterResult"]:
         words.append(f"within: {form['withinResult']}, afterwards: {form['afterResult']}")
@@ -130,7 +130,7 @@ def answer(kinds: dict, at: Ground) -> Answer:
         "; ".join(parts),
         f"each program in a grant of {at.slice // cuda.MIB} MiB: plain, by LD_PRELOAD, in a mount namespace with our "
         "object over the driver's file and the real one in the second folder of the library path, and preloaded with "
-        f"{PERCENT} % of the card under our arbiter",
+        f"{PERCENT} % of the GPU under our arbiter",
         {"sliceBytes": at.slice, "calibration": at.measured, "programs": kinds},
     )
 
@@ -153,7 +153,7 @@ def cudart(context: Context) -> Answer:
     cuda.library()
     kinds = {}
     with ground(context) as at:
-        compute, libraries = cuda.facts()["card"]["compute"], tools.runtime_folder(compiler)
+        compute, libraries = cuda.facts()["gpu"]["compute"], tools.runtime_folder(compiler)
         paths = ":".join(path for path in (libraries, os.environ.get("LD_LIBRARY_PATH")) if path)
         for kind, env in (("static", {}), ("shared", {"LD_LIBRARY_PATH": paths})):
             program = str(at.folder / kind)

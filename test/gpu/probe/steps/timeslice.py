@@ -1,4 +1,4 @@
-"""How a card is shared by two processes that both have work: shares, and how long each stays on the card."""
+"""How a GPU is shared by two processes that both have work: shares, and how long each stays on the GPU."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ def together(context: Context, us: int, kernels: int, workers: int, turns: list)
 
 
 def summary(seen: dict) -> dict:
-    """From the ends of kernels: how long the process was off the card in between, and on it in one go."""
+    """From the ends of kernels: how long the process was off the GPU in between, and on it in one go."""
     ends = seen["ends"]
     steps = [after - before for before, after in zip(ends, ends[1:])]
     kernel = statistics.median(steps)
@@ -99,7 +99,7 @@ def timeslice(context: Context) -> Answer:
                      f"share {entry['firstShare']:.0%}, {said}")
     return Answer(
         "; ".join(parts),
-        "two processes with the same work at once: ends of kernels by events, and gaps in the card's clock that a "
+        "two processes with the same work at once: ends of kernels by events, and gaps in the GPU's clock that a "
         "kernel saw itself",
         data,
     )

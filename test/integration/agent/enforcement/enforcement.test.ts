@@ -27,13 +27,13 @@ test.serial(
   'a tenant that dodges the interposer is seen, warned and stopped as a whole within 5 s of its first byte over the grant',
   async (t) => {
     t.timeout(60_000);
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node);
-    const neighbour = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbour'], [CLIENT]);
-    t.deepEqual(await tell(neighbour, 'init'), [0, 0]);
-    await tell(neighbour, 'context 0');
-    const [, kept] = await tell(neighbour, `alloc ${512 * MIB}`);
-    await tell(neighbour, `set ${kept} 1000000 42`);
+    const neighbor = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbor'], [CLIENT]);
+    t.deepEqual(await tell(neighbor, 'init'), [0, 0]);
+    await tell(neighbor, 'context 0');
+    const [, kept] = await tell(neighbor, `alloc ${512 * MIB}`);
+    await tell(neighbor, `set ${kept} 1000000 42`);
 
     // A second process of the same tenant, which holds no GPU memory at all: it must go with the first.
     const script = `${CLIENT} & sleep 600 & exec ${CLIENT}`;
@@ -69,7 +69,7 @@ test.serial(
     t.deepEqual(
       books.clients.filter((client) => client.command === 'client').map((client) => client.alive),
       [true],
-      'only the neighbour is left',
+      'only the neighbor is left',
     );
 
     const actions = agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
@@ -91,14 +91,14 @@ test.serial(
     t.true(
       ((await agent.metric('cotenant_container_last_kill_timestamp_seconds', { pod: 'cheat' })) ?? 0) * 1000 >= over,
     );
-    t.deepEqual(await tell(neighbour, `check ${kept} 1000000 42`), [0, 0], 'the neighbour has its bytes');
-    t.is((await tell(neighbour, `alloc ${MIB}`))[0], 0);
+    t.deepEqual(await tell(neighbor, `check ${kept} 1000000 42`), [0, 0], 'the neighbor has its bytes');
+    t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0);
   },
 );
 
 test('in report mode nothing is stopped, and what would have been is said', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { 'enforcement.mode': 'report' } });
   const cheat = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'cheat'], [...DODGE, CLIENT]);
   await tell(cheat, 'init');
@@ -115,16 +115,16 @@ test('in report mode nothing is stopped, and what would have been is said', asyn
 
 test('processes that belong to no grant are never touched, however much they hold', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 200 } });
   const host = await readyClient(t, node);
   await host.must(`alloc ${8000 * MIB}`);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '256Mi'], [CLIENT]);
   await tell(tenant, 'init');
   await tell(tenant, 'context 0');
-  const seen = (await agent.view())?.atMs ?? 0;
+  const seen = (await agent.snapshot())?.atMs ?? 0;
   await eventually(
-    async () => (((await agent.view())?.atMs ?? 0) > seen + 3000 ? true : undefined),
+    async () => (((await agent.snapshot())?.atMs ?? 0) > seen + 3000 ? true : undefined),
     'fifteen more samples',
   );
   t.deepEqual(agent.audit(), []);
@@ -135,11 +135,11 @@ test('processes that belong to no grant are never touched, however much they hol
 
 test('a tenant that truncates, holes, replaces or floods its files hurts nobody else, the agent included', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250 } });
-  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
-  await tell(neighbour, 'init');
-  await tell(neighbour, 'context 0');
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT]);
+  await tell(neighbor, 'init');
+  await tell(neighbor, 'context 0');
   const spoil: Record<string, (folder: string) => void> = {
     truncated: (folder) => truncateSync(join(folder, 'ledger'), 0),
     shortened: (folder) => truncateSync(join(folder, 'ledger'), 500),
@@ -165,40 +165,41 @@ test('a tenant that truncates, holes, replaces or floods its files hurts nobody 
     await tell(tenant, 'context 0');
     const grants = join(agent.state, 'grants');
     const id = await eventually(
-      async () => (await agent.view())?.containers.find((entry) => entry.pod === name)?.grantId,
+      async () => (await agent.snapshot())?.containers.find((entry) => entry.pod === name)?.grantId,
       `${name} is seen`,
     );
     act(join(grants, id));
-    const before = (await agent.view())?.atMs ?? 0;
+    const before = (await agent.snapshot())?.atMs ?? 0;
     await eventually(
-      async () => (((await agent.view())?.atMs ?? 0) > before + 500 ? true : undefined),
+      async () => (((await agent.snapshot())?.atMs ?? 0) > before + 500 ? true : undefined),
       `${name}: the agent goes on sampling`,
     );
     t.is(agent.child.exitCode, null, name);
     if (name !== 'holed' && name !== 'flooded') {
       await eventually(
-        async () => ((await agent.view())?.containers.find((entry) => entry.pod === name)?.tampered ? true : undefined),
+        async () =>
+          (await agent.snapshot())?.containers.find((entry) => entry.pod === name)?.tampered ? true : undefined,
         `${name} is reported`,
       );
     }
-    t.deepEqual((await tell(neighbour, 'info')).slice(0, 1), [0], name);
-    t.is((await tell(neighbour, `alloc ${MIB}`))[0], 0, name);
+    t.deepEqual((await tell(neighbor, 'info')).slice(0, 1), [0], name);
+    t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0, name);
     tenant.child.kill('SIGTERM');
     await tenant.ended;
   }
-  t.is((await tell(neighbour, `alloc ${2048 * MIB}`))[0], OUT_OF_MEMORY, 'and the neighbour is still held to its own');
+  t.is((await tell(neighbor, `alloc ${2048 * MIB}`))[0], OUT_OF_MEMORY, 'and the neighbor is still held to its own');
   const counts = agent.audit().map((record) => record.pod);
-  t.false(counts.includes('neighbour'));
+  t.false(counts.includes('neighbor'));
 });
 
-test('a limit changed while it runs is followed; what does not fit the card is refused with the reason', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+test('a limit changed while it runs is followed; what does not fit the GPU is refused with the reason', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
   await tell(tenant, 'context 0');
   t.is((await tell(tenant, `alloc ${600 * MIB}`))[0], OUT_OF_MEMORY);
-  const id = (await eventually(async () => (await agent.view())?.containers[0], 'it is seen')).grantId;
+  const id = (await eventually(async () => (await agent.snapshot())?.containers[0], 'it is seen')).grantId;
   const { ask } = await import('../../../../src/cli/lib/agent-client.ts');
   t.is((await ask(agent.state, 'PATCH', `/v1/grants/${id}`, { memoryBytes: 1024 * MIB })).status, 200);
   t.is((await tell(tenant, `alloc ${600 * MIB}`))[0], 0);
@@ -208,7 +209,7 @@ test('a limit changed while it runs is followed; what does not fit the card is r
 });
 
 test('a grant ends with its owner, also when that is killed, and nothing of it stays behind', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   const grants = join(agent.state, 'grants');
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi'], [CLIENT]);
@@ -225,7 +226,7 @@ test('a grant ends with its owner, also when that is killed, and nothing of it s
 
 test('after a restart the agent adopts what runs: same limits, same pages, nobody stopped', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'lasting'], [CLIENT]);
   await tell(tenant, 'init');
@@ -236,7 +237,7 @@ test('after a restart the agent adopts what runs: same limits, same pages, nobod
   t.is((await tell(tenant, `free ${at}`))[0], 0);
   const next = await startAgent(t, node, { state: agent.state });
   const seen = await eventually(
-    async () => (await next.view())?.containers.find((entry) => entry.pod === 'lasting'),
+    async () => (await next.snapshot())?.containers.find((entry) => entry.pod === 'lasting'),
     'it is known again',
   );
   t.is(seen.limitBytes, 512 * MIB);
@@ -247,14 +248,14 @@ test('after a restart the agent adopts what runs: same limits, same pages, nobod
 
 test('files that a tenant spoiled while no agent ran do not keep the next agent from starting', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
   const folderOf = async (name: string) => {
     const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', name], [CLIENT]);
     await tell(tenant, 'init');
     await tell(tenant, 'context 0');
     const id = await eventually(
-      async () => (await agent.view())?.containers.find((entry) => entry.pod === name)?.grantId,
+      async () => (await agent.snapshot())?.containers.find((entry) => entry.pod === name)?.grantId,
       `${name} is seen`,
     );
     return { tenant, folder: join(agent.state, 'grants', id) };
@@ -271,8 +272,8 @@ test('files that a tenant spoiled while no agent ran do not keep the next agent 
   truncateSync(join(cut.folder, 'limits'), 100);
   truncateSync(join(nameless.folder, 'grant.json'), 20);
   const next = await startAgent(t, node, { state: agent.state });
-  const view = await next.view();
-  t.deepEqual(view?.containers.map((entry) => [entry.pod, entry.limitBytes]).toSorted(), [
+  const snapshot = await next.snapshot();
+  t.deepEqual(snapshot?.containers.map((entry) => [entry.pod, entry.limitBytes]).toSorted(), [
     ['cut', 512 * MIB],
     ['linked', 512 * MIB],
     ['pageless', 512 * MIB],
@@ -284,7 +285,7 @@ test('files that a tenant spoiled while no agent ran do not keep the next agent 
 });
 
 test('requests that cannot be granted are refused with what stands in the way', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const refusal = async (...flags: string[]): Promise<string> => {
     const tenant = runTenant(t, node, agent, flags, ['/bin/true']);
@@ -293,7 +294,7 @@ test('requests that cannot be granted are refused with what stands in the way', 
     return tenant.output.join('\n');
   };
   t.regex(await refusal('--gpu-memory', '100Gi'), /has 14940 MiB in all, 102400 MiB are asked for/);
-  t.regex(await refusal('--gpu-memory', '2Gi', '--gpus', '2'), /card 2 of 2 fits nowhere/);
+  t.regex(await refusal('--gpu-memory', '2Gi', '--gpus', '2'), /GPU 2 of 2 fits nowhere/);
   t.regex(await refusal('--gpu-memory', '1000'), /whole number of MiB/);
   t.regex(await refusal('--gpu-memory', 'lots'), /is not a quantity/);
   t.regex(await refusal('--gpu-memory', '1Gi', '--gpu-cores', '101'), /want 1 to 100/);
@@ -304,7 +305,7 @@ test('requests that cannot be granted are refused with what stands in the way', 
 });
 
 test('under the native policy compute shares are taken, published, and said not to be enforced', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { computePolicy: 'native' } });
   const tenant = runTenant(
     t,
@@ -328,7 +329,7 @@ test('under the native policy compute shares are taken, published, and said not 
 });
 
 test('a second agent on the same folder is refused', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   await t.throwsAsync(startAgent(t, node, { state: agent.state }), { message: /another agent serves this folder/ });
   t.true(existsSync(join(agent.state, 'agent.sock')));

@@ -1,4 +1,4 @@
-// A tenant with processes by the hundred on the card, beside one that goes past its memory: the agent's look at the first must
+// A tenant with processes by the hundred on the GPU, beside one that goes past its memory: the agent's look at the first must
 // not keep it from stopping the second in time.
 import test from 'ava';
 import { runTenant, startAgent, tell } from '../../../support/agent.ts';
@@ -14,9 +14,9 @@ const CROWD = `cd "$0" && mkfifo in && exec 9<>in
 for i in $(seq ${PROCESSES}); do "$1" libcuda.so.1 init "context 0" <&9 >/dev/null & done
 echo started; wait`;
 
-test('who is over is stopped in time beside a tenant with hundreds of processes on the card', async (t) => {
+test('who is over is stopped in time beside a tenant with hundreds of processes on the GPU', async (t) => {
   t.timeout(180_000);
-  const node = await startNode(t, '--card', 'l4,context=8Mi');
+  const node = await startNode(t, '--gpu', 'l4,context=8Mi');
   const agent = await startAgent(t, node);
   await agent.measured(1);
   const crowd = runTenant(

@@ -39,7 +39,7 @@ async function attempt(
   });
   for (const line of ['init', 'context 0']) t.is((await tell(tenant, line))[0], 0, `${what}: ${line}`);
   const holds = () =>
-    node.books().clients.findLast((client) => client.alive && client.command.includes('client'))?.cards[0]?.bytes ?? 0;
+    node.books().clients.findLast((client) => client.alive && client.command.includes('client'))?.gpus[0]?.bytes ?? 0;
   const bound = end === 'far-over-limit' ? GRANT * DEFAULT_TOLERANCE.hardRatio + DEFAULT_TOLERANCE.bytes : GRANT;
   let over: ReturnType<typeof startWatch> | undefined;
   let result = 0;
@@ -75,16 +75,16 @@ async function attempt(
 async function surroundings(t: ExecutionContext) {
   const folder = temporaryFolder(t);
   chmodSync(folder, 0o755);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   chmodSync(node.folder, 0o755); // for the client that is another user
   const agent = await startAgent(t, node, { settings: { 'enforcement.mostStopsPerMinute': 60 } });
   chmodSync(dirname(agent.state), 0o755); // likewise: as in a pod, everybody may read what holds it
-  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
-  for (const line of ['init', 'context 0']) t.is((await tell(neighbour, line))[0], 0);
-  const [, kept] = await tell(neighbour, `alloc ${128 * MIB}`);
-  await tell(neighbour, `set ${kept} 1000000 42`);
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT]);
+  for (const line of ['init', 'context 0']) t.is((await tell(neighbor, line))[0], 0);
+  const [, kept] = await tell(neighbor, `alloc ${128 * MIB}`);
+  await tell(neighbor, `set ${kept} 1000000 42`);
   const isWhole = async () =>
-    t.deepEqual(await tell(neighbour, `check ${kept} 1000000 42`), [0, 0], 'the neighbour has its bytes');
+    t.deepEqual(await tell(neighbor, `check ${kept} 1000000 42`), [0, 0], 'the neighbor has its bytes');
   return { ground: { node, agent, folder }, isWhole };
 }
 
@@ -132,7 +132,7 @@ const socketsIn = (folder: string): string[] =>
 
 testUnless(namespacesReason())('a tenant reaches no socket of the agent, and is told nothing there', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { calibrate: false } });
   for (const path of [node.folder, agent.state, dirname(agent.state)]) chmodSync(path, 0o755);
   const knock = join(temporaryFolder(t), 'knock');
@@ -154,5 +154,5 @@ testUnless(namespacesReason())('a tenant reaches no socket of the agent, and is 
   }
   const own = from([], join(agent.state, SOCKET_NAME));
   t.regex(own, /^0 HTTP\/1\.1 4\d\d /, 'who may open it is answered, and is given nothing for nothing asked');
-  t.deepEqual((await agent.view())?.containers, []);
+  t.deepEqual((await agent.snapshot())?.containers, []);
 });

@@ -1,4 +1,4 @@
-// Memory and compute of one card attacked together, by tenants beside others that keep to what they have: for a short while in each
+// Memory and compute of one GPU attacked together, by tenants beside others that keep to what they have: for a short while in each
 // run, for half an hour in test:long. Whatever the attackers do, nobody has more than its share, the others go on, and their memory
 // is as they left it. Prints the worst window of a second.
 import { randomInt } from 'node:crypto';
@@ -31,7 +31,7 @@ const SHARE_SECONDS = 10;
 
 test('memory and compute attacked together: nobody has more than its share, and whoever keeps to it goes on', async (t) => {
   t.timeout(SECONDS * 1000 + 240_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, {
     settings: {
       calibrate: false,
@@ -57,7 +57,7 @@ test('memory and compute attacked together: nobody has more than its share, and 
     start(name, SHARE, [CLIENT, ...load(us)]);
   const pidOf = (name: string) =>
     eventually(
-      async () => (await agent.view())?.containers.find(({ pod }) => pod === name)?.processes[0]?.pid,
+      async () => (await agent.snapshot())?.containers.find(({ pod }) => pod === name)?.processes[0]?.pid,
       `${name} is at work`,
     );
   const pids = [await pidOf('short'), await pidOf('long')];
@@ -88,7 +88,7 @@ test('memory and compute attacked together: nobody has more than its share, and 
   const scribbles = async () => {
     start('scribbler', 10, [CLIENT, ...load(2000)]);
     await pidOf('scribbler');
-    const id = (await agent.view())?.containers.find(({ pod }) => pod === 'scribbler')?.grantId ?? '';
+    const id = (await agent.snapshot())?.containers.find(({ pod }) => pod === 'scribbler')?.grantId ?? '';
     while (!over) {
       const fd = openSync(join(agent.state, 'grants', id, 'ledger'), 'r+');
       const bytes = Buffer.from(Array.from({ length: 64 }, () => randomInt(256)));

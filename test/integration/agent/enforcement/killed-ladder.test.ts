@@ -102,7 +102,7 @@ async function softRound(
 
 test('an agent that is killed anywhere on the soft path: the next one goes on, with one SIGTERM and one SIGKILL', async (t) => {
   t.timeout(360_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const warned = await softRound(t, node, 'warned', { after: 'warn' });
   // What was counted until then is not known to the next one, so it begins anew; a warning costs nobody anything.
   t.is(warned.times, 1);
@@ -140,7 +140,7 @@ for (const [what, dieAt] of [
 ] as const) {
   test(`an agent that is killed ${what}: the next one puts it to the test, and one SIGKILL is sent`, async (t) => {
     t.timeout(240_000);
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const settings = {
       intervalMs: 250,
       calibrate: false,

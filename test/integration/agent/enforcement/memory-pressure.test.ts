@@ -1,4 +1,4 @@
-// A container that is a little over on a card that others fill: it is stopped before anybody is refused what was granted.
+// A container that is a little over on a GPU that others fill: it is stopped before anybody is refused what was granted.
 import { join } from 'node:path';
 import test from 'ava';
 import { runTenant, startAgent, tell } from '../../../support/agent.ts';
@@ -12,14 +12,14 @@ const GRANT = 2048;
 const TAKEN = 1900;
 const STEP = 16;
 
-test('whoever is a little over is stopped at once when its card has nothing left of what others were granted', async (t) => {
+test('whoever is a little over is stopped at once when its GPU has nothing left of what others were granted', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'l4,memory=6Gi,context=256Mi');
+  const node = await startNode(t, '--gpu', 'l4,memory=6Gi,context=256Mi');
   // What is only over the limit would take its time.
   const settings = { 'enforcement.softSeconds': 600 };
   const agent = await startAgent(t, node, { settings });
-  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
-  for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbour, line))[0], 0);
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbor, line))[0], 0);
 
   // It has a slot in its ledger, and finds a way past the interposer all the same.
   const way = `walk:${join(node.lib, 'libcuda.so.1')}`;
@@ -31,7 +31,7 @@ test('whoever is a little over is stopped at once when its card has nothing left
   t.is((await written('warn')).reason, 'over-limit');
   t.is(await agent.metric('cotenant_container_kills_total', { pod: 'cheat', reason: 'no-room' }), 0);
 
-  // Somebody outside takes what is left of the card.
+  // Somebody outside takes what is left of the GPU.
   const host = startClient(t, node);
   for (const line of ['init', 'context 0']) await host.must(line);
   let result = 0;
@@ -40,24 +40,24 @@ test('whoever is a little over is stopped at once when its card has nothing left
   t.is((await cheat.ended).code, 137);
   const killed = await written('kill');
   t.is(killed.reason, 'no-room');
-  t.regex(killed.message, /is over its GPU memory grant, and its card has nothing left for others/);
+  t.regex(killed.message, /is over its GPU memory grant, and its GPU has nothing left for others/);
   t.deepEqual(
     agent
       .audit()
       .map(({ pod, action }) => `${pod} ${action}`)
-      .filter((line) => /terminate|neighbour/.test(line)),
+      .filter((line) => /terminate|neighbor/.test(line)),
     [],
   );
-  t.is((await tell(neighbour, `alloc ${512 * MIB}`))[0], 0, 'what was granted is there');
+  t.is((await tell(neighbor, `alloc ${512 * MIB}`))[0], 0, 'what was granted is there');
 });
 
 test('of two that are over by little who is over by more is stopped, and the other one has its time where that is enough', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'l4,memory=8Gi,context=256Mi');
+  const node = await startNode(t, '--gpu', 'l4,memory=8Gi,context=256Mi');
   const settings = { 'enforcement.softSeconds': 600 };
   const agent = await startAgent(t, node, { settings });
-  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT]);
-  for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbour, line))[0], 0);
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT]);
+  for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbor, line))[0], 0);
   const way = `walk:${join(node.lib, 'libcuda.so.1')}`;
   const cheats = ['less', 'more'].map((name) =>
     runTenant(t, node, agent, ['--gpu-memory', `${GRANT}Mi`, '--name', name], [CLIENT, way]),
@@ -79,13 +79,13 @@ test('of two that are over by little who is over by more is stopped, and the oth
   await host.must(`alloc ${free - 8 * MIB}`);
   t.is((await more.ended).code, 137);
   await eventually(async () => {
-    const pods = (await agent.view())?.containers.map(({ pod }) => pod) ?? [];
+    const pods = (await agent.snapshot())?.containers.map(({ pod }) => pod) ?? [];
     return (pods.includes('less') && !pods.includes('more')) || undefined;
   }, 'its grant has ended');
   // By samples of after that, of which two would stop the other.
   const times = new Set<number>();
   await eventually(async () => {
-    const { atMs = 0 } = (await agent.view()) ?? {};
+    const { atMs = 0 } = (await agent.snapshot()) ?? {};
     return times.add(atMs).size > 5 || undefined;
   }, 'further samples are taken');
   t.deepEqual(

@@ -22,7 +22,7 @@ const chargedRatio = async (agent: RunningAgent, pod: string): Promise<number> =
 
 test('a tenant that dodges only the gate is stopped, and nobody that keeps to its share or is lent more', async (t) => {
   t.timeout(240_000);
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node, {
     settings: {
       calibrate: false,
@@ -33,12 +33,12 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   });
   const answer = await ask(agent.state, 'PATCH', '/v1/compute', { policy: 'fixed', gpuUuid: node.uuid(0) });
   t.is(answer.status, 200);
-  const start = (name: string, card: number, flags: readonly string[], load: string, words: readonly string[] = []) =>
+  const start = (name: string, gpu: number, flags: readonly string[], load: string, words: readonly string[] = []) =>
     runTenant(
       t,
       node,
       agent,
-      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(card), ...flags],
+      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(gpu), ...flags],
       [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', `load async 600000 ${load}`],
     );
   start('honest', 0, ['--gpu-cores', '30'], '150000');
@@ -46,7 +46,7 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   start('capped', 1, ['--gpu-cores', '10'], '3000');
   const seen = async (count: number) =>
     eventually(async () => {
-      const found = (await agent.view())?.containers.filter(({ smPercent = 0 }) => smPercent > 0) ?? [];
+      const found = (await agent.snapshot())?.containers.filter(({ smPercent = 0 }) => smPercent > 0) ?? [];
       return found.length === count ? found : undefined;
     }, `${count} are at work`);
   const others = await seen(3);
@@ -89,18 +89,18 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   );
   t.true((await chargedRatio(agent, 'honest')) > 0.8);
   // Those that keep to it have been watched for longer than the one that did not, and are on.
-  const atMs = (await agent.view())?.atMs ?? 0;
+  const atMs = (await agent.snapshot())?.atMs ?? 0;
   await eventually(
-    async () => ((await agent.view())?.atMs ?? 0) > atMs + WINDOW_S * 1000 || undefined,
+    async () => ((await agent.snapshot())?.atMs ?? 0) > atMs + WINDOW_S * 1000 || undefined,
     'another window',
   );
   t.deepEqual([...new Set(agent.audit().map(({ pod }) => pod))], ['cheat']);
   t.is((await seen(3)).length, 3);
 });
 
-test('who starts MPS gains nothing by it, and whoever else is on the card is judged as before', async (t) => {
+test('who starts MPS gains nothing by it, and whoever else is on the GPU is judged as before', async (t) => {
   t.timeout(240_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, {
     settings: {
       calibrate: false,
@@ -109,12 +109,12 @@ test('who starts MPS gains nothing by it, and whoever else is on the card is jud
       'enforcement.softSeconds': 4,
     },
   });
-  const start = (name: string, card: number, words: readonly string[]) =>
+  const start = (name: string, gpu: number, words: readonly string[]) =>
     runTenant(
       t,
       node,
       agent,
-      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(card), '--gpu-cores', '20'],
+      ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(gpu), '--gpu-cores', '20'],
       [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'],
     );
   const served = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'true' });

@@ -1,4 +1,4 @@
-// Random programs in a grant on cards that disagree with every formula: what the interposer cannot know the agent finds
+// Random programs in a grant on GPUs that disagree with every formula: what the interposer cannot know the agent finds
 // and feeds back, to the byte, and until it has, no request takes the container more than one granule over its grant.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -23,7 +23,7 @@ function numbers(seed: number): (limit: number) => number {
 
 type Request = {
   readonly command: string;
-  /** The most that the card may give up for it. */
+  /** The most that the GPU may give up for it. */
   readonly most: number;
   /** Commands that take it back, by what was answered. */
   undo(answer: readonly number[]): string[];
@@ -77,14 +77,14 @@ function requestOf(random: (limit: number) => number, { granule, context }: Fact
 
 for (const seed of [3, 7, 11]) {
   test.serial(
-    `perturbed cards: the agent finds all that a random program has, nothing that fits is refused, and it is never over by more than a granule (${seed})`,
+    `perturbed GPUs: the agent finds all that a random program has, nothing that fits is refused, and it is never over by more than a granule (${seed})`,
     async (t) => {
       t.timeout(240_000);
-      const node = await startNode(t, '--card', 't4,context=8Mi', '--perturb', String(seed));
+      const node = await startNode(t, '--gpu', 't4,context=8Mi', '--perturb', String(seed));
       const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
       await agent.measured(1);
-      const [card] = node.books().cards;
-      const facts = { granule: card?.granuleBytes ?? 0, context: card?.contextBytes ?? 0 };
+      const [gpu] = node.books().gpus;
+      const facts = { granule: gpu?.granuleBytes ?? 0, context: gpu?.contextBytes ?? 0 };
       const [profile] = Object.values(
         JSON.parse(readFileSync(join(agent.state, 'profiles.json'), 'utf8')) as Record<
           string,
@@ -104,8 +104,8 @@ for (const seed of [3, 7, 11]) {
       node.control('watch', String(root));
       for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
 
-      const held = () => node.books().clients.find(({ command, alive }) => alive && command === 'client')?.cards[0];
-      /** Waits until the tenant is told what the card says; that it is. */
+      const held = () => node.books().clients.find(({ command, alive }) => alive && command === 'client')?.gpus[0];
+      /** Waits until the tenant is told what the GPU says; that it is. */
       const learned = (why: string) =>
         eventually(async () => {
           const before = held()?.bytes ?? 0;
@@ -117,7 +117,7 @@ for (const seed of [3, 7, 11]) {
       const live: (() => Promise<void>)[] = [];
       const counts = { granted: 0, refused: 0, hidden: 0, freed: 0 };
       for (let step = 0; step < STEPS; step++) {
-        const room = grant - (await learned(`step ${step}: the agent finds what the card has`));
+        const room = grant - (await learned(`step ${step}: the agent finds what the GPU has`));
         if (live.length > 0 && random(3) === 0) {
           const [end] = live.splice(random(live.length), 1);
           await end?.();
@@ -145,7 +145,7 @@ for (const seed of [3, 7, 11]) {
           for (const command of request.undo(answer)) t.is((await tell(tenant, command))[0], 0, command);
         });
       }
-      const peak = node.books().groups.find((entry) => entry.root === root)?.cards[0]?.peak ?? Number.NaN;
+      const peak = node.books().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
       t.log(`seed ${seed}:`, counts, 'peak', peak / MIB, 'granule', facts.granule / MIB);
       t.true(peak <= grant + facts.granule, `${peak} of ${grant}`);
       t.true(peak > 0.8 * grant && counts.refused > 0, 'the grant was full');

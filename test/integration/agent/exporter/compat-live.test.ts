@@ -26,7 +26,7 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
   'boards of other exporters are answered from a real agent, with figures of what runs',
   async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'h100');
+    const node = await startNode(t, '--gpu', 'h100');
     const agent = await startAgent(t, node, {
       settings: { intervalMs: 500, computePolicy: 'fixed', compatibilityMetrics: COMPAT_NAMES.join(',') },
     });
@@ -39,7 +39,7 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
       ['--gpu-memory', '4Gi', '--gpu-cores', '50', '--name', 'train'],
       [join(BUILD, 'tests/client')],
     );
-    // Somebody in a container that was given no card.
+    // Somebody in a container that was given no GPU.
     const group = join('home' in groups ? groups.home : '', `docker-${'f1'.repeat(32)}.scope`);
     mkdirSync(group, { recursive: true });
     t.teardown(() => eventually(() => removed(group) || undefined, 'nobody is in the group any more'));

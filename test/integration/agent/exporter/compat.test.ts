@@ -1,7 +1,7 @@
 // Other exporters' names on a real page: their boards' queries on a real Prometheus, and what Prometheus' own linter has to say about
 // names that are not ours to choose.
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
-import type { View } from '../../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
 import { startPage } from '../../../../src/exporter/metrics-cache.ts';
@@ -15,7 +15,7 @@ import { checkMetrics, findPromtool } from '../../../support/promtool.ts';
 import { withInstance } from '../../../support/snapshots.ts';
 
 /** The example so many seconds later: a share of its totals is used in each of them, and one process is left. */
-function after(seconds: number): View {
+function after(seconds: number): Snapshot {
   const grown = <T extends { smSeconds: number; memoryBusySeconds: number }>(totals: T): T => ({
     ...totals,
     smSeconds: totals.smSeconds + seconds / 4,
@@ -26,9 +26,9 @@ function after(seconds: number): View {
     atMs: withInstance.atMs + 1000 * seconds,
     devices: withInstance.devices.map((device) => ({
       ...device,
-      card: {
-        ...device.card,
-        ...(device.card.pcieSentBytes !== undefined && { pcieSentBytes: device.card.pcieSentBytes + 1e6 * seconds }),
+      gpu: {
+        ...device.gpu,
+        ...(device.gpu.pcieSentBytes !== undefined && { pcieSentBytes: device.gpu.pcieSentBytes + 1e6 * seconds }),
       },
     })),
     containers: withInstance.containers.map((one) => ({ ...one, processes: one.processes.slice(0, 1) })),
@@ -43,7 +43,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const problems: string[] = [];
   let seconds = 0;
   const source = sourceHere({
-    view: () => after(seconds),
+    snapshot: () => after(seconds),
     history: createRecorder().history,
     own: () => self.metrics(),
   });

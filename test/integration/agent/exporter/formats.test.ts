@@ -10,11 +10,15 @@ import { createExporter, serve } from '../../../../src/exporter/routes.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { eventually } from '../../../support/node.ts';
 import { prometheusReason, scraping, startPrometheus } from '../../../support/prometheus.ts';
-import { exampleView } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/snapshots.ts';
 
 async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();
-  const source = sourceHere({ view: () => exampleView, history: createRecorder().history, own: () => self.metrics() });
+  const source = sourceHere({
+    snapshot: () => exampleSnapshot,
+    history: createRecorder().history,
+    own: () => self.metrics(),
+  });
   const problems: string[] = [];
   const page = startPage({
     processes: true,

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
-import { followViews } from '../../../../src/agent/snapshot/ipc/client.ts';
+import { followSnapshots } from '../../../../src/agent/snapshot/ipc/client.ts';
 import { createCutter, type Frame, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
 import {
   ASK,
@@ -19,32 +19,32 @@ import {
   standingFrom,
   TELL,
 } from '../../../../src/agent/snapshot/ipc/protocol.ts';
-import { type ServeOptions, serveViews } from '../../../../src/agent/snapshot/ipc/server.ts';
+import { type ServeOptions, serveSnapshots } from '../../../../src/agent/snapshot/ipc/server.ts';
 import type { Standing } from '../../../../src/agent/snapshot/source.ts';
 import type { Reviewed } from '../../../../src/kube/token-review.ts';
 import { residentMib } from '../../../bench/agent/process.ts';
 import { CHART_ENV, startAgent } from '../../../support/agent.ts';
 import { eventually, startNode, type Teardown, temporaryFolder } from '../../../support/node.ts';
 import { startExporterHalf } from '../../../support/node-and-exporter.ts';
-import { exampleView } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/snapshots.ts';
 
 const HI = frameOf(HELLO, 0, GREETING);
 
 async function serving(t: Teardown, more: Partial<ServeOptions> = {}) {
-  const path = join(temporaryFolder(t), 'views.sock');
+  const path = join(temporaryFolder(t), 'snapshots.sock');
   const problems: string[] = [];
-  const views = await serveViews({
+  const snapshots = await serveSnapshots({
     path,
     user: 0,
-    view: () => exampleView,
+    snapshot: () => exampleSnapshot,
     history: createRecorder().history,
     own: async () => 'own 1\n',
     onProblem: (text) => problems.push(text),
     ...more,
   });
-  t.teardown(views.close);
-  views.publish(exampleView);
-  return { path, problems, ...views };
+  t.teardown(snapshots.close);
+  snapshots.publish(exampleSnapshot);
+  return { path, problems, ...snapshots };
 }
 
 async function peerOf(t: Teardown, path: string): Promise<Socket> {
@@ -58,7 +58,7 @@ async function peerOf(t: Teardown, path: string): Promise<Socket> {
 function following(t: Teardown, path: string, more: { reviews?: boolean; limits?: Limits } = {}) {
   const log: string[] = [];
   const told: (Standing | undefined)[] = [];
-  const source = followViews({
+  const source = followSnapshots({
     path,
     reviews: false,
     log: (line) => log.push(line),
@@ -72,11 +72,11 @@ function following(t: Teardown, path: string, more: { reviews?: boolean; limits?
 test('who says what no exporter half says is sent away with a word in the log, and others are served', async (t) => {
   const { path, problems } = await serving(t);
   const good = following(t, path);
-  await eventually(() => good.standing(), 'it is told of the view');
+  await eventually(() => good.standing(), 'it is told of the snapshot');
   const wrong: readonly (readonly [Buffer, RegExp])[] = [
     [randomBytes(60_000).fill(0, 0, 1), /no greeting|a frame of \d+ bytes/],
     [Buffer.from('GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'), /a frame of 1195725856 bytes/],
-    [frameOf(HELLO, 0, 'cotenant views 2'), /no greeting/],
+    [frameOf(HELLO, 0, 'cotenant snapshots 2'), /no greeting/],
     [frameOf(ASK.page, 1), /no greeting/],
     [Buffer.concat([HI, frameOf(99, 1)]), /a request of kind 99/],
     [Buffer.concat([HI, frameOf(TELL.standing, 0, '{"up":true}')]), /a request of kind 16/],
@@ -110,7 +110,7 @@ test('a thousand connections are not held, who does not greet is sent away, and 
   t.truthy(good.standing());
 });
 
-test('who reads nothing is told of no more than fits, and of the newest view when it reads again', async (t) => {
+test('who reads nothing is told of no more than fits, and of the newest snapshot when it reads again', async (t) => {
   const { path, publish } = await serving(t);
   const peer = await peerOf(t, path);
   let bytes = 0;
@@ -123,14 +123,14 @@ test('who reads nothing is told of no more than fits, and of the newest view whe
   };
   peer.on('data', take);
   peer.write(HI);
-  await eventually(() => told[0], 'it is told of the first view');
+  await eventually(() => told[0], 'it is told of the first snapshot');
   peer.pause();
   const problem = 'x'.repeat(2000);
   for (let count = 0; count < 20_000; count += 1) {
-    publish({ ...exampleView, self: { ...exampleView.self, up: false, problem } });
+    publish({ ...exampleSnapshot, self: { ...exampleSnapshot.self, up: false, problem } });
     if (count % 100 === 0) await delay(0);
   }
-  publish({ ...exampleView, self: { ...exampleView.self, problem: 'the last one' } });
+  publish({ ...exampleSnapshot, self: { ...exampleSnapshot.self, problem: 'the last one' } });
   peer.resume();
   await eventually(() => told.find((one) => one.problem === 'the last one'), 'the newest');
   t.is(told[1]?.problem?.length, LIMITS.problemLetters);
@@ -146,8 +146,8 @@ const connectionsOf = (path: string) =>
 
 test('a real node half neither grows nor is late for one that asks without end and reads nothing, and sends it away', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
-  const socket = join(temporaryFolder(t), 'views.sock');
+  const node = await startNode(t, '--gpu', 'l4');
+  const socket = join(temporaryFolder(t), 'snapshots.sock');
   const settings = { calibrate: false, intervalMs: 250, 'page.socket': socket };
   const agent = await startAgent(t, node, { settings, env: CHART_ENV });
   const exporter = await startExporterHalf(t, socket);
@@ -212,7 +212,7 @@ test('tokens are judged by the node half, as many at once as are bounded, and by
 
 /** A server that answers each frame by what `say` gives. */
 async function imposter(t: Teardown, say: (frame: Frame) => readonly Buffer[]): Promise<string> {
-  const path = join(temporaryFolder(t), 'views.sock');
+  const path = join(temporaryFolder(t), 'snapshots.sock');
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {
     sockets.add(socket);
@@ -231,19 +231,22 @@ async function imposter(t: Teardown, say: (frame: Frame) => readonly Buffer[]): 
 }
 const HERE = [HI, frameOf(TELL.standing, 0, '{"up":true}')];
 
-test('of a node half that is none, or that says what is no view, there is no page, and the log says where', async (t) => {
+test('of a node half that is none, or that says what is no snapshot, there is no page, and the log says where', async (t) => {
   t.timeout(90_000);
   const wrong: readonly (readonly [(frame: Frame) => readonly Buffer[], RegExp])[] = [
     [() => [Buffer.from('HTTP/1.1 400 Bad Request\r\n\r\n')], /a frame of 1213486160 bytes; at most 16777216 are read/],
-    [() => [frameOf(HELLO, 0, 'cotenant views 2')], /views\.sock is no socket of the node half of this version/],
+    [
+      () => [frameOf(HELLO, 0, 'cotenant snapshots 2')],
+      /snapshots\.sock is no socket of the node half of this version/,
+    ],
     [() => [HI, frameOf(TELL.standing, 0, '{"up":1}')], /how it stands cannot be read: up: want true or false/],
     [() => [HI, frameOf(77, 0)], /a frame of kind 77/],
     [
       ({ kind, id }) =>
         kind === HELLO
           ? HERE
-          : [frameOf(TELL.answer, id, JSON.stringify({ own: '', view: { ...exampleView, kills: 3 } }))],
-      /the page cannot be rendered: Error: what the node half sent is no view: view\.kills: want a list/,
+          : [frameOf(TELL.answer, id, JSON.stringify({ own: '', snapshot: { ...exampleSnapshot, kills: 3 } }))],
+      /the page cannot be rendered: Error: what the node half sent is no snapshot: snapshot\.kills: want a list/,
     ],
     [
       ({ kind, id }) => (kind === HELLO ? HERE : [frameOf(TELL.answer, id, kind === ASK.own ? '' : 'cotenant_up 1')]),

@@ -47,7 +47,7 @@ async function ask(url: string, ca: string, token?: string) {
 
 testUnless(prometheusReason())('Prometheus scrapes over HTTPS with the token of a file, and not without', async (t) => {
   const { certFile, keyFile, tokenFile, ca } = filesOf(t);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, {
     settings: { 'page.certFile': certFile, 'page.keyFile': keyFile, 'page.bearerTokenFile': tokenFile },
   });
@@ -123,7 +123,7 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with the token of 
 
 test('a new certificate is served to new connections, and a pair that cannot serve leaves the old one', async (t) => {
   const { certFile, keyFile, ca, renew } = filesOf(t);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { 'page.certFile': certFile, 'page.keyFile': keyFile } });
   const served = async () => (await ask(`${agent.url}/metrics`, ca)).serialNumber;
   const next = renew();
@@ -143,7 +143,7 @@ test('a new certificate is served to new connections, and a pair that cannot ser
 });
 
 test('settings that cannot be kept stop the start, and say why', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const { certFile, keyFile } = filesOf(t);
   const start = (settings: Record<string, string | boolean>) => startAgent(t, node, { settings });
   writeFileSync(keyFile, selfSigned(['127.0.0.1'], new Date()).key);

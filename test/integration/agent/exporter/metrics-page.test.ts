@@ -18,7 +18,7 @@ const promtool = findPromtool();
 testUnless('reason' in promtool ? promtool.reason : undefined)(
   'promtool accepts the page of a busy node, and refuses a broken one',
   async (t) => {
-    const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
     const agent = await startAgent(t, node, { settings: { processMetrics: true, intervalMs: 100 } });
     const tenant = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
     await tell(tenant, 'init');
@@ -34,7 +34,7 @@ testUnless('reason' in promtool ? promtool.reason : undefined)(
 );
 
 test('all scrapers of a sample share one rendering, plain and compressed alike', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 500 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
   const byRendering = new Map<string, Set<string>>();
@@ -59,7 +59,7 @@ test('all scrapers of a sample share one rendering, plain and compressed alike',
 });
 
 test('the compressed page is the plain one', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 60_000, silenceMs: 600_000 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
   const { port } = new URL(agent.url);
@@ -75,7 +75,7 @@ const childrenOf = (pid: number): number[] =>
   );
 
 test('a scrape asks the driver nothing: with the sampler stopped it answers as before', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, silenceMs: 60_000 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
   const sampler = childrenOf(agent.child.pid ?? 0).filter((pid) =>
@@ -97,7 +97,7 @@ test('a scrape asks the driver nothing: with the sampler stopped it answers as b
 
 test('when the driver hangs, the page says down instead of what was true, grants wait, and all returns with the driver', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, silenceMs: 1000 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
@@ -121,9 +121,9 @@ test('when the driver hangs, the page says down instead of what was true, grants
   // A sampler that was abandoned is counted as held by the driver until it has ended.
   t.regex(await ready.text(), /^the last sample is \d+ s old(; samplers that the driver holds: \d+)?$/m);
   t.is((await fetch(`${agent.url}/livez`)).status, 200);
-  const view = await agent.view();
-  t.is(view?.self.up, false);
-  t.deepEqual(view?.containers, []);
+  const snapshot = await agent.snapshot();
+  t.is(snapshot?.self.up, false);
+  t.deepEqual(snapshot?.containers, []);
   const refusal = await ask(agent.state, 'POST', '/v1/grants', {
     name: 'two',
     container: 'two',

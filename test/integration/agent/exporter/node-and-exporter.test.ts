@@ -22,8 +22,8 @@ const isUp = (exporter: RunningExporter, value: 0 | 1) =>
 const pidOf = ({ child }: { child: RunningAgent['child'] }) => child.pid ?? 0;
 
 async function startHalves(t: Teardown, settings: Readonly<Record<string, string | number | boolean>> = {}) {
-  const node = await startNode(t, '--card', 'l4');
-  const socket = join(temporaryFolder(t), 'views.sock');
+  const node = await startNode(t, '--gpu', 'l4');
+  const socket = join(temporaryFolder(t), 'snapshots.sock');
   const state = join(temporaryFolder(t), 'state');
   const half = (more = settings) =>
     startAgent(t, node, { state, settings: { ...QUIET, ...more, 'page.socket': socket }, env: CHART_ENV });
@@ -73,8 +73,8 @@ test('the exporter half serves what an agent of one process does, and the node h
     containers: [{ pod: 'good', processes: [{ command: 'client' }] }],
     self: { up: true },
   });
-  const history = (await (await exporter.get('/history.json')).json()) as { cards: object; containers: object };
-  t.deepEqual([Object.keys(history.cards).length, Object.keys(history.containers).length], [1, 1]);
+  const history = (await (await exporter.get('/history.json')).json()) as { gpus: object; containers: object };
+  t.deepEqual([Object.keys(history.gpus).length, Object.keys(history.containers).length], [1, 1]);
   t.regex(await (await exporter.get('/')).text(), /<title>Cotenant<\/title>/);
   t.is(await (await exporter.get('/readyz')).text(), 'ok\n');
   for (const path of ['/v1/status', '/v1/grants']) t.is((await exporter.get(path)).status, 404, path);
@@ -114,8 +114,8 @@ test('what an exporter half without its node half says, and that each finds the 
   const started = await exporter.metric('process_start_time_seconds');
   t.true(started !== undefined && started > 0);
   await exporter.stop('SIGKILL');
-  const seen = (await second.view())?.atMs ?? 0;
-  await eventually(async () => ((await second.view())?.atMs ?? 0) > seen || undefined, 'samples go on without it');
+  const seen = (await second.snapshot())?.atMs ?? 0;
+  await eventually(async () => ((await second.snapshot())?.atMs ?? 0) > seen || undefined, 'samples go on without it');
   const next = await startExporterHalf(t, socket);
   await isUp(next, 1);
   t.is(await next.metric('process_start_time_seconds'), started, 'of the two it tells of the node half alone');

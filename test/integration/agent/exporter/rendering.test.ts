@@ -18,7 +18,7 @@ const USED = 'cotenant_container_memory_used_bytes';
 
 test('a renderer is attributed, counted with its memory and its video engines, and stopped when it is over', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250, urgentIntervalMs: 250 } });
   await agent.measured(1);
   const drawing = runTenant(
@@ -35,7 +35,7 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   const truth = () => {
     const clients = node.books().clients.filter(({ command, alive }) => command === 'client' && alive);
     t.is(clients.length, 1);
-    return clients[0]?.cards[0]?.bytes;
+    return clients[0]?.gpus[0]?.bytes;
   };
   await eventually(async () => (await agent.metric(USED, own)) === truth() || undefined, "the driver's count of it");
   t.is(await agent.metric('cotenant_container_fence', { ...own, fence: 'agent' }), 1);
@@ -91,7 +91,7 @@ test('a renderer is attributed, counted with its memory and its video engines, a
 
 test('a process in both lists counts once, and a renderer takes from what others of its container may have', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250 } });
   await agent.measured(1);
   // Two processes of one tenant: the second draws, and says when it holds its memory by living on.
@@ -114,7 +114,7 @@ test('a process in both lists counts once, and a renderer takes from what others
   const own = { pod: 'both' };
   await eventually(async () => {
     const clients = node.books().clients.filter(({ command, alive }) => command === 'client' && alive);
-    const held = clients.reduce((sum, { cards }) => sum + (cards[0]?.bytes ?? 0), 0);
+    const held = clients.reduce((sum, { gpus }) => sum + (gpus[0]?.bytes ?? 0), 0);
     return (clients.length === 2 && held >= 900 * MIB && (await agent.metric(USED, own)) === held) || undefined;
   }, 'the sum of both, each once');
   t.is(await agent.metric('cotenant_container_processes', own), 2);
@@ -124,8 +124,8 @@ test('a process in both lists counts once, and a renderer takes from what others
   t.is(await agent.metric('cotenant_container_fence', { ...own, fence: 'interposer' }), 1);
   t.true(((await agent.metric('cotenant_container_bypass_memory_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
   // What the driver holds beyond a process's books is told to it after a round in which they did not change.
-  const seenMs = (await agent.view())?.atMs ?? 0;
-  await eventually(async () => ((await agent.view())?.atMs ?? 0) >= seenMs + 500 || undefined, 'two more samples');
+  const seenMs = (await agent.snapshot())?.atMs ?? 0;
+  await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) >= seenMs + 500 || undefined, 'two more samples');
   // 100 MiB are left of the grant: the interposer refuses the other one what the renderer has.
   await eventually(
     async () => (await tell(tenant, `alloc ${300 * MIB}`))[0] === OUT_OF_MEMORY || undefined,

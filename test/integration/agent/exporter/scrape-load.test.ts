@@ -3,14 +3,14 @@
 import { gunzipSync } from 'node:zlib';
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
-import { staleView, type View } from '../../../../src/agent/snapshot/snapshot.ts';
+import { type Snapshot, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere, standingOf } from '../../../../src/agent/snapshot/source.ts';
 import { startPage } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics } from '../../../../src/exporter/process-metrics.ts';
 import { createExporter, serve } from '../../../../src/exporter/routes.ts';
 import { seriesOf } from '../../../support/agent.ts';
 import { eventually, type Teardown } from '../../../support/node.ts';
-import { exampleView } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/snapshots.ts';
 
 type Limits = { readonly waitMs: number; readonly renderMs: number };
 /** A machine that is short of time is no failure, but where that is what is tried. */
@@ -19,9 +19,9 @@ const PATIENT: Limits = { waitMs: 60_000, renderMs: 60_000 };
 function pageOf(t: Teardown, limits = PATIENT) {
   const problems: string[] = [];
   let now = 1_000_000;
-  let newest: View | undefined;
+  let newest: Snapshot | undefined;
   const self = selfMetrics();
-  const source = sourceHere({ view: () => newest, history: createRecorder().history, own: () => self.metrics() });
+  const source = sourceHere({ snapshot: () => newest, history: createRecorder().history, own: () => self.metrics() });
   const page = startPage({
     processes: false,
     compatibility: '',
@@ -32,16 +32,16 @@ function pageOf(t: Teardown, limits = PATIENT) {
     limits,
   });
   t.teardown(page.close);
-  let atMs = exampleView.atMs;
+  let atMs = exampleSnapshot.atMs;
   return {
     ...page,
     problems,
     pass: (ms: number) => {
       now += ms;
     },
-    publish: (change: (view: View) => View = (view) => view) => {
+    publish: (change: (snapshot: Snapshot) => Snapshot = (snapshot) => snapshot) => {
       atMs += 1000;
-      newest = change({ ...exampleView, atMs });
+      newest = change({ ...exampleSnapshot, atMs });
       page.publish(standingOf(newest));
       return atMs / 1000;
     },
@@ -55,9 +55,9 @@ function pageOf(t: Teardown, limits = PATIENT) {
 const sampleOf = (text: string) =>
   seriesOf(text, 'cotenant_exporter_collector_last_success_timestamp_seconds', { collector: 'device' });
 
-test('where nobody scrapes nothing is rendered; the first scrape is answered with the newest view', async (t) => {
+test('where nobody scrapes nothing is rendered; the first scrape is answered with the newest snapshot', async (t) => {
   const page = pageOf(t);
-  t.is(await page.scrape('text'), 'nothing', 'before the first view');
+  t.is(await page.scrape('text'), 'nothing', 'before the first snapshot');
   for (let second = 0; second < 60; second += 1) {
     page.publish();
     page.pass(1000);
@@ -126,7 +126,7 @@ test('what a silent driver leaves is told at once, and its return, too', async (
   page.pass(1000);
   page.publish();
   t.is(seriesOf(await page.text(), 'cotenant_up'), 1);
-  page.publish((view) => staleView(view, 30_000, { abandoned: 1, hung: 0 }));
+  page.publish((snapshot) => staleSnapshot(snapshot, 30_000, { abandoned: 1, hung: 0 }));
   const stale = await page.text();
   t.is(seriesOf(stale, 'cotenant_up'), 0);
   t.is(seriesOf(stale, 'cotenant_device_memory_used_bytes'), undefined);
@@ -134,14 +134,14 @@ test('what a silent driver leaves is told at once, and its return, too', async (
   t.is(seriesOf(await page.text(), 'cotenant_up'), 1);
 });
 
-test('while views come faster than pages are made every scrape is answered, with none older than when it came', async (t) => {
+test('while snapshots come faster than pages are made every scrape is answered, with none older than when it came', async (t) => {
   const page = pageOf(t);
   let newest = page.publish();
-  const views = setInterval(() => {
+  const snapshots = setInterval(() => {
     page.pass(1);
     newest = page.publish();
   }, 1);
-  t.teardown(() => clearInterval(views));
+  t.teardown(() => clearInterval(snapshots));
   for (let scrape = 0; scrape < 20; scrape += 1) {
     // Of the one before it within the moment that it takes to make a page.
     const oldest = newest - 1;
@@ -155,13 +155,13 @@ test('a thread that ends leaves no page, and is told of; the next scrape starts 
   t.is(typeof (await page.text()), 'string');
   page.pass(1000);
   // Nothing that a sample holds, and nothing that a page can be made of.
-  page.publish((view) => ({ ...view, atMs: 1n as unknown as number }));
+  page.publish((snapshot) => ({ ...snapshot, atMs: 1n as unknown as number }));
   page.pass(1000);
   t.is(await page.scrape('text'), 'nothing', 'rather than the page before');
   t.regex(page.problems.join('\n'), /^the page cannot be rendered: TypeError: .*BigInt/);
   const good = page.publish();
   t.is(sampleOf(await page.text()), good);
-  page.publish((view) => ({ ...view, recent: (() => []) as never }));
+  page.publish((snapshot) => ({ ...snapshot, recent: (() => []) as never }));
   page.pass(1000);
   t.is(await page.scrape('text'), 'nothing');
   t.regex(page.problems.at(-1) ?? '', /^the page cannot be rendered: DataCloneError/);
@@ -209,7 +209,7 @@ test('a scrape that would wait too long is told so, and a thread that hangs is e
 test('over HTTP a page that is late is 503 with the reason, and one that is not there says down', async (t) => {
   let answer: 'late' | 'nothing' = 'late';
   const history = createRecorder().history;
-  const source = sourceHere({ own: async () => 'own 1\n', view: () => undefined, history });
+  const source = sourceHere({ own: async () => 'own 1\n', snapshot: () => undefined, history });
   const exporter = createExporter({ ...source, scrape: async () => answer });
   const { port, close } = await serve(exporter, { host: '127.0.0.1', port: 0 });
   t.teardown(close);

@@ -5,14 +5,14 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
-import type { View } from '../../../../src/agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
 import { createExporter, serve } from '../../../../src/exporter/routes.ts';
 import { runTenant, startAgent, tell } from '../../../support/agent.ts';
 import { browser, FLAGS, openPage } from '../../../support/browser.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
-import { exampleContainer, exampleView, withInstance } from '../../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot, withInstance } from '../../../support/snapshots.ts';
 
 const execute = promisify(execFile);
 
@@ -32,7 +32,7 @@ const show = async (t: ExecutionContext, url: string): Promise<string> => {
   return stdout;
 };
 /** Whoever uses memory or compute uses so much of it. */
-function partOf(view: View, share: number, atMs: number): View {
+function partOf(snapshot: Snapshot, share: number, atMs: number): Snapshot {
   const less = <T extends { readonly usedBytes?: number | undefined; readonly smPercent?: number | undefined }>(
     one: T,
   ) => ({
@@ -41,21 +41,21 @@ function partOf(view: View, share: number, atMs: number): View {
     ...(one.smPercent !== undefined && { smPercent: one.smPercent * share }),
   });
   return {
-    ...view,
+    ...snapshot,
     atMs,
-    devices: view.devices.map((device) => ({ ...device, card: less(device.card) })),
-    containers: view.containers.map(less),
-    assigned: view.assigned.map(less),
-    foreign: view.foreign.map(less),
-  } as View;
+    devices: snapshot.devices.map((device) => ({ ...device, gpu: less(device.gpu) })),
+    containers: snapshot.containers.map(less),
+    assigned: snapshot.assigned.map(less),
+    foreign: snapshot.foreign.map(less),
+  } as Snapshot;
 }
-/** The address of a page of this view. */
-async function served(t: ExecutionContext, view: View): Promise<string> {
+/** The address of a page of this snapshot. */
+async function served(t: ExecutionContext, snapshot: Snapshot): Promise<string> {
   const recorder = createRecorder();
   // A minute in which all of it came to be.
-  for (let step = 1; step <= 12; step++) recorder.push(partOf(view, step / 12, view.atMs + step * 5000));
+  for (let step = 1; step <= 12; step++) recorder.push(partOf(snapshot, step / 12, snapshot.atMs + step * 5000));
   const { history } = recorder;
-  const source = sourceHere({ view: () => view, history, own: async () => '' });
+  const source = sourceHere({ snapshot: () => snapshot, history, own: async () => '' });
   const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
     host: '127.0.0.1',
     port: 0,
@@ -72,9 +72,9 @@ const rowsOf = (page: string, id: string): string[][] => {
   );
 };
 
-testInBrowser('the status page shows cards, tenants, limits, use and what was done to whom', async (t) => {
+testInBrowser('the status page shows GPUs, tenants, limits, use and what was done to whom', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   const good = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'good'], [CLIENT]);
   for (const command of ['init', 'context 0', `alloc ${1000 * MIB}`]) await tell(good, command);
@@ -83,24 +83,26 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
   for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(cheat, command);
   await cheat.ended;
   await eventually(async () => {
-    const view = await agent.view();
-    return view?.containers.length === 1 && (view.containers[0]?.usedBytes ?? 0) > 1000 * MIB ? true : undefined;
+    const snapshot = await agent.snapshot();
+    return snapshot?.containers.length === 1 && (snapshot.containers[0]?.usedBytes ?? 0) > 1000 * MIB
+      ? true
+      : undefined;
   }, 'one tenant is left');
 
   const page = await show(t, agent.url);
   t.regex(page, /driver [\d.]+, mode enforce/);
-  const cards = rowsOf(page, 'cards');
+  const gpus = rowsOf(page, 'gpus');
   t.deepEqual(
-    cards.map(([name]) => name),
+    gpus.map(([name]) => name),
     ['0 NVIDIA L4', '1 NVIDIA A10'],
   );
-  t.regex(cards[0]?.[1] ?? '', /^1,\d{3} MiB of 2\d,\d{3} MiB$/);
-  t.is(cards[0]?.[2], '2,048 MiB');
-  t.regex(cards[0]?.[4] ?? '', /^memory over the last 10 minutes: at most [34],\d{3} MiB$/, 'the cheat is in the past');
+  t.regex(gpus[0]?.[1] ?? '', /^1,\d{3} MiB of 2\d,\d{3} MiB$/);
+  t.is(gpus[0]?.[2], '2,048 MiB');
+  t.regex(gpus[0]?.[4] ?? '', /^memory over the last 10 minutes: at most [34],\d{3} MiB$/, 'the cheat is in the past');
   const tenants = rowsOf(page, 'tenants');
   t.is(tenants.length, 1);
-  const [name, card, memory, compute, memoryPast, computePast, fence, mode, state] = tenants[0] ?? [];
-  t.deepEqual([name, card, fence, mode, state], ['local/good', '0', 'interposer', 'enforce', 'within']);
+  const [name, gpu, memory, compute, memoryPast, computePast, fence, mode, state] = tenants[0] ?? [];
+  t.deepEqual([name, gpu, fence, mode, state], ['local/good', '0', 'interposer', 'enforce', 'within']);
   t.regex(memory ?? '', /^1,\d{3} MiB of 2,048 MiB$/);
   t.regex(memoryPast ?? '', /^memory over the last 10 minutes: at most 1,\d{3} MiB$/);
   t.regex(computePast ?? '', /^compute over the last 10 minutes: at most \d+ %$/);
@@ -116,33 +118,33 @@ testInBrowser('the status page shows cards, tenants, limits, use and what was do
 
   node.control('lose', '1');
   await eventually(async () => {
-    const lost = (await agent.view())?.devices[1];
-    return (lost?.card.healthy === false && lost.fault) || undefined;
+    const lost = (await agent.snapshot())?.devices[1];
+    return (lost?.gpu.healthy === false && lost.fault) || undefined;
   }, 'the loss, and the Xid that tells of it');
-  t.is(rowsOf(await show(t, agent.url), 'cards')[1]?.[0], '1 NVIDIA A10 (Xid 79)');
+  t.is(rowsOf(await show(t, agent.url), 'gpus')[1]?.[0], '1 NVIDIA A10 (Xid 79)');
 });
 
 testInBrowser(
-  'cards that others gave out, and use without a grant, have tables of their own where there is any',
+  'GPUs that others gave out, and use without a grant, have tables of their own where there is any',
   async (t) => {
     t.timeout(120_000);
-    const shown = async (view: View): Promise<string> => show(t, await served(t, view));
+    const shown = async (snapshot: Snapshot): Promise<string> => show(t, await served(t, snapshot));
     const page = await shown({
       ...withInstance,
       assigned: withInstance.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
       foreign: withInstance.foreign.map((entry) => ({ ...entry, smPercent: 30 })),
     });
     const bare = await shown({
-      ...exampleView,
-      devices: exampleView.devices.map((device) => {
-        const { totalBytes: _, usedBytes: __, utilizationPercent: ___, ...card } = device.card;
-        return { ...device, card };
+      ...exampleSnapshot,
+      devices: exampleSnapshot.devices.map((device) => {
+        const { totalBytes: _, usedBytes: __, utilizationPercent: ___, ...gpu } = device.gpu;
+        return { ...device, gpu };
       }),
-      containers: exampleView.containers.map((entry) => ({ ...entry, smPercent: undefined })),
+      containers: exampleSnapshot.containers.map((entry) => ({ ...entry, smPercent: undefined })),
     });
     t.deepEqual(
-      rowsOf(bare, 'cards').map(([, memory, , busy, past]) => [memory, busy, past]),
-      exampleView.devices.map(() => ['not told', '-', 'memory over the last 10 minutes: not told']),
+      rowsOf(bare, 'gpus').map(([, memory, , busy, past]) => [memory, busy, past]),
+      exampleSnapshot.devices.map(() => ['not told', '-', 'memory over the last 10 minutes: not told']),
     );
     t.regex(rowsOf(bare, 'tenants')[0]?.[3] ?? '', /^-( |$)/);
     t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
@@ -167,7 +169,7 @@ testInBrowser(
     t.deepEqual(rowsOf(page, 'foreign'), [
       ['0123456789ab', '1', '5,120 MiB', '30 %', ...past('at most 5,120 MiB', 'at most 30 %'), '1'],
     ]);
-    const quiet = await shown({ ...exampleView, assigned: [], foreign: [] });
+    const quiet = await shown({ ...exampleSnapshot, assigned: [], foreign: [] });
     t.regex(quiet, /<section id="given" hidden(="")?>/);
     t.regex(quiet, /<section id="outside" hidden(="")?>/);
   },
@@ -186,8 +188,8 @@ testInBrowser(
       usedBytes: 5 * 2 ** 30,
       bypassBytes: 2 ** 30,
     };
-    const view: View = { ...withInstance, containers: [exampleContainer, full] };
-    const url = await served(t, view);
+    const snapshot: Snapshot = { ...withInstance, containers: [exampleContainer, full] };
+    const url = await served(t, snapshot);
     const page = await openPage(t, url);
     for (const width of [1280, 800, 400]) {
       await page.resize(width, 600);
@@ -217,7 +219,7 @@ testInBrowser(
       await page.resize(width, height);
       const png = await page.picture();
       t.deepEqual([png.readUInt32BE(16), png.readUInt32BE(20)], [width, height]);
-      // One colour all over makes some hundreds of bytes.
+      // One color all over makes some hundreds of bytes.
       t.true(png.length > 10_000, `${width}: ${png.length} bytes`);
       if (process.env.PICTURES) writeFileSync(`${process.env.PICTURES}/status-${width}.png`, png);
     }

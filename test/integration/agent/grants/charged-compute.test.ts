@@ -18,7 +18,7 @@ const NS = 1e9;
 const ABOUT = 0.001;
 const TERMS: Terms = { policyOf: () => 'fixed', instances: 0, highCapPercent: 90 };
 
-/** A container of one process with a share of 25 % of a card. */
+/** A container of one process with a share of 25 % of a GPU. */
 function tenantOf(t: ExecutionContext, id: string) {
   const ledgerPath = join(temporaryFolder(t), 'ledger');
   const fd = openSync(ledgerPath, 'w+');
@@ -37,7 +37,7 @@ function tenantOf(t: ExecutionContext, id: string) {
   const entry = (leased: boolean): Planned => ({
     grant: {
       id,
-      cards: [{ gpuUuid: 'GPU-1', coresPercent: 25, limitBytes: 1 } as Planned['grant']['cards'][number]],
+      gpus: [{ gpuUuid: 'GPU-1', coresPercent: 25, limitBytes: 1 } as Planned['grant']['gpus'][number]],
       compute: { policy: 'fixed' },
     },
     leased,

@@ -22,18 +22,18 @@ const workers = (node: SimulatedNode, count: number): Promise<number[]> =>
   eventually(() => {
     const clients = node
       .books()
-      .clients.filter(({ command, alive, cards }) => command === 'client' && alive && (cards[0]?.smNs ?? 0) > 0);
+      .clients.filter(({ command, alive, gpus }) => command === 'client' && alive && (gpus[0]?.smNs ?? 0) > 0);
     return clients.length === count ? clients.map(({ pid }) => pid) : undefined;
   }, `${count} are at work`);
 
 test('under a fixed policy shares hold, a tenant without one gives way, metrics say so, and a new agent goes on', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');
   const agent = await start(t, node, state, 'fixed');
   startWork(t, node, agent, 'free');
   const [free = 0] = await workers(node, 1);
-  await eventually(async () => ((await sharesOf(node, [free]))[0] ?? 0) > 80 || undefined, 'alone it has the card');
+  await eventually(async () => ((await sharesOf(node, [free]))[0] ?? 0) > 80 || undefined, 'alone it has the GPU');
   t.is(await agent.metric('cotenant_container_sm_charged_seconds_total', { pod: 'free' }), undefined);
 
   const second = startWork(t, node, agent, 'quarter', 25);
@@ -49,7 +49,7 @@ test('under a fixed policy shares hold, a tenant without one gives way, metrics 
   t.true(((await agent.metric('cotenant_container_sm_charged_seconds_total', { pod: 'free' })) ?? 0) > 0);
   t.is(await agent.metric('cotenant_container_sm_most_ratio', { pod: 'quarter' }), 0.25);
   t.true(
-    second.output.some((line) => /25 % of each card's compute$/.test(line)),
+    second.output.some((line) => /25 % of each GPU's compute$/.test(line)),
     second.output.join('\n'),
   );
 
@@ -92,7 +92,7 @@ async function settles(
 
 test('policies, shares, weights and priority change under load, within half a second, and outlive the agent', async (t) => {
   t.timeout(600_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');
   const agent = await start(t, node, state, 'native');
   for (const [index, name] of ['one', 'two'].entries()) {
@@ -101,11 +101,11 @@ test('policies, shares, weights and priority change under load, within half a se
   }
   const pidOf = async (pod: string) =>
     eventually(
-      async () => (await agent.view())?.containers.find((entry) => entry.pod === pod)?.processes[0]?.pid,
+      async () => (await agent.snapshot())?.containers.find((entry) => entry.pod === pod)?.processes[0]?.pid,
       `${pod} is seen`,
     );
   const pids = [await pidOf('one'), await pidOf('two')];
-  const idOf = async (pod: string) => (await agent.view())?.containers.find((entry) => entry.pod === pod)?.grantId;
+  const idOf = async (pod: string) => (await agent.snapshot())?.containers.find((entry) => entry.pod === pod)?.grantId;
   const [one, two] = [`/v1/grants/${await idOf('one')}`, `/v1/grants/${await idOf('two')}`];
   const bench = { node, agent, pids };
   t.is(await agent.metric('cotenant_container_compute_policy', { pod: 'one', policy: 'native' }), 1);
@@ -148,12 +148,12 @@ test('policies, shares, weights and priority change under load, within half a se
   t.is((await ask(state, 'PATCH', one, { coresPercent: 90 })).status, 409);
   t.is((await ask(state, 'PATCH', one, {})).status, 400);
   // All of a change, or nothing of it.
-  const has = async () => (await next.view())?.containers.find(({ pod }) => pod === 'one');
+  const has = async () => (await next.snapshot())?.containers.find(({ pod }) => pod === 'one');
   const before = await has();
   t.is((await ask(state, 'PATCH', one, { memoryBytes: 2 ** 30 / 2, coresPercent: 90 })).status, 409);
   t.is((await ask(state, 'PATCH', one, { memoryBytes: 2 ** 50, coresPercent: 10 })).status, 409);
-  const { atMs = 0 } = (await next.view()) ?? {};
-  await eventually(async () => ((await next.view())?.atMs ?? 0) > atMs || undefined, 'another sample');
+  const { atMs = 0 } = (await next.snapshot()) ?? {};
+  await eventually(async () => ((await next.snapshot())?.atMs ?? 0) > atMs || undefined, 'another sample');
   const after = await has();
   t.deepEqual([after?.limitBytes, after?.coresPercent], [before?.limitBytes, before?.coresPercent]);
 });

@@ -6,11 +6,11 @@ import { OUT_OF_MEMORY } from '../../../support/client.ts';
 import { MIB } from '../../../support/grant.ts';
 import { BUILD, eventually, startNode } from '../../../support/node.ts';
 
-const CODE = 100 * MIB; // what the card books for a module of 108 MiB, of which 8 lie inside the context
+const CODE = 100 * MIB; // what the GPU books for a module of 108 MiB, of which 8 lie inside the context
 
 test('a module that is loaded lowers what its container may still take, and gives it back when it is unloaded', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi'], [join(BUILD, 'tests/client')]);
   for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
@@ -18,13 +18,13 @@ test('a module that is loaded lowers what its container may still take, and give
   const whole = await left();
   const [result, module] = await tell(tenant, `module ${CODE + 8 * MIB}`);
   t.is(result, 0);
-  const code = node.books().clients.find((entry) => entry.command === 'client')?.cards[0]?.code;
+  const code = node.books().clients.find((entry) => entry.command === 'client')?.gpus[0]?.code;
   t.is(code, CODE, "the driver's count has grown");
   await eventually(async () => ((await left()) === whole - CODE ? true : undefined), 'the agent has told the residual');
   t.is((await tell(tenant, `alloc ${whole - CODE + 2 * MIB}`))[0], OUT_OF_MEMORY);
   const [fits, at] = await tell(tenant, `alloc ${whole - CODE}`);
   t.is(fits, 0, 'to the last granule');
-  t.true((node.books().cards[0]?.usedBytes ?? 0) <= 512 * MIB);
+  t.true((node.books().gpus[0]?.usedBytes ?? 0) <= 512 * MIB);
   t.is((await tell(tenant, `free ${at}`))[0], 0);
   t.is((await tell(tenant, `unload ${module}`))[0], 0);
   await eventually(async () => ((await left()) === whole ? true : undefined), 'and that it is gone');
@@ -32,7 +32,7 @@ test('a module that is loaded lowers what its container may still take, and give
 
 test('a checkpoint of another process shows in what the agent publishes, and frees its room until it comes back', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   const client = join(BUILD, 'tests/client');
   // Two processes of one container: the first is checkpointed by the second, whose pid the first does not know.
@@ -40,12 +40,12 @@ test('a checkpoint of another process shows in what the agent publishes, and fre
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '768Mi', '--name', 'two'], ['/bin/sh', '-c', script]);
   for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
   const other = await eventually(
-    () => node.books().clients.find((entry) => entry.command === 'client' && entry.cards[0]?.linear === 100 * MIB),
+    () => node.books().clients.find((entry) => entry.command === 'client' && entry.gpus[0]?.linear === 100 * MIB),
     'the other process has allocated',
   );
   const left = async () => (await tell(tenant, 'info'))[1] ?? -1;
   const before = await left();
-  const held = other.cards[0]?.bytes ?? 0;
+  const held = other.gpus[0]?.bytes ?? 0;
   const published = async (bytes: number) => {
     const name = 'cotenant_container_memory_used_bytes';
     const look = async () => (seriesOf(await agent.metrics(), name, { pod: 'two' }) === bytes ? true : undefined);

@@ -24,7 +24,7 @@ const has = (agent: RunningAgent, name: string, labels: Record<string, string>, 
   );
 
 async function ground(t: ExecutionContext) {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');
   const start = (settings = {}, root?: string) =>
     startAgent(t, node, { state, settings: { intervalMs: 100, calibrate: false, ...settings }, ...(root && { root }) });
@@ -59,7 +59,7 @@ test('an agent of the next build has running processes change to its engine, one
   const load = await startLoad(t, node, first, 'one');
   await has(first, RUNS, { pod: 'one', engine: String(OWN) }, 1);
   const grantId = await eventually(
-    async () => (await first.view())?.containers[0]?.grantId,
+    async () => (await first.snapshot())?.containers[0]?.grantId,
     'the agent shows the grant',
   );
   const folder = join(state, 'grants', grantId);

@@ -44,7 +44,7 @@ async function ask(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent
 }
 
 async function ground(t: ExecutionContext) {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const root = anotherBuild(t, [join(BUILD, ENGINE)]);
   const state = join(temporaryFolder(t), 'state');
   const start = () => startAgent(t, node, { root, state, settings: { intervalMs: 100 } });
@@ -107,7 +107,7 @@ test('a file of the interposer that is cut short, or is not there, is found befo
   t.is((await ask(t, node, agent)).code, 0);
 });
 
-test('it takes nothing of a card that is granted to the last byte, and is then not known to hold or to fail', async (t) => {
+test('it takes nothing of a GPU that is granted to the last byte, and is then not known to hold or to fail', async (t) => {
   t.timeout(120_000);
   const { node, start } = await ground(t);
   const first = await start();
@@ -139,11 +139,11 @@ async function upgrade(t: ExecutionContext, from: SimulatedNode, agent: RunningA
   const ended = once(from.child, 'exit');
   from.child.kill('SIGTERM');
   await ended;
-  const to = await startNode(t, '--card', 'l4', '--driver', version, '--dir', from.folder);
+  const to = await startNode(t, '--gpu', 'l4', '--driver', version, '--dir', from.folder);
   await driver(agent, 'take');
   await eventually(
     async () =>
-      ((await agent.view())?.driverVersion === version && (await agent.metric('cotenant_up')) === 1) || undefined,
+      ((await agent.snapshot())?.driverVersion === version && (await agent.metric('cotenant_up')) === 1) || undefined,
     `the driver is ${version}`,
   );
   return to;
@@ -151,10 +151,10 @@ async function upgrade(t: ExecutionContext, from: SimulatedNode, agent: RunningA
 
 test('another version of the driver is tried anew under an agent that runs, and the same one is not', async (t) => {
   t.timeout(120_000);
-  const first = await startNode(t, '--card', 'l4', '--driver', '580.65.06');
+  const first = await startNode(t, '--gpu', 'l4', '--driver', '580.65.06');
   const agent = await startAgent(t, first, { settings: { intervalMs: 100 } });
   await settled(agent, 1);
-  // With all of the card granted a try has no room, and says so.
+  // With all of the GPU granted a try has no room, and says so.
   const usable = Math.floor(first.usable(0) / MIB) * MIB;
   const all = runTenant(t, first, agent, ['--gpu-memory', String(usable), '--name', 'all'], ['sleep', '600']);
   await eventually(
@@ -165,8 +165,8 @@ test('another version of the driver is tried anew under an agent that runs, and 
     agent.log.filter((line) => /interposer .*could not be tried: there is no room/.test(line)).length;
 
   const second = await upgrade(t, first, agent, '580.65.06');
-  const seenMs = (await agent.view())?.atMs ?? 0;
-  await eventually(async () => ((await agent.view())?.atMs ?? 0) > seenMs + 1000 || undefined, 'ten more samples');
+  const seenMs = (await agent.snapshot())?.atMs ?? 0;
+  await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) > seenMs + 1000 || undefined, 'ten more samples');
   t.is(await agent.metric(HOLDS), 1, 'what was said of this version holds');
   t.is(untried(), 0);
 
@@ -197,7 +197,7 @@ ofDriver(
   'limits of the driver that hold nobody are told, not claimed and not set, and the interposer goes on as the fence',
   async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+    const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
     const state = join(temporaryFolder(t), 'state');
     const start = () => startAgent(t, node, { state, settings: { intervalMs: 100 } });
     const agent = await start();
@@ -250,7 +250,7 @@ ofDriver(
   'where the interposer does not hold and the driver does, grants are given to whom the driver holds, and else refused',
   async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'l4', '--driver', '615.71.09');
+    const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
     const root = anotherBuild(t, [join(BUILD, ENGINE)]);
     install(root, 'libcotenant.so', impostor(t));
     const state = join(temporaryFolder(t), 'state');

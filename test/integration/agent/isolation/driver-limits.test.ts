@@ -62,7 +62,7 @@ function cheat(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent) {
 }
 
 async function ground(t: ExecutionContext, driver = '615.71.09') {
-  const node = await startNode(t, '--card', 'l4', '--driver', driver);
+  const node = await startNode(t, '--gpu', 'l4', '--driver', driver);
   const state = join(temporaryFolder(t), 'state');
   const start = (settings = {}) =>
     startAgent(t, node, { state, settings: { intervalMs: 100, urgentIntervalMs: 100, calibrate: false, ...settings } });
@@ -205,7 +205,7 @@ testUnless(reason())(
   },
 );
 
-/** A build whose canary, when it is to try that card, goes into its group, says so in the file, and stays there. */
+/** A build whose canary, when it is to try that GPU, goes into its group, says so in the file, and stays there. */
 function stalling(t: ExecutionContext, uuid: string, mark: string): string {
   const root = anotherBuild(
     t,
@@ -229,7 +229,7 @@ testUnless(reason())(
   'an agent that is killed while a canary tries the driver leaves nothing: the next one takes the limit back, and no other',
   async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--driver', '615.71.09');
+    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--driver', '615.71.09');
     // The second one: the next agent begins with the first.
     const uuid = node.uuid(1);
     const [state, mark] = [join(temporaryFolder(t), 'state'), join(temporaryFolder(t), 'mark')];
@@ -258,7 +258,7 @@ testUnless(reason())(
     const bothHold = (agent: RunningAgent) =>
       eventually(
         async () => ((await agent.metric('cotenant_device_fence_holds', { fence: 'driver' })) === 2 ? true : undefined),
-        'both cards were tried',
+        'both GPUs were tried',
         60_000,
       );
 

@@ -1,4 +1,4 @@
-// A card after an Xid that needs a reset: it takes nobody new, whoever runs on it is left alone, and it comes back with proof or by word.
+// A GPU after an Xid that needs a reset: it takes nobody new, whoever runs on it is left alone, and it comes back with proof or by word.
 import { execFile } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -38,9 +38,9 @@ async function asks(t: Parameters<typeof runTenant>[0], node: SimulatedNode, age
   return { code: (await ended).code, text: output.join('\n') };
 }
 
-test('after an Xid that needs a reset a card takes nobody new until it was reset, and who runs on it is left alone', async (t) => {
+test('after an Xid that needs a reset a GPU takes nobody new until it was reset, and who runs on it is left alone', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const state = join(temporaryFolder(t), 'state');
   let agent = await startAgent(t, node, { state, settings: SETTINGS });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'inside'], [CLIENT]);
@@ -79,9 +79,9 @@ test('after an Xid that needs a reset a card takes nobody new until it was reset
   t.is((await asks(t, node, agent)).code, 0);
 });
 
-test('a card that was lost and is back, one that an operator clears, and one of a machine started anew are offered again', async (t) => {
+test('a GPU that was lost and is back, one that an operator clears, and one of a machine started anew are offered again', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const state = join(temporaryFolder(t), 'state');
   let agent = await startAgent(t, node, { state, settings: SETTINGS });
   node.control('lose', '0');
@@ -97,13 +97,13 @@ test('a card that was lost and is back, one that an operator clears, and one of 
   await isHealthy(agent);
   const nothing = await cli(agent, 'driver', 'clear-xid', node.uuid(0));
   t.is(nothing.code, 1);
-  t.regex(nothing.text, /no Xid is held against card GPU-/);
+  t.regex(nothing.text, /no Xid is held against GPU GPU-/);
   t.is((await cli(agent, 'driver', 'clear-xid')).code, 2);
 
   node.control('xid', '0', '95');
   await isFaulty(agent, 'xid_95');
   await agent.stop();
-  const path = join(state, 'card-faults.json');
+  const path = join(state, 'gpu-faults.json');
   writeFileSync(path, readFileSync(path, 'utf8').replace(/"bootId": "[^"]*"/, '"bootId": "another"'));
   agent = await startAgent(t, node, { state, settings: SETTINGS });
   await isHealthy(agent);
@@ -112,7 +112,7 @@ test('a card that was lost and is back, one that an operator clears, and one of 
 
 test('the settings say which Xids count, and refuse those that a program of a tenant raises by itself', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, unhealthyXids: 'default,46,-74' } });
   node.control('xid', '0', '74');
   await eventually(async () => ((await xids(agent, 74)) === 1 ? true : undefined), 'it is counted');

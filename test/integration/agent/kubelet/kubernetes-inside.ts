@@ -121,8 +121,8 @@ export function podGroup(t: ExecutionContext, uid: string, id: string): string {
   return groups[0] ?? '';
 }
 
-/** A program in that group that holds 300 MiB of a card. */
-export async function startHolder(t: ExecutionContext, lib: string, group: string, card: number) {
+/** A program in that group that holds 300 MiB of a GPU. */
+export async function startHolder(t: ExecutionContext, lib: string, group: string, gpu: number) {
   const script = `echo $$ > ${group}/cgroup.procs && exec ${join(BUILD, 'tests/client')}`;
   const client = spawn('/bin/sh', ['-c', script], {
     env: { ...process.env, LD_LIBRARY_PATH: lib },
@@ -135,7 +135,7 @@ export async function startHolder(t: ExecutionContext, lib: string, group: strin
   };
   t.teardown(end);
   const lines = createInterface({ input: client.stdout })[Symbol.asyncIterator]();
-  for (const command of ['init', `context ${card}`, `alloc ${300 * 2 ** 20}`]) {
+  for (const command of ['init', `context ${gpu}`, `alloc ${300 * 2 ** 20}`]) {
     client.stdin.write(`${command}\n`);
     t.regex(String((await lines.next()).value), /^0/);
   }

@@ -187,12 +187,12 @@ test('an Event names pod, container, reason and node; one that cannot be written
   t.regex(problems[0] ?? '', /^the Event for team\/one could not be written: status 403: on purpose$/);
 });
 testUnless('reason' in place ? place.reason : undefined)(
-  "whole cards that the kubelet gave out stand in the same families as shares, with the driver's figures, and are no foreign use",
+  "whole GPUs that the kubelet gave out stand in the same families as shares, with the driver's figures, and are no foreign use",
   async (t) => {
     t.timeout(60_000);
     const [whole, other] = [UID, UID.replace(/1$/, '2')];
     const [wholeId, otherId] = [ID, 'ef'.repeat(32)];
-    const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--gpu', 'l4');
     const kubelet = await startPodResources(t);
     const api = await startApi(t);
     const ended = podOf('ended', 'third', '12'.repeat(32));
@@ -221,10 +221,10 @@ testUnless('reason' in place ? place.reason : undefined)(
       },
     });
     const holder = await startHolder(t, node.lib, podGroup(t, whole, wholeId), 0);
-    const books = () => node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0]?.bytes ?? -1;
+    const books = () => node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0]?.bytes ?? -1;
     const used = (pod: string) =>
       agent.metric('cotenant_container_memory_used_bytes', { namespace: 'team', pod, mode: 'exclusive' });
-    await eventually(async () => (await used('whole')) === books() || undefined, 'the whole card and its holder');
+    await eventually(async () => (await used('whole')) === books() || undefined, 'the whole GPU and its holder');
     t.true(books() > 300 * 2 ** 20);
     t.is(await used('idle'), 0, 'allocated and idle is 0, not absent');
     t.is(await agent.metric('cotenant_container_info', { pod: 'whole', pod_uid: whole, container_id: wholeId }), 1);
@@ -233,16 +233,16 @@ testUnless('reason' in place ? place.reason : undefined)(
     t.is(await agent.metric('cotenant_container_memory_used_bytes', { pod: 'ended' }), undefined);
     t.is(await agent.metric('cotenant_foreign_memory_used_bytes'), undefined);
     t.is(await agent.metric('cotenant_container_memory_limit_bytes'), undefined, 'nobody holds it to anything');
-    const cardUsed = await agent.metric('cotenant_device_memory_used_bytes', { gpu: '0' });
-    t.is(await agent.metric('cotenant_device_unattributed_memory_bytes', { gpu: '0' }), (cardUsed ?? 0) - books());
+    const gpuUsed = await agent.metric('cotenant_device_memory_used_bytes', { gpu: '0' });
+    t.is(await agent.metric('cotenant_device_unattributed_memory_bytes', { gpu: '0' }), (gpuUsed ?? 0) - books());
 
-    // On another card than its own it is foreign use, and whoever comes is asked about at once.
+    // On another GPU than its own it is foreign use, and whoever comes is asked about at once.
     const asked = kubelet.asked;
     const stray = await startHolder(t, node.lib, podGroup(t, other, otherId), 2);
     const foreign = { namespace: 'team', pod: 'idle', gpu: '2' };
     await eventually(
       async () => (await agent.metric('cotenant_foreign_memory_used_bytes', foreign)) || undefined,
-      'its use of a card that nobody gave it',
+      'its use of a GPU that nobody gave it',
     );
     await eventually(() => kubelet.asked > asked || undefined, 'the kubelet is asked about it');
     for (let scrape = 0; scrape < 50; scrape += 1) await agent.metrics();
@@ -255,10 +255,10 @@ testUnless('reason' in place ? place.reason : undefined)(
 );
 
 testUnless('reason' in place ? place.reason : undefined)(
-  "a whole card and a shared one in one scrape: each byte counts once, and the sums are the driver's own",
+  "a whole GPU and a shared one in one scrape: each byte counts once, and the sums are the driver's own",
   async (t) => {
     t.timeout(60_000);
-    const node = await startNode(t, '--card', 'l4', '--card', 'a10');
+    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
     const kubelet = await startPodResources(t);
     const api = await startApi(t);
     api.pods = [podOf('whole', UID, ID)];
@@ -279,20 +279,20 @@ testUnless('reason' in place ? place.reason : undefined)(
       const tenant = runTenant(t, node, agent, flags, [join(BUILD, 'tests/client')]);
       for (const command of ['init', 'context 0', `alloc ${500 * 2 ** 20}`]) t.is((await tell(tenant, command))[0], 0);
     }
-    const booked = (card: number) =>
-      node.books().clients.reduce((sum, client) => sum + (client.cards[card]?.bytes ?? 0), 0);
+    const booked = (gpu: number) =>
+      node.books().clients.reduce((sum, client) => sum + (client.gpus[gpu]?.bytes ?? 0), 0);
     t.true(booked(0) > 300 * 2 ** 20 && booked(1) > 1000 * 2 ** 20);
     const used = 'cotenant_container_memory_used_bytes';
     const page = await eventually(async () => {
       const text = await agent.metrics();
       return seriesOf(text, used) === booked(0) + booked(1) ? text : undefined;
     }, 'what all hold, in one scrape');
-    for (const card of [0, 1]) {
-      const labels = { gpu: String(card) };
-      t.is(seriesOf(page, used, labels), booked(card));
+    for (const gpu of [0, 1]) {
+      const labels = { gpu: String(gpu) };
+      t.is(seriesOf(page, used, labels), booked(gpu));
       t.is(
         seriesOf(page, 'cotenant_device_memory_used_bytes', labels),
-        booked(card) + (seriesOf(page, 'cotenant_device_unattributed_memory_bytes', labels) ?? 0),
+        booked(gpu) + (seriesOf(page, 'cotenant_device_unattributed_memory_bytes', labels) ?? 0),
       );
     }
     t.is(seriesOf(page, used, { mode: 'exclusive' }), booked(0));
@@ -311,7 +311,7 @@ testUnless('reason' in place ? place.reason : undefined)(
     const api = await startApi(t);
     const uid = UID.replace(/1$/, '3');
     api.pods = [podOf('sneaky', uid, ID)];
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const socket = join(temporaryFolder(t), 'nobody.sock');
     const agent = await startAgent(t, node, {
       env: { KUBECONFIG: api.file },
@@ -323,7 +323,7 @@ testUnless('reason' in place ? place.reason : undefined)(
       },
     });
     const holder = await startHolder(t, node.lib, podGroup(t, uid, ID), 0);
-    const books = node.books().clients.find(({ pid }) => pid === holder.pid)?.cards[0]?.bytes;
+    const books = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0]?.bytes;
     const labels = { namespace: 'team', pod: 'sneaky', container: 'main' };
     const used = await eventually(async () => {
       const value = await agent.metric('cotenant_foreign_memory_used_bytes', labels);

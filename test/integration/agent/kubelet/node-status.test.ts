@@ -3,16 +3,16 @@
 import type { V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
-import type { CardsReading } from '../../../../src/api/node-annotation.ts';
+import type { GpusReading } from '../../../../src/api/node-annotation.ts';
 import { type NodePatch, patchOf, startAdvertising } from '../../../../src/kube/node-status.ts';
 import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/api-server.ts';
 import { eventually } from '../../../support/node.ts';
 
-const cardsOf = (mib: number): CardsReading => ({
+const gpusOf = (mib: number): GpusReading => ({
   complete: true,
   held: [],
-  mostTenantsPerCard: 50,
-  cards: [
+  mostTenantsPerGpu: 50,
+  gpus: [
     {
       gpuUuid: 'GPU-00000000-0000-4000-8000-000000000001',
       index: 0,
@@ -72,15 +72,15 @@ const patches = (api: { patches: readonly unknown[] }, count: number) =>
 test('amounts are written in one go when the Node shows others, and not at all when it shows them', async (t) => {
   const api = await startApi(t);
   const problems: string[] = [];
-  let cards: CardsReading | undefined;
+  let gpus: GpusReading | undefined;
   let asked = 0;
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
     withSlots: false,
-    cards: () => {
+    gpus: () => {
       asked += 1;
-      return cards;
+      return gpus;
     },
     grantTextOf: () => undefined,
     onProblem: (text) => problems.push(text),
@@ -89,13 +89,13 @@ test('amounts are written in one go when the Node shows others, and not at all w
   t.teardown(() => advertising.close());
   await api.watched();
   advertising.changed();
-  t.deepEqual(api.patches, [], 'nothing is known of the cards');
-  cards = cardsOf(100);
+  t.deepEqual(api.patches, [], 'nothing is known of the GPUs');
+  gpus = gpusOf(100);
   advertising.changed();
   await patches(api, 1);
   t.is(api.patches[0]?.path, '/api/v1/nodes/node-a/status');
   t.is(api.patches[0]?.type, 'application/strategic-merge-patch+json');
-  t.deepEqual(api.patches[0]?.body, patchOf(cards, false));
+  t.deepEqual(api.patches[0]?.body, patchOf(gpus, false));
   t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
 
   // What the server tells of the time before is no news; neither are questions when nothing changed.
@@ -106,13 +106,13 @@ test('amounts are written in one go when the Node shows others, and not at all w
     advertising.changed();
   }
   // Somebody takes the memory away, and it comes back.
-  const { metadata, status } = patchOf(cards, false);
+  const { metadata, status } = patchOf(gpus, false);
   api.set({
     metadata,
     status: { ...status, capacity: { 'cotenant.io/gpu-memory': '0', 'cotenant.io/gpu-cores': '100' } },
   });
   await patches(api, 2);
-  cards = cardsOf(200);
+  gpus = gpusOf(200);
   advertising.changed();
   await patches(api, 3);
   t.deepEqual(
@@ -123,38 +123,38 @@ test('amounts are written in one go when the Node shows others, and not at all w
   t.deepEqual(problems, []);
 });
 
-test('a card that vanishes under pods is told as not healthy, and its amounts stay; what pods got on top is told', async (t) => {
+test('a GPU that vanishes under pods is told as not healthy, and its amounts stay; what pods got on top is told', async (t) => {
   const api = await startApi(t);
-  const gpuUuid = cardsOf(100).cards[0]?.gpuUuid ?? '';
+  const gpuUuid = gpusOf(100).gpus[0]?.gpuUuid ?? '';
   const granted = (memoryBytes: number) => {
-    const cards = [{ gpuUuid, memoryBytes, limitBytes: memoryBytes, coresPercent: 0 }];
-    return { name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, cards };
+    const gpus = [{ gpuUuid, memoryBytes, limitBytes: memoryBytes, coresPercent: 0 }];
+    return { name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus };
   };
   const grantText = formatPodGrant({ epoch: 1, containers: [granted(10)] });
   const held = [{ podUid: 'p', containers: [granted(10)] }];
-  let reading: CardsReading = { ...cardsOf(100), held };
+  let reading: GpusReading = { ...gpusOf(100), held };
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
     withSlots: true,
-    cards: () => reading,
+    gpus: () => reading,
     grantTextOf: () => grantText,
     onProblem: t.log,
     leastBetweenWritesMs: 0,
   });
   t.teardown(() => advertising.close());
   await patches(api, 1);
-  reading = { ...reading, cards: [] };
+  reading = { ...reading, gpus: [] };
   advertising.changed();
   await patches(api, 2);
   const { metadata, status } = api.node();
-  t.deepEqual(status?.allocatable, patchOf(cardsOf(100), true).status.allocatable);
-  t.regex(metadata?.annotations?.['cotenant.io/cards'] ?? '', /"healthy":false/);
-  t.notRegex(metadata?.annotations?.['cotenant.io/cards'] ?? '', /"others"/);
+  t.deepEqual(status?.allocatable, patchOf(gpusOf(100), true).status.allocatable);
+  t.regex(metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"healthy":false/);
+  t.notRegex(metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"others"/);
   reading = { ...reading, held: [{ podUid: 'p', containers: [granted(30)] }] };
   advertising.changed();
   await patches(api, 3);
-  t.regex(api.node().metadata?.annotations?.['cotenant.io/cards'] ?? '', /"others":\{"memoryBytes":20,/);
+  t.regex(api.node().metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"others":\{"memoryBytes":20,/);
   reading = { ...reading, held: [] };
   advertising.changed();
   await patches(api, 4);
@@ -169,7 +169,7 @@ test('a write that is refused is told with the reason, and made again', async (t
     config: api.config,
     nodeName: 'node-a',
     withSlots: false,
-    cards: () => cardsOf(100),
+    gpus: () => gpusOf(100),
     grantTextOf: () => undefined,
     onProblem: (text) => problems.push(text),
   });

@@ -39,8 +39,8 @@ import type { Mode } from '../../../../src/policy/mode.ts';
 const [scenario = '', folder = ''] = process.argv.slice(2);
 const native = loadNative();
 const state = join(folder, 'state');
-const CARD = 'GPU-0a000000-0000-4000-8000-000000000001';
-const CARD_MIB = 1000;
+const GPU = 'GPU-0a000000-0000-4000-8000-000000000001';
+const GPU_MIB = 1000;
 const uidOf = (digit: number) => `0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b2${digit}`;
 const targetOf = (digit: number) => join(folder, `pods/${uidOf(digit)}/mount`);
 const containerIdOf = (digit: number, container: string) =>
@@ -60,7 +60,7 @@ function start(mode: Mode = 'enforce'): Started {
   const enforcement = { ...DEFAULTS.enforcement, mode, mostStopsPerMinute: 100 };
   const settings = { ...DEFAULTS, stateFolder: state, calibrate: false, canary: false, enforcement };
   const node = openNode(settings, native, {
-    onView: () => {},
+    onSnapshot: () => {},
     onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
     onProblem: (text) => problems.push(text.replaceAll(folder, '')),
     onPassedBy: (_, message) => passedBy.push(message),
@@ -85,9 +85,9 @@ const processOf = (digit: number, container: string, mib: number): SampledProces
   pidNamespace: 1,
   namespacePid: 1,
   ancestors: [],
-  cards: [
+  gpus: [
     {
-      card: 0,
+      gpu: 0,
       listed: true,
       bytes: mib * MIB,
       types: 1,
@@ -106,13 +106,13 @@ const sampleOf = (...processes: SampledProcess[]): Sample => ({
   bootNs: 1,
   driverVersion: '1',
   cudaVersion: 13000,
-  cards: [
+  gpus: [
     {
       index: 0,
-      uuid: CARD,
-      name: 'a card',
+      uuid: GPU,
+      name: 'a GPU',
       pciBusId: '0',
-      totalBytes: CARD_MIB * MIB,
+      totalBytes: GPU_MIB * MIB,
       reservedBytes: 0,
       lists: ['compute', 'graphics', 'mps'],
       utilizationGaps: 0,
@@ -148,7 +148,7 @@ function annotationsOf(
         dialect: 'cotenant',
         asked: {},
         memoryIsolation: 'on',
-        cards: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
+        gpus: [{ memory: { kind: 'bytes', bytes: mib * MIB } }],
       })),
     }),
     [GRANT_ANNOTATION]: formatPodGrant({
@@ -157,7 +157,7 @@ function annotationsOf(
         name,
         kind: kindOf(name),
         memoryIsolation: 'on',
-        cards: [{ gpuUuid: CARD, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }],
+        gpus: [{ gpuUuid: GPU, memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }],
       })),
     }),
   };
@@ -191,12 +191,12 @@ function publishAs(
 const stored = () => readdirSync(join(state, 'grants')).length;
 const descriptors = () => readdirSync('/proc/self/fd').length;
 const shown = ({ node }: Started) =>
-  node.view()?.containers.map(({ pod, container, tampered, usedBytes }) => ({
+  node.snapshot()?.containers.map(({ pod, container, tampered, usedBytes }) => ({
     who: `${pod}/${container}`,
     tampered,
     usedMib: usedBytes / MIB,
   }));
-const granted = ({ node }: Started) => (node.view()?.devices[0]?.grantedBytes ?? 0) / MIB;
+const granted = ({ node }: Started) => (node.snapshot()?.devices[0]?.grantedBytes ?? 0) / MIB;
 
 /** Takes all the room that there is. Returns what then is in the way. */
 function fill(path: string): string {
@@ -231,7 +231,7 @@ const scenarios: Record<string, () => unknown> = {
       told: [...second.problems],
       actions: [...second.actions],
       shown: shown(second),
-      foreign: second.node.view()?.foreign,
+      foreign: second.node.snapshot()?.foreign,
       other: publish(second, 2, { c: 300 }),
     };
     truncateSync(a, size);
@@ -248,13 +248,13 @@ const scenarios: Record<string, () => unknown> = {
     const { size } = statSync(a);
     truncateSync(b, 0);
     fill(a);
-    const cards = started.node.containerStarts(uidOf(1), 'b');
+    const gpus = started.node.containerStarts(uidOf(1), 'b');
     const problems = [...started.problems];
     started.node.onSample(sampleOf());
     const during = statSync(b).size;
     truncateSync(a, size);
     started.node.onSample(sampleOf());
-    return { cards, problems, during, size, after: statSync(b).size };
+    return { gpus, problems, during, size, after: statSync(b).size };
   },
 
   lost() {
@@ -328,7 +328,7 @@ const scenarios: Record<string, () => unknown> = {
     };
     const told = (from: Started) =>
       from.node
-        .view()
+        .snapshot()
         ?.containers.map(({ pod, enforcement: { mode, by } }) => `${pod} ${mode} ${by}`)
         .toSorted();
     const asRecorded = { done: rounds(started, 3), told: told(started) };
@@ -363,10 +363,10 @@ const scenarios: Record<string, () => unknown> = {
     const room = granted(started);
     actions.length = 0;
     for (let round = 0; round < 3; round++) node.onSample(sampleOf(processOf(1, 'init', 900)));
-    return { given, phases, room, foreign: node.view()?.foreign, actions };
+    return { given, phases, room, foreign: node.snapshot()?.foreign, actions };
   },
 
-  withoutCards() {
+  withoutGpus() {
     const started = start();
     const { node } = started;
     const tell = (container: string, at = node) =>
@@ -380,21 +380,21 @@ const scenarios: Record<string, () => unknown> = {
     const seen = (of: Node, ...processes: SampledProcess[]) => {
       of.onSample(sampleOf(...processes));
       return of
-        .view()
-        ?.containers.map((one) => [one.container, one.withoutCards])
+        .snapshot()
+        ?.containers.map((one) => [one.container, one.withoutGpus])
         .toSorted();
     };
-    const withoutCards = (...processes: SampledProcess[]) => seen(node, ...processes);
+    const withoutGpus = (...processes: SampledProcess[]) => seen(node, ...processes);
     node.onSample(sampleOf());
     publish(started, 1, { a: 300, b: 300, d: 300 });
-    const before = withoutCards();
+    const before = withoutGpus();
     for (const container of ['a', 'b', 'plain', 'd', 'b']) tell(container);
     const early = started.passedBy.length;
     const a = processOf(1, 'a', 100);
     const b = { ...processOf(1, 'b', 100), pid: 2 ** 22 + 100 };
-    const phases = [withoutCards(a), withoutCards(a, b), withoutCards()];
+    const phases = [withoutGpus(a), withoutGpus(a, b), withoutGpus()];
     for (const container of ['a', 'b', 'd']) tell(container);
-    phases.push(withoutCards());
+    phases.push(withoutGpus());
     node.close();
     // The next one is told of them, too, and of who came since.
     const next = start();
@@ -402,7 +402,7 @@ const scenarios: Record<string, () => unknown> = {
       next.node.containers.tell(containerIdOf(1, name), { podUid: uidOf(1), container: name });
     for (const name of ['a', 'b', 'd']) tell(name, next.node);
     const after = seen(next.node);
-    // It starts anew, with its cards and then without them, while the driver still lists a process of the one before it.
+    // It starts anew, with its GPUs and then without them, while the driver still lists a process of the one before it.
     const left = { ...processOf(1, 'd', 100), pid: 2 ** 22 + 200 };
     seen(next.node, left);
     const name = { podUid: uidOf(1), container: 'd' };

@@ -44,8 +44,8 @@ test('a container whose ledger is cut, and whose room another one took, is held 
 });
 
 test('a ledger that could not be emptied for a container that starts anew is made as soon as there is room', (t) => {
-  const { cards, problems, during, size, after } = inside(t, 'restarted');
-  t.is((cards as string[]).length, 1, 'it starts all the same');
+  const { gpus, problems, during, size, after } = inside(t, 'restarted');
+  t.is((gpus as string[]).length, 1, 'it starts all the same');
   t.deepEqual(problems, ['the ledger of team/pod-1: ledger: No space left on device']);
   t.deepEqual([during, after], [0, size]);
 });
@@ -108,19 +108,19 @@ test('a volume that is not its own ends no grant of a pod', (t) => {
   t.deepEqual(inside(t, 'otherVolume') as object, { kept: true, after: false, stored: 0 });
 });
 
-test('a container that was made without its cards is told of once, over restarts, until it has them or starts anew', (t) => {
-  const { before, early, phases, after, anew, leftOver, told, again, problems } = inside(t, 'withoutCards');
+test('a container that was made without its GPUs is told of once, over restarts, until it has them or starts anew', (t) => {
+  const { before, early, phases, after, anew, leftOver, told, again, problems } = inside(t, 'withoutGpus');
   const without = (...names: string[]) => ['a', 'b', 'd'].map((name) => [name, names.includes(name)]);
   t.deepEqual(before, without());
-  t.deepEqual((phases as unknown[]).slice(0, 2), [without('b', 'd'), without('d')], 'whoever uses a card has it');
+  t.deepEqual((phases as unknown[]).slice(0, 2), [without('b', 'd'), without('d')], 'whoever uses a GPU has it');
   t.deepEqual((phases as unknown[]).slice(2), [without('d'), without('d')], 'and has it when nothing uses it any more');
-  t.is(early, 0, 'who has a process on a card was given it: a sample says so');
+  t.is(early, 0, 'who has a process on a GPU was given it: a sample says so');
   t.deepEqual(after, without('d'), 'the next agent says the same');
   t.deepEqual(anew, without());
   t.deepEqual(leftOver, [without(), without('d')], 'what is left of the one before it is not its own');
   t.is((again as string[]).length, 1);
   const sentences = told as string[];
-  t.is(sentences.length, 2, 'a neighbour without a grant wants no card, and one with a process on it has it');
+  t.is(sentences.length, 2, 'a neighbor without a grant wants no GPU, and one with a process on it has it');
   t.regex(sentences[0] ?? '', /^team\/pod-1\/b was made without its GPU: /);
   t.regex(sentences[1] ?? '', /^team\/pod-1\/d was made without its GPU: /);
   t.deepEqual(problems, [...sentences, ...(again as string[])]);

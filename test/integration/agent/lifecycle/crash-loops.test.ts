@@ -7,15 +7,15 @@ import { BUILD, eventually, startNode } from '../../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 
-test('a tenant that crash-loops 100 times, in ten ways, harms nobody and leaves nothing on the card', async (t) => {
+test('a tenant that crash-loops 100 times, in ten ways, harms nobody and leaves nothing on the GPU', async (t) => {
   t.timeout(180_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
-  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbour'], [CLIENT]);
-  await tell(neighbour, 'init');
-  await tell(neighbour, 'context 0');
-  const [, kept] = await tell(neighbour, `alloc ${256 * MIB}`);
-  await tell(neighbour, `set ${kept} 500000 17`);
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbor'], [CLIENT]);
+  await tell(neighbor, 'init');
+  await tell(neighbor, 'context 0');
+  const [, kept] = await tell(neighbor, `alloc ${256 * MIB}`);
+  await tell(neighbor, `set ${kept} 500000 17`);
 
   // One grant that lives on while its processes crash, as a container's does.
   const shell = runTenant(
@@ -52,21 +52,21 @@ test('a tenant that crash-loops 100 times, in ten ways, harms nobody and leaves 
     t.is(await shell.line(), code, script);
     // After each of the ways, too: ten and three have no divisor in common.
     if (round % 3 === 0) {
-      t.deepEqual(await tell(neighbour, `check ${kept} 500000 17`), [0, 0]);
-      const [result, at] = await tell(neighbour, `alloc ${64 * MIB}`);
+      t.deepEqual(await tell(neighbor, `check ${kept} 500000 17`), [0, 0]);
+      const [result, at] = await tell(neighbor, `alloc ${64 * MIB}`);
       t.is(result, 0);
-      t.is((await tell(neighbour, `free ${at}`))[0], 0);
-      t.is((await tell(neighbour, 'launch 1 100'))[0], 0);
-      t.is((await tell(neighbour, 'sync'))[0], 0, 'no fault of the other is its own');
+      t.is((await tell(neighbor, `free ${at}`))[0], 0);
+      t.is((await tell(neighbor, 'launch 1 100'))[0], 0);
+      t.is((await tell(neighbor, 'sync'))[0], 0, 'no fault of the other is its own');
     }
   }
   const crashed = Date.now();
-  await eventually(async () => ((await agent.view())?.atMs ?? 0) > crashed || undefined, 'a sample of after it');
-  t.is(await agent.metric('cotenant_container_allocations_denied_total', { pod: 'neighbour' }), 0);
+  await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) > crashed || undefined, 'a sample of after it');
+  t.is(await agent.metric('cotenant_container_allocations_denied_total', { pod: 'neighbor' }), 0);
   t.is(node.books().clients.filter((client) => client.command === 'client').length, 1);
   t.deepEqual(agent.audit(), [], 'crashing is not exceeding');
   // The whole grant is there again for the next process.
   shell.write(`init\\ncontext 0\\nalloc ${(1024 - 200) * MIB}\\n`);
   t.is(await shell.line(), '0');
-  t.deepEqual(await tell(neighbour, `check ${kept} 500000 17`), [0, 0]);
+  t.deepEqual(await tell(neighbor, `check ${kept} 500000 17`), [0, 0]);
 });

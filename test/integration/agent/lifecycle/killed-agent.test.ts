@@ -16,7 +16,7 @@ const MOST_STEPS = 20;
 
 test('an agent that is killed at any step of a stop loses no line of it, and the next one stops nobody twice', async (t) => {
   t.timeout(240_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const steps: string[] = [];
   for (let dieAt = 1; dieAt <= MOST_STEPS; dieAt += 1) {
     const folder = temporaryFolder(t);

@@ -20,7 +20,7 @@ const countersOf = (page: string): ReadonlyMap<string, number> =>
 
 test('counters of a killed agent go on with the next one, with stops that nobody had scraped', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const settings = { intervalMs: 200, urgentIntervalMs: 100, calibrate: false, computePolicy: 'fixed' };
   let agent: RunningAgent = await startAgent(t, node, { settings });
   const words = ['libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'];
@@ -70,7 +70,7 @@ test('counters of a killed agent go on with the next one, with stops that nobody
       return told.every((name) => seriesOf(text, name, { pod: 'busy' }) !== undefined) ? text : undefined;
     }, 'driver and arbiter have told');
     const now = countersOf(page);
-    // A card has one second in each, whoever counts it: nothing is counted twice.
+    // A GPU has one second in each, whoever counts it: nothing is counted twice.
     const passedSeconds = (performance.now() - scrapedMs) / 1000 + 1;
     const mostOf = (series: string) => (/_sm_(charged_|contended_)?seconds_total/.test(series) ? passedSeconds : 60);
     for (const [series, value] of scraped) {

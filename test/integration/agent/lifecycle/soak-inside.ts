@@ -32,8 +32,8 @@ const CLOCK = join(folder, 'clock');
 const OFFENDER_EVERY_MS = 4000;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
 const IDLE_GRANTS = Number(seconds) >= 600 ? 45 : 0;
-/** These grants are on another one, and leave room for those who come: a card takes 50 tenants. */
-const CARDS = IDLE_GRANTS > 0 ? 2 : 1;
+/** These grants are on another one, and leave room for those who come: a GPU takes 50 tenants. */
+const GPUS = IDLE_GRANTS > 0 ? 2 : 1;
 const SILENCE_MS = 2000;
 const HOUR = 3600;
 
@@ -52,7 +52,7 @@ process.env.COTENANT_TEST_CLOCK = CLOCK;
 
 const node = await startNode(
   scope,
-  ...Array.from({ length: CARDS }, () => ['--card', `h200,context=${CONTEXT_MIB}Mi`]).flat(),
+  ...Array.from({ length: GPUS }, () => ['--gpu', `h200,context=${CONTEXT_MIB}Mi`]).flat(),
 );
 const library = join(folder, 'nvml.so');
 copyFileSync(join(BUILD, 'tests/unruly.so'), library);
@@ -77,7 +77,7 @@ const start = () =>
 // The first one leaves its compiled code to the second, as an agent that is started again finds it.
 await compiled(start);
 const agent = await start();
-await agent.measured(CARDS);
+await agent.measured(GPUS);
 const agentPid = agent.child.pid ?? 0;
 const OWN = ['cotenant-sample', 'cotenant-arbitr'] as const;
 /** Of the agent, its sampler, which has a handle of each process that it follows, and its arbiter. */
@@ -122,7 +122,7 @@ const watching = (async () => {
 
 const sleeper = spawn('sleep', ['infinity'], { stdio: 'ignore' });
 scope.teardown(() => void sleeper.kill('SIGKILL'));
-const uuids = (await agent.view())?.devices.map(({ card }) => card.uuid) ?? [];
+const uuids = (await agent.snapshot())?.devices.map(({ gpu }) => gpu.uuid) ?? [];
 for (let index = 0; index < IDLE_GRANTS; index += 1) {
   const answer = await ask(agent.state, 'POST', '/v1/grants', {
     name: `idle-${index}`,
@@ -215,7 +215,7 @@ const unknownAnswers = async () =>
 const ahead: number[] = [];
 async function jumped(later: number): Promise<void> {
   jumpTo(later);
-  const aheadOf = async () => (((await agent.view())?.atMs ?? 0) - Date.now()) / 1000;
+  const aheadOf = async () => (((await agent.snapshot())?.atMs ?? 0) - Date.now()) / 1000;
   await eventually(async () => Math.abs((await aheadOf()) - later) < 60 || undefined, 'its clock jumps').catch(
     () => {},
   );
@@ -276,9 +276,9 @@ const ends = await Promise.all(
 
 const computed = {
   published: seriesOf(await agent.metrics(), 'cotenant_container_sm_seconds_total', { pod: 'computing' }) ?? 0,
-  // On whichever card it was given.
+  // On whichever GPU it was given.
   booked:
-    (node.books().clients.find(({ command, alive }) => alive && command === 'client')?.cards ?? []).reduce(
+    (node.books().clients.find(({ command, alive }) => alive && command === 'client')?.gpus ?? []).reduce(
       (sum, { smNs }) => sum + smNs,
       0,
     ) / 1e9,
@@ -288,8 +288,8 @@ const computed = {
 computing.child.kill('SIGTERM');
 
 const told = async (line: Promise<string>) => {
-  const [started = 0, failed = 0, signalled = 0] = (await line).split(' ').map(Number);
-  return { started, failed, signalled };
+  const [started = 0, failed = 0, signaled = 0] = (await line).split(' ').map(Number);
+  return { started, failed, signaled };
 };
 const honest = await Promise.all(
   tenants.map(async (tenant) => {

@@ -47,16 +47,16 @@ const inOwn: TakerOf = (_, tenant) => ({ ask: (command) => tell(tenant, command)
 /** A process of the host that joins the container's group, so that what it takes is the container's. */
 const joined: TakerOf = async ({ scope, node, agent }, tenant, name) => {
   for (const order of ['init', 'context 0']) await tell(tenant, order);
-  const { pid, card } = await eventually(async () => {
-    const container = (await agent.view())?.containers.find(({ pod }) => pod === name);
+  const { pid, gpu } = await eventually(async () => {
+    const container = (await agent.snapshot())?.containers.find(({ pod }) => pod === name);
     const [first] = container?.processes ?? [];
-    return container && first && { pid: first.pid, card: container.gpuUuid };
-  }, 'it is seen on its card');
+    return container && first && { pid: first.pid, gpu: container.gpuUuid };
+  }, 'it is seen on its GPU');
   const group = /^0::(.*)$/m.exec(readFileSync(`/proc/${pid}/cgroup`, 'utf8'))?.[1] ?? '';
   const script = `echo 0 >"${unifiedMount()}${group}/cgroup.procs" && exec "$@"`;
   const child = spawn('/bin/sh', ['-c', script, '', ...WITHIN, CLIENT], {
-    // On the card of the grant: another one is none of its container's.
-    env: { ...process.env, LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: card },
+    // On the GPU of the grant: another one is none of its container's.
+    env: { ...process.env, LD_LIBRARY_PATH: node.lib, CUDA_VISIBLE_DEVICES: gpu },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
   scope.teardown(() => void child.kill('SIGKILL'));

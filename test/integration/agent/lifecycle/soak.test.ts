@@ -10,14 +10,14 @@ import { BUILD, temporaryFolder } from '../../../support/node.ts';
 import { isWithin, toldOf, type Watched } from '../../../support/scheduling-delays.ts';
 
 const SECONDS = Number(process.env.COTENANT_SOAK_SECONDS ?? 60);
-/** Above what it has with nobody on the card. */
+/** Above what it has with nobody on the GPU. */
 const MOST_GROWTH_MIB = 64;
 /** Resident memory of the agent, its sampler and its arbiter in any look, pages of node's own file included: 120 MB. */
 const MOST_MIB = 120e6 / 2 ** 20;
 /** From the first byte over to the end. */
 const MOST_MS = 5000;
 /** An H200. */
-const CARD_BYTES = 141 * 2 ** 30;
+const GPU_BYTES = 141 * 2 ** 30;
 /** The 99th percentile at 3,000 series, where a bare server keeps to it, too. */
 const MOST_SCRAPE_MS = 2;
 /**
@@ -37,7 +37,7 @@ const SCRIPT = `mkdir "$1/etc" && echo "$0" >"$1/etc/ld.so.preload" &&
   "$@"
   exit $?`;
 
-type Churned = { readonly started: number; readonly failed: number; readonly signalled: number };
+type Churned = { readonly started: number; readonly failed: number; readonly signaled: number };
 type Quantiles = { readonly p50: number; readonly p99: number };
 /** Milliseconds of a scrape; `own`: less what the two ends waited for a processor. */
 type Times = { readonly took: Quantiles; readonly own: Quantiles };
@@ -109,7 +109,7 @@ testUnless(namespacesReason())(
     const started = all.reduce((sum, one) => sum + one.started, 0);
     const failed = all.reduce((sum, one) => sum + one.failed, 0);
     t.log(
-      `${started} processes on ${pids} pids, ${failed} without a card; ${disturbed.length} bad times: ${disturbed.join(', ')}`,
+      `${started} processes on ${pids} pids, ${failed} without a GPU; ${disturbed.length} bad times: ${disturbed.join(', ')}`,
     );
     t.log(`agent: ${JSON.stringify(rssMib)} MiB, ${descriptors.after} descriptors`);
     t.log(`${scrapes.count} scrapes of ${scrapes.series} series, ms: ${JSON.stringify(scrapes)}`);
@@ -120,9 +120,9 @@ testUnless(namespacesReason())(
     t.log(`who computes: ${computed.published.toFixed(1)} s published of ${computed.booked.toFixed(1)}`);
 
     t.true(started > pids, 'pids are used again');
-    t.true(failed < started / 20, `${failed} of ${started} got no card: nothing is looked at so`);
+    t.true(failed < started / 20, `${failed} of ${started} got no GPU: nothing is looked at so`);
     t.deepEqual(
-      all.map(({ signalled }) => signalled),
+      all.map(({ signaled }) => signaled),
       all.map(() => 0),
       'a wrong kill',
     );
@@ -148,7 +148,7 @@ testUnless(namespacesReason())(
     t.deepEqual([...new Set(offenders.map(({ kind }) => kind))].length, 4, 'each way of being over');
     t.true(ahead.some((one) => Math.abs(one - 3600) < 60) && ahead.some((one) => Math.abs(one) < 60), `${ahead}`);
     t.true(garbage.met > 0, 'its driver told nonsense');
-    t.true(garbage.mostBytes > 0 && garbage.mostBytes <= CARD_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
+    t.true(garbage.mostBytes > 0 && garbage.mostBytes <= GPU_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
     t.true(abandoned > 0, 'a sampler hung');
     t.deepEqual(fell, [], 'a counter that fell');
     // What passed while the driver lied is lost, what it keeps of a time in which it hung is not; nothing is counted twice.

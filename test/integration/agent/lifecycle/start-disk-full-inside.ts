@@ -25,7 +25,7 @@ function fill(): void {
 }
 
 try {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const first = await startAgent(t, node, { state, settings });
   const client = ['env', '-u', 'LD_PRELOAD', join(BUILD, 'tests/client')];
   const tenant = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', 'one'], client);

@@ -1,4 +1,4 @@
-// What is published against the card's own books: bytes exactly, compute time closely, and what cannot be known said so.
+// What is published against the GPU's own books: bytes exactly, compute time closely, and what cannot be known said so.
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, readFileSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,8 +19,8 @@ import {
 const CLIENT = join(BUILD, 'tests/client');
 
 /** What the driver attributes to a process: everything but managed memory. */
-const attributed = (client: ClientBooks, card = 0): number =>
-  (client.cards[card]?.bytes ?? 0) - (client.cards[card]?.managed ?? 0);
+const attributed = (client: ClientBooks, gpu = 0): number =>
+  (client.gpus[gpu]?.bytes ?? 0) - (client.gpus[gpu]?.managed ?? 0);
 
 /** The books of the scripted client that a tenant started, told apart by its place in the order of starts. */
 const living = (node: SimulatedNode): ClientBooks[] =>
@@ -28,7 +28,7 @@ const living = (node: SimulatedNode): ClientBooks[] =>
 
 test("published memory is the books' to the byte, per container and per process, in every form of allocation", async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { processMetrics: true, intervalMs: 200 } });
   const one = runTenant(t, node, agent, ['--gpu-memory', '4Gi', '--name', 'one'], [CLIENT]);
   await tell(one, 'init');
@@ -54,7 +54,7 @@ test("published memory is the books' to the byte, per container and per process,
     const [result] = await tell(tenant, command);
     t.is(result, 0, command);
     const done = Date.now();
-    await eventually(async () => (((await agent.view())?.atMs ?? 0) > done ? true : undefined), 'a newer sample');
+    await eventually(async () => (((await agent.snapshot())?.atMs ?? 0) > done ? true : undefined), 'a newer sample');
     const page = await eventually(async () => {
       const text = await agent.metrics();
       // The page is made beside the loop: wait until it shows this sample.
@@ -65,14 +65,14 @@ test("published memory is the books' to the byte, per container and per process,
     }, 'its page');
     for (const [pod, known] of Object.entries({ one: first, two: second })) {
       const books = living(node).find((entry) => entry.pid === known?.pid);
-      for (const card of [0, 1]) {
-        const labels = { pod, gpu: String(card) };
-        const expected = books ? attributed(books, card) : Number.NaN;
+      for (const gpu of [0, 1]) {
+        const labels = { pod, gpu: String(gpu) };
+        const expected = books ? attributed(books, gpu) : Number.NaN;
         const used = seriesOf(page, 'cotenant_container_memory_used_bytes', labels);
         const ofProcess = seriesOf(page, 'cotenant_process_memory_used_bytes', labels);
-        if (pod === 'one' && card === 1) t.is(used, undefined, 'no grant there');
-        else t.is(used, expected, `${command}: ${pod} on card ${card}`);
-        t.is(ofProcess ?? 0, expected, `${command}: process of ${pod} on card ${card}`);
+        if (pod === 'one' && gpu === 1) t.is(used, undefined, 'no grant there');
+        else t.is(used, expected, `${command}: ${pod} on GPU ${gpu}`);
+        t.is(ofProcess ?? 0, expected, `${command}: process of ${pod} on GPU ${gpu}`);
       }
     }
   }
@@ -85,14 +85,14 @@ test("published memory is the books' to the byte, per container and per process,
   t.is(seriesOf(page, 'cotenant_container_memory_ledger_bytes', { pod: 'one', kind: 'managed' }), 300 * MIB);
   for (const [pod, known] of Object.entries({ one: first, two: second })) {
     const books = living(node).find((entry) => entry.pid === known?.pid);
-    const whole = (books?.cards ?? []).reduce((sum, card) => sum + card.bytes, 0);
+    const whole = (books?.gpus ?? []).reduce((sum, gpu) => sum + gpu.bytes, 0);
     t.is(seriesOf(page, 'cotenant_container_memory_ledger_bytes', { pod }), whole, `the ledger of ${pod} agrees`);
   }
 });
 
 test('SM time is within 2 points of the books over 60 s with 8 interleaved processes', async (t) => {
   t.timeout(180_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
   // Three tenants with different numbers of processes, all without a pause, in pieces of very different length.
   const work = [
@@ -107,7 +107,7 @@ test('SM time is within 2 points of the books over 60 s with 8 interleaved proce
     const starts = lines.map((line) => `(printf 'init\\ncontext 0\\n${line}\\n'; sleep 500) | ${CLIENT} >/dev/null &`);
     runTenant(t, node, agent, ['--gpu-memory', '4Gi', '--name', name], ['/bin/sh', '-c', `${starts.join(' ')} wait`]);
     await eventually(() => {
-      const fresh = living(node).filter((entry) => !before.has(entry.pid) && (entry.cards[0]?.contexts ?? 0) > 0);
+      const fresh = living(node).filter((entry) => !before.has(entry.pid) && (entry.gpus[0]?.contexts ?? 0) > 0);
       if (fresh.length < lines.length) return undefined;
       pids.set(
         name,
@@ -120,21 +120,21 @@ test('SM time is within 2 points of the books over 60 s with 8 interleaved proce
   const booksNs = (name: string) =>
     living(node)
       .filter((entry) => pids.get(name)?.includes(entry.pid))
-      .reduce((sum, entry) => sum + (entry.cards[0]?.smNs ?? 0), 0);
+      .reduce((sum, entry) => sum + (entry.gpus[0]?.smNs ?? 0), 0);
   /** Both counts, each with its own time: that of the sample, and that of reading the books, however much later that is. */
   const look = async () => {
-    const from = (await agent.view())?.atMs ?? 0;
-    const view = await eventually(async () => {
-      const now = await agent.view();
+    const from = (await agent.snapshot())?.atMs ?? 0;
+    const snapshot = await eventually(async () => {
+      const now = await agent.snapshot();
       return now && now.atMs > from ? now : undefined;
     }, 'a new sample');
     const at = performance.now();
     return [...pids.keys()].map((name) => ({
       name,
       at,
-      sampledMs: view.atMs,
+      sampledMs: snapshot.atMs,
       books: booksNs(name) / 1e9,
-      published: view.containerTotals.find((entry) => entry.pod === name)?.smSeconds ?? Number.NaN,
+      published: snapshot.containerTotals.find((entry) => entry.pod === name)?.smSeconds ?? Number.NaN,
     }));
   };
   // The sampler's first answer is not counted: start from where all are.
@@ -160,19 +160,19 @@ test('SM time is within 2 points of the books over 60 s with 8 interleaved proce
     t.true(Math.abs(books - published) <= 0.02, `${end.name}: ${books} and ${published}`);
     t.true(books > 0.05, `${end.name} did work`);
   }
-  t.true(all > 0.9, `the card was busy: ${all}`);
+  t.true(all > 0.9, `the GPU was busy: ${all}`);
   t.is(await agent.metric('cotenant_exporter_utilization_gaps_total'), 0, 'no sample was missed');
 });
 
-test('an overrun of the utilisation ring is counted, and what nobody saw is not made up', async (t) => {
+test('an overrun of the utilization ring is counted, and what nobody saw is not made up', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { silenceMs: 60_000 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'busy'], [CLIENT]);
   await tell(tenant, 'init');
   await tell(tenant, 'context 0');
   tenant.write('spin 40000 500');
-  const published = async () => (await agent.view())?.containerTotals[0]?.smSeconds ?? 0;
+  const published = async () => (await agent.snapshot())?.containerTotals[0]?.smSeconds ?? 0;
   await eventually(async () => ((await published()) > 1 ? true : undefined), 'it is counted');
   t.is(await agent.metric('cotenant_exporter_utilization_gaps_total'), 0);
   const sampler = execFileSync('ps', ['-o', 'pid=', '--ppid', String(agent.child.pid)], { encoding: 'utf8' })
@@ -194,7 +194,7 @@ test('an overrun of the utilisation ring is counted, and what nobody saw is not 
   );
   const seconds = (performance.now() - stopped) / 1000;
   const grown = (await published()) - before;
-  t.true(grown <= seconds, `${grown} s of compute published for ${seconds} s on one card`);
+  t.true(grown <= seconds, `${grown} s of compute published for ${seconds} s on one GPU`);
   t.true(grown >= 5, `${grown} s: the ten seconds that the ring held are counted`);
 });
 
@@ -204,20 +204,20 @@ for (const [perturbed, title] of [
 ] as const) {
   test(title, async (t) => {
     t.timeout(180_000);
-    const node = await startNode(t, '--card', 'l4', ...(perturbed ? ['--perturb', '7'] : []));
+    const node = await startNode(t, '--gpu', 'l4', ...(perturbed ? ['--perturb', '7'] : []));
     const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 200 } });
-    const context = node.books().cards[0]?.contextBytes ?? 0;
+    const context = node.books().gpus[0]?.contextBytes ?? 0;
     const mib = Math.ceil((33 * context) / MIB) + 900;
     const script = `read -r go; ${join(BUILD, 'tests/racer')} workers=32 seconds=10 bytes=${64 * MIB}; echo done; exec ${CLIENT}`;
     const tenant = runTenant(t, node, agent, ['--gpu-memory', `${mib}Mi`, '--name', 'race'], ['/bin/sh', '-c', script]);
-    // The books watch the tenant as a whole, from before its first process that uses a card.
+    // The books watch the tenant as a whole, from before its first process that uses a GPU.
     const root = tenant.child.pid ?? 0;
     node.control('watch', String(root));
     tenant.write('go');
     const result = JSON.parse(await tenant.line()) as Record<string, number>;
     t.log(result);
     t.is(await tenant.line(), 'done');
-    const peak = node.books().groups.find((entry) => entry.root === root)?.cards[0]?.peak ?? Number.NaN;
+    const peak = node.books().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
     t.true(peak <= mib * MIB, `${peak} of ${mib * MIB}`);
     t.true(peak > 33 * context, 'there was a race');
     t.is(result.wrongBytes, 0);
@@ -236,14 +236,14 @@ for (const [perturbed, title] of [
         return code === 0 ? true : undefined;
       }, `${request}: it fits, so it is granted`);
     }
-    const end = node.books().groups.find((entry) => entry.root === root)?.cards[0]?.peak ?? Number.NaN;
+    const end = node.books().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
     t.true(end <= mib * MIB, `${end} of ${mib * MIB}`);
   });
 }
 
 test('samples that queued up while the agent was held up teach nothing about what was taken since', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 3000, urgentIntervalMs: 3000 } });
   const folder = temporaryFolder(t);
   const [orders, answers] = [join(folder, 'orders'), join(folder, 'answers')];
@@ -264,8 +264,8 @@ test('samples that queued up while the agent was held up teach nothing about wha
     t.is((await tell(tenant, command))[0], 0);
     t.is((await tellOther(command))[0], 0);
   }
-  const sampledMs = async () => (await agent.view())?.atMs ?? 0;
-  const processes = async () => (await agent.view())?.containers[0]?.processes.length;
+  const sampledMs = async () => (await agent.snapshot())?.atMs ?? 0;
+  const processes = async () => (await agent.snapshot())?.containers[0]?.processes.length;
   await eventually(async () => ((await processes()) === 2 ? true : undefined), 'both in a sample');
 
   agent.child.kill('SIGSTOP');
@@ -287,14 +287,14 @@ const NO_GROUPS =
 
 test('a tenant without a group of its own is told, and stopped, by its process tree', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
-  const neighbour = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbour'], [CLIENT], {
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT], {
     prefix: NO_GROUPS,
   });
-  await tell(neighbour, 'init');
-  await tell(neighbour, 'context 0');
-  // The one that uses the card has a session of its own, and its parents have ended: only the subreaper holds it.
+  await tell(neighbor, 'init');
+  await tell(neighbor, 'context 0');
+  // The one that uses the GPU has a session of its own, and its parents have ended: only the subreaper holds it.
   const script = `mkfifo "$0"; (env -u LD_PRELOAD setsid ${CLIENT} <"$0" &); exec 3>"$0"; rm "$0"; while read -r line; do echo "$line" >&3; done`;
   const tenant = runTenant(
     t,
@@ -312,7 +312,7 @@ test('a tenant without a group of its own is told, and stopped, by its process t
     const used = await agent.metric('cotenant_container_bypass_memory_bytes', { pod: 'tree' });
     return (used ?? 0) >= 512 * MIB || undefined;
   }, 'it is attributed');
-  for (const { grantId } of (await agent.view())?.containers ?? []) {
+  for (const { grantId } of (await agent.snapshot())?.containers ?? []) {
     t.is(
       execFileSync('find', ['/sys/fs/cgroup', '-ignore_readdir_race', '-name', tenantGroup(grantId)], {
         encoding: 'utf8',
@@ -327,13 +327,13 @@ test('a tenant without a group of its own is told, and stopped, by its process t
     killed.map((record) => [record.pod, record.result]),
     [['tree', 'sent']],
   );
-  t.is(living(node).length, 1, 'all of it is gone but the neighbour');
-  t.is((await tell(neighbour, `alloc ${MIB}`))[0], 0);
+  t.is(living(node).length, 1, 'all of it is gone but the neighbor');
+  t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0);
 });
 
 test('entry points that only a newer driver has are published once per container, and what they take is in the count of its use', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 'l4', '--card', 'l4', '--cuda', '14000');
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--cuda', '14000');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '4Gi', '--gpus', '2', '--name', 'newer'], [CLIENT]);
   for (const command of ['init', 'context 0', `heap ${100 * MIB}`, `newer ${64 * MIB}`]) {

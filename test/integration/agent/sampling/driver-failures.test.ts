@@ -8,7 +8,7 @@ import { ask } from '../../../../src/cli/lib/agent-client.ts';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
 import { OUT_OF_MEMORY } from '../../../support/client.ts';
 import { MIB } from '../../../support/grant.ts';
-import { cardOf } from '../../../support/listed-processes.ts';
+import { gpuOf } from '../../../support/listed-processes.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -23,7 +23,7 @@ async function samples(agent: RunningAgent, count: number): Promise<void> {
   let last = Date.now();
   for (let seen = 0; seen < count; seen++) {
     last = await eventually(async () => {
-      const atMs = (await agent.view())?.atMs ?? 0;
+      const atMs = (await agent.snapshot())?.atMs ?? 0;
       return atMs > last ? atMs : undefined;
     }, 'another sample');
   }
@@ -32,7 +32,7 @@ async function samples(agent: RunningAgent, count: number): Promise<void> {
 const grantsOf = (agent: RunningAgent): string[] => readdirSync(join(agent.state, 'grants'));
 
 const heldOf = (agent: RunningAgent, id: string): number | undefined =>
-  (JSON.parse(readFileSync(join(agent.state, 'grants', id, 'grant.json'), 'utf8')) as Grant).cards[0]?.heldBytes;
+  (JSON.parse(readFileSync(join(agent.state, 'grants', id, 'grant.json'), 'utf8')) as Grant).gpus[0]?.heldBytes;
 
 /** Nothing can be written under this name while a folder has it. Returns what makes an end of that. */
 function block(path: string): () => void {
@@ -40,9 +40,9 @@ function block(path: string): () => void {
   return () => rmdirSync(path);
 }
 
-test('a process on a card that is out of sight for a while keeps its grant, whose owner has ended', async (t) => {
+test('a process on a GPU that is out of sight for a while keeps its grant, whose owner has ended', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   // It has a session of its own, and lives on without those that started it.
   const script = `mkfifo "$0"; (setsid ${CLIENT} <>"$0" >/dev/null &); exec 3>"$0"; while read -r line; do echo "$line" >&3; done`;
@@ -51,7 +51,7 @@ test('a process on a card that is out of sight for a while keeps its grant, whos
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'left'], command, { prefix: NO_GROUPS });
   for (const line of ['init', 'context 0', `alloc ${200 * MIB}`]) tenant.write(line);
   const holder = async () => {
-    const container = (await agent.view())?.containers.find(({ usedBytes }) => usedBytes >= 200 * MIB);
+    const container = (await agent.snapshot())?.containers.find(({ usedBytes }) => usedBytes >= 200 * MIB);
     return container?.processes[0]?.pid;
   };
   const pid = await eventually(holder, 'it holds memory');
@@ -61,7 +61,7 @@ test('a process on a card that is out of sight for a while keeps its grant, whos
   await tenant.ended;
 
   node.control('lose', '0');
-  await eventually(async () => (await agent.view())?.devices[0]?.card.healthy === false || undefined, 'it is lost');
+  await eventually(async () => (await agent.snapshot())?.devices[0]?.gpu.healthy === false || undefined, 'it is lost');
   await samples(agent, 6);
   t.is(grantsOf(agent).length, 1);
   node.control('find', '0');
@@ -70,9 +70,9 @@ test('a process on a card that is out of sight for a while keeps its grant, whos
   await eventually(() => grantsOf(agent).length === 0 || undefined, 'the grant ends with its last process');
 });
 
-test('a card that is out of sight does not call off what was begun, and is no memory that came back', async (t) => {
+test('a GPU that is out of sight does not call off what was begun, and is no memory that came back', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
     settings: {
       intervalMs: 100,
@@ -86,7 +86,7 @@ test('a card that is out of sight does not call off what was begun, and is no me
   const done = () => agent.audit().map(({ action }) => action);
   await eventually(() => done().includes('close-gate') || undefined, 'its gate is closed');
   node.control('lose', '0');
-  await eventually(async () => (await agent.view())?.devices[0]?.card.healthy === false || undefined, 'it is lost');
+  await eventually(async () => (await agent.snapshot())?.devices[0]?.gpu.healthy === false || undefined, 'it is lost');
   await samples(agent, 6);
   t.deepEqual(done(), ['warn', 'close-gate']);
   node.control('find', '0');
@@ -96,13 +96,13 @@ test('a card that is out of sight does not call off what was begun, and is no me
 
 test('where the books of one grant cannot be written, stops of others are told and grants are made', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const settings = { intervalMs: 100, urgentIntervalMs: 100, silenceMs: 1000 };
   const agent = await startAgent(t, node, { settings });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'shrunk'], [CLIENT]);
   for (const command of ['init', 'context 0', `alloc ${500 * MIB}`]) t.is((await tell(tenant, command))[0], 0);
   const [, more] = await tell(tenant, `alloc ${800 * MIB}`);
-  const id = await eventually(async () => (await agent.view())?.containers[0]?.grantId, 'it is seen');
+  const id = await eventually(async () => (await agent.snapshot())?.containers[0]?.grantId, 'it is seen');
   t.is((await ask(agent.state, 'PATCH', `/v1/grants/${id}`, { memoryBytes: 512 * MIB })).status, 200);
   const held = await eventually(() => {
     const bytes = heldOf(agent, id) ?? 0;
@@ -137,11 +137,11 @@ test('where the books of one grant cannot be written, stops of others are told a
 });
 
 test('a grant that cannot be written down keeps the size that it has', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], [CLIENT]);
   for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
-  const id = await eventually(async () => (await agent.view())?.containers[0]?.grantId, 'it is seen');
+  const id = await eventually(async () => (await agent.snapshot())?.containers[0]?.grantId, 'it is seen');
   // Its last step fails, when the page has been written.
   const path = join(agent.state, 'grants', id, 'grant.json');
   const kept = readFileSync(path, 'utf8');
@@ -152,16 +152,16 @@ test('a grant that cannot be written down keeps the size that it has', async (t)
   writeFileSync(path, kept);
   t.is((await tell(tenant, `alloc ${1024 * MIB}`))[0], OUT_OF_MEMORY);
   await samples(agent, 2);
-  t.is((await agent.view())?.containers[0]?.limitBytes, 512 * MIB);
+  t.is((await agent.snapshot())?.containers[0]?.limitBytes, 512 * MIB);
   t.is((await ask(agent.state, 'PATCH', `/v1/grants/${id}`, { memoryBytes: 2048 * MIB })).status, 200);
   t.is((await tell(tenant, `alloc ${1024 * MIB}`))[0], 0);
 });
 
 test('a grant whose page cannot be written is not written down with another size', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], ['sleep', '600']);
-  const id = await eventually(async () => (await agent.view())?.containers[0]?.grantId, 'it is seen');
+  const id = await eventually(async () => (await agent.snapshot())?.containers[0]?.grantId, 'it is seen');
   const folder = join(agent.state, 'grants', id);
   const kept = readFileSync(join(folder, 'grant.json'), 'utf8');
   truncateSync(join(folder, 'limits'), 100);
@@ -170,7 +170,7 @@ test('a grant whose page cannot be written is not written down with another size
 });
 
 test('where nothing can be kept of what was measured, it is used all the same, and kept once it can be', async (t) => {
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const state = join(temporaryFolder(t), 'state');
   const unblock = block(join(state, 'profiles.json.new'));
   const agent = await startAgent(t, node, { state, settings: { intervalMs: 100 } });
@@ -186,10 +186,10 @@ test('where nothing can be kept of what was measured, it is used all the same, a
   await agent.measured(1);
 });
 
-test('entries of process lists that are nobody are counted on the page, and the card is told of all the same', async (t) => {
+test('entries of process lists that are nobody are counted on the page, and the GPU is told of all the same', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
-  const { library, raw } = cardOf(t);
+  const node = await startNode(t, '--gpu', 't4');
+  const { library, raw } = gpuOf(t);
   const entries = Buffer.alloc(2 * 24);
   entries.writeBigUInt64LE(BigInt(700 * MIB), 8);
   entries.writeUInt32LE(process.pid, 24);
@@ -204,7 +204,7 @@ test('entries of process lists that are nobody are counted on the page, and the 
 
 test('an unknown error of any call of the driver, its first one included, ends no agent: the page says so, and goes on', async (t) => {
   t.timeout(120_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const settings = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
   const begin = (faults: readonly string[]) =>
     startAgent(t, node, { settings, env: { COTENANT_SIM_FAULTS: faults.join(',') } });
@@ -235,19 +235,19 @@ test('an unknown error of any call of the driver, its first one included, ends n
   await eventually(
     async () =>
       ((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'after' })) ?? 0) > 300 * MIB || undefined,
-    'who uses the card is told',
+    'who uses the GPU is told',
   );
   t.is(agent.child.exitCode, null);
 });
 
-test('use of a card that is not in the grant is foreign use of that card under the names of the grant, and stops nobody', async (t) => {
+test('use of a GPU that is not in the grant is foreign use of that GPU under the names of the grant, and stops nobody', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4', '--card', 'l4');
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100, calibrate: false } });
   const command = [...DODGE, '-u', 'CUDA_VISIBLE_DEVICES', CLIENT];
   const flags = ['--gpu-memory', '256Mi', '--name', 'stray'];
   const tenant = runTenant(t, node, agent, flags, command);
-  const container = await eventually(async () => (await agent.view())?.containers[0], 'its grant');
+  const container = await eventually(async () => (await agent.snapshot())?.containers[0], 'its grant');
   const elsewhere = 1 - (container.gpuIndex ?? Number.NaN);
   const other = node.uuid(elsewhere);
   for (const line of ['init', `context ${elsewhere}`, `alloc ${512 * MIB}`]) await tell(tenant, line);

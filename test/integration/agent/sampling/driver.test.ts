@@ -35,7 +35,7 @@ const children = (pid: number): readonly number[] => {
   });
 };
 
-/** Inodes of what is connected to the node's socket: the simulated card's open device nodes. */
+/** Inodes of what is connected to the node's socket: the simulated GPU's open device nodes. */
 const opened = (node: SimulatedNode): number =>
   readFileSync('/proc/net/unix', 'utf8')
     .split('\n')
@@ -59,7 +59,7 @@ const holders = (agent: RunningAgent): readonly number[] => {
 
 test('a driver that is given up is open in no process of the agent, nothing passes for well until it is taken again, and tenants go on', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
     settings: { intervalMs: 100, urgentIntervalMs: 100, 'enforcement.softSeconds': 0, 'enforcement.softSamples': 2 },
   });
@@ -116,7 +116,7 @@ test('a driver that is given up is open in no process of the agent, nothing pass
 
 test('a calibration that is under way is ended when the driver is given up, and made when it is taken again', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   node.control('list-cost', '400000');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   await eventually(

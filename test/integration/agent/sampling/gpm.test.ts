@@ -1,4 +1,4 @@
-// What cards count of their own parts (GPM), from the driver to the page: where a card, a driver or a right is missing, there is
+// What GPUs count of their own parts (GPM), from the driver to the page: where a GPU, a driver or a right is missing, there is
 // no figure.
 import test from 'ava';
 import { type RunningAgent, startAgent } from '../../../support/agent.ts';
@@ -8,29 +8,29 @@ import { eventually, type SimulatedNode, startNode } from '../../../support/node
 const NAMES = ['graphics_active', 'sm_active', 'sm_occupancy', 'tensor_active', 'dram_active', 'fp32_active'];
 const SM_ACTIVE = 'cotenant_device_sm_active_ratio';
 const SMS = 132; // of the simulated H100
-/** Calibration puts work on the cards, too. */
+/** Calibration puts work on the GPUs, too. */
 const SETTINGS = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
 
 const told = async (agent: RunningAgent, labels: Record<string, string> = {}) =>
   Promise.all(NAMES.map((name) => agent.metric(`cotenant_device_${name}_ratio`, labels)));
-const card = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
+const gpu = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
 
-test('a card that small kernels keep busy shows how little of it they take; a card before Hopper shows nothing of it', async (t) => {
+test('a GPU that small kernels keep busy shows how little of it they take; a GPU before Hopper shows nothing of it', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'h100', '--card', 'a100');
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
   node.control('active', '0', 'dram', '50');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, compatibilityMetrics: 'dcgm' } });
-  await eventually(async () => (await agent.metric(SM_ACTIVE)) === 0 || undefined, 'an idle card');
-  t.deepEqual(await told(agent, card(node, 0)), [0, 0, undefined, undefined, 0, undefined]);
+  await eventually(async () => (await agent.metric(SM_ACTIVE)) === 0 || undefined, 'an idle GPU');
+  t.deepEqual(await told(agent, gpu(node, 0)), [0, 0, undefined, undefined, 0, undefined]);
 
   const tenant = await readyClient(t, node);
   await tenant.must(`grid ${SMS / 4}`);
   const busy = tenant.must('spin 12000 500');
   // The first figures are of a time in which it did not run all along.
   const page = await eventually(async () => {
-    const [graphics = 0, sm] = await told(agent, card(node, 0));
+    const [graphics = 0, sm] = await told(agent, gpu(node, 0));
     return graphics > 0.5 ? { graphics, sm, dcgm: await agent.metrics() } : undefined;
-  }, 'a busy card');
+  }, 'a busy GPU');
   await busy;
   t.true(page.graphics <= 1, String(page.graphics));
   t.true(
@@ -41,13 +41,13 @@ test('a card that small kernels keep busy shows how little of it they take; a ca
   t.regex(page.dcgm, /^DCGM_FI_PROF_DRAM_ACTIVE\{gpu="0",/m);
   t.notRegex(page.dcgm, /^DCGM_FI_PROF_PIPE_TENSOR_ACTIVE\{/m);
   t.notRegex(page.dcgm, /^DCGM_FI_PROF_\w+\{gpu="1",/m);
-  t.deepEqual(await told(agent, card(node, 1)), Array(NAMES.length).fill(undefined));
+  t.deepEqual(await told(agent, gpu(node, 1)), Array(NAMES.length).fill(undefined));
   t.is(await agent.metric('cotenant_exporter_nvml_errors_total', { call: 'nvmlGpmSampleGet' }), undefined);
 });
 
 test('without the right to the counters the log says so once, the failure is counted once, and all else is told', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 'h100');
+  const node = await startNode(t, '--gpu', 'h100');
   const agent = await startAgent(t, node, { settings: SETTINGS, env: { COTENANT_SIM_FAULTS: 'nvmlGpmSampleGet=4' } });
   const failures = () => agent.metric('cotenant_exporter_nvml_errors_total', { call: 'nvmlGpmSampleGet', code: '4' });
   await eventually(async () => (await failures()) === 1 || undefined, 'it is refused');
@@ -64,7 +64,7 @@ test('without the right to the counters the log says so once, the failure is cou
 
 test('an old driver tells nothing of it, and is not asked', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 'h100', '--driver', '515.105.01');
+  const node = await startNode(t, '--gpu', 'h100', '--driver', '515.105.01');
   const agent = await startAgent(t, node, { settings: SETTINGS });
   const from = Date.now();
   await eventually(() => Date.now() - from > 3000 || undefined, 'the time of two samples of the counters');

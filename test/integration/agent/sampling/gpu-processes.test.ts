@@ -13,7 +13,7 @@ const NOBODY = '65534';
 const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');
 
 testAsRoot('a tenant that gives up root is held to its grant, and not kept from it', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
   // As NVIDIA's device nodes are: for everybody.
   chmodSync(join(node.folder, 'node.sock'), 0o777);
@@ -31,7 +31,7 @@ testAsRoot('a tenant that gives up root is held to its grant, and not kept from 
 testAsRoot(
   'a tenant that is in hundreds of groups is in its own books, and nothing that it holds passes for a bypass',
   async (t) => {
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
     const groups = Array.from({ length: 500 }, (_, index) => 100_000 + index);
     const join500 = ['setpriv', `--groups=${groups.join(',')}`];
@@ -40,7 +40,7 @@ testAsRoot(
     await tell(tenant, 'context 0');
     await tell(tenant, `alloc ${256 * MIB}`);
     const seen = await eventually(async () => {
-      const container = (await agent.view())?.containers[0];
+      const container = (await agent.snapshot())?.containers[0];
       return (container?.usedBytes ?? 0) > 256 * MIB ? container : undefined;
     }, 'its memory is seen');
     t.is(seen.bypassBytes, 0);
@@ -49,7 +49,7 @@ testAsRoot(
 );
 
 test('a program whose name has blanks and brackets in it is in its own books', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   // As /proc/PID/stat shows it, what follows looks like the fields behind a name.
   const name = 'x) S 1 1 (y';
@@ -60,7 +60,7 @@ test('a program whose name has blanks and brackets in it is in its own books', a
   await tell(tenant, 'context 0');
   await tell(tenant, `alloc ${256 * MIB}`);
   const seen = await eventually(async () => {
-    const container = (await agent.view())?.containers[0];
+    const container = (await agent.snapshot())?.containers[0];
     return (container?.usedBytes ?? 0) > 256 * MIB ? container : undefined;
   }, 'its memory is seen');
   t.is(seen.bypassBytes, 0);
@@ -72,7 +72,7 @@ test('a program whose name has blanks and brackets in it is in its own books', a
 });
 
 test('a program whose name is no UTF-8 is in its own books, and the page is UTF-8 all the same', async (t) => {
-  const node = await startNode(t, '--card', 'l4');
+  const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200, processMetrics: true } });
   const folder = temporaryFolder(t);
   const name = Buffer.from('a\xff"\n\\b', 'latin1');
@@ -88,7 +88,7 @@ test('a program whose name is no UTF-8 is in its own books, and the page is UTF-
   }, 'its process is on the page');
   const [line = ''] = /^cotenant_process_memory_used_bytes\{.*$/m.exec(page) ?? [];
   t.true(line.includes('process="a____b"'), line);
-  const seen = (await agent.view())?.containers[0]?.processes;
+  const seen = (await agent.snapshot())?.containers[0]?.processes;
   t.deepEqual(
     seen?.map(({ inLedger }) => inLedger),
     [true],

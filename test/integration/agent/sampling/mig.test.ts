@@ -1,5 +1,5 @@
-// A node with a divided card: its instances are cards of their own on the page and no sum counts anything twice; grants are
-// made of other cards only.
+// A node with a divided GPU: its instances are GPUs of their own on the page and no sum counts anything twice; grants are
+// made of other GPUs only.
 import { join } from 'node:path';
 import test from 'ava';
 import { runTenant, startAgent, tell } from '../../../support/agent.ts';
@@ -9,11 +9,11 @@ import { BUILD, eventually, startNode } from '../../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 
-test('a divided card is told of by instance, sums over all cards are those of the books, and no grant is made of it', async (t) => {
+test('a divided GPU is told of by instance, sums over all GPUs are those of the books, and no grant is made of it', async (t) => {
   t.timeout(90_000);
-  const node = await startNode(t, '--card', 'h100,mig=1g.10gb+3g.40gb', '--card', 't4');
+  const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
-  const card = (index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
+  const gpu = (index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
   await agent.measured(1);
   const clients = [2, 3].map(async (index) => {
     const client = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: node.uuid(index) } });
@@ -23,18 +23,18 @@ test('a divided card is told of by instance, sums over all cards are those of th
   await Promise.all(clients);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'whole'], [CLIENT]);
   for (const line of ['init', 'context 0', `alloc ${200 * MIB}`]) t.is((await tell(tenant, line))[0], 0);
-  const books = () => node.books().cards.map(({ usedBytes }) => usedBytes);
+  const books = () => node.books().gpus.map(({ usedBytes }) => usedBytes);
   const used = await eventually(async () => {
     const sum = await agent.metric('cotenant_device_memory_used_bytes');
     return sum === books().reduce((total, bytes) => total + bytes, 0) && sum > 600 * MIB ? sum : undefined;
-  }, 'the sum over all cards is that of the books');
+  }, 'the sum over all GPUs is that of the books');
   t.true(used > 0);
   for (const index of [2, 3]) {
-    t.is(await agent.metric('cotenant_device_memory_used_bytes', card(index)), books()[index]);
-    t.is(await agent.metric('cotenant_device_processes', { ...card(index), type: 'compute' }), 1);
+    t.is(await agent.metric('cotenant_device_memory_used_bytes', gpu(index)), books()[index]);
+    t.is(await agent.metric('cotenant_device_processes', { ...gpu(index), type: 'compute' }), 1);
     t.is(
       await agent.metric('cotenant_mig_info', {
-        ...card(index),
+        ...gpu(index),
         parent_gpu: '0',
         parent_uuid: node.uuid(0),
         gpu_instance_id: String(index - 1),
@@ -43,14 +43,14 @@ test('a divided card is told of by instance, sums over all cards are those of th
       }),
       1,
     );
-    t.is(await agent.metric('cotenant_device_temperature_celsius', card(index)), undefined);
+    t.is(await agent.metric('cotenant_device_temperature_celsius', gpu(index)), undefined);
   }
-  t.is(await agent.metric('cotenant_device_memory_used_bytes', card(0)), undefined);
-  t.true((await agent.metric('cotenant_device_temperature_celsius', card(0))) !== undefined);
-  t.is(await agent.metric('cotenant_device_allocation_mode', { ...card(0), mode: 'mig' }), 1);
-  t.is(await agent.metric('cotenant_device_xid_errors_total', { ...card(0), xid: '79' }), 0);
-  // The tenant is on the card that is whole, and for more there is none.
-  t.true((await agent.metric('cotenant_container_memory_used_bytes', { ...card(1), pod: 'whole' })) !== undefined);
+  t.is(await agent.metric('cotenant_device_memory_used_bytes', gpu(0)), undefined);
+  t.true((await agent.metric('cotenant_device_temperature_celsius', gpu(0))) !== undefined);
+  t.is(await agent.metric('cotenant_device_allocation_mode', { ...gpu(0), mode: 'mig' }), 1);
+  t.is(await agent.metric('cotenant_device_xid_errors_total', { ...gpu(0), xid: '79' }), 0);
+  // The tenant is on the GPU that is whole, and for more there is none.
+  t.true((await agent.metric('cotenant_container_memory_used_bytes', { ...gpu(1), pod: 'whole' })) !== undefined);
   const late = runTenant(t, node, agent, ['--gpu-memory', '20Gi', '--name', 'late'], [CLIENT]);
   const { code } = await late.ended;
   t.not(code, 0);

@@ -29,7 +29,7 @@ const DRIVERS: readonly [driver: string, list: string, reserved: boolean, absent
 for (const [driver, list, reserved, absent] of DRIVERS) {
   test(`a node with driver ${driver}`, async (t) => {
     t.timeout(120_000);
-    const node = await startNode(t, '--card', 'a100', '--driver', driver);
+    const node = await startNode(t, '--gpu', 'a100', '--driver', driver);
     const symbols = execFileSync('nm', ['-D', '--defined-only', join(node.lib, 'libnvidia-ml.so.1')], {
       encoding: 'utf8',
     }).split('\n');
@@ -51,11 +51,11 @@ for (const [driver, list, reserved, absent] of DRIVERS) {
     const held = books.clients.filter(({ command }) => command === 'client');
     const ofProcess = async (pid: number) => agent.metric('cotenant_process_memory_used_bytes', { pid: String(pid) });
     t.is(held.length, names.length);
-    for (const { pid, cards } of held)
-      await eventually(async () => (await ofProcess(pid)) === cards[0]?.bytes || undefined, `what ${pid} holds`);
-    const card = books.cards[0];
-    t.is(await agent.metric('cotenant_device_memory_total_bytes'), card?.totalBytes);
-    t.is(await agent.metric('cotenant_device_memory_reserved_bytes'), reserved ? card?.reservedBytes : undefined);
+    for (const { pid, gpus } of held)
+      await eventually(async () => (await ofProcess(pid)) === gpus[0]?.bytes || undefined, `what ${pid} holds`);
+    const gpu = books.gpus[0];
+    t.is(await agent.metric('cotenant_device_memory_total_bytes'), gpu?.totalBytes);
+    t.is(await agent.metric('cotenant_device_memory_reserved_bytes'), reserved ? gpu?.reservedBytes : undefined);
     const busy = tenants[0] && tell(tenants[0], 'spin 3000 500');
     const sm = () => agent.metric('cotenant_container_sm_seconds_total', { pod: 'one' });
     await eventually(async () => ((await sm()) ?? 0) > 0 || undefined, 'its use of the SMs');

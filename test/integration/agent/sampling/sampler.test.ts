@@ -91,9 +91,9 @@ test('a sampler that hangs in a driver that is given up is told of, and none is 
   await eventually(() => samples.at(-1), 'samples come');
 });
 
-test('a driver that is taken away is opened anew when another one has come, and a lost card is no driver that is gone', async (t) => {
+test('a driver that is taken away is opened anew when another one has come, and a lost GPU is no driver that is gone', async (t) => {
   t.timeout(60_000);
-  const node = await startNode(t, '--card', 't4');
+  const node = await startNode(t, '--gpu', 't4');
   const samples: Sample[] = [];
   const problems: string[] = [];
   const sampler = startSampler({
@@ -109,10 +109,10 @@ test('a driver that is taken away is opened anew when another one has come, and 
       const last = samples.at(-1);
       return last && looks(last) ? last : undefined;
     }, what);
-  const well = (sample: Sample) => sample.problem === undefined && (sample.cards[0]?.totalBytes ?? 0) > 0;
+  const well = (sample: Sample) => sample.problem === undefined && (sample.gpus[0]?.totalBytes ?? 0) > 0;
   await until(well, 'it is seen');
   node.control('lose', '0');
-  const lost = await until((sample) => sample.cards[0]?.healthy === false, 'the card is lost');
+  const lost = await until((sample) => sample.gpus[0]?.healthy === false, 'the GPU is lost');
   await until((sample) => sample.round > lost.round + 3, 'it stays so');
   t.is(samples.at(-1)?.problem, undefined);
   node.control('find', '0');
@@ -123,11 +123,11 @@ test('a driver that is taken away is opened anew when another one has come, and 
   node.child.kill('SIGKILL');
   await ended;
   const silent = await eventually(() => samples.find(({ problem }) => problem !== undefined), 'nothing is answered');
-  t.is(silent.problem, 'the driver answers nothing about any card');
+  t.is(silent.problem, 'the driver answers nothing about any GPU');
   await until((sample) => /NVML does not start/.test(sample.problem ?? ''), 'there is no driver');
   t.true(problems.includes('the driver answers nothing any more; it is opened anew'), problems.join());
   const program = join(BUILD, 'cotenant-simulator');
-  const next = spawn(program, ['serve', '--dir', node.folder, '--card', 't4', '--driver', '590.1'], {
+  const next = spawn(program, ['serve', '--dir', node.folder, '--gpu', 't4', '--driver', '590.1'], {
     stdio: 'ignore',
   });
   t.teardown(() => next.kill('SIGTERM'));
@@ -138,9 +138,9 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
   const program = join(temporaryFolder(t), 'sampler');
   const lineOf = (round: number, processes: unknown[], left: number[], total: number) =>
     JSON.stringify({
-      ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, cards: [], errors: [], tookUs: 1 },
+      ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, gpus: [], errors: [], tookUs: 1 },
       ...{ processes, left, total },
-      // What no driver calls a card is handed on to nobody.
+      // What no driver calls a GPU is handed on to nobody.
       usedUntil: ['GPU-a', 'GPU-\u00e9', 'a b', ''].map((uuid) => ({
         uuid,
         dayUs: round + 50,
@@ -148,13 +148,13 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
         setUs: 0,
       })),
     });
-  const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', cards: [] }], [], 1);
+  const first = lineOf(1, [{ pid: 7, startTicks: 70, command: 'first', gpus: [] }], [], 1);
   // The other one finds the first process gone.
   const other = lineOf(
     1,
     [
-      { pid: 7, gone: true, cards: [] },
-      { pid: 8, startTicks: 80, command: 'other', cards: [] },
+      { pid: 7, gone: true, gpus: [] },
+      { pid: 8, startTicks: 80, command: 'other', gpus: [] },
     ],
     [],
     2,

@@ -48,7 +48,7 @@ const MACHINES = [
     there: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
   },
   {
-    what: 'a card handed through to a guest, without what belongs to the machine under it',
+    what: 'a GPU handed through to a guest, without what belongs to the machine under it',
     faults: all(
       NOT_SUPPORTED,
       'nvmlDeviceGetTotalEccErrors',
@@ -73,14 +73,14 @@ const MACHINES = [
 for (const { what, faults, says, refused, absent, there } of MACHINES) {
   test(`${what}: the agent starts, and says what is missing`, async (t) => {
     t.timeout(60_000);
-    const node = await startNode(t, '--card', 'l4');
+    const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node, {
       settings: { intervalMs: 100, calibrate: false, compatibilityMetrics: 'hami' },
       env: { COTENANT_SIM_FAULTS: faults },
     });
-    await eventually(async () => ((await agent.view())?.devices.length ?? 0) > 0 || undefined, 'the card is seen');
-    const round = (await agent.view())?.atMs ?? 0;
-    await eventually(async () => ((await agent.view())?.atMs ?? 0) > round + 2000 || undefined, 'some samples');
+    await eventually(async () => ((await agent.snapshot())?.devices.length ?? 0) > 0 || undefined, 'the GPU is seen');
+    const round = (await agent.snapshot())?.atMs ?? 0;
+    await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) > round + 2000 || undefined, 'some samples');
     const missing = () => agent.log.filter((line) => /the driver does not tell/.test(line));
     await eventually(() => missing().length > 0 || undefined, 'it is said');
     t.regex(missing()[0] ?? '', says);

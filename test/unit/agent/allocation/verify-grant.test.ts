@@ -1,33 +1,33 @@
 // What a pod may have on a node, by its annotations: exactly what was asked for and granted, never what would overbook.
 import test from 'ava';
-import { type RefereeCard, rule } from '../../../../src/agent/allocation/verify-grant.ts';
+import { type RefereeGpu, rule } from '../../../../src/agent/allocation/verify-grant.ts';
 import { grantedOn } from '../../../../src/agent/grants/sums.ts';
 import { formatPodGrant, type PodGrant } from '../../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
-import type { CardShare, ContainerRequest, PodRequest } from '../../../../src/api/request.ts';
+import type { ContainerRequest, GpuShare, PodRequest } from '../../../../src/api/request.ts';
 import { formatRecord } from '../../../../src/api/request-annotation.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { grantOf } from '../node.ts';
 
 const A = 'GPU-0a000000-0000-4000-8000-000000000001';
 const B = 'GPU-0b000000-0000-4000-8000-000000000002';
-const bytes = (mib: number): CardShare => ({ memory: { kind: 'bytes', bytes: mib * MIB } });
-const asks = (name: string, ...cards: CardShare[]): ContainerRequest => ({
+const bytes = (mib: number): GpuShare => ({ memory: { kind: 'bytes', bytes: mib * MIB } });
+const asks = (name: string, ...gpus: GpuShare[]): ContainerRequest => ({
   name,
   kind: 'app',
   dialect: 'cotenant',
   asked: {},
   memoryIsolation: 'on',
-  cards,
+  gpus,
 });
 const got = (
   name: string,
-  ...cards: readonly (readonly [string, number, number?])[]
+  ...gpus: readonly (readonly [string, number, number?])[]
 ): PodGrant['containers'][number] => ({
   name,
   kind: 'app',
   memoryIsolation: 'on',
-  cards: cards.map(([gpuUuid, mib, coresPercent = 0]) => ({
+  gpus: gpus.map(([gpuUuid, mib, coresPercent = 0]) => ({
     gpuUuid,
     memoryBytes: mib * MIB,
     limitBytes: mib * MIB,
@@ -41,7 +41,7 @@ const annotations = (containers: ContainerRequest[], granted: PodGrant['containe
     [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1, containers: granted }),
   };
 };
-const card = (gpuUuid: string, grantedMib = 0, more: Partial<RefereeCard> = {}): RefereeCard => ({
+const gpu = (gpuUuid: string, grantedMib = 0, more: Partial<RefereeGpu> = {}): RefereeGpu => ({
   gpuUuid,
   usableBytes: 1000 * MIB,
   healthy: true,
@@ -49,12 +49,12 @@ const card = (gpuUuid: string, grantedMib = 0, more: Partial<RefereeCard> = {}):
   ...more,
 });
 
-test('a grant that is what was asked for, on cards that have room for it, stands', (t) => {
+test('a grant that is what was asked for, on GPUs that have room for it, stands', (t) => {
   const pod = annotations(
     [asks('a', bytes(400), bytes(400)), asks('b', bytes(200))],
     [got('a', [A, 400], [B, 400]), got('b', [B, 200])],
   );
-  const ruling = rule(pod, [card(A, 600), card(B, 400)]);
+  const ruling = rule(pod, [gpu(A, 600), gpu(B, 400)]);
   t.true(ruling.ok, JSON.stringify(ruling));
   if (ruling.ok)
     t.deepEqual(
@@ -63,96 +63,90 @@ test('a grant that is what was asked for, on cards that have room for it, stands
     );
 });
 
-test('a part of a card is what it was when it was granted, though a new driver leaves a little less', (t) => {
+test('a part of a GPU is what it was when it was granted, though a new driver leaves a little less', (t) => {
   const half = annotations([asks('a', { memory: { kind: 'percent', percent: 50 } })], [got('a', [A, 12_000])]);
-  t.true(rule(half, [card(A, 0, { usableBytes: 24_000 * MIB })]).ok);
-  t.true(rule(half, [card(A, 0, { usableBytes: 23_500 * MIB })]).ok);
-  t.false(rule(half, [card(A, 0, { usableBytes: 20_000 * MIB })]).ok);
+  t.true(rule(half, [gpu(A, 0, { usableBytes: 24_000 * MIB })]).ok);
+  t.true(rule(half, [gpu(A, 0, { usableBytes: 23_500 * MIB })]).ok);
+  t.false(rule(half, [gpu(A, 0, { usableBytes: 20_000 * MIB })]).ok);
 });
 
 const wanted = [asks('a', bytes(400))];
 const fine = annotations(wanted, [got('a', [A, 400])]);
 const cores = { memory: { kind: 'bytes' as const, bytes: 400 * MIB }, coresPercent: 60 };
-for (const [what, pod, cards, why, later] of [
-  ['no request', { ...fine, [REQUEST_ANNOTATION]: undefined }, [card(A)], /it did not pass the webhook$/, false],
-  ['a forged request', { ...fine, [REQUEST_ANNOTATION]: '{}' }, [card(A)], /is not what the webhook writes$/, false],
+for (const [what, pod, gpus, why, later] of [
+  ['no request', { ...fine, [REQUEST_ANNOTATION]: undefined }, [gpu(A)], /it did not pass the webhook$/, false],
+  ['a forged request', { ...fine, [REQUEST_ANNOTATION]: '{}' }, [gpu(A)], /is not what the webhook writes$/, false],
   [
     'no grant',
     { ...fine, [GRANT_ANNOTATION]: undefined },
-    [card(A)],
+    [gpu(A)],
     /it was not bound by a scheduler that grants/,
     false,
   ],
-  [
-    'half a grant',
-    { ...fine, [GRANT_ANNOTATION]: '{"version":1' },
-    [card(A)],
-    /cannot be read: it is not JSON$/,
-    false,
-  ],
+  ['half a grant', { ...fine, [GRANT_ANNOTATION]: '{"version":1' }, [gpu(A)], /cannot be read: it is not JSON$/, false],
   [
     'more than was asked for',
     annotations(wanted, [got('a', [A, 401])]),
-    [card(A)],
+    [gpu(A)],
     /400 MiB of GPU-0a.* were asked for, 401 MiB granted$/,
     false,
   ],
-  ['less than was asked for', annotations(wanted, [got('a', [A, 399])]), [card(A)], /399 MiB granted$/, false],
+  ['less than was asked for', annotations(wanted, [got('a', [A, 399])]), [gpu(A)], /399 MiB granted$/, false],
   [
-    'more cards',
+    'more GPUs',
     annotations(wanted, [got('a', [A, 400], [B, 400])]),
-    [card(A), card(B)],
-    /1 cards were asked for, 2 granted$/,
+    [gpu(A), gpu(B)],
+    /1 GPUs were asked for, 2 granted$/,
     false,
   ],
-  ['another container', annotations(wanted, [got('b', [A, 400])]), [card(A)], /leaves out container a$/, false],
+  ['another container', annotations(wanted, [got('b', [A, 400])]), [gpu(A)], /leaves out container a$/, false],
   [
     'one container more',
     annotations(wanted, [got('a', [A, 400]), got('b', [A, 1])]),
-    [card(A)],
+    [gpu(A)],
     /names container b, which asked for no share$/,
     false,
   ],
   [
     'isolation switched off',
     annotations(wanted, [{ ...got('a', [A, 400]), memoryIsolation: 'off' }]),
-    [card(A)],
+    [gpu(A)],
     /memory isolation is another$/,
     false,
   ],
   [
     'another kind of container',
     annotations(wanted, [{ ...got('a', [A, 400]), kind: 'init' }]),
-    [card(A)],
+    [gpu(A)],
     /of kind app, not init$/,
     false,
   ],
   [
     'compute not asked for',
     annotations(wanted, [got('a', [A, 400, 50])]),
-    [card(A)],
+    [gpu(A)],
     /compute of GPU-0a.* is another$/,
     false,
   ],
-  ['a card of another node', fine, [card(B)], /^GPU-0a.*, which was granted, is not on this node$/, false],
-  ['a card that is ill', fine, [card(A, 0, { healthy: false })], /is not healthy$/, true],
+  ['a GPU of another node', fine, [gpu(B)], /^GPU-0a.*, which was granted, is not on this node$/, false],
+  ['a GPU that is ill', fine, [gpu(A, 0, { healthy: false })], /is not healthy$/, true],
   [
-    'a card that was given away twice',
+    'a GPU that was given away twice',
     fine,
-    [card(A, 601)],
+    [gpu(A, 601)],
     /^GPU-0a.* would be overbooked: 400 MiB of cotenant.io\/gpu-memory were granted, 399 MiB are left$/,
     true,
   ],
   [
     'compute that was given away twice',
     annotations([asks('a', cores)], [got('a', [A, 400, 60])]),
-    [card(A, 0, { granted: { memoryBytes: 0, coresPercent: 50, tenants: 1 } })],
+    [gpu(A, 0, { granted: { memoryBytes: 0, coresPercent: 50, tenants: 1 } })],
     /overbooked: 60 % of cotenant.io\/gpu-cores were granted, 50 % are left$/,
     true,
   ],
 ] as const) {
   test(`refused: ${what}`, (t) => {
-    const ruling = rule(pod, cards);
+    const ruling = rule(pod, gpus);
     t.false(ruling.ok);
     if (ruling.ok) return;
     t.regex(ruling.why, why);
@@ -160,7 +154,7 @@ for (const [what, pod, cards, why, later] of [
   });
 }
 
-test('what a card has given away: plain grants each for itself, containers of one pod by what they need at a time', (t) => {
+test('what a GPU has given away: plain grants each for itself, containers of one pod by what they need at a time', (t) => {
   const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
   const ofPod = (container: string, mib: number, kind: 'init' | 'app' | 'sidecar', uid = podUid) =>
     grantOf(container, mib, [0], { container, owner: { podUid: uid, target: '/t', kind } });

@@ -163,7 +163,7 @@ test("a process in a container of a pod with a share has that container's grant,
       { kind: 'container', containerId: '', podUid: elsewhere },
     ],
     [
-      'a sandboxed pod of which one container has a share: no other one has a card',
+      'a sandboxed pod of which one container has a share: no other one has a GPU',
       found({ cgroup: `4:memory:/kubepods/burstable/pod${UID}\n` }),
       grant('pod1'),
     ],

@@ -30,7 +30,7 @@ test('the newest container of a name is the one that was told last', (t) => {
   t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '0000000b' });
 });
 
-test('a container that was made without its cards is news once, and the next one of its name is another matter', (t) => {
+test('a container that was made without its GPUs is news once, and the next one of its name is another matter', (t) => {
   const book = createContainerBook(() => undefined);
   book.tell(one, { podUid: 'p', container: 'main' });
   t.true(book.passBy(one));

@@ -5,17 +5,17 @@ import { assignedOf, type PodResources } from '../../../../src/agent/attribution
 import { deviceKey, uuidsOfSlices } from '../../../../src/agent/attribution/resource-slices.ts';
 import type { AssignedState, Others } from '../../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
-import { card, compared, grantOf, ofContainer, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
+import { compared, gpu, grantOf, ofContainer, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
 
 const ONE = 'GPU-00000000-1111-4222-8333-444444444444';
 const TWO = 'GPU-aaaaaaaa-1111-4222-8333-444444444444';
-const CARDS = [
+const GPUS = [
   { uuid: ONE, index: 0, minor: 0 },
   { uuid: TWO, index: 1, minor: 12 },
 ];
 const MIG = 'MIG-bbbbbbbb-1111-4222-8333-444444444444';
 const SHAPES: readonly (readonly [what: string, id: string, expected: NamedDevice | undefined])[] = [
-  ["NVIDIA's whole card", TWO, { mode: 'exclusive', gpuUuid: TWO }],
+  ["NVIDIA's whole GPU", TWO, { mode: 'exclusive', gpuUuid: TWO }],
   ["NVIDIA's replica", `${TWO}::3`, { mode: 'shared', gpuUuid: TWO }],
   ['MIG with a UUID of its own', MIG, { mode: 'mig', gpuUuid: undefined }],
   ['a replica of it', `${MIG}::1`, { mode: 'mig', gpuUuid: undefined }],
@@ -26,28 +26,28 @@ const SHAPES: readonly (readonly [what: string, id: string, expected: NamedDevic
   ['GKE, MIG', 'nvidia12/gi3', { mode: 'mig', gpuUuid: TWO }],
   ['GKE, MIG and shared', 'nvidia0/gi1/vgpu2', { mode: 'mig', gpuUuid: ONE }],
   ['HAMi', `${ONE}-4`, { mode: 'shared', gpuUuid: ONE }],
-  ['gpushare: the id says nothing of the card', `${ONE}-_-22`, { mode: 'shared', gpuUuid: undefined }],
+  ['gpushare: the id says nothing of the GPU', `${ONE}-_-22`, { mode: 'shared', gpuUuid: undefined }],
   ['MetaGPU', `cnvrg-meta-0-17-${TWO}`, { mode: 'shared', gpuUuid: TWO }],
-  ['a card that is not here', ONE.replace('0000', 'ffff'), { mode: 'exclusive', gpuUuid: undefined }],
-  ['a card number that is not here', 'nvidia3', { mode: 'exclusive', gpuUuid: undefined }],
+  ['a GPU that is not here', ONE.replace('0000', 'ffff'), { mode: 'exclusive', gpuUuid: undefined }],
+  ['a GPU number that is not here', 'nvidia3', { mode: 'exclusive', gpuUuid: undefined }],
   ['our own slot', 's-004', undefined],
-  ['a network card', 'mlx5_0', undefined],
+  ['a network GPU', 'mlx5_0', undefined],
   ['nothing', '', undefined],
   ['more than a name', `${ONE} `, undefined],
 ];
 
-test('a device names its card and how much of it, in each shape that plugins in use write', (t) => {
-  for (const [what, id, expected] of SHAPES) t.deepEqual(pluginDevice(id, CARDS), expected, what);
+test('a device names its GPU and how much of it, in each shape that plugins in use write', (t) => {
+  for (const [what, id, expected] of SHAPES) t.deepEqual(pluginDevice(id, GPUS), expected, what);
 });
 
-test("an instance of a divided card is told by its UUID or by its numbers on the card; the divided card is nobody's", (t) => {
-  const cards = [
+test("an instance of a divided GPU is told by its UUID or by its numbers on the GPU; the divided GPU is nobody's", (t) => {
+  const gpus = [
     { uuid: ONE, index: 0, minor: 0, divided: true },
     { uuid: TWO, index: 1, minor: 12 },
     { uuid: MIG, index: 2, parent: 0, gpuInstance: 1, computeInstance: 0 },
     { uuid: `${MIG}0`, index: 3, parent: 0, gpuInstance: 13, computeInstance: 1 },
   ];
-  const of = (id: string) => pluginDevice(id, cards)?.gpuUuid;
+  const of = (id: string) => pluginDevice(id, gpus)?.gpuUuid;
   t.is(of(MIG), MIG);
   t.is(of(`${MIG}::4`), MIG);
   t.is(of(`MIG-${ONE}/1/0`), MIG);
@@ -60,7 +60,7 @@ test("an instance of a divided card is told by its UUID or by its numbers on the
   t.is(of(TWO), TWO);
   // Of which instance a claim's device is, its name does not say.
   t.deepEqual(
-    claimedDevice({ driver: 'gpu.nvidia.com', pool: 'node-a', device: 'gpu-0-mig-1g.10gb-9-0', share: '' }, cards),
+    claimedDevice({ driver: 'gpu.nvidia.com', pool: 'node-a', device: 'gpu-0-mig-1g.10gb-9-0', share: '' }, gpus),
     {
       mode: 'mig',
       gpuUuid: undefined,
@@ -68,9 +68,9 @@ test("an instance of a divided card is told by its UUID or by its numbers on the
   );
 });
 
-test("devices of claims are those of NVIDIA's driver, by the number of their device node; a share is no whole card", (t) => {
+test("devices of claims are those of NVIDIA's driver, by the number of their device node; a share is no whole GPU", (t) => {
   const of = (device: string, share = '', driver = 'gpu.nvidia.com') =>
-    claimedDevice({ driver, pool: 'node-a', device, share }, CARDS);
+    claimedDevice({ driver, pool: 'node-a', device, share }, GPUS);
   t.deepEqual(of('gpu-12'), { mode: 'exclusive', gpuUuid: TWO });
   t.deepEqual(of('gpu-0', 'share-1'), { mode: 'shared', gpuUuid: ONE });
   t.deepEqual(of('gpu-0-mig-1g.10gb-9-0'), { mode: 'mig', gpuUuid: ONE });
@@ -102,13 +102,13 @@ const device = (name: string, uuid: string, key = 'uuid') => ({
   capacity: { memory: { value: '23034Mi' } },
 });
 
-test('a device of a claim is the card whose UUID its driver tells, whatever its name says', (t) => {
+test('a device of a claim is the GPU whose UUID its driver tells, whatever its name says', (t) => {
   const uuids = uuidsOfSlices(
     [slice(1, [device('gpu-0', TWO), device('gpu-7', ONE, 'gpu.nvidia.com/uuid')])],
     'node-a',
   );
   const of = (name: string, share = '', driver = 'gpu.nvidia.com', pool = 'node-a') =>
-    claimedDevice({ driver, pool, device: name, share }, CARDS, uuids);
+    claimedDevice({ driver, pool, device: name, share }, GPUS, uuids);
   t.deepEqual(of('gpu-0'), { mode: 'exclusive', gpuUuid: TWO });
   t.deepEqual(of('gpu-7'), { mode: 'exclusive', gpuUuid: ONE });
   t.deepEqual(of('gpu-7', 'share-1'), { mode: 'shared', gpuUuid: ONE });
@@ -116,16 +116,16 @@ test('a device of a claim is the card whose UUID its driver tells, whatever its 
   t.deepEqual(of('gpu-12'), { mode: 'exclusive', gpuUuid: TWO });
   t.deepEqual(of('gpu-0', '', 'gpu.nvidia.com', 'node-b'), { mode: 'exclusive', gpuUuid: ONE });
   t.is(of('gpu-0', '', 'nic.example.com'), undefined);
-  // A card that is not here is none of ours, although its name would do.
+  // A GPU that is not here is none of ours, although its name would do.
   const gone = 'GPU-99999999-9999-4999-8999-999999999999';
   const elsewhere = uuidsOfSlices([slice(1, [device('gpu-0', gone)])], 'node-a');
   t.deepEqual(
-    claimedDevice({ driver: 'gpu.nvidia.com', pool: 'node-a', device: 'gpu-0', share: '' }, CARDS, elsewhere),
+    claimedDevice({ driver: 'gpu.nvidia.com', pool: 'node-a', device: 'gpu-0', share: '' }, GPUS, elsewhere),
     { mode: 'shared', gpuUuid: undefined },
   );
-  // Of others' drivers it is a part of the card, as far as we know.
+  // Of others' drivers it is a part of the GPU, as far as we know.
   const others = uuidsOfSlices([slice(1, [device('a', ONE)], { driver: 'vgpu.example.com' })], 'node-a');
-  t.deepEqual(claimedDevice({ driver: 'vgpu.example.com', pool: 'node-a', device: 'a', share: '' }, CARDS, others), {
+  t.deepEqual(claimedDevice({ driver: 'vgpu.example.com', pool: 'node-a', device: 'a', share: '' }, GPUS, others), {
     mode: 'shared',
     gpuUuid: ONE,
   });
@@ -165,14 +165,14 @@ const pod = (name: string, ...ids: readonly string[]): PodResources => ({
   ],
 });
 
-test('each container once per card; pods that have ended and devices that are no cards are not among them', (t) => {
+test('each container once per GPU; pods that have ended and devices that are no GPUs are not among them', (t) => {
   const pods = [
     pod('two-replicas', `${ONE}::0`, `${ONE}::1`),
     pod('both', ONE, TWO),
     pod('over', ONE),
     pod('nic', 'mlx5_0'),
   ];
-  const { list, unknown } = assignedOf([...pods, pod('mig', MIG)], CARDS, (_, name) => name === 'over');
+  const { list, unknown } = assignedOf([...pods, pod('mig', MIG)], GPUS, (_, name) => name === 'over');
   t.deepEqual(
     list.map((one) => [one.pod, one.container, one.mode, one.gpuUuid]),
     [
@@ -204,9 +204,9 @@ const brief = ({ pod: name, mode, gpuUuid, usedBytes }: AssignedState) => [
   usedBytes === undefined ? undefined : usedBytes / MIB,
 ];
 
-test('a card that others gave away is no foreign use, and shown with 0 while it idles; use of another card is', (t) => {
+test('a GPU that others gave away is no foreign use, and shown with 0 while it idles; use of another GPU is', (t) => {
   const sample = sampleOf(
-    [card(0, { usedBytes: 400 * MIB }), card(1), card(2)],
+    [gpu(0, { usedBytes: 400 * MIB }), gpu(1), gpu(2)],
     [
       sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 7 * MIB })]),
       sampledProcess(2, [use(0, { bytes: 200 * MIB })]),
@@ -248,9 +248,9 @@ test('a card that others gave away is no foreign use, and shown with 0 while it 
   );
 });
 
-test('containers on instances of one card are told apart, each with what it holds there, and no sum counts anything twice', (t) => {
+test('containers on instances of one GPU are told apart, each with what it holds there, and no sum counts anything twice', (t) => {
   const instance = (index: number, gpuInstance: number) =>
-    card(index, {
+    gpu(index, {
       uuid: `MIG-${index}`,
       parent: 0,
       gpuInstance,
@@ -258,7 +258,7 @@ test('containers on instances of one card are told apart, each with what it hold
       totalBytes: 1000 * MIB,
       usedBytes: 300 * MIB,
     });
-  const { totalBytes: _, usedBytes: __, ...whole } = card(0, { divided: true, lists: [] });
+  const { totalBytes: _, usedBytes: __, ...whole } = gpu(0, { divided: true, lists: [] });
   const sample = sampleOf(
     [whole, instance(1, 1), instance(2, 2)],
     [
@@ -292,7 +292,7 @@ test('containers on instances of one card are told apart, each with what it hold
   );
 });
 
-test('a container that has a grant is told of once, whatever else the kubelet gave it; a card that two have is shared', (t) => {
+test('a container that has a grant is told of once, whatever else the kubelet gave it; a GPU that two have is shared', (t) => {
   const grant = grantOf('g', 500, [0], { namespace: 'team', pod: 'a', container: 'main' });
   const list = [
     assign('a', 'exclusive', 'GPU-0'),
@@ -300,7 +300,7 @@ test('a container that has a grant is told of once, whatever else the kubelet ga
     assign('c', 'exclusive', 'GPU-1'),
   ];
   const state = compared(
-    sampleOf([card(0), card(1)], []),
+    sampleOf([gpu(0), gpu(1)], []),
     [reading(grant)],
     {},
     {
@@ -318,11 +318,11 @@ test('a container that has a grant is told of once, whatever else the kubelet ga
   );
 });
 
-test('a container with a grant has a row on each other card that the kubelet gave it, and what it uses of others is foreign', (t) => {
+test('a container with a grant has a row on each other GPU that the kubelet gave it, and what it uses of others is foreign', (t) => {
   const grant = grantOf('g', 500, [0], { namespace: 'team', pod: 'a', container: 'main' });
   const cgroup = '0::/kubepods/pod01234567-89ab-4cde-8f01-23456789abcd';
   const sample = sampleOf(
-    [card(0, { usedBytes: 100 * MIB }), card(1, { usedBytes: 60 * MIB }), card(2, { usedBytes: 900 * MIB })],
+    [gpu(0, { usedBytes: 100 * MIB }), gpu(1, { usedBytes: 60 * MIB }), gpu(2, { usedBytes: 900 * MIB })],
     [
       sampledProcess(1, [use(0, { bytes: 100 * MIB }), use(1, { bytes: 60 * MIB })], { cgroup }),
       sampledProcess(2, [use(2, { bytes: 900 * MIB, smPercent: 40 })], { cgroup }),
@@ -355,7 +355,7 @@ test('a container with a grant has a row on each other card that the kubelet gav
   );
   t.is(state.containers[0]?.verdict.severity, 'within', 'foreign use stops nobody');
   const idle = compared(
-    sampleOf([card(0), card(1)], []),
+    sampleOf([gpu(0), gpu(1)], []),
     [reading(grant)],
     {},
     { assigned: { list, unknown: 0 }, nameOf: nobody },
@@ -365,7 +365,7 @@ test('a container with a grant has a row on each other card that the kubelet gav
 
 test('a container that nobody has named yet has nothing of what another one of its pod was given; a sandbox has all of it', (t) => {
   const sample = sampleOf(
-    [card(0, { usedBytes: 100 * MIB })],
+    [gpu(0, { usedBytes: 100 * MIB })],
     [sampledProcess(1, [use(0, { bytes: 60 * MIB })]), sampledProcess(2, [use(0, { bytes: 40 * MIB })])],
   );
   const byPid = { 1: ofContainer('new', 'uid-a'), 2: ofContainer('', 'uid-a') };
@@ -379,10 +379,10 @@ test('a container that nobody has named yet has nothing of what another one of i
   );
 });
 
-test('memory that the driver does not tell is no figure: not of the container, not of the card, and no proof of anything given back', (t) => {
+test('memory that the driver does not tell is no figure: not of the container, not of the GPU, and no proof of anything given back', (t) => {
   const grant = grantOf('g', 500);
   const sample = sampleOf(
-    [card(0, { usedBytes: 900 * MIB })],
+    [gpu(0, { usedBytes: 900 * MIB })],
     [
       sampledProcess(1, [use(0, { bytes: 100 * MIB })]),
       sampledProcess(2, [use(0)]),
@@ -400,7 +400,7 @@ test('memory that the driver does not tell is no figure: not of the container, n
     assigned: { list: [assign('whole', 'exclusive', 'GPU-0')], unknown: 0 },
     nameOf: named,
   });
-  t.like(state.containers[0], { told: false, cards: [{ usedBytes: 100 * MIB, bytesTold: false }] });
+  t.like(state.containers[0], { told: false, gpus: [{ usedBytes: 100 * MIB, bytesTold: false }] });
   t.is(state.assigned[0]?.usedBytes, undefined);
   t.is(state.foreign[0]?.usedBytes, undefined);
   t.is(state.devices[0]?.unattributedBytes, undefined);

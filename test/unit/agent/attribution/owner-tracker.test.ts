@@ -5,7 +5,7 @@ import { createOwners } from '../../../../src/agent/attribution/owner-tracker.ts
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/registry.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
-import { card, grantOf, sampledProcess, sampleOf, use } from '../node.ts';
+import { gpu, grantOf, sampledProcess, sampleOf, use } from '../node.ts';
 
 function ownersOf(grants: () => readonly Grant[]) {
   const asked: number[] = [];
@@ -24,8 +24,8 @@ function ownersOf(grants: () => readonly Grant[]) {
     die: () => {
       alive = false;
     },
-    of(processes: readonly SampledProcess[], cards = [card(0)]) {
-      const { ownerOf } = owners.of(sampleOf(cards, processes));
+    of(processes: readonly SampledProcess[], gpus = [gpu(0)]) {
+      const { ownerOf } = owners.of(sampleOf(gpus, processes));
       return processes.map((process) => {
         const owner = ownerOf(process);
         return owner.kind === 'grant' ? owner.id : owner.kind;
@@ -34,8 +34,7 @@ function ownersOf(grants: () => readonly Grant[]) {
   };
 }
 
-const child = (pid: number, ancestors: readonly number[], cards = [use(0)]) =>
-  sampledProcess(pid, cards, { ancestors });
+const child = (pid: number, ancestors: readonly number[], gpus = [use(0)]) => sampledProcess(pid, gpus, { ancestors });
 const one = grantOf('one', 100, [0], { owner: { pid: 1000, startTicks: 5, cgroup: '' } });
 
 test('whether a root lives is asked for processes that are not known yet, once for each sample', (t) => {
@@ -64,16 +63,16 @@ test('a grant that is gone has no processes any more, and one that comes has tho
   t.deepEqual(of(processes), ['host']);
 });
 
-test('who was known is known after samples without it, as long as its card is not told and it lives', (t) => {
+test('who was known is known after samples without it, as long as its GPU is not told and it lives', (t) => {
   const { of, die } = ownersOf(() => [one]);
   const orphan = { ...child(11, [1]) };
   t.deepEqual(of([child(11, [1000, 1])]), ['one']);
-  t.deepEqual(of([], [card(0, { lists: [] })]), []);
+  t.deepEqual(of([], [gpu(0, { lists: [] })]), []);
   t.deepEqual(of([orphan]), ['one'], 'its parents are gone, and it stays');
   t.deepEqual(of([orphan]), ['one']);
-  t.deepEqual(of([], [card(0, { lists: [] })]), []);
+  t.deepEqual(of([], [gpu(0, { lists: [] })]), []);
   die();
-  t.deepEqual(of([], [card(0, { lists: [] })]), []);
+  t.deepEqual(of([], [gpu(0, { lists: [] })]), []);
   t.deepEqual(of([orphan]), ['host'], 'it had died, and this is somebody else');
 });
 

@@ -1,6 +1,6 @@
 // Who is there inside a PID namespace, without looking through /proc at a tenant's bidding.
 import test from 'ava';
-import { insideView } from '../../../../src/agent/attribution/pid-namespaces.ts';
+import { insideSnapshot } from '../../../../src/agent/attribution/pid-namespaces.ts';
 import type { ProcessFacts } from '../../../../src/agent/os/addon.ts';
 
 const INSIDE = 4026532000;
@@ -29,7 +29,7 @@ function machine(present: Record<number, Partial<ProcessFacts>>) {
       }
     );
   };
-  const isThere = insideView({ readProcess }, { ticks: () => clock.ms / 10, nowMs: () => clock.ms }, () => {
+  const isThere = insideSnapshot({ readProcess }, { ticks: () => clock.ms / 10, nowMs: () => clock.ms }, () => {
     counts.looks += 1;
     clock.ms += 100;
     return ['self', 'cpuinfo', ...[...processes.keys()].map(String)];

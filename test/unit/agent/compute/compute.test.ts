@@ -6,7 +6,7 @@ import {
   leasedGrants,
   type PolicyChoices,
   policiesOf,
-  policyOfCard,
+  policyOfGpu,
   type Shared,
 } from '../../../../src/agent/compute/gpu-policy.ts';
 import { overridden } from '../../../../src/agent/compute/pod-annotations.ts';
@@ -27,24 +27,24 @@ import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import type { ComputePolicy } from '../../../../src/api/request.ts';
 import { formatState, parseState } from '../../../../src/common/state-file.ts';
 
-const card = (gpuUuid: string, coresPercent: number) => ({
+const gpu = (gpuUuid: string, coresPercent: number) => ({
   gpuUuid,
   memoryBytes: 1,
   limitBytes: 1,
   coresPercent,
 });
 const grants: Readonly<Record<string, Shared>> = {
-  quarter: { id: 'quarter', cards: [card('A', 25)] },
-  silent: { id: 'silent', cards: [card('A', 0)] },
-  both: { id: 'both', cards: [card('A', 0), card('B', 0)] },
-  apart: { id: 'apart', cards: [card('C', 0)] },
-  capped: { id: 'capped', cards: [card('A', 10)], compute: { policy: 'fixed' } },
-  free: { id: 'free', cards: [card('A', 10)], compute: { policy: 'native' } },
-  high: { id: 'high', cards: [card('A', 0)], compute: { priority: 'high', weight: 7 } },
+  quarter: { id: 'quarter', gpus: [gpu('A', 25)] },
+  silent: { id: 'silent', gpus: [gpu('A', 0)] },
+  both: { id: 'both', gpus: [gpu('A', 0), gpu('B', 0)] },
+  apart: { id: 'apart', gpus: [gpu('C', 0)] },
+  capped: { id: 'capped', gpus: [gpu('A', 10)], compute: { policy: 'fixed' } },
+  free: { id: 'free', gpus: [gpu('A', 10)], compute: { policy: 'native' } },
+  high: { id: 'high', gpus: [gpu('A', 0)], compute: { priority: 'high', weight: 7 } },
 };
 const named = (...names: readonly string[]) => names.flatMap((name) => grants[name] ?? []);
 
-/** The node's policy, who is there, and what holds for each of its cards. */
+/** The node's policy, who is there, and what holds for each of its GPUs. */
 const CASES: readonly [ComputePolicy, Readonly<Record<string, readonly ComputePolicy[]>>][] = [
   ['native', { quarter: ['native'], silent: ['native'] }],
   ['fixed', { silent: ['native'], apart: ['native'] }],
@@ -69,32 +69,32 @@ for (const [policy, held] of CASES) {
   });
 }
 
-test('the narrowest word on a card counts, and a word that is taken back leaves the next one', (t) => {
+test('the narrowest word on a GPU counts, and a word that is taken back leaves the next one', (t) => {
   const all: PolicyChoices = {
     configured: 'average',
     label: 'preemptive',
     set: 'weighted',
-    configuredOfCards: { A: 'fixed' },
-    setOfCards: { A: 'soft' },
+    configuredOfGpus: { A: 'fixed' },
+    setOfGpus: { A: 'soft' },
   };
-  t.deepEqual(policyOfCard(all, 'A'), { policy: 'soft', source: 'set' });
-  t.deepEqual(policyOfCard({ ...all, setOfCards: {} }, 'A'), { policy: 'fixed', source: 'configuration' });
-  t.deepEqual(policyOfCard(all, 'B'), { policy: 'weighted', source: 'set' });
-  t.deepEqual(policyOfCard({ ...all, set: undefined }, 'B'), { policy: 'preemptive', source: 'label' });
-  t.deepEqual(policyOfCard({ ...all, set: undefined, label: undefined }, 'B'), {
+  t.deepEqual(policyOfGpu(all, 'A'), { policy: 'soft', source: 'set' });
+  t.deepEqual(policyOfGpu({ ...all, setOfGpus: {} }, 'A'), { policy: 'fixed', source: 'configuration' });
+  t.deepEqual(policyOfGpu(all, 'B'), { policy: 'weighted', source: 'set' });
+  t.deepEqual(policyOfGpu({ ...all, set: undefined }, 'B'), { policy: 'preemptive', source: 'label' });
+  t.deepEqual(policyOfGpu({ ...all, set: undefined, label: undefined }, 'B'), {
     policy: 'average',
     source: 'configuration',
   });
 });
 
-test('the arbiter is told the policy that holds for each card of a grant, its limit, its weight and its priority', (t) => {
+test('the arbiter is told the policy that holds for each GPU of a grant, its limit, its weight and its priority', (t) => {
   const entry = (grant: Shared | undefined, leased: boolean, ledgerTurn = 0): Planned => ({
-    grant: grant ?? { id: '', cards: [] },
+    grant: grant ?? { id: '', gpus: [] },
     leased,
     ledgerPath: `/grants/${grant?.id}/ledger`,
     ledgerTurn,
   });
-  const lent = { id: 'lent', cards: [{ ...card('A', 20), coresLimitPercent: 60 }] };
+  const lent = { id: 'lent', gpus: [{ ...gpu('A', 20), coresLimitPercent: 60 }] };
   const entries = [
     entry(grants.quarter, true),
     entry(grants.both, true, 2),
@@ -106,8 +106,8 @@ test('the arbiter is told the policy that holds for each card of a grant, its li
   t.deepEqual(
     planLines(terms, 1024, entries, (gpuUuid) => gpuUuid.charCodeAt(0) - 65),
     [
-      'card 0 50',
-      'card 1 50',
+      'GPU 0 50',
+      'GPU 1 50',
       'page quarter.0 1024 1 /grants/quarter/ledger',
       'on 0 3 250000 0 25 0 900000',
       'page both.2 1024 2 /grants/both/ledger',
@@ -123,19 +123,19 @@ test('the arbiter is told the policy that holds for each card of a grant, its li
 
 test('a change leaves what it does not name, and null takes back what was chosen', (t) => {
   const before = {
-    cards: [{ ...card('A', 20), coresLimitPercent: 60 }],
+    gpus: [{ ...gpu('A', 20), coresLimitPercent: 60 }],
     compute: { policy: 'soft' as const, weight: 3 },
   };
   t.deepEqual(changed(before, { priority: 'high', weight: 5 }), {
-    cards: before.cards,
+    gpus: before.gpus,
     compute: { policy: 'soft', priority: 'high', weight: 5 },
   });
   t.deepEqual(changed(before, { policy: null, weight: null, coresLimitPercent: null, coresPercent: 70 }), {
-    cards: [card('A', 70)],
+    gpus: [gpu('A', 70)],
     compute: {},
   });
   t.deepEqual(changed(before, { coresPercent: 70 }), { wrong: 'coresLimitPercent: 60; want 70 to 100, or null' });
-  t.deepEqual(changed({ cards: [card('A', 0)] }, { coresLimitPercent: 50 }), {
+  t.deepEqual(changed({ gpus: [gpu('A', 0)] }, { coresLimitPercent: 50 }), {
     wrong: 'coresLimitPercent: 50; want a share beside it, or null',
   });
 });
@@ -173,14 +173,14 @@ test('the annotation of a pod grows by one change after the other, and takes num
 
 const podUid = '11111111-2222-3333-4444-555555555555';
 const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
-const podCard = { gpuUuid: GPU, memoryBytes: 2 ** 30, limitBytes: 2 ** 30, coresPercent: 20 };
+const podGpu = { gpuUuid: GPU, memoryBytes: 2 ** 30, limitBytes: 2 ** 30, coresPercent: 20 };
 const podGrant = (more: Partial<Grant> = {}): Grant => ({
   id: 'abc123',
   namespace: 'team',
   pod: 'one',
   container: 'main',
   createdMs: 1,
-  cards: [podCard],
+  gpus: [podGpu],
   isolateMemory: true,
   compute: { policy: 'fixed' },
   owner: { podUid, target: '/a', kind: 'app' },
@@ -188,10 +188,10 @@ const podGrant = (more: Partial<Grant> = {}): Grant => ({
 });
 const annotated = (compute?: string) => ({
   'cotenant.io/request':
-    '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","cards":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}',
+    '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","gpus":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}',
   'cotenant.io/grant': formatPodGrant({
     epoch: 1,
-    containers: [{ name: 'main', kind: 'app', memoryIsolation: 'on', cards: [podCard] }],
+    containers: [{ name: 'main', kind: 'app', memoryIsolation: 'on', gpus: [podGpu] }],
   }),
   ...(compute !== undefined && { 'cotenant.io/compute': compute }),
 });
@@ -200,33 +200,33 @@ test("an operator's word counts over the pod's own, and what it takes back is th
   const text = '{"main":{"policy":"soft","coresPercent":40,"coresLimitPercent":null}}';
   const expected = {
     id: 'abc123',
-    cards: [{ ...podCard, coresPercent: 40 }],
+    gpus: [{ ...podGpu, coresPercent: 40 }],
     compute: { policy: 'soft' },
     computeOverride: text,
   };
   t.deepEqual(overridden(podUid, annotated(text), [podGrant()]) as unknown, [expected]);
   const now = podGrant({
-    cards: [{ ...podCard, coresPercent: 40 }],
+    gpus: [{ ...podGpu, coresPercent: 40 }],
     compute: { policy: 'soft' },
     computeOverride: text,
   });
   t.deepEqual(overridden(podUid, annotated(text), [now]), [], 'once');
   t.deepEqual(overridden(podUid, annotated(), [now]) as unknown, [
-    { id: 'abc123', cards: [{ ...podCard, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
+    { id: 'abc123', gpus: [{ ...podGpu, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
   ]);
   t.deepEqual(overridden('another', annotated(text), [podGrant()]), []);
 });
 
 test('of an annotation that cannot be done as a whole nothing is', (t) => {
-  const side = podGrant({ id: 'side12', container: 'side', cards: [{ ...podCard, coresPercent: 30 }] });
+  const side = podGrant({ id: 'side12', container: 'side', gpus: [{ ...podGpu, coresPercent: 30 }] });
   const other = podGrant({
     id: 'other1',
-    cards: [{ ...podCard, coresPercent: 40 }],
+    gpus: [{ ...podGpu, coresPercent: 40 }],
     owner: { pid: 1, startTicks: 1, cgroup: '' },
   });
   const after = (text: string, grants = [podGrant(), side, other]) => {
     const found = overridden(podUid, annotated(text), grants);
-    return 'wrong' in found ? found.wrong : found.map(({ cards }) => cards[0]?.coresPercent);
+    return 'wrong' in found ? found.wrong : found.map(({ gpus }) => gpus[0]?.coresPercent);
   };
   t.is(after('{"main":{"weight":0}}'), 'main: weight: 0; want 1 to 1000, or null');
   t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a share has this name; there are main, side');
@@ -235,31 +235,31 @@ test('of an annotation that cannot be done as a whole nothing is', (t) => {
   t.is(after('{"main":{"coresPercent":31}}'), `${full}, 61 % are asked for`);
   t.is(after('{"main":{"coresPercent":40},"side":{"coresPercent":25}}'), `${full}, 65 % are asked for`);
   t.deepEqual(after('{"main":{"coresPercent":40},"side":{"coresPercent":20}}'), [40, 20]);
-  const tooMuch = { ...other, cards: [{ ...podCard, coresPercent: 90 }] };
+  const tooMuch = { ...other, gpus: [{ ...podGpu, coresPercent: 90 }] };
   t.deepEqual(after('{"main":{"coresPercent":15}}', [podGrant(), side, tooMuch]), [15, 30], 'less is never refused');
 });
 
 test('a share that the others do not leave is refused, one that it has already is not', (t) => {
   const other = podGrant({
     id: 'other1',
-    cards: [{ ...podCard, coresPercent: 70 }],
+    gpus: [{ ...podGpu, coresPercent: 70 }],
     owner: { pid: 1, startTicks: 1, cgroup: '' },
   });
   t.deepEqual(changeOf(podGrant(), { coresPercent: 40 }, [other]), {
     refused: `${GPU} has 30 % of its compute left for it, 40 % are asked for`,
   });
-  t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { cards: [{ ...podCard, coresPercent: 30 }] });
+  t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { gpus: [{ ...podGpu, coresPercent: 30 }] });
 });
 
 test('what was set of a node is read back as it was written, and nothing else is', (t) => {
-  const set: NodeCompute = { policy: 'soft', cards: { A: 'fixed' }, highCapPercent: 90 };
+  const set: NodeCompute = { policy: 'soft', gpus: { A: 'fixed' }, highCapPercent: 90 };
   t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, set)), set);
-  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { cards: {} })), { cards: {} });
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { gpus: {} })), { gpus: {} });
   for (const text of [
     '',
     '{"version":2}',
-    '{"version":1,"cards":{"A":"6"}}',
-    '{"version":1,"cards":{},"highCapPercent":0}',
+    '{"version":1,"gpus":{"A":"6"}}',
+    '{"version":1,"gpus":{},"highCapPercent":0}',
   ])
     t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
 });
@@ -271,7 +271,7 @@ const told = (id: string, chargedNs: number, faults = 0, join = 1): Told => ({
       id,
       join,
       broken: undefined,
-      cards: [
+      gpus: [
         {
           chargedNs,
           contendedNs: 0,
@@ -374,7 +374,7 @@ test('what an agent before has counted of grants that are there is kept until th
 
 test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
   const line =
-    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"it was shortened","cards":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
+    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"it was shortened","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
   t.deepEqual(parseTold(line), {
     plan: 3,
     pages: [
@@ -382,13 +382,13 @@ test('a line of the arbiter is read as it is written, and what is none is a prob
         id: 'a.0',
         join: 5,
         broken: 'it was shortened',
-        cards: [
+        gpus: [
           { chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, guaranteePpm: 1, limitPpm: 500_000 },
         ],
       },
     ],
   });
   t.is(parseTold('{"plan":3,"lateNs":5,"same":true}'), 'same');
-  t.deepEqual(parseTold('{"problem":"card: want CARD"}'), { problem: 'card: want CARD' });
+  t.deepEqual(parseTold('{"problem":"GPU: want GPU"}'), { problem: 'GPU: want GPU' });
   t.true(String(Object.values(parseTold('{"plan":'))).startsWith('a line that is no JSON: '));
 });

@@ -8,7 +8,7 @@ import { grantOf } from '../node.ts';
 
 const grant = (id: string, coresPercent: number, podUid: string): Grant => {
   const made = grantOf(id, 100, [0], { pod: id, owner: { podUid, target: `/${podUid}`, kind: 'app' } });
-  return { ...made, cards: made.cards.map((card) => ({ ...card, coresPercent })) };
+  return { ...made, gpus: made.gpus.map((gpu) => ({ ...gpu, coresPercent })) };
 };
 
 function nodeWith(...grants: Grant[]) {
@@ -24,13 +24,13 @@ function nodeWith(...grants: Grant[]) {
   const compute = createNodeCompute({
     shares: {} as Shares,
     registry,
-    cards: () => [],
+    gpus: () => [],
     onProblem: (text) => {
       throw new Error(text);
     },
     onRefused: (change) => told.push(change),
   });
-  const has = (id: string) => books.get(id)?.cards[0]?.coresPercent;
+  const has = (id: string) => books.get(id)?.gpus[0]?.coresPercent;
   return { compute, books, told, has };
 }
 

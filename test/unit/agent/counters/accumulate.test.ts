@@ -7,8 +7,8 @@ import { NO_TOTALS, type Totals } from '../../../../src/agent/counters/totals.ts
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import {
-  card,
   compared,
+  gpu,
   grantOf,
   ledgerOf,
   ofContainer,
@@ -48,7 +48,7 @@ function run(ticks: readonly Tick[]): Totals[] {
   return ticks.map(({ second, processes = [], denied = 0, unknown = 0, ended = false, round, setSeconds = 0 }) => {
     const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
     const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
-    const next = sampleOf([card(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
+    const next = sampleOf([gpu(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
     const sample = round === undefined ? next : { ...next, round };
     totals = advance(totals, compared(sample, grants, OWNERS), owners(OWNERS));
     return totals;
@@ -159,7 +159,7 @@ test('engine seconds grow by what each process used since the sample before', (t
   }
 });
 
-test('on which of its cards a container is over is told of each by itself, whatever else it is over', (t) => {
+test('on which of its GPUs a container is over is told of each by itself, whatever else it is over', (t) => {
   const held = (first: number, second: number) => [
     sampledProcess(11, [use(0, { bytes: first * MIB }), use(1, { bytes: second * MIB })]),
   ];
@@ -167,10 +167,10 @@ test('on which of its cards a container is over is told of each by itself, whate
   const at = (second: number, processes: readonly SampledProcess[], isolateMemory = true) => {
     const grant = grantOf('one', 1000, [0, 1], { isolateMemory });
     const grants = [reading(grant, ledgerOf([slot(11, [row(), row()])]))];
-    const sample = sampleOf([card(0), card(1)], processes, START + second * 1000, (second + 1e6) * 1e9);
+    const sample = sampleOf([gpu(0), gpu(1)], processes, START + second * 1000, (second + 1e6) * 1e9);
     const state = compared(sample, grants, OWNERS);
     totals = advance(totals, state, owners(OWNERS));
-    return state.containers[0]?.cards.map(({ over }) => over);
+    return state.containers[0]?.gpus.map(({ over }) => over);
   };
   // 1001 MiB are within what is tolerated.
   t.deepEqual(at(0, held(3000, 1001)), [true, false]);
@@ -230,7 +230,7 @@ test('the peak holds managed memory, as far as the grant has room for what the t
   const peakOf = (usedMib: number, managedMib: number) => {
     const process = sampledProcess(11, [use(0, { bytes: usedMib * MIB })]);
     const slots = [slot(11, [row({ managedBytes: managedMib * MIB })])];
-    const state = compared(sampleOf([card(0)], [process], START), [reading(grantOf('one', 100), ledgerOf(slots))], {
+    const state = compared(sampleOf([gpu(0)], [process], START), [reading(grantOf('one', 100), ledgerOf(slots))], {
       11: ONE,
     });
     return (one(advance(NO_TOTALS, state, owners(OWNERS)))?.peakBytes ?? 0) / MIB;
@@ -262,7 +262,7 @@ test('the peak of compute is that of whole minutes, and of none that was not wat
 
 test('a minute of which use was not told for long has no peak, and what is told at once then is in none', (t) => {
   const grants = [reading(grantOf('one', 100))];
-  const { useTold: _, ...silent } = card(0);
+  const { useTold: _, ...silent } = gpu(0);
   let totals = NO_TOTALS;
   const at = (second: number, smUs: number, useTold = true) => {
     const on = useTold ? { ...silent, useTold } : silent;
@@ -406,7 +406,7 @@ test('totals of a container of which nothing has changed are the same object, an
   const grants = [reading(grantOf('one', 100))];
   const [first, other] = [busy(11, 1_000_000), busy(11, 2_000_000)];
   const nodeState = (second: number, process: SampledProcess) =>
-    compared(sampleOf([card(0)], [process], START + second * 1000), grants, OWNERS);
+    compared(sampleOf([gpu(0)], [process], START + second * 1000), grants, OWNERS);
   const state = nodeState(0, first);
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
   const begun = advance(NO_TOTALS, state, owners(OWNERS));

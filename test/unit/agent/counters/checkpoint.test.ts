@@ -144,7 +144,7 @@ test('an agent that ends at any sample has left what that sample came to', (t) =
     const { earlier } = next;
     t.is(earlier.containers[0]?.memoryBusySeconds, second / 6);
     t.is(earlier.containers[0]?.smPeakRatio, peak.smPeakRatio);
-    t.like(earlier.uses[0], { grantId: 'one', card: 0, chargedSeconds: second / 4, overruns: 3 });
+    t.like(earlier.uses[0], { grantId: 'one', gpu: 0, chargedSeconds: second / 4, overruns: 3 });
     t.like(earlier.assigned[0], { mode: 'exclusive', smSeconds: 7, peakBytes: 9 });
     t.like(earlier.foreign[0], { containerId: 'f00', smSeconds: 3 });
     t.deepEqual(earlier.xids, xids);

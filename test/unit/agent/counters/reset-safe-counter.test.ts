@@ -9,14 +9,14 @@ type Counts = { readonly gaps: Readonly<Record<string, number>>; readonly errors
 const stateOf = ({ gaps, errors }: Counts, round: number) =>
   ({
     sample: { round, errors: Object.entries(errors).map(([call, count]) => ({ call, code: 999, count })) },
-    devices: Object.entries(gaps).map(([uuid, utilizationGaps]) => ({ card: { uuid, utilizationGaps } })),
+    devices: Object.entries(gaps).map(([uuid, utilizationGaps]) => ({ gpu: { uuid, utilizationGaps } })),
   }) as unknown as NodeState;
 const countsOf = ({ sample, devices }: NodeState): Counts => ({
-  gaps: Object.fromEntries(devices.map(({ card }) => [card.uuid, card.utilizationGaps])),
+  gaps: Object.fromEntries(devices.map(({ gpu }) => [gpu.uuid, gpu.utilizationGaps])),
   errors: Object.fromEntries(sample.errors.map(({ call, count }) => [call, count])),
 });
 
-test('gaps and errors go on over a sampler that began again, and over a card that is gone for a while', (t) => {
+test('gaps and errors go on over a sampler that began again, and over a GPU that is gone for a while', (t) => {
   const counts = createSamplerCounts();
   const steps: readonly (readonly [told: Counts, published: Counts, round?: number])[] = [
     [

@@ -11,13 +11,13 @@ import { openCounters } from '../../../../src/agent/counters/checkpoint.ts';
 import { createKillBook } from '../../../../src/agent/counters/stop-counts.ts';
 import { NO_TOTALS, type Totals } from '../../../../src/agent/counters/totals.ts';
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
-import { staleView, type View, viewOf } from '../../../../src/agent/snapshot/snapshot.ts';
+import { type Snapshot, snapshotOf, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { createPage, FAMILIES } from '../../../../src/exporter/render.ts';
 import { temporaryFolder } from '../../../support/node.ts';
-import { exampleView } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/snapshots.ts';
 import {
-  card,
   compared,
+  gpu,
   grantOf,
   ledgerOf,
   ofContainer,
@@ -38,7 +38,7 @@ type Start = {
   readonly kind: 'grant' | 'foreign' | ShareMode;
   readonly number: number;
   readonly pod: (typeof NAMES)[number];
-  readonly cards: readonly number[];
+  readonly gpus: readonly number[];
 };
 type Now = Start & { readonly smUs: number; readonly denied: number };
 
@@ -81,23 +81,23 @@ function agentOf(t: ExecutionContext, folder: string) {
   const kills = createKillBook();
   let totals: Totals = NO_TOTALS;
   let isFirst = true;
-  let view: View = exampleView;
+  let snapshot: Snapshot = exampleSnapshot;
   return {
     /** When no other sample comes for long. */
-    stale: () => make(staleView(view, 60_000, { abandoned: 0, hung: 0 })).text,
+    stale: () => make(staleSnapshot(snapshot, 60_000, { abandoned: 0, hung: 0 })).text,
     totals: () => totals,
     at(
       second: number,
       list: readonly Now[],
-      { useTold = true, setSeconds = 0, cards = [0, 1] as readonly number[], isHeld = true } = {},
+      { useTold = true, setSeconds = 0, gpus = [0, 1] as readonly number[], isHeld = true } = {},
     ): string {
       nowMs = second * 1000;
       const atMs = START + (second + setSeconds) * 1000;
       const processes = list.map((one) =>
         sampledProcess(
           1000 + one.number,
-          one.cards.flatMap((index) =>
-            cards.includes(index) ? use(index, { smUs: one.smUs, memoryUs: one.smUs, encoderUs: one.smUs }) : [],
+          one.gpus.flatMap((index) =>
+            gpus.includes(index) ? use(index, { smUs: one.smUs, memoryUs: one.smUs, encoderUs: one.smUs }) : [],
           ),
         ),
       );
@@ -114,8 +114,8 @@ function agentOf(t: ExecutionContext, folder: string) {
         return one ? known : { namespace: '', pod: '', podUid: '', container: '' };
       };
       const given = list.filter(({ kind }) => kind !== 'grant' && kind !== 'foreign');
-      const assigned = given.flatMap(({ pod, cards, kind }) =>
-        cards.map((index) => ({
+      const assigned = given.flatMap(({ pod, gpus, kind }) =>
+        gpus.map((index) => ({
           namespace: 'team',
           pod,
           container: 'main',
@@ -124,8 +124,8 @@ function agentOf(t: ExecutionContext, folder: string) {
         })),
       );
       const sample = sampleOf(
-        cards.map((index) => {
-          const { useTold: _, ...silent } = card(index);
+        gpus.map((index) => {
+          const { useTold: _, ...silent } = gpu(index);
           return useTold ? { ...silent, useTold } : silent;
         }),
         processes,
@@ -134,9 +134,9 @@ function agentOf(t: ExecutionContext, folder: string) {
       );
       const grants = list.flatMap((one) => {
         if (one.kind !== 'grant') return [];
-        const grant = grantOf(`g${one.number}`, 100, one.cards, { namespace: 'team', pod: one.pod });
-        const rows = one.cards.map(() => row());
-        const more = { denied: one.cards.map(() => one.denied), unknown: one.denied };
+        const grant = grantOf(`g${one.number}`, 100, one.gpus, { namespace: 'team', pod: one.pod });
+        const rows = one.gpus.map(() => row());
+        const more = { denied: one.gpus.map(() => one.denied), unknown: one.denied };
         return [reading(grant, ledgerOf([slot(1000 + one.number, rows)], more))];
       });
       const state = compared(sample, grants, byPid, { assigned: { list: assigned, unknown: [] } as never, nameOf });
@@ -147,19 +147,19 @@ function agentOf(t: ExecutionContext, folder: string) {
           policy: 'fixed',
           use: isHeld ? useOf(list.find(({ number }) => id === `g${number}`)) : undefined,
         }),
-        ofCard: () => ({ policy: 'fixed', source: 'configuration' }) as const,
+        ofGpu: () => ({ policy: 'fixed', source: 'configuration' }) as const,
       };
       totals = advance(totals, state, owners(byPid), nameOf, (id, place) => compute.stateOf(id, place).use);
       kills.see(state);
-      const uses = grants.flatMap(({ grant: { id, cards: own } }) =>
+      const uses = grants.flatMap(({ grant: { id, gpus: own } }) =>
         own.flatMap((_, place) => {
           const use = compute.stateOf(id, place).use;
           return use ? [[useKey(id, place), use] as const] : [];
         }),
       );
       counters.keep({ totals, uses: new Map(uses), kills: kills.kept });
-      view = viewOf(state, totals, kills.totals(), [], exampleView.self, nameOf, undefined, compute);
-      return make(view).text;
+      snapshot = snapshotOf(state, totals, kills.totals(), [], exampleSnapshot.self, nameOf, undefined, compute);
+      return make(snapshot).text;
     },
   };
 }
@@ -188,7 +188,7 @@ for (const kind of ['grant', 'foreign', 'shared'] as const) {
       kind,
       number,
       pod: 'web',
-      cards: [0],
+      gpus: [0],
       smUs,
       denied: 5,
     });
@@ -233,54 +233,54 @@ test('a name that somebody takes again and again has one series, and the node ke
   let page = '';
   for (let second = 0; second < 700; second += 1) {
     const number = Math.floor(second / 2);
-    const now = { kind: 'grant', number, pod: 'job', cards: [0, 1], smUs: 1e6, denied: 1 } as const;
+    const now = { kind: 'grant', number, pod: 'job', gpus: [0, 1], smUs: 1e6, denied: 1 } as const;
     page = agent.at(second, [now]);
     const after = countersOf(page);
     t.deepEqual(fallen(before, after), []);
     before = after;
   }
   t.deepEqual(seriesIn(page, 'cotenant_container_sm_seconds_total'), [350, 350]);
-  t.deepEqual(seriesIn(page, 'cotenant_container_unknown_entry_points_total'), [350], 'once, on however many cards');
+  t.deepEqual(seriesIn(page, 'cotenant_container_unknown_entry_points_total'), [350], 'once, on however many GPUs');
   t.true(agent.totals().containers.size <= 2 * 160);
   t.is(agent.totals().bases.size, 2);
 });
 
-test('a card that is gone for some samples keeps the counters that it had, over the end of an agent too', (t) => {
+test('a GPU that is gone for some samples keeps the counters that it had, over the end of an agent too', (t) => {
   const folder = temporaryFolder(t);
   let agent = agentOf(t, folder);
-  const one: Now = { kind: 'grant', number: 1, pod: 'web', cards: [0, 1], smUs: 2e6, denied: 3 };
-  const two: Now = { kind: 'grant', number: 2, pod: 'job', cards: [0], smUs: 0, denied: 1 };
+  const one: Now = { kind: 'grant', number: 1, pod: 'web', gpus: [0, 1], smUs: 2e6, denied: 3 };
+  const two: Now = { kind: 'grant', number: 2, pod: 'job', gpus: [0], smUs: 0, denied: 1 };
   const before = countersOf(agent.at(0, [one]));
-  for (const [second, cards] of [
+  for (const [second, gpus] of [
     [1, []],
     [7, [1]],
     [14, []],
   ] as const) {
-    const page = agent.at(second, [one, two], { cards });
+    const page = agent.at(second, [one, two], { gpus });
     t.deepEqual(fallen(before, countersOf(page)), [], `at ${second}`);
     t.notRegex(page, /gpu="(?!0"|1")/);
     t.is(/^cotenant_container_memory_limit_bytes\{gpu="0",gpu_uuid="GPU-0".*pod="web"/m.test(page), true, page);
-    t.notRegex(page, /gpu_uuid=.*pod="job"/, 'nobody has seen the card that it has');
+    t.notRegex(page, /gpu_uuid=.*pod="job"/, 'nobody has seen the GPU that it has');
     t.regex(page, /^cotenant_container_fence\{namespace="team",pod="job",/m, 'of it as such all is said');
     t.is(
       seriesIn(page, 'cotenant_container_allocations_denied_total').length,
       2,
-      'none of who has no card to be seen on',
+      'none of who has no GPU to be seen on',
     );
   }
   agent = agentOf(t, folder);
-  for (const [second, cards] of [
+  for (const [second, gpus] of [
     [21, []],
     [22, [0, 1]],
   ] as const)
-    t.deepEqual(fallen(before, countersOf(agent.at(second, [one, two], { cards }))), [], `at ${second}`);
+    t.deepEqual(fallen(before, countersOf(agent.at(second, [one, two], { gpus }))), [], `at ${second}`);
 });
 
 test("what the arbiter has counted outlives its container and the samples like other counters, and is nobody else's", (t) => {
   const folder = temporaryFolder(t);
   let agent = agentOf(t, folder);
-  const one: Now = { kind: 'grant', number: 1, pod: 'web', cards: [0, 1], smUs: 0, denied: 8 };
-  const two: Now = { kind: 'grant', number: 2, pod: 'job', cards: [1], smUs: 0, denied: 4 };
+  const one: Now = { kind: 'grant', number: 1, pod: 'web', gpus: [0, 1], smUs: 0, denied: 8 };
+  const two: Now = { kind: 'grant', number: 2, pod: 'job', gpus: [1], smUs: 0, denied: 4 };
   const isThere = (page: string, what: string, pod = 'web', times = 2) => {
     for (const [counter, part] of OF_THE_ARBITER) {
       const series = [...countersOf(page)].filter(
@@ -295,7 +295,7 @@ test("what the arbiter has counted outlives its container and the samples like o
   };
   isThere(agent.at(0, [one]), 'it lives');
   isThere(agent.stale(), 'no sample comes');
-  isThere(agent.at(1, [one], { cards: [] }), 'its cards are gone');
+  isThere(agent.at(1, [one], { gpus: [] }), 'its GPUs are gone');
   // Numbers move on after the file was written, and the agent is away when it ends.
   agent.at(10, [{ ...one, denied: 2 }, two]);
   agent.at(11, [one, two]);
@@ -319,8 +319,8 @@ test('whoever comes, goes, is told or not, and however the agent ends: no counte
     gapSeconds: fc.constantFrom(1, 1, 5, 20, 60, 150, 301, 4000),
     setSeconds: fc.constantFrom(0, 0, 0, -5000, 5000),
     useTold: fc.constantFrom(true, true, true, false),
-    // A card that is gone for a while, or all of them: the driver is not open.
-    cards: fc.constantFrom([0, 1], [0, 1], [0, 1], [1], []),
+    // A GPU that is gone for a while, or all of them: the driver is not open.
+    gpus: fc.constantFrom([0, 1], [0, 1], [0, 1], [1], []),
     ends: fc.constantFrom(false, false, false, true),
     // At each place a start lives, another one takes its place, or nobody is there.
     places: fc.array(
@@ -328,7 +328,7 @@ test('whoever comes, goes, is told or not, and however the agent ends: no counte
         change: fc.constantFrom('stays', 'stays', 'next', 'next', 'gone'),
         kind,
         pod: fc.constantFrom(...NAMES),
-        cards: fc.constantFrom([0], [1], [0, 1]),
+        gpus: fc.constantFrom([0], [1], [0, 1]),
         grown: fc.integer({ min: 0, max: 3_000_000 }),
       }),
       { minLength: 3, maxLength: 3 },
@@ -342,12 +342,12 @@ test('whoever comes, goes, is told or not, and however the agent ends: no counte
         let [second, number, setSeconds] = [0, 0, 0];
         const living: (Now | undefined)[] = [undefined, undefined, undefined];
         let before = new Map() as ReadonlyMap<string, number>;
-        for (const { gapSeconds, setSeconds: set, useTold, cards: seen, ends, places } of steps) {
+        for (const { gapSeconds, setSeconds: set, useTold, gpus: seen, ends, places } of steps) {
           second += gapSeconds;
           setSeconds += set;
           // Killed, maybe within the five seconds in which who has a name alone is in no file: that one is counted anew.
           if (ends) agent = agentOf(t, folder);
-          for (const [place, { change, kind: of, pod, cards, grown }] of places.entries()) {
+          for (const [place, { change, kind: of, pod, gpus, grown }] of places.entries()) {
             const last = living[place];
             if (change === 'gone') living[place] = undefined;
             else if (change === 'next' || last === undefined) {
@@ -357,15 +357,15 @@ test('whoever comes, goes, is told or not, and however the agent ends: no counte
               living[place] =
                 isTaken && of !== 'foreign'
                   ? undefined
-                  : { kind: of, number, pod, cards, smUs: grown, denied: number % 7 };
+                  : { kind: of, number, pod, gpus, smUs: grown, denied: number % 7 };
             } else living[place] = { ...last, smUs: last.smUs + grown, denied: last.denied + 1 };
           }
           const list = living.flatMap((one) => one ?? []);
-          const after = countersOf(agent.at(second, list, { useTold, setSeconds, cards: seen }));
+          const after = countersOf(agent.at(second, list, { useTold, setSeconds, gpus: seen }));
           // With a clean second between them, so that all of them are in the file.
           const fell = fallen(before, after);
           if (fell.length > 0) throw new Error(fell.join('; '));
-          before = countersOf(agent.at(second + 6, list, { useTold, setSeconds, cards: seen }));
+          before = countersOf(agent.at(second + 6, list, { useTold, setSeconds, gpus: seen }));
           second += 6;
         }
       }),

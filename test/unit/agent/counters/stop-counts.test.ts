@@ -9,17 +9,17 @@ import {
 } from '../../../../src/agent/enforcement/action-record.ts';
 import { whyNotNow } from '../../../../src/agent/enforcement/rate-limit.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
-import type { CardGrant } from '../../../../src/api/gpu.ts';
+import type { GpuGrant } from '../../../../src/api/gpu.ts';
 import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
 import { setUp } from '../enforcement/enforcing.ts';
-import { card, compared, grantOf, reading, sampleOf } from '../node.ts';
+import { compared, gpu, grantOf, reading, sampleOf } from '../node.ts';
 
 const START = 1_700_000_000_000;
 const grant = grantOf('one', 100, [0, 1]);
 const see = (book: KillBook, second: number, ids: readonly string[] = ['one'], setSeconds = 0) =>
   book.see(
     compared(
-      sampleOf([card(0), card(1)], [], START + (second + setSeconds) * 1000, (second + 1e6) * 1e9),
+      sampleOf([gpu(0), gpu(1)], [], START + (second + setSeconds) * 1000, (second + 1e6) * 1e9),
       ids.map((id) => reading(grantOf(id, 100, [0, 1]))),
       {},
     ),
@@ -32,7 +32,7 @@ const verdict = (reason: MemoryReason): Verdict => ({
 });
 const record = (action: ActionName, result: string, reason: MemoryReason = 'bypass', second = 1): ActionRecord =>
   recordOf(grant, action, verdict(reason), START + second * 1000, result);
-/** Counters above 0: "card action reason result count". */
+/** Counters above 0: "GPU action reason result count". */
 const counted = (book: KillBook) =>
   book
     .totals()
@@ -83,18 +83,18 @@ test('before anything happens every counter that may grow is there with 0', (t) 
 });
 
 test('who may be over a share of compute has counters of that, too, and nobody else', (t) => {
-  const cards = (more: Partial<CardGrant>) => grantOf('one', 100).cards.map((one) => ({ ...one, ...more }));
+  const gpus = (more: Partial<GpuGrant>) => grantOf('one', 100).gpus.map((one) => ({ ...one, ...more }));
   const cases: [Partial<Grant>, boolean][] = [
     [{}, false],
-    [{ cards: cards({ coresPercent: 25 }) }, true],
-    [{ cards: cards({ coresLimitPercent: 25 }) }, true],
-    [{ cards: cards({ coresPercent: 100 }) }, false],
+    [{ gpus: gpus({ coresPercent: 25 }) }, true],
+    [{ gpus: gpus({ coresLimitPercent: 25 }) }, true],
+    [{ gpus: gpus({ coresPercent: 100 }) }, false],
     [{ compute: { priority: 'high' } }, true],
     [{ compute: { weight: 3 } }, false],
   ];
   for (const [more, expected] of cases) {
     const book = createKillBook();
-    book.see(compared(sampleOf([card(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
+    book.see(compared(sampleOf([gpu(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
     const own = book.totals().filter(({ reason }) => reason === 'over-share');
     t.is(own.length, expected ? 3 : 0, JSON.stringify(more));
   }
@@ -250,7 +250,7 @@ test('a time of day that is set makes no counter older or younger', (t) => {
 
 test('while containers are the very same nothing is counted anew, and five minutes begin when they are gone', (t) => {
   const book = createKillBook();
-  const state = compared(sampleOf([card(0), card(1)], [], START), [reading(grant)], {});
+  const state = compared(sampleOf([gpu(0), gpu(1)], [], START), [reading(grant)], {});
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
   for (let second = 0; second <= 400; second += 1) book.see(at(second));
   t.is(book.totals().length, 26);

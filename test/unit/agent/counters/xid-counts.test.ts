@@ -1,10 +1,10 @@
 // Xids counted from sample to sample: from zero where the driver tells of them, bounded in kinds, whatever comes.
 import test from 'ava';
 import { CONTAINED_XIDS, countXids, RESETTING_XIDS, type XidTotal } from '../../../../src/agent/counters/xid-counts.ts';
-import type { Sample, SampledCard, SampledXid } from '../../../../src/agent/sampling/sample.ts';
+import type { Sample, SampledGpu, SampledXid } from '../../../../src/agent/sampling/sample.ts';
 import { readPage } from '../../../support/docs.ts';
 
-const card = (index: number, tellsEvents: boolean): SampledCard => ({
+const gpu = (index: number, tellsEvents: boolean): SampledGpu => ({
   index,
   uuid: `GPU-${index}`,
   name: '',
@@ -14,25 +14,25 @@ const card = (index: number, tellsEvents: boolean): SampledCard => ({
   healthy: true,
   tellsEvents,
 });
-const sample = (xids: readonly SampledXid[], cards = [card(0, true), card(1, false)]): Sample => ({
+const sample = (xids: readonly SampledXid[], gpus = [gpu(0, true), gpu(1, false)]): Sample => ({
   round: 1,
   atMs: 0,
   bootNs: 0,
   driverVersion: '',
   cudaVersion: 0,
-  cards,
+  gpus,
   processes: [],
   xids,
   errors: [],
   tookUs: 0,
 });
-const raised = (xid: number, count: number, atMs: number, on = 0): SampledXid => ({ card: on, xid, count, atMs });
+const raised = (xid: number, count: number, atMs: number, on = 0): SampledXid => ({ gpu: on, xid, count, atMs });
 const of = (totals: readonly XidTotal[], gpuUuid: string, xid: string) => {
   const found = totals.find((total) => total.gpuUuid === gpuUuid && total.xid === xid);
   return found && [found.count, found.lastMs];
 };
 
-test('what alerts are about stands with 0 on cards of which the driver tells, and on no other', (t) => {
+test('what alerts are about stands with 0 on GPUs of which the driver tells, and on no other', (t) => {
   const totals = countXids([], sample([]));
   t.deepEqual(
     totals.map(({ gpuUuid, xid, count, lastMs }) => [gpuUuid, xid, count, lastMs]),
@@ -40,7 +40,7 @@ test('what alerts are about stands with 0 on cards of which the driver tells, an
   );
 });
 
-test('counts grow, the time is that of the newest, and both outlive the card', (t) => {
+test('counts grow, the time is that of the newest, and both outlive the GPU', (t) => {
   let totals = countXids([], sample([raised(79, 1, 5000), raised(13, 3, 4000), raised(31, 1, 100, 1)]));
   t.deepEqual(of(totals, 'GPU-0', '79'), [1, 5000]);
   t.deepEqual(of(totals, 'GPU-0', '13'), [3, 4000]);
@@ -48,10 +48,10 @@ test('counts grow, the time is that of the newest, and both outlive the card', (
   totals = countXids(totals, sample([raised(13, 2, 3000)]));
   t.deepEqual(of(totals, 'GPU-0', '13'), [5, 4000], 'a clock that was set back');
   totals = countXids(totals, sample([raised(13, 1, 9000, 7)], []));
-  t.deepEqual(of(totals, 'GPU-0', '13'), [5, 4000], 'of no card that is known');
+  t.deepEqual(of(totals, 'GPU-0', '13'), [5, 4000], 'of no GPU that is known');
 });
 
-test('more kinds than are told apart are counted together, on each card for itself', (t) => {
+test('more kinds than are told apart are counted together, on each GPU for itself', (t) => {
   const many = Array.from({ length: 300 }, (_, code) => raised(1000 + code, 1, code));
   let totals = countXids([], sample([...many, raised(79, 1, 1)]));
   for (let turn = 0; turn < 3; turn++) totals = countXids(totals, sample([...many, raised(2000, 1, 1, 1)]));

@@ -80,7 +80,7 @@ test('a record tells of compute, also when that is over', (t) => {
   t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-limit'), { reason: 'none', resource: 'memory' });
 });
 
-test('a record holds the figures of the worst card and each process that was signalled', (t) => {
+test('a record holds the figures of the worst GPU and each process that was signaled', (t) => {
   const hit = { pid: 7, startTicks: 70, command: 'client', cgroup: '0::/x', result: 'sent' };
   t.deepEqual(recordOf(grant, 'kill', verdict('bypass', 2900), 1234, 'sent', [hit]), {
     atMs: 1234,

@@ -40,12 +40,12 @@ function goOn(t: ExecutionContext, written: readonly Written[], from: number, ho
     before.add(recordOf(grant, action, of, START + second * 1000, result, hit ? [hit] : []));
   }
   const audit = openAudit(folder, (text) => t.fail(text));
-  const { native, signalled } = peopledNode();
+  const { native, signaled } = peopledNode();
   const next = setUp(t, { audit, second: from, grants: [grant], people: native });
   const told = holdings.flatMap((holding, index) =>
     next.act(from + index, holding).map((action) => `${from + index} ${action.split(' ')[0]}`),
   );
-  return { told, signalled, audit };
+  return { told, signaled, audit };
 }
 const times = (count: number, holding: Holding[]): Holding[][] => Array.from({ length: count }, () => holding);
 
@@ -191,9 +191,9 @@ const CASES: readonly (readonly [
 ];
 for (const [what, written, from, holdings, expected] of CASES) {
   test(what, (t) => {
-    const { told, signalled } = goOn(t, written, from, holdings);
+    const { told, signaled } = goOn(t, written, from, holdings);
     t.deepEqual(told, expected);
-    t.is(signalled.length, expected.filter((one) => /kill|terminate/.test(one)).length);
+    t.is(signaled.length, expected.filter((one) => /kill|terminate/.test(one)).length);
   });
 }
 

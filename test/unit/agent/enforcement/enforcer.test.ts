@@ -103,7 +103,7 @@ test('what the driver does not tell is no memory given back: it neither calms no
   t.deepEqual(other.act(2, []), ['released one']);
 });
 
-test('of a card of which any list failed nothing is told: who may be in it alone has given nothing back', (t) => {
+test('of a GPU of which any list failed nothing is told: who may be in it alone has given nothing back', (t) => {
   for (const failed of ['graphics', 'mps']) {
     const some = { lists: ['compute', 'graphics', 'mps'].filter((list) => list !== failed), failedLists: [failed] };
     const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
@@ -144,15 +144,15 @@ test('a process that got its signal is not sent another one while it ends; one t
     [Array(20).fill('moved'), 10],
   ];
   for (const [answers, signals] of cases) {
-    const { native, signalled } = peopledNode(answers);
+    const { native, signaled } = peopledNode(answers);
     const { act } = setUp(t, { grants: [there('one')], people: native });
     act(0, cheat);
     t.deepEqual(act(1, cheat), ['kill one']);
-    t.deepEqual(signalled, Array(signals).fill('stand-in 9'));
+    t.deepEqual(signaled, Array(signals).fill('stand-in 9'));
   }
 });
 
-test('figures that do not add up stop nobody: more is told for processes than for the card', (t) => {
+test('figures that do not add up stop nobody: more is told for processes than for the GPU', (t) => {
   const { act, audit, touched } = setUp(t);
   const all = [
     { id: 'one', mib: 2000 },
@@ -160,10 +160,7 @@ test('figures that do not add up stop nobody: more is told for processes than fo
   ];
   act(0, all);
   t.deepEqual(act(1, all, 0, 1800), ['refuse one']);
-  t.regex(
-    audit.recent().at(-1)?.result ?? '',
-    /^processes are said to hold \d+ bytes of a card of which \d+ are used$/,
-  );
+  t.regex(audit.recent().at(-1)?.result ?? '', /^processes are said to hold \d+ bytes of a GPU of which \d+ are used$/);
   t.deepEqual(touched, []);
   // 5 % and 64 MiB are what readings a moment apart may differ by.
   t.deepEqual(act(2, all, 0, 1892), ['kill one']);
@@ -308,8 +305,8 @@ test('memory that processes share is no ground for a stop beside managed memory 
   const grants = [there('one'), grantOf('two', 4096)];
   const { act, audit } = setUp(t, { grants, people: peopledNode().native });
   const sharing = Array.from({ length: 3 }, () => ({ id: 'one', mib: 96, known: true }));
-  const neighbour = { id: 'two', mib: 10, known: true, managedMib: 4000 };
-  const done = [0, 1, 2, 3].flatMap((at) => act(at, [...sharing, neighbour], 0, 96 + 10 + 4000));
+  const neighbor = { id: 'two', mib: 10, known: true, managedMib: 4000 };
+  const done = [0, 1, 2, 3].flatMap((at) => act(at, [...sharing, neighbor], 0, 96 + 10 + 4000));
   t.deepEqual(done, ['warn one', 'refuse one']);
   t.regex(audit.recent().at(-1)?.result ?? '', /^processes are said to hold/);
   // Its own word helps nobody.
@@ -440,7 +437,7 @@ test('what goes wrong with one container is told, and lets neither it nor the ot
   t.deepEqual(act(2, both), ['kill one', 'kill two'], 'with the next sample');
 });
 
-test('who cannot be signalled is told as refused, and whoever was before is told, too', (t) => {
+test('who cannot be signaled is told as refused, and whoever was before is told, too', (t) => {
   const { native } = peopledNode();
   const people: typeof native = {
     ...native,

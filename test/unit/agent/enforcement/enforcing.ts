@@ -15,7 +15,7 @@ import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { DEFAULT_LADDER } from '../../../../src/policy/ladder.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
-import { card, compared, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from '../node.ts';
+import { compared, gpu, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from '../node.ts';
 
 const START = 1_700_000_000_000;
 
@@ -40,9 +40,9 @@ const STAND_IN = Number(
 const OWNER = { pid: 1, startTicks: 5, cgroup: '' };
 export const NOBODYS = { pid: 2 ** 30, startTicks: 5, cgroup: '' };
 
-/** A /proc in which each grant of OWNER has one process; `signalled`: what it is told each time, and what it answers. */
+/** A /proc in which each grant of OWNER has one process; `signaled`: what it is told each time, and what it answers. */
 export function peopledNode(answers: readonly string[] = []) {
-  const signalled: string[] = [];
+  const signaled: string[] = [];
   const facts = { ended: false, leaderless: false, command: 'held', cgroup: '', pidNamespace: 1 };
   const native = {
     readProcess(pid: number): ProcessFacts | undefined {
@@ -50,11 +50,11 @@ export function peopledNode(answers: readonly string[] = []) {
       return pid === STAND_IN ? { ...facts, startTicks: 77, parent: 1, namespacePid: pid } : undefined;
     },
     signalExact(pid: number, startTicks: number, _: string, signal: number): string {
-      signalled.push(`${pid === STAND_IN && startTicks === 77 ? 'stand-in' : pid} ${signal}`);
-      return answers[signalled.length - 1] ?? 'sent';
+      signaled.push(`${pid === STAND_IN && startTicks === 77 ? 'stand-in' : pid} ${signal}`);
+      return answers[signaled.length - 1] ?? 'sent';
     },
   } as unknown as Native;
-  return { native, signalled };
+  return { native, signaled };
 }
 
 function registryOf(grants: readonly Grant[]): Registry {
@@ -128,7 +128,7 @@ export function setUp(
     holdings: readonly Holding[],
     ageMs = 0,
     usedMib?: number,
-    more: Parameters<typeof card>[1] = {},
+    more: Parameters<typeof gpu>[1] = {},
   ): string[] => {
     nowMs = START + second * 1000;
     const processes = holdings.map(({ mib }, index) => sampledProcess(10 + index, [use(0, { bytes: mib * MIB })]));
@@ -137,7 +137,7 @@ export function setUp(
       holdings.map(({ id }, index): [number, Owner] => [10 + index, { kind: 'grant', id }]),
     );
     const sample = sampleOf(
-      [card(0, { usedBytes: (usedMib ?? sum) * MIB, ...more })],
+      [gpu(0, { usedBytes: (usedMib ?? sum) * MIB, ...more })],
       processes,
       nowMs + jumpedMs - ageMs,
     );

@@ -21,7 +21,7 @@ import { grantOf } from '../node.ts';
 
 /** /proc as the addon reads it, so that these tests need no build; signals are written down instead of sent. */
 function reader() {
-  const signalled: unknown[][] = [];
+  const signaled: unknown[][] = [];
   const readProcess = (pid: number): ProcessFacts | undefined => {
     try {
       const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
@@ -41,10 +41,10 @@ function reader() {
     }
   };
   const signalExact = (...call: unknown[]) => {
-    signalled.push(call);
+    signaled.push(call);
     return call[0] === 1 ? 'refused: no' : 'sent';
   };
-  return { native: { readProcess, signalExact } as unknown as Native, readProcess, signalled };
+  return { native: { readProcess, signalExact } as unknown as Native, readProcess, signaled };
 }
 
 /** A shell with two children of its own; resolves to the pids, shell first. */
@@ -131,14 +131,14 @@ test('the processes of its own group, wherever they hang; the agent itself is ne
   t.false(withAgent.includes(process.pid));
 });
 
-test('each process is signalled by pid, start time and cgroup, and the answer is kept', (t) => {
-  const { native, signalled } = reader();
+test('each process is signaled by pid, start time and cgroup, and the answer is kept', (t) => {
+  const { native, signaled } = reader();
   const target = (pid: number): Target => ({ pid, startTicks: pid * 10, command: 'x', cgroup: `0::/${pid}` });
   t.deepEqual(signalTargets([target(1), target(2)], native, 9), [
     { ...target(1), result: 'refused: no' },
     { ...target(2), result: 'sent' },
   ]);
-  t.deepEqual(signalled, [
+  t.deepEqual(signaled, [
     [1, 10, '0::/1', 9],
     [2, 20, '0::/2', 9],
   ]);
@@ -158,24 +158,24 @@ function groupsIn(t: ExecutionContext, ...groups: readonly string[]) {
 
 const at = (pid: number, cgroup: string): Target => ({ pid, startTicks: pid * 10, command: 'x', cgroup });
 
-test('a group is killed as a whole where the grant has one and the kernel can; who is elsewhere is signalled', (t) => {
+test('a group is killed as a whole where the grant has one and the kernel can; who is elsewhere is signaled', (t) => {
   const { mount, killed } = groupsIn(t, 'a/cotenant-abc123', 'a');
   const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
   const [inside, deeper] = [at(2, '0::/a/cotenant-abc123\n'), at(3, '0::/a/cotenant-abc123/x\n')];
   const outside = at(4, '0::/a\n');
-  const { native, signalled } = reader();
+  const { native, signaled } = reader();
   t.deepEqual(killTargets(grant, [inside, deeper], native, mount), {
     hit: [inside, deeper].map((target) => ({ ...target, result: 'sent' })),
     whole: true,
   });
   t.deepEqual(killed(), ['a/cotenant-abc123']);
-  t.deepEqual(signalled, []);
+  t.deepEqual(signaled, []);
   t.false(killTargets(grant, [inside, outside], native, mount).whole);
-  t.deepEqual(signalled, [[4, 40, '0::/a\n', 9]]);
+  t.deepEqual(signaled, [[4, 40, '0::/a\n', 9]]);
   // The kernel passes over whose first thread has ended, and it may have had a child meanwhile.
   const passedOver: Target = { ...deeper, leaderless: true };
   t.false(killTargets(grant, [inside, passedOver], native, mount).whole);
-  t.deepEqual(signalled.slice(1), [[3, 30, deeper.cgroup, 9]]);
+  t.deepEqual(signaled.slice(1), [[3, 30, deeper.cgroup, 9]]);
 
   t.is(groupOf(grant, inside, undefined), undefined, 'no unified hierarchy');
   t.is(groupOf(grantOf('abc123', 1), inside, mount), undefined, 'the grant has no group');
@@ -188,12 +188,12 @@ test('a group that cannot be killed leaves its processes to single signals', (t)
   rmSync(join(mount, 'a/cotenant-abc123/cgroup.kill'));
   mkdirSync(join(mount, 'a/cotenant-abc123/cgroup.kill')); // cannot be written to
   const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
-  const { native, signalled } = reader();
+  const { native, signaled } = reader();
   t.like(killTargets(grant, [at(2, '0::/a/cotenant-abc123\n')], native, mount), {
     hit: [{ result: 'sent' }],
     whole: false,
   });
-  t.is(signalled.length, 1);
+  t.is(signaled.length, 1);
 });
 
 test("a pod's container is killed by its group, and only by that one, however deep its processes are", (t) => {
@@ -204,15 +204,15 @@ test("a pod's container is killed by its group, and only by that one, however de
   const { mount, killed } = groupsIn(t, own, `${own}/docker/${side}`, other, pod);
   const grant = grantOf('abc123', 1, [0], { container: 'main', owner: { podUid, target: '/t', kind: 'app' } });
   const known = { nameOf: (id: string) => ({ podUid, container: id === main ? 'main' : 'side' }) };
-  const { native, signalled } = reader();
+  const { native, signaled } = reader();
   const inside = at(2, `0::/${own}/docker/${side}\n`);
   t.true(killTargets(grant, [inside], native, mount, known).whole);
   t.deepEqual(killed(), [own]);
-  // It was in the container once, and is with the neighbour now.
+  // It was in the container once, and is with the neighbor now.
   t.false(killTargets(grant, [at(3, `0::/${other}\n`)], native, mount, known).whole);
   t.deepEqual(killed(), [own]);
   t.deepEqual(
-    signalled.map(([pid]) => pid),
+    signaled.map(([pid]) => pid),
     [3],
   );
   for (const [what, target, names] of [

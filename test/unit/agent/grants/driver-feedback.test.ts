@@ -14,15 +14,15 @@ const input = (more: Partial<FeedbackInput> = {}): FeedbackInput => ({
   after: round([slot(11, [held])]),
   sampledNs: READ_NS + 1,
   processes: [process],
-  cardIndex: [0],
+  gpuIndex: [0],
   listsComplete: true,
   ...more,
 });
 
-test('a row that did not move is taught the difference to the truth, and that what was freed has left the card', (t) => {
+test('a row that did not move is taught the difference to the truth, and that what was freed has left the GPU', (t) => {
   // Managed memory is not in the driver's figure, so it is not in the difference.
   t.deepEqual(feedbackOf(input()), [
-    { slot: 3, card: 0, stamp: 11n, residualBytes: 50 * MIB, releasedBytes: 30 * MIB, signature: 9n, deadStamp: 0n },
+    { slot: 3, gpu: 0, stamp: 11n, residualBytes: 50 * MIB, releasedBytes: 30 * MIB, signature: 9n, deadStamp: 0n },
   ]);
 });
 
@@ -33,8 +33,8 @@ test('what is only announced keeps nobody from learning', (t) => {
 
 test('the residual may be negative, and is nothing but minus the charge where the driver lists nothing', (t) => {
   const cases: [what: string, processes: FeedbackInput['processes'], residualMiB: number][] = [
-    ['less on the card than charged', [sampledProcess(11, [use(0, { bytes: 380 * MIB })])], -20],
-    ['not on this card', [sampledProcess(11, [use(1, { bytes: MIB })])], -400],
+    ['less on the GPU than charged', [sampledProcess(11, [use(0, { bytes: 380 * MIB })])], -20],
+    ['not on this GPU', [sampledProcess(11, [use(1, { bytes: MIB })])], -400],
     ['no longer listed', [sampledProcess(11, [use(0, { listed: false })])], -400],
   ];
   for (const [what, processes, residualMiB] of cases)
@@ -90,7 +90,7 @@ test('nothing is taught where nothing is certain', (t) => {
     ['the row moved between the readings', { after: round([slot(11, [moved])]) }],
     ['the slot was given to another process', { after: round([slot(11, [held], { stamp: 12n })]) }],
     ['the slot was not there before', { before: round([]) }],
-    ['the card is not in the sample', { cardIndex: [undefined] }],
+    ['the GPU is not in the sample', { gpuIndex: [undefined] }],
     ['a call that is charged already has no answer yet', { after: round([slot(11, [{ ...held, pendingBytes: 1 }])]) }],
     ['the driver does not tell the bytes', { processes: [sampledProcess(11, [use(0)])] }],
   ];
@@ -101,7 +101,7 @@ test('only a process that was gone already when the driver was asked has its row
   const unlocked = [slot(11, [held], { locked: false })];
   const dead = { processes: [], before: round(unlocked, false), after: round(unlocked, false) };
   t.deepEqual(feedbackOf(input(dead)), [
-    { slot: 3, card: 0, stamp: 11n, residualBytes: 0, releasedBytes: 0, signature: 0n, deadStamp: 11n },
+    { slot: 3, gpu: 0, stamp: 11n, residualBytes: 0, releasedBytes: 0, signature: 0n, deadStamp: 11n },
   ]);
   const both = (more: Parameters<typeof slot>[2]) => {
     const seen = round([slot(11, [held], { locked: false, ...more })], false);
@@ -126,13 +126,13 @@ test('only a process that was gone already when the driver was asked has its row
   }
 });
 
-test('each card of a slot is taught for itself', (t) => {
+test('each GPU of a slot is taught for itself', (t) => {
   const rows = [row({ heldBytes: 10, signature: 1n }), row({ heldBytes: 20, signature: 2n })];
   const after = round([slot(11, [row({ heldBytes: 15, signature: 3n }), rows[1] ?? row()])]);
   const processes = [sampledProcess(11, [use(4, { bytes: 100 }), use(2, { bytes: 200 })])];
-  const taught = feedbackOf(input({ before: round([slot(11, rows)]), after, processes, cardIndex: [4, 2] }));
+  const taught = feedbackOf(input({ before: round([slot(11, rows)]), after, processes, gpuIndex: [4, 2] }));
   t.deepEqual(
-    taught.map(({ card, residualBytes }) => [card, residualBytes]),
+    taught.map(({ gpu, residualBytes }) => [gpu, residualBytes]),
     [[1, 180]],
   );
 });

@@ -30,7 +30,7 @@ test('a grant is read back as it was stored', (t) => {
     pod: fc.string(),
     container: fc.string(),
     createdMs: count,
-    cards: fc.array(
+    gpus: fc.array(
       fc.record({
         gpuUuid: fc.string(),
         memoryBytes: count,
@@ -63,7 +63,7 @@ test('a grant is read back as it was stored', (t) => {
 test('a text that is not exactly a grant is refused with what is wrong', (t) => {
   const owner = { pid: 1000, startTicks: 5, cgroup: '' };
   const ofPod = { podUid: '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11', target: '/a', kind: 'app' };
-  const card = { gpuUuid: 'GPU-0', memoryBytes: 512 * MIB, limitBytes: 512 * MIB, coresPercent: 0 };
+  const gpu = { gpuUuid: 'GPU-0', memoryBytes: 512 * MIB, limitBytes: 512 * MIB, coresPercent: 0 };
   const cases: [text: string, wrong: string][] = [
     ['null', 'not a grant of version 1'],
     ['[]', 'not a grant of version 1'],
@@ -76,16 +76,16 @@ test('a text that is not exactly a grant is refused with what is wrong', (t) => 
     [put({ id: '../../etc' }), 'a name is missing'],
     [put({ id: 'abc123\n' }), 'a name is missing'],
     [put({ pod: 7 }), 'a name is missing'],
-    [without('cards'), 'its cards are not cards'],
-    [put({ cards: [] }), 'its cards are not cards'],
-    [put({ cards: [null] }), 'its cards are not cards'],
-    [put({ cards: { 0: card } }), 'its cards are not cards'],
-    [put({ cards: [{ ...card, limitBytes: undefined }] }), 'its cards are not cards'],
-    [put({ cards: [{ ...card, memoryBytes: '512' }] }), 'its cards are not cards'],
-    [put({ cards: [{ ...card, memoryBytes: -1 }] }), 'its cards are not cards'],
-    [put({ cards: [{ ...card, limitBytes: 1.5 }] }), 'its cards are not cards'],
-    [put({ cards: [{ ...card, limitBytes: 2 ** 60 }] }), 'its cards are not cards'],
-    [put({ cards: [card, { ...card, gpuUuid: 5 }] }), 'its cards are not cards'],
+    [without('gpus'), 'its GPUs are not GPUs'],
+    [put({ gpus: [] }), 'its GPUs are not GPUs'],
+    [put({ gpus: [null] }), 'its GPUs are not GPUs'],
+    [put({ gpus: { 0: gpu } }), 'its GPUs are not GPUs'],
+    [put({ gpus: [{ ...gpu, limitBytes: undefined }] }), 'its GPUs are not GPUs'],
+    [put({ gpus: [{ ...gpu, memoryBytes: '512' }] }), 'its GPUs are not GPUs'],
+    [put({ gpus: [{ ...gpu, memoryBytes: -1 }] }), 'its GPUs are not GPUs'],
+    [put({ gpus: [{ ...gpu, limitBytes: 1.5 }] }), 'its GPUs are not GPUs'],
+    [put({ gpus: [{ ...gpu, limitBytes: 2 ** 60 }] }), 'its GPUs are not GPUs'],
+    [put({ gpus: [gpu, { ...gpu, gpuUuid: 5 }] }), 'its GPUs are not GPUs'],
     [without('isolateMemory'), 'isolateMemory is missing'],
     [put({ isolateMemory: 'true' }), 'isolateMemory is missing'],
     [put({ isolateMemory: null }), 'isolateMemory is missing'],

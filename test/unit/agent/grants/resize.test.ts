@@ -3,10 +3,10 @@ import test from 'ava';
 import fc from 'fast-check';
 import { allowedBytes, givenBack, resized, toldBytes } from '../../../../src/agent/grants/resize.ts';
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
-import { type CardGrant, countedBytes } from '../../../../src/api/gpu.ts';
-import { card as sampledCard, sampledProcess, sampleOf, use } from '../node.ts';
+import { countedBytes, type GpuGrant } from '../../../../src/api/gpu.ts';
+import { gpu as sampledGpu, sampledProcess, sampleOf, use } from '../node.ts';
 
-const card = (bytes: number): CardGrant => ({
+const gpu = (bytes: number): GpuGrant => ({
   gpuUuid: 'GPU-0',
   memoryBytes: bytes,
   limitBytes: bytes,
@@ -26,13 +26,13 @@ const STEPS: readonly (readonly [what: string, to: number, allowed: number])[] =
 ];
 
 test('step by step', (t) => {
-  let grant = card(100);
+  let grant = gpu(100);
   for (const [what, to, allowed] of STEPS) {
     grant = what === 'resize' ? resized(grant, to) : givenBack(grant, to);
     t.is(allowedBytes(grant), allowed, `${what} ${to}`);
     t.is(countedBytes(grant), allowed, `${what} ${to}`);
   }
-  t.deepEqual(grant, card(40));
+  t.deepEqual(grant, gpu(40));
 });
 
 test('what is allowed never grows but by a larger grant, and is never below what was granted', (t) => {
@@ -40,7 +40,7 @@ test('what is allowed never grows but by a larger grant, and is never below what
   t.notThrows(() => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 1000 }), fc.array(step), (first, steps) => {
-        let grant = card(first);
+        let grant = gpu(first);
         for (const [what, to] of steps) {
           const before = allowedBytes(grant);
           grant = what === 'resize' ? resized(grant, to) : givenBack(grant, to);
@@ -48,7 +48,7 @@ test('what is allowed never grows but by a larger grant, and is never below what
           const most = what === 'resize' ? Math.max(before, to) : before;
           if (allowedBytes(grant) > most || allowedBytes(grant) < grant.limitBytes)
             throw new Error(JSON.stringify(grant));
-          if (countedBytes(grant) < allowedBytes(grant)) throw new Error('the card could be given out twice');
+          if (countedBytes(grant) < allowedBytes(grant)) throw new Error('the GPU could be given out twice');
         }
       }),
     );
@@ -56,7 +56,7 @@ test('what is allowed never grows but by a larger grant, and is never below what
 });
 
 test('a sample that changes nothing gives the same object back', (t) => {
-  const whole = card(10);
+  const whole = gpu(10);
   t.is(givenBack(whole, 3), whole);
   const shrinking = resized(whole, 5);
   t.is(givenBack(shrinking, 10), shrinking);
@@ -68,16 +68,16 @@ test('what a sample does not tell is not taken for given back', (t) => {
     sampledProcess(2, [use(0, { bytes: 20 }), use(1, { bytes: 5 })]),
   ];
   const told = (sample: Sample, processes = own) => toldBytes('GPU-0', sample, processes);
-  const whole = sampleOf([sampledCard(0), sampledCard(1)], own);
+  const whole = sampleOf([sampledGpu(0), sampledGpu(1)], own);
   t.is(told(whole), 90);
   t.is(toldBytes('GPU-1', whole, own), 5);
   t.is(told(whole, []), 0, 'nobody is left');
   t.is(told(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
   const silent: [string, number | undefined][] = [
     ['the driver does not answer', told({ ...whole, problem: 'no driver' })],
-    ['the card is not in the sample', told(sampleOf([sampledCard(1)], own))],
-    ['the card is lost', told(sampleOf([sampledCard(0, { healthy: false })], own))],
-    ['its process list was not answered', told(sampleOf([sampledCard(0, { lists: ['graphics'] })], []))],
+    ['the GPU is not in the sample', told(sampleOf([sampledGpu(1)], own))],
+    ['the GPU is lost', told(sampleOf([sampledGpu(0, { healthy: false })], own))],
+    ['its process list was not answered', told(sampleOf([sampledGpu(0, { lists: ['graphics'] })], []))],
     ['the bytes of one process are not told', told(whole, [...own, sampledProcess(3, [use(0)])])],
   ];
   for (const [what, bytes] of silent) t.is(bytes, undefined, what);

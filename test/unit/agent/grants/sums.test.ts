@@ -1,4 +1,4 @@
-// What cards have given away, by the grants on a node.
+// What GPUs have given away, by the grants on a node.
 import test from 'ava';
 import { grantedOn, heldBy } from '../../../../src/agent/grants/sums.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
@@ -17,7 +17,7 @@ test('containers of one pod are held together, and plain grants each for itself'
     grantOf('four', 5, [1]),
   ];
   t.deepEqual(
-    heldBy(grants).map(({ podUid, containers }) => [podUid, containers.map(({ kind, cards }) => [kind, cards.length])]),
+    heldBy(grants).map(({ podUid, containers }) => [podUid, containers.map(({ kind, gpus }) => [kind, gpus.length])]),
     [
       [
         'pod',

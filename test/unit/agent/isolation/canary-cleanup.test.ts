@@ -13,12 +13,12 @@ function setUp(t: ExecutionContext) {
   const groups = temporaryFolder(t);
   const path = join(stateFolder, 'canary-limits.json');
   const told: string[] = [];
-  /** Of the driver, by card and group. */
+  /** Of the driver, by GPU and group. */
   const set = new Map<string, number>();
   const driver = { works: true, code: 0, asked: 0, ms: 0 };
   const answer = (line: string): object => {
-    const [verb, card, , most] = line.split(' ');
-    const key = `${card} ${line.split(' ').at(-1)}`;
+    const [verb, gpu, , most] = line.split(' ');
+    const key = `${gpu} ${line.split(' ').at(-1)}`;
     if (driver.code !== 0) return { result: driver.code };
     if (verb === 'set' && most === 'max') set.delete(key);
     return { result: 0, ...(verb === 'get' && { softBytes: 0, hardBytes: set.get(key) ?? null }) };
@@ -29,11 +29,11 @@ function setUp(t: ExecutionContext) {
     const lines = input.trim().split('\n');
     return { stdout: lines.map((line) => JSON.stringify(answer(line))).join('\n'), stderr: '' };
   };
-  const limit = (card: string, pid: number, hardBytes: number): CanaryLimit => {
+  const limit = (gpu: string, pid: number, hardBytes: number): CanaryLimit => {
     const folder = join(groups, `cotenant-canary-${pid}`);
     mkdirSync(folder, { recursive: true });
-    set.set(`${card} ${folder}`, hardBytes);
-    return { gpuUuid: card, folder, hardBytes };
+    set.set(`${gpu} ${folder}`, hardBytes);
+    return { gpuUuid: gpu, folder, hardBytes };
   };
   const open = () =>
     openLeftBehind({
@@ -47,7 +47,7 @@ function setUp(t: ExecutionContext) {
   return { path, groups, told, set, driver, limit, open, kept: () => JSON.parse(readFileSync(path, 'utf8')).limits };
 }
 
-test('what an agent wrote down before it was ended is taken back by the next one, on each card, and then the group goes', async (t) => {
+test('what an agent wrote down before it was ended is taken back by the next one, on each GPU, and then the group goes', async (t) => {
   const { limit, open, set, kept, told } = setUp(t);
   const [one, two] = [limit('GPU-0', 7, 100), limit('GPU-1', 7, 100)];
   const first = open();

@@ -35,8 +35,8 @@ const pathsOf = ({ mounts, deviceNodes, hooks }: Edits = {}) => [
 const short = (path: string) => path.replace(/^\/usr\/lib\/x86_64-linux-gnu\//, '').replace(/\.so\.[0-9.]+$/, '');
 
 test("each file of NVIDIA's specification is in the part that its capability brings, and no part is without a file", (t) => {
-  const { spec, cards, parts } = dividedOf(nvidia());
-  t.deepEqual([...cards], [ONE, TWO]);
+  const { spec, gpus, parts } = dividedOf(nvidia());
+  t.deepEqual([...gpus], [ONE, TWO]);
   t.deepEqual([spec.kind, spec.cdiVersion], [OWN_KIND, '0.5.0']);
   const shown = Object.fromEntries(
     [
@@ -44,10 +44,10 @@ test("each file of NVIDIA's specification is in the part that its capability bri
       ...spec.devices.map(({ name, containerEdits }) => [name, containerEdits] as const),
     ].map(([name, edits]) => [name, pathsOf(edits).map(short)]),
   );
-  const dri = (card: number, render: number, bus: string) => [
-    `/dev/dri/card${card}`,
+  const dri = (gpu: number, render: number, bus: string) => [
+    `/dev/dri/card${gpu}`,
     `/dev/dri/renderD${render}`,
-    `create-symlinks --link ../card${card}::/dev/dri/by-path/pci-0000:${bus}-card --link ../renderD${render}::/dev/dri/by-path/pci-0000:${bus}-render`,
+    `create-symlinks --link ../card${gpu}::/dev/dri/by-path/pci-0000:${bus}-card --link ../renderD${render}::/dev/dri/by-path/pci-0000:${bus}-render`,
     'chmod --mode 755 --path /dev/dri',
   ];
   const everybodys = shown[''] ?? [];
@@ -132,7 +132,7 @@ test("each file of NVIDIA's specification is in the part that its capability bri
   t.deepEqual(spec.containerEdits.env, nvidia().containerEdits.env);
 });
 
-test("the hook that sets the driver's limits by the container's environment is in no device of ours, and nothing else of a card is lost", (t) => {
+test("the hook that sets the driver's limits by the container's environment is in no device of ours, and nothing else of a GPU is lost", (t) => {
   const hook = (...args: readonly string[]) => ({ hookName: 'createRuntime', path: '/usr/bin/nvidia-ctk', args });
   const limits = ['--driver-root', '/run/nvidia/driver', '--gpu-id', ONE];
   const spec = specOf({
@@ -158,7 +158,7 @@ test("the hook that sets the driver's limits by the container's environment is i
       containerEdits: { deviceNodes: [{ path: '/dev/nvidia0' }], hooks: [hook('nvidia-cdi-hook', 'other')] },
     },
   ]);
-  t.deepEqual([...divided.cards], [ONE], 'a device that would change nothing is none');
+  t.deepEqual([...divided.gpus], [ONE], 'a device that would change nothing is none');
   t.true(readFileSync(FIXTURE, 'utf8').includes('apply-cuda-memory-limits'));
   t.false(JSON.stringify(dividedOf(nvidia()).spec).includes('apply-cuda-memory-limits'));
 });
@@ -197,10 +197,8 @@ test('a file of a name that nobody knows is everybody’s, and one is known by i
 test('/usr/lib is of 32-bit libraries where there is a lib64 that has the same ones, and only there', (t) => {
   const partsOf = (...paths: readonly string[]) => {
     const mounts = paths.map((path) => ({ hostPath: path, containerPath: path }));
-    const card = { name: ONE, containerEdits: { deviceNodes: [{ path: '/dev/nvidia0' }] } };
-    const { spec } = dividedOf(
-      specOf({ cdiVersion: '0.5.0', kind: KIND, containerEdits: { mounts }, devices: [card] }),
-    );
+    const gpu = { name: ONE, containerEdits: { deviceNodes: [{ path: '/dev/nvidia0' }] } };
+    const { spec } = dividedOf(specOf({ cdiVersion: '0.5.0', kind: KIND, containerEdits: { mounts }, devices: [gpu] }));
     return Object.fromEntries(
       spec.devices
         .filter(({ name }) => name !== ONE)
@@ -215,10 +213,10 @@ test('/usr/lib is of 32-bit libraries where there is a lib64 that has the same o
   t.deepEqual(partsOf('/usr/lib64/libcuda.so.1', '/usr/lib/x86_64-linux-gnu/libcuda.so.1'), {});
 });
 
-test('a container gets its cards, and of the parts those that it may have', (t) => {
+test('a container gets its GPUs, and of the parts those that it may have', (t) => {
   const divided = dividedOf(nvidia());
-  const given = (cards: readonly string[], value?: string) =>
-    devicesFor(divided, cards, allowedBy(value === undefined ? ['A=b'] : [`X=${value}`], 'X'))?.map((name) =>
+  const given = (gpus: readonly string[], value?: string) =>
+    devicesFor(divided, gpus, allowedBy(value === undefined ? ['A=b'] : [`X=${value}`], 'X'))?.map((name) =>
       name.replace(`${OWN_KIND}=`, ''),
     );
   const cases: readonly (readonly [string | undefined, readonly string[]])[] = [
@@ -235,7 +233,7 @@ test('a container gets its cards, and of the parts those that it may have', (t) 
   ];
   for (const [value, parts] of cases)
     t.deepEqual(given([ONE], value)?.toSorted(), [ONE, ...parts].toSorted(), value ?? 'no variable');
-  t.is(given([ONE], 'all')?.length, 1 + divided.parts.length - 1, 'all but the other card’s');
+  t.is(given([ONE], 'all')?.length, 1 + divided.parts.length - 1, 'all but the other GPU’s');
   t.deepEqual(given([TWO, ONE], 'compute'), [TWO, ONE]);
   t.is(given([ONE, 'GPU-other'], 'compute'), undefined);
   t.deepEqual([...allowedBy(['X=graphics', 'Y=video', 'X=ngx'], 'X')], ['ngx'], 'the last one counts');
@@ -289,29 +287,29 @@ const entriesOf = (all: readonly Edits[]) =>
     [mounts, deviceNodes, hooks, env].flatMap((list) => ((list as unknown[]) ?? []).map((one) => JSON.stringify(one))),
   );
 
-test('whatever the specification: nothing of a card is lost or doubled, all brings all of it, and no device changes nothing', (t) => {
+test('whatever the specification: nothing of a GPU is lost or doubled, all brings all of it, and no device changes nothing', (t) => {
   fc.assert(
     fc.property(specs, fc.subarray([...DRIVER_CAPABILITIES]), (source, allowed) => {
       const divided = dividedOf(source);
-      const { spec, cards } = divided;
+      const { spec, gpus } = divided;
       for (const { name, containerEdits } of spec.devices) t.true(entriesOf([containerEdits]).length > 0, name);
       t.is(new Set(spec.devices.map(({ name }) => name)).size, spec.devices.length);
-      const bring = (card: string, may: readonly DriverCapability[]) => {
-        const names = devicesFor(divided, [card], new Set(may))?.map((name) => name.replace(`${OWN_KIND}=`, ''));
+      const bring = (gpu: string, may: readonly DriverCapability[]) => {
+        const names = devicesFor(divided, [gpu], new Set(may))?.map((name) => name.replace(`${OWN_KIND}=`, ''));
         return entriesOf([
           spec.containerEdits,
           ...spec.devices.filter(({ name }) => names?.includes(name)).map(({ containerEdits }) => containerEdits),
         ]);
       };
-      for (const card of cards) {
-        const own = source.devices.find(({ name }) => name === card)?.containerEdits ?? {};
+      for (const gpu of gpus) {
+        const own = source.devices.find(({ name }) => name === gpu)?.containerEdits ?? {};
         const whole = entriesOf([source.containerEdits, own])
           .filter((entry) => !entry.includes('apply-cuda-memory-limits'))
           .toSorted();
-        t.deepEqual(bring(card, DRIVER_CAPABILITIES).toSorted(), whole);
+        t.deepEqual(bring(gpu, DRIVER_CAPABILITIES).toSorted(), whole);
         // More is allowed, more is brought; what CUDA and NVML need always is.
-        const some = bring(card, allowed);
-        for (const entry of bring(card, [])) t.true(some.includes(entry), entry);
+        const some = bring(gpu, allowed);
+        for (const entry of bring(gpu, [])) t.true(some.includes(entry), entry);
         for (const entry of whole.filter((one) => /libcuda|libnvidia-ml|nvidiactl|libnvidia-new/.test(one)))
           t.true(some.includes(entry) || /lib32|i386|\/usr\/lib\/lib/.test(entry), entry);
       }
@@ -359,7 +357,7 @@ test('of several files the one counts that readers take, and a name that two of 
       all.map(([spec, where, folder]) => found(spec, where, folder)),
       KIND,
     );
-    return best && [best.found.path, ...best.cards];
+    return best && [best.found.path, ...best.gpus];
   };
   t.deepEqual(source([one, 'a', 0]), ['a', ONE]);
   t.deepEqual(source([both, 'old', 0], [both, 'new', 1]), ['new', ONE, TWO]);

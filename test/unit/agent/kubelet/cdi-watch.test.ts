@@ -125,30 +125,30 @@ test('an agent that starts anew finds its file and leaves it alone; whoever remo
   await eventually(() => existsSync(at.own) || undefined, 'it is written again');
 });
 
-test('with nothing to go by a card is named as its own specification does, which is said once, and no file of ours stays', async (t) => {
+test('with nothing to go by a GPU is named as its own specification does, which is said once, and no file of ours stays', async (t) => {
   const at = folders(t);
   writeFileSync(at.own, '{}'); // of an agent before
   const { cdi, problems } = start(t, at, { lookEveryMs: 50 });
   for (const env of [[], DRAWS]) t.deepEqual(cdi.devicesFor([ONE, TWO], env), undivided(ONE, TWO));
   t.false(existsSync(at.own));
-  const none = `CDI: cards are given ${UNDIVIDED}: no specification in ${at.etc}, ${at.run} lists any by its UUID`;
+  const none = `CDI: GPUs are given ${UNDIVIDED}: no specification in ${at.etc}, ${at.run} lists any by its UUID`;
   await new Promise((resolve) => setTimeout(resolve, 200));
   t.deepEqual(problems, [none]);
   // It comes, and goes.
   put(at.nvidia);
-  await eventually(() => cdi.devicesFor([ONE], [])[0] === ours(ONE)[0] || undefined, 'the cards are divided');
+  await eventually(() => cdi.devicesFor([ONE], [])[0] === ours(ONE)[0] || undefined, 'the GPUs are divided');
   rmSync(at.nvidia);
   await eventually(() => cdi.devicesFor([ONE], [])[0] === undivided(ONE)[0] || undefined, 'they are not');
   t.false(existsSync(at.own));
   t.deepEqual(problems, [none, none], 'again, since it was otherwise in between');
   // Indices only, as nvidia-ctk writes where it is told to.
-  put(at.nvidia, (fixture) => fixture.replaceAll('GPU-', 'card-'));
+  put(at.nvidia, (fixture) => fixture.replaceAll('GPU-', 'gpu-'));
   await new Promise((resolve) => setTimeout(resolve, 300));
   t.deepEqual(cdi.devicesFor([ONE], []), undivided(ONE));
   t.is(problems.length, 2);
 });
 
-test('a card that the specification does not have is said once, and takes no card beside it apart', (t) => {
+test('a GPU that the specification does not have is said once, and takes no GPU beside it apart', (t) => {
   const at = folders(t);
   put(at.nvidia);
   const { cdi, problems } = start(t, at);
@@ -170,7 +170,7 @@ test('a file that cannot be read says nothing new: what was known goes on, and t
     writeFileSync(at.nvidia, broken);
     await eventually(() => problems[count], 'it is said');
     t.regex(problems[count] ?? '', wrong);
-    t.true(problems[count]?.startsWith(`CDI: cards are given by what ${at.nvidia} said before; `), problems[count]);
+    t.true(problems[count]?.startsWith(`CDI: GPUs are given by what ${at.nvidia} said before; `), problems[count]);
     t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
     t.true(existsSync(at.own));
   }
@@ -232,7 +232,7 @@ test('a folder that is made anew is followed', async (t) => {
   t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
 });
 
-test('folders that come late are read, and one that cannot be written leaves the cards as they are', async (t) => {
+test('folders that come late are read, and one that cannot be written leaves the GPUs as they are', async (t) => {
   const at = folders(t);
   rmSync(at.run, { recursive: true });
   copyFileSync(FIXTURE, join(at.etc, 'nvidia.yaml'));

@@ -1,7 +1,7 @@
 import test from 'ava';
 import { devicesOf } from '../../../../src/agent/kubelet/device-plugin/service.ts';
 
-test('slots become devices of ids that say nothing of cards, the same ids at every time', (t) => {
+test('slots become devices of ids that say nothing of GPUs, the same ids at every time', (t) => {
   t.deepEqual(devicesOf({ healthy: 2, unhealthy: 1 }), [
     { ID: 's-000', health: 'Healthy' },
     { ID: 's-001', health: 'Healthy' },

@@ -198,7 +198,7 @@ async function startPlugin(t: ExecutionContext, more: Partial<NriOptions> = {}) 
   const problems: string[] = [];
   const nri = startNri({
     socket: runtime.path,
-    cardsOf: () => undefined,
+    gpusOf: () => undefined,
     onContainer: (container) => containers.push(container),
     onRemoved: (id) => removed.push(id),
     onProblem: (text) => problems.push(text),
@@ -212,7 +212,7 @@ const CREATED = 1;
 const RUNNING = 3;
 const STOPPED = 4;
 
-const synchronise = (containers: readonly object[], more = false) =>
+const synchronize = (containers: readonly object[], more = false) =>
   encode('SynchronizeRequest', { pods: [POD], containers, more });
 
 /** What a container that is being made is given; nothing of it: it is left as it is. */
@@ -225,17 +225,17 @@ async function answerFor(runtime: Awaited<ReturnType<typeof startRuntime>>, cont
   return { devices: adjust?.CDI_devices.map(({ name }) => name), annotations: adjust?.annotations };
 }
 
-test('granted containers get exactly their cards, others pass, and each container is told once', async (t) => {
+test('granted containers get exactly their GPUs, others pass, and each container is told once', async (t) => {
   const sandboxes: string[] = [];
   const { runtime, containers, removed, problems, nri } = await startPlugin(t, {
     onSandbox: (...told) => sandboxes.push(told.join(' of ')),
-    cdiKind: 'example.com/card',
-    cardsOf: (podUid, container) => (podUid === 'uid-1' && container === 'main' ? ['GPU-1', 'GPU-2'] : undefined),
+    cdiKind: 'example.com/gpu',
+    gpusOf: (podUid, container) => (podUid === 'uid-1' && container === 'main' ? ['GPU-1', 'GPU-2'] : undefined),
   });
   await runtime.call(0, 'Configure', Buffer.alloc(0));
-  await runtime.call(0, 'Synchronize', synchronise([containerNamed('old')], true));
+  await runtime.call(0, 'Synchronize', synchronize([containerNamed('old')], true));
   t.false(nri.connected(), 'more is to come');
-  await runtime.call(0, 'Synchronize', synchronise([containerNamed('older')]));
+  await runtime.call(0, 'Synchronize', synchronize([containerNamed('older')]));
   t.true(nri.connected());
   const noted: (object | undefined)[] = [];
   const create = async (name: string) => {
@@ -243,8 +243,8 @@ test('granted containers get exactly their cards, others pass, and each containe
     noted.push(annotations);
     return devices;
   };
-  t.deepEqual(await create('main'), ['example.com/card=GPU-1', 'example.com/card=GPU-2']);
-  t.deepEqual(noted, [{ 'cotenant.io/cards-given': 'GPU-1,GPU-2' }]);
+  t.deepEqual(await create('main'), ['example.com/gpu=GPU-1', 'example.com/gpu=GPU-2']);
+  t.deepEqual(noted, [{ 'cotenant.io/gpus-given': 'GPU-1,GPU-2' }]);
   t.is(await create('other'), undefined);
   const event = (number: number, name: string) =>
     runtime.call(
@@ -275,7 +275,7 @@ test('granted containers get exactly their cards, others pass, and each containe
 test('who was made without an answer of ours is told with each connection, and whoever has ended is not', async (t) => {
   const passedBy: string[] = [];
   const { runtime } = await startPlugin(t, { onPassedBy: ({ container }) => passedBy.push(container) });
-  const given = { 'cotenant.io/cards-given': 'GPU-1' };
+  const given = { 'cotenant.io/gpus-given': 'GPU-1' };
   const of = (name: string, state: number, annotations: object = {}) => ({
     ...containerNamed(name),
     state,
@@ -289,26 +289,26 @@ test('who was made without an answer of ours is told with each connection, and w
     of('ended', STOPPED),
     { ...of('given by an agent that noted nothing', RUNNING), linux: nodes('/dev/nvidiactl', '/dev/nvidia10') },
     {
-      ...of('no card', RUNNING),
+      ...of('no GPU', RUNNING),
       linux: nodes('/dev/nvidiactl', '/dev/nvidia-uvm', '/dev/nvidia1.x', '/x/dev/nvidia0'),
     },
     { ...of('of nobody', RUNNING), pod_sandbox_id: 'other' },
   ];
-  await runtime.call(0, 'Synchronize', synchronise(there.slice(0, 2), true));
-  await runtime.call(0, 'Synchronize', synchronise(there.slice(2)));
-  t.deepEqual(passedBy, ['made', 'runs', 'no card']);
+  await runtime.call(0, 'Synchronize', synchronize(there.slice(0, 2), true));
+  await runtime.call(0, 'Synchronize', synchronize(there.slice(2)));
+  t.deepEqual(passedBy, ['made', 'runs', 'no GPU']);
   // Asked too late: the runtime has gone on, and says so when it connects again.
   const late = encode('ContainerRequest', { pod: POD, container: containerNamed('late') });
   await runtime.call(0, 'CreateContainer', late);
   (await runtime.registered(0)).socket.end();
-  await runtime.call(1, 'Synchronize', synchronise([of('given', RUNNING, given), of('late', RUNNING)]));
-  t.deepEqual(passedBy, ['made', 'runs', 'no card', 'late']);
+  await runtime.call(1, 'Synchronize', synchronize([of('given', RUNNING, given), of('late', RUNNING)]));
+  t.deepEqual(passedBy, ['made', 'runs', 'no GPU', 'late']);
 });
 
 test('devices are named by whoever knows the parts of the driver, from the environment of the container', async (t) => {
   const { runtime } = await startPlugin(t, {
-    cardsOf: (_, container) => ({ main: ['GPU-1'], none: [] })[container],
-    devicesFor: (cards, env) => [...cards, ...env].map((one) => `example.com/x=${one}`),
+    gpusOf: (_, container) => ({ main: ['GPU-1'], none: [] })[container],
+    devicesFor: (gpus, env) => [...gpus, ...env].map((one) => `example.com/x=${one}`),
   });
   t.deepEqual(
     (await answerFor(runtime, containerNamed('main'))).devices,
@@ -320,9 +320,9 @@ test('devices are named by whoever knows the parts of the driver, from the envir
 
 test("a container whose own environment would set the driver's limits gets no device of NVIDIA's that obeys it", async (t) => {
   const { runtime, problems } = await startPlugin(t, {
-    cardsOf: (_, container) => (container === 'none' ? undefined : ['GPU-1']),
-    devicesFor: (cards, env) =>
-      cards.map((card) => `${env.includes('NAME=divided') ? 'cotenant.io' : 'nvidia.com'}/gpu=${card}`),
+    gpusOf: (_, container) => (container === 'none' ? undefined : ['GPU-1']),
+    devicesFor: (gpus, env) =>
+      gpus.map((gpu) => `${env.includes('NAME=divided') ? 'cotenant.io' : 'nvidia.com'}/gpu=${gpu}`),
   });
   const made = async (name: string, ...env: readonly string[]) => {
     const plain = containerNamed(name);
@@ -349,7 +349,7 @@ test("a container whose own environment would set the driver's limits gets no de
 
 test('a runtime that ends, or says what cannot be used, is left and asked again; what went meanwhile is told', async (t) => {
   const { runtime, containers, removed, problems, nri } = await startPlugin(t);
-  await runtime.call(0, 'Synchronize', synchronise([containerNamed('stays'), containerNamed('goes')]));
+  await runtime.call(0, 'Synchronize', synchronize([containerNamed('stays'), containerNamed('goes')]));
   const nonsense = encode('TtrpcRequest', { method: 'CreateContainer', payload: Buffer.from([0x0a, 0xff]) });
   const attacks = [
     (socket: Socket) => socket.end(),
@@ -362,7 +362,7 @@ test('a runtime that ends, or says what cannot be used, is left and asked again;
     await runtime.registered(index + 1);
     t.false(nri.connected());
     // The runtime answers again, and what is wrong next time is news.
-    await runtime.call(index + 1, 'Synchronize', synchronise([containerNamed('stays')]));
+    await runtime.call(index + 1, 'Synchronize', synchronize([containerNamed('stays')]));
   }
   t.is(problems.length, attacks.length, problems.join('\n'));
   for (const text of problems) t.true(text.startsWith(`NRI: ${runtime.path}`), text);
@@ -376,10 +376,10 @@ test('a runtime that ends, or says what cannot be used, is left and asked again;
 test('a node without the interface is said once', async (t) => {
   const problems: string[] = [];
   const path = join(temporaryFolder(t), 'nri.sock');
-  const none = { cardsOf: () => undefined, onContainer: () => {}, onRemoved: () => {} };
+  const none = { gpusOf: () => undefined, onContainer: () => {}, onRemoved: () => {} };
   const nri = startNri({ socket: path, ...none, onProblem: (text) => problems.push(text) });
   t.teardown(() => nri.close());
   await eventually(() => (problems.length > 0 ? true : undefined), 'it is said');
   rmSync(path, { force: true });
-  t.regex(problems[0] ?? '', /nri\.sock.*ENOENT.*get no cards/);
+  t.regex(problems[0] ?? '', /nri\.sock.*ENOENT.*get no GPUs/);
 });

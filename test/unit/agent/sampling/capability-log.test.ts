@@ -1,10 +1,10 @@
-// What the driver does not tell of a card, in words, and when they are said.
+// What the driver does not tell of a GPU, in words, and when they are said.
 import test from 'ava';
 import { createUntold, untoldOf } from '../../../../src/agent/sampling/capability-log.ts';
-import type { SampledCard } from '../../../../src/agent/sampling/sample.ts';
-import { card, sampleOf } from '../node.ts';
+import type { SampledGpu } from '../../../../src/agent/sampling/sample.ts';
+import { gpu, sampleOf } from '../node.ts';
 
-const WHOLE: Partial<SampledCard> = {
+const WHOLE: Partial<SampledGpu> = {
   utilizationPercent: 0,
   eccUncorrectedVolatile: 0,
   powerMw: 1,
@@ -13,22 +13,22 @@ const WHOLE: Partial<SampledCard> = {
   nvlinkReceivedBytes: 0,
   tellsEvents: true,
 };
-const without = (...names: readonly (keyof SampledCard)[]): SampledCard =>
+const without = (...names: readonly (keyof SampledGpu)[]): SampledGpu =>
   Object.fromEntries(
-    Object.entries(card(0, WHOLE)).filter(([name]) => !names.some((one) => one === name)),
-  ) as SampledCard;
+    Object.entries(gpu(0, WHOLE)).filter(([name]) => !names.some((one) => one === name)),
+  ) as SampledGpu;
 
-test('of a card that tells all nothing is said, nor of one that is lost or has it in instances', (t) => {
+test('of a GPU that tells all nothing is said, nor of one that is lost or has it in instances', (t) => {
   t.deepEqual(untoldOf(without()), []);
   t.deepEqual(untoldOf({ ...without('totalBytes'), healthy: false }), []);
   t.deepEqual(untoldOf({ ...without('totalBytes', 'useTold'), divided: true }), []);
 });
 
-test('a card of which nobody knows whether MIG divides it is named so', (t) => {
+test('a GPU of which nobody knows whether MIG divides it is named so', (t) => {
   t.regex(untoldOf({ ...without(), divisionUntold: true }).join(), /^whether MIG divides it: /);
 });
 
-const CASES: readonly [names: readonly (keyof SampledCard)[], says: RegExp][] = [
+const CASES: readonly [names: readonly (keyof SampledGpu)[], says: RegExp][] = [
   [['totalBytes'], /^how much memory it has: /],
   [['useTold'], /^how much compute each process uses: /],
   [['utilizationPercent'], /^how busy it is$/],
@@ -46,7 +46,7 @@ for (const [names, says] of CASES) {
   });
 }
 
-test('who uses a card is not told where any list of them is not, but for one that the driver has not', (t) => {
+test('who uses a GPU is not told where any list of them is not, but for one that the driver has not', (t) => {
   const of = (lists: readonly string[], failedLists?: readonly string[]) =>
     untoldOf({ ...without(), lists, ...(failedLists && { failedLists }) });
   for (const words of [of(['graphics']), of(['compute', 'mps'], ['graphics']), of(['compute'], ['mps'])])
@@ -54,7 +54,7 @@ test('who uses a card is not told where any list of them is not, but for one tha
   t.deepEqual(of(['compute']), []);
 });
 
-test('a card without NVLink has its links', (t) => {
+test('a GPU without NVLink has its links', (t) => {
   t.deepEqual(untoldOf(without('nvlinkReceivedBytes')), []);
 });
 

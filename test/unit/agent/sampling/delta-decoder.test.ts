@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { createSampleReader, type SampleReader } from '../../../../src/agent/sampling/delta-decoder.ts';
 import type { SampleLine } from '../../../../src/agent/sampling/line-schema.ts';
 import type { Sample, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
-import { card, sampledProcess, sampleOf, use } from '../node.ts';
+import { gpu, sampledProcess, sampleOf, use } from '../node.ts';
 
 const lineOf = (
   round: number,
@@ -12,7 +12,7 @@ const lineOf = (
   total: number,
   left: readonly number[] = [],
 ): SampleLine => ({
-  ...sampleOf([card(0)], processes),
+  ...sampleOf([gpu(0)], processes),
   round,
   left,
   total,
@@ -23,7 +23,7 @@ const read = (reader: SampleReader, line: SampleLine): Sample => {
   if ('wrong' in sample) throw new Error(sample.wrong);
   return sample;
 };
-const figures = (pid: number, bytes: number): SampledProcess => ({ pid, cards: [use(0, { bytes })] });
+const figures = (pid: number, bytes: number): SampledProcess => ({ pid, gpus: [use(0, { bytes })] });
 const whole = (pid: number, bytes: number, more: Partial<SampledProcess> = {}) =>
   sampledProcess(pid, [use(0, { bytes })], more);
 
@@ -40,7 +40,7 @@ test('processes that a line does not name are the very same objects, and so is t
 
   const third = read(reader, lineOf(3, [figures(12, 20)], 3));
   t.is(third.processes[0], first.processes[0]);
-  t.is(third.processes[0]?.cards, first.processes[0]?.cards);
+  t.is(third.processes[0]?.gpus, first.processes[0]?.gpus);
   t.deepEqual(third.processes[1], whole(12, 20));
   t.is(third.processes[1]?.ancestors, first.processes[1]?.ancestors, 'who it is is what was told before');
   t.is(third.processes[2], first.processes[2]);
@@ -53,13 +53,13 @@ test('processes that a line does not name are the very same objects, and so is t
 
 test('who is gone when another sampler begins is who had its pid when the last one told of it', (t) => {
   const used = [use(0, { smUs: 7000 })];
-  const gone = (pid: number): SampledProcess => ({ pid, gone: true, cards: used });
+  const gone = (pid: number): SampledProcess => ({ pid, gone: true, gpus: used });
   const again = whole(13, 3, { startTicks: 999 });
-  const reader = createSampleReader([whole(11, 1), { pid: 12, gone: true, cards: [] }, whole(13, 2)]);
+  const reader = createSampleReader([whole(11, 1), { pid: 12, gone: true, gpus: [] }, whole(13, 2)]);
   const first = read(reader, lineOf(1, [gone(11), gone(12), again, gone(14)], 4));
-  t.deepEqual(first.processes, [{ ...whole(11, 1), gone: true, cards: used }, gone(12), again, gone(14)]);
-  const second = read(reader, lineOf(2, [{ pid: 11, cards: [use(0, { smUs: 8000 })] }, gone(13)], 4, [13]));
-  t.deepEqual(second.processes[0], { ...whole(11, 1), gone: true, cards: [use(0, { smUs: 8000 })] });
+  t.deepEqual(first.processes, [{ ...whole(11, 1), gone: true, gpus: used }, gone(12), again, gone(14)]);
+  const second = read(reader, lineOf(2, [{ pid: 11, gpus: [use(0, { smUs: 8000 })] }, gone(13)], 4, [13]));
+  t.deepEqual(second.processes[0], { ...whole(11, 1), gone: true, gpus: [use(0, { smUs: 8000 })] });
   t.deepEqual(second.processes[2], gone(13), 'later it has told itself who is who');
 });
 
@@ -68,7 +68,7 @@ test('a pid that left and a pid that is told anew are other processes', (t) => {
   read(reader, lineOf(1, [whole(11, 1), whole(12, 2)], 2));
   const again = whole(11, 5, { startTicks: 999 });
   t.deepEqual(read(reader, lineOf(2, [again], 2)).processes, [again, whole(12, 2)], 'at once');
-  const gone: SampledProcess = { pid: 12, gone: true, cards: [use(0)] };
+  const gone: SampledProcess = { pid: 12, gone: true, gpus: [use(0)] };
   t.deepEqual(read(reader, lineOf(3, [gone], 2, [12])).processes, [again, gone], 'after it left');
   t.deepEqual(read(reader, lineOf(4, [], 0, [11, 12])).processes, []);
 });
@@ -107,8 +107,8 @@ test('what does not add up is refused with what is wrong, and so is all that fol
 });
 
 type Picture = ReadonlyMap<number, SampledProcess>;
-const who = ({ cards: _, ...rest }: SampledProcess) => JSON.stringify(rest);
-const uses = ({ cards }: SampledProcess) => JSON.stringify(cards);
+const who = ({ gpus: _, ...rest }: SampledProcess) => JSON.stringify(rest);
+const uses = ({ gpus }: SampledProcess) => JSON.stringify(gpus);
 const byPid = (picture: Picture) => [...picture.values()].sort((a, b) => a.pid - b.pid);
 
 /** The line from one picture to the next, as the sampler prints it. */
@@ -116,7 +116,7 @@ function lineBetween(round: number, before: Picture, after: Picture): SampleLine
   const processes = byPid(after).flatMap((process) => {
     const known = before.get(process.pid);
     if (known === undefined || who(known) !== who(process)) return [process];
-    return uses(known) === uses(process) ? [] : [{ pid: process.pid, cards: process.cards }];
+    return uses(known) === uses(process) ? [] : [{ pid: process.pid, gpus: process.gpus }];
   });
   return lineOf(
     round,
@@ -187,10 +187,10 @@ test('whatever comes and goes, the samples are the pictures that were told, and 
 /** The line with something left out that it cannot do without. */
 function* cutsOf(line: SampleLine, before: Picture): Generator<SampleLine> {
   for (const at of line.left.keys()) yield { ...line, left: line.left.toSpliced(at, 1) };
-  for (const [at, { pid, cards }] of line.processes.entries()) {
+  for (const [at, { pid, gpus }] of line.processes.entries()) {
     if (before.has(pid)) continue; // other figures that are not told of are no contradiction
     yield { ...line, processes: line.processes.toSpliced(at, 1) };
-    yield { ...line, processes: line.processes.toSpliced(at, 1, { pid, cards }) };
+    yield { ...line, processes: line.processes.toSpliced(at, 1, { pid, gpus }) };
   }
 }
 

@@ -3,12 +3,12 @@ import test from 'ava';
 import fc from 'fast-check';
 import { createSampleReader } from '../../../../src/agent/sampling/delta-decoder.ts';
 import { parseLine, type SampleLine } from '../../../../src/agent/sampling/line-schema.ts';
-import { card, compared, grantOf, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
+import { compared, gpu, grantOf, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
 
 const good = (): SampleLine => ({
   ...sampleOf(
-    [card(0), { ...card(1, { usedBytes: 2 ** 64 }), lists: [] }],
-    [sampledProcess(11, [use(0, { bytes: 5 }), use(1)]), { pid: 12, gone: true, cards: [] }],
+    [gpu(0), { ...gpu(1, { usedBytes: 2 ** 64 }), lists: [] }],
+    [sampledProcess(11, [use(0, { bytes: 5 }), use(1)]), { pid: 12, gone: true, gpus: [] }],
   ),
   left: [],
   total: 2,
@@ -20,14 +20,14 @@ const wrong = (line: string): string => {
   return 'wrong' in found ? found.wrong : 'taken';
 };
 
-test('a line is taken as it is written, also one without cards and one with a reason for it', (t) => {
+test('a line is taken as it is written, also one without GPUs and one with a reason for it', (t) => {
   const empty = { ...sampleOf([], []), left: [], total: 0, usedUntil: [] };
   const lines: SampleLine[] = [good(), empty, { ...empty, problem: 'no libnvidia-ml.so.1' }];
   for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), line);
 });
 
 test('a field of a later sampler is no fault', (t) => {
-  t.is(wrong(JSON.stringify({ ...good(), later: 1, cards: [{ ...card(0), later: [] }] })), 'taken');
+  t.is(wrong(JSON.stringify({ ...good(), later: 1, gpus: [{ ...gpu(0), later: [] }] })), 'taken');
 });
 
 /** The good sample with one thing changed; undefined takes it away. */
@@ -60,18 +60,18 @@ test('what is not a sample is refused with the place and what would be right', (
     [changed(['total'], undefined), 'sample.total: want a whole number'],
     [changed(['usedUntil'], undefined), 'usedUntil: want a list'],
     [changed(['usedUntil', 0, 'bootUs'], -1), 'usedUntil[0].bootUs: want a whole number'],
-    [changed(['cards'], undefined), 'cards: want a list'],
-    [changed(['cards'], { 0: {} }), 'cards: want a list'],
-    [changed(['cards', 1], null), 'cards[1]: want an object'],
-    [changed(['cards', 1, 'uuid'], 7), 'cards[1].uuid: want text'],
-    [changed(['cards', 1, 'index'], '1'), 'cards[1].index: want a whole number'],
-    [changed(['cards', 0, 'lists'], ['compute', 1]), 'cards[0].lists: want a list of texts'],
-    [changed(['cards', 0, 'failedLists'], 'graphics'), 'cards[0].failedLists: want a list of texts'],
-    [changed(['cards', 0, 'healthy'], 'yes'), 'cards[0].healthy: want true or false'],
-    [changed(['cards', 0, 'smActivePpm'], 0.5), 'cards[0].smActivePpm: want a whole number'],
-    [changed(['cards', 0, 'tensorActivePpm'], null), 'cards[0].tensorActivePpm: want a whole number'],
-    [changed(['cards', 0, 'activityDenied'], 1), 'cards[0].activityDenied: want true or false'],
-    [changed(['cards', 0, 'usedBytes'], '5'), 'cards[0].usedBytes: want a whole number'],
+    [changed(['gpus'], undefined), 'gpus: want a list'],
+    [changed(['gpus'], { 0: {} }), 'gpus: want a list'],
+    [changed(['gpus', 1], null), 'gpus[1]: want an object'],
+    [changed(['gpus', 1, 'uuid'], 7), 'gpus[1].uuid: want text'],
+    [changed(['gpus', 1, 'index'], '1'), 'gpus[1].index: want a whole number'],
+    [changed(['gpus', 0, 'lists'], ['compute', 1]), 'gpus[0].lists: want a list of texts'],
+    [changed(['gpus', 0, 'failedLists'], 'graphics'), 'gpus[0].failedLists: want a list of texts'],
+    [changed(['gpus', 0, 'healthy'], 'yes'), 'gpus[0].healthy: want true or false'],
+    [changed(['gpus', 0, 'smActivePpm'], 0.5), 'gpus[0].smActivePpm: want a whole number'],
+    [changed(['gpus', 0, 'tensorActivePpm'], null), 'gpus[0].tensorActivePpm: want a whole number'],
+    [changed(['gpus', 0, 'activityDenied'], 1), 'gpus[0].activityDenied: want true or false'],
+    [changed(['gpus', 0, 'usedBytes'], '5'), 'gpus[0].usedBytes: want a whole number'],
     [changed(['processes'], 'none'), 'processes: want a list'],
     [changed(['processes', 0], []), 'processes[0]: want an object'],
     [changed(['processes', 0, 'pid'], undefined), 'processes[0].pid: want a whole number'],
@@ -80,12 +80,12 @@ test('what is not a sample is refused with the place and what would be right', (
     [changed(['processes', 0, 'cgroup'], 5), 'processes[0].cgroup: want text'],
     [changed(['processes', 0, 'ancestors'], ['1']), 'processes[0].ancestors: want a list of whole numbers'],
     [changed(['processes', 0, 'gone'], 1), 'processes[0].gone: want true or false'],
-    [changed(['processes', 1, 'cards'], undefined), 'processes[1].cards: want a list'],
-    [changed(['processes', 0, 'cards', 1], null), 'processes[0].cards[1]: want an object'],
-    [changed(['processes', 0, 'cards', 0, 'bytes'], '5'), 'processes[0].cards[0].bytes: want a whole number'],
-    [changed(['processes', 0, 'cards', 0, 'bytes'], null), 'processes[0].cards[0].bytes: want a whole number'],
-    [changed(['processes', 0, 'cards', 0, 'smUs'], undefined), 'processes[0].cards[0].smUs: want a whole number'],
-    [changed(['processes', 0, 'cards', 0, 'listed'], 0), 'processes[0].cards[0].listed: want true or false'],
+    [changed(['processes', 1, 'gpus'], undefined), 'processes[1].gpus: want a list'],
+    [changed(['processes', 0, 'gpus', 1], null), 'processes[0].gpus[1]: want an object'],
+    [changed(['processes', 0, 'gpus', 0, 'bytes'], '5'), 'processes[0].gpus[0].bytes: want a whole number'],
+    [changed(['processes', 0, 'gpus', 0, 'bytes'], null), 'processes[0].gpus[0].bytes: want a whole number'],
+    [changed(['processes', 0, 'gpus', 0, 'smUs'], undefined), 'processes[0].gpus[0].smUs: want a whole number'],
+    [changed(['processes', 0, 'gpus', 0, 'listed'], 0), 'processes[0].gpus[0].listed: want true or false'],
     [changed(['errors', 0, 'count'], undefined), 'errors[0].count: want a whole number'],
     ['{"round":1e999}', 'sample.round: want a whole number'],
   ];
@@ -100,18 +100,18 @@ test('a line that is cut anywhere, or is no JSON, is refused', (t) => {
 });
 
 test('whatever is in a line, it is refused or can be compared without a fault', (t) => {
-  const texts = ['driverVersion', 'cards', 'processes', 'errors', 'left', 'usedUntil'];
+  const texts = ['driverVersion', 'gpus', 'processes', 'errors', 'left', 'usedUntil'];
   const fields = ['round', 'atMs', 'bootNs', 'cudaVersion', 'tookUs', 'total', ...texts];
   const value = fc.oneof(
     fc.jsonValue({ maxDepth: 2 }),
-    fc.constantFrom<unknown>([null], [[]], [{}], [{ cards: [null] }]),
+    fc.constantFrom<unknown>([null], [[]], [{}], [{ gpus: [null] }]),
   );
   const paths: (string | number)[][] = [
     ...fields.map((name) => [name]),
-    ...['uuid', 'index', 'lists', 'usedBytes'].map((name) => ['cards', 0, name]),
+    ...['uuid', 'index', 'lists', 'usedBytes'].map((name) => ['gpus', 0, name]),
     ...['uuid', 'dayUs', 'bootUs', 'setUs'].map((name) => ['usedUntil', 0, name]),
-    ...['pid', 'cgroup', 'cards', 'startTicks', 'command'].map((name) => ['processes', 0, name]),
-    ...['card', 'bytes', 'types', 'activeUs'].map((name) => ['processes', 0, 'cards', 0, name]),
+    ...['pid', 'cgroup', 'gpus', 'startTicks', 'command'].map((name) => ['processes', 0, name]),
+    ...['gpu', 'bytes', 'types', 'activeUs'].map((name) => ['processes', 0, 'gpus', 0, name]),
   ];
   t.notThrows(() => {
     fc.assert(
@@ -119,7 +119,7 @@ test('whatever is in a line, it is refused or can be compared without a fault', 
         const sample = createSampleReader().read(changed(path, put));
         if ('wrong' in sample) return;
         const state = compared(sample, [reading(grantOf('one', 1))], { 11: ofGrant('one') });
-        const used = state.containers[0]?.cards[0]?.usedBytes;
+        const used = state.containers[0]?.gpus[0]?.usedBytes;
         if (!Number.isInteger(used)) throw new Error(`${path.join('.')} = ${JSON.stringify(put)} made ${used}`);
       }),
       { numRuns: 1000 },

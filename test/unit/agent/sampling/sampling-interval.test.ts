@@ -1,26 +1,26 @@
 // How soon the next sample is wanted: a node on which nothing changes rests, and whatever is new wakes it.
 import test from 'ava';
-import type { SampledCard, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import type { SampledGpu, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { createPace } from '../../../../src/agent/sampling-interval.ts';
 import type { NodeState } from '../../../../src/agent/usage/node-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
-import { card, compared, grantOf, ledgerOf, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
+import { compared, gpu, grantOf, ledgerOf, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
 
 const SETTINGS = { intervalMs: 1000, urgentIntervalMs: 250, silenceMs: 15_000 };
 const PROCESSES = [sampledProcess(11, [use(0, { bytes: 300 * MIB })])];
 const READING = reading(grantOf('one', 1000), ledgerOf([]));
-const CONTAINERS = compared(sampleOf([card(0)], PROCESSES), [READING], { 11: ofGrant('one') }).containers.map(
-  (container) => ({ ...container, cards: container.cards.map((one) => ({ ...one, bypassBytes: 0 })) }),
+const CONTAINERS = compared(sampleOf([gpu(0)], PROCESSES), [READING], { 11: ofGrant('one') }).containers.map(
+  (container) => ({ ...container, gpus: container.gpus.map((one) => ({ ...one, bypassBytes: 0 })) }),
 );
 
 function stateOf(
-  cards: readonly SampledCard[],
+  gpus: readonly SampledGpu[],
   more: Partial<NodeState['sample']> = {},
   containers = CONTAINERS,
   processes: readonly SampledProcess[] = PROCESSES,
 ): NodeState {
   return {
-    sample: { ...sampleOf(cards, processes), ...more },
+    sample: { ...sampleOf(gpus, processes), ...more },
     devices: [],
     containers,
     assigned: [],
@@ -29,7 +29,7 @@ function stateOf(
     failures: {},
   };
 }
-const QUIET = () => stateOf([card(0)]);
+const QUIET = () => stateOf([gpu(0)]);
 
 /** A pace whose node has been quiet until it rested. */
 function rested(settings = SETTINGS) {
@@ -46,16 +46,16 @@ test('after ten samples that showed nothing new the next ones come half as often
 
 test('whatever is new wakes it: memory, work, a process, a ledger, a list that was not answered, an Xid, a problem', (t) => {
   const news: Record<string, NodeState> = {
-    memory: stateOf([card(0, { usedBytes: MIB })]),
-    work: stateOf([card(0, { utilizationPercent: 1 })]),
-    process: stateOf([card(0)], {}, CONTAINERS, [...PROCESSES]),
-    ledger: stateOf([card(0)], {}, [...CONTAINERS]),
-    list: stateOf([card(0, { lists: ['compute'] })]),
-    lost: stateOf([card(0, { healthy: false })]),
-    card: stateOf([card(0), card(1)]),
-    other: stateOf([card(1)]),
-    xid: stateOf([card(0)], { xids: [{ card: 0, xid: 13, count: 1, atMs: 1 }] }),
-    problem: stateOf([card(0)], { problem: 'no driver' }),
+    memory: stateOf([gpu(0, { usedBytes: MIB })]),
+    work: stateOf([gpu(0, { utilizationPercent: 1 })]),
+    process: stateOf([gpu(0)], {}, CONTAINERS, [...PROCESSES]),
+    ledger: stateOf([gpu(0)], {}, [...CONTAINERS]),
+    list: stateOf([gpu(0, { lists: ['compute'] })]),
+    lost: stateOf([gpu(0, { healthy: false })]),
+    gpu: stateOf([gpu(0), gpu(1)]),
+    other: stateOf([gpu(1)]),
+    xid: stateOf([gpu(0)], { xids: [{ gpu: 0, xid: 13, count: 1, atMs: 1 }] }),
+    problem: stateOf([gpu(0)], { problem: 'no driver' }),
   };
   for (const [what, state] of Object.entries(news)) {
     const { pace, told } = rested();
@@ -66,9 +66,9 @@ test('whatever is new wakes it: memory, work, a process, a ledger, a list that w
 });
 
 test('who is over, or goes past the interposer, is watched closely however quiet it is', (t) => {
-  const past = CONTAINERS.map((one) => ({ ...one, cards: one.cards.map((at) => ({ ...at, bypassBytes: 1 })) }));
+  const past = CONTAINERS.map((one) => ({ ...one, gpus: one.gpus.map((at) => ({ ...at, bypassBytes: 1 })) }));
   const { pace } = rested();
-  for (let sample = 0; sample < 20; sample += 1) t.is(pace.after(stateOf([card(0)], {}, past)), 250);
+  for (let sample = 0; sample < 20; sample += 1) t.is(pace.after(stateOf([gpu(0)], {}, past)), 250);
   t.is(pace.stir(), 250);
 });
 

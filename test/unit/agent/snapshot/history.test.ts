@@ -1,37 +1,37 @@
 // The last minutes of use: one point per step, nothing of the future, and only what is still there.
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
-import type { View } from '../../../../src/agent/snapshot/snapshot.ts';
-import { exampleContainer, exampleView, withInstance } from '../../../support/snapshots.ts';
+import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
+import { exampleContainer, exampleSnapshot, withInstance } from '../../../support/snapshots.ts';
 
 const START = 1_760_000_000_000;
 const MIB = 2 ** 20;
 
-/** A view with one tenant of so many MiB at so many percent; none: it has ended. */
-function viewAt(second: number, mib: number | undefined, percent = 0): View {
+/** A snapshot with one tenant of so many MiB at so many percent; none: it has ended. */
+function snapshotAt(second: number, mib: number | undefined, percent = 0): Snapshot {
   const containers = mib === undefined ? [] : [{ ...exampleContainer, usedBytes: mib * MIB, smPercent: percent }];
-  return { ...exampleView, atMs: START + second * 1000, containers };
+  return { ...exampleSnapshot, atMs: START + second * 1000, containers };
 }
 
-function recorded(views: readonly View[]) {
+function recorded(snapshots: readonly Snapshot[]) {
   const recorder = createRecorder(5000, 20_000);
-  for (const view of views) recorder.push(view);
-  const { atMs, containers, cards } = recorder.history();
+  for (const snapshot of snapshots) recorder.push(snapshot);
+  const { atMs, containers, gpus } = recorder.history();
   const line = containers['g1 GPU-0'];
   return {
     seconds: atMs.map((ms) => (ms - START) / 1000),
     mib: line?.usedBytes.map((bytes) => bytes && bytes / MIB),
     percent: line?.busyPercent,
-    cards,
+    gpus,
   };
 }
 
 test('a point holds the most memory and the mean compute of its step', (t) => {
   const { seconds, mib, percent } = recorded([
-    viewAt(0, 10, 100),
-    viewAt(1, 90, 0),
-    viewAt(4, 20, 50),
-    viewAt(5, 30, 7),
+    snapshotAt(0, 10, 100),
+    snapshotAt(1, 90, 0),
+    snapshotAt(4, 20, 50),
+    snapshotAt(5, 30, 7),
   ]);
   t.deepEqual(
     [seconds, mib, percent],
@@ -44,7 +44,7 @@ test('a point holds the most memory and the mean compute of its step', (t) => {
 });
 
 test('what began later has gaps before, what ended is gone, and old points are, too', (t) => {
-  const begun = recorded([viewAt(0, undefined), viewAt(5, 30, 7)]);
+  const begun = recorded([snapshotAt(0, undefined), snapshotAt(5, 30, 7)]);
   t.deepEqual(
     [begun.mib, begun.percent],
     [
@@ -52,32 +52,32 @@ test('what began later has gaps before, what ended is gone, and old points are, 
       [null, 7],
     ],
   );
-  const ended = recorded([viewAt(0, 30), viewAt(5, undefined)]);
+  const ended = recorded([snapshotAt(0, 30), snapshotAt(5, undefined)]);
   t.deepEqual([ended.seconds, ended.mib], [[0, 5], undefined]);
-  t.deepEqual(recorded([0, 5, 10, 15, 20, 25].map((second) => viewAt(second, second))).seconds, [10, 15, 20, 25]);
+  t.deepEqual(recorded([0, 5, 10, 15, 20, 25].map((second) => snapshotAt(second, second))).seconds, [10, 15, 20, 25]);
 });
 
 test('after a clock that was set back there is nothing of the future', (t) => {
-  t.deepEqual(recorded([viewAt(10, 1), viewAt(15, 2), viewAt(5, 3)]).mib, [3]);
+  t.deepEqual(recorded([snapshotAt(10, 1), snapshotAt(15, 2), snapshotAt(5, 3)]).mib, [3]);
 });
 
-test('a card that does not tell how busy it is has memory alone', (t) => {
-  const { cards } = recorded([viewAt(0, 1)]);
-  t.deepEqual(cards['GPU-0'], { usedBytes: [6 * 1024 * MIB], busyPercent: [40] });
-  t.deepEqual(cards['GPU-1'], { usedBytes: [6 * 1024 * MIB], busyPercent: [null] });
+test('a GPU that does not tell how busy it is has memory alone', (t) => {
+  const { gpus } = recorded([snapshotAt(0, 1)]);
+  t.deepEqual(gpus['GPU-0'], { usedBytes: [6 * 1024 * MIB], busyPercent: [40] });
+  t.deepEqual(gpus['GPU-1'], { usedBytes: [6 * 1024 * MIB], busyPercent: [null] });
 });
 
-test('a card that does not tell its memory has how busy it is alone', (t) => {
-  const silent = (view: View): View => ({
-    ...view,
-    devices: view.devices.map((device) => {
-      const { usedBytes: _, ...card } = device.card;
-      return { ...device, card };
+test('a GPU that does not tell its memory has how busy it is alone', (t) => {
+  const silent = (snapshot: Snapshot): Snapshot => ({
+    ...snapshot,
+    devices: snapshot.devices.map((device) => {
+      const { usedBytes: _, ...gpu } = device.gpu;
+      return { ...device, gpu };
     }),
-    containers: view.containers.map((entry) => ({ ...entry, bytesTold: false })),
+    containers: snapshot.containers.map((entry) => ({ ...entry, bytesTold: false })),
   });
-  const { cards, mib, percent } = recorded([silent(viewAt(0, 1, 30)), silent(viewAt(5, 1, 40))]);
-  t.deepEqual(cards['GPU-0'], { usedBytes: [null, null], busyPercent: [40, 40] });
+  const { gpus, mib, percent } = recorded([silent(snapshotAt(0, 1, 30)), silent(snapshotAt(5, 1, 40))]);
+  t.deepEqual(gpus['GPU-0'], { usedBytes: [null, null], busyPercent: [40, 40] });
   t.deepEqual(
     [mib, percent],
     [
@@ -88,17 +88,17 @@ test('a card that does not tell its memory has how busy it is alone', (t) => {
 });
 
 test('compute that the driver does not tell of a tenant is no 0', (t) => {
-  const untold = (view: View): View => ({
-    ...view,
-    containers: view.containers.map((entry) => ({ ...entry, smPercent: undefined })),
+  const untold = (snapshot: Snapshot): Snapshot => ({
+    ...snapshot,
+    containers: snapshot.containers.map((entry) => ({ ...entry, smPercent: undefined })),
   });
-  const { percent } = recorded([viewAt(0, 1, 30), untold(viewAt(1, 1)), untold(viewAt(5, 1))]);
+  const { percent } = recorded([snapshotAt(0, 1, 30), untold(snapshotAt(1, 1)), untold(snapshotAt(5, 1))]);
   t.deepEqual(percent, [30, null]);
 });
 
-test('whole cards, instances and use without a grant have a past, too', (t) => {
+test('whole GPUs, instances and use without a grant have a past, too', (t) => {
   const recorder = createRecorder(5000, 20_000);
-  const [use] = exampleView.foreign;
+  const [use] = exampleSnapshot.foreign;
   if (use === undefined) throw new Error('the example has no use without a grant');
   for (const [second, smPercent] of [30, 50, undefined].entries())
     recorder.push({

@@ -1,4 +1,4 @@
-// What the agent's two halves say to each other: frames in whatever pieces they come, and what is no view is told by its place.
+// What the agent's two halves say to each other: frames in whatever pieces they come, and what is no snapshot is told by its place.
 import test from 'ava';
 import { createCutter, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
 import {
@@ -7,11 +7,11 @@ import {
   reviewedFrom,
   standingFrom,
   textOf,
-  wrongWithView,
+  wrongWithSnapshot,
 } from '../../../../src/agent/snapshot/ipc/protocol.ts';
 import { materialOf } from '../../../../src/agent/snapshot/source.ts';
 import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../../src/exporter/render.ts';
-import { exampleView } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/snapshots.ts';
 
 const bytesOf = (text: string) => {
   const bytes = new TextEncoder().encode(text);
@@ -47,32 +47,32 @@ test('a frame that is too long ends the reading before room is made for it, and 
   t.deepEqual(cutter.push(frameOf(3, 2)).frames, []);
 });
 
-test('a page of a view that was handed over is the page of the view itself', (t) => {
+test('a page of a snapshot that was handed over is the page of the snapshot itself', (t) => {
   for (const withProcesses of [true, false]) {
-    const { view, own } = materialFrom(bytesOf(encoded(materialOf(exampleView, 'own 1\n', withProcesses))));
+    const { snapshot, own } = materialFrom(bytesOf(encoded(materialOf(exampleSnapshot, 'own 1\n', withProcesses))));
     t.is(own, 'own 1\n');
     const families = [...FAMILIES, ...(withProcesses ? [PROCESS_FAMILY] : [])];
-    const render = (of: typeof exampleView) =>
+    const render = (of: typeof exampleSnapshot) =>
       createPage(families)(of).text.replaceAll(/^(cotenant_exporter_\w+_duration_seconds.*) \S+$/gm, '$1');
-    t.is(render(view), render(exampleView));
+    t.is(render(snapshot), render(exampleSnapshot));
   }
 });
 
-test('what is no view is refused by the place where it is none', (t) => {
-  t.is(wrongWithView(exampleView), undefined);
+test('what is no snapshot is refused by the place where it is none', (t) => {
+  t.is(wrongWithSnapshot(exampleSnapshot), undefined);
   const cases: readonly (readonly [unknown, string])[] = [
-    [null, 'view: want a map'],
-    [[], 'view: want a map'],
-    [{ ...exampleView, atMs: '1' }, 'view.atMs: want a number'],
-    [{ ...exampleView, driverVersion: 1 }, 'view.driverVersion: want text'],
-    [{ ...exampleView, containers: {} }, 'view.containers: want a list'],
-    [{ ...exampleView, xids: [exampleView.xids[0] ?? {}, 7] }, 'view.xids[1]: want a map'],
-    [{ ...exampleView, self: { ...exampleView.self, up: 1 } }, 'view.self.up: want true or false'],
+    [null, 'snapshot: want a map'],
+    [[], 'snapshot: want a map'],
+    [{ ...exampleSnapshot, atMs: '1' }, 'snapshot.atMs: want a number'],
+    [{ ...exampleSnapshot, driverVersion: 1 }, 'snapshot.driverVersion: want text'],
+    [{ ...exampleSnapshot, containers: {} }, 'snapshot.containers: want a list'],
+    [{ ...exampleSnapshot, xids: [exampleSnapshot.xids[0] ?? {}, 7] }, 'snapshot.xids[1]: want a map'],
+    [{ ...exampleSnapshot, self: { ...exampleSnapshot.self, up: 1 } }, 'snapshot.self.up: want true or false'],
   ];
-  for (const [view, wrong] of cases) {
-    t.is(wrongWithView(view), wrong);
-    t.throws(() => materialFrom(bytesOf(JSON.stringify({ own: '', view }))), {
-      message: `what the node half sent is no view: ${wrong}`,
+  for (const [snapshot, wrong] of cases) {
+    t.is(wrongWithSnapshot(snapshot), wrong);
+    t.throws(() => materialFrom(bytesOf(JSON.stringify({ own: '', snapshot }))), {
+      message: `what the node half sent is no snapshot: ${wrong}`,
     });
   }
   for (const text of ['', '{', 'null', '{}', '{"own":1}']) t.throws(() => materialFrom(bytesOf(text)), undefined, text);

@@ -1,15 +1,21 @@
-// What is published of the node: one entry per container and card, names where somebody knows them, and nothing old.
+// What is published of the node: one entry per container and GPU, names where somebody knows them, and nothing old.
 import test from 'ava';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import { advance } from '../../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS } from '../../../../src/agent/counters/totals.ts';
 import { recordOf } from '../../../../src/agent/enforcement/action-record.ts';
-import { type NameOf, type SelfView, staleView, type View, viewOf } from '../../../../src/agent/snapshot/snapshot.ts';
+import {
+  type NameOf,
+  type SelfSnapshot,
+  type Snapshot,
+  snapshotOf,
+  staleSnapshot,
+} from '../../../../src/agent/snapshot/snapshot.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { idleSelf } from '../../../support/snapshots.ts';
 import {
-  card,
   compared,
+  gpu,
   grantOf,
   ledgerOf,
   ofContainer,
@@ -29,24 +35,27 @@ const OWNERS: Readonly<Record<number, Owner>> = {
   12: ofGrant('one'),
   21: ofContainer(FOREIGN),
 };
-const SELF: SelfView = { ...idleSelf, version: '1', revision: 'abc', nodeVersion: 'v26', failures: { host: 3 } };
+const SELF: SelfSnapshot = { ...idleSelf, version: '1', revision: 'abc', nodeVersion: 'v26', failures: { host: 3 } };
 const record = (atMs: number) => recordOf(grantOf('one', 1), 'warn', { severity: 'within' }, atMs, 'done');
 
-function view(nameOf: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' }), actions = 0): View {
+function snapshot(
+  nameOf: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' }),
+  actions = 0,
+): Snapshot {
   const processes = [
     sampledProcess(11, [use(0, { bytes: 500 * MIB, smPercent: 10, smUs: 2_000_000 }), use(1, { bytes: 10 * MIB })]),
     sampledProcess(12, [use(0, { bytes: 100 * MIB })]),
     sampledProcess(21, [use(1, { bytes: 70 * MIB, smUs: 500_000 })]),
   ];
   const grant = reading(grantOf('one', 400, [0, 1]), ledgerOf([slot(11, [row({ heldBytes: 1 }), row()])]));
-  const state = compared(sampleOf([card(0), card(1), card(2)], processes), [grant], OWNERS);
+  const state = compared(sampleOf([gpu(0), gpu(1), gpu(2)], processes), [grant], OWNERS);
   const totals = advance(NO_TOTALS, state, owners(OWNERS));
   const recent = Array.from({ length: actions }, (_, index) => record(index));
-  return viewOf(state, totals, [], recent, SELF, nameOf);
+  return snapshotOf(state, totals, [], recent, SELF, nameOf);
 }
 
-test('a container is there once per card of its grant, with its own figures on each', (t) => {
-  const { containers, containerTotals } = view();
+test('a container is there once per GPU of its grant, with its own figures on each', (t) => {
+  const { containers, containerTotals } = snapshot();
   t.deepEqual(
     containers.map(({ gpuUuid, usedBytes, bypassBytes, over, fence, processes }) => [
       gpuUuid,
@@ -72,22 +81,22 @@ test('a container is there once per card of its grant, with its own figures on e
 
 test('foreign use has the names that somebody knows, its figures and its counters alike', (t) => {
   const names = { namespace: 'team', pod: 'stray', podUid: '', container: 'main' };
-  const known = view((id) => (id === FOREIGN ? names : { namespace: '', pod: '', podUid: '', container: '' }));
+  const known = snapshot((id) => (id === FOREIGN ? names : { namespace: '', pod: '', podUid: '', container: '' }));
   t.is(known.foreign.length, 1);
   t.like(known.foreign[0], { ...names, gpuUuid: 'GPU-1', usedBytes: 70 * MIB, processes: 1 });
   t.like(known.foreignTotals[0], { ...names, gpuUuid: 'GPU-1', smSeconds: 0.5 });
-  t.like(view().foreign[0], { namespace: '', containerId: FOREIGN });
+  t.like(snapshot().foreign[0], { namespace: '', containerId: FOREIGN });
 });
 
-test("a card is shared where something is granted on it, else it is nobody's", (t) => {
+test("a GPU is shared where something is granted on it, else it is nobody's", (t) => {
   t.deepEqual(
-    view().devices.map(({ mode }) => mode),
+    snapshot().devices.map(({ mode }) => mode),
     ['shared', 'shared', 'none'],
   );
 });
 
 test('the last twenty actions are shown, oldest first, without the figures of the audit', (t) => {
-  const { recent } = view(undefined, 50);
+  const { recent } = snapshot(undefined, 50);
   t.deepEqual(
     recent.map(({ atMs }) => atMs),
     Array.from({ length: 20 }, (_, index) => 30 + index),
@@ -96,13 +105,13 @@ test('the last twenty actions are shown, oldest first, without the figures of th
 });
 
 test('it holds values only, so that it can be sent to a worker', (t) => {
-  const one = view(undefined, 2);
+  const one = snapshot(undefined, 2);
   t.deepEqual(structuredClone(one), one);
 });
 
 test('when no sample comes nothing is said of now, and what was counted stays', (t) => {
-  const before = view(undefined, 3);
-  const stale = staleView(before, 42_400, { abandoned: 2, hung: 0 });
+  const before = snapshot(undefined, 3);
+  const stale = staleSnapshot(before, 42_400, { abandoned: 2, hung: 0 });
   t.deepEqual([stale.devices, stale.containers, stale.foreign], [[], [], []]);
   t.deepEqual(stale.self, {
     ...SELF,
@@ -111,11 +120,11 @@ test('when no sample comes nothing is said of now, and what was counted stays', 
     samplersAbandoned: 2,
   });
   t.is(
-    staleView(before, 42_400, { abandoned: 5, hung: 3 }).self.problem,
+    staleSnapshot(before, 42_400, { abandoned: 5, hung: 3 }).self.problem,
     'the last sample is 42 s old; samplers that the driver holds: 3',
   );
   t.deepEqual(stale.containerTotals, before.containerTotals);
   t.deepEqual(stale.foreignTotals, before.foreignTotals);
   t.deepEqual(stale.recent, before.recent);
-  t.true(before.self.up, 'the view that it was made of is as it was');
+  t.true(before.self.up, 'the snapshot that it was made of is as it was');
 });

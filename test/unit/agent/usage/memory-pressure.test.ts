@@ -1,11 +1,11 @@
-// Whose room a container takes: what others on its card were granted and have not taken, where nothing else is left.
+// Whose room a container takes: what others on its GPU were granted and have not taken, where nothing else is left.
 import test from 'ava';
 import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import {
-  card,
   compared,
+  gpu,
   grantOf,
   ledgerOf,
   ofGrant,
@@ -17,14 +17,14 @@ import {
   use,
 } from '../node.ts';
 
-/** Grants of 1000 MiB on card 0, what they hold there in MiB, all of it in their ledgers. */
+/** Grants of 1000 MiB on GPU 0, what they hold there in MiB, all of it in their ledgers. */
 function verdicts(freeMib: number | undefined, held: Readonly<Record<string, number | undefined>>, more: object = {}) {
   const names = Object.keys(held);
   const processes = names.map((name, index) => {
     const mib = held[name];
     return sampledProcess(100 + index, [use(0, mib === undefined ? {} : { bytes: mib * MIB })]);
   });
-  const on = card(0, { ...(freeMib !== undefined && { freeBytes: freeMib * MIB }) });
+  const on = gpu(0, { ...(freeMib !== undefined && { freeBytes: freeMib * MIB }) });
   const readings = names.map((name, index) =>
     reading(grantOf(name, 1000, [0], more), ledgerOf([slot(100 + index, [row()])])),
   );

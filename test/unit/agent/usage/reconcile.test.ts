@@ -10,8 +10,8 @@ import { NO_OTHERS } from '../../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import {
-  card,
   compared,
+  gpu,
   grantOf,
   ledgerOf,
   ofContainer,
@@ -37,7 +37,7 @@ test('use is what the driver says of all processes of a grant; what its ledger d
       denied: [3],
     },
   );
-  const state = compared(sampleOf([card(0)], [known, unknown, other]), [reading(grantOf('one', 1000), ledger)], {
+  const state = compared(sampleOf([gpu(0)], [known, unknown, other]), [reading(grantOf('one', 1000), ledger)], {
     11: ofGrant('one'),
     12: ofGrant('one'),
   });
@@ -45,7 +45,7 @@ test('use is what the driver says of all processes of a grant; what its ledger d
   t.is(found?.fence, 'interposer');
   t.false(found?.tampered);
   t.deepEqual(found?.verdict, { severity: 'within' });
-  t.deepEqual(found?.cards, [
+  t.deepEqual(found?.gpus, [
     {
       gpuUuid: 'GPU-0',
       gpuIndex: 0,
@@ -96,11 +96,11 @@ test('a slot vouches only for the very process that it names', (t) => {
   ];
   for (const [what, named, bypassMiB] of cases) {
     const ledger = ledgerOf([slot(11, [row()], named)]);
-    const state = compared(sampleOf([card(0)], [process]), [reading(grantOf('one', 50), ledger)], {
+    const state = compared(sampleOf([gpu(0)], [process]), [reading(grantOf('one', 50), ledger)], {
       11: ofGrant('one'),
     });
     const [found] = state.containers;
-    t.is(found?.cards[0]?.bypassBytes, bypassMiB * MIB, what);
+    t.is(found?.gpus[0]?.bypassBytes, bypassMiB * MIB, what);
     t.is(found?.fence, bypassMiB > 0 ? 'agent' : 'interposer', what);
     t.is(found?.verdict.severity === 'hard', bypassMiB > 0, `${what}: 100 MiB of a grant of 50`);
   }
@@ -121,32 +121,32 @@ test('verdict and fence follow from use, ledger and isolation', (t) => {
     const process = sampledProcess(11, [use(0, { bytes: usedMiB * MIB })]);
     const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
     const state = compared(
-      sampleOf([card(0)], [process]),
+      sampleOf([gpu(0)], [process]),
       [reading(grantOf('one', 1000, [0], { isolateMemory }), ledger)],
       { 11: ofGrant('one') },
     );
     const [found] = state.containers;
     t.is(found?.fence, fence as never, what);
     t.is(found?.verdict.severity, severity as never, what);
-    t.is(found?.cards[0]?.usedBytes, usedMiB * MIB, what);
+    t.is(found?.gpus[0]?.usedBytes, usedMiB * MIB, what);
   }
 });
 
-test('who is seen with nothing by a sample that does not tell has the fence of before, and of the card nothing is said', (t) => {
+test('who is seen with nothing by a sample that does not tell has the fence of before, and of the GPU nothing is said', (t) => {
   const held = (bytes: number) => [sampledProcess(11, [use(0, { bytes })])];
   const at = (sample: Sample, inLedger: boolean, before?: NodeState) => {
     const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
     const owned = ownedBy(sample.processes, owners({ 11: ofGrant('one') }));
     return compare(sample, [reading(grantOf('one', 1000), ledger)], owned, DEFAULT_TOLERANCE, NO_OTHERS, before);
   };
-  const on = card(0, { usedBytes: 500 * MIB });
+  const on = gpu(0, { usedBytes: 500 * MIB });
   const fenceOf = (state: NodeState) => state.containers[0]?.fence;
   const agents = at(sampleOf([on], held(MIB)), false);
   t.is(fenceOf(agents), 'agent');
   for (const [what, sample] of [
-    ['a list that failed', sampleOf([card(0, { usedBytes: 500 * MIB, lists: [] })], [])],
-    ['a lost card', sampleOf([card(0, { healthy: false, lists: [] })], [])],
-    ['no card', sampleOf([], [])],
+    ['a list that failed', sampleOf([gpu(0, { usedBytes: 500 * MIB, lists: [] })], [])],
+    ['a lost GPU', sampleOf([gpu(0, { healthy: false, lists: [] })], [])],
+    ['no GPU', sampleOf([], [])],
     ['no driver', { ...sampleOf([], []), problem: 'gone' }],
   ] as const) {
     const untold = at(sample, false, agents);
@@ -158,12 +158,12 @@ test('who is seen with nothing by a sample that does not tell has the fence of b
     t.deepEqual([device?.containers, device?.unattributedBytes], [undefined, undefined], what);
   }
   t.like(agents.devices[0], { containers: 1, unattributedBytes: 499 * MIB });
-  const silent = sampleOf([card(0, { lists: ['compute'], failedLists: ['graphics'] })], held(MIB));
+  const silent = sampleOf([gpu(0, { lists: ['compute'], failedLists: ['graphics'] })], held(MIB));
   t.is(fenceOf(at(silent, false, at(sampleOf([on], held(MIB)), true))), 'agent', 'what is seen is believed');
 });
 
 test('a ledger that was shortened, overwritten or replaced is told', (t) => {
-  const sample = sampleOf([card(0)], []);
+  const sample = sampleOf([gpu(0)], []);
   const tampered = (more: Parameters<typeof ledgerOf>[1]) =>
     compared(sample, [reading(grantOf('one', 1), ledgerOf([], more))], {}).containers[0]?.tampered;
   t.false(tampered({}));
@@ -171,22 +171,22 @@ test('a ledger that was shortened, overwritten or replaced is told', (t) => {
   t.true(tampered({ untouched: false }));
 });
 
-test('a grant of two cards is held on each; a card that is out of sight holds nothing', (t) => {
+test('a grant of two GPUs is held on each; a GPU that is out of sight holds nothing', (t) => {
   const process = sampledProcess(11, [use(0, { bytes: 10 * MIB }), use(1, { bytes: 20 * MIB })]);
   const ledger = ledgerOf([slot(11, [row({ heldBytes: 1 }), row({ heldBytes: 2 })])], { denied: [4, 5] });
   const on = [1, 0, 7];
-  const state = compared(sampleOf([card(0), card(1)], [process]), [reading(grantOf('one', 100, on), ledger)], {
+  const state = compared(sampleOf([gpu(0), gpu(1)], [process]), [reading(grantOf('one', 100, on), ledger)], {
     11: ofGrant('one'),
   });
   t.deepEqual(
-    state.containers[0]?.cards.map(({ gpuUuid, gpuIndex, usedBytes, ledger: books, denied }) => [
+    state.containers[0]?.gpus.map(({ gpuUuid, gpuIndex, usedBytes, ledger: books, denied }) => [
       gpuUuid,
       gpuIndex,
       usedBytes / MIB,
       books.bufferBytes,
       denied,
     ]),
-    // Rows and refusals are in the order of the grant's cards, not of the node's.
+    // Rows and refusals are in the order of the grant's GPUs, not of the node's.
     [
       ['GPU-1', 1, 20, 1, 4],
       ['GPU-0', 0, 10, 2, 5],
@@ -195,13 +195,13 @@ test('a grant of two cards is held on each; a card that is out of sight holds no
   );
 });
 
-test('a card is told of where it is healthy and its processes were listed; only then can a container be over on it', (t) => {
+test('a GPU is told of where it is healthy and its processes were listed; only then can a container be over on it', (t) => {
   const cases: [what: string, sample: Sample, told: boolean, severity: string][] = [
-    ['told', sampleOf([card(0)], [over]), true, 'hard'],
-    ['its processes were not listed', sampleOf([card(0, { lists: ['graphics'] })], [over]), false, 'within'],
-    ['not healthy', sampleOf([card(0, { healthy: false })], [over]), false, 'within'],
-    ['not there', sampleOf([card(1)], []), false, 'within'],
-    ['no cards at all', { ...sampleOf([], []), problem: 'no driver' }, false, 'within'],
+    ['told', sampleOf([gpu(0)], [over]), true, 'hard'],
+    ['its processes were not listed', sampleOf([gpu(0, { lists: ['graphics'] })], [over]), false, 'within'],
+    ['not healthy', sampleOf([gpu(0, { healthy: false })], [over]), false, 'within'],
+    ['not there', sampleOf([gpu(1)], []), false, 'within'],
+    ['no GPUs at all', { ...sampleOf([], []), problem: 'no driver' }, false, 'within'],
   ];
   for (const [what, sample, told, severity] of cases) {
     const [found] = compared(sample, [reading(grantOf('one', 100))], { 11: ofGrant('one') }).containers;
@@ -209,7 +209,7 @@ test('a card is told of where it is healthy and its processes were listed; only 
     t.is(found?.verdict.severity, severity as never, what);
   }
   const both = compared(
-    sampleOf([card(0), card(1, { healthy: false })], [over]),
+    sampleOf([gpu(0), gpu(1, { healthy: false })], [over]),
     [reading(grantOf('one', 100, [0, 1]))],
     {
       11: ofGrant('one'),
@@ -221,14 +221,14 @@ const over = sampledProcess(11, [use(0, { bytes: 200 * MIB })]);
 
 test('what a process held is not counted once the driver no longer lists it; its last activity still is', (t) => {
   const process = sampledProcess(11, [use(0, { listed: false, smPercent: 90, activeUs: 3_000_000, types: 0 })]);
-  const state = compared(sampleOf([card(0)], [process]), [reading(grantOf('one', 100))], { 11: ofGrant('one') });
-  t.like(state.containers[0]?.cards[0], { usedBytes: 0, smPercent: 0, lastActiveMs: 3000, processes: [] });
+  const state = compared(sampleOf([gpu(0)], [process]), [reading(grantOf('one', 100))], { 11: ofGrant('one') });
+  t.like(state.containers[0]?.gpus[0], { usedBytes: 0, smPercent: 0, lastActiveMs: 3000, processes: [] });
   t.is(state.devices[0]?.containers, 0);
 });
 
-test('a container without a grant is foreign use, summed per card; a plain process of the host is not', (t) => {
+test('a container without a grant is foreign use, summed per GPU; a plain process of the host is not', (t) => {
   const sample = sampleOf(
-    [card(0), card(1)],
+    [gpu(0), gpu(1)],
     [
       sampledProcess(21, [use(0, { bytes: 10 * MIB, smPercent: 15 }), use(1, { bytes: 5 * MIB, smPercent: 40 })]),
       sampledProcess(22, [use(0, { bytes: 20 * MIB, smPercent: 10 })]),
@@ -265,9 +265,9 @@ test('a container without a grant is foreign use, summed per card; a plain proce
   );
 });
 
-test('a card: what is granted on it, who is on it, and what is used but nobody can be charged with', (t) => {
+test('a GPU: what is granted on it, who is on it, and what is used but nobody can be charged with', (t) => {
   const sample = sampleOf(
-    [card(0, { usedBytes: 1000 * MIB }), card(1, { usedBytes: 10 * MIB }), card(2, { usedBytes: undefined as never })],
+    [gpu(0, { usedBytes: 1000 * MIB }), gpu(1, { usedBytes: 10 * MIB }), gpu(2, { usedBytes: undefined as never })],
     [
       sampledProcess(11, [use(0, { bytes: 300 * MIB, types: 1 })]),
       sampledProcess(21, [use(0, { bytes: 200 * MIB, types: 3 })]),
@@ -281,7 +281,7 @@ test('a card: what is granted on it, who is on it, and what is used but nobody c
       reading(grantOf('one', 400, [0, 1])),
       reading(
         grantOf('two', 100, [0], {
-          cards: [{ gpuUuid: 'GPU-0', memoryBytes: 100 * MIB, limitBytes: 900 * MIB, coresPercent: 30 }],
+          gpus: [{ gpuUuid: 'GPU-0', memoryBytes: 100 * MIB, limitBytes: 900 * MIB, coresPercent: 30 }],
         }),
       ),
     ],
@@ -297,7 +297,7 @@ test('a card: what is granted on it, who is on it, and what is used but nobody c
     ]),
     [
       [500, 30, 2, { compute: 1, graphics: 0, both: 1, mps: 1 }, 500], // the process of the host is among the 500
-      [400, 0, 1, { compute: 0, graphics: 1, both: 0, mps: 0 }, 0], // the driver told more for processes than for the card
+      [400, 0, 1, { compute: 0, graphics: 1, both: 0, mps: 0 }, 0], // the driver told more for processes than for the GPU
       [0, 0, 0, { compute: 0, graphics: 0, both: 0, mps: 0 }, undefined], // what is used is not told
     ],
   );
@@ -305,7 +305,7 @@ test('a card: what is granted on it, who is on it, and what is used but nobody c
 
 test('what could not be told is counted by its reason, once per process that the driver lists', (t) => {
   const sample = sampleOf(
-    [card(0), card(1)],
+    [gpu(0), gpu(1)],
     [
       sampledProcess(1, [use(0), use(1)]),
       sampledProcess(2, [use(0, { bytes: MIB })]),
@@ -321,7 +321,7 @@ test('what could not be told is counted by its reason, once per process that the
     5: ofGrant('one'),
   });
   t.deepEqual(state.failures, { gone: 1, no_cgroup: 1, container_not_known: 0, host: 1, memory_not_available: 2 });
-  t.is(state.containers[0]?.cards[0]?.usedBytes, 0, 'memory that the driver does not tell is not made up');
+  t.is(state.containers[0]?.gpus[0]?.usedBytes, 0, 'memory that the driver does not tell is not made up');
 });
 
 test('every listed byte is charged to exactly one: a grant, a foreign container, or nobody', (t) => {
@@ -334,11 +334,11 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
     { kind: 'unknown', reason: 'gone' },
   );
   const on = fc.record({
-    card: fc.integer({ min: 0, max: 2 }),
+    gpu: fc.integer({ min: 0, max: 2 }),
     mib: fc.integer({ min: 0, max: 500 }),
     listed: fc.boolean(),
   });
-  const uses = fc.uniqueArray(on, { selector: (entry) => entry.card, maxLength: 3 });
+  const uses = fc.uniqueArray(on, { selector: (entry) => entry.gpu, maxLength: 3 });
   const processes = fc.array(fc.tuple(owner, uses, fc.boolean()), { maxLength: 12 });
   t.notThrows(() => {
     fc.assert(
@@ -349,18 +349,18 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
               kinds.includes(whose.kind)
                 ? sum +
                   entries
-                    .filter((entry) => entry.listed && entry.card === index)
+                    .filter((entry) => entry.listed && entry.gpu === index)
                     .reduce((total, entry) => total + entry.mib, 0)
                 : sum,
             0,
           );
         const everyone = ['grant', 'container', 'host', 'unknown'];
-        const cards = [0, 1, 2].map((index) => card(index, { usedBytes: (listed(index, everyone) + hiddenMiB) * MIB }));
+        const gpus = [0, 1, 2].map((index) => gpu(index, { usedBytes: (listed(index, everyone) + hiddenMiB) * MIB }));
         const sampled = list.map(([, entries], index) =>
           sampledProcess(
             100 + index,
             entries.map((entry) =>
-              use(entry.card, { listed: entry.listed, ...(entry.listed ? { bytes: entry.mib * MIB } : {}) }),
+              use(entry.gpu, { listed: entry.listed, ...(entry.listed ? { bytes: entry.mib * MIB } : {}) }),
             ),
           ),
         );
@@ -369,12 +369,12 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
         );
         const readings = ['one', 'two'].map((id) => reading(grantOf(id, 100, [0, 1, 2]), ledgerOf(slots)));
         const state = compared(
-          sampleOf(cards, sampled),
+          sampleOf(gpus, sampled),
           readings,
           Object.fromEntries(list.map(([whose], index) => [100 + index, whose])),
         );
         for (const index of [0, 1, 2]) {
-          const ours = state.containers.map((entry) => entry.cards[index]);
+          const ours = state.containers.map((entry) => entry.gpus[index]);
           const granted = ours.reduce((sum, entry) => sum + (entry?.usedBytes ?? 0), 0);
           const foreign = state.foreign
             .filter((entry) => entry.gpuIndex === index)
@@ -382,7 +382,7 @@ test('every listed byte is charged to exactly one: a grant, a foreign container,
           const nobody = state.devices[index]?.unattributedBytes ?? -1;
           if (granted !== listed(index, ['grant']) * MIB) throw new Error('grants');
           if (foreign !== listed(index, ['container']) * MIB) throw new Error('foreign');
-          if (granted + foreign + nobody !== cards[index]?.usedBytes) throw new Error('the sum');
+          if (granted + foreign + nobody !== gpus[index]?.usedBytes) throw new Error('the sum');
           for (const entry of ours) {
             const each = entry?.processes ?? [];
             const past = each.filter((one) => !one.inLedger).reduce((sum, one) => sum + (one.usedBytes ?? -1), 0);
@@ -405,7 +405,7 @@ test('processes are counted by engine, and what a tenant makes up becomes no nam
     slot(15, [row()], { engine: 2, engineRefused: 3, locked: false, profiled: true }),
   ];
   const read = reading(grantOf('a', 100), ledgerOf(slots), { engines: [1, 2], behind: true });
-  const [found] = compared(sampleOf([card(0)], []), [read], {}).containers;
+  const [found] = compared(sampleOf([gpu(0)], []), [read], {}).containers;
   t.deepEqual(found?.engines, {
     processes: [
       { engine: '2', count: 2 },

@@ -6,11 +6,11 @@ import time
 import pynvml
 
 pynvml.nvmlInit()
-cards = []
+GPUs = []
 for index in range(pynvml.nvmlDeviceGetCount()):
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    cards.append({"uuid": pynvml.nvmlDeviceGetUUID(handle), "totalBytes": memory.total, "usedBytes": memory.used})
-print(json.dumps(cards), flush=True)
+    gpus.append({"uuid": pynvml.nvmlDeviceGetUUID(handle), "totalBytes": memory.total, "usedBytes": memory.used})
+print(json.dumps(GPUs), flush=True)
 if len(sys.argv) > 1:
     time.sleep(float(sys.argv[1]))

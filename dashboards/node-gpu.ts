@@ -1,16 +1,16 @@
-// The board "Node and card": who uses the GPUs of a node, within which limits, and what was done about those who went past.
+// The board "Node and GPU": who uses the GPUs of a node, within which limits, and what was done about those who went past.
 // Owns its variables, layout and marks; the panels are in panels.ts, beside their queries.
 import type { AnnotationQueryBuilder, Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf, stopMarks, variable } from './board.ts';
-import { ofCards, ofTarget } from './builders.ts';
+import { ofGpus, ofTarget } from './builders.ts';
 import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
 import type { MetricName } from './lib/metrics.ts';
 import { panels } from './panels.ts';
 
-export function nodeCard(configuration: Configuration = CONFIGURATION): Dashboard {
+export function nodeGpu(configuration: Configuration = CONFIGURATION): Dashboard {
   return boardOf({
-    title: 'Node and card',
-    uid: 'cotenant-node-card',
+    title: 'Node and GPU',
+    uid: 'cotenant-node-gpu',
     description: 'GPUs of a node: who uses them, within which limits, and what was done about those who went past.',
     // Containers of a hundred nodes in one stack tell nothing. Several nodes can be chosen.
     allNodes: false,
@@ -22,5 +22,5 @@ export function nodeCard(configuration: Configuration = CONFIGURATION): Dashboar
 
 function stops(): AnnotationQueryBuilder {
   const lastKill: MetricName = 'cotenant_container_last_kill_timestamp_seconds';
-  return stopMarks(`${ofTarget(lastKill)} * 1000 and on (job, instance, gpu_uuid) ${ofCards('cotenant_device_info')}`);
+  return stopMarks(`${ofTarget(lastKill)} * 1000 and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`);
 }

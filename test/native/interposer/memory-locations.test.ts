@@ -1,22 +1,22 @@
 // Memory at the locations that CUmemLocationType names: only host memory is free of charge. NVIDIA's CUDA 13.4 driver API
 // reference, CUmemLocation: a locality domain of a device has the device in `localized.deviceId`, the lowest byte of `id`.
 import test, { type ExecutionContext } from 'ava';
-import { OUT_OF_MEMORY, readyClient } from '../support/client.ts';
-import { MIB, makeGrant } from '../support/grant.ts';
-import { startNode } from '../support/node.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
+import { MIB, makeGrant } from '../../support/grant.ts';
+import { startNode } from '../../support/node.ts';
 
 const [DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [1, 2, 3, 4, 6, 7];
 const NOT_SUPPORTED = 801;
 const SECOND_BYTE = 256;
 
 /** A grant of 256 MiB on each of so many GPUs, and a program of it with a context on the first. */
-async function startProgram(t: ExecutionContext, gpus: number) {
-  const cards = Array.from({ length: gpus }, (_, card) => card);
-  const node = await startNode(t, ...cards.flatMap(() => ['--card', 't4']), '--cuda', '14000');
+async function startProgram(t: ExecutionContext, gpuCount: number) {
+  const gpus = Array.from({ length: gpuCount }, (_, gpu) => gpu);
+  const node = await startNode(t, ...gpus.flatMap(() => ['--gpu', 't4']), '--cuda', '14000');
   const grant = makeGrant(
     t,
     node,
-    cards.map((card) => ({ card, memoryBytes: 256 * MIB })),
+    gpus.map((gpu) => ({ gpu, memoryBytes: 256 * MIB })),
   );
   return readyClient(t, node, { preload: grant.cuda });
 }

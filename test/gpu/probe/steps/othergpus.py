@@ -1,4 +1,4 @@
-"""What allocations take on each further kind of card in this machine: rounding hangs on the architecture."""
+"""What allocations take on each further kind of GPU in this machine: rounding hangs on the architecture."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ import time
 import cuda
 import machine
 import tools
-from children import cards
+from children import GPUs
 from step import Answer, Context, NotHere, Step
 from steps import pools, rounding
 
@@ -14,7 +14,7 @@ ASKED = {step.id: step.run for step in (*rounding.STEPS, *pools.STEPS)}
 #: For all of them together, and at most so long for one.
 ALL_S = 100
 EACH_S = 25
-#: In a process that is shown one card only.
+#: In a process that is shown one GPU only.
 CODE = """
 import json, sys
 from step import Context, NotHere
@@ -41,17 +41,17 @@ def ask(context: Context, step: str, uuid: str, env: dict, until: float) -> dict
 
 
 def observe(context: Context, env: dict) -> Answer:
-    found = cards(env)
-    others = {card["name"]: card for card in reversed(found) if card["name"] != found[0]["name"]}
+    found = gpus(env)
+    others = {GPU["name"]: GPU for GPU in reversed(found) if GPU["name"] != found[0]["name"]}
     if not others:
-        raise NotHere(f"CUDA shows {len(found)} card{'s' if len(found) > 1 else ''}, of one kind ({found[0]['name']}, compute "
+        raise NotHere(f"CUDA shows {len(found)} GPU{'s' if len(found) > 1 else ''}, of one kind ({found[0]['name']}, compute "
                       f"capability {found[0]['compute']}): for other architectures the probe is run where they are")
     data = {}
     until = time.monotonic() + ALL_S
-    for name, card in others.items():
-        told = {step: ask(context, step, card["uuid"], env, until) for step in ASKED}
-        data[name] = {"compute": card["compute"], "steps": told}
-        context.note({"cards": data})
+    for name, GPU in others.items():
+        told = {step: ask(context, step, GPU["uuid"], env, until) for step in ASKED}
+        data[name] = {"compute": GPU["compute"], "steps": told}
+        context.note({"gpus": data})
     failed = [f"{step} on {name}" for name, one in data.items() for step, told in one["steps"].items()
               if told["status"] in ("failed", "out of time")]
     if failed:
@@ -59,20 +59,20 @@ def observe(context: Context, env: dict) -> Answer:
     return Answer(
         "; ".join(f"{one['steps']['rounding.linear']['answer']}; {one['steps']['rounding.pools']['answer']}"
                   for one in data.values()),
-        f"the steps {', '.join(ASKED)} again, each in a process that is shown one card of another kind than the first",
-        {"cards": data},
+        f"the steps {', '.join(ASKED)} again, each in a process that is shown one GPU of another kind than the first",
+        {"gpus": data},
     )
 
 
-def other_cards(context: Context) -> Answer:
+def other_gpus(context: Context) -> Answer:
     cuda.library()
     if not context.simulated:
         return observe(context, {})
-    with machine.simulated_node("h100", "l4") as env:  # the node of the other steps has one card
+    with machine.simulated_node("h100", "l4") as env:  # the node of the other steps has one GPU
         return observe(context, env)
 
 
 STEPS = (
-    Step("rounding.othercards", ("interposer 7.4",), "what allocations take on cards of another kind in this machine", 110,
-         other_cards),
+    Step("rounding.othercards", ("interposer 7.4",), "what allocations take on GPUs of another kind in this machine", 110,
+         other_gpus),
 )

@@ -2,9 +2,9 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { readyClient } from '../support/client.ts';
-import { MIB } from '../support/grant.ts';
-import { BUILD, startNode } from '../support/node.ts';
+import { readyClient } from '../../support/client.ts';
+import { MIB } from '../../support/grant.ts';
+import { BUILD, startNode } from '../../support/node.ts';
 
 const CONTEXT = 104 * MIB;
 const GRANULE = 2 * MIB;
@@ -21,7 +21,7 @@ const DRIVERS = [
 
 for (const driver of DRIVERS) {
   test(`calibration measures a GPU of driver ${driver}`, async (t) => {
-    const node = await startNode(t, '--card', 't4', '--driver', driver);
+    const node = await startNode(t, '--gpu', 't4', '--driver', driver);
     // Other processes on the GPU: the entry to be read is not the first of the list.
     await readyClient(t, node);
     await readyClient(t, node);

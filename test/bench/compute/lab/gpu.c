@@ -1,5 +1,5 @@
-/* A card: contexts (one per process) take turns of SLICE_NS while several have work, and a change of context costs
- * SWITCH_NS; within a context the heads of its streams run beside one another as far as the card's width reaches. A
+/* A GPU: contexts (one per process) take turns of SLICE_NS while several have work, and a change of context costs
+ * SWITCH_NS; within a context the heads of its streams run beside one another as far as the GPU's width reaches. A
  * launch that is under way when its context's turn ends goes on with its next one. */
 #include <stdlib.h>
 
@@ -7,20 +7,20 @@
 
 static void due(void *about, uint64_t version);
 
-void card_add(struct card *card, struct context *context, uint64_t windows) {
+void gpu_add(struct gpu *gpu, struct context *context, uint64_t windows) {
     context->work_ns = calloc(windows, sizeof *context->work_ns);
     context->active_ns = calloc(windows, sizeof *context->active_ns);
     if (!context->work_ns || !context->active_ns) abort();
-    card->contexts[card->count++] = context;
-    if (card->count == 1) card->current = 0;
+    gpu->contexts[gpu->count++] = context;
+    if (gpu->count == 1) gpu->current = 0;
 }
 
 /* Executes up to now. */
-void card_advance(struct card *card) {
-    uint64_t from = card->since_ns > card->ready_ns ? card->since_ns : card->ready_ns;
-    card->since_ns = now_ns;
-    if (!card->busy || from >= now_ns) return;
-    struct context *context = card->contexts[card->current];
+void gpu_advance(struct gpu *gpu) {
+    uint64_t from = gpu->since_ns > gpu->ready_ns ? gpu->since_ns : gpu->ready_ns;
+    gpu->since_ns = now_ns;
+    if (!gpu->busy || from >= now_ns) return;
+    struct context *context = gpu->contexts[gpu->current];
     uint64_t elapsed = now_ns - from, width = 0;
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         struct launch *launch = context->head[i];
@@ -38,8 +38,8 @@ void card_advance(struct card *card) {
     }
 }
 
-static void finish(struct card *card) {
-    struct context *context = card->contexts[card->current];
+static void finish(struct gpu *gpu) {
+    struct context *context = gpu->contexts[gpu->current];
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         struct launch *launch = context->head[i];
         if (!launch || !launch->running || launch->left_ns > 0) continue;
@@ -51,43 +51,43 @@ static void finish(struct card *card) {
     }
 }
 
-static bool has_others(const struct card *card) {
-    for (uint32_t i = 0; i < card->count; i++) {
-        if (i != card->current && card->contexts[i]->queued) return true;
+static bool has_others(const struct gpu *gpu) {
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        if (i != gpu->current && gpu->contexts[i]->queued) return true;
     }
     return false;
 }
 
 /* Chooses what runs from now on, and when to look again. */
-static void plan(struct card *card) {
-    struct context *context = card->contexts[card->current];
-    bool rotate = card->busy && now_ns >= card->slice_end_ns && has_others(card);
+static void plan(struct gpu *gpu) {
+    struct context *context = gpu->contexts[gpu->current];
+    bool rotate = gpu->busy && now_ns >= gpu->slice_end_ns && has_others(gpu);
     if (!context->queued || rotate) {
         for (uint32_t i = 0; i < MAX_STREAMS; i++) {
             if (context->head[i]) context->head[i]->running = false;
         }
-        uint32_t next = card->current;
-        for (uint32_t i = 1; i <= card->count; i++) {
-            uint32_t other = (card->current + i) % card->count;
-            if (!card->contexts[other]->queued) continue;
+        uint32_t next = gpu->current;
+        for (uint32_t i = 1; i <= gpu->count; i++) {
+            uint32_t other = (gpu->current + i) % gpu->count;
+            if (!gpu->contexts[other]->queued) continue;
             next = other;
             break;
         }
-        if (!card->contexts[next]->queued) {
-            card->busy = false;
+        if (!gpu->contexts[next]->queued) {
+            gpu->busy = false;
             return;
         }
-        if (next != card->current) {
-            card->ready_ns = now_ns + SWITCH_NS;
-            card->switched++;
+        if (next != gpu->current) {
+            gpu->ready_ns = now_ns + SWITCH_NS;
+            gpu->switched++;
         }
-        card->current = next;
-        card->slice_end_ns = (card->ready_ns > now_ns ? card->ready_ns : now_ns) + SLICE_NS;
-        context = card->contexts[next];
-    } else if (!card->busy || now_ns >= card->slice_end_ns) {
-        card->slice_end_ns = now_ns + SLICE_NS;
+        gpu->current = next;
+        gpu->slice_end_ns = (gpu->ready_ns > now_ns ? gpu->ready_ns : now_ns) + SLICE_NS;
+        context = gpu->contexts[next];
+    } else if (!gpu->busy || now_ns >= gpu->slice_end_ns) {
+        gpu->slice_end_ns = now_ns + SLICE_NS;
     }
-    card->busy = true;
+    gpu->busy = true;
     uint32_t width = 0;
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         if (context->head[i] && context->head[i]->running) width += context->head[i]->width;
@@ -98,26 +98,26 @@ static void plan(struct card *card) {
         launch->running = true;
         width += launch->width;
     }
-    uint64_t start = card->ready_ns > now_ns ? card->ready_ns : now_ns, next = UINT64_MAX;
+    uint64_t start = gpu->ready_ns > now_ns ? gpu->ready_ns : now_ns, next = UINT64_MAX;
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         const struct launch *launch = context->head[i];
         if (!launch || !launch->running) continue;
         uint64_t end = start + launch->left_ns;
         if (end < next) next = end;
     }
-    if (has_others(card) && card->slice_end_ns < next) next = card->slice_end_ns;
-    at(next, due, card, ++card->version);
+    if (has_others(gpu) && gpu->slice_end_ns < next) next = gpu->slice_end_ns;
+    at(next, due, gpu, ++gpu->version);
 }
 
 static void due(void *about, uint64_t version) {
-    struct card *card = about;
-    if (version != card->version) return;
-    card_advance(card);
-    finish(card);
-    plan(card);
+    struct gpu *gpu = about;
+    if (version != gpu->version) return;
+    gpu_advance(gpu);
+    finish(gpu);
+    plan(gpu);
 }
 
-void card_submit(struct card *card, struct context *context, struct launch *launch) {
+void gpu_submit(struct gpu *gpu, struct context *context, struct launch *launch) {
     uint32_t stream = launch->stream;
     launch->submitted_ns = now_ns;
     launch->next = NULL;
@@ -131,8 +131,8 @@ void card_submit(struct card *card, struct context *context, struct launch *laun
     }
     context->tail[stream] = launch;
     /* Only what may change what runs now, or when the current turn ends, is worth looking at. */
-    if (!card->busy || first || card->contexts[card->current] != context) {
-        card_advance(card);
-        plan(card);
+    if (!gpu->busy || first || gpu->contexts[gpu->current] != context) {
+        gpu_advance(gpu);
+        plan(gpu);
     }
 }

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { calibrationWaitMs, openProfiles } from '../../../src/agent/isolation/calibration.ts';
+import { calibrationWaitMs, openProfiles } from '../../../../src/agent/isolation/calibration.ts';
 
 const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1000000000';
 const MEASURED = { uuid: GPU, contextBytes: 1 << 20, granuleBytes: 1 << 21, releasesLate: false };

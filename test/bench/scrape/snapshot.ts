@@ -1,17 +1,17 @@
-// A view of a full node, built rather than sampled, so that a page of any size can be served without thousands of
-// processes: eight cards, and as many containers on them as asked for, each with two processes.
+// A snapshot of a full node, built rather than sampled, so that a page of any size can be served without thousands of
+// processes: eight GPUs, and as many containers on them as asked for, each with two processes.
 
-import type { SampledCard } from '../../../src/agent/sampling/sample.ts';
-import type { View, ViewContainer, ViewDevice } from '../../../src/agent/snapshot/snapshot.ts';
+import type { SampledGpu } from '../../../src/agent/sampling/sample.ts';
+import type { Snapshot, SnapshotContainer, SnapshotDevice } from '../../../src/agent/snapshot/snapshot.ts';
 import { idleSelf } from '../../support/snapshots.ts';
 
-const CARDS = 8;
+const GPUS = 8;
 const GIB = 2 ** 30;
 
 const uuidOf = (index: number): string => `GPU-0000000${index}-5ca1-4b1e-9d00-000000000000`;
 
-function device(index: number, containers: number): ViewDevice {
-  const card: SampledCard = {
+function device(index: number, containers: number): SnapshotDevice {
+  const gpu: SampledGpu = {
     index,
     uuid: uuidOf(index),
     name: 'NVIDIA H100 80GB HBM3',
@@ -38,7 +38,7 @@ function device(index: number, containers: number): ViewDevice {
     healthy: true,
   };
   return {
-    card,
+    gpu,
     grantedBytes: 70 * GIB,
     grantedCoresPercent: 90,
     containers,
@@ -51,8 +51,8 @@ function device(index: number, containers: number): ViewDevice {
 }
 
 /** `turn` changes the figures, as a node's figures change from sample to sample. */
-function container(number: number, turn: number): ViewContainer {
-  const gpuIndex = number % CARDS;
+function container(number: number, turn: number): SnapshotContainer {
+  const gpuIndex = number % GPUS;
   return {
     grantId: `g${String(number).padStart(8, '0')}`,
     namespace: `team-${number % 23}`,
@@ -60,7 +60,7 @@ function container(number: number, turn: number): ViewContainer {
     container: 'main',
     podUid: '',
     containerId: '',
-    withoutCards: false,
+    withoutGpus: false,
     gpuUuid: uuidOf(gpuIndex),
     gpuIndex,
     fence: 'interposer',
@@ -95,14 +95,14 @@ function container(number: number, turn: number): ViewContainer {
   };
 }
 
-export function viewOfSize(containers: number, turn: number): View {
+export function snapshotOfSize(containers: number, turn: number): Snapshot {
   const list = Array.from({ length: containers }, (_, number) => container(number, turn));
   return {
     atMs: Date.now(),
     driverVersion: '580.95.05',
     cudaVersion: 13_000,
     xids: [],
-    devices: Array.from({ length: CARDS }, (_, index) => device(index, Math.ceil(containers / CARDS))),
+    devices: Array.from({ length: GPUS }, (_, index) => device(index, Math.ceil(containers / GPUS))),
     containers: list,
     assigned: [],
     unknownDevices: 0,
