@@ -152,7 +152,7 @@ async function play(
   const start = (actor: Actor) => {
     const cores = actor.cores === undefined ? [] : ['--gpu-cores', actor.cores];
     const args = [
-      join(import.meta.dirname, `main${extname(import.meta.filename)}`),
+      join(import.meta.dirname, `../main${extname(import.meta.filename)}`),
       'run',
       '--quiet',
       '--state',

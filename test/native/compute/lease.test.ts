@@ -1,4 +1,4 @@
-// The protocol of the lease word, in every interleaving: test/native/models/lease.pml through spin. And the model itself:
+// The protocol of the lease word, in every interleaving: test/native/compute/models/lease.pml through spin. And the model itself:
 // each of the ways in which it can be broken on purpose is found.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

@@ -9,7 +9,7 @@ import { otherLibcs } from '../../support/libcs.ts';
 import { BUILD, temporaryFolder } from '../../support/node.ts';
 
 const OBJECTS = ['libcotenant.so', 'libcotenant-nvml.so'];
-const SOURCES = join(import.meta.dirname, 'images');
+const SOURCES = join(import.meta.dirname, '../images');
 const libcs = otherLibcs();
 const others = libcs.ok ? undefined : `no other libc to be had: ${libcs.reason}`;
 

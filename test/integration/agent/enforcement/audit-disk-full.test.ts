@@ -8,7 +8,7 @@ const test = testUnless(namespacesReason());
 
 test('every record that a full disk refused stands in the log once there is room, in its place, and no line is cut', (t) => {
   const script = 'mount -t tmpfs -o size=96k none "$1" && exec "$2" "$3" "$1"';
-  const program = [temporaryFolder(t), process.execPath, join(import.meta.dirname, 'audit-full-inside.ts')];
+  const program = [temporaryFolder(t), process.execPath, join(import.meta.dirname, 'audit-disk-full-inside.ts')];
   const { status, stdout, stderr } = spawnSync(
     'unshare',
     ['-m', '--propagation', 'private', 'sh', '-c', script, 'sh', ...program],

@@ -9,7 +9,7 @@ const test = testUnless(namespacesReason());
 test('an agent that finds its disk full says so, starts, and stops who is over', (t) => {
   t.timeout(90_000);
   const script = 'mount -t tmpfs -o nr_inodes=100 none "$1" && exec "$2" "$3" "$1"';
-  const program = [temporaryFolder(t), process.execPath, join(import.meta.dirname, 'full-start-inside.ts')];
+  const program = [temporaryFolder(t), process.execPath, join(import.meta.dirname, 'start-disk-full-inside.ts')];
   const { status, stdout, stderr } = spawnSync(
     'unshare',
     ['-m', '--propagation', 'private', 'sh', '-c', script, 'sh', ...program],
