@@ -33,20 +33,20 @@ export const CASES = {
     'ended-unseen',
     { held: 2, context: 2 },
   ],
-  'what a thread allocated with the snapshot of a green context current that ended meanwhile is the primary one’s': [
-    'snapshot-ended-meanwhile',
+  'what a thread allocated with the view of a green context current that ended meanwhile is the primary one’s': [
+    'view-ended-meanwhile',
     { held: 6, context: 2 },
   ],
-  'what a thread allocated with the snapshot of a green context current goes, if the primary one ended with it': [
-    'snapshot-ended-with-all',
+  'what a thread allocated with the view of a green context current goes, if the primary one ended with it': [
+    'view-ended-with-all',
     { held: 0, context: 0 },
   ],
-  'what a thread allocated with the snapshot of a green context current stays, if there is one of the same handle': [
-    'snapshot-came-again',
+  'what a thread allocated with the view of a green context current stays, if there is one of the same handle': [
+    'view-came-again',
     { held: 6, context: 2 },
   ],
-  'what the driver refuses to free while the snapshot that it was allocated in ends is the primary one’s': [
-    'snapshot-ended-in-free',
+  'what the driver refuses to free while the view that it was allocated in ends is the primary one’s': [
+    'view-ended-in-free',
     { held: 6, context: 2 },
   ],
   'a heap that a green context and the primary one share stays charged when the green one ends': [
