@@ -7,6 +7,7 @@ const root = join(import.meta.dirname, '..');
 const CHECKS: { name: string; command: string[] }[] = [
   { name: 'types', command: ['tsc'] },
   { name: 'format and lint (TypeScript, JSON)', command: ['biome', 'check', '--error-on-warnings', '.'] },
+  { name: 'order of folders in imports', command: ['node', 'test/imports/check.ts'] },
   { name: 'generated tables and page of entry points', command: ['node', 'native/abi/generate.ts', '--check'] },
   { name: 'generated board and rules', command: ['node', 'dashboards/generate.ts', '--check'] },
   { name: 'format and lint (C, C++)', command: ['node', 'native/lint.ts'] },
