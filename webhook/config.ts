@@ -1,7 +1,8 @@
 // What the operator configures for admission: rules per namespace, scheduler, runtime class, who may write our keys.
 // Owns the value, its defaults and how it is read; where the text comes from (a file of the chart) is the caller's.
 import { field, isObject } from '../src/common/json.ts';
-import { failed, invalid, keyPath, type Problem, type Result } from '../src/common/problem.ts';
+import { type Checked, invalid, keyPath, type Problem } from '../src/common/problem.ts';
+import { err } from '../src/common/result.ts';
 import { DEFAULT_RULES, parseRules, type Rules, unknownKeys } from '../src/request/rules/namespace-rules.ts';
 
 export const DEVICE_ROUTES = ['nri', 'environment'] as const;
@@ -40,9 +41,9 @@ export function rulesOf(configuration: WebhookConfiguration, namespace: string |
 }
 
 /** Reads settings (parsed YAML or JSON). A namespace's rules start from the cluster's. Fails with every problem at once. */
-export function parseConfiguration(value: unknown): Result<WebhookConfiguration> {
+export function parseConfiguration(value: unknown): Checked<WebhookConfiguration> {
   if (value === undefined || value === null) return { ok: true, value: DEFAULT_CONFIGURATION };
-  if (!isObject(value)) return failed(invalid('configuration', value, 'is not a map', `write ${KEYS.join(', ')}`));
+  if (!isObject(value)) return err([invalid('configuration', value, 'is not a map', `write ${KEYS.join(', ')}`)]);
   const problems: Problem[] = unknownKeys(value, KEYS, 'configuration');
   const text = (key: string, fallback: string): string => {
     const given = field(value, key);
@@ -88,11 +89,11 @@ export function parseConfiguration(value: unknown): Result<WebhookConfiguration>
     deviceRoute: route(),
     annotationWriters: texts('annotationWriters', []),
   };
-  return problems.length > 0 ? { ok: false, problems } : { ok: true, value: configuration };
+  return problems.length > 0 ? err(problems) : { ok: true, value: configuration };
 }
 
-function collect<T>(result: Result<T>, fallback: T, problems: Problem[]): T {
+function collect<T>(result: Checked<T>, fallback: T, problems: Problem[]): T {
   if (result.ok) return result.value;
-  problems.push(...result.problems);
+  problems.push(...result.error);
   return fallback;
 }

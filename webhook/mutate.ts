@@ -44,7 +44,7 @@ export function injectPod(
   const grants = checkGrantKeys(annotations);
   if (reading.kind === 'refused') return { kind: 'refused', problems: [...grants, ...reading.problems] };
   const places = containersOf(pod);
-  if (!places.ok) return { kind: 'refused', problems: places.problems };
+  if (!places.ok) return { kind: 'refused', problems: places.error };
   if (reading.kind === 'none') return leaveAlone(pod, places.value, annotations, grants);
 
   const shares = new Map(reading.request.containers.map((container) => [container.name, container]));

@@ -2,8 +2,9 @@
 // Owns the text form. One value has one text, and only that text is read: anything else was not written by us.
 
 import { field, isObject, isWithin } from '../common/json.ts';
-import { failed, invalid, keyPath, type Result } from '../common/problem.ts';
+import { type Checked, invalid, keyPath } from '../common/problem.ts';
 import { MIB } from '../common/quantity.ts';
+import { err } from '../common/result.ts';
 import { modeNamed } from '../policy/mode.ts';
 import { isDialectName } from '../request/dialects/index.ts';
 import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES } from '../request/rules/namespace-rules.ts';
@@ -48,11 +49,11 @@ export function formatRecord(request: PodRequest): string {
 }
 
 /** Reads the annotation's text back. Fails with one problem on everything that `formatRecord` does not write. */
-export function parseRecord(text: unknown): Result<PodRequest> {
+export function parseRecord(text: unknown): Checked<PodRequest> {
   const request = typeof text === 'string' ? decode(text) : undefined;
   if (request !== undefined && formatRecord(request) === text) return { ok: true, value: request };
   const wrong = 'is not what the webhook writes';
-  return failed(invalid(keyPath('metadata.annotations', REQUEST_ANNOTATION), text, wrong, 'leave this annotation out'));
+  return err([invalid(keyPath('metadata.annotations', REQUEST_ANNOTATION), text, wrong, 'leave this annotation out')]);
 }
 
 function formatAmount(amount: MemoryAmount): MemoryAmount {

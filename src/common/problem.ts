@@ -1,5 +1,6 @@
 // What is wrong with something that a person wrote: where, which value, why, and what would be right.
 // Owns the value and its wording in one line; who shows it (admission answer, CLI, event) is left to the caller.
+import type { Result } from './result.ts';
 
 /** `invalid`: the value makes no sense. `forbidden`: it makes sense, and this cluster or namespace does not allow it. */
 export type Problem = {
@@ -12,7 +13,8 @@ export type Problem = {
   readonly right: string;
 };
 
-export type Result<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly problems: Problem[] };
+/** A value that was checked, or everything that is wrong with it. */
+export type Checked<T> = Result<T, readonly Problem[]>;
 
 /** `value` undefined leaves the value out of the message. */
 export function invalid(path: string, value: unknown, wrong: string, right: string): Problem {
@@ -29,10 +31,6 @@ export function forbidden(path: string, value: unknown, wrong: string, right: st
 
 function problem(kind: Problem['kind'], path: string, value: unknown, wrong: string, right: string): Problem {
   return value === undefined ? { kind, path, wrong, right } : { kind, path, value: showValue(value), wrong, right };
-}
-
-export function failed<T>(...problems: Problem[]): Result<T> {
-  return { ok: false, problems };
 }
 
 /** One line: `path: value wrong; right`. */

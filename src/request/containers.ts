@@ -3,7 +3,8 @@
 
 import type { ContainerKind } from '../api/request.ts';
 import { field, isObject, type JsonObject } from '../common/json.ts';
-import { invalid, missing, type Problem, type Result } from '../common/problem.ts';
+import { type Checked, invalid, missing, type Problem } from '../common/problem.ts';
+import { err } from '../common/result.ts';
 
 export type ContainerPlace = {
   readonly container: JsonObject;
@@ -13,9 +14,9 @@ export type ContainerPlace = {
 };
 
 /** Init containers (a sidecar is one that restarts always), then containers, in the pod's order. */
-export function containersOf(pod: unknown): Result<ContainerPlace[]> {
+export function containersOf(pod: unknown): Checked<ContainerPlace[]> {
   const spec = field(pod, 'spec');
-  if (!isObject(spec)) return { ok: false, problems: [missing('spec', 'write the pod with its spec')] };
+  if (!isObject(spec)) return err([missing('spec', 'write the pod with its spec')]);
   const places: ContainerPlace[] = [];
   const problems: Problem[] = [];
   for (const list of ['initContainers', 'containers']) {
@@ -36,5 +37,5 @@ export function containersOf(pod: unknown): Result<ContainerPlace[]> {
       }
     }
   }
-  return problems.length > 0 ? { ok: false, problems } : { ok: true, value: places };
+  return problems.length > 0 ? err(problems) : { ok: true, value: places };
 }

@@ -51,7 +51,7 @@ type Reader = {
  */
 export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const places = containersOf(pod);
-  if (!places.ok) return { kind: 'refused', problems: places.problems };
+  if (!places.ok) return { kind: 'refused', problems: places.error };
   const metadata = objectAt(pod, 'metadata');
   const annotations = objectAt(metadata, 'annotations');
   const dialects = dialectsOf(rules);
@@ -154,7 +154,7 @@ function readRecorded(annotations: JsonObject, problems: Problem[]): Recorded {
   if (text === undefined) return new Map();
   const record = parseRecord(text);
   if (record.ok) return new Map(record.value.containers.map((container) => [container.name, container]));
-  problems.push(...record.problems);
+  problems.push(...record.error);
   return new Map();
 }
 
@@ -293,7 +293,7 @@ function ask(
   };
   const answer = dialect.read(asked, rules);
   if (!answer.ok) {
-    problems.push(...answer.problems);
+    problems.push(...answer.error);
     return undefined;
   }
   for (const warning of answer.value.warnings) if (!warnings.includes(warning)) warnings.push(warning);

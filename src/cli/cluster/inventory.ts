@@ -229,7 +229,7 @@ function pendingOf(pods: readonly Pod[], notes: string[]): PendingPod[] {
     const text = pod.metadata.annotations?.[REQUEST_ANNOTATION];
     if (text === undefined || pod.spec.nodeName || hasEnded(pod)) return [];
     const request = parseRecord(text);
-    if (!request.ok) notes.push(`What ${nameOf(pod)} asks for cannot be read: ${request.problems[0]?.wrong ?? ''}.`);
+    if (!request.ok) notes.push(`What ${nameOf(pod)} asks for cannot be read: ${request.error[0]?.wrong ?? ''}.`);
     const { namespace = '', name, creationTimestamp } = pod.metadata;
     const says = conditionOf(pod, 'PodScheduled')?.message;
     return {

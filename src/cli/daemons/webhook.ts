@@ -52,7 +52,7 @@ export const webhook: Command = {
   async run(parsed) {
     const file = text(parsed, 'config');
     const read = parseConfiguration(file === undefined ? undefined : parseFile(file));
-    if (!read.ok) throw new UsageError(`${file}:\n  ${read.problems.map(formatProblem).join('\n  ')}`);
+    if (!read.ok) throw new UsageError(`${file}:\n  ${read.error.map(formatProblem).join('\n  ')}`);
     const certificate = await certificateOf(parsed);
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');

@@ -3,8 +3,9 @@
 
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
-import { failed, invalid, keyPath, missing, type Problem, type Result } from '../../common/problem.ts';
+import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
 import { parseWhole } from '../../common/quantity.ts';
+import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
@@ -22,11 +23,11 @@ export const ack: Dialect = {
   read,
 };
 
-function read(asked: Asked, rules: Rules): Result<Answer> {
+function read(asked: Asked, rules: Rules): Checked<Answer> {
   const { unitBytes, rounding } = rules.ack;
   const memoryText = asked.amounts.get(MEMORY);
   if (memoryText === undefined) {
-    return failed(missing(asked.amountPath(MEMORY), `${CORES} is only served beside an amount of ${MEMORY}`));
+    return err([missing(asked.amountPath(MEMORY), `${CORES} is only served beside an amount of ${MEMORY}`)]);
   }
   const problems: Problem[] = [];
   const units = parseWhole(memoryText, 1, MOST_MEMORY_BYTES / unitBytes);
@@ -34,12 +35,12 @@ function read(asked: Asked, rules: Rules): Result<Answer> {
   const gpus = readCount(asked, problems);
   const coresText = asked.amounts.get(CORES);
   const cores = coresText === undefined ? undefined : readCores(coresText, gpus, asked, problems);
-  if (!units.ok || problems.length > 0) return { ok: false, problems };
+  if (!units.ok || problems.length > 0) return err(problems);
   const perGpu = Math.floor(units.value / gpus);
   if (perGpu * gpus !== units.value) {
     const near = [perGpu, perGpu + 1].filter((count) => count > 0).map((count) => count * gpus);
     const wrong = `cannot be split equally over the ${gpus} GPUs of label ${COUNT_LABEL}`;
-    return failed(invalid(asked.amountPath(MEMORY), memoryText, wrong, `write ${near.join(' or ')}`));
+    return err([invalid(asked.amountPath(MEMORY), memoryText, wrong, `write ${near.join(' or ')}`)]);
   }
   const memory: MemoryAmount =
     rounding === 'cgpu'

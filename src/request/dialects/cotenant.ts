@@ -2,8 +2,9 @@
 // Owns how the three amounts become shares; the pod's annotations are read in choices.ts.
 import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../../api/names.ts';
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
-import { failed, invalid, type Problem, type Result } from '../../common/problem.ts';
+import { type Checked, invalid, type Problem } from '../../common/problem.ts';
 import { floorUnits, formatBytes, MIB, parseQuantity, parseWhole, wholeUnits } from '../../common/quantity.ts';
+import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 export const cotenant: Dialect = {
@@ -15,19 +16,19 @@ export const cotenant: Dialect = {
   read,
 };
 
-function read(asked: Asked): Result<Answer> {
+function read(asked: Asked): Checked<Answer> {
   const gpusText = asked.amounts.get(GPU);
   const gpus = parseWhole(gpusText ?? '1', 1, MOST_GPUS);
   if (!gpus.ok) {
     const right = `${gpus.right}, or leave ${GPU} out where the container needs no GPU`;
-    return failed(invalid(asked.amountPath(GPU), gpusText, gpus.wrong, right));
+    return err([invalid(asked.amountPath(GPU), gpusText, gpus.wrong, right)]);
   }
   const problems: Problem[] = [];
   const memoryText = asked.amounts.get(GPU_MEMORY);
   const coresText = asked.amounts.get(GPU_CORES);
   const bytes = memoryText === undefined ? undefined : perGpuBytes(memoryText, gpus.value, asked, problems);
   const cores = coresText === undefined ? undefined : perGpuCores(coresText, gpus.value, asked, problems);
-  if (problems.length > 0) return { ok: false, problems };
+  if (problems.length > 0) return err(problems);
   // Without an amount the whole GPU is meant: a share of a size that nobody named could only be a guess.
   const memory: MemoryAmount = bytes === undefined ? { kind: 'whole' } : { kind: 'bytes', bytes };
   const share: GpuShare = cores === undefined ? { memory } : { memory, coresPercent: cores };

@@ -3,7 +3,7 @@
 
 import type { DialectName, GpuShare, MemoryIsolation } from '../../api/request.ts';
 import type { JsonObject } from '../../common/json.ts';
-import type { Result } from '../../common/problem.ts';
+import type { Checked } from '../../common/problem.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 
 /** What one container wrote in the names of one dialect. */
@@ -33,5 +33,5 @@ export type Dialect = {
   readonly schedulers: readonly string[];
   /** An amount of 0 means here that the container asks for nothing (our own names refuse it: leave them out). */
   readonly zeroIsNothing: boolean;
-  readonly read: (asked: Asked, rules: Rules) => Result<Answer>;
+  readonly read: (asked: Asked, rules: Rules) => Checked<Answer>;
 };

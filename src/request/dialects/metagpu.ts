@@ -3,8 +3,9 @@
 
 import { type GpuShare, type MemoryAmount, MOST_GPUS } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
-import { failed, forbidden, invalid, keyPath, type Result } from '../../common/problem.ts';
+import { type Checked, forbidden, invalid, keyPath } from '../../common/problem.ts';
 import { parseWhole } from '../../common/quantity.ts';
+import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
@@ -20,10 +21,10 @@ export const metagpu: Dialect = {
   read,
 };
 
-function read(asked: Asked, rules: Rules): Result<Answer> {
+function read(asked: Asked, rules: Rules): Checked<Answer> {
   const text = asked.amounts.get(UNITS);
   const units = parseWhole(text, 1, 100 * MOST_GPUS);
-  if (!units.ok) return failed(invalid(asked.amountPath(UNITS), text, units.wrong, `${units.right}: 100 is one GPU`));
+  if (!units.ok) return err([invalid(asked.amountPath(UNITS), text, units.wrong, `${units.right}: 100 is one GPU`)]);
   const gpus = Math.ceil(units.value / 100);
   const reserved = percentPerGpu(units.value, gpus);
   const limitText = textAt(asked.annotations, LIMIT_ANNOTATION);
@@ -34,11 +35,11 @@ function read(asked: Asked, rules: Rules): Result<Answer> {
   const limit = parseWhole(limitText, units.value, 100 * gpus);
   if (!limit.ok) {
     const right = `${limit.right}: from what is reserved up to all memory of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
-    return failed(invalid(path, limitText, limit.wrong, right));
+    return err([invalid(path, limitText, limit.wrong, right)]);
   }
   if (limit.value > units.value && !rules.allowMemoryOvercommit) {
     const wrong = `is more than the ${units.value} units that ${UNITS} reserves, and overcommit is not allowed here`;
-    return failed(forbidden(path, limitText, wrong, `write ${units.value}, or have allowMemoryOvercommit switched on`));
+    return err([forbidden(path, limitText, wrong, `write ${units.value}, or have allowMemoryOvercommit switched on`)]);
   }
   const limits = percentPerGpu(limit.value, gpus);
   return { ok: true, value: { gpus: reserved.map((percent, gpu) => share(percent, limits[gpu])), warnings: [] } };

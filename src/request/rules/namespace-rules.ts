@@ -3,8 +3,9 @@
 
 import { type ComputePolicy, MOST_WEIGHT, type Placement, type Priority } from '../../api/request.ts';
 import { EMPTY, field, isObject, isWithin, type JsonObject } from '../../common/json.ts';
-import { failed, invalid, keyPath, type Problem, type Result } from '../../common/problem.ts';
+import { type Checked, invalid, keyPath, type Problem } from '../../common/problem.ts';
 import { GIB, MIB } from '../../common/quantity.ts';
+import { err } from '../../common/result.ts';
 import { MODES, type Mode } from '../../policy/mode.ts';
 
 /** Dialects that are off until switched on: their names mean different things in different clusters. */
@@ -94,9 +95,9 @@ const ACK_UNITS: ReadonlyMap<string, number> = new Map([
 const KEYS: readonly string[] = Object.keys(DEFAULT_RULES);
 
 /** Reads the operator's settings over `base`; keys that are not given keep the base's value. */
-export function parseRules(value: unknown, path: string, base: Rules): Result<Rules> {
+export function parseRules(value: unknown, path: string, base: Rules): Checked<Rules> {
   if (value === undefined || value === null) return { ok: true, value: base };
-  if (!isObject(value)) return failed(invalid(path, value, 'is not a map of settings', `write ${KEYS.join(', ')}`));
+  if (!isObject(value)) return err([invalid(path, value, 'is not a map of settings', `write ${KEYS.join(', ')}`)]);
   const problems: Problem[] = unknownKeys(value, KEYS, path);
   const choose = <T extends string>(key: string, known: readonly T[], present: readonly T[]): readonly T[] => {
     const given = field(value, key);
@@ -147,7 +148,7 @@ export function parseRules(value: unknown, path: string, base: Rules): Result<Ru
   // NVIDIA's toolkit takes an empty list for its own default, which is no fewer.
   if (rules.driverCapabilities.length === 0)
     problems.push(invalid(`${path}.driverCapabilities`, [], 'names none', 'write at least utility'));
-  return problems.length > 0 ? { ok: false, problems } : { ok: true, value: rules };
+  return problems.length > 0 ? err(problems) : { ok: true, value: rules };
 }
 
 /** One problem for each key that a map of settings must not have: a misspelt setting would silently not apply. */

@@ -114,7 +114,7 @@ test('a text that the webhook would not have written is no record', (t) => {
     t.not(text, written);
     const read = parseRecord(text);
     t.false(read.ok, String(text));
-    if (!read.ok) t.regex(read.problems[0]?.path ?? '', /cotenant\.io\/request/);
+    if (!read.ok) t.regex(read.error[0]?.path ?? '', /cotenant\.io\/request/);
   }
 });
 

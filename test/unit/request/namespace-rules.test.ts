@@ -5,7 +5,7 @@ import { DEFAULT_RULES, parseRules } from '../../../src/request/rules/namespace-
 
 const problemsOf = (value: unknown): string[] => {
   const read = parseRules(value, 'rules', DEFAULT_RULES);
-  return read.ok ? [] : read.problems.map(formatProblem);
+  return read.ok ? [] : read.error.map(formatProblem);
 };
 
 test('settings that are not given keep what they were based on', (t) => {

@@ -8,7 +8,7 @@ import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rule
 /** Rules with both foreign dialects on, and `changes` in the words of the operator's settings. */
 export function rules(changes: object = {}): Rules {
   const read = parseRules({ dialects: ['ack', 'metagpu'], ...changes }, 'rules', DEFAULT_RULES);
-  if (!read.ok) throw new Error(read.problems.map(formatProblem).join('\n'));
+  if (!read.ok) throw new Error(read.error.map(formatProblem).join('\n'));
   return read.value;
 }
 

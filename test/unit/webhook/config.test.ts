@@ -28,7 +28,7 @@ test('every setting that cannot be is told at once, with its place', (t) => {
     rules: { dialects: ['hami'] },
     namespaces: { a: { ack: { unit: 'GB' }, driverCapabilities: ['all'] }, b: { driverCapabilities: [] } },
   });
-  t.deepEqual(read.ok ? [] : read.problems.map(formatProblem), [
+  t.deepEqual(read.ok ? [] : read.error.map(formatProblem), [
     'configuration["runtimeClass"]: "nvidia" is no setting; known are rules, namespaces, schedulerName, allowedSchedulers, allowedRuntimeClasses, deviceRoute, annotationWriters, runtimeClassName',
     'rules.dialects: a list of 1 is not a list of known names; write some of ack, metagpu',
     'namespaces["a"].ack.unit: "GB" is no unit that ACK knows; write one of GiB, MiB, 128MiB, 256MiB, 512MiB',

@@ -14,7 +14,7 @@ export const FIXTURES = join(import.meta.dirname, '../../fixtures/admission');
 /** A configuration with both dialects on, and `settings` as an operator writes them. */
 export function configured(settings: object = {}): WebhookConfiguration {
   const read = parseConfiguration({ rules: { dialects: ['ack', 'metagpu'] }, ...settings });
-  if (!read.ok) throw new Error(read.problems.map(formatProblem).join('\n'));
+  if (!read.ok) throw new Error(read.error.map(formatProblem).join('\n'));
   return read.value;
 }
 
