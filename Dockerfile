@@ -10,7 +10,8 @@ ARG NODE_VERSION=26.10.0
 FROM node:${NODE_VERSION}-bookworm AS build
 WORKDIR /opt/cotenant
 COPY package.json package-lock.json ./
-RUN npm ci --omit=dev --no-audit --no-fund
+# An optional peer of valibot, TypeScript, would come along without the second --omit; nothing else here is optional.
+RUN npm ci --omit=dev --omit=optional --no-audit --no-fund
 COPY native native
 # Objects stay behind, and what only debuggers read of the files that pods get copies of stands beside these, in debug/.
 RUN make -C native all shipped && cp -r native/build/shipped/. native/build && rm -rf native/build/o native/build/shipped
