@@ -32,10 +32,10 @@ export function isWithin(value: unknown, least: number, most: number): value is 
   return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
 }
 
-/** The value in a JSON text whose own key `version` is this one, or what is wrong with the text. */
+/** The value in a JSON text whose own key `version` is this one (undefined: that has none), or what is wrong with the text. */
 export function parseVersioned(
   text: string,
-  version: number,
+  version: number | undefined,
 ): { readonly value: unknown } | { readonly wrong: string } {
   let value: unknown;
   try {

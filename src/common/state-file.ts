@@ -1,75 +1,109 @@
-// A small file of the state folder: JSON with a version, read once at the start and written whole. Owns that an end at any moment
-// leaves the old one or the new one, and that one which cannot be read is put aside before another takes its place. What is in it
-// is its format's to say.
-import { closeSync, existsSync, fsyncSync, openSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
+// State files: small JSON files of the state folder, read once at startup and replaced atomically (temporary file, fsync, rename),
+// so that a crash at any moment leaves the old or the new content. A file that cannot be read is kept as `.unread`.
+import {
+  closeSync,
+  existsSync,
+  fchmodSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { parseVersioned } from './json.ts';
 
-/** None of ours is anywhere near that. */
-const MOST_BYTES = 16 * 2 ** 20;
+/** Far more than any state file has; a larger one is not ours. */
+const MAX_BYTES = 16 * 2 ** 20;
 
 export type Wrong = { readonly wrong: string };
 
 export type StateFormat<T extends object> = {
-  readonly version: number;
-  /** Of what is in a file of that version; `wrong` is a clause about it. */
+  /** Undefined: files of this format carry no version. */
+  readonly version: number | undefined;
+  /** Checks the parsed content of a file of that version; `wrong` says which field is wrong and how. */
   read(value: unknown): T | Wrong;
 };
 
 export type StateFile<T extends object> = {
-  /** At the start; undefined: there was none, or none that can be read. */
+  /** The content at startup; undefined: there was no file, or it could not be read. */
   readonly found: T | undefined;
-  /** Throws where it cannot be kept: the file is then as it was. */
+  /** Throws where the file cannot be written: it then has its former content. */
   write(value: T): void;
+  /** Removes the file, if there is one. */
+  remove(): void;
 };
 
 export const formatState = <T extends object>({ version }: StateFormat<T>, value: T): string =>
-  `${JSON.stringify({ version, ...value }, null, 2)}\n`;
+  `${JSON.stringify({ ...(version !== undefined && { version }), ...value }, null, 2)}\n`;
 
 export function parseState<T extends object>({ version, read }: StateFormat<T>, text: string): T | Wrong {
-  const versioned = parseVersioned(text, version);
-  return 'wrong' in versioned ? versioned : read(versioned.value);
+  const parsed = parseVersioned(text, version);
+  return 'wrong' in parsed ? parsed : read(parsed.value);
 }
 
 function readState<T extends object>(path: string, format: StateFormat<T>): T | Wrong | undefined {
   if (!existsSync(path)) return undefined;
   try {
-    if (statSync(path).size > MOST_BYTES) return { wrong: `it has more than ${MOST_BYTES} bytes` };
+    if (statSync(path).size > MAX_BYTES) return { wrong: `it has more than ${MAX_BYTES} bytes` };
     return parseState(format, readFileSync(path, 'utf8'));
   } catch (error) {
     return { wrong: (error as Error).message };
   }
 }
 
-export type StateFileOptions = {
-  /** What follows where it cannot be read, a clause. */
+export type WriteOptions = {
+  readonly mode?: number;
+  /** False: the content is worthless after a reboot, so that it need not be on the disk before it has its name. */
+  readonly sync?: boolean;
+  /** Where it is written first, on the same file system; absent: beside the file. */
+  readonly temporary?: string;
+};
+
+/** Writes the new content beside the file; calling the result gives it the file's name, in one step. */
+export function prepareFile(path: string, text: string, options: WriteOptions = {}): () => void {
+  const { mode = 0o644, sync = true, temporary = `${path}.new` } = options;
+  const fd = openSync(temporary, 'w', mode);
+  try {
+    writeFileSync(fd, text);
+    fchmodSync(fd, mode); // whatever the umask is
+    if (sync) fsyncSync(fd); // else the name may reach the disk before the content
+  } finally {
+    closeSync(fd);
+  }
+  return () => renameSync(temporary, path);
+}
+
+/** Gives a file new content: readers, and a start after a crash, find all of the old or all of the new. */
+export const replaceFile = (path: string, text: string, options?: WriteOptions): void =>
+  prepareFile(path, text, options)();
+
+export type StateFileOptions = Pick<WriteOptions, 'mode' | 'sync'> & {
+  /** What follows where the file cannot be read, a clause. */
   readonly lost: string;
   readonly onProblem: (text: string) => void;
-  /** It says nothing to another start of the machine: nobody waits for the disk. */
-  readonly untilReboot?: boolean;
 };
 
 export function openStateFile<T extends object>(
   path: string,
   format: StateFormat<T>,
-  { lost, onProblem, untilReboot = false }: StateFileOptions,
+  { lost, onProblem, ...options }: StateFileOptions,
 ): StateFile<T> {
   const read = readState(path, format);
-  let isUnread = read !== undefined && 'wrong' in read;
-  if (read !== undefined && 'wrong' in read)
-    onProblem(`${path} is passed over, so ${lost}: ${read.wrong}; it becomes ${path}.unread before another is written`);
+  const isWrong = read !== undefined && 'wrong' in read;
+  if (isWrong) onProblem(`${path} is ignored, so ${lost}: ${read.wrong}; the next write keeps it as ${path}.unread`);
+  let isUnread = isWrong;
   return {
-    found: read === undefined || 'wrong' in read ? undefined : read,
+    found: isWrong ? undefined : read,
     write(value) {
-      const fd = openSync(`${path}.new`, 'w', 0o644);
-      try {
-        writeFileSync(fd, formatState(format, value));
-        if (!untilReboot) fsyncSync(fd); // else the name may come to the disk before what it names
-      } finally {
-        closeSync(fd);
-      }
+      const text = formatState(format, value);
+      if (text.length > MAX_BYTES) throw new Error(`${path}: more than ${MAX_BYTES} bytes are not written`);
+      const rename = prepareFile(path, text, options);
       if (isUnread) renameSync(path, `${path}.unread`);
       isUnread = false;
-      renameSync(`${path}.new`, path);
+      rename();
     },
+    remove: () => rmSync(path, { force: true }),
   };
 }

@@ -91,7 +91,7 @@ export function openCounters(options: CountersOptions): Counters {
   const [one, other] = VALUES.map((name) => join(stateFolder, name)) as [string, string];
   const isFirst = !existsSync(path);
   const lost = 'containers and GPUs are counted from 0 again, and stops by the audit log';
-  const file = openStateFile(path, COUNTERS_FORMAT, { lost, onProblem, untilReboot: true });
+  const file = openStateFile(path, COUNTERS_FORMAT, { lost, onProblem, sync: false });
   const read = file.found?.bootId === bootId ? numbersOf(file.found, [one, other]) : undefined;
   const found = read?.kept;
   if (read?.wrong !== undefined) onProblem(`${read.wrong}: containers are counted from 0 again`);

@@ -6,15 +6,13 @@ import {
   existsSync,
   mkdirSync,
   openSync,
-  readFileSync,
   readSync,
   renameSync,
   statSync,
   truncateSync,
-  unlinkSync,
-  writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import type { ActionRecord } from './action-record.ts';
 
 export type RecordName = Pick<ActionRecord, 'atMs' | 'action' | 'grantId'>;
@@ -60,6 +58,16 @@ const SAID_ONLY: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse'
 /** Told without reading all of it: what is inside of a text has its quotation marks escaped. */
 const isStepLine = (line: string): boolean => !/"action":"(?:warn|refuse|would-stop)"/.test(line);
 
+const isRecord = (value: unknown): value is ActionRecord => {
+  const record = value as Partial<ActionRecord> | null;
+  return typeof record?.atMs === 'number' && typeof record.grantId === 'string';
+};
+/** The stop that is being carried out. */
+const STOPPING_FORMAT: StateFormat<ActionRecord> = {
+  version: undefined,
+  read: (value) => (isRecord(value) ? value : { wrong: 'it is not a record of the audit log' }),
+};
+
 /** Adds text to the end of a file; where it throws, a part of it may stand there. */
 export type Append = (path: string, text: string) => void;
 const append: Append = (path, text) => appendFileSync(path, text, { mode: 0o640 });
@@ -69,13 +77,12 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const path = join(stateFolder, 'audit.log');
   const files = [`${path}.1`, path];
   mkdirSync(stateFolder, { recursive: true });
-  const stopping = join(stateFolder, 'stopping.json');
   const recordIn = (line: string, onOdd = onProblem): ActionRecord | undefined => {
     try {
-      const record = JSON.parse(line) as Partial<ActionRecord> | null;
-      if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
+      const record: unknown = JSON.parse(line);
+      if (isRecord(record)) return record;
     } catch {
-      // told below
+      // reported below
     }
     onOdd(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
     return undefined;
@@ -85,13 +92,20 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
   let gap = endsMidLine(path) ? '\n' : '';
   let position = endOf(path) ?? endOf(`${path}.1`) ?? { inode: 0, bytes: 0 };
-  const begun = readBegun(stopping, onProblem);
+  const lost = 'a stop that was being carried out is not in the audit log';
+  const stopping = openStateFile(join(stateFolder, 'stopping.json'), STOPPING_FORMAT, {
+    lost,
+    onProblem,
+    mode: 0o640,
+    sync: false,
+  });
+  const begun = stopping.found;
   // It may have come as far as its line.
   const isTold = recent.some((record) => isNamed(record, begun));
   let isBegun = begun !== undefined;
   const finish = () => {
     try {
-      if (isBegun) unlinkSync(stopping);
+      if (isBegun) stopping.remove();
       isBegun = false;
     } catch (error) {
       onProblem(`stopping.json: ${(error as Error).message}`);
@@ -130,8 +144,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     interrupted: begun === undefined || isTold ? undefined : { ...begun, result: 'interrupted' },
     begin(record) {
       try {
-        writeFileSync(`${stopping}.new`, JSON.stringify(record), { mode: 0o640 });
-        renameSync(`${stopping}.new`, stopping);
+        stopping.write(record);
         isBegun = true;
       } catch (error) {
         // Whoever is over is stopped all the same.
@@ -261,17 +274,5 @@ function endsMidLine(path: string): boolean {
     return last[0] !== 0x0a;
   } finally {
     closeSync(fd);
-  }
-}
-
-function readBegun(path: string, onProblem: (text: string) => void): ActionRecord | undefined {
-  if (!existsSync(path)) return undefined;
-  try {
-    const record = JSON.parse(readFileSync(path, 'utf8')) as Partial<ActionRecord> | null;
-    if (typeof record?.atMs === 'number' && typeof record.grantId === 'string') return record as ActionRecord;
-    throw new Error('not a record');
-  } catch (error) {
-    onProblem(`stopping.json cannot be read: ${(error as Error).message}`);
-    return undefined;
   }
 }

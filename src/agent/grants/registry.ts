@@ -1,19 +1,10 @@
 // Grants on this node: made, adopted after a restart, changed in place, taken down. Owns the books and the state folder;
 // who gets how much is decided elsewhere, what the figures in the files mean by the comparison.
 import { randomBytes } from 'node:crypto';
-import {
-  closeSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs';
+import { closeSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { GpuGrant } from '../../api/gpu.ts';
+import { prepareFile } from '../../common/state-file.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
@@ -138,9 +129,7 @@ export function openRegistry(options: RegistryOptions): Registry {
   const storedPath = (folder: string): string => join(folder, 'grant.json');
   const prepareStored = (grant: Grant, folder: string): { readonly keep: () => void } => {
     mkdirSync(folder, { recursive: true, mode: 0o755 });
-    const path = storedPath(folder);
-    writeFileSync(`${path}.new`, formatGrant(grant), { mode: 0o644 });
-    return { keep: () => renameSync(`${path}.new`, path) };
+    return { keep: prepareFile(storedPath(folder), formatGrant(grant), { sync: false }) };
   };
   const store = (grant: Grant, folder: string): void => prepareStored(grant, folder).keep();
 

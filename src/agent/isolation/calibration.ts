@@ -1,7 +1,8 @@
 // What this node's GPUs really cost, measured by a process of its own, kept by GPU and driver so that a restart does not
 // measure again. Without it the interposer charges a context only when the agent has seen it.
-import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { isObject } from '../../common/json.ts';
+import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { type GpuProfile, UNMEASURED } from '../grants/registry.ts';
 import type { Tools } from '../os/helper-process.ts';
 
@@ -38,29 +39,33 @@ export type ProfilesOptions = {
 
 type Failure = { readonly driverVersion: string; readonly count: number; readonly againMs: number };
 
-/** Throws where the text is none; a GPU of which it does not say all is measured anew. */
-function parseProfiles(text: string): Record<string, Stored> {
-  const value = JSON.parse(text) as Record<string, Partial<Stored> | null> | null;
-  if (typeof value !== 'object' || value === null) throw new Error('not an object');
-  const isWhole = (entry: Partial<Stored> | null): entry is Stored =>
+const isProfile = (value: unknown): value is Stored => {
+  const entry = value as Partial<Stored> | null;
+  return (
     Number.isSafeInteger(entry?.contextBytes) &&
     Number.isSafeInteger(entry?.granuleBytes) &&
     typeof entry?.releasesLate === 'boolean' &&
-    typeof entry.driverVersion === 'string';
-  return Object.fromEntries(Object.entries(value).flatMap(([uuid, entry]) => (isWhole(entry) ? [[uuid, entry]] : [])));
-}
+    typeof entry.driverVersion === 'string'
+  );
+};
+/** By the GPU's UUID. A GPU whose entry is incomplete is measured again. */
+const PROFILES_FORMAT: StateFormat<Readonly<Record<string, Stored>>> = {
+  version: undefined,
+  read(value) {
+    if (!isObject(value)) return { wrong: 'it is not a map of GPUs' };
+    return Object.fromEntries(Object.entries(value).filter((entry): entry is [string, Stored] => isProfile(entry[1])));
+  },
+};
 
 export function openProfiles(options: ProfilesOptions): Profiles {
   const { stateFolder, libraries, tools, onProblem, clock, random = Math.random } = options;
-  const path = join(stateFolder, 'profiles.json');
-  let stored: Record<string, Stored> = {};
+  const file = openStateFile(join(stateFolder, 'profiles.json'), PROFILES_FORMAT, {
+    lost: 'the GPUs are measured again',
+    onProblem,
+  });
+  let stored = file.found ?? {};
   let isKept = true;
   const failures = new Map<string, Failure>();
-  try {
-    if (existsSync(path)) stored = parseProfiles(readFileSync(path, 'utf8'));
-  } catch (error) {
-    onProblem(`${path} cannot be read and is measured anew: ${(error as Error).message}`);
-  }
 
   const isDue = (gpuUuid: string, driverVersion: string): boolean => {
     if (stored[gpuUuid]?.driverVersion === driverVersion) return false;
@@ -102,8 +107,7 @@ export function openProfiles(options: ProfilesOptions): Profiles {
   /** What cannot be kept is good until this agent ends, and tried again at the next sample. */
   const keep = (): void => {
     try {
-      writeFileSync(`${path}.new`, JSON.stringify(stored, null, 2));
-      renameSync(`${path}.new`, path);
+      file.write(stored);
       isKept = true;
     } catch (error) {
       if (isKept) onProblem(`what was measured cannot be kept for the next agent: ${(error as Error).message}`);

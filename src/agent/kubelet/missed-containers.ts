@@ -57,7 +57,7 @@ export type PassedByOptions = {
 export function openPassedBy({ stateFolder, onProblem, containers: book, tell }: PassedByOptions): PassedByBook {
   const lost = 'who is without its GPUs is told of again';
   const path = join(stateFolder, 'without-gpus.json');
-  const file = openStateFile(path, WITHOUT_GPUS_FORMAT, { lost, onProblem, untilReboot: true });
+  const file = openStateFile(path, WITHOUT_GPUS_FORMAT, { lost, onProblem, sync: false });
   let { told, seen } = file.found ?? { told: [], seen: [] };
   /** By id: passed by, and not seen on a GPU yet. */
   const doubted = new Map<string, PassedBy>();

@@ -1,9 +1,9 @@
 // The driver's own limits of memory, which drivers from 615 on have for cgroups: set for what is granted, read back, looked at
 // again, and taken back with the grant. Owns the calls, by a program of ours, and a file of what was set, so that nothing of it
 // is left behind when this agent is ended at any moment. What to do about what is found there is src/policy/isolation.ts.
-import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { isObject, isWithin } from '../../../common/json.ts';
+import { decodeAll, field, isObject, isWithin } from '../../../common/json.ts';
+import { openStateFile, type StateFormat } from '../../../common/state-file.ts';
 import { isAsSet, type LimitStep, limitStep } from '../../../policy/isolation.ts';
 import type { Grant } from '../../grants/grant.ts';
 import type { Tools } from '../../os/helper-process.ts';
@@ -48,9 +48,29 @@ type Entry = Place & {
   lookedMs: number | undefined;
 };
 
+/** What driver-limits.json holds of an entry. */
+type StoredLimit = Place & Pick<Entry, 'ours'>;
+
+function decodeLimit(value: unknown): StoredLimit | undefined {
+  if (!isObject(value) || !Array.isArray(value.ours)) return undefined;
+  const { grantId, gpuUuid, folder } = value;
+  if (typeof grantId !== 'string' || typeof gpuUuid !== 'string' || typeof folder !== 'string') return undefined;
+  const ours = value.ours.filter((bytes): bytes is number => isWithin(bytes, 0, Number.MAX_SAFE_INTEGER));
+  return { grantId, gpuUuid, folder, ours };
+}
+
+const DRIVER_LIMITS_FORMAT: StateFormat<{ readonly limits: readonly StoredLimit[] }> = {
+  version: 1,
+  read(value) {
+    const given = field(value, 'limits');
+    if (!Array.isArray(given)) return { wrong: 'field "limits" is missing or not a list' };
+    const limits = decodeAll(given, decodeLimit);
+    return 'badIndex' in limits ? { wrong: `limits[${limits.badIndex}] is malformed` } : { limits };
+  },
+};
+
 /** Of a limit that is in force, and of one that could not be set. */
 const LOOK_AGAIN_MS = 15_000;
-const VERSION = 1;
 
 const NOT_SET = { ours: [], readAs: undefined, isHeld: false, lookedMs: undefined } as const;
 
@@ -58,30 +78,24 @@ const keyOf = ({ gpuUuid, folder }: Pick<Place, 'gpuUuid' | 'folder'>): string =
 
 export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
   const { tools, stateFolder, nvmlLibrary, failsOn = () => false, onProblem, clock } = options;
+  const lost = 'driver limits that were set before stay with their cgroups';
   const path = join(stateFolder, 'driver-limits.json');
+  const file = openStateFile(path, DRIVER_LIMITS_FORMAT, { lost, onProblem, sync: false });
   const entries = new Map<string, Entry>();
   const said = new Map<string, string>();
   /** Of the driver that has none. */
   let without: string | undefined;
   let busy = false;
-  try {
-    if (existsSync(path))
-      for (const entry of parseEntries(readFileSync(path, 'utf8'))) entries.set(keyOf(entry), entry);
-  } catch (error) {
-    onProblem(
-      `${path} cannot be read; limits that were set before stay with their groups: ${(error as Error).message}`,
-    );
-  }
+  for (const limit of file.found?.limits ?? []) entries.set(keyOf(limit), { ...NOT_SET, ...limit, wanted: undefined });
 
   const keep = (): void => {
-    const told = [...entries.values()].map(({ grantId, gpuUuid, folder, ours }) => ({
+    const limits = [...entries.values()].map(({ grantId, gpuUuid, folder, ours }) => ({
       grantId,
       gpuUuid,
       folder,
       ours,
     }));
-    writeFileSync(`${path}.new`, JSON.stringify({ version: VERSION, limits: told }, null, 2));
-    renameSync(`${path}.new`, path);
+    file.write({ limits });
   };
 
   const say = (entry: Place, text: string): void => {
@@ -229,18 +243,4 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
         return entry?.isHeld === true && entry.wanted === limitBytes && !failsOn(gpuUuid);
       }),
   };
-}
-
-function parseEntries(text: string): readonly Entry[] {
-  const value: unknown = JSON.parse(text);
-  if (!isObject(value) || value.version !== VERSION || !Array.isArray(value.limits))
-    throw new Error('it is no such file');
-  return value.limits.map((one: unknown): Entry => {
-    if (!isObject(one) || !Array.isArray(one.ours)) throw new Error('it has something that is no limit');
-    const { grantId, gpuUuid, folder, ours } = one;
-    if (typeof grantId !== 'string' || typeof gpuUuid !== 'string' || typeof folder !== 'string')
-      throw new Error('it has something that is no limit');
-    const amounts = ours.filter((bytes): bytes is number => isWithin(bytes, 0, Number.MAX_SAFE_INTEGER));
-    return { ...NOT_SET, grantId, gpuUuid, folder, ours: amounts, wanted: undefined };
-  });
 }

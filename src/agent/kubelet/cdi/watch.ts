@@ -1,23 +1,11 @@
 // The CDI folders of the node: reads NVIDIA's specification there, writes ours beside it, both again when they change, and keeps
 // in memory what the runtime can be told of, for it waits for no file. Owns files and their watching; what is whose part is
 // decided in divide.ts.
-import {
-  closeSync,
-  existsSync,
-  type FSWatcher,
-  fchmodSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  watch,
-  writeFileSync,
-} from 'node:fs';
+import { existsSync, type FSWatcher, readdirSync, readFileSync, rmSync, statSync, watch } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { DRIVER_CAPABILITIES_VARIABLE } from '../../../api/names.ts';
+import { replaceFile } from '../../../common/state-file.ts';
 import { type Found, readSpec, sourceOf } from './spec.ts';
 import { allowedBy, type Divided, devicesFor, divide, OWN_KIND } from './split-spec.ts';
 
@@ -72,15 +60,8 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     const text = made && `${JSON.stringify(made.spec, null, 1)}\n`;
     if (text === undefined) return rmSync(own, { force: true });
     if (existsSync(own) && readFileSync(own, 'utf8') === text) return;
-    const temporary = join(folder, BEING_WRITTEN);
-    const fd = openSync(temporary, 'w', 0o644);
-    try {
-      writeFileSync(fd, text);
-      fchmodSync(fd, 0o644); // Podman and Docker's client read it as anybody
-    } finally {
-      closeSync(fd);
-    }
-    renameSync(temporary, own);
+    // Podman and Docker's client read it as any user.
+    replaceFile(own, text, { mode: 0o644, sync: false, temporary: join(folder, BEING_WRITTEN) });
   };
 
   const read = () => {

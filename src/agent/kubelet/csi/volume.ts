@@ -18,14 +18,13 @@ import {
   readdirSync,
   readFileSync,
   realpathSync,
-  renameSync,
   rmSync,
   statSync,
-  writeSync,
 } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { HOME } from '../../../api/csi-volume.ts';
 import { isContainerName } from '../../../api/names.ts';
+import { replaceFile } from '../../../common/state-file.ts';
 import { copyLibrary, engineNumber } from '../../grants/engine-files.ts';
 import type { Native } from '../../os/addon.ts';
 import { memoryPageBytes } from './page-size.ts';
@@ -210,15 +209,7 @@ function makeFolder(path: string): void {
 }
 
 /** Under its name only when it is whole. */
-function makeFile(path: string, mode: number, text = ''): void {
-  const fresh = `${path}.new`;
-  rmSync(fresh, { force: true });
-  const fd = openSync(fresh, 'wx', mode);
-  writeSync(fd, text);
-  fchmodSync(fd, mode);
-  closeSync(fd);
-  renameSync(fresh, path);
-}
+const makeFile = (path: string, mode: number, text = ''): void => replaceFile(path, text, { mode, sync: false });
 
 /** Ledgers have names that tenants cannot change: the folder is not theirs. */
 function makeLedgerFolder(path: string): void {

@@ -258,8 +258,8 @@ test('another start of the machine inherits nothing', (t) => {
 });
 
 const DAMAGES: readonly (readonly [what: string, damage: (folder: string) => void, told: RegExp])[] = [
-  ['cut', (folder) => truncateSync(join(folder, 'counters.json'), 40), /counters\.json is passed over, .*not JSON/],
-  ['empty', (folder) => truncateSync(join(folder, 'counters.json')), /counters\.json is passed over/],
+  ['cut', (folder) => truncateSync(join(folder, 'counters.json'), 40), /counters\.json is ignored, .*not JSON/],
+  ['empty', (folder) => truncateSync(join(folder, 'counters.json')), /counters\.json is ignored/],
   [
     'of another shape',
     (folder) => {

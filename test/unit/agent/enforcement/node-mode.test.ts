@@ -63,7 +63,7 @@ test('a file that cannot be read is told, and the settings hold', (t) => {
   writeFileSync(path, '{"version":1,"mode":"kill"}');
   const { node, problems } = open(t, stateFolder);
   t.is(node.mode(), 'enforce');
-  t.regex(problems[0] ?? '', /enforcement\.json is passed over, so the node's mode is enforce .*its mode is none/);
+  t.regex(problems[0] ?? '', /enforcement\.json is ignored, so the node's mode is enforce .*its mode is none/);
   node.label({ [LABEL]: 'report' });
   t.regex(readFileSync(path, 'utf8'), /"mode": "report"/);
 });
