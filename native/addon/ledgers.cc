@@ -12,16 +12,17 @@ namespace {
 
 // The compute page behind it: what each GPU's processes go by until an arbiter has come.
 bool write_compute(int fd, const cot_ledger_header &ledger, const Napi::Array &rates) {
-    alignas(8) static thread_local char half[COT_COMPUTE_REPORTS_AT];
+    alignas(8) static thread_local char half[COT_LEASE_REPORTS_OFFSET];
     uint32_t rate_ppm[COT_MAX_GPUS] = {};
     for (uint32_t gpu = 0; gpu < ledger.gpu_count; gpu++) rate_ppm[gpu] = rates.Get(gpu).ToNumber().Uint32Value();
     std::memset(half, 0, sizeof half);
-    cot_compute_begin(half, ledger.slot_count, ledger.gpu_count, rate_ppm, boot_ns());
-    return write_at(fd, half, sizeof half, static_cast<off_t>(cot_compute_at(ledger.slot_count, ledger.gpu_count)));
+    cot_lease_page_init(half, ledger.slot_count, ledger.gpu_count, rate_ppm, boot_ns());
+    return write_at(fd, half, sizeof half,
+                    static_cast<off_t>(cot_lease_page_offset_for(ledger.slot_count, ledger.gpu_count)));
 }
 
 uint64_t ledger_file_bytes(uint32_t slots, uint32_t gpus) {
-    return cot_compute_at(slots, gpus) + cot_compute_bytes(slots, gpus);
+    return cot_lease_page_offset_for(slots, gpus) + cot_lease_page_bytes(slots, gpus);
 }
 
 // initLedger(fd, slots, gpuCount, ratesPpm): a fresh ledger, all slots free; with `ratesPpm`, a share of each GPU

@@ -28,10 +28,10 @@ uint64_t number(const Napi::Object &object, const char *name) {
     return value > 0 ? static_cast<uint64_t>(value) : 0;
 }
 
-bool parse_gpus(const Napi::CallbackInfo &info, const Napi::Array &gpus, cot_page_gpu *out) {
+bool parse_gpus(const Napi::CallbackInfo &info, const Napi::Array &gpus, cot_limits_page_gpu *out) {
     for (uint32_t i = 0; i < gpus.Length(); i++) {
         const Napi::Object gpu = gpus.Get(i).As<Napi::Object>();
-        cot_page_gpu entry{};
+        cot_limits_page_gpu entry{};
         if (!parse_uuid(gpu.Get("uuid").ToString().Utf8Value(), entry.uuid)) {
             Napi::TypeError::New(info.Env(), "GPU uuid: want GPU- and 32 hexadecimal digits")
                 .ThrowAsJavaScriptException();
@@ -49,8 +49,9 @@ bool parse_gpus(const Napi::CallbackInfo &info, const Napi::Array &gpus, cot_pag
 }
 
 // Only where there is a compute page can launches go by it.
-uint32_t gate_word(bool is_closed, bool is_leased, uint64_t compute_at) {
-    return (is_closed ? COT_GATE_CLOSED : COT_GATE_OPEN) | (is_leased && compute_at ? COT_GATE_LEASED : COT_GATE_OPEN);
+uint32_t gate_word(bool is_closed, bool is_leased, uint64_t lease_page_offset) {
+    return (is_closed ? COT_GATE_CLOSED : COT_GATE_OPEN) |
+           (is_leased && lease_page_offset ? COT_GATE_LEASED : COT_GATE_OPEN);
 }
 
 // writePage(fd, {slots, isolateMemory, engine, compute, leased, GPUs}): gives the file its size and writes header and
@@ -66,9 +67,9 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
         Napi::RangeError::New(info.Env(), "page: want 1 to 16 GPUs and 1 to 4096 slots").ThrowAsJavaScriptException();
         return info.Env().Undefined();
     }
-    cot_page_gpu entries[COT_MAX_GPUS] = {};
+    cot_limits_page_gpu entries[COT_MAX_GPUS] = {};
     if (!parse_gpus(info, gpus, entries)) return info.Env().Undefined();
-    const uint64_t bytes = cot_page_bytes(static_cast<uint32_t>(slots), gpus.Length());
+    const uint64_t bytes = cot_limits_page_bytes(static_cast<uint32_t>(slots), gpus.Length());
     struct stat before{};
     if (fstat(fd, &before) != 0) return fail(info.Env(), "limits page");
     if (static_cast<uint64_t>(before.st_size) != bytes &&
@@ -76,36 +77,37 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
         if (before.st_size != 0) errno = EINVAL;
         return fail(info.Env(), "limits page: its size is not to change");
     }
-    cot_page_header old{};
+    cot_limits_page_header old{};
     if (pread(fd, &old, sizeof old, 0) != static_cast<ssize_t>(sizeof old)) return fail(info.Env(), "limits page");
-    const bool is_kept = old.magic == COT_PAGE_MAGIC;
-    if (is_kept && (!cot_page_known(old.version) || !cot_ledger_known(cot_ledger_version(&old)))) {
+    const bool is_kept = old.magic == COT_LIMITS_PAGE_MAGIC;
+    if (is_kept && (!cot_limits_page_known(old.version) || !cot_ledger_known(cot_ledger_version(&old)))) {
         const std::string text = "limits page: another agent wrote it, of version " + std::to_string(old.version) +
                                  " with a ledger of version " + std::to_string(cot_ledger_version(&old)) +
-                                 "; this one knows pages up to " + std::to_string(COT_PAGE_VERSION) +
+                                 "; this one knows pages up to " + std::to_string(COT_LIMITS_PAGE_VERSION) +
                                  " and ledgers up to " + std::to_string(COT_LEDGER_VERSION);
         Napi::Error::New(info.Env(), text).ThrowAsJavaScriptException();
         return info.Env().Undefined();
     }
-    cot_page_header header{};
-    header.magic = COT_PAGE_MAGIC;
-    header.version = is_kept ? old.version : COT_PAGE_VERSION;
+    cot_limits_page_header header{};
+    header.magic = COT_LIMITS_PAGE_MAGIC;
+    header.version = is_kept ? old.version : COT_LIMITS_PAGE_VERSION;
     header.ledger_version = is_kept ? old.ledger_version : COT_LEDGER_VERSION;
     const bool names_engine = spec.Get("engine").IsNumber();
     header.engine = names_engine ? static_cast<uint32_t>(number(spec, "engine")) : is_kept ? old.engine : 0;
     header.bytes = static_cast<uint32_t>(bytes);
     header.gpu_count = gpus.Length();
     header.slot_count = static_cast<uint32_t>(slots);
-    header.flags =
-        (spec.Get("isolateMemory").ToBoolean() ? COT_PAGE_ISOLATE_MEMORY : 0) | (old.flags & COT_PAGE_HAS_FEEDBACK);
+    header.flags = (spec.Get("isolateMemory").ToBoolean() ? COT_LIMITS_PAGE_ISOLATE_MEMORY : 0) |
+                   (old.flags & COT_LIMITS_PAGE_HAS_FEEDBACK);
     const uint32_t slot_count = header.slot_count, gpu_count = header.gpu_count;
-    if (is_kept) header.compute_at = old.compute_at;
-    else if (spec.Get("compute").ToBoolean()) header.compute_at = cot_compute_at(slot_count, gpu_count);
-    header.gate = gate_word(old.gate & COT_GATE_CLOSED, spec.Get("leased").ToBoolean(), header.compute_at);
+    if (is_kept) header.lease_page_offset = old.lease_page_offset;
+    else if (spec.Get("compute").ToBoolean())
+        header.lease_page_offset = cot_lease_page_offset_for(slot_count, gpu_count);
+    header.gate = gate_word(old.gate & COT_GATE_CLOSED, spec.Get("leased").ToBoolean(), header.lease_page_offset);
     header.generation = old.generation + 1;
     header.heartbeat_ns = boot_ns();
     // Entries first: whoever sees the new generation must find them.
-    if (!write_at(fd, entries, sizeof entries, offsetof(cot_page, gpus))) return fail(info.Env(), "limits page");
+    if (!write_at(fd, entries, sizeof entries, offsetof(cot_limits_page, gpus))) return fail(info.Env(), "limits page");
     if (!write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "limits page");
     return Napi::Number::New(info.Env(), static_cast<double>(header.generation));
 }
@@ -114,23 +116,24 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
 Napi::Value TouchPage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const uint64_t now = boot_ns();
-    uint64_t compute_at = 0;
-    if (info[2].ToBoolean() && pread(fd, &compute_at, sizeof compute_at, offsetof(cot_page_header, compute_at)) !=
-                                   static_cast<ssize_t>(sizeof compute_at))
+    uint64_t lease_page_offset = 0;
+    if (info[2].ToBoolean() &&
+        pread(fd, &lease_page_offset, sizeof lease_page_offset, offsetof(cot_limits_page_header, lease_page_offset)) !=
+            static_cast<ssize_t>(sizeof lease_page_offset))
         return fail(info.Env(), "limits page");
-    const uint32_t gate = gate_word(info[1].ToBoolean(), info[2].ToBoolean(), compute_at);
-    if (!write_at(fd, &now, sizeof now, offsetof(cot_page_header, heartbeat_ns)) ||
-        !write_at(fd, &gate, sizeof gate, offsetof(cot_page_header, gate)))
+    const uint32_t gate = gate_word(info[1].ToBoolean(), info[2].ToBoolean(), lease_page_offset);
+    if (!write_at(fd, &now, sizeof now, offsetof(cot_limits_page_header, heartbeat_ns)) ||
+        !write_at(fd, &gate, sizeof gate, offsetof(cot_limits_page_header, gate)))
         return fail(info.Env(), "limits page");
     return info.Env().Undefined();
 }
 
 // hasCompute(fd): does the page say that there is a compute page beside it?
 Napi::Value HasCompute(const Napi::CallbackInfo &info) {
-    cot_page_header header{};
+    cot_limits_page_header header{};
     const ssize_t length = pread(info[0].ToNumber().Int32Value(), &header, sizeof header, 0);
     return Napi::Boolean::New(info.Env(), length == static_cast<ssize_t>(sizeof header) &&
-                                              header.magic == COT_PAGE_MAGIC && header.compute_at != 0);
+                                              header.magic == COT_LIMITS_PAGE_MAGIC && header.lease_page_offset != 0);
 }
 
 uint64_t big(const Napi::Value &value) {
@@ -147,21 +150,21 @@ Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
         const Napi::Object from = entries.Get(i).As<Napi::Object>();
         const uint64_t slot = number(from, "slot"), gpu = number(from, "gpu");
         if (slot >= COT_MAX_SLOTS || gpu >= gpu_count) continue;
-        cot_page_feedback entry{};
+        cot_limits_page_feedback entry{};
         entry.stamp = big(from.Get("stamp"));
         entry.residual_bytes = from.Get("residualBytes").ToNumber().Int64Value();
         entry.released_bytes = number(from, "releasedBytes");
         entry.signature = big(from.Get("signature"));
         entry.dead_stamp = big(from.Get("deadStamp"));
         entry.check = cot_check(&entry, COT_FEEDBACK_WORDS);
-        const uint64_t at = offsetof(cot_page, feedback) + (slot * gpu_count + gpu) * sizeof entry;
+        const uint64_t at = offsetof(cot_limits_page, feedback) + (slot * gpu_count + gpu) * sizeof entry;
         if (!write_at(fd, &entry, sizeof entry, static_cast<off_t>(at))) return fail(info.Env(), "limits page");
     }
     uint32_t flags = 0;
-    if (pread(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)) == sizeof flags &&
-        !(flags & COT_PAGE_HAS_FEEDBACK) && entries.Length() > 0) {
-        flags |= COT_PAGE_HAS_FEEDBACK;
-        if (!write_at(fd, &flags, sizeof flags, offsetof(cot_page_header, flags)))
+    if (pread(fd, &flags, sizeof flags, offsetof(cot_limits_page_header, flags)) == sizeof flags &&
+        !(flags & COT_LIMITS_PAGE_HAS_FEEDBACK) && entries.Length() > 0) {
+        flags |= COT_LIMITS_PAGE_HAS_FEEDBACK;
+        if (!write_at(fd, &flags, sizeof flags, offsetof(cot_limits_page_header, flags)))
             return fail(info.Env(), "limits page");
     }
     return info.Env().Undefined();

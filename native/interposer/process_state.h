@@ -27,7 +27,7 @@ struct cot_attachment {
     _Atomic uint32_t attached;
     _Atomic uint32_t failed;  /* a grant that could not be read once is not read again by this process */
     volatile uint32_t *alive; /* 1 in the process that attached, 0 in its forked children and before anybody has */
-    const struct cot_page *page;
+    const struct cot_limits_page *page;
     char *ledger;
     int ledger_fd;
     uint32_t gpu_count, slot_count, slot;

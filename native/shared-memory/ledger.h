@@ -68,7 +68,7 @@ struct cot_slot_gpu {
     uint64_t reserved;
 };
 
-static inline uint32_t cot_ledger_version(const struct cot_page_header *page) {
+static inline uint32_t cot_ledger_version(const struct cot_limits_page_header *page) {
     return page->ledger_version ? page->ledger_version : 1;
 }
 

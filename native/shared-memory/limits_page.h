@@ -16,20 +16,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define COT_PAGE_MAGIC 0x00314547415f5443ull /* "CT_PAGE1" read as bytes CT_AGE1 */
-#ifndef COT_PAGE_VERSION                     /* tests build what comes next */
-#define COT_PAGE_VERSION 1u
+#define COT_LIMITS_PAGE_MAGIC 0x00314547415f5443ull /* "CT_PAGE1" read as bytes CT_AGE1 */
+#ifndef COT_LIMITS_PAGE_VERSION                     /* tests build what comes next */
+#define COT_LIMITS_PAGE_VERSION 1u
 #endif
-#ifndef COT_PAGE_OLDEST
-#define COT_PAGE_OLDEST 1u /* versions from here on are read, and kept by who rewrites a page */
+#ifndef COT_LIMITS_PAGE_OLDEST
+#define COT_LIMITS_PAGE_OLDEST 1u /* versions from here on are read, and kept by who rewrites a page */
 #endif
 #define COT_MAX_GPUS 16u
 #define COT_MAX_SLOTS 4096u
 
 /* page flags */
 enum {
-    COT_PAGE_ISOLATE_MEMORY = 1, /* memory requests beyond the grant are refused */
-    COT_PAGE_HAS_FEEDBACK = 2,   /* some feedback entry says something */
+    COT_LIMITS_PAGE_ISOLATE_MEMORY = 1, /* memory requests beyond the grant are refused */
+    COT_LIMITS_PAGE_HAS_FEEDBACK = 2,   /* some feedback entry says something */
 };
 enum {
     COT_GPU_RELEASES_LATE = 1, /* freed memory may still be held: it counts until the agent has seen it gone */
@@ -41,7 +41,7 @@ enum {
     COT_GATE_LEASED = 2, /* launches go by the compute page (compute.h) */
 };
 
-struct cot_page_header {
+struct cot_limits_page_header {
     uint64_t magic;
     uint32_t version;
     uint32_t bytes;      /* of the whole file */
@@ -52,11 +52,11 @@ struct cot_page_header {
     uint64_t generation;   /* grows with every change of a GPU entry */
     uint64_t heartbeat_ns; /* CLOCK_BOOTTIME of the agent's last visit */
     uint32_t engine;       /* number of the engine that processes shall run; 0 = the one that their object came with */
-    uint32_t ledger_version; /* of the ledger beside it, which is not asked itself; 0 = 1 */
-    uint64_t compute_at;     /* where in the ledger's file the compute page begins; 0 = it has none */
+    uint32_t ledger_version;    /* of the ledger beside it, which is not asked itself; 0 = 1 */
+    uint64_t lease_page_offset; /* where in the ledger's file the compute page begins; 0 = it has none */
 };
 
-struct cot_page_gpu {
+struct cot_limits_page_gpu {
     uint8_t uuid[16];
     uint64_t memory_bytes;  /* the grant on this GPU; contexts included */
     uint64_t context_bytes; /* what one context costs, as measured; 0 = not measured */
@@ -68,7 +68,7 @@ struct cot_page_gpu {
 };
 
 /* What the agent found out about one slot on one GPU. `stamp` says about which occupant of the slot. */
-struct cot_page_feedback {
+struct cot_limits_page_feedback {
     uint64_t stamp;
     int64_t residual_bytes; /* held according to the driver, minus charged by the process, when nothing was under way */
     uint64_t released_bytes; /* of slot_gpu.freed: so much has really left the GPU */
@@ -78,19 +78,19 @@ struct cot_page_feedback {
     uint64_t reserved[2];
 };
 
-struct cot_page {
-    struct cot_page_header header;
-    struct cot_page_gpu gpus[COT_MAX_GPUS];
-    struct cot_page_feedback feedback[]; /* [slot_count][gpu_count] */
+struct cot_limits_page {
+    struct cot_limits_page_header header;
+    struct cot_limits_page_gpu gpus[COT_MAX_GPUS];
+    struct cot_limits_page_feedback feedback[]; /* [slot_count][gpu_count] */
 };
 
-static inline bool cot_page_known(uint32_t version) {
-    return version >= COT_PAGE_OLDEST && version <= COT_PAGE_VERSION;
+static inline bool cot_limits_page_known(uint32_t version) {
+    return version >= COT_LIMITS_PAGE_OLDEST && version <= COT_LIMITS_PAGE_VERSION;
 }
 
-static_assert(sizeof(struct cot_page_header) == 64, "page header");
-static_assert(sizeof(struct cot_page_gpu) == 128, "page GPU");
-static_assert(sizeof(struct cot_page_feedback) == 64, "page feedback");
+static_assert(sizeof(struct cot_limits_page_header) == 64, "page header");
+static_assert(sizeof(struct cot_limits_page_gpu) == 128, "page GPU");
+static_assert(sizeof(struct cot_limits_page_feedback) == 64, "page feedback");
 
 /* A mix of all words of an entry before its check word; never 0, so that a zeroed entry is not valid. */
 static inline uint64_t cot_check(const void *entry, uint32_t words) {
@@ -103,8 +103,8 @@ static inline uint64_t cot_check(const void *entry, uint32_t words) {
     }
     return mix | 1;
 }
-#define COT_GPU_WORDS 15u     /* of struct cot_page_gpu before check */
-#define COT_FEEDBACK_WORDS 5u /* of struct cot_page_feedback before check */
+#define COT_GPU_WORDS 15u     /* of struct cot_limits_page_gpu before check */
+#define COT_FEEDBACK_WORDS 5u /* of struct cot_limits_page_feedback before check */
 
 /* Tells one state of a ledger row from every other it is likely to meet. */
 static inline uint64_t cot_row_signature(uint64_t held, uint64_t freed, uint64_t changes) {
@@ -112,6 +112,6 @@ static inline uint64_t cot_row_signature(uint64_t held, uint64_t freed, uint64_t
     return cot_check(words, 3);
 }
 
-static inline uint64_t cot_page_bytes(uint32_t slot_count, uint32_t gpu_count) {
-    return sizeof(struct cot_page) + (uint64_t)slot_count * gpu_count * sizeof(struct cot_page_feedback);
+static inline uint64_t cot_limits_page_bytes(uint32_t slot_count, uint32_t gpu_count) {
+    return sizeof(struct cot_limits_page) + (uint64_t)slot_count * gpu_count * sizeof(struct cot_limits_page_feedback);
 }

@@ -6,10 +6,10 @@
 
 #include "ledger.h"
 
-#define COT_SANE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
+#define COT_MAX_PLAUSIBLE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
 
-static inline uint64_t cot_sane(uint64_t bytes) {
-    return bytes < COT_SANE_BYTES ? bytes : COT_SANE_BYTES;
+static inline uint64_t cot_clamp_bytes(uint64_t bytes) {
+    return bytes < COT_MAX_PLAUSIBLE_BYTES ? bytes : COT_MAX_PLAUSIBLE_BYTES;
 }
 
 /* Distinguishes every state of a row from the one that the agent measured. */
@@ -23,19 +23,19 @@ static inline uint64_t cot_signature_now(const struct cot_slot_gpu *row) {
 /* `held` of a row as the agent's last measurement of its occupant corrects it: more, if the driver holds more for it
  * than it charged; less, if it holds less and the process has done nothing since; and, where memory leaves `late`, what
  * was freed and may still be held. `pending` and `held` were read by the caller, in this order. */
-static inline uint64_t cot_counted(const struct cot_page_feedback *feedback, const struct cot_slot *slot,
-                                   const struct cot_slot_gpu *row, uint64_t pending, uint64_t held, bool late) {
-    struct cot_page_feedback seen = *feedback;
+static inline uint64_t cot_slot_charge(const struct cot_limits_page_feedback *feedback, const struct cot_slot *slot,
+                                       const struct cot_slot_gpu *row, uint64_t pending, uint64_t held, bool late) {
+    struct cot_limits_page_feedback seen = *feedback;
     uint64_t stamp = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
     bool valid = seen.stamp == stamp && stamp != 0 && seen.check == cot_check(&seen, COT_FEEDBACK_WORDS);
-    if (valid && seen.residual_bytes > 0) held += cot_sane((uint64_t)seen.residual_bytes);
+    if (valid && seen.residual_bytes > 0) held += cot_clamp_bytes((uint64_t)seen.residual_bytes);
     if (valid && seen.residual_bytes < 0 && pending == 0 && seen.signature == cot_signature_now(row)) {
-        uint64_t less = cot_sane((uint64_t)-seen.residual_bytes);
+        uint64_t less = cot_clamp_bytes((uint64_t)-seen.residual_bytes);
         held -= less < held ? less : held;
     }
     if (late) {
         uint64_t freed = __atomic_load_n(&row->freed, __ATOMIC_SEQ_CST), released = valid ? seen.released_bytes : 0;
-        if (freed > released) held += cot_sane(freed - released);
+        if (freed > released) held += cot_clamp_bytes(freed - released);
     }
     return held;
 }

@@ -132,13 +132,13 @@ static void end(void) {
     }
     if (!at->attached) return;
     munmap(at->ledger, cot_ledger_bytes(at->slot_count, at->gpu_count));
-    munmap((void *)at->page, cot_page_bytes(at->slot_count, at->gpu_count));
+    munmap((void *)at->page, cot_limits_page_bytes(at->slot_count, at->gpu_count));
     munmap((void *)at->alive, 4096);
     close(at->ledger_fd);
 }
 
-static void write_gpu(struct cot_page *page, uint32_t gpu) {
-    struct cot_page_gpu entry = {.granule_bytes = GRANULE, .memory_bytes = input_byte(&in) * GRANULE};
+static void write_gpu(struct cot_limits_page *page, uint32_t gpu) {
+    struct cot_limits_page_gpu entry = {.granule_bytes = GRANULE, .memory_bytes = input_byte(&in) * GRANULE};
     uint8_t kind = input_byte(&in);
     entry.uuid[15] = (uint8_t)gpu;
     entry.flags = kind & 1 ? COT_GPU_RELEASES_LATE : 0;
@@ -153,21 +153,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in = (struct input){data, size};
     begin();
     uint8_t kind = input_byte(&in);
-    struct cot_page_header header = {.magic = COT_PAGE_MAGIC,
-                                     .version = COT_PAGE_VERSION,
-                                     .gpu_count = 1 + kind % 3u,
-                                     .slot_count = 1 + kind / 4 % 16u,
-                                     .flags = COT_PAGE_ISOLATE_MEMORY};
+    struct cot_limits_page_header header = {.magic = COT_LIMITS_PAGE_MAGIC,
+                                            .version = COT_LIMITS_PAGE_VERSION,
+                                            .gpu_count = 1 + kind % 3u,
+                                            .slot_count = 1 + kind / 4 % 16u,
+                                            .flags = COT_LIMITS_PAGE_ISOLATE_MEMORY};
     const uint32_t gpus = header.gpu_count, slots = header.slot_count;
-    uint64_t page_bytes = cot_page_bytes(slots, gpus), ledger_bytes = cot_ledger_bytes(slots, gpus);
+    uint64_t page_bytes = cot_limits_page_bytes(slots, gpus), ledger_bytes = cot_ledger_bytes(slots, gpus);
     /* One in four is no page at all, or says another size than it has. */
     bool strange = kind >> 6 == 3;
     if (strange) {
         input_bytes(&in, &header, sizeof header);
-        if (input_byte(&in) % 2) header.magic = COT_PAGE_MAGIC, header.version = COT_PAGE_VERSION;
+        if (input_byte(&in) % 2) header.magic = COT_LIMITS_PAGE_MAGIC, header.version = COT_LIMITS_PAGE_VERSION;
     }
     int page_fd = open_file("limits", page_bytes), ledger_fd = open_file("ledger", ledger_bytes);
-    struct cot_page *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
+    struct cot_limits_page *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
     char *ledger = mmap(NULL, ledger_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ledger_fd, 0);
     page->header = header;
     for (uint32_t gpu = 0; gpu < gpus; gpu++) write_gpu(page, gpu);
@@ -204,7 +204,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (!cot_attached() || word * 8 >= cot_ledger_slots_offset(gpus)) promised = false;
             ((uint64_t *)ledger)[word] = input_long(&in);
         } else {
-            struct cot_page_feedback *entry = &page->feedback[input_byte(&in) % (slots * gpus)];
+            struct cot_limits_page_feedback *entry = &page->feedback[input_byte(&in) % (slots * gpus)];
             input_bytes(&in, entry, sizeof *entry);
             if (input_byte(&in) % 2) entry->check = cot_check(entry, COT_FEEDBACK_WORDS);
             page->header.flags = input_byte(&in);

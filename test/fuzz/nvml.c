@@ -16,7 +16,7 @@
 
 static struct input in;
 static char folder[] = "/tmp/fuzz-nvml-XXXXXX";
-static struct cot_page *page;
+static struct cot_limits_page *page;
 static char *ledger;
 
 /* ---- the driver ---- */
@@ -183,7 +183,7 @@ static void begin(void) {
     if (!mkdtemp(folder)) abort();
     char path[64];
     const char *const files[] = {"limits", "ledger"};
-    const uint64_t sizes[] = {cot_page_bytes(SLOTS, GPUS), cot_ledger_bytes(SLOTS, GPUS)};
+    const uint64_t sizes[] = {cot_limits_page_bytes(SLOTS, GPUS), cot_ledger_bytes(SLOTS, GPUS)};
     void *maps[2];
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i]);
@@ -195,8 +195,8 @@ static void begin(void) {
     }
     page = maps[0];
     ledger = maps[1];
-    page->header = (struct cot_page_header){
-        .magic = COT_PAGE_MAGIC, .version = COT_PAGE_VERSION, .gpu_count = GPUS, .slot_count = SLOTS};
+    page->header = (struct cot_limits_page_header){
+        .magic = COT_LIMITS_PAGE_MAGIC, .version = COT_LIMITS_PAGE_VERSION, .gpu_count = GPUS, .slot_count = SLOTS};
     if (!view_ready()) abort();
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i]);
@@ -208,7 +208,7 @@ static void begin(void) {
 /* This process in the first slot, and whatever a neighbor has made of the rest. */
 static void write_files(void) {
     for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
-        struct cot_page_gpu *entry = &page->gpus[gpu];
+        struct cot_limits_page_gpu *entry = &page->gpus[gpu];
         entry->memory_bytes = input_long(&in);
         entry->flags = input_byte(&in);
         entry->uuid[15] = (uint8_t)gpu;
@@ -219,7 +219,7 @@ static void write_files(void) {
     for (unsigned i = 0; i < input_byte(&in) % 32u; i++)
         words[input_word(&in) % (cot_ledger_bytes(SLOTS, GPUS) / 8)] = input_long(&in);
     for (unsigned i = 0; i < SLOTS * GPUS; i++) {
-        struct cot_page_feedback *entry = &page->feedback[i];
+        struct cot_limits_page_feedback *entry = &page->feedback[i];
         if (input_byte(&in) % 4) continue;
         input_bytes(&in, entry, sizeof *entry);
         entry->check = cot_check(entry, COT_FEEDBACK_WORDS);

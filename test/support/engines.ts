@@ -21,7 +21,7 @@ export const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 
 type Process = { readonly pid: number };
 
-/** struct cot_page_header of native/shared-memory/limits_page.h. */
+/** struct cot_limits_page_header of native/shared-memory/limits_page.h. */
 const AT = { version: 8, generation: 32, engine: 48, ledgerVersion: 52 };
 
 /** Rewrites words of the page's header as an agent would: the generation last. */

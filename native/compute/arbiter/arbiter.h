@@ -6,7 +6,7 @@
  * guarantee first), within each container's limit (a credit that grows with time). The caller's round:
  *
  *     cot_digest + cot_arbiter_report   for whoever rang, and for all that `watch` names; for
- *                                       everybody after an absence of COT_COMPUTE_STALE_NS
+ *                                       everybody after an absence of COT_LEASE_PAGE_STALE_NS
  *     cot_arbiter_decide                -> which orders changed, who must be looked at again, when to come back
  *     cot_arbiter_publish               for each that changed; then from the top at once, if `look` names anybody
  *
@@ -115,7 +115,7 @@ struct cot_member {
     /* the order */
     uint32_t state;
     uint64_t epoch;
-    struct cot_grant_terms terms;
+    struct cot_lease_terms terms;
     bool dirty;
 
     /* accounts, ever */
@@ -158,8 +158,8 @@ void cot_arbiter_init(struct cot_arbiter *arbiter, const struct cot_tuning *tuni
 int cot_arbiter_join(struct cot_arbiter *arbiter, uint32_t at, uint32_t container, const struct cot_digest *digest,
                      uint64_t now_ns);
 /* It joined before, under another agent: goes on with that one's record. Call after join. */
-void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
-                       const struct cot_compute_record *record, uint64_t now_ns);
+void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_lease_record *record,
+                       uint64_t now_ns);
 void cot_arbiter_leave(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, uint64_t now_ns);
 void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_share *share,
                        uint64_t now_ns);
@@ -173,7 +173,7 @@ void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns);
 void cot_arbiter_drain(struct cot_arbiter *arbiter, uint32_t at, uint64_t now_ns);
 void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot_decision *decision);
 /* True if whoever waits on the order's `wake` must be woken. */
-bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_compute_order *order);
-/* For cot_order_record, with each heartbeat. */
-struct cot_compute_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
-                                             uint64_t now_ns);
+bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_lease_order *order);
+/* For cot_lease_order_record, with each heartbeat. */
+struct cot_lease_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
+                                           uint64_t now_ns);

@@ -100,7 +100,7 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_
     uint64_t elapsed = now_ns - gpu->now_ns;
     gpu->now_ns = now_ns;
     /* The agent was away, and containers went by their own credit: what they let go drains first. */
-    bool away = elapsed >= COT_COMPUTE_STALE_NS;
+    bool away = elapsed >= COT_LEASE_PAGE_STALE_NS;
     if (away) {
         gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
         gpu->returned = true;
@@ -140,7 +140,7 @@ void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns) {
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         struct cot_gpu *gpu = &arbiter->gpus[at];
         for (uint32_t i = 0; i < MOST_RESTS && gpu->now_ns < until_ns; i++)
-            cot_advance(arbiter, gpu, cot_smaller(until_ns, gpu->now_ns + COT_COMPUTE_STALE_NS - 1));
+            cot_advance(arbiter, gpu, cot_smaller(until_ns, gpu->now_ns + COT_LEASE_PAGE_STALE_NS - 1));
     }
 }
 

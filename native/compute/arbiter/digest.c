@@ -4,11 +4,11 @@
 
 #define MOST_INFLIGHT (1ull << 20) /* of a process: far above what a driver queues */
 #define MOST_WAITING 65536u
-#define MOST_USED_NS (COT_COMPUTE_SANE_NS >> 3)    /* of a process: four years */
-#define MOST_LENGTH_NS (COT_COMPUTE_SANE_NS >> 12) /* of a launch, and of all that are under way: three days */
+#define MOST_USED_NS (COT_MAX_PLAUSIBLE_NS >> 3)    /* of a process: four years */
+#define MOST_LENGTH_NS (COT_MAX_PLAUSIBLE_NS >> 12) /* of a launch, and of all that are under way: three days */
 
 static uint64_t plus(uint64_t sum, uint64_t more) {
-    return sum + more < COT_COMPUTE_SANE_NS ? sum + more : COT_COMPUTE_SANE_NS;
+    return sum + more < COT_MAX_PLAUSIBLE_NS ? sum + more : COT_MAX_PLAUSIBLE_NS;
 }
 
 static uint64_t word(const uint64_t *from, uint64_t most, uint32_t *faults) {
@@ -21,14 +21,14 @@ static uint64_t word(const uint64_t *from, uint64_t most, uint32_t *faults) {
 void cot_digest(const void *page, uint32_t slot_count, uint32_t gpu_count, uint32_t gpu, const uint64_t *dead,
                 struct cot_digest *digest) {
     struct cot_digest sum = {0};
-    const struct cot_compute_reports *reports = cot_reports_at((void *)page);
+    const struct cot_lease_reports *reports = cot_lease_reports_at((void *)page);
     uint32_t slots = __atomic_load_n(&reports->slots_used, __ATOMIC_ACQUIRE);
     if (slots > slot_count) {
         sum.faults += 1;
         slots = slot_count;
     }
     for (uint32_t slot = 0; slot < slots; slot++) {
-        const struct cot_compute_row *row = cot_row_at((void *)page, gpu_count, slot, gpu);
+        const struct cot_lease_row *row = cot_lease_row_at((void *)page, gpu_count, slot, gpu);
         /* Announcements before what they turn into: what moves in between is met twice, not missed. */
         uint64_t inflight = __atomic_load_n(&row->inflight, __ATOMIC_SEQ_CST);
         uint64_t pending = word(&row->pending_ns, MOST_LENGTH_NS, &sum.faults);

@@ -32,8 +32,8 @@ int cot_arbiter_join(struct cot_arbiter *arbiter, uint32_t at, uint32_t containe
     return (int)index;
 }
 
-void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
-                       const struct cot_compute_record *record, uint64_t now_ns) {
+void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_lease_record *record,
+                       uint64_t now_ns) {
     struct cot_gpu *gpu = &arbiter->gpus[at];
     struct cot_member *member = &gpu->members[index];
     if (member->epoch <= record->epoch) member->epoch = record->epoch + 2;
@@ -43,7 +43,7 @@ void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     if (used >= record->used_ns) member->charged_ns += cot_smaller(used - record->used_ns, 1ull << 50);
     else member->faults += 1;
     if (record->rate_ppm != 0 && cot_limited(member)) {
-        uint64_t limit = cot_limit_at(record->limit_ns, record->at_ns, record->rate_ppm, now_ns);
+        uint64_t limit = cot_lease_limit_at(record->limit_ns, record->at_ns, record->rate_ppm, now_ns);
         int64_t most = (int64_t)arbiter->tuning.quantum_ns * 2, credit = most;
         if (limit < used + (uint64_t)most) credit = (int64_t)(limit - used);
         if (record->at_ns > now_ns && limit >= used)

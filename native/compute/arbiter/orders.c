@@ -11,7 +11,7 @@ static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_gp
     return arbiter->tuning.depth_ns;
 }
 
-static void say(struct cot_member *member, uint32_t state, const struct cot_grant_terms *terms) {
+static void say(struct cot_member *member, uint32_t state, const struct cot_lease_terms *terms) {
     member->state = state;
     member->epoch += 2;
     member->terms = *terms;
@@ -21,7 +21,7 @@ static void say(struct cot_member *member, uint32_t state, const struct cot_gran
 /* A turn of its own while others wait: so much and no more. */
 void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns) {
     say(member, COT_LEASE_GRANTED,
-        &(struct cot_grant_terms){
+        &(struct cot_lease_terms){
             .limit_ns = member->digest.used_ns + budget_ns,
             .at_ns = gpu->now_ns,
             .rate_ppm = 0,
@@ -32,7 +32,7 @@ void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot
 /* Nobody else wants the GPU: it goes by its own credit, which grows as it runs. A debt shows as growth that begins
  * later. */
 void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
-    struct cot_grant_terms terms = {
+    struct cot_lease_terms terms = {
         .limit_ns = member->digest.used_ns,
         .at_ns = gpu->now_ns,
         .rate_ppm = member->share.limit_ppm,
@@ -50,22 +50,22 @@ void cot_order_state(struct cot_member *member, uint32_t state) {
     if (state != COT_LEASE_FREE) member->looked = false;
 }
 
-bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_compute_order *order) {
+bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_lease_order *order) {
     struct cot_member *member = &arbiter->gpus[at].members[index];
     member->dirty = false;
     if (member->state == COT_LEASE_GRANTED || member->state == COT_LEASE_FREE) {
-        cot_order_grant(order, member->epoch, member->state, &member->terms);
+        cot_lease_order_grant(order, member->epoch, member->state, &member->terms);
         return true;
     }
-    cot_order_close(order, member->epoch, member->state);
+    cot_lease_order_close(order, member->epoch, member->state);
     return member->state == COT_LEASE_CATCH_UP;
 }
 
-struct cot_compute_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
-                                             uint64_t now_ns) {
+struct cot_lease_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
+                                           uint64_t now_ns) {
     const struct cot_member *member = &arbiter->gpus[at].members[index];
     bool limits = cot_limited(member) && !member->share.native;
-    struct cot_compute_record record = {
+    struct cot_lease_record record = {
         .at_ns = now_ns,
         .limit_ns = member->digest.used_ns,
         .charged_ns = member->charged_ns,

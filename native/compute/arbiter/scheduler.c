@@ -178,9 +178,9 @@ static void decide_idle(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
 
 /* The holder's terms follow its credit while nobody else wants the GPU. */
 static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *holder) {
-    const struct cot_grant_terms *terms = &holder->terms;
+    const struct cot_lease_terms *terms = &holder->terms;
     gpu->virtual_ns = cot_larger(gpu->virtual_ns, holder->virtual_ns);
-    uint64_t allowed = cot_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, gpu->now_ns);
+    uint64_t allowed = cot_lease_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, gpu->now_ns);
     if (terms->rate_ppm == holder->share.limit_ppm && holder->state == COT_LEASE_GRANTED) {
         if (!cot_limited(holder)) return;
         /* An idle holder's credit stops at its cap, and a charge may have been corrected. */
@@ -272,7 +272,7 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
 }
 
 void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot_decision *decision) {
-    *decision = (struct cot_decision){.next_ns = now_ns + COT_COMPUTE_HEARTBEAT_NS};
+    *decision = (struct cot_decision){.next_ns = now_ns + COT_LEASE_PAGE_HEARTBEAT_NS};
     struct round round = {.decision = decision, .moved = true};
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         cot_advance(arbiter, &arbiter->gpus[at], now_ns);

@@ -18,7 +18,7 @@
 #include "usage_delta.h"
 
 #define TELL_NS 1000000000ull
-#define QUIET_PAUSE_NS (3 * COT_COMPUTE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
+#define QUIET_PAUSE_NS (3 * COT_LEASE_PAGE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
 #define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS) /* until the records of a page are told again, while it is like that */
 #define REST_NS 500000000ull /* between rounds while no lease is given either, and all bells can be heard */
 #define POLL_NS 1000000ull   /* between rounds where not all bells can be heard */
@@ -90,7 +90,7 @@ static void share_gpu(uint32_t at, uint64_t now) {
 
 static void adopt(struct page *page, uint64_t now) {
     for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
-        struct cot_compute_record record;
+        struct cot_lease_record record;
         if (page->member[gpu] < 0 || !page_read_record(page, gpu, &record)) continue;
         const struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
         cot_arbiter_adopt(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], &record, now);
@@ -191,7 +191,7 @@ static uint64_t decide(uint64_t watch[COT_ARBITER_GPUS], bool all) {
     for (uint64_t now;;) {
         now = now_ns();
         cot_arbiter_decide(&arbiter, now, &decision);
-        if (decision.next_ns >= now + COT_COMPUTE_HEARTBEAT_NS) decision.next_ns = UINT64_MAX;
+        if (decision.next_ns >= now + COT_LEASE_PAGE_HEARTBEAT_NS) decision.next_ns = UINT64_MAX;
         publish(&decision);
         if (!any(decision.look)) break;
         report_masked(decision.look, now_ns());
@@ -224,11 +224,11 @@ static uint64_t beat(uint64_t now, bool all) {
         struct page *page = pages[i];
         page->rings = 0;
         page->quiet_beats = is_quiet(page) ? page->quiet_beats + 1 : 0;
-        if (page->quiet_beats == 0) pause_ns = COT_COMPUTE_HEARTBEAT_NS;
+        if (page->quiet_beats == 0) pause_ns = COT_LEASE_PAGE_HEARTBEAT_NS;
         if (!all && page->quiet_beats > 1) continue;
         for (uint32_t gpu = 0; gpu < page->gpu_count && !page->broken; gpu++) {
             if (page->member[gpu] < 0) continue;
-            struct cot_compute_record record =
+            struct cot_lease_record record =
                 cot_arbiter_record(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], now);
             page_record(page, gpu, &record);
             mend_order(page, gpu);
@@ -258,8 +258,8 @@ static uint64_t rouse(uint64_t from, uint64_t until) {
     uint64_t back = now_ns();
     for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], back);
     uint64_t now = now_ns();
-    if (now >= until + COT_COMPUTE_STALE_NS) return until;
-    for (uint32_t i = 0; now - from >= COT_COMPUTE_STALE_NS && i < page_count; i++) {
+    if (now >= until + COT_LEASE_PAGE_STALE_NS) return until;
+    for (uint32_t i = 0; now - from >= COT_LEASE_PAGE_STALE_NS && i < page_count; i++) {
         struct page *page = pages[i];
         uint32_t bell = page->bell;
         if (!page_bell(page, &bell) || bell == page->bell) continue;
@@ -332,10 +332,10 @@ static void *run(void *nothing) {
         struct plan *plan = atomic_exchange(&next_plan, NULL);
         uint64_t now = now_ns();
         if (plan) follow(plan, now);
-        uint64_t next = decide(watch, now - looked_ns >= COT_COMPUTE_STALE_NS);
+        uint64_t next = decide(watch, now - looked_ns >= COT_LEASE_PAGE_STALE_NS);
         looked_ns = now = now_ns();
         for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], now);
-        if (now - beat_ns >= COT_COMPUTE_HEARTBEAT_NS || plan) {
+        if (now - beat_ns >= COT_LEASE_PAGE_HEARTBEAT_NS || plan) {
             bool all = now - records_ns >= QUIET_RECORDS_NS || plan;
             pause_ns = beat(now, all);
             beat_ns = now;

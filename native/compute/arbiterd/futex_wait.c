@@ -31,7 +31,8 @@ bool bells_gather(uint32_t *own, uint32_t own_seen, struct page **pages, uint32_
         left_out = left_out || bell_count > MOST_BELLS;
         if (bell_count > MOST_BELLS) continue;
         whose[bell_count] = page;
-        bells[bell_count++] = (struct bell){page->bell, (uintptr_t)&cot_reports_at(page->map)->bell, BELL_SHARED_32, 0};
+        bells[bell_count++] =
+            (struct bell){page->bell, (uintptr_t)&cot_lease_reports_at(page->map)->bell, BELL_SHARED_32, 0};
     }
     return (is_able && !left_out) || count == 0;
 }

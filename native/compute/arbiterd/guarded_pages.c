@@ -44,7 +44,7 @@ static bool broke(struct page *page) {
 
 struct page *page_open(const char *id, const char *path, uint32_t slot_count, uint32_t gpu_count, const char **why) {
     struct stat info;
-    uint64_t at = cot_compute_at(slot_count, gpu_count), bytes = cot_compute_bytes(slot_count, gpu_count);
+    uint64_t at = cot_lease_page_offset_for(slot_count, gpu_count), bytes = cot_lease_page_bytes(slot_count, gpu_count);
     *why = NULL;
     struct page *page = calloc(1, sizeof *page);
     if (!page) abort();
@@ -68,7 +68,7 @@ struct page *page_open(const char *id, const char *path, uint32_t slot_count, ui
 }
 
 void page_close(struct page *page) {
-    if (page->map) munmap(page->map, cot_compute_bytes(page->slot_count, page->gpu_count));
+    if (page->map) munmap(page->map, cot_lease_page_bytes(page->slot_count, page->gpu_count));
     if (page->ledger >= 0) close(page->ledger);
     free(page->dead);
     free(page);
@@ -76,7 +76,7 @@ void page_close(struct page *page) {
 
 bool page_bell(struct page *page, uint32_t *bell) {
     GUARDED(page);
-    *bell = __atomic_load_n(&cot_reports_at(page->map)->bell, __ATOMIC_SEQ_CST);
+    *bell = __atomic_load_n(&cot_lease_reports_at(page->map)->bell, __ATOMIC_SEQ_CST);
     guard = NULL;
     return true;
 }
@@ -92,16 +92,16 @@ bool page_digest(struct page *page, uint32_t gpu, struct cot_digest *digest) {
     return true;
 }
 
-bool page_read_record(struct page *page, uint32_t gpu, struct cot_compute_record *record) {
+bool page_read_record(struct page *page, uint32_t gpu, struct cot_lease_record *record) {
     GUARDED(page);
-    bool found = cot_order_read_record(cot_order_at(page->map, gpu), record);
+    bool found = cot_lease_order_read_record(cot_lease_order_at(page->map, gpu), record);
     guard = NULL;
     return found;
 }
 
 bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter) {
     GUARDED(page);
-    struct cot_compute_order *order = cot_order_at(page->map, gpu);
+    struct cot_lease_order *order = cot_lease_order_at(page->map, gpu);
     bool wakes = cot_arbiter_publish(arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], order);
     guard = NULL;
     if (wakes) syscall(SYS_futex, &order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -110,14 +110,14 @@ bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter) 
 
 bool page_beat(struct page *page, uint64_t now_ns) {
     GUARDED(page);
-    cot_compute_beat((struct cot_compute_header *)page->map, now_ns);
+    cot_lease_page_beat((struct cot_lease_page_header *)page->map, now_ns);
     guard = NULL;
     return true;
 }
 
 bool page_rest(struct page *page, uint64_t until_ns) {
     GUARDED(page);
-    cot_compute_rest((struct cot_compute_header *)page->map, until_ns);
+    cot_lease_page_rest((struct cot_lease_page_header *)page->map, until_ns);
     guard = NULL;
     return true;
 }
@@ -131,16 +131,16 @@ bool page_is_busy(struct page *page, uint32_t gpu, bool *busy) {
     return true;
 }
 
-bool page_record(struct page *page, uint32_t gpu, const struct cot_compute_record *record) {
+bool page_record(struct page *page, uint32_t gpu, const struct cot_lease_record *record) {
     GUARDED(page);
-    cot_order_record(cot_order_at(page->map, gpu), *record);
+    cot_lease_order_record(cot_lease_order_at(page->map, gpu), *record);
     guard = NULL;
     return true;
 }
 
 bool page_keeps_order(struct page *page, uint32_t gpu, const struct cot_member *member) {
     GUARDED(page);
-    uint64_t lease = __atomic_load_n(&cot_order_at(page->map, gpu)->lease, __ATOMIC_RELAXED);
+    uint64_t lease = __atomic_load_n(&cot_lease_order_at(page->map, gpu)->lease, __ATOMIC_RELAXED);
     guard = NULL;
     return member->dirty || lease == cot_lease(member->epoch, member->state);
 }
@@ -152,7 +152,7 @@ static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
     GUARDED(page);
     *stamp = 0;
     for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
-        const struct cot_compute_row *row = cot_row_at(page->map, page->gpu_count, slot, gpu);
+        const struct cot_lease_row *row = cot_lease_row_at(page->map, page->gpu_count, slot, gpu);
         uint64_t of_row = __atomic_load_n(&row->stamp, __ATOMIC_ACQUIRE);
         bool busy =
             __atomic_load_n(&row->inflight, __ATOMIC_RELAXED) || __atomic_load_n(&row->waiting, __ATOMIC_RELAXED);
@@ -164,7 +164,7 @@ static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
 
 static bool used_slots(struct page *page, uint32_t *used) {
     GUARDED(page);
-    *used = __atomic_load_n(&cot_reports_at(page->map)->slots_used, __ATOMIC_RELAXED);
+    *used = __atomic_load_n(&cot_lease_reports_at(page->map)->slots_used, __ATOMIC_RELAXED);
     guard = NULL;
     if (*used > page->slot_count) *used = page->slot_count;
     return true;

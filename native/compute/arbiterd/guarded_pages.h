@@ -44,14 +44,14 @@ void page_close(struct page *page);
 /* Each of these leaves a page that turns out to be shortened broken, and answers false then. */
 bool page_bell(struct page *page, uint32_t *bell);
 bool page_digest(struct page *page, uint32_t gpu, struct cot_digest *digest);
-bool page_read_record(struct page *page, uint32_t gpu, struct cot_compute_record *record);
+bool page_read_record(struct page *page, uint32_t gpu, struct cot_lease_record *record);
 bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter);
 bool page_beat(struct page *page, uint64_t now_ns);
 /* Says that its bell is all that will be listened to until then. */
 bool page_rest(struct page *page, uint64_t until_ns);
 /* Is work under way on this GPU? */
 bool page_is_busy(struct page *page, uint32_t gpu, bool *busy);
-bool page_record(struct page *page, uint32_t gpu, const struct cot_compute_record *record);
+bool page_record(struct page *page, uint32_t gpu, const struct cot_lease_record *record);
 /* Does the order still say what it was told? */
 bool page_keeps_order(struct page *page, uint32_t gpu, const struct cot_member *member);
 /* Looks, for a few of the slots that say that something is under way, whether their occupants live. */

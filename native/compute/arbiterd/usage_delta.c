@@ -41,7 +41,7 @@ static uint64_t told_up_to(const uint64_t *told_ns, uint64_t recorded_ns, uint64
 }
 
 /* What it used since its record is news, unless nobody has held it to anything for long. */
-void counted_join(struct page *page, uint32_t gpu, const struct cot_compute_record *record, uint64_t charged_ns,
+void counted_join(struct page *page, uint32_t gpu, const struct cot_lease_record *record, uint64_t charged_ns,
                   uint64_t now_ns) {
     const struct left *one = left_of(page);
     uint64_t charged = told_up_to(one ? &one->charged_ns[gpu] : NULL, record->charged_ns, charged_ns);

@@ -5,7 +5,7 @@
 #include "guarded_pages.h"
 
 /* It was adopted by this record, and has been charged so much by now, what it used since the record included. */
-void counted_join(struct page *page, uint32_t gpu, const struct cot_compute_record *record, uint64_t charged_ns,
+void counted_join(struct page *page, uint32_t gpu, const struct cot_lease_record *record, uint64_t charged_ns,
                   uint64_t now_ns);
 /* What it has now is being told. */
 void counted_told(struct page *page, uint32_t gpu, const struct cot_member *member);

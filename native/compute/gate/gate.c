@@ -20,15 +20,15 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
                      uint32_t gpu_count, uint32_t slot, uint32_t gpu, uint64_t stamp) {
     memset(gate, 0, sizeof *gate);
     gate->tuning = *tuning;
-    gate->header = (struct cot_compute_header *)page;
-    gate->order = cot_order_at(page, gpu);
-    gate->reports = cot_reports_at(page);
-    gate->row = cot_row_at(page, gpu_count, slot, gpu);
+    gate->header = (struct cot_lease_page_header *)page;
+    gate->order = cot_lease_order_at(page, gpu);
+    gate->reports = cot_lease_reports_at(page);
+    gate->row = cot_lease_row_at(page, gpu_count, slot, gpu);
     gate->slot_count = slot_count;
     gate->gpu_count = gpu_count;
     gate->gpu = gpu;
     gate->slot = slot;
-    struct cot_compute_row *row = gate->row;
+    struct cot_lease_row *row = gate->row;
     uint64_t *const words[] = {&row->waiting, &row->inflight, &row->pending_ns, &row->longest_ns, &row->throttled_ns};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) __atomic_store_n(words[i], 0, __ATOMIC_RELAXED);
     __atomic_store_n(&row->stamp, stamp, __ATOMIC_RELEASE);
@@ -47,7 +47,7 @@ static struct totals totals_of(const struct cot_gate *gate) {
     struct totals totals = {0};
     uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
     if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have written it */
-    const struct cot_compute_row *row = gate->row - (uint64_t)gate->slot * gate->gpu_count;
+    const struct cot_lease_row *row = gate->row - (uint64_t)gate->slot * gate->gpu_count;
     for (uint32_t slot = 0; slot < slots; slot++, row += gate->gpu_count) {
         if (__atomic_load_n(&row->stamp, __ATOMIC_RELAXED) != 0) {
             totals.pending += __atomic_load_n(&row->pending_ns, __ATOMIC_SEQ_CST);
@@ -114,7 +114,7 @@ static bool within_depth(struct question *ask, uint64_t depth_ns) {
 }
 
 /* The next record begins at what was used by then: nothing is lost of it yet. */
-static void keep_to_record(struct cot_gate *gate, const struct cot_compute_record *record) {
+static void keep_to_record(struct cot_gate *gate, const struct cot_lease_record *record) {
     uint64_t of = LOAD(gate->forfeited_of);
     if (of != record->check && __atomic_compare_exchange_n(&gate->forfeited_of, &of, record->check, false,
                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -124,13 +124,14 @@ static void keep_to_record(struct cot_gate *gate, const struct cot_compute_recor
 
 /* The agent is away: the record that it left is a credit that all of the container's processes compute alike. */
 static bool go_alone(struct cot_gate *gate, struct question *ask) {
-    struct cot_compute_record record = {0};
+    struct cot_lease_record record = {0};
     ask->until_ns = ask->now_ns + LONG_WAIT_NS;
-    if (!cot_order_read_record(gate->order, &record)) return false; /* the agent writes one before anybody starts */
+    if (!cot_lease_order_read_record(gate->order, &record))
+        return false; /* the agent writes one before anybody starts */
     keep_to_record(gate, &record);
     const uint64_t depth = 10000000;
     if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
-    uint64_t limit = cot_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
+    uint64_t limit = cot_lease_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
     /* All containers' work is on the GPU at once now, and each change between them costs it time: what cannot keep up
      * must not pile up, for whoever comes next waits for it. */
     if (!within_depth(ask, burst_of(gate, record.rate_ppm))) return false;
@@ -149,13 +150,13 @@ static bool may_catch_up(const struct cot_gate *gate) {
 }
 
 static bool may_go(struct cot_gate *gate, struct question *ask) {
-    struct cot_order_view view;
-    if (!cot_order_read(gate->order, &view)) return false;
+    struct cot_lease_order_view view;
+    if (!cot_lease_order_read(gate->order, &view)) return false;
     uint32_t state = cot_lease_state(view.lease);
     if (state == COT_LEASE_FREE) return true;
     if (state == COT_LEASE_CATCH_UP) return may_catch_up(gate);
     if (state != COT_LEASE_GRANTED) return false;
-    uint64_t limit = cot_limit_at(view.terms.limit_ns, view.terms.at_ns, view.terms.rate_ppm, ask->now_ns);
+    uint64_t limit = cot_lease_limit_at(view.terms.limit_ns, view.terms.at_ns, view.terms.rate_ppm, ask->now_ns);
     if (!within_depth(ask, view.terms.depth_ns)) return false;
     if (view.terms.rate_ppm == 0 || view.terms.rate_ppm >= COT_PPM) {
         return ask->totals.used + ask->totals.pending - ask->launch->predicted_ns < limit;
@@ -178,12 +179,12 @@ static void mark_turn(struct cot_gate *gate) {
 static bool is_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {
     uint64_t beat = __atomic_load_n(&gate->header->heartbeat_ns, __ATOMIC_SEQ_CST);
     bool rests = beat != 0 && beat == LOAD(gate->header->rest_until_ns);
-    *until_ns = (beat < now_ns ? beat : now_ns) + COT_COMPUTE_STALE_NS;
+    *until_ns = (beat < now_ns ? beat : now_ns) + COT_LEASE_PAGE_STALE_NS;
     if (*until_ns <= now_ns) return true;
     if (!rests) return false;
     if (LOAD(gate->unkept) == (uint32_t)beat) return true;
     if (rung_ns == 0) return false;
-    if (rung_ns + COT_COMPUTE_STALE_NS < *until_ns) *until_ns = rung_ns + COT_COMPUTE_STALE_NS;
+    if (rung_ns + COT_LEASE_PAGE_STALE_NS < *until_ns) *until_ns = rung_ns + COT_LEASE_PAGE_STALE_NS;
     if (*until_ns > now_ns) return false;
     __atomic_store_n(&gate->unkept, (uint32_t)beat, __ATOMIC_RELAXED);
     return true;

@@ -38,10 +38,10 @@ struct cot_launch_kind {
 /* One process on one GPU. */
 struct cot_gate {
     struct cot_gate_tuning tuning;
-    struct cot_compute_header *header;
-    const struct cot_compute_order *order;
-    struct cot_compute_reports *reports;
-    struct cot_compute_row *row; /* the own one */
+    struct cot_lease_page_header *header;
+    const struct cot_lease_order *order;
+    struct cot_lease_reports *reports;
+    struct cot_lease_row *row; /* the own one */
     uint32_t slot_count, gpu_count, gpu, slot;
     uint64_t used_until_ns; /* accounts are complete up to here */
     uint64_t forfeited_ns;  /* growth of a record's limit that nobody used in time ... */

@@ -107,7 +107,7 @@ static inline uint32_t cot_slots_used(void) {
     uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);
     return used < cot->at.slot_count ? used : cot->at.slot_count;
 }
-static inline const struct cot_page *cot_page_now(void) {
+static inline const struct cot_limits_page *cot_page_now(void) {
     return cot->at.page;
 }
 struct cot_ledger_total *cot_total(uint32_t gpu);
@@ -124,7 +124,7 @@ struct cot_limits {
 void cot_read_gpu(uint32_t gpu, uint64_t generation);
 static inline void cot_limits(uint32_t gpu, struct cot_limits *limits) {
     const struct cot_seen_gpu *seen = &cot->seen[gpu];
-    const struct cot_page_header *header = &cot->at.page->header;
+    const struct cot_limits_page_header *header = &cot->at.page->header;
     uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
     if (__builtin_expect(atomic_load_explicit(&seen->generation, memory_order_acquire) != generation + 1, 0))
         cot_read_gpu(gpu, generation);
@@ -132,7 +132,7 @@ static inline void cot_limits(uint32_t gpu, struct cot_limits *limits) {
     limits->context_bytes = atomic_load_explicit(&seen->context_bytes, memory_order_relaxed);
     limits->granule_bytes = atomic_load_explicit(&seen->granule_bytes, memory_order_relaxed);
     limits->releases_late = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_GPU_RELEASES_LATE;
-    limits->isolate = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & COT_PAGE_ISOLATE_MEMORY;
+    limits->isolate = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & COT_LIMITS_PAGE_ISOLATE_MEMORY;
 }
 /* What this GPU's pages are counted in, in a process that has counted some. */
 static inline uint64_t cot_granule(uint32_t gpu) {

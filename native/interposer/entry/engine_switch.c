@@ -159,13 +159,13 @@ static bool load(struct entry_engine *engine, const char *folder, uint32_t numbe
  * finds out for itself. Not inlined, so that its path lies where others' do, and not in one more page of the stack. */
 static __attribute__((noinline)) uint32_t named_by_page(const char *folder, struct engine_formats *formats) {
     char path[PATH_MAX];
-    struct cot_page_header header = {0};
+    struct cot_limits_page_header header = {0};
     *formats = (struct engine_formats){0};
     if (!cot_join(path, sizeof path, folder, "/limits")) return 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool read = fd >= 0 && pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header;
     if (fd >= 0) close(fd);
-    if (!read || header.magic != COT_PAGE_MAGIC) return 0;
+    if (!read || header.magic != COT_LIMITS_PAGE_MAGIC) return 0;
     *formats = (struct engine_formats){header.version, cot_ledger_version(&header)};
     return header.engine;
 }

@@ -17,7 +17,7 @@
 
 static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int joined;
-static const struct cot_page *page;
+static const struct cot_limits_page *page;
 static const char *ledger;
 static int ledger_fd = -1;
 static uint64_t own_namespace;
@@ -39,15 +39,15 @@ static void join(void) {
     char folder[PATH_MAX];
     if (!shim_own_folder(folder, sizeof folder)) return;
     int page_fd;
-    const struct cot_page *limits = map_file(folder, "limits", sizeof *limits, &page_fd);
-    if (!limits || limits->header.magic != COT_PAGE_MAGIC || !cot_page_known(limits->header.version) ||
+    const struct cot_limits_page *limits = map_file(folder, "limits", sizeof *limits, &page_fd);
+    if (!limits || limits->header.magic != COT_LIMITS_PAGE_MAGIC || !cot_limits_page_known(limits->header.version) ||
         !cot_ledger_known(cot_ledger_version(&limits->header)))
         return;
     gpu_count = limits->header.gpu_count;
     slot_count = limits->header.slot_count;
     if (gpu_count > COT_MAX_GPUS || slot_count == 0 || slot_count > COT_MAX_SLOTS) return;
     struct stat info;
-    if (cot_fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_page_bytes(slot_count, gpu_count)) return;
+    if (cot_fstat(page_fd, &info) != 0 || (uint64_t)info.st_size < cot_limits_page_bytes(slot_count, gpu_count)) return;
     ledger = map_file(folder, "ledger", cot_ledger_bytes(slot_count, gpu_count), &ledger_fd);
     if (!ledger) return;
     if (cot_stat("/proc/self/ns/pid", &info) == 0) own_namespace = info.st_ino;
@@ -95,13 +95,13 @@ static uint32_t slots_used(void) {
     return used < slot_count ? used : slot_count;
 }
 
-static struct cot_page_gpu gpu_entry(uint32_t gpu) {
-    struct cot_page_gpu entry = {0};
+static struct cot_limits_page_gpu gpu_entry(uint32_t gpu) {
+    struct cot_limits_page_gpu entry = {0};
     for (int tries = 0; tries < 1000; tries++) {
         memcpy(&entry, (const void *)&page->gpus[gpu], sizeof entry);
         if (entry.check == cot_check(&entry, COT_GPU_WORDS)) return entry;
     }
-    return (struct cot_page_gpu){0}; /* never seen whole: nothing may be told on its word */
+    return (struct cot_limits_page_gpu){0}; /* never seen whole: nothing may be told on its word */
 }
 
 /* A dead process's slot stays until somebody needs its room; it holds nothing all the same. Its lock is free and its
@@ -115,16 +115,16 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot) {
 
 static uint64_t counted(uint32_t index, uint32_t gpu, bool late) {
     const struct cot_slot_gpu *row = (const struct cot_slot_gpu *)(slot_at(index) + 1) + gpu;
-    uint64_t pending = cot_sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
-    uint64_t held = cot_sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
-    return cot_counted(&page->feedback[index * gpu_count + gpu], slot_at(index), row, pending, held, late);
+    uint64_t pending = cot_clamp_bytes(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
+    uint64_t held = cot_clamp_bytes(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
+    return cot_slot_charge(&page->feedback[index * gpu_count + gpu], slot_at(index), row, pending, held, late);
 }
 
 void view_gpu_now(uint32_t gpu, struct view_gpu *out) {
-    struct cot_page_gpu entry = gpu_entry(gpu);
+    struct cot_limits_page_gpu entry = gpu_entry(gpu);
     bool late = entry.flags & COT_GPU_RELEASES_LATE;
-    *out =
-        (struct view_gpu){.memory_bytes = entry.memory_bytes, .isolate = page->header.flags & COT_PAGE_ISOLATE_MEMORY};
+    *out = (struct view_gpu){.memory_bytes = entry.memory_bytes,
+                             .isolate = page->header.flags & COT_LIMITS_PAGE_ISOLATE_MEMORY};
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
         /* Where memory leaves the GPU late, only the agent can tell that a dead process's is gone. */
         if (slot_at(i)->stamp != 0 && (late || !is_dead(i, slot_at(i)))) out->held_bytes += counted(i, gpu, late);

@@ -8,18 +8,18 @@ import { quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts
 
 const page = readPage('docs/reference/formats.md');
 const STRUCTURES: readonly (readonly [heading: string, structure: string])[] = [
-  ['### `struct cot_page_header`', 'cot_page_header'],
-  ['### `struct cot_page_gpu`', 'cot_page_gpu'],
-  ['### Feedback', 'cot_page_feedback'],
+  ['### `struct cot_limits_page_header`', 'cot_limits_page_header'],
+  ['### `struct cot_limits_page_gpu`', 'cot_limits_page_gpu'],
+  ['### Feedback', 'cot_limits_page_feedback'],
   ['### `struct cot_ledger_header`', 'cot_ledger_header'],
   ['### `struct cot_ledger_total`', 'cot_ledger_total'],
   ['### `struct cot_slot`', 'cot_slot'],
   ['### `struct cot_slot_gpu`', 'cot_slot_gpu'],
-  ['### `struct cot_compute_header`', 'cot_compute_header'],
-  ['### `struct cot_compute_order`', 'cot_compute_order'],
-  ['### `struct cot_compute_record`', 'cot_compute_record'],
-  ['### `struct cot_compute_reports`', 'cot_compute_reports'],
-  ['### `struct cot_compute_row`', 'cot_compute_row'],
+  ['### `struct cot_lease_page_header`', 'cot_lease_page_header'],
+  ['### `struct cot_lease_order`', 'cot_lease_order'],
+  ['### `struct cot_lease_record`', 'cot_lease_record'],
+  ['### `struct cot_lease_reports`', 'cot_lease_reports'],
+  ['### `struct cot_lease_row`', 'cot_lease_row'],
 ];
 
 type Field = { readonly name: string; readonly offset: number; readonly size: number };
@@ -81,7 +81,7 @@ test('the page has every structure of the headers', (t) => {
   );
   // The page as a whole is not a table but a place of each part.
   // Two are the code's own way of handing terms on.
-  const others = ['cot_page', 'cot_grant_terms', 'cot_order_view'];
+  const others = ['cot_limits_page', 'cot_lease_terms', 'cot_lease_order_view'];
   t.deepEqual([...STRUCTURES.map(([, structure]) => structure), ...others].sort(), named.sort());
 });
 
@@ -113,10 +113,10 @@ test('the parts lie where the page says', (t) => {
     return formula.replaceAll('×', '*').replace(/\b[nsc]\b/g, (name) => String(names[name]));
   };
   const places: readonly (readonly [part: string, place: string])[] = [
-    ['GPU entry c', 'offsetof(struct cot_page, GPUs) + 2 * sizeof(struct cot_page_gpu)'],
+    ['GPU entry c', 'offsetof(struct cot_limits_page, gpus) + 2 * sizeof(struct cot_limits_page_gpu)'],
     [
       'feedback of slot s, GPU c, in a grant of n GPUs',
-      'offsetof(struct cot_page, feedback) + (5 * 3 + 2) * sizeof(struct cot_page_feedback)',
+      'offsetof(struct cot_limits_page, feedback) + (5 * 3 + 2) * sizeof(struct cot_limits_page_feedback)',
     ],
     ['total of GPU c', 'sizeof(struct cot_ledger_header) + 2 * sizeof(struct cot_ledger_total)'],
     ['slot s', 'cot_ledger_slots_offset(3) + 5 * cot_slot_bytes(3)'],
@@ -127,7 +127,10 @@ test('the parts lie where the page says', (t) => {
   ];
   t.true(page.includes('the order of GPU c at 64 + 256 × c') && page.includes('at 8256 + 64 × (s × n + c)'));
   t.deepEqual(
-    evaluate(t, ['(char *)cot_order_at(0, 2) - (char *)0', '(char *)cot_row_at(0, 3, 5, 2) - (char *)0']).map(Number),
+    evaluate(t, [
+      '(char *)cot_lease_order_at(0, 2) - (char *)0',
+      '(char *)cot_lease_row_at(0, 3, 5, 2) - (char *)0',
+    ]).map(Number),
     [64 + 256 * 2, 8256 + 64 * (5 * 3 + 2)],
   );
   t.is(parts.length, places.length + 2, 'both headers are at 0');

@@ -365,7 +365,7 @@ static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) 
 
 static bool read_grant(void) {
     char path[4200];
-    struct cot_page page;
+    struct cot_limits_page page;
     snprintf(path, sizeof path, "%s/limits", grant);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool read_all = fd >= 0 && read(fd, &page, sizeof page) == (ssize_t)sizeof page && page.header.gpu_count == GPUS;

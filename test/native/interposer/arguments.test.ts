@@ -9,7 +9,7 @@ import { BUILD, environment } from '../../support/node.ts';
 
 /** The one GPU of test/native/drivers/many.c. */
 const GPU = '11'.repeat(16);
-/** Place of gate and heartbeat_ns in struct cot_page_header (native/shared-memory/limits_page.h). */
+/** Place of gate and heartbeat_ns in struct cot_limits_page_header (native/shared-memory/limits_page.h). */
 const GATE_AT = 28;
 const HEARTBEAT_AT = 40;
 

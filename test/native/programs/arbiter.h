@@ -51,9 +51,9 @@ static inline struct cot_digest digest_of(const struct container *of, uint32_t g
 static inline struct container *add(uint32_t gpus, struct cot_share share) {
     struct container *new = &containers[count];
     new->gpus = gpus;
-    new->page = calloc(1, cot_compute_bytes(SLOTS, gpus));
+    new->page = calloc(1, cot_lease_page_bytes(SLOTS, gpus));
     if (!new->page) abort();
-    ((struct cot_compute_header *)new->page)->heartbeat_ns = now;
+    ((struct cot_lease_page_header *)new->page)->heartbeat_ns = now;
     for (uint32_t gpu = 0; gpu < gpus; gpu++) {
         cot_gate_attach(&new->gates[gpu], &cot_default_gate, new->page, SLOTS, gpus, 0, gpu, 2 * count + 1);
         new->gates[gpu].others = new->gates;
@@ -67,7 +67,7 @@ static inline struct container *add(uint32_t gpus, struct cot_share share) {
 }
 
 static inline void beat(void) {
-    for (uint32_t i = 0; i < count; i++) ((struct cot_compute_header *)containers[i].page)->heartbeat_ns = now;
+    for (uint32_t i = 0; i < count; i++) ((struct cot_lease_page_header *)containers[i].page)->heartbeat_ns = now;
 }
 
 /* The agent's thread: reports of all, until nobody needs another look. */
@@ -86,13 +86,13 @@ static inline void decide_with(const uint64_t *dead) {
         for (uint32_t i = 0; i < count; i++) {
             for (uint32_t gpu = 0; gpu < containers[i].gpus; gpu++) {
                 uint32_t member = (uint32_t)containers[i].member[gpu];
-                struct cot_compute_order *order = cot_order_at(containers[i].page, gpu);
+                struct cot_lease_order *order = cot_lease_order_at(containers[i].page, gpu);
                 uint64_t before = order->lease;
                 if (decision.dirty[gpu] >> member & 1) {
                     cot_arbiter_publish(&arbiter, gpu, member, order);
                     CHECK(cot_lease_epoch(order->lease) > cot_lease_epoch(before));
                 }
-                cot_order_record(order, cot_arbiter_record(&arbiter, gpu, member, now));
+                cot_lease_order_record(order, cot_arbiter_record(&arbiter, gpu, member, now));
                 look = look || decision.look[gpu] >> member & 1;
             }
         }
@@ -155,7 +155,7 @@ static const struct cot_share soft = {.guarantee_ppm = 500000, .limit_ppm = COT_
 static const struct cot_share high = {.guarantee_ppm = 500000, .limit_ppm = COT_PPM, .high = true};
 
 static inline bool granted(const struct container *of, uint32_t gpu) {
-    return cot_lease_state(cot_order_at(of->page, gpu)->lease) == COT_LEASE_GRANTED;
+    return cot_lease_state(cot_lease_order_at(of->page, gpu)->lease) == COT_LEASE_GRANTED;
 }
 
 struct named_case {

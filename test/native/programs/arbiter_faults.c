@@ -27,8 +27,8 @@ static void exclusive(bool scribbled) {
         now += 20 * US + draw(100) * US;
         if (scribbled) {
             /* The first one writes what it likes into its half. */
-            uint64_t *words = (uint64_t *)cot_reports_at(containers[0].page);
-            uint64_t size = (cot_compute_bytes(SLOTS, 1) - COT_COMPUTE_REPORTS_AT) / 8;
+            uint64_t *words = (uint64_t *)cot_lease_reports_at(containers[0].page);
+            uint64_t size = (cot_lease_page_bytes(SLOTS, 1) - COT_LEASE_REPORTS_OFFSET) / 8;
             words[draw(size)] = draw(3) ? draw(1u << 30) : UINT64_MAX - draw(99);
         }
         uint32_t under_way = 0;
@@ -112,7 +112,7 @@ static void outage_case(void) {
     decide();
     uint64_t from = now, used = 0;
     struct cot_gate *gates[] = {&one->gates[0], &second};
-    now += COT_COMPUTE_STALE_NS;
+    now += COT_LEASE_PAGE_STALE_NS;
     while (now < from + 2000 * MS) {
         for (int i = 0; i < 2; i++) {
             struct cot_verdict verdict = cot_gate_admit(gates[i], 7, now, 0, &launch);
@@ -127,8 +127,8 @@ static void outage_case(void) {
         now += 50 * US;
     }
     CHECK(used > 920 * MS && used < 1040 * MS);
-    struct cot_compute_record record;
-    CHECK(cot_order_read_record(cot_order_at(one->page, 0), &record));
+    struct cot_lease_record record;
+    CHECK(cot_lease_order_read_record(cot_lease_order_at(one->page, 0), &record));
     cot_arbiter_init(&arbiter, &cot_default_tuning);
     struct cot_digest digest = digest_of(one, 0, NULL);
     one->member[0] = cot_arbiter_join(&arbiter, 0, 0, &digest, now);
@@ -164,17 +164,18 @@ static void slept_case(void) {
 /* A record half written by an agent that died leaves the one before it. */
 static void record_case(void) {
     struct container *one = add(1, half);
-    struct cot_compute_order *order = cot_order_at(one->page, 0);
-    struct cot_compute_record record = {.at_ns = 1, .limit_ns = 11, .rate_ppm = 5}, found = {0};
-    CHECK(!cot_order_read_record(order, &found));
+    struct cot_lease_order *order = cot_lease_order_at(one->page, 0);
+    struct cot_lease_record record = {.at_ns = 1, .limit_ns = 11, .rate_ppm = 5}, found = {0};
+    CHECK(!cot_lease_order_read_record(order, &found));
     for (uint64_t i = 1; i < 20; i++) {
         record.limit_ns = i;
-        cot_order_record(order, record);
-        CHECK(cot_order_read_record(order, &found) && found.limit_ns == i);
+        cot_lease_order_record(order, record);
+        CHECK(cot_lease_order_read_record(order, &found) && found.limit_ns == i);
         for (int torn = 0; torn < 2; torn++) {
-            struct cot_compute_record whole = order->records[torn];
+            struct cot_lease_record whole = order->records[torn];
             order->records[torn].limit_ns ^= 8;
-            if (i > 1) CHECK(cot_order_read_record(order, &found) && (found.limit_ns == i || found.limit_ns == i - 1));
+            if (i > 1)
+                CHECK(cot_lease_order_read_record(order, &found) && (found.limit_ns == i || found.limit_ns == i - 1));
             order->records[torn] = whole;
         }
     }
@@ -183,16 +184,16 @@ static void record_case(void) {
 /* A digest believes nothing: sums that cannot overflow, counts within bounds, faults counted. */
 static void digest_case(void) {
     struct container *one = add(1, half);
-    memset(cot_reports_at(one->page), 0xff, cot_compute_bytes(SLOTS, 1) - COT_COMPUTE_REPORTS_AT);
+    memset(cot_lease_reports_at(one->page), 0xff, cot_lease_page_bytes(SLOTS, 1) - COT_LEASE_REPORTS_OFFSET);
     struct cot_digest digest = digest_of(one, 0, NULL);
     CHECK(digest.faults > SLOTS && digest.inflight == SLOTS && digest.waiting == 0);
     CHECK(digest.used_ns == 0 && digest.pending_ns == 0 && digest.longest_ns == 0);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        struct cot_compute_row *row = cot_row_at(one->page, 1, slot, 0);
-        *row = (struct cot_compute_row){.stamp = 1, .used_ns = COT_COMPUTE_SANE_NS / 8, .waiting = 60000};
+        struct cot_lease_row *row = cot_lease_row_at(one->page, 1, slot, 0);
+        *row = (struct cot_lease_row){.stamp = 1, .used_ns = COT_MAX_PLAUSIBLE_NS / 8, .waiting = 60000};
     }
     digest = digest_of(one, 0, NULL);
-    CHECK(digest.used_ns <= COT_COMPUTE_SANE_NS && digest.waiting <= 65536);
+    CHECK(digest.used_ns <= COT_MAX_PLAUSIBLE_NS && digest.waiting <= 65536);
     /* An account that went back is a fault, and nothing is paid back for it. */
     struct container *two = add(1, half);
     two->gates[0].row->used_ns = 5 * MS;

@@ -16,8 +16,8 @@ int main(int argc, char **argv) {
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t heartbeat = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     uint32_t gate = (uint32_t)atoi(argv[2]);
-    bool good =
-        pwrite(fd, &heartbeat, sizeof heartbeat, offsetof(struct cot_page_header, heartbeat_ns)) == sizeof heartbeat &&
-        pwrite(fd, &gate, sizeof gate, offsetof(struct cot_page_header, gate)) == sizeof gate;
+    bool good = pwrite(fd, &heartbeat, sizeof heartbeat, offsetof(struct cot_limits_page_header, heartbeat_ns)) ==
+                    sizeof heartbeat &&
+                pwrite(fd, &gate, sizeof gate, offsetof(struct cot_limits_page_header, gate)) == sizeof gate;
     return good ? 0 : 1;
 }

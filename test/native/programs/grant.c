@@ -12,19 +12,19 @@
 
 #include "../../../native/shared-memory/lease_page.h"
 
-static bool write_compute(int fd, const struct cot_page_header *header, const uint32_t *rate_ppm) {
-    static uint64_t half[COT_COMPUTE_REPORTS_AT / sizeof(uint64_t)];
+static bool write_compute(int fd, const struct cot_limits_page_header *header, const uint32_t *rate_ppm) {
+    static uint64_t half[COT_LEASE_REPORTS_OFFSET / sizeof(uint64_t)];
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    uint64_t bytes = header->compute_at + cot_compute_bytes(header->slot_count, header->gpu_count);
-    cot_compute_begin(half, header->slot_count, header->gpu_count, rate_ppm, now_ns);
+    uint64_t bytes = header->lease_page_offset + cot_lease_page_bytes(header->slot_count, header->gpu_count);
+    cot_lease_page_init(half, header->slot_count, header->gpu_count, rate_ppm, now_ns);
     return ftruncate(fd, (off_t)bytes) == 0 &&
-           pwrite(fd, half, sizeof half, (off_t)header->compute_at) == (ssize_t)sizeof half;
+           pwrite(fd, half, sizeof half, (off_t)header->lease_page_offset) == (ssize_t)sizeof half;
 }
 
 int main(int argc, char **argv) {
-    static struct cot_page page;
+    static struct cot_limits_page page;
     char path[4096];
     struct stat info;
     uint32_t rate_ppm[COT_MAX_GPUS] = {0};
@@ -32,18 +32,18 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS[:CORES]]...\n");
         return 2;
     }
-    page.header = (struct cot_page_header){
-        .magic = COT_PAGE_MAGIC,
-        .version = COT_PAGE_VERSION,
+    page.header = (struct cot_limits_page_header){
+        .magic = COT_LIMITS_PAGE_MAGIC,
+        .version = COT_LIMITS_PAGE_VERSION,
         .gpu_count = (uint32_t)(argc - 4),
         .slot_count = (uint32_t)atoi(argv[2]),
         .flags = (uint32_t)atoi(argv[3]),
         .generation = 1,
     };
-    uint64_t bytes = cot_page_bytes(page.header.slot_count, page.header.gpu_count);
+    uint64_t bytes = cot_limits_page_bytes(page.header.slot_count, page.header.gpu_count);
     page.header.bytes = (uint32_t)bytes;
     for (int i = 4; i < argc; i++) {
-        struct cot_page_gpu *gpu = &page.gpus[i - 4];
+        struct cot_limits_page_gpu *gpu = &page.gpus[i - 4];
         unsigned long long memory, context, granule;
         char hex[33] = {0};
         unsigned flags = 0, cores = 0;
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
         if (given < 4) return 2;
         if (given == 6) {
             page.header.gate = COT_GATE_LEASED;
-            page.header.compute_at = cot_compute_at(page.header.slot_count, page.header.gpu_count);
+            page.header.lease_page_offset = cot_lease_page_offset_for(page.header.slot_count, page.header.gpu_count);
             rate_ppm[i - 4] = cores * (COT_PPM / 100);
         }
         for (int k = 0; k < 16; k++) {
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     int fd = open(path, O_RDWR | O_CREAT, 0644);
     if (fd < 0 || fstat(fd, &info) != 0) return perror(path), 1;
     if ((uint64_t)info.st_size == bytes) {
-        struct cot_page_header before;
+        struct cot_limits_page_header before;
         if (pread(fd, &before, sizeof before, 0) == sizeof before) page.header.generation = before.generation + 1;
     } else if (ftruncate(fd, (off_t)bytes) != 0) {
         return perror(path), 1;
@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
     bool made = (uint64_t)info.st_size >= ledger;
     if (!made) {
         made = ftruncate(fd, (off_t)ledger) == 0 && pwrite(fd, &header, sizeof header, 0) == sizeof header &&
-               (!page.header.compute_at || write_compute(fd, &page.header, rate_ppm));
+               (!page.header.lease_page_offset || write_compute(fd, &page.header, rate_ppm));
     }
     if (!made) return perror(path), 1;
     close(fd);

@@ -175,10 +175,10 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 3;
     char path[4096];
-    struct cot_page_gpu gpu;
+    struct cot_limits_page_gpu gpu;
     snprintf(path, sizeof path, "%s/limits", folder);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || pread(fd, &gpu, sizeof gpu, offsetof(struct cot_page, gpus)) != sizeof gpu) return 3;
+    if (fd < 0 || pread(fd, &gpu, sizeof gpu, offsetof(struct cot_limits_page, gpus)) != sizeof gpu) return 3;
     grant = gpu.memory_bytes;
     start_engine(real, folder);
     pid_t pids[16];

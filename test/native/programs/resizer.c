@@ -111,9 +111,9 @@ static void work(int index, uint32_t workers) {
 }
 
 static bool rewrite(int fd, uint64_t memory_bytes) {
-    struct cot_page_gpu gpu;
+    struct cot_limits_page_gpu gpu;
     uint64_t generation;
-    off_t at = offsetof(struct cot_page, gpus), word = offsetof(struct cot_page_header, generation);
+    off_t at = offsetof(struct cot_limits_page, gpus), word = offsetof(struct cot_limits_page_header, generation);
     if (pread(fd, &gpu, sizeof gpu, at) != sizeof gpu ||
         pread(fd, &generation, sizeof generation, word) != sizeof generation)
         return false;

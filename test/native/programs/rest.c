@@ -18,7 +18,7 @@
 #define PAGES 3
 #define SLOTS 4
 #define SECOND 1000000000ull
-#define STALE COT_COMPUTE_STALE_NS
+#define STALE COT_LEASE_PAGE_STALE_NS
 #define CHECK(is)                                           \
     do {                                                    \
         if (!(is)) {                                        \
@@ -41,7 +41,7 @@ static void sleep_ns(uint64_t ns) {
     nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / SECOND), .tv_nsec = (long)(ns % SECOND)}, NULL);
 }
 
-static struct cot_compute_header *header_of(int i) {
+static struct cot_lease_page_header *header_of(int i) {
     return gates[i].header;
 }
 
@@ -64,7 +64,7 @@ static bool rests(int i) {
 
 /* The tenant's mapping is one of its own: what the arbiter does to its own is nothing to it. */
 static void open_page(int i) {
-    uint64_t bytes = cot_compute_bytes(SLOTS, 1), at = cot_compute_at(SLOTS, 1);
+    uint64_t bytes = cot_lease_page_bytes(SLOTS, 1), at = cot_lease_page_offset_for(SLOTS, 1);
     const char *why;
     uint32_t rate = 250000;
     snprintf(names[i], sizeof names[i], "page.%d", i);
@@ -73,7 +73,7 @@ static void open_page(int i) {
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
     CHECK(map != MAP_FAILED);
     close(fd);
-    cot_compute_begin(map, SLOTS, 1, &rate, now_ns());
+    cot_lease_page_init(map, SLOTS, 1, &rate, now_ns());
     cot_gate_attach(&gates[i], &cot_default_gate, map, SLOTS, 1, 0, 0, now_ns() | 1);
     pages[i] = page_open(names[i], names[i], SLOTS, 1, &why);
     CHECK(pages[i]);
@@ -177,7 +177,7 @@ static struct cot_verdict ask(uint64_t now, uint64_t rung) {
 
 static void gone(void) {
     uint64_t now = now_ns() & ~1ull; /* a promise of an even time is written one later */
-    cot_compute_rest(header_of(0), now + SECOND / 2);
+    cot_lease_page_rest(header_of(0), now + SECOND / 2);
     struct cot_verdict verdict = ask(now, 0);
     CHECK(!verdict.away && !verdict.go && verdict.until_ns <= now + STALE);
     verdict = ask(now + STALE, now + 1);
@@ -188,15 +188,15 @@ static void gone(void) {
     verdict = ask(now + 2 + STALE, 0);
     CHECK(verdict.away && verdict.go);
     /* One that is back is believed, and so is what it promises next. */
-    cot_compute_beat(header_of(0), now + 2 * STALE);
+    cot_lease_page_beat(header_of(0), now + 2 * STALE);
     CHECK(!ask(now + 2 * STALE, now).away);
-    cot_compute_rest(header_of(0), now + SECOND);
+    cot_lease_page_rest(header_of(0), now + SECOND);
     CHECK(!ask(now + 2 * STALE, 0).away);
     /* A promise that has run out is as old as a heartbeat of then. */
     CHECK(!ask(now + SECOND + STALE, 0).away);
     CHECK(ask(now + SECOND + STALE + 1, 0).away);
     /* Whoever wrote it, no promise is waited for any longer. */
-    cot_compute_rest(header_of(0), UINT64_MAX);
+    cot_lease_page_rest(header_of(0), UINT64_MAX);
     CHECK(!ask(now + SECOND, now + SECOND - STALE + 1).away);
     CHECK(ask(now + SECOND, now + SECOND - STALE).away);
 }

@@ -173,7 +173,7 @@ static void *call_on(void *argument) {
 }
 
 static void name_in_page(uint32_t number) {
-    if (pwrite(page, &number, sizeof number, offsetof(struct cot_page_header, engine)) != sizeof number) abort();
+    if (pwrite(page, &number, sizeof number, offsetof(struct cot_limits_page_header, engine)) != sizeof number) abort();
 }
 
 /* As an agent does it, and as an engine that has seen it. */

@@ -68,15 +68,15 @@ static abi_result map_page(struct place *place) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return refuse("no limits page at", path, errno);
     abi_result result = ABI_SUCCESS;
-    struct cot_page_header header = {0};
+    struct cot_limits_page_header header = {0};
     if (cot_fstat(fd, &info) != 0 || pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
         result = refuse("cannot read", path, errno);
-    } else if (header.magic != COT_PAGE_MAGIC || !cot_page_known(header.version)) {
+    } else if (header.magic != COT_LIMITS_PAGE_MAGIC || !cot_limits_page_known(header.version)) {
         result = refuse("not a limits page of a version known here:", path, 0);
     } else if (!cot_ledger_known(cot_ledger_version(&header))) {
         result = refuse("not a ledger of a version known here, says", path, 0);
     } else if (header.gpu_count > COT_MAX_GPUS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
-               (uint64_t)info.st_size < cot_page_bytes(header.slot_count, header.gpu_count)) {
+               (uint64_t)info.st_size < cot_limits_page_bytes(header.slot_count, header.gpu_count)) {
         result = refuse("sizes do not fit in", path, 0);
     } else {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
@@ -267,7 +267,7 @@ static void leave(void) {
     cot_gates_leave();
     if (cot->lives.kept) munmap(cot->lives.kept, PAGE_BYTES);
     if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count));
-    if (cot->at.page) munmap((void *)cot->at.page, cot_page_bytes(cot->at.slot_count, cot->at.gpu_count));
+    if (cot->at.page) munmap((void *)cot->at.page, cot_limits_page_bytes(cot->at.slot_count, cot->at.gpu_count));
     if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
     cot->lives.kept = NULL;
     cot->lives.forked = 0;
@@ -313,7 +313,7 @@ static abi_result join(void) {
         leave();
         return refuse("this kernel cannot tell forked children apart:", place.path, errno);
     }
-    const struct cot_page_header *header = &cot->at.page->header;
+    const struct cot_limits_page_header *header = &cot->at.page->header;
     struct cot_ledger_header *counts = (struct cot_ledger_header *)cot->at.ledger;
     cot_services->watch(&header->gate, &header->heartbeat_ns, &counts->unknown);
     cot->at.alive = alive;
@@ -364,7 +364,7 @@ static void tell_wanted_engine(void) {
 
 /* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
 void cot_read_gpu(uint32_t gpu, uint64_t generation) {
-    struct cot_page_gpu entry;
+    struct cot_limits_page_gpu entry;
     tell_wanted_engine();
     for (int tries = 0;; tries++) {
         const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->gpus[gpu];

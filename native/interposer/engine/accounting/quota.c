@@ -12,7 +12,7 @@
 #include "../../../shared-memory/slot_charge.h"
 #include "../engine_internal.h"
 
-#define KINDS_OF_PAGE (COT_PAGE_ISOLATE_MEMORY | COT_PAGE_HAS_FEEDBACK)
+#define KINDS_OF_PAGE (COT_LIMITS_PAGE_ISOLATE_MEMORY | COT_LIMITS_PAGE_HAS_FEEDBACK)
 #define SPIN_TRIES 16
 #define LONGEST_PAUSE_NS 500000u
 #define WAIT_NS 2000000000ull /* the longest that others' announcements keep a request waiting */
@@ -28,11 +28,11 @@ static __attribute__((noinline)) struct sums sum_corrected(uint32_t gpu, bool la
     struct sums sums = {0, 0};
     for (uint32_t slot = 0, used = cot_slots_used(); slot < used; slot++) {
         const struct cot_slot_gpu *row = cot_row(slot, gpu);
-        uint64_t pending = cot_sane(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
-        uint64_t held = cot_sane(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
-        const struct cot_page_feedback *feedback = &cot_page_now()->feedback[slot * cot_gpu_count() + gpu];
-        if (measured) held = cot_counted(feedback, cot_slot_at(slot), row, pending, held, late);
-        else if (late) held += cot_sane(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
+        uint64_t pending = cot_clamp_bytes(__atomic_load_n(&row->pending, __ATOMIC_SEQ_CST));
+        uint64_t held = cot_clamp_bytes(__atomic_load_n(&row->held, __ATOMIC_SEQ_CST));
+        const struct cot_limits_page_feedback *feedback = &cot_page_now()->feedback[slot * cot_gpu_count() + gpu];
+        if (measured) held = cot_slot_charge(feedback, cot_slot_at(slot), row, pending, held, late);
+        else if (late) held += cot_clamp_bytes(__atomic_load_n(&row->freed, __ATOMIC_SEQ_CST));
         sums.held += held;
         sums.pending += pending & ~(COT_PENDING_GRAIN - 1);
     }
@@ -40,7 +40,7 @@ static __attribute__((noinline)) struct sums sum_corrected(uint32_t gpu, bool la
 }
 
 static struct sums sum(uint32_t gpu, bool late) {
-    return sum_corrected(gpu, late, cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK);
+    return sum_corrected(gpu, late, cot_page_now()->header.flags & COT_LIMITS_PAGE_HAS_FEEDBACK);
 }
 
 struct total {
@@ -71,7 +71,7 @@ static inline __attribute__((always_inline)) uint64_t total_plain(uint32_t gpu) 
         add_row(&total, at);
         add_row(&total, at + stride);
     }
-    return __builtin_expect(total.all < COT_SANE_BYTES, 1) ? total.bytes : UINT64_MAX;
+    return __builtin_expect(total.all < COT_MAX_PLAUSIBLE_BYTES, 1) ? total.bytes : UINT64_MAX;
 }
 
 /* Never less than what sum makes of the same words, and a fraction of its cost: what the agent measured is added
@@ -79,7 +79,7 @@ static inline __attribute__((always_inline)) uint64_t total_plain(uint32_t gpu) 
 static __attribute__((noinline)) uint64_t total_measured(uint32_t gpu) {
     uint64_t stride = cot->at.slot_bytes, all = 0, total = 0;
     uint32_t gpus = cot_gpu_count();
-    const struct cot_page_feedback *feedback = &cot_page_now()->feedback[gpu];
+    const struct cot_limits_page_feedback *feedback = &cot_page_now()->feedback[gpu];
     const char *at = (const char *)cot_row(0, gpu);
     for (uint32_t left = cot_slots_used(); left > 0; left--, at += stride, feedback += gpus) {
         const struct cot_slot_gpu *row = (const struct cot_slot_gpu *)at;
@@ -90,7 +90,7 @@ static __attribute__((noinline)) uint64_t total_measured(uint32_t gpu) {
         total += pending + held + more;
         all |= pending | held | more;
     }
-    return all < COT_SANE_BYTES ? total : UINT64_MAX;
+    return all < COT_MAX_PLAUSIBLE_BYTES ? total : UINT64_MAX;
 }
 
 static __attribute__((noinline)) bool fits_exactly(uint32_t gpu, bool late, uint64_t limit) {
@@ -105,7 +105,7 @@ static inline bool leaves_little(uint64_t total, uint64_t limit) {
 static inline bool fits(uint32_t gpu, const struct cot_limits *limits, bool *little) {
     *little = true;
     if (__builtin_expect(!limits->releases_late, 1)) {
-        bool measured = cot_page_now()->header.flags & COT_PAGE_HAS_FEEDBACK;
+        bool measured = cot_page_now()->header.flags & COT_LIMITS_PAGE_HAS_FEEDBACK;
         uint64_t most = measured ? total_measured(gpu) : total_plain(gpu);
         *little = leaves_little(most, limits->memory_bytes);
         if (__builtin_expect(most <= limits->memory_bytes, 1)) return true;
@@ -217,16 +217,16 @@ static __attribute__((noinline)) void charge_early(uint32_t gpu, uint64_t bytes)
 
 /* Calls nothing while there is room and the agent has measured nothing. */
 static inline __attribute__((always_inline)) bool reserve_quickly(uint32_t gpu, uint64_t bytes, bool *little) {
-    const struct cot_page_header *header = &cot->at.page->header;
+    const struct cot_limits_page_header *header = &cot->at.page->header;
     const struct cot_seen_gpu *seen = &cot->seen[gpu];
     uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
     bool read = atomic_load_explicit(&seen->generation, memory_order_acquire) == generation + 1;
     uint64_t limit = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
     uint32_t page_flags = __atomic_load_n(&header->flags, __ATOMIC_RELAXED) & KINDS_OF_PAGE;
     uint32_t gpu_flags = atomic_load_explicit(&seen->flags, memory_order_relaxed) & COT_GPU_RELEASES_LATE;
-    bool isolate = page_flags & COT_PAGE_ISOLATE_MEMORY;
+    bool isolate = page_flags & COT_LIMITS_PAGE_ISOLATE_MEMORY;
     if (__builtin_expect(!read, 0)) return reserve_otherwise(gpu, bytes, little);
-    if (__builtin_expect(isolate && (page_flags & COT_PAGE_HAS_FEEDBACK || gpu_flags || bytes > limit), 0))
+    if (__builtin_expect(isolate && (page_flags & COT_LIMITS_PAGE_HAS_FEEDBACK || gpu_flags || bytes > limit), 0))
         return reserve_otherwise(gpu, bytes, little);
     __atomic_fetch_add(&cot_own(gpu)->pending, bytes, __ATOMIC_SEQ_CST);
     *little = false;

@@ -39,9 +39,9 @@ static bool is_locked(int fd, uint32_t slot) {
 }
 
 static bool marked_dead(uint32_t slot, uint64_t stamp) {
-    const struct cot_page *page = cot_page_now();
+    const struct cot_limits_page *page = cot_page_now();
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
-        struct cot_page_feedback entry = page->feedback[slot * cot_gpu_count() + gpu];
+        struct cot_limits_page_feedback entry = page->feedback[slot * cot_gpu_count() + gpu];
         if (entry.dead_stamp == stamp && entry.check == cot_check(&entry, COT_FEEDBACK_WORDS)) return true;
     }
     return false;

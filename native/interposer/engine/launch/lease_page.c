@@ -8,7 +8,8 @@
 #include "gate.h"
 
 bool cot_gates_join(void) {
-    uint64_t at = cot->at.page->header.compute_at, bytes = cot_compute_bytes(cot->at.slot_count, cot->at.gpu_count);
+    uint64_t at = cot->at.page->header.lease_page_offset,
+             bytes = cot_lease_page_bytes(cot->at.slot_count, cot->at.gpu_count);
     struct stat info;
     cot->gates = NULL;
     if (at == 0) return true;
@@ -38,12 +39,12 @@ void cot_gates_leave(void) {
     struct cot_gates *gates = cot->gates;
     cot->gates = NULL;
     if (!gates) return;
-    munmap(gates->page, cot_compute_bytes(cot->at.slot_count, cot->at.gpu_count));
+    munmap(gates->page, cot_lease_page_bytes(cot->at.slot_count, cot->at.gpu_count));
     munmap(gates, sizeof *gates);
 }
 
 /* Rows of a slot, one for each GPU, next to one another. */
-static bool is_under_way(const struct cot_compute_row *row) {
+static bool is_under_way(const struct cot_lease_row *row) {
     bool any = false;
     for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
         any |= __atomic_load_n(&row[gpu].inflight, __ATOMIC_RELAXED) != 0 ||
@@ -55,11 +56,11 @@ static bool is_under_way(const struct cot_compute_row *row) {
 /* Work on the GPU ends with its process, whatever becomes of its memory: so this need not wait until the slot may be
  * reaped. Nobody attaches to a slot whose lock is held, and what was used stays counted. */
 void cot_gates_forget_dead(struct cot_gates *gates) {
-    uint32_t used = __atomic_load_n(&cot_reports_at(gates->page)->slots_used, __ATOMIC_ACQUIRE);
+    uint32_t used = __atomic_load_n(&cot_lease_reports_at(gates->page)->slots_used, __ATOMIC_ACQUIRE);
     if (used > cot->at.slot_count) used = cot->at.slot_count; /* any process of the container may have written it */
     int fd = cot_ledger_fd();
     for (uint32_t slot = 0; fd >= 0 && slot < used; slot++) {
-        struct cot_compute_row *row = cot_row_at(gates->page, cot->at.gpu_count, slot, 0);
+        struct cot_lease_row *row = cot_lease_row_at(gates->page, cot->at.gpu_count, slot, 0);
         if (slot == cot->at.slot || !is_under_way(row)) continue;
         while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();
         if (cot_lock_slot(fd, slot)) {

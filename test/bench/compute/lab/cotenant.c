@@ -55,7 +55,7 @@ static void woken(void *about, uint64_t number) {
 }
 
 static void publish(uint32_t tenant) {
-    struct cot_compute_order *order = cot_order_at(pages[tenant].bytes, GPU);
+    struct cot_lease_order *order = cot_lease_order_at(pages[tenant].bytes, GPU);
     if (!cot_arbiter_publish(&arbiter, GPU, (uint32_t)pages[tenant].member, order)) return;
     struct tenant *of = &lab.tenants[tenant];
     for (uint32_t i = 0; i < of->processes; i++) {
@@ -82,7 +82,7 @@ static uint64_t decide(void) {
     for (;;) {
         for (uint32_t i = 0; i < lab.count; i++) {
             if (!lab.tenants[i].joined) continue;
-            uint32_t bell = cot_reports_at(pages[i].bytes)->bell;
+            uint32_t bell = cot_lease_reports_at(pages[i].bytes)->bell;
             if (bell == pages[i].bell && !(watch >> pages[i].member & 1)) continue;
             pages[i].bell = bell;
             report(i);
@@ -108,13 +108,13 @@ static void round_of(void *about, uint64_t version) {
     if (!running || (version && version != timer_version)) return;
     if (!version) ring_ns = 0;
     uint64_t next = decide();
-    bool beat = now_ns - record_ns >= COT_COMPUTE_HEARTBEAT_NS;
+    bool beat = now_ns - record_ns >= COT_LEASE_PAGE_HEARTBEAT_NS;
     for (uint32_t i = 0; i < lab.count; i++) {
         if (!lab.tenants[i].joined) continue;
-        ((struct cot_compute_header *)pages[i].bytes)->heartbeat_ns = now_ns;
+        ((struct cot_lease_page_header *)pages[i].bytes)->heartbeat_ns = now_ns;
         if (!beat) continue;
-        struct cot_compute_order *order = cot_order_at(pages[i].bytes, GPU);
-        cot_order_record(order, cot_arbiter_record(&arbiter, GPU, (uint32_t)pages[i].member, now_ns));
+        struct cot_lease_order *order = cot_lease_order_at(pages[i].bytes, GPU);
+        cot_lease_order_record(order, cot_arbiter_record(&arbiter, GPU, (uint32_t)pages[i].member, now_ns));
     }
     if (beat) record_ns = now_ns;
     set_timer(next > now_ns ? next : now_ns + DECIDE_NS);
@@ -174,8 +174,9 @@ void agent_restart(void) {
     }
     share_all();
     for (uint32_t i = 0; i < lab.count; i++) {
-        struct cot_compute_record record;
-        if (!lab.tenants[i].joined || !cot_order_read_record(cot_order_at(pages[i].bytes, GPU), &record)) continue;
+        struct cot_lease_record record;
+        if (!lab.tenants[i].joined || !cot_lease_order_read_record(cot_lease_order_at(pages[i].bytes, GPU), &record))
+            continue;
         cot_arbiter_adopt(&arbiter, GPU, (uint32_t)pages[i].member, &record, now_ns);
     }
     agent_resume();
@@ -198,8 +199,8 @@ void agent_print(uint32_t tenant) {
 static void scribble(void *about, uint64_t number) {
     struct tenant *tenant = about;
     static struct random random = {.state = 777};
-    uint64_t *words = (uint64_t *)cot_reports_at(pages[tenant->index].bytes);
-    uint64_t size = (cot_compute_bytes(SLOTS, GPUS) - COT_COMPUTE_REPORTS_AT) / 8;
+    uint64_t *words = (uint64_t *)cot_lease_reports_at(pages[tenant->index].bytes);
+    uint64_t size = (cot_lease_page_bytes(SLOTS, GPUS) - COT_LEASE_REPORTS_OFFSET) / 8;
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t value = (uint64_t)(uniform(&random) * 1e18);
         words[(uint64_t)(uniform(&random) * (double)(size - 1))] = value >> (uint32_t)(uniform(&random) * 60);
@@ -213,9 +214,9 @@ static void scribble(void *about, uint64_t number) {
 static void join(struct program *program) {
     uint32_t tenant = program->tenant->index;
     if (program->index == 0) {
-        pages[tenant].bytes = calloc(1, cot_compute_bytes(SLOTS, GPUS));
+        pages[tenant].bytes = calloc(1, cot_lease_page_bytes(SLOTS, GPUS));
         if (!pages[tenant].bytes) abort();
-        ((struct cot_compute_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
+        ((struct cot_lease_page_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
         join_page(tenant);
         share_all();
         if (program->tenant->scribbles) at(now_ns + SECOND_NS, scribble, program->tenant, 0);
