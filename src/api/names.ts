@@ -35,6 +35,9 @@ export const DRIVER_CAPABILITIES_VARIABLE = 'NVIDIA_DRIVER_CAPABILITIES';
 /** On a Node: its GPUs as its agent sees them, written by the agent alone. */
 export const GPUS_ANNOTATION = 'cotenant.io/gpus';
 
+/** On an Event of the agent: the action that it reports, as the audit log names it (`kill`, `terminate`, `warn`). */
+export const ACTION_ANNOTATION = 'cotenant.io/action';
+
 /** On a container in its runtime, never on a pod: the GPUs that the agent gave it when it was made, as UUIDs. */
 export const GIVEN_ANNOTATION = 'cotenant.io/gpus-given';
 

@@ -1,5 +1,6 @@
 // Tells a pod what was done to it, as an Event. Owns the shape; what happened and why comes from the enforcement record.
 import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
+import { ACTION_ANNOTATION } from '../api/names.ts';
 import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
 
@@ -10,6 +11,8 @@ export type PodEvent = {
   /** Absent: it is of the whole pod. */
   readonly container?: string;
   readonly reason: string;
+  /** What the agent did, for programs that read the Event. */
+  readonly action?: string;
   readonly type: 'Warning' | 'Normal';
   readonly message: string;
   readonly atMs: number;
@@ -24,7 +27,11 @@ const LONGEST_MESSAGE = 1024;
 export function eventOf(event: PodEvent): CoreV1Event {
   const at = new Date(event.atMs);
   return {
-    metadata: { generateName: `${event.pod.slice(0, 200)}.cotenant-`, namespace: event.namespace },
+    metadata: {
+      generateName: `${event.pod.slice(0, 200)}.cotenant-`,
+      namespace: event.namespace,
+      ...(event.action !== undefined && { annotations: { [ACTION_ANNOTATION]: event.action } }),
+    },
     involvedObject: {
       apiVersion: 'v1',
       kind: 'Pod',

@@ -2,7 +2,7 @@
 // is now, then causes, the newest first, then what it has and what stands around it); reading is gather.ts's business.
 
 import { parsePodGrant } from '../../api/grant-annotation.ts';
-import { GPUS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { ACTION_ANNOTATION, GPUS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parseRecord } from '../../api/request-annotation.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/words.ts';
@@ -63,7 +63,7 @@ const AGENT_EVENTS = [
   'GPUComputeChangeRefused',
   'GPUsMissing',
 ];
-const STOPPED = /; it is (stopped|asked to end)\.?$/;
+const STOPS: readonly unknown[] = ['kill', 'terminate'];
 const AGENT = 'cotenant-agent';
 
 export function explain(all: PodFacts, nowMs: number): Explanation {
@@ -328,12 +328,13 @@ function endOf({ exitCode, signal, reason, message }: Terminated, byAgent: boole
   return `exit code ${exitCode}${signal ? `, signal ${signal}` : ''}${how}${message ? `: ${message.trim().replace(/\.$/, '')}` : ''}`;
 }
 
-/** An event of the agent that says so of the container, from within a minute of its end. */
+/** Has the agent an Event of a stop of this container, from within a minute of its end? */
 function stoppedByAgent({ events }: PodFacts, container: string, ended: Terminated): boolean {
   return events.some((event) => {
     const apartMs = Math.abs(eventMs(event) - Date.parse(ended.finishedAt ?? ''));
-    const { message = '' } = event;
-    return isQuotaEvent(event) && apartMs <= 60_000 && message.includes(`/${container} `) && STOPPED.test(message);
+    const isStop = STOPS.includes(event.metadata.annotations?.[ACTION_ANNOTATION]);
+    const isOfContainer = event.involvedObject.fieldPath === `spec.containers{${container}}`;
+    return isQuotaEvent(event) && apartMs <= 60_000 && isStop && isOfContainer;
   });
 }
 

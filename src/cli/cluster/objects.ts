@@ -83,7 +83,12 @@ export type CsiDriver = { readonly metadata: Metadata };
 
 export type Event = {
   readonly metadata: Metadata;
-  readonly involvedObject: { readonly kind?: string; readonly name?: string; readonly uid?: string };
+  readonly involvedObject: {
+    readonly kind?: string;
+    readonly name?: string;
+    readonly uid?: string;
+    readonly fieldPath?: string;
+  };
   readonly reason?: string;
   readonly message?: string;
   readonly source?: { readonly component?: string };

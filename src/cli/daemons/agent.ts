@@ -75,6 +75,7 @@ export function eventsOf(records: readonly ActionRecord[], nodeName: string): re
       podUid: record.podUid,
       container: record.container,
       ...kindOf(record),
+      action: record.action,
       message: record.message,
       atMs: record.atMs,
       by: { component: 'agent', instance: nodeName },

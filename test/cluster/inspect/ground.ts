@@ -278,6 +278,7 @@ export async function setUp(bed: Bed): Promise<void> {
     container: 'main',
     reason: 'GPUMemoryQuotaExceeded',
     type: 'Warning',
+    action: 'kill',
     message: STOP,
     atMs: Date.parse(stopped.finishedAt ?? ''),
     by: { component: 'agent', instance: NODE_NAME },

@@ -13,10 +13,17 @@ test('a pod hears of it in whatever namespace it is, and plain processes have no
     'node-1',
   );
   t.deepEqual(
-    events.map(({ namespace, podUid, reason, type, by }) => [namespace, podUid, reason, type, by.instance]),
+    events.map(({ namespace, podUid, reason, type, action, by }) => [
+      namespace,
+      podUid,
+      reason,
+      type,
+      action,
+      by.instance,
+    ]),
     [
-      ['local', 'u1', 'GPUMemoryQuotaExceeded', 'Warning', 'node-1'],
-      ['team', 'u1', 'GPUMemoryQuotaExceeded', 'Warning', 'node-1'],
+      ['local', 'u1', 'GPUMemoryQuotaExceeded', 'Warning', 'kill', 'node-1'],
+      ['team', 'u1', 'GPUMemoryQuotaExceeded', 'Warning', 'kill', 'node-1'],
     ],
   );
 });

@@ -113,7 +113,11 @@ const CASES: readonly Case[] = [
     facts('stopped', {
       agents: [ready],
       pod: withState(stopped.pod, { terminated: { exitCode: 1, reason: 'Error', finishedAt: '2026-11-21T22:07:07Z' } }),
-      events: stopped.events.map((event) => ({ ...event, message: WARNING })),
+      events: stopped.events.map((event) => ({
+        ...event,
+        metadata: { ...event.metadata, annotations: { 'cotenant.io/action': 'warn' } },
+        message: WARNING,
+      })),
     }),
     [
       'team/cheat is bound to node node-1 and waits: none of its containers runs.',

@@ -160,6 +160,7 @@ test('an Event names pod, container, reason and node; one that cannot be written
     container: 'main',
     reason: 'GPUMemoryQuotaExceeded',
     type: 'Warning' as const,
+    action: 'kill',
     message: 'm'.repeat(2000),
     atMs: Date.UTC(2026, 0, 2),
     by: { component: 'agent' as const, instance: 'node-a' },
@@ -167,7 +168,11 @@ test('an Event names pod, container, reason and node; one that cannot be written
   await report(event);
   t.is(api.posts[0]?.path, '/api/v1/namespaces/team/events');
   t.like(api.posts[0]?.body, {
-    metadata: { generateName: 'one.cotenant-', namespace: 'team' },
+    metadata: {
+      generateName: 'one.cotenant-',
+      namespace: 'team',
+      annotations: { 'cotenant.io/action': 'kill' },
+    },
     involvedObject: {
       apiVersion: 'v1',
       kind: 'Pod',
