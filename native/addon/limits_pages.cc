@@ -72,11 +72,11 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const uint64_t bytes = cot_limits_page_bytes(static_cast<uint32_t>(slots), gpus.Length());
     struct stat before{};
     if (fstat(fd, &before) != 0) return fail(info.Env(), "limits page");
-    if (static_cast<uint64_t>(before.st_size) != bytes &&
-        (before.st_size != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0)) {
-        if (before.st_size != 0) errno = EINVAL;
-        return fail(info.Env(), "limits page: its size is not to change");
-    }
+    if (before.st_size != 0 && static_cast<uint64_t>(before.st_size) != bytes)
+        return fail_with_code(info.Env(), "PAGE_SIZE_MISMATCH",
+                              "limits page: the file has " + std::to_string(before.st_size) + " bytes, expected " +
+                                  std::to_string(bytes));
+    if (before.st_size == 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) return fail(info.Env(), "limits page");
     cot_limits_page_header old{};
     if (pread(fd, &old, sizeof old, 0) != static_cast<ssize_t>(sizeof old)) return fail(info.Env(), "limits page");
     const bool is_kept = old.magic == COT_LIMITS_PAGE_MAGIC;

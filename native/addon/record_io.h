@@ -34,3 +34,11 @@ inline Napi::Value fail(Napi::Env env, const char *what) {
     Napi::Error::New(env, text).ThrowAsJavaScriptException();
     return env.Undefined();
 }
+
+// An error that the agent distinguishes from others by its `code`.
+inline Napi::Value fail_with_code(Napi::Env env, const char *code, const std::string &text) {
+    const Napi::Error error = Napi::Error::New(env, text);
+    error.Set("code", Napi::String::New(env, code));
+    error.ThrowAsJavaScriptException();
+    return env.Undefined();
+}

@@ -3,7 +3,7 @@
 // taken the room that it needs. Beside them lie the engines that its page may name, of which files are added and none changed.
 import { closeSync, constants, existsSync, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Native } from '../os/addon.ts';
+import { type Native, PAGE_SIZE_MISMATCH } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn } from './engine-files.ts';
 import { type Grant, isOfPod } from './grant.ts';
 
@@ -76,9 +76,6 @@ function reopenedPage(path: string, within: <T>(write: () => T) => T): PageFile 
     close: () => {},
   };
 }
-
-/** What the native part says of a page that cannot be this grant's. */
-const OF_ANOTHER_SIZE = /its size is not to change/;
 
 /** Reads as a ledger cut to nothing, and takes no page. */
 const openNothing = (): number => openSync('/dev/null', constants.O_RDWR);
@@ -158,8 +155,8 @@ export function createFileKeeper(options: {
       try {
         return attempt(() => openFile(path));
       } catch (error) {
-        // Anything else may pass, and whoever has the file mapped keeps it.
-        if (!OF_ANOTHER_SIZE.test((error as Error).message)) throw error;
+        // Any other error may be temporary, and processes have the file mapped: it stays.
+        if ((error as { code?: unknown }).code !== PAGE_SIZE_MISMATCH) throw error;
         wrong = (error as Error).message;
       }
     }

@@ -84,6 +84,9 @@ export type ProcessFacts = {
   readonly namespacePid?: number;
 };
 
+/** `code` of the error with which `writePage` refuses a file that is the page of another number of slots or GPUs. */
+export const PAGE_SIZE_MISMATCH = 'PAGE_SIZE_MISMATCH';
+
 export type Native = {
   /**
    * `engine`: the number of the one that processes shall run; 0: that of their object; absent: as the page has it. `compute`: a
