@@ -9,7 +9,11 @@ const PAGES = [
     .filter((name) => name.endsWith('.md'))
     .map((name) => `docs/${name}`),
   'charts/cotenant/README.md',
+  'examples/README.md',
+  'CHANGELOG.md',
+  'CONTRIBUTING.md',
   'README.md',
+  'SECURITY.md',
 ];
 
 /** Text outside of blocks of code and code in lines. */
