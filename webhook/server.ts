@@ -2,14 +2,11 @@
 // Owns HTTP, TLS, limits of time and size, and stopping; what is answered to a review is review.ts's business.
 import { isUtf8 } from 'node:buffer';
 import { X509Certificate } from 'node:crypto';
-import { once } from 'node:events';
-import { createServer as createHttpServer, type Server as HttpServer, type Server } from 'node:http';
-import { createServer as createHttpsServer } from 'node:https';
-import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
-import { type BodyLimits, BodyRefused, bodyReader } from '../src/serving/body-limit.ts';
-import { type Certificate, type CertificateSource, selfSigned } from '../src/serving/x509.ts';
+import { type BodyLimits, BodyRefused, createBodyReader, type ReadBody } from '../src/serving/body-limit.ts';
+import { type CertificateSource, createHealthHandler, startHttpServer } from '../src/serving/http-server.ts';
+import { selfSigned } from '../src/serving/x509.ts';
 import { type Route, review } from './admission-review.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { createMetrics, type WebhookMetrics } from './metrics.ts';
@@ -75,7 +72,6 @@ const MIB = 1024 * KIB;
  * longer in JSON. All together these take some 150 MiB at most, of which the chart's limit of 384 MiB has room.
  */
 const LIMITS: Limits = { connections: 512, largestBytes: 8 * MIB, freeBytes: 64 * KIB, sharedBytes: 48 * MIB };
-const TLS = { minVersion: 'TLSv1.3' } as const;
 
 /**
  * Starts serving once there is a certificate; until then only the probes are answered, as not ready. Rejects when none can be
@@ -90,53 +86,43 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const state: State = { ready: false, stopping: false };
   await using failed = new AsyncDisposableStack();
 
-  const health = options.healthPort === undefined ? undefined : createHealthServer(metrics, state);
-  if (health) {
-    health.maxConnections = limits.connections;
-    await listen(health, options.healthPort ?? 0, host);
-    failed.defer(() => closeServer(health, 0));
-  }
-  const loaded = ({ cert }: Certificate) => metrics.certificateLoaded(new X509Certificate(cert).validToDate);
-  let server: ReturnType<typeof createHttpsServer> | undefined;
-  const source = options.certificate ?? developmentCertificate(names);
-  const { certificate, close: closeSource } = await source({
-    take: (next) => {
-      server?.setSecureContext({ ...TLS, ...next });
-      loaded(next);
-      log('webhook: certificate reloaded');
+  const { connections } = limits;
+  const healthServer = async (port: number) => {
+    const health = createHealthHandler({ notReadyReason: () => notReadyReason(state), metrics });
+    const started = await startHttpServer(health, { listen: { host, port }, connections });
+    failed.defer(() => started.close(0));
+    return started;
+  };
+  const health = options.healthPort === undefined ? undefined : await healthServer(options.healthPort);
+  const logger = { info: (line: string) => log(`webhook: ${line}`), warn: (line: string) => log(`webhook: ${line}`) };
+  const server = await startHttpServer(createApp(configuration, metrics, state, log, limits), {
+    listen: { host, port: options.port ?? 0 },
+    tls: {
+      source: options.certificate ?? developmentCertificate(names),
+      minVersion: 'TLSv1.3',
+      logger,
+      onLoaded: ({ cert }) => metrics.certificateLoaded(new X509Certificate(cert).validToDate),
+      onRejected: metrics.certificateRefused,
     },
-    refuse: (why) => {
-      metrics.certificateRefused();
-      log(`webhook: ${why}; the old one stays in use`);
-    },
-    log,
+    requestMs: timeouts.requestMs,
+    idleMs: timeouts.idleMs,
+    connections,
   });
-  failed.defer(closeSource);
-  loaded(certificate);
-  const app = createApp(configuration, metrics, state, log, limits);
-  const serving = createHttpsServer({ ...TLS, ...certificate, ...serverTimes(timeouts) }, app);
-  serving.maxConnections = limits.connections;
-  server = serving;
-  await listen(serving, options.port ?? 0, host);
   state.ready = true;
   failed.move();
 
   const stop = async (): Promise<void> => {
     state.stopping = true;
-    const drained = delay(timeouts.drainMs).then(() => closeServer(serving, timeouts.graceMs));
-    // Whoever looks after the certificate may be waiting for an API server that does not answer.
-    const patience = new AbortController();
-    const impatient = delay(timeouts.drainMs + timeouts.graceMs, undefined, patience).catch(() => {});
-    await Promise.all([drained, Promise.race([closeSource(), impatient])]).finally(() => patience.abort());
-    if (health) await closeServer(health, 0);
+    await delay(timeouts.drainMs);
+    await server.close(timeouts.graceMs);
+    await health?.close(0);
   };
   let stopped: Promise<void> | undefined;
-  const port = portOf(serving);
   return {
-    url: `https://${host?.includes(':') ? `[${host}]` : (host ?? 'localhost')}:${port}`,
-    port,
-    healthPort: health && portOf(health),
-    certificate: certificate.cert,
+    url: `https://${host?.includes(':') ? `[${host}]` : (host ?? 'localhost')}:${server.port}`,
+    port: server.port,
+    healthPort: health?.port,
+    certificate: server.certificate?.cert ?? '',
     metrics: metrics.render,
     close: () => {
       stopped ??= stop();
@@ -145,24 +131,13 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   };
 }
 
-function developmentCertificate(names: readonly string[]): CertificateSource {
-  return async () => ({ certificate: selfSigned(names, new Date()), close: async () => {} });
+function notReadyReason({ ready, stopping }: State): string | undefined {
+  if (stopping) return 'stopping';
+  return ready ? undefined : 'no certificate that API servers trust yet';
 }
 
-/**
- * The time for headers is not set above the idle time, as older advice has it: when it is above the time for the request,
- * Node (seen on 26) swaps the two, and a slow body would get the longer one. Idle connections are under neither.
- */
-function serverTimes({ requestMs, idleMs }: Timeouts) {
-  const connectionsCheckingInterval = Math.min(1_000, requestMs);
-  return {
-    requestTimeout: requestMs,
-    headersTimeout: requestMs,
-    // Before there is any request to time.
-    handshakeTimeout: requestMs,
-    keepAliveTimeout: idleMs,
-    connectionsCheckingInterval,
-  };
+function developmentCertificate(names: readonly string[]): CertificateSource {
+  return async () => ({ certificate: selfSigned(names, new Date()), close: async () => {} });
 }
 
 /** The application without a listener; `state.stopping` makes every answer the last one on its connection. */
@@ -177,9 +152,9 @@ export function createApp(
   app.disable('x-powered-by');
   app.disable('etag');
   // Any content type is read: what counts is that the body is a review.
-  const body = bodyReader(limits);
-  app.post('/mutate', body, reviewHandler('mutate', configuration, metrics, state, log));
-  app.post('/validate', body, reviewHandler('validate', configuration, metrics, state, log));
+  const read = createBodyReader(limits);
+  app.post('/mutate', reviewHandler('mutate', read, configuration, metrics, state, log));
+  app.post('/validate', reviewHandler('validate', read, configuration, metrics, state, log));
   app.use((request, response) => {
     const known = request.path === '/mutate' || request.path === '/validate';
     if (known) response.set('allow', 'POST');
@@ -191,16 +166,18 @@ export function createApp(
 
 function reviewHandler(
   route: Route,
+  read: ReadBody,
   configuration: WebhookConfiguration,
   metrics: WebhookMetrics,
   state: Pick<State, 'stopping'>,
   log: (line: string) => void,
 ): RequestHandler {
-  return (request, response) => {
+  return async (request, response) => {
+    const body = await read(request, response);
     const started = performance.now();
     // Asked now and not when the request began: the server may have been told to stop while the body was on its way.
     if (state.stopping) response.set('connection', 'close');
-    const parsed = parseBody(request.body);
+    const parsed = parseBody(body);
     const reviewed = parsed.ok
       ? review(route, parsed.value, configuration)
       : ({ outcome: 'malformed', message: parsed.why } as const);
@@ -219,8 +196,8 @@ function reviewHandler(
 type Body = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly why: string };
 
 /** UTF-8 and JSON, strictly: a byte that is replaced silently could make two names one. */
-function parseBody(body: unknown): Body {
-  if (!Buffer.isBuffer(body) || body.length === 0) return { ok: false, why: 'the body is empty' };
+function parseBody(body: Buffer): Body {
+  if (body.length === 0) return { ok: false, why: 'the body is empty' };
   if (!isUtf8(body)) return { ok: false, why: 'the body is not UTF-8' };
   try {
     return { ok: true, value: JSON.parse(body.toString('utf8')) };
@@ -252,42 +229,4 @@ function errorHandler(metrics: WebhookMetrics, log: (line: string) => void): Err
 
 function refuse(response: Response, code: number, message: string): void {
   response.status(code).json({ code, message });
-}
-
-function createHealthServer(metrics: WebhookMetrics, state: State): HttpServer {
-  const app = express();
-  app.disable('x-powered-by');
-  app.get('/healthz', (_request, response) => {
-    response.type('text').send('ok');
-  });
-  app.get('/readyz', (_request, response) => {
-    const why = state.stopping ? 'stopping' : state.ready ? undefined : 'no certificate that API servers trust yet';
-    response
-      .status(why === undefined ? 200 : 503)
-      .type('text')
-      .send(why ?? 'ok');
-  });
-  app.get('/metrics', async (_request, response) => {
-    response.set('content-type', metrics.contentType).send(await metrics.render());
-  });
-  return createHttpServer(app);
-}
-
-async function listen(server: Server, port: number, host: string | undefined): Promise<void> {
-  server.listen(port, host);
-  await once(server, 'listening');
-}
-
-/** Idle connections close at once, others after their answer; what is left after the grace time is cut. */
-async function closeServer(server: Server, graceMs: number): Promise<void> {
-  const closed = once(server, 'close');
-  server.close();
-  server.closeIdleConnections();
-  const timer = setTimeout(() => server.closeAllConnections(), graceMs);
-  await closed;
-  clearTimeout(timer);
-}
-
-function portOf(server: Server): number {
-  return (server.address() as AddressInfo).port;
 }

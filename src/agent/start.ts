@@ -4,8 +4,8 @@ import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { selfMetrics } from '../exporter/process-metrics.ts';
-import { serve } from '../exporter/routes.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
+import { startHttpServer } from '../serving/http-server.ts';
 import { createAdmin } from './admin-api.ts';
 import type { DeviceUuids } from './attribution/resource-slices.ts';
 import type { RefusedChange } from './compute/node-policy.ts';
@@ -177,10 +177,12 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
       }),
   };
   const publishing = await openPublishing(configuration, here, hooks, problem);
-  const admin = await serve(createAdmin(node, driver), { socket }).catch(async (error: unknown) => {
-    await publishing.close();
-    throw error;
-  });
+  const admin = await startHttpServer(createAdmin(node, driver), { listen: { socket } }).catch(
+    async (error: unknown) => {
+      await publishing.close();
+      throw error;
+    },
+  );
   chmodSync(socket, 0o660);
   // Before the driver is read: pods that end need us whether there is a driver or not.
   if (pods && cluster) {

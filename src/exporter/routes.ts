@@ -1,12 +1,7 @@
 // What the exporter serves: the page of metrics, health, the status page and its data. No request reads the driver or takes a
 // lock of sampling: it hands out what the last sample left.
-import { once } from 'node:events';
-import type { Server } from 'node:http';
-import type { Server as HttpsServer } from 'node:https';
-import type { AddressInfo } from 'node:net';
 import express, { type Express, type RequestHandler } from 'express';
 import { NO_SAMPLE, type Source } from '../agent/snapshot/source.ts';
-import type { CertificateSource } from '../serving/x509.ts';
 import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './format/openmetrics.ts';
 import type { Scraped } from './metrics-cache.ts';
 import type { PageForm } from './render-worker.ts';
@@ -93,57 +88,4 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.status(404).type('text').send('there are /, /metrics, /livez, /readyz, /status.json and /history.json\n');
   });
   return app;
-}
-
-export type Listening = { readonly port: number; close(): Promise<void> };
-/** What a certificate comes from, and who hears of what becomes of it. */
-export type Tls = { readonly source: CertificateSource; readonly log: (text: string) => void };
-
-const MOST_CONNECTIONS = 256;
-const TLS = { minVersion: 'TLSv1.2', handshakeTimeout: 10_000 } as const;
-
-// Asked for by name below: an import of node:http takes all of its names, and one of them, WebSocket, loads a whole HTTP
-// client: 14 MiB of memory.
-
-/** Listens; port 0 takes a free one. Rejects where the certificate cannot serve at the start. */
-export async function serve(
-  app: Express,
-  at: { host: string; port: number } | { socket: string },
-  tls?: Tls,
-): Promise<Listening> {
-  let secure: HttpsServer | undefined;
-  const source = await tls?.source({
-    take(next) {
-      secure?.setSecureContext({ minVersion: TLS.minVersion, ...next });
-      tls.log('the page has a new certificate');
-    },
-    refuse: (why) => tls.log(`the page keeps its certificate: ${why}`),
-    log: tls.log,
-  });
-  if (source) secure = process.getBuiltinModule('node:https').createServer({ ...TLS, ...source.certificate }, app);
-  const server: Server = secure ?? process.getBuiltinModule('node:http').createServer(app);
-  server.keepAliveTimeout = 120_000;
-  server.maxConnections = MOST_CONNECTIONS;
-  if ('socket' in at) server.listen(at.socket);
-  // Without an address it is also right where there is no IPv6.
-  else if (at.host === '::') server.listen(at.port);
-  else server.listen(at.port, at.host);
-  await once(server, 'listening').catch(async (error: unknown) => {
-    await source?.close();
-    throw error;
-  });
-  const address = server.address();
-  return {
-    port: typeof address === 'string' || address === null ? 0 : (address as AddressInfo).port,
-    async close() {
-      await Promise.all([source?.close(), stopServer(server)]);
-    },
-  };
-}
-
-async function stopServer(server: Server): Promise<void> {
-  const closed = once(server, 'close');
-  server.close();
-  server.closeAllConnections();
-  await closed;
 }

@@ -7,10 +7,13 @@ import type { Source, Standing } from '../agent/snapshot/source.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { guard } from '../serving/auth.ts';
 import { openBearerFile } from '../serving/bearer-token-file.ts';
+import { startHttpServer } from '../serving/http-server.ts';
 import { fromFiles } from '../serving/tls-files.ts';
 import { createReviews } from '../serving/token-review-cache.ts';
 import { startPage } from './metrics-cache.ts';
-import { createExporter, serve } from './routes.ts';
+import { createExporter } from './routes.ts';
+
+const CONNECTIONS = 256;
 
 export type ExporterHooks = {
   readonly log: (text: string) => void;
@@ -54,19 +57,21 @@ export async function startExporter(
     material: source.material,
     onProblem,
   });
-  const listening = await serve(
-    createExporter({ ...source, scrape: page.scrape }, access),
-    { host, port },
-    certFile === '' ? undefined : { source: fromFiles({ certFile, keyFile }), log },
-  );
+  const logger = { info: log, warn: log };
+  const tls = { source: fromFiles({ certFile, keyFile }), minVersion: 'TLSv1.2', logger } as const;
+  const server = await startHttpServer(createExporter({ ...source, scrape: page.scrape }, access), {
+    listen: { host, port },
+    tls: certFile === '' ? undefined : tls,
+    connections: CONNECTIONS,
+  });
   return {
-    port: listening.port,
+    port: server.port,
     tell(standing) {
       if (standing) page.publish(standing);
       else page.withdraw();
     },
     async close() {
-      await Promise.all([listening.close(), page.close()]);
+      await Promise.all([server.close(0), page.close()]);
     },
   };
 }

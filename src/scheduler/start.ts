@@ -2,20 +2,22 @@
 import type { KubeConfig } from '@kubernetes/client-node';
 import type { Placement } from '../api/request.ts';
 import { createLedger } from '../placement/allocations.ts';
+import { createHealthHandler, type HttpServer, startHttpServer } from '../serving/http-server.ts';
+import { type CertificateFiles, fromFiles } from '../serving/tls-files.ts';
 import { type Binder, type BinderTimes, createBinder } from './bind.ts';
 import { followCluster } from './cluster-state.ts';
 import { createDecider } from './filter-and-score.ts';
 import { followLease, keepLease, type LeaseName } from './leader-election.ts';
 import { createMetrics } from './metrics.ts';
 import { type Evictor, startEvictor } from './overcommit-evictor.ts';
-import { createExtender, createHealth, type Listening, listen, type MutualTls, type ServerParts } from './server.ts';
+import { createExtender, type ExtenderParts } from './server.ts';
 
 export type SchedulerOptions = {
   readonly config: KubeConfig;
   /** Where kube-scheduler calls. Anything but loopback needs `tls`. */
   readonly host: string;
   readonly port: number;
-  readonly tls?: MutualTls;
+  readonly tls?: Required<CertificateFiles>;
   /** Probes and metrics, on all addresses, plain; absent: nowhere. */
   readonly healthPort?: number;
   readonly lease: LeaseName;
@@ -39,6 +41,7 @@ export type Scheduler = {
 };
 
 const STOPPING = 'stopping';
+const GRACE_MS = 5_000;
 
 export async function startScheduler(options: SchedulerOptions): Promise<Scheduler> {
   const { config, lease, log } = options;
@@ -92,21 +95,27 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     const state = leadership.state();
     return state.leads ? undefined : state.because;
   };
-  const parts: ServerParts = { decider, binder, metrics, unready: () => missing, log };
-  let extender: Listening | undefined;
-  let health: Listening | undefined;
+  const parts: ExtenderParts = { decider, binder, metrics, notReadyReason: () => missing, log };
+  let extender: HttpServer | undefined;
+  let health: HttpServer | undefined;
   const close = async () => {
     missing = STOPPING;
-    await Promise.all([extender?.close(), evictor?.close()]);
+    await Promise.all([extender?.close(GRACE_MS), evictor?.close()]);
     binder.close();
     await Promise.all([leadership.close(), cluster.close()]);
     await health?.close();
   };
   try {
-    extender = await listen(createExtender(parts), options.host, options.port, options.tls);
-    const unready = () => missing ?? (options.leaseHolder === 'self' ? notLeading() : undefined);
-    const probes = createHealth({ ...parts, unready });
-    if (options.healthPort !== undefined) health = await listen(probes, undefined, options.healthPort);
+    const { host, port, tls, healthPort } = options;
+    const logger = { info: log, warn: log };
+    extender = await startHttpServer(createExtender(parts), {
+      listen: { host, port },
+      tls: tls && { source: fromFiles(tls), minVersion: 'TLSv1.3', logger },
+      requestMs: 30_000,
+    });
+    const notReadyReason = () => missing ?? (options.leaseHolder === 'self' ? notLeading() : undefined);
+    const probes = createHealthHandler({ notReadyReason, metrics });
+    if (healthPort !== undefined) health = await startHttpServer(probes, { listen: { port: healthPort } });
     return { port: extender.port, healthPort: health?.port, close };
   } catch (error) {
     // One that nobody can call must not keep the Lease.

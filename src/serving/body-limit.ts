@@ -1,13 +1,12 @@
-// Bodies of requests, each read whole into memory. Owns how much memory they may take, one and all together: whoever reaches
-// the port can send, and a replica that runs out of memory answers nobody.
-import type { IncomingMessage } from 'node:http';
-import type { RequestHandler } from 'express';
+// Request bodies, each read whole into memory. Bounds the memory of one body and of all bodies together: a replica that runs
+// out of memory answers no request at all.
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
 export type BodyLimits = {
   readonly largestBytes: number;
-  /** Of each body, this much is not counted below: reviews of usual size are answered whatever else is being sent. */
+  /** This much of each body does not count against `sharedBytes`, so usual bodies are read whatever else is being sent. */
   readonly freeBytes: number;
-  /** For what is above that, of all bodies that have not been answered. */
+  /** What all bodies without an answer may hold together beyond their free bytes. */
   readonly sharedBytes: number;
 };
 
@@ -21,64 +20,55 @@ export class BodyRefused extends Error {
   }
 }
 
+export type ReadBody = (request: IncomingMessage, response: ServerResponse) => Promise<Buffer>;
+
 const FIRST_BYTES = 16 * 1024;
 
-/** Puts a Buffer into `request.body`, or passes a BodyRefused on. A body that is cut off goes nowhere: nobody waits for it. */
-export function bodyReader({ largestBytes, freeBytes, sharedBytes }: BodyLimits): RequestHandler {
-  let sharedHeld = 0;
-  return (request, response, next) => {
-    const why = unreadable(request, largestBytes);
-    if (why !== undefined) {
-      next(why);
-      return;
-    }
-    let body = Buffer.allocUnsafe(Math.min(FIRST_BYTES, largestBytes));
-    let length = 0;
-    let held = 0;
-    const letGo = () => {
-      sharedHeld -= held;
-      held = 0;
-    };
-    response.once('close', letGo);
-    const refuse = (error: BodyRefused) => {
-      request.off('data', take).off('end', finish).pause();
-      body = Buffer.alloc(0);
-      letGo();
-      next(error);
-    };
-    // One buffer that grows, since chunks may be of one byte each, and cost far more than that.
-    const take = (chunk: Buffer) => {
-      const needed = length + chunk.length;
-      if (needed > largestBytes) {
-        refuse(tooLarge(largestBytes));
-        return;
-      }
-      if (needed > body.length) {
-        const size = Math.min(largestBytes, Math.max(needed, 2 * body.length));
-        const more = Math.max(0, size - freeBytes) - held;
-        if (sharedHeld + more > sharedBytes) {
-          refuse(new BodyRefused(503, 'too many large bodies at once; send it again'));
-          return;
+/** Reads one body; rejects with BodyRefused. Never settles where the client goes away: there is no request to answer then. */
+export function createBodyReader({ largestBytes, freeBytes, sharedBytes }: BodyLimits): ReadBody {
+  let allHeldBytes = 0;
+  return (request, response) =>
+    new Promise((resolve, reject) => {
+      const refused = refusalByHeaders(request, largestBytes);
+      if (refused !== undefined) return reject(refused);
+      let body = Buffer.allocUnsafe(Math.min(FIRST_BYTES, largestBytes));
+      let length = 0;
+      let heldBytes = 0;
+      const release = () => {
+        allHeldBytes -= heldBytes;
+        heldBytes = 0;
+      };
+      response.once('close', release);
+      const refuse = (error: BodyRefused) => {
+        request.off('data', append).off('end', finish).pause();
+        body = Buffer.alloc(0);
+        release();
+        reject(error);
+      };
+      // One buffer that grows: chunks may be of one byte each, and cost far more than that.
+      const append = (chunk: Buffer) => {
+        const needed = length + chunk.length;
+        if (needed > largestBytes) return refuse(tooLarge(largestBytes));
+        if (needed > body.length) {
+          const size = Math.min(largestBytes, Math.max(needed, 2 * body.length));
+          const more = Math.max(0, size - freeBytes) - heldBytes;
+          if (allHeldBytes + more > sharedBytes)
+            return refuse(new BodyRefused(503, 'too many large bodies at once; send it again'));
+          allHeldBytes += more;
+          heldBytes += more;
+          const grown = Buffer.allocUnsafe(size);
+          body.copy(grown, 0, 0, length);
+          body = grown;
         }
-        sharedHeld += more;
-        held += more;
-        const grown = Buffer.allocUnsafe(size);
-        body.copy(grown, 0, 0, length);
-        body = grown;
-      }
-      chunk.copy(body, length);
-      length = needed;
-    };
-    const finish = () => {
-      request.body = body.subarray(0, length);
-      next();
-    };
-    request.on('data', take).once('end', finish);
-  };
+        chunk.copy(body, length);
+        length = needed;
+      };
+      const finish = () => resolve(body.subarray(0, length));
+      request.on('data', append).once('end', finish);
+    });
 }
 
-/** What its headers say already. */
-function unreadable({ headers }: IncomingMessage, largestBytes: number): BodyRefused | undefined {
+function refusalByHeaders({ headers }: IncomingMessage, largestBytes: number): BodyRefused | undefined {
   const encoding = headers['content-encoding'] ?? 'identity';
   if (encoding.toLowerCase() !== 'identity') return new BodyRefused(415, 'unsupported: the body is compressed');
   return Number(headers['content-length'] ?? 0) > largestBytes ? tooLarge(largestBytes) : undefined;

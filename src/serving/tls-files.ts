@@ -1,90 +1,95 @@
-// The certificate on disk: reads it, checks that key and certificate belong together, and tells when another one is there.
-// Owns files and their watching; which server uses the certificate is the caller's.
+// TLS certificates in files: reads certificate, key and client authority, checks that they belong together, and watches for
+// new ones.
 import { createPrivateKey, X509Certificate } from 'node:crypto';
 import { type FSWatcher, watch } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { createSecureContext } from 'node:tls';
-import type { Certificate, CertificateSource } from './x509.ts';
+import { isDeepStrictEqual } from 'node:util';
+import type { CertificateListener, CertificateSource, ServerCertificate } from './http-server.ts';
 
-export type CertificateFiles = { readonly certFile: string; readonly keyFile: string };
-
-type Watching = {
-  /** Resolves when nothing is read or told any more. */
-  readonly close: () => Promise<void>;
+/** Paths of PEM files. */
+export type CertificateFiles = {
+  readonly certFile: string;
+  readonly keyFile: string;
+  /** The authority that must have signed the certificates of clients. */
+  readonly clientCaFile?: string;
 };
 
-// A mounted Secret is swapped by renaming a link, and file systems exist that send no events: both are caught by reading.
+// A mounted Secret is swapped by renaming a link, and some file systems send no events: reading catches both.
 const READ_EVERY_MS = 30_000;
 
-/** Both files, followed when they change. Rejects when they cannot serve at the start. */
+/** Follows the files when they change. Rejects when they cannot serve at the start. */
 export function fromFiles(files: CertificateFiles): CertificateSource {
-  return async ({ take, refuse }) => {
+  return async (listener) => {
     const certificate = await readCertificate(files);
-    return { certificate, close: watchCertificate(files, certificate, take, refuse).close };
+    return { certificate, close: watchCertificate(files, certificate, listener) };
   };
 }
 
-/** Reads both files. Rejects with a text that names them where they cannot serve. */
-export async function readCertificate({ certFile, keyFile }: CertificateFiles): Promise<Certificate> {
-  const [cert, key] = await Promise.all([readFile(certFile, 'utf8'), readFile(keyFile, 'utf8')]);
+/** Rejects with a text that names the files where they cannot serve. */
+export async function readCertificate(files: CertificateFiles): Promise<ServerCertificate> {
+  const { certFile, keyFile, clientCaFile } = files;
+  const [cert = '', key = '', clientCa] = await Promise.all(
+    [certFile, keyFile, clientCaFile].map((path) => (path === undefined ? undefined : readFile(path, 'utf8'))),
+  );
+  const certificate = { cert, key, ...(clientCa !== undefined && { clientCa }) };
   try {
-    if (!new X509Certificate(cert).checkPrivateKey(createPrivateKey(key))) throw new Error('the key is of another one');
-    createSecureContext({ cert, key });
+    if (!new X509Certificate(cert).checkPrivateKey(createPrivateKey(key)))
+      throw new Error('the key belongs to another certificate');
+    createSecureContext({ cert, key, ca: clientCa });
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    throw new Error(`certificate ${certFile} with key ${keyFile} cannot serve: ${why}`);
+    const ca = clientCaFile === undefined ? '' : ` and client authority ${clientCaFile}`;
+    throw new Error(`certificate ${certFile} with key ${keyFile}${ca} cannot serve: ${why}`);
   }
-  return { cert, key };
+  return certificate;
 }
 
 /**
- * Calls `onChange` with every new pair that can serve, and `onRefused` once for each that cannot (half-written pairs are
- * read again on the next event).
+ * Passes on every new certificate that can serve, and once each reason why one cannot: a half-written pair is read again on
+ * the next event. Returns how to stop.
  */
 function watchCertificate(
   files: CertificateFiles,
-  current: Certificate,
-  onChange: (certificate: Certificate) => void,
-  onRefused: (why: string) => void,
-): Watching {
+  current: ServerCertificate,
+  { onCertificate, onRejected }: Pick<CertificateListener, 'onCertificate' | 'onRejected'>,
+): () => Promise<void> {
   let serving = current;
-  let refused = '';
+  let rejected = '';
   let closed = false;
   let reading = Promise.resolve();
   const read = async () => {
     if (closed) return;
     try {
       const found = await readCertificate(files);
-      refused = '';
-      if (closed || (found.cert === serving.cert && found.key === serving.key)) return;
+      rejected = '';
+      if (closed || isDeepStrictEqual(found, serving)) return;
       serving = found;
-      onChange(found);
+      onCertificate(found);
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
-      if (!closed && why !== refused) onRefused(why);
-      refused = why;
+      if (!closed && why !== rejected) onRejected(why);
+      rejected = why;
     }
   };
   // One after the other, so that an older reading never overtakes a newer one.
   const readAgain = () => {
     reading = reading.then(read);
   };
-  const folders = new Set([dirname(files.certFile), dirname(files.keyFile)]);
+  const paths = [files.certFile, files.keyFile, files.clientCaFile].filter((path) => path !== undefined);
   const watchers: FSWatcher[] = [];
-  for (const folder of folders) {
+  for (const folder of new Set(paths.map((path) => dirname(path)))) {
     const watcher = watch(folder, { persistent: false }, readAgain);
     watcher.on('error', readAgain);
     watchers.push(watcher);
   }
   const timer = setInterval(readAgain, READ_EVERY_MS);
   timer.unref();
-  return {
-    close: async () => {
-      closed = true;
-      clearInterval(timer);
-      for (const watcher of watchers) watcher.close();
-      await reading;
-    },
+  return async () => {
+    closed = true;
+    clearInterval(timer);
+    for (const watcher of watchers) watcher.close();
+    await reading;
   };
 }

@@ -6,16 +6,6 @@ import { isIP } from 'node:net';
 /** PEM texts. */
 export type Certificate = { readonly cert: string; readonly key: string };
 
-/**
- * Where a server's certificate comes from: resolves with the first one that can serve, and hands later ones to `take`.
- * `refuse` hears of each that cannot serve, `log` of everything else.
- */
-export type CertificateSource = (listener: {
-  readonly take: (certificate: Certificate) => void;
-  readonly refuse: (why: string) => void;
-  readonly log: (line: string) => void;
-}) => Promise<{ readonly certificate: Certificate; readonly close: () => Promise<void> }>;
-
 const DAY_MS = 86_400_000;
 /** A certificate begins so long before it is made, for clients whose clock is behind. */
 export const CLOCKS_DIFFER_MS = 3_600_000;

@@ -16,7 +16,8 @@ import {
 } from '@kubernetes/client-node';
 import { problemOf } from '../../src/kube/api-error.ts';
 import { clientOf } from '../../src/kube/client.ts';
-import { type Certificate, type CertificateSource, CLOCKS_DIFFER_MS } from '../../src/serving/x509.ts';
+import type { CertificateSource } from '../../src/serving/http-server.ts';
+import { type Certificate, CLOCKS_DIFFER_MS } from '../../src/serving/x509.ts';
 import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from './rotation.ts';
 
 export type SecretPlace = {
@@ -45,13 +46,13 @@ const MOST_CONFLICTS = 10;
 
 /** Resolves with the first certificate only when API servers trust it, however long that takes. */
 export function fromSecret(config: KubeConfig, place: SecretPlace): CertificateSource {
-  return async ({ take, refuse, log }) => {
+  return async ({ onCertificate, onRejected, logger }) => {
     const { promise: first, resolve, reject } = Promise.withResolvers<Certificate>();
     const stop = new AbortController();
     let serving: Certificate | undefined;
-    const following = follow(config, place, stop.signal, log, refuse, (certificate) => {
+    const following = follow(config, place, stop.signal, logger.info, onRejected, (certificate) => {
       if (serving === undefined) resolve(certificate);
-      else if (serving.cert !== certificate.cert) take(certificate);
+      else if (serving.cert !== certificate.cert) onCertificate(certificate);
       serving = certificate;
     });
     following.catch(reject);
@@ -95,9 +96,7 @@ async function follow(
     const next = renewed(present, names, now);
     if (next !== undefined) {
       await secret.write(next, found?.version);
-      log(
-        `webhook: made a certificate for ${host}, valid until ${new X509Certificate(next.cert).validToDate.toISOString()}`,
-      );
+      log(`made a certificate for ${host}, valid until ${new X509Certificate(next.cert).validToDate.toISOString()}`);
       return 0;
     }
     const kept = present as Kept;
@@ -126,7 +125,7 @@ async function follow(
         wait = CONFLICT_MS;
       } else if (problemOf(error) !== said) {
         said = problemOf(error);
-        log(`webhook: the certificate cannot be looked after: ${said}`);
+        log(`the certificate cannot be looked after: ${said}`);
       }
     }
     await bell.within(wait);

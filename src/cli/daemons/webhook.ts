@@ -4,8 +4,8 @@ import { parse as parseYaml } from 'yaml';
 import { parseConfiguration } from '../../../webhook/config.ts';
 import { startWebhook } from '../../../webhook/server.ts';
 import { formatProblem } from '../../common/problem.ts';
+import type { CertificateSource } from '../../serving/http-server.ts';
 import { fromFiles } from '../../serving/tls-files.ts';
-import type { CertificateSource } from '../../serving/x509.ts';
 import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 

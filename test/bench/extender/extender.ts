@@ -130,7 +130,7 @@ async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListe
     ...{ epoch: none, nodes: none, grantedPods: none, underWay: none },
     ...{ overbookedGpus: none, unreadable: none },
   });
-  return createExtender({ decider, binder, metrics, unready: () => undefined, log });
+  return createExtender({ decider, binder, metrics, notReadyReason: () => undefined, log });
 }
 
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */

@@ -9,7 +9,8 @@ import { sourceHere, standingOf } from '../../../src/agent/snapshot/source.ts';
 import { startPage } from '../../../src/exporter/metrics-cache.ts';
 import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
 import type { PageForm } from '../../../src/exporter/render-worker.ts';
-import { createExporter, serve } from '../../../src/exporter/routes.ts';
+import { createExporter } from '../../../src/exporter/routes.ts';
+import { startHttpServer } from '../../../src/serving/http-server.ts';
 import { snapshotOfSize } from './snapshot.ts';
 
 export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };
@@ -108,7 +109,7 @@ if (bare) {
 } else {
   let coming = snapshotOfSize(containers, 1);
   const exporter = createExporter({ ...source, scrape: page.scrape });
-  const { port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
+  const { port } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });
   setInterval(() => {
     published += 1;
     snapshot = coming;

@@ -239,7 +239,7 @@ test('what is not the protocol is refused, and nothing of it is taken for an ans
   t.regex(String(await running.bind('one', 'a')), /there is no Lease ns\/l yet/);
 });
 
-test('with mutual TLS only callers with a certificate of the named authority are answered', async (t) => {
+test('With mutual TLS only clients of the authority are served, also after it is replaced', async (t) => {
   const folder = temporaryFolder(t);
   const at = (name: string) => join(folder, name);
   const openssl = (...args: string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
@@ -268,12 +268,13 @@ test('with mutual TLS only callers with a certificate of the named authority are
   issue('server', 'ca');
   issue('caller', 'ca');
   issue('stranger', 'other');
+  writeFileSync(at('client-ca.crt'), readFileSync(at('ca.crt')));
   const api = await startApi(t, { a: 1000 });
   const running = await startScheduler({
     config: api.config,
     host: 'localhost',
     port: 0,
-    tls: { certFile: at('server.crt'), keyFile: at('server.key'), clientCaFile: at('ca.crt') },
+    tls: { certFile: at('server.crt'), keyFile: at('server.key'), clientCaFile: at('client-ca.crt') },
     lease: { namespace: 'ns', name: 'l' },
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
@@ -303,6 +304,10 @@ test('with mutual TLS only callers with a certificate of the named authority are
       asked.end('{}');
     });
   t.deepEqual(await Promise.all([ask('caller'), ask('stranger'), ask(undefined)]), [400, 'refused', 'refused']);
+
+  writeFileSync(at('client-ca.crt'), readFileSync(at('other.crt')));
+  await eventually(async () => ((await ask('stranger')) === 400 ? true : undefined), 'the new authority is in use');
+  t.deepEqual(await Promise.all([ask('caller'), ask(undefined)]), ['refused', 'refused']);
 });
 
 test('the command refuses an open address without mutual TLS, and says what is missing', (t) => {

@@ -103,14 +103,18 @@ test('a pair that does not belong together is refused, the old one serves on, an
   await write(folder, one);
   const { webhook, lines, logged } = await started(t, folder);
   await writeFile(join(folder, 'tls.key'), two.key);
-  await logged(/cannot serve: the key is of another one; the old one stays in use/);
+  await logged(/cannot serve: the key belongs to another certificate; the previous TLS certificate stays in use/);
   // Each of these makes it read the same pair again.
   for (const name of ['a', 'b', 'c', 'd']) await writeFile(join(folder, name), '');
   t.is(await servedSerial(webhook, one.cert), serialOf(one));
   await writeFile(join(folder, 'tls.crt'), two.cert);
   await logged(/certificate reloaded/);
   t.is(await servedSerial(webhook, two.cert), serialOf(two));
-  t.is(lines.filter((line) => line.includes('of another one')).length, 1, 'it is told once, not on every event');
+  t.is(
+    lines.filter((line) => line.includes('belongs to another certificate')).length,
+    1,
+    'it is told once, not on every event',
+  );
   t.false(
     lines.some((line) => line.includes('PRIVATE')),
     'no key is logged',
@@ -122,5 +126,5 @@ test('a server without a usable certificate does not start', async (t) => {
   const folder = await folderOf(t);
   await t.throwsAsync(() => started(t, folder), { code: 'ENOENT' });
   await write(folder, { cert: made().cert, key: made().key });
-  await t.throwsAsync(() => started(t, folder), { message: /cannot serve: the key is of another one/ });
+  await t.throwsAsync(() => started(t, folder), { message: /cannot serve: the key belongs to another certificate/ });
 });

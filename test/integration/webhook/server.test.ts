@@ -295,8 +295,8 @@ test('probes and metrics are served beside, in plain HTTP', async (t) => {
     const reply = await fetch(`http://localhost:${webhook.healthPort}${path}`);
     return { status: reply.status, text: await reply.text() };
   };
-  t.deepEqual(await get('/healthz'), { status: 200, text: 'ok' });
-  t.deepEqual(await get('/readyz'), { status: 200, text: 'ok' });
+  t.deepEqual(await get('/healthz'), { status: 200, text: 'ok\n' });
+  t.deepEqual(await get('/readyz'), { status: 200, text: 'ok\n' });
   t.is((await get('/mutate')).status, 404);
   const page = (await get('/metrics')).text;
   t.regex(page, /cotenant_webhook_reviews_total\{route="mutate",outcome="patched"\} 1\n/);

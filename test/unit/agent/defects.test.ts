@@ -12,8 +12,9 @@ import type { Sample, SampledProcess } from '../../../src/agent/sampling/sample.
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import { sourceHere } from '../../../src/agent/snapshot/source.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { createExporter, serve } from '../../../src/exporter/routes.ts';
+import { createExporter } from '../../../src/exporter/routes.ts';
 import { place } from '../../../src/placement/place-container.ts';
+import { startHttpServer } from '../../../src/serving/http-server.ts';
 import { seriesOf } from '../../support/agent.ts';
 import {
   compared,
@@ -348,7 +349,7 @@ test('MetaGPU 12: nobody can have anything stopped, granted or changed over the 
     scrape: async () => 'nothing' as const,
     ...sourceHere({ own: async () => '', snapshot: () => undefined, history: createRecorder().history }),
   };
-  const { port, close } = await serve(createExporter(source), { host: '127.0.0.1', port: 0 });
+  const { port, close } = await startHttpServer(createExporter(source), { listen: { host: '127.0.0.1', port: 0 } });
   t.teardown(close);
   const ask = async (method: string, path: string) =>
     (await fetch(`http://127.0.0.1:${port}${path}`, { method })).status;

@@ -6,7 +6,8 @@ import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
 import { startPage } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics } from '../../../../src/exporter/process-metrics.ts';
-import { createExporter, serve } from '../../../../src/exporter/routes.ts';
+import { createExporter } from '../../../../src/exporter/routes.ts';
+import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../../support/known-boards.ts';
 import { eventually } from '../../../support/node.ts';
@@ -54,9 +55,8 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     material: source.material,
     onProblem: (text) => problems.push(text),
   });
-  const { close, port } = await serve(createExporter({ ...source, scrape: page.scrape }), {
-    host: '127.0.0.1',
-    port: 0,
+  const { close, port } = await startHttpServer(createExporter({ ...source, scrape: page.scrape }), {
+    listen: { host: '127.0.0.1', port: 0 },
   });
   t.teardown(async () => {
     await close();

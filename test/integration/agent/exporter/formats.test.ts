@@ -6,7 +6,8 @@ import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
 import { startPage } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics } from '../../../../src/exporter/process-metrics.ts';
-import { createExporter, serve } from '../../../../src/exporter/routes.ts';
+import { createExporter } from '../../../../src/exporter/routes.ts';
+import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { eventually } from '../../../support/node.ts';
 import { prometheusReason, scraping, startPrometheus } from '../../../support/prometheus.ts';
@@ -28,7 +29,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     onProblem: (text) => problems.push(text),
   });
   const exporter = createExporter({ ...source, scrape: page.scrape });
-  const { close, port } = await serve(exporter, { host: '127.0.0.1', port: 0 });
+  const { close, port } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });
   t.teardown(async () => {
     await close();
     await page.close();

@@ -132,8 +132,9 @@ test('a new certificate is served to new connections, and a pair that cannot ser
   writeFileSync(keyFile, selfSigned(['127.0.0.1'], new Date()).key);
   await eventually(
     () =>
-      agent.log.some((line) => /keeps its certificate: certificate .* cannot serve: the key is/.test(line)) ||
-      undefined,
+      agent.log.some((line) =>
+        /certificate .* cannot serve: the key belongs to another certificate; the previous TLS certificate/.test(line),
+      ) || undefined,
     'the log says why',
   );
   t.is(await served(), next);
@@ -148,7 +149,7 @@ test('settings that cannot be kept stop the start, and say why', async (t) => {
   const start = (settings: Record<string, string | boolean>) => startAgent(t, node, { settings });
   writeFileSync(keyFile, selfSigned(['127.0.0.1'], new Date()).key);
   await t.throwsAsync(start({ 'page.certFile': certFile, 'page.keyFile': keyFile }), {
-    message: /cannot serve: the key is of another one/,
+    message: /cannot serve: the key belongs to another certificate/,
   });
   await t.throwsAsync(start({ 'page.bearerTokenFile': '/nowhere/token' }), { message: /ENOENT.*\/nowhere\/token/ });
   t.throws(() => configurationOf(undefined, [`page.certFile=${certFile}`]), { message: /page\.keyFile: is missing/ });

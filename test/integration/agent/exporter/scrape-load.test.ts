@@ -7,7 +7,8 @@ import { type Snapshot, staleSnapshot } from '../../../../src/agent/snapshot/sna
 import { sourceHere, standingOf } from '../../../../src/agent/snapshot/source.ts';
 import { startPage } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics } from '../../../../src/exporter/process-metrics.ts';
-import { createExporter, serve } from '../../../../src/exporter/routes.ts';
+import { createExporter } from '../../../../src/exporter/routes.ts';
+import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { seriesOf } from '../../../support/agent.ts';
 import { eventually, type Teardown } from '../../../support/node.ts';
 import { exampleSnapshot } from '../../../support/snapshots.ts';
@@ -211,7 +212,7 @@ test('over HTTP a page that is late is 503 with the reason, and one that is not 
   const history = createRecorder().history;
   const source = sourceHere({ own: async () => 'own 1\n', snapshot: () => undefined, history });
   const exporter = createExporter({ ...source, scrape: async () => answer });
-  const { port, close } = await serve(exporter, { host: '127.0.0.1', port: 0 });
+  const { port, close } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });
   t.teardown(close);
   const late = await fetch(`http://127.0.0.1:${port}/metrics`);
   t.is(late.status, 503);

@@ -7,7 +7,8 @@ import type { ExecutionContext } from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
-import { createExporter, serve } from '../../../../src/exporter/routes.ts';
+import { createExporter } from '../../../../src/exporter/routes.ts';
+import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { runTenant, startAgent, tell } from '../../../support/agent.ts';
 import { browser, FLAGS, openPage } from '../../../support/browser.ts';
 import { testUnless } from '../../../support/gate.ts';
@@ -56,9 +57,8 @@ async function served(t: ExecutionContext, snapshot: Snapshot): Promise<string> 
   for (let step = 1; step <= 12; step++) recorder.push(partOf(snapshot, step / 12, snapshot.atMs + step * 5000));
   const { history } = recorder;
   const source = sourceHere({ snapshot: () => snapshot, history, own: async () => '' });
-  const { close, port } = await serve(createExporter({ ...source, scrape: async () => 'nothing' }), {
-    host: '127.0.0.1',
-    port: 0,
+  const { close, port } = await startHttpServer(createExporter({ ...source, scrape: async () => 'nothing' }), {
+    listen: { host: '127.0.0.1', port: 0 },
   });
   t.teardown(close);
   return `http://127.0.0.1:${port}/`;

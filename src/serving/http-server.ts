@@ -1,0 +1,168 @@
+// The HTTP(S) server of the webhook, the scheduler extender and the exporter: TLS whose certificate is replaced while it
+// runs, client certificates, limits of time and connections, health paths, graceful close. Routes are the callers' own.
+import { once } from 'node:events';
+import type { RequestListener, Server, ServerResponse } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Logger } from '../common/logger.ts';
+import type { Certificate } from './x509.ts';
+
+/** PEM texts. With an authority for clients, only clients with a certificate that it signed are served. */
+export type ServerCertificate = Certificate & { readonly clientCa?: string };
+
+export type CertificateListener = {
+  readonly onCertificate: (certificate: ServerCertificate) => void;
+  /** A certificate that cannot serve; the previous one stays in use. */
+  readonly onRejected: (why: string) => void;
+  readonly logger: ServerLogger;
+};
+
+/** Resolves with the first certificate that can serve; the listener gets later ones. */
+export type CertificateSource = (
+  listener: CertificateListener,
+) => Promise<{ readonly certificate: ServerCertificate; readonly close: () => Promise<void> }>;
+
+export type ServerLogger = Pick<Logger, 'info' | 'warn'>;
+
+export type TlsOptions = {
+  readonly source: CertificateSource;
+  readonly minVersion: 'TLSv1.2' | 'TLSv1.3';
+  readonly logger: ServerLogger;
+  /** For metrics: each certificate that is served, the first one included. */
+  readonly onLoaded?: (certificate: ServerCertificate) => void;
+  readonly onRejected?: () => void;
+};
+
+export type ServerOptions = {
+  /** No host: all addresses. Port 0 takes a free one. */
+  readonly listen: { readonly host?: string | undefined; readonly port: number } | { readonly socket: string };
+  readonly tls?: TlsOptions | undefined;
+  /** From a request's first byte to its last, and for the TLS handshake. */
+  readonly requestMs?: number;
+  /** How long an idle connection stays open. Above the 90 s after which Go, so Kubernetes, stops reusing its own. */
+  readonly idleMs?: number;
+  /** One more is closed unread. */
+  readonly connections?: number;
+};
+
+export type HttpServer = {
+  /** 0 of a socket. */
+  readonly port: number;
+  /** The certificate that it began with. */
+  readonly certificate: ServerCertificate | undefined;
+  /** Idle connections close at once, others after their answer; after the grace time what is left is cut. */
+  close(graceMs?: number): Promise<void>;
+};
+
+/** Listens once it resolves. Rejects where no certificate can be had, or the address is taken. */
+export async function startHttpServer(handler: RequestListener, options: ServerOptions): Promise<HttpServer> {
+  const { listen, tls, requestMs = 15_000, idleMs = 120_000, connections = 512 } = options;
+  let replaceCertificate = (_: ServerCertificate) => {};
+  const source = await tls?.source({
+    onCertificate(next) {
+      replaceCertificate(next);
+      tls.onLoaded?.(next);
+      tls.logger.info('TLS certificate reloaded');
+    },
+    onRejected(why) {
+      tls.onRejected?.();
+      tls.logger.warn(`${why}; the previous TLS certificate stays in use`);
+    },
+    logger: tls.logger,
+  });
+  const times = {
+    requestTimeout: requestMs,
+    // Not above the idle time, as older advice has it: when it is above the time for the request, Node (seen on 26) swaps
+    // the two, and a slow body would get the longer one. Idle connections are under neither.
+    headersTimeout: requestMs,
+    handshakeTimeout: requestMs,
+    keepAliveTimeout: idleMs,
+    connectionsCheckingInterval: Math.min(1_000, requestMs),
+  };
+  let server: Server;
+  // Loaded by name: an ES import of node:http evaluates all of its exports, and one of them, WebSocket, loads a whole HTTP
+  // client: 14 MiB of memory.
+  if (tls && source) {
+    const secure = process
+      .getBuiltinModule('node:https')
+      .createServer({ ...times, ...tlsContext(tls, source.certificate) }, handler);
+    replaceCertificate = (next) => secure.setSecureContext(tlsContext(tls, next));
+    server = secure;
+    tls.onLoaded?.(source.certificate);
+  } else server = process.getBuiltinModule('node:http').createServer(times, handler);
+  server.maxConnections = connections;
+  if ('socket' in listen) server.listen(listen.socket);
+  // Without a host Node also listens where there is no IPv6.
+  else server.listen(listen.port, listen.host === '::' ? undefined : listen.host);
+  try {
+    await once(server, 'listening');
+  } catch (error) {
+    await source?.close();
+    throw error;
+  }
+  const address = server.address();
+  return {
+    port: typeof address === 'string' || address === null ? 0 : address.port,
+    certificate: source?.certificate,
+    async close(graceMs = 0) {
+      // The source of certificates may wait for an API server that does not answer.
+      const grace = new AbortController();
+      const graceOver = delay(Math.max(graceMs, 100), undefined, grace).catch(() => {});
+      await Promise.all([closeConnections(server, graceMs), Promise.race([source?.close(), graceOver])]);
+      grace.abort();
+    },
+  };
+}
+
+function tlsContext({ minVersion }: TlsOptions, { cert, key, clientCa }: ServerCertificate) {
+  const mutual = clientCa !== undefined && { ca: clientCa, requestCert: true, rejectUnauthorized: true };
+  return { minVersion, cert, key, ...mutual };
+}
+
+async function closeConnections(server: Server, graceMs: number): Promise<void> {
+  const closed = once(server, 'close');
+  server.close();
+  server.closeIdleConnections();
+  const timer = setTimeout(() => server.closeAllConnections(), graceMs);
+  await closed;
+  clearTimeout(timer);
+}
+
+export type HealthSource = {
+  /** What keeps it from being ready; undefined: it is ready. */
+  readonly notReadyReason: () => string | undefined;
+  readonly metrics: { readonly contentType: string; readonly render: () => Promise<string> };
+};
+
+/** Answers /healthz, /readyz and /metrics. */
+export function createHealthHandler({ notReadyReason, metrics }: HealthSource): RequestListener {
+  const paths: Record<string, (response: ServerResponse) => void | Promise<void>> = {
+    '/healthz': (response) => sendText(response, 200, 'ok'),
+    '/readyz': (response) => {
+      const reason = notReadyReason();
+      sendText(response, reason === undefined ? 200 : 503, reason ?? 'ok');
+    },
+    '/metrics': async (response) => {
+      const page = await metrics.render();
+      response.writeHead(200, { 'content-type': metrics.contentType }).end(page);
+    },
+  };
+  return async (request, response) => {
+    const [path = '/'] = (request.url ?? '/').split('?');
+    const answer = Object.hasOwn(paths, path) ? paths[path] : undefined;
+    try {
+      await (answer ?? ((none) => sendText(none, 404, `this port serves ${Object.keys(paths).join(', ')}`)))(response);
+    } catch (error) {
+      sendText(response, 500, error instanceof Error ? error.message : String(error));
+    }
+  };
+}
+
+function sendText(response: ServerResponse, status: number, text: string): void {
+  response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8' }).end(`${text}\n`);
+}
+
+export function sendJson(response: ServerResponse, status: number, value: unknown): void {
+  const text = JSON.stringify(value);
+  response.writeHead(status, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
+  response.end(text);
+}
