@@ -156,7 +156,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
     response.json(await driver.release());
   });
   app.post('/v1/driver/take', (_request, response) => {
-    response.json(driver.take());
+    response.json(driver.reacquire());
   });
   app.post('/v1/driver/clear-xid', (request, response) => {
     const gpu = field(request.body, 'gpu');

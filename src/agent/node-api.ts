@@ -15,8 +15,8 @@ import type { Volumes } from './grants/files.ts';
 import type { Grant } from './grants/grant.ts';
 import type { LiveGrant } from './grants/registry.ts';
 import type { Driver } from './os/driver-handle.ts';
+import type { AbandonedCounts } from './os/helper-process.ts';
 import type { Sample } from './sampling/sample.ts';
-import type { LeftBehind } from './sampling/sampler-process.ts';
 import type { NameOf, PublishResult, Snapshot } from './snapshot/snapshot.ts';
 
 export type Node = {
@@ -80,7 +80,7 @@ export type NodeHooks = {
   /** None: no pod is evicted, whatever the settings say. */
   readonly evict?: EvictCall | undefined;
   readonly onInterval: (intervalMs: number) => void;
-  readonly samplers: () => LeftBehind;
+  readonly samplers: () => AbandonedCounts;
   readonly driver: Driver;
   readonly nameOf: NameOf;
   /** What others gave out on this node; none: nobody is asked. */

@@ -30,7 +30,7 @@ import { openGpuFaults } from './isolation/gpu-faults.ts';
 import { openPassedBy } from './kubelet/missed-containers.ts';
 import type { Node, NodeHooks } from './node-api.ts';
 import type { Native } from './os/addon.ts';
-import { createTools } from './os/helper-process.ts';
+import { createHelperRunner } from './os/helper-process.ts';
 import { unseenProcesses } from './os/pid-namespace.ts';
 import { createIntake } from './process-sample.ts';
 import { createUntold } from './sampling/capability-log.ts';
@@ -66,7 +66,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       return nodeMode.mode();
     },
   };
-  const tools = createTools();
+  const tools = createHelperRunner();
   const profiles = openProfiles({
     stateFolder: configuration.stateFolder,
     libraries: { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },

@@ -136,7 +136,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   const recorder = createRecorder();
   let services: PodServices | undefined;
   const driver = createDriver(() => {
-    hooks.log('the driver is given up on command; nobody is watched or stopped until it is taken again');
+    hooks.log('the driver is released on command; no container is watched or stopped until it is opened again');
     node.lookAtAge();
     services?.changed();
   });
@@ -156,7 +156,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onPassedBy: hooks.onPassedBy,
     evict: hooks.evict,
     onInterval: (intervalMs) => sampler.setInterval(intervalMs),
-    samplers: () => sampler.leftBehind(),
+    samplers: () => sampler.abandonedCounts(),
     driver,
     nameOf: hooks.nameOf ?? NAMELESS,
     assignments,
@@ -208,12 +208,12 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   });
 
   driver.join({
-    letGo: sampler.release,
-    take() {
-      hooks.log('the driver is taken again');
-      sampler.take();
+    release: sampler.release,
+    reacquire() {
+      hooks.log('the driver is opened again');
+      sampler.reacquire();
     },
-    held: () => sampler.leftBehind().hung,
+    openCount: () => sampler.abandonedCounts().hung,
   });
 
   const ageing = setInterval(() => {

@@ -1,10 +1,9 @@
 // The arbiter's process: started when there is something to divide, told who there is whenever that changes, listened to, started
 // again when it ends. Meanwhile containers go by what it left in their pages.
-import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { SLOTS } from '../grants/files.ts';
 import { BUILD_FOLDER } from '../os/addon.ts';
+import { superviseProcess } from '../os/helper-process.ts';
 import { type Planned, pageId, planLines, type Terms } from './arbiter-plan.ts';
 import {
   type Account,
@@ -36,15 +35,11 @@ export type ArbiterOptions = {
   readonly earlier?: ReadonlyMap<string, UseCounts>;
 };
 
-const LEAST_RESTART_MS = 1000;
 /** GPUs that it knows (native/shared-memory/limits_page.h). */
 const MOST_GPUS = 16;
 
 export function createArbiter({ onProblem, earlier: counted = new Map() }: ArbiterOptions): Arbiter {
-  let child: ChildProcess | undefined;
-  let restart: NodeJS.Timeout | undefined;
-  let begun = false;
-  let closing = false;
+  let isStarted = false;
   let number = 0;
   let lines: readonly string[] = [];
   /** Whose page it is. */
@@ -66,7 +61,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
 
   const send = () => {
     number += 1;
-    child?.stdin?.write([`plan ${number}`, ...lines, 'end', ''].join('\n'));
+    arbiter.send([`plan ${number}`, ...lines, 'end', ''].join('\n'));
   };
 
   const listen = (told: Told) => {
@@ -85,33 +80,23 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
     }
   };
 
-  const begin = () => {
-    const started = performance.now();
-    account = withNewArbiter(account);
-    const current = spawn(join(BUILD_FOLDER, 'cotenant-arbitrate'), { stdio: ['pipe', 'pipe', 'inherit'] });
-    child = current;
-    const again = (problem: string) => {
-      if (closing || child !== current) return;
-      child = undefined;
-      onProblem(problem);
-      restart = setTimeout(begin, Math.max(0, LEAST_RESTART_MS - (performance.now() - started)));
-    };
-    current.stdin?.on('error', () => {}); // it may end before a plan reaches it
-    current.on('error', (error) => {
-      if (current.pid === undefined) again(`the arbiter of compute cannot be started: ${error.message}`);
-    });
-    current.on('exit', (code, signal) =>
-      again(`the arbiter of compute ended (${signal ?? `code ${code}`}); it is started again`),
-    );
-    createInterface({ input: current.stdout }).on('line', (line) => {
-      if (child !== current || closing) return;
+  const arbiter = superviseProcess({
+    name: 'the compute arbiter',
+    stopBy: 'end of input',
+    onProblem,
+    command: () => ({ program: join(BUILD_FOLDER, 'cotenant-arbitrate') }),
+    onStart() {
+      account = withNewArbiter(account);
+      send();
+    },
+    onLine(line) {
       const told = parseTold(line);
-      if (told === 'same') return;
-      if ('problem' in told) onProblem(`the arbiter of compute: ${told.problem}`);
+      if (told === 'same') return undefined;
+      if ('problem' in told) onProblem(`the compute arbiter: ${told.problem}`);
       else listen(told);
-    });
-    send();
-  };
+      return undefined;
+    },
+  });
 
   return {
     follow(entries, terms) {
@@ -127,24 +112,15 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
       grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
       if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
       lines = next;
-      if (begun) send();
-      else begin();
-      begun = true;
+      if (isStarted) send();
+      else arbiter.start();
+      isStarted = true;
     },
     use: (grantId, gpu) => account.uses.get(useKey(grantId, gpu)),
     counts() {
       if (earlier.size === 0) return account.uses;
       return countsToKeep(account.uses, earlier, (id) => live.has(id));
     },
-    async close() {
-      closing = true;
-      clearTimeout(restart);
-      const current = child;
-      if (!current || current.exitCode !== null || current.signalCode !== null) return;
-      const { promise, resolve } = Promise.withResolvers<void>();
-      current.once('exit', () => resolve());
-      current.stdin?.end();
-      await promise;
-    },
+    close: arbiter.stop,
   };
 }

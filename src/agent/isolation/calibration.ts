@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { type GpuProfile, UNMEASURED } from '../grants/registry.ts';
-import type { Tools } from '../os/helper-process.ts';
+import type { HelperRunner } from '../os/helper-process.ts';
 
 export type Profiles = {
   of(gpuUuid: string): GpuProfile;
@@ -29,7 +29,7 @@ export function calibrationWaitMs(failures: number, random: number): number {
 export type ProfilesOptions = {
   readonly stateFolder: string;
   readonly libraries: { readonly cuda: string; readonly nvml: string };
-  readonly tools: Pick<Tools, 'run' | 'isGivenUp'>;
+  readonly tools: Pick<HelperRunner, 'run' | 'isDriverReleased'>;
   readonly onProblem: (text: string) => void;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
@@ -120,7 +120,7 @@ export function openProfiles(options: ProfilesOptions): Profiles {
     async measure(gpus, driverVersion) {
       let fresh = false;
       for (const gpuUuid of gpus) {
-        if (tools.isGivenUp() || !isDue(gpuUuid, driverVersion)) continue;
+        if (tools.isDriverReleased() || !isDue(gpuUuid, driverVersion)) continue;
         fresh = (await measureOne(gpuUuid, driverVersion)) || fresh;
       }
       if (fresh || !isKept) keep();

@@ -14,7 +14,7 @@ import type { Registry } from '../grants/registry.ts';
 import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
 import type { Driver } from '../os/driver-handle.ts';
-import type { Tools } from '../os/helper-process.ts';
+import type { HelperRunner } from '../os/helper-process.ts';
 import { isShareable, type Sample, type SampledGpu } from '../sampling/sample.ts';
 import type { Profiles } from './calibration.ts';
 import { createCanary, type Trial } from './canary/canary.ts';
@@ -26,7 +26,7 @@ import { canaryProgram } from './canary/program.ts';
 export type ProbingOptions = {
   readonly configuration: AgentConfiguration;
   readonly native: Native;
-  readonly tools: Tools;
+  readonly tools: HelperRunner;
   readonly profiles: Profiles;
   readonly registry: Registry;
   readonly driver: Driver;

@@ -1,19 +1,19 @@
-// The driver given up on command and taken again, for an upgrade of it: who of this agent has it open, and since when nobody
-// may. Owns the word; letting go is the part of those who have it open.
+// Releases and reopens the NVIDIA driver on command (for a driver upgrade): which parts of the agent have it open, and since
+// when it is released.
 
-/** Processes of the agent that open the driver's libraries or devices. */
+/** A part of the agent whose child processes open the driver's libraries or devices. */
 export type DriverUser = {
-  /** Resolves when none of them has it open any more, as far as they can be ended. */
-  letGo(): Promise<void>;
-  take(): void;
-  /** Those that could not be ended: the driver holds them, and they it. */
-  readonly held: () => number;
+  /** Resolves when none of its processes has the driver open, except those that cannot be ended. */
+  release(): Promise<void>;
+  reacquire(): void;
+  /** Processes that have the driver open. */
+  readonly openCount: () => number;
 };
 
 export type DriverState = {
-  /** Wall clock since when it is given up; undefined: it is not. */
+  /** Wall clock since when the driver is released; undefined: it is not. */
   readonly releasedMs: number | undefined;
-  /** Processes of the agent that have it open all the same. */
+  /** Processes of the agent that have it open, also while it is released. */
   readonly held: number;
 };
 
@@ -22,13 +22,13 @@ export type Driver = {
   readonly releasedMs: () => number | undefined;
   readonly state: () => DriverState;
   release(): Promise<DriverState>;
-  take(): DriverState;
+  reacquire(): DriverState;
 };
 
 export function createDriver(onChange: () => void, now: () => number = Date.now): Driver {
   const users: DriverUser[] = [];
   let releasedMs: number | undefined;
-  const state = () => ({ releasedMs, held: users.reduce((sum, user) => sum + user.held(), 0) });
+  const state = () => ({ releasedMs, held: users.reduce((sum, user) => sum + user.openCount(), 0) });
   return {
     join: (user) => void users.push(user),
     releasedMs: () => releasedMs,
@@ -38,13 +38,13 @@ export function createDriver(onChange: () => void, now: () => number = Date.now)
         releasedMs = now();
         onChange();
       }
-      await Promise.all(users.map((user) => user.letGo()));
+      await Promise.all(users.map((user) => user.release()));
       return state();
     },
-    take() {
+    reacquire() {
       if (releasedMs !== undefined) {
         releasedMs = undefined;
-        for (const user of users) user.take();
+        for (const user of users) user.reacquire();
       }
       return state();
     },

@@ -1,14 +1,43 @@
-// Programs of ours that open the driver, do one thing and end: run with a time limit, left behind where the driver does not let
-// them end, ended when it is given up, and none begun until it is taken again. Owns their processes; what they are asked and answer is their callers'.
-import { type ChildProcess, execFile } from 'node:child_process';
+// Child processes of the agent: programs of ours that run once with a time limit (calibrate, canary, driver limits), and those
+// that run on and write lines (sampler, arbiter), restarted when they end. A process that hangs in a driver call cannot be
+// ended; it is abandoned, and only a few ever are.
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { BUILD_FOLDER } from './addon.ts';
 import type { DriverUser } from './driver-handle.ts';
 
-export type ToolRun = {
+/** With so many that hang in the driver, another one would only join them. */
+const MAX_HUNG = 3;
+/** For a process to end after SIGTERM, or when the driver is released. */
+const EXIT_MS = 2000;
+/** For a process to end after SIGKILL at its time limit. */
+const KILL_MS = 1000;
+/** Between two starts of a process that runs on. */
+const MIN_RESTART_MS = 1000;
+
+/** Processes that did not end when they were killed: the driver holds them until its call returns. */
+function createHungProcesses(onExit: () => void = () => {}) {
+  const hung = new Set<ChildProcess>();
+  return {
+    count: () => hung.size,
+    abandon(child: ChildProcess): void {
+      hung.add(child);
+      child.once('exit', () => {
+        hung.delete(child);
+        onExit();
+      });
+      child.kill('SIGKILL');
+      for (const stream of [child.stdin, child.stdout, child.stderr]) stream?.destroy();
+      child.unref();
+    },
+  };
+}
+
+export type HelperRun = {
   readonly program: string;
   readonly args: readonly string[];
   readonly env: NodeJS.ProcessEnv;
@@ -16,47 +45,37 @@ export type ToolRun = {
   readonly input?: string;
 };
 
-/** `stdout` also of one that ended in a bad way; `problem` says in which. */
-export type ToolAnswer = { readonly stdout: string; readonly stderr: string; readonly problem?: string };
+/** `problem`: it failed, and how; what it had written until then is there all the same. */
+export type HelperResult = { readonly stdout: string; readonly stderr: string; readonly problem?: string };
 
-export type Tools = {
-  /** Undefined: the driver is given up, and whatever it found out is not worth telling. */
-  run(what: ToolRun): Promise<ToolAnswer | undefined>;
-  readonly isGivenUp: () => boolean;
+export type HelperRunner = {
+  /** Undefined: the driver was released, before it began or meanwhile. */
+  run(what: HelperRun): Promise<HelperResult | undefined>;
+  readonly isDriverReleased: () => boolean;
   readonly user: DriverUser;
 };
 
-/** To end when the driver is given up; who hangs in it does not. */
-const LAST_MS = 2000;
-/** After its time limit, to end by the signal that it gets then. */
-const END_MS = 1000;
-/** With so many that the driver still holds, another one would only join them. */
-const MOST_HUNG = 3;
 const execute = promisify(execFile);
 
-type Failed = Error & Partial<ToolAnswer> & { readonly killed?: boolean; readonly signal?: string | null };
+type ExecuteError = Error & Partial<HelperResult> & { readonly killed?: boolean; readonly signal?: string | null };
 
-export function createTools(): Tools {
-  let stop = new AbortController();
+/** Runs programs once each; none while the driver is released. */
+export function createHelperRunner(): HelperRunner {
+  let released = new AbortController();
   const running = new Set<ChildProcess>();
-  const hung = new Set<ChildProcess>();
-  /** Settles where the process does not end; never rejects. */
-  const leftBehind = async (child: ChildProcess, timeoutMs: number, ended: AbortSignal): Promise<ToolAnswer> => {
-    await delay(timeoutMs + END_MS, undefined, { signal: ended, ref: false }).catch(() => {});
-    if (!ended.aborted) {
-      if (running.has(child)) hung.add(child);
-      child.once('exit', () => hung.delete(child));
-      for (const end of [child.stdin, child.stdout, child.stderr]) end?.destroy();
-      child.unref();
-    }
-    return { stdout: '', stderr: '', problem: 'it hangs in the driver and is left behind' };
+  const hung = createHungProcesses();
+  /** Resolves where the process does not end in time; never rejects. */
+  const abandonAfter = async (child: ChildProcess, timeoutMs: number, ended: AbortSignal): Promise<HelperResult> => {
+    await delay(timeoutMs + KILL_MS, undefined, { signal: ended, ref: false }).catch(() => {});
+    if (!ended.aborted && running.has(child)) hung.abandon(child);
+    return { stdout: '', stderr: '', problem: 'it hangs in the driver and is abandoned' };
   };
   return {
     async run({ program, args, env, timeoutMs, input }) {
-      const { signal } = stop;
+      const { signal } = released;
       if (signal.aborted) return undefined;
-      if (hung.size >= MOST_HUNG) {
-        const problem = `${hung.size} before it hang in the driver; none is begun until one has ended`;
+      if (hung.count() >= MAX_HUNG) {
+        const problem = `not started: ${hung.count()} helper processes hang in the driver`;
         return { stdout: '', stderr: '', problem };
       }
       const ended = new AbortController();
@@ -72,32 +91,183 @@ export function createTools(): Tools {
         child.once('exit', () => running.delete(child));
         child.stdin?.on('error', () => {}); // it may end before it has read
         child.stdin?.end(input ?? '');
-        return await Promise.race([executing, leftBehind(child, timeoutMs, ended.signal)]);
+        return await Promise.race([executing, abandonAfter(child, timeoutMs, ended.signal)]);
       } catch (error) {
         if (signal.aborted) return undefined;
-        const { stdout = '', stderr = '', killed, signal: by, message } = error as Failed;
+        const { stdout = '', stderr = '', killed, signal: by, message } = error as ExecuteError;
         const late = `it did not end within ${timeoutMs / 1000} s`;
         return { stdout, stderr, problem: killed ? late : by ? `it was ended by ${by}` : message };
       } finally {
         ended.abort();
       }
     },
-    isGivenUp: () => stop.signal.aborted,
+    isDriverReleased: () => released.signal.aborted,
     user: {
-      async letGo() {
-        stop.abort();
-        const ended = [...running].map((child) => once(child, 'exit'));
-        const late = new AbortController();
+      async release() {
+        released.abort();
+        const exits = [...running].map((child) => once(child, 'exit'));
+        const waiting = new AbortController();
         await Promise.race([
-          Promise.all(ended),
-          delay(LAST_MS, undefined, { signal: late.signal, ref: false }).catch(() => {}),
+          Promise.all(exits),
+          delay(EXIT_MS, undefined, { signal: waiting.signal, ref: false }).catch(() => {}),
         ]);
-        late.abort();
+        waiting.abort();
       },
-      take() {
-        stop = new AbortController();
+      reacquire() {
+        released = new AbortController();
       },
-      held: () => running.size,
+      openCount: () => running.size,
     },
+  };
+}
+
+/** Processes that were abandoned so far, and those of them that have not ended: the driver still holds them. */
+export type AbandonedCounts = { readonly abandoned: number; readonly hung: number };
+
+export type SupervisedProcess = {
+  /** Starts it; it is restarted whenever it ends, until `stop`. */
+  start(): void;
+  /** Ends it: by SIGTERM, or by the end of its input; abandons it where it does not end in time. */
+  stop(): Promise<void>;
+  /** To its stdin; lost while it does not run. */
+  send(text: string): void;
+  readonly abandonedCounts: () => AbandonedCounts;
+};
+
+export type SupervisedOptions = {
+  /** In problems, e.g. `the sampler`. */
+  readonly name: string;
+  /** Asked at each start. */
+  readonly command: () => {
+    readonly program: string;
+    readonly args?: readonly string[];
+    readonly env?: NodeJS.ProcessEnv;
+  };
+  /** Returns why a line cannot be used: the process is then killed, and what else it wrote is ignored. */
+  readonly onLine: (line: string) => string | undefined;
+  readonly onStart?: () => void;
+  /** The system refused to start it. */
+  readonly onStartFailed?: () => void;
+  /** Returns what the exit is reported as; undefined: as any other. */
+  readonly onExit?: (code: number | null) => string | undefined;
+  readonly onProblem: (text: string) => void;
+  /** Without a line for so long it is abandoned, and another one started; absent: it may be silent. */
+  readonly silenceMs?: number;
+  readonly stopBy?: 'SIGTERM' | 'end of input';
+};
+
+/** A process that runs until it is stopped. */
+export function superviseProcess(options: SupervisedOptions): SupervisedProcess {
+  const { name, command, onLine, onProblem, silenceMs, stopBy = 'SIGTERM' } = options;
+  let child: ChildProcess | undefined;
+  let watchdog: NodeJS.Timeout | undefined;
+  let restart: NodeJS.Timeout | undefined;
+  let isStopped = true;
+  let abandoned = 0;
+
+  /** The next one: at once where none hangs, and the later, the more do. */
+  const startUnlessHung = (): void => {
+    clearTimeout(restart);
+    if (isStopped || child || hung.count() >= MAX_HUNG) return;
+    restart = setTimeout(begin, hung.count() === 0 ? 0 : (silenceMs ?? EXIT_MS) * 2 ** (hung.count() - 1));
+  };
+  const hung = createHungProcesses(startUnlessHung);
+
+  const watch = (current: ChildProcess): void => {
+    if (silenceMs === undefined) return;
+    clearTimeout(watchdog);
+    watchdog = setTimeout(() => {
+      abandoned += 1;
+      child = undefined;
+      hung.abandon(current);
+      const next =
+        hung.count() < MAX_HUNG
+          ? 'another one is started'
+          : `none is started until one of the ${hung.count()} that hang in the driver has ended`;
+      onProblem(`${name} wrote nothing for ${silenceMs} ms and is abandoned; ${next}`);
+      startUnlessHung();
+    }, silenceMs);
+  };
+
+  const spawned = () => {
+    const { program, args = [], env = process.env } = command();
+    try {
+      return spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
+    } catch (error) {
+      onProblem(`${name} cannot be started: ${(error as Error).message}`);
+      return undefined;
+    }
+  };
+
+  const listen = (current: ReturnType<typeof spawn>): void => {
+    let isRefused = false;
+    if (!current.stdout) return;
+    createInterface({ input: current.stdout }).on('line', (line) => {
+      if (child !== current || isRefused) return;
+      watch(current);
+      const wrong = onLine(line);
+      if (wrong === undefined) return;
+      isRefused = true;
+      onProblem(`${name} wrote a line that cannot be used, and is restarted: ${wrong}`);
+      current.kill('SIGKILL');
+    });
+  };
+
+  const begin = (): void => {
+    const startedMs = performance.now();
+    const current = spawned();
+    if (!current) {
+      options.onStartFailed?.();
+      restart = setTimeout(begin, MIN_RESTART_MS);
+      return;
+    }
+    child = current;
+    const again = (problem: string): void => {
+      if (child !== current) return;
+      child = undefined;
+      clearTimeout(watchdog);
+      onProblem(problem);
+      restart = setTimeout(begin, Math.max(0, MIN_RESTART_MS - (performance.now() - startedMs)));
+    };
+    current.stdin?.on('error', () => {}); // it may end before a command reaches it
+    current.on('error', (error) => {
+      if (current.pid === undefined) again(`${name} cannot be started: ${error.message}`);
+    });
+    current.on('exit', (code, signal) => {
+      const report = child === current ? options.onExit?.(code) : undefined;
+      again(report ?? `${name} ended (${signal ?? `code ${code}`}); it is restarted`);
+    });
+    listen(current);
+    watch(current);
+    options.onStart?.();
+  };
+
+  return {
+    start() {
+      if (!isStopped) return;
+      isStopped = false;
+      if (hung.count() === 0) begin();
+      else startUnlessHung();
+    },
+    async stop() {
+      isStopped = true;
+      clearTimeout(watchdog);
+      clearTimeout(restart);
+      const current = child;
+      child = undefined;
+      if (!current || current.exitCode !== null || current.signalCode !== null) return;
+      const { promise: exited, resolve } = Promise.withResolvers<void>();
+      current.once('exit', () => resolve());
+      const timer = setTimeout(() => {
+        hung.abandon(current);
+        resolve();
+      }, EXIT_MS);
+      if (stopBy === 'SIGTERM') current.kill('SIGTERM');
+      else current.stdin?.end();
+      await exited;
+      clearTimeout(timer);
+    },
+    send: (text) => void child?.stdin?.write(text),
+    abandonedCounts: () => ({ abandoned, hung: hung.count() }),
   };
 }

@@ -1,10 +1,8 @@
-// The sampler as a child process: started, read line by line, and abandoned when it falls silent, for a hung driver call
-// cannot be cancelled, only left behind. What is left behind may stay for good, so no more than a few ever are. Owns the
-// processes; what the samples mean is others' business.
-import { type ChildProcess, spawn } from 'node:child_process';
+// The sampler as a child process: its command line, its lines as samples, and what the driver lacks. A new sampler continues
+// where the last one stopped, so that no use is counted twice or lost.
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { BUILD_FOLDER } from '../os/addon.ts';
+import { type AbandonedCounts, superviseProcess } from '../os/helper-process.ts';
 import { createSampleReader } from './delta-decoder.ts';
 import type { UsedUntil } from './line-schema.ts';
 import type { Sample, SampledProcess } from './sample.ts';
@@ -21,206 +19,111 @@ export type SamplerOptions = {
   readonly onProblem: (text: string) => void;
 };
 
-/** Samplers left behind because they hung, and those of them that have not ended: the driver still holds them. */
-export type LeftBehind = { readonly abandoned: number; readonly hung: number };
-
 export type SamplerHandle = {
   setInterval(intervalMs: number): void;
-  /** Ends it, so that the driver can be taken away; what hangs in the driver is left behind. */
+  /** Ends it, so that the driver can be unloaded; a sampler that hangs in the driver is abandoned. */
   release(): Promise<void>;
   /** Starts it again. */
-  take(): void;
-  readonly leftBehind: () => LeftBehind;
+  reacquire(): void;
+  readonly abandonedCounts: () => AbandonedCounts;
   close(): Promise<void>;
 };
 
-/** Of the newest sample, for the next sampler: up to where it tells of use, and who was there then. */
-type GoesOn = { readonly usedUntil: readonly UsedUntil[]; readonly processes: readonly SampledProcess[] };
-const NOTHING: GoesOn = { usedUntil: [], processes: [] };
+/** Where the next sampler continues: up to when use was counted, and which processes were there then. */
+type ResumePoint = { readonly usedUntil: readonly UsedUntil[]; readonly processes: readonly SampledProcess[] };
+const NO_RESUME_POINT: ResumePoint = { usedUntil: [], processes: [] };
 
-/** What a GPU is called comes from the driver: what is no word as drivers have them is handed on to nobody. */
-const isPlain = (uuid: string): boolean => /^[\x21-\x7e]{1,96}$/.test(uuid);
-const MOST_GPUS = 64;
+/** UUIDs come from the driver and go into a command line. */
+const isPlainUuid = (uuid: string): boolean => /^[\x21-\x7e]{1,96}$/.test(uuid);
+const MAX_GPUS = 64;
 
-const LEAST_RESTART_MS = 1000;
-/** With so many that the driver still holds, another one would only join them. */
-const MOST_HUNG = 3;
-/** With this code it ends when the driver that it opened is gone: another driver may have come. */
+/** Exit code of a sampler whose driver is gone: another driver may have been loaded. */
 const DRIVER_GONE = 3;
-/** To end by itself at the agent's end. */
-const LAST_MS = 2000;
+
+const resumeArgs = ({ usedUntil }: ResumePoint): readonly string[] =>
+  usedUntil
+    .filter(({ uuid }) => isPlainUuid(uuid))
+    .slice(0, MAX_GPUS)
+    .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--used-until', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
+
+/** Reports what the driver refuses or lacks, each once: only another start of the agent changes it. */
+function createLackReport(onProblem: (text: string) => void): (sample: Sample) => void {
+  const reported = new Set<string>();
+  let isDenialReported = false;
+  return ({ gpus, absent = [], driverVersion }) => {
+    const denied = gpus.filter(({ activityDenied }) => activityDenied).map(({ uuid }) => uuid);
+    if (denied.length > 0 && !isDenialReported) {
+      isDenialReported = true;
+      onProblem(
+        `the driver refuses the performance counters (GPM) of ${denied.join(', ')}, so SM, tensor core and memory activity are not reported; they need CAP_PERFMON or CAP_SYS_ADMIN`,
+      );
+    }
+    const text = `driver ${driverVersion} does not have ${absent.join(', ')}; their readings are absent`;
+    if (absent.length === 0 || reported.has(text)) return;
+    reported.add(text);
+    onProblem(text);
+  };
+}
 
 export function startSampler(options: SamplerOptions): SamplerHandle {
-  let child: ChildProcess | undefined;
-  let watchdog: NodeJS.Timeout | undefined;
-  let restart: NodeJS.Timeout | undefined;
-  let denialTold = false;
-  const absenceTold = new Set<string>();
-  let closing = false;
-  let released = false;
-  let abandoned = 0;
+  const { onSample, onProblem, silenceMs, library } = options;
   let intervalMs = options.intervalMs;
-  /** As far as samples were handed on: there the next one goes on. */
-  let goesOn: GoesOn = NOTHING;
-  const hung = new Set<ChildProcess>();
+  let resumePoint = NO_RESUME_POINT;
+  let reader = createSampleReader();
+  const reportLacks = createLackReport(onProblem);
 
-  /** The next one: at once where the last one has ended, and the later, the more the driver holds. */
-  const startAfterHang = () => {
-    clearTimeout(restart);
-    if (closing || released || child || hung.size >= MOST_HUNG) return;
-    restart = setTimeout(begin, hung.size === 0 ? 0 : options.silenceMs * 2 ** (hung.size - 1));
-  };
-
-  const leaveBehind = (current: ChildProcess) => {
-    hung.add(current);
-    current.on('exit', () => {
-      hung.delete(current);
-      startAfterHang();
-    });
-    current.kill('SIGKILL'); // takes effect when the driver lets go of it
-    current.stdin?.destroy();
-    current.stdout?.destroy();
-    current.unref();
-  };
-
-  const watch = (current: ChildProcess) => {
-    clearTimeout(watchdog);
-    watchdog = setTimeout(() => {
-      abandoned += 1;
-      child = undefined;
-      leaveBehind(current);
-      const next =
-        hung.size < MOST_HUNG
-          ? 'another one is started'
-          : `${hung.size} hang in the driver; none is started until one has ended`;
-      options.onProblem(`the sampler said nothing for ${options.silenceMs} ms; it is left behind, ${next}`);
-      startAfterHang();
-    }, options.silenceMs);
-  };
-
-  /** Once: nothing but another start of the agent changes it. */
-  const tellDenial = ({ gpus }: Sample) => {
-    const denied = gpus.filter(({ activityDenied }) => activityDenied).map(({ uuid }) => uuid);
-    if (denialTold || denied.length === 0) return;
-    denialTold = true;
-    options.onProblem(
-      `the driver refuses the counters of ${denied.join(', ')} (GPM): how busy SMs, tensor cores and memory are is not told; they want CAP_PERFMON or CAP_SYS_ADMIN`,
-    );
-  };
-
-  /** An older driver tells less; the next sampler of the same one would only say so again. */
-  const tellAbsent = ({ absent = [], driverVersion }: Sample) => {
-    const text = `driver ${driverVersion} has no ${absent.join(', ')}: what they tell is absent`;
-    if (absent.length === 0 || absenceTold.has(text)) return;
-    absenceTold.add(text);
-    options.onProblem(text);
-  };
-
-  const spawned = (program: string, args: readonly string[], env: NodeJS.ProcessEnv) => {
-    try {
-      return spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
-    } catch (error) {
-      options.onProblem(`the sampler cannot be started: ${(error as Error).message}`);
-      return undefined;
-    }
-  };
-
-  const begin = () => {
-    const started = performance.now();
-    const until = goesOn.usedUntil
-      .filter(({ uuid }) => isPlain(uuid))
-      .slice(0, MOST_GPUS)
-      .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--used-until', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
-    const args = ['--interval-ms', String(intervalMs), '--library', options.library, ...until];
-    // No preloaded library may come between the sampler and the driver.
-    const { LD_PRELOAD: _, ...env } = process.env;
-    const program = options.program ?? join(BUILD_FOLDER, 'cotenant-sampler');
-    const current = spawned(program, args, env);
-    if (!current) {
-      goesOn = NOTHING;
-      restart = setTimeout(begin, LEAST_RESTART_MS);
-      return;
-    }
-    child = current;
-    const again = (problem: string) => {
-      if (closing || child !== current) return;
-      child = undefined;
-      clearTimeout(watchdog);
-      options.onProblem(problem);
-      restart = setTimeout(begin, Math.max(0, LEAST_RESTART_MS - (performance.now() - started)));
-    };
-    current.stdin?.on('error', () => {}); // it may end before a command reaches it
-    current.on('error', (error) => {
-      if (current.pid === undefined) again(`the sampler cannot be started: ${error.message}`);
-    });
-    current.on('exit', (code, signal) => {
-      // What the next driver samples begins with it.
-      if (code === DRIVER_GONE && child === current) goesOn = NOTHING;
-      again(
-        code === DRIVER_GONE
-          ? 'the driver answers nothing any more; it is opened anew'
-          : `the sampler ended (${signal ?? `code ${code}`}); it is started again`,
-      );
-    });
-    const reader = createSampleReader(goesOn.processes);
-    let refused = false;
-    createInterface({ input: current.stdout }).on('line', (line) => {
-      if (child !== current || closing || refused) return;
-      watch(current);
+  const sampler = superviseProcess({
+    name: 'the sampler',
+    silenceMs,
+    onProblem,
+    command() {
+      // No preloaded library may come between the sampler and the driver.
+      const { LD_PRELOAD: _, ...env } = process.env;
+      return {
+        program: options.program ?? join(BUILD_FOLDER, 'cotenant-sampler'),
+        args: ['--interval-ms', String(intervalMs), '--library', library, ...resumeArgs(resumePoint)],
+        env,
+      };
+    },
+    onStart() {
+      reader = createSampleReader(resumePoint.processes);
+    },
+    onStartFailed() {
+      resumePoint = NO_RESUME_POINT; // its arguments may be too long
+    },
+    onExit(code) {
+      if (code !== DRIVER_GONE) return undefined;
+      resumePoint = NO_RESUME_POINT;
+      return 'the driver does not answer any more; it is opened again';
+    },
+    onLine(line) {
       const sample = reader.read(line);
-      if ('wrong' in sample) {
-        // Its lines build on each other; the next one begins with all there is.
-        refused = true;
-        options.onProblem(`the sampler wrote a line that cannot be used, and is ended: ${sample.wrong}`);
-        current.kill('SIGKILL');
-      } else {
-        goesOn = { usedUntil: reader.usedUntil(), processes: sample.processes };
-        tellDenial(sample);
-        tellAbsent(sample);
-        options.onSample(sample);
-      }
-    });
-    watch(current);
-  };
-
-  const end = async () => {
-    clearTimeout(watchdog);
-    clearTimeout(restart);
-    const current = child;
-    child = undefined;
-    if (!current || current.exitCode !== null || current.signalCode !== null) return;
-    const { promise: over, resolve } = Promise.withResolvers<void>();
-    const timer = setTimeout(() => {
-      leaveBehind(current);
-      resolve();
-    }, LAST_MS);
-    current.once('exit', () => resolve());
-    current.kill('SIGTERM');
-    await over;
-    clearTimeout(timer);
-  };
-
-  begin();
+      if ('wrong' in sample) return sample.wrong;
+      resumePoint = { usedUntil: reader.usedUntil(), processes: sample.processes };
+      reportLacks(sample);
+      onSample(sample);
+      return undefined;
+    },
+  });
+  sampler.start();
+  let closing = false;
   return {
     setInterval(next) {
       if (next === intervalMs) return;
       intervalMs = next;
-      child?.stdin?.write(`interval ${next}\n`);
+      sampler.send(`interval ${next}\n`);
     },
     async release() {
-      released = true;
-      goesOn = NOTHING; // of this driver
-      await end();
+      resumePoint = NO_RESUME_POINT;
+      await sampler.stop();
     },
-    take() {
-      if (!released || closing) return;
-      released = false;
-      startAfterHang();
+    reacquire() {
+      if (!closing) sampler.start();
     },
-    leftBehind: () => ({ abandoned, hung: hung.size }),
+    abandonedCounts: sampler.abandonedCounts,
     async close() {
       closing = true;
-      await end();
+      await sampler.stop();
     },
   };
 }

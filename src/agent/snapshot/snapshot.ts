@@ -22,7 +22,7 @@ import {
 import type { XidTotal } from '../counters/xid-counts.ts';
 import type { ActionRecord } from '../enforcement/action-record.ts';
 import { podUidOf } from '../grants/grant.ts';
-import type { LeftBehind } from '../sampling/sampler-process.ts';
+import type { AbandonedCounts } from '../os/helper-process.ts';
 import { isMpsClient } from '../usage/gpu-processes.ts';
 import type {
   ContainerState,
@@ -260,7 +260,7 @@ export function snapshotOf(
  * What may be said when no sample came for `ageMs`: that nothing is known now, and what was counted until then. Old gauges
  * would tell of tenants and memory that may long be gone.
  */
-export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: LeftBehind): Snapshot {
+export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: AbandonedCounts): Snapshot {
   const held = hung === 0 ? '' : `; samplers that the driver holds: ${hung}`;
   const problem = `the last sample is ${Math.round(ageMs / 1000)} s old${held}`;
   const self = { ...snapshot.self, up: false, problem, samplersAbandoned: abandoned };
@@ -271,7 +271,7 @@ const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
   verdict.severity !== 'within' && verdict.reason === 'over-share' && verdict.worst.gpuUuid === gpuUuid;
 
 /** The same when the driver was given up on command. */
-export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, samplers: LeftBehind): Snapshot {
+export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, samplers: AbandonedCounts): Snapshot {
   const problem = releasedWords(releasedMs);
   const { self, ...rest } = staleSnapshot(snapshot, 0, samplers);
   return { ...rest, self: { ...self, problem, driverHeld: false } };

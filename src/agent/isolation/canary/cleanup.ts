@@ -6,7 +6,7 @@ import { basename, join } from 'node:path';
 import { decodeAll, field, isWithin } from '../../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../../common/state-file.ts';
 import { isAsSet } from '../../../policy/isolation.ts';
-import type { Tools } from '../../os/helper-process.ts';
+import type { HelperRunner } from '../../os/helper-process.ts';
 import {
   askDriverLimits,
   FUNCTION_NOT_FOUND,
@@ -30,7 +30,7 @@ export type LeftBehind = {
 };
 
 export type LeftBehindOptions = {
-  readonly tools: Pick<Tools, 'run'>;
+  readonly tools: Pick<HelperRunner, 'run'>;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
   readonly onProblem: (text: string) => void;

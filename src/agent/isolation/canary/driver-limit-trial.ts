@@ -8,7 +8,7 @@ import { unifiedMount } from '../../enforcement/targets.ts';
 import type { GpuProfile } from '../../grants/registry.ts';
 import type { Native } from '../../os/addon.ts';
 import { unifiedPath } from '../../os/cgroup.ts';
-import type { Tools } from '../../os/helper-process.ts';
+import type { HelperRunner } from '../../os/helper-process.ts';
 import {
   askDriverLimits,
   FUNCTION_NOT_FOUND,
@@ -23,7 +23,7 @@ import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
 export type DriverLimitTrialOptions = {
   readonly native: Pick<Native, 'readProcess'>;
-  readonly tools: Tools;
+  readonly tools: HelperRunner;
   readonly run: RunCanary;
   readonly nvmlLibrary: string;
   readonly profileOf: (gpuUuid: string) => GpuProfile;

@@ -1,7 +1,7 @@
 // The canary's program, cotenant-canary, run once: what it is given, and what it said.
 import { dirname } from 'node:path';
 import { type CanaryFacts, type CanaryRun, WITHIN_BYTES } from '../../../policy/isolation-check.ts';
-import type { Tools } from '../../os/helper-process.ts';
+import type { HelperRunner } from '../../os/helper-process.ts';
 
 /** Undefined: the driver was given up meanwhile. */
 export type RunCanary = (run: {
@@ -18,7 +18,7 @@ const TIMEOUT_MS = 20_000;
 const DRIVER = 'libcuda.so.1';
 
 export const canaryProgram =
-  (tools: Tools, cudaLibrary: string): RunCanary =>
+  (tools: HelperRunner, cudaLibrary: string): RunCanary =>
   async ({ gpuUuid, beyondBytes, preload, group }) => {
     const { LD_PRELOAD: _, LD_LIBRARY_PATH: inherited = '', ...env } = process.env;
     const folders = [...(cudaLibrary.includes('/') ? [dirname(cudaLibrary)] : []), ...(inherited ? [inherited] : [])];

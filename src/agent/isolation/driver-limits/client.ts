@@ -1,6 +1,6 @@
 // The driver's limits of memory for cgroups as cotenant-limits asks for and sets them: its commands, its answers.
 import type { DriverLimit } from '../../../policy/isolation.ts';
-import type { Tools } from '../../os/helper-process.ts';
+import type { HelperRunner } from '../../os/helper-process.ts';
 
 export type LimitAnswer = Partial<DriverLimit> & { readonly result: number };
 export type LimitPlace = { readonly gpuUuid: string; readonly folder: string };
@@ -19,7 +19,7 @@ export const setLine = ({ gpuUuid, folder }: LimitPlace, hardBytes: number | und
 
 /** One answer to each line; undefined: there were none, for the driver is given up. Rejects with what the program says. */
 export async function askDriverLimits(
-  tools: Pick<Tools, 'run'>,
+  tools: Pick<HelperRunner, 'run'>,
   nvmlLibrary: string,
   lines: readonly string[],
 ): Promise<readonly LimitAnswer[] | undefined> {

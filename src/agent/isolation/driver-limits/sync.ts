@@ -6,7 +6,7 @@ import { decodeAll, field, isObject, isWithin } from '../../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../../common/state-file.ts';
 import { isAsSet, type LimitStep, limitStep } from '../../../policy/isolation.ts';
 import type { Grant } from '../../grants/grant.ts';
-import type { Tools } from '../../os/helper-process.ts';
+import type { HelperRunner } from '../../os/helper-process.ts';
 import {
   askDriverLimits,
   FUNCTION_NOT_FOUND,
@@ -18,7 +18,7 @@ import {
 } from './client.ts';
 
 export type DriverLimitsOptions = {
-  readonly tools: Tools;
+  readonly tools: HelperRunner;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
   /** Were limits seen to hold nobody on that GPU? Then none is set there. */

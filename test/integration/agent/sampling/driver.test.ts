@@ -1,4 +1,4 @@
-// The driver given up on command: no process of the agent has it open, everything says so, and nothing passes for well meanwhile.
+// The driver released on command: no process of the agent has it open, and metrics, readiness and answers say so.
 import { execFile } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -57,7 +57,7 @@ const holders = (agent: RunningAgent): readonly number[] => {
   });
 };
 
-test('a driver that is given up is open in no process of the agent, nothing passes for well until it is taken again, and tenants go on', async (t) => {
+test('a released driver is open in no process of the agent, which reports down until it is reacquired', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
@@ -111,10 +111,10 @@ test('a driver that is given up is open in no process of the agent, nothing pass
   t.true((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'inside' })) !== undefined);
   t.true(holders(agent).length > 0);
   t.deepEqual(agent.audit(), []);
-  t.is(agent.log.filter((line) => /driver is (given up|taken)/.test(line)).length, 2);
+  t.is(agent.log.filter((line) => /driver is (released|opened)/.test(line)).length, 2);
 });
 
-test('a calibration that is under way is ended when the driver is given up, and made when it is taken again', async (t) => {
+test('a calibration is ended when the driver is released, and repeated when it is reacquired', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 't4');
   node.control('list-cost', '400000');

@@ -28,7 +28,7 @@ function start(t: ExecutionContext) {
   t.teardown(async () => {
     release();
     await sampler.close();
-    await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'nobody is left');
+    await eventually(() => sampler.abandonedCounts().hung === 0 || undefined, 'nobody is left');
   });
   /** Processes that have asked the driver so far. */
   const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
@@ -43,23 +43,23 @@ function start(t: ExecutionContext) {
 
 test('a driver that hangs for good is asked by three samplers and no more; what it lets go of is followed by a new one', async (t) => {
   const { sampler, samples, problems, release, starts } = start(t);
-  await eventually(() => sampler.leftBehind().hung === 3 || undefined, 'three are left behind');
+  await eventually(() => sampler.abandonedCounts().hung === 3 || undefined, 'three are abandoned');
   t.is(starts(), 3);
-  t.regex(problems.at(-1) ?? '', /3 hang in the driver; none is started until one has ended$/);
+  t.regex(problems.at(-1) ?? '', /none is started until one of the 3 that hang in the driver has ended$/);
   const until = Date.now() + 6 * SILENCE_MS;
   await eventually(() => Date.now() > until || undefined, 'the time of several more');
   t.is(starts(), 3);
-  t.deepEqual(sampler.leftBehind(), { abandoned: 3, hung: 3 });
+  t.deepEqual(sampler.abandonedCounts(), { abandoned: 3, hung: 3 });
   t.deepEqual(samples, []);
   release();
   const sample = await eventually(() => samples.at(-1), 'samples come');
   t.regex(sample.problem ?? '', /NVML does not start/);
-  await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'those that were held have ended');
+  await eventually(() => sampler.abandonedCounts().hung === 0 || undefined, 'those that were held have ended');
 });
 
 test('the more samplers the driver holds, the later the next one is started', async (t) => {
   const { sampler, startTimes } = start(t);
-  await eventually(() => sampler.leftBehind().hung === 3 || undefined, 'three are left behind');
+  await eventually(() => sampler.abandonedCounts().hung === 3 || undefined, 'three are abandoned');
   const times = startTimes();
   t.is(times.length, 3);
   const [first = 0, second = 0, third = 0] = times;
@@ -77,21 +77,21 @@ test('the agent can end while the driver holds its sampler', async (t) => {
   t.is(starts(), 1);
 });
 
-test('a sampler that hangs in a driver that is given up is told of, and none is started until it is taken again', async (t) => {
+test('a sampler that hangs in a released driver is counted, and none starts until it is reacquired', async (t) => {
   const { sampler, starts, release, samples } = start(t);
   await eventually(() => starts() === 1 || undefined, 'it asks the driver');
   await sampler.release();
-  t.is(sampler.leftBehind().hung, 1);
+  t.is(sampler.abandonedCounts().hung, 1);
   release();
-  await eventually(() => sampler.leftBehind().hung === 0 || undefined, 'the driver lets go of it');
+  await eventually(() => sampler.abandonedCounts().hung === 0 || undefined, 'the driver lets go of it');
   const until = Date.now() + 3 * SILENCE_MS;
   await eventually(() => Date.now() > until || undefined, 'the time of several more');
   t.is(starts(), 1);
-  sampler.take();
+  sampler.reacquire();
   await eventually(() => samples.at(-1), 'samples come');
 });
 
-test('a driver that is taken away is opened anew when another one has come, and a lost GPU is no driver that is gone', async (t) => {
+test('an unloaded driver is opened again when another one is loaded; a lost GPU does not restart it', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const samples: Sample[] = [];
@@ -125,7 +125,7 @@ test('a driver that is taken away is opened anew when another one has come, and 
   const silent = await eventually(() => samples.find(({ problem }) => problem !== undefined), 'nothing is answered');
   t.is(silent.problem, 'the driver answers nothing about any GPU');
   await until((sample) => /NVML does not start/.test(sample.problem ?? ''), 'there is no driver');
-  t.true(problems.includes('the driver answers nothing any more; it is opened anew'), problems.join());
+  t.true(problems.includes('the driver does not answer any more; it is opened again'), problems.join());
   const program = join(BUILD, 'cotenant-simulator');
   const next = spawn(program, ['serve', '--dir', node.folder, '--gpu', 't4', '--driver', '590.1'], {
     stdio: 'ignore',
@@ -183,10 +183,10 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
     [2, ['first', 'other']],
   ]);
   t.deepEqual(problems, [
-    'the sampler wrote a line that cannot be used, and is ended: left[0]: process 9 was not told of',
-    'the sampler ended (SIGKILL); it is started again',
+    'the sampler wrote a line that cannot be used, and is restarted: left[0]: process 9 was not told of',
+    'the sampler ended (SIGKILL); it is restarted',
   ]);
-  t.deepEqual(sampler.leftBehind(), { abandoned: 0, hung: 0 });
+  t.deepEqual(sampler.abandonedCounts(), { abandoned: 0, hung: 0 });
   const own = '--interval-ms 100 --library none';
   const starts = readFileSync(`${program}.starts`, 'utf8').trimEnd().split('\n');
   t.deepEqual(starts, [own, `${own} --used-until 51:1:0:GPU-a`], 'it goes on where the last line that was used ended');

@@ -17,7 +17,7 @@ function openWith(t: ExecutionContext) {
     stateFolder,
     libraries: { cuda: 'libcuda.so.1', nvml: 'libnvidia-ml.so.1' },
     tools: {
-      isGivenUp: () => false,
+      isDriverReleased: () => false,
       run: () => {
         state.runs += 1;
         return Promise.resolve(
