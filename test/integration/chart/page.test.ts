@@ -142,7 +142,7 @@ testWithHelm('whoever installs it is told who may read, and when tokens can be o
   t.notRegex(notes(), /its metrics are for/);
   t.regex(notes('tokenReview=true'), /ClusterRole cotenant-metrics-reader; OVER PLAIN HTTP/);
   const both = notes('tokenReview=true', 'bearerToken.secretName=one', 'tls.secretName=two');
-  t.regex(both, /bearers of the token in the Secret one, and whoever is bound to .*-metrics-reader$/m);
+  t.regex(both, /bearers of the token in the Secret one, and subjects bound to .*-metrics-reader$/m);
 });
 
 testWithHelm('arguments and variables of one half reach that half alone', (t) => {

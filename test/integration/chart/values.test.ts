@@ -164,7 +164,7 @@ testWithHelm(
     const all = notes();
     t.notRegex(all, NOT_WHOLE);
     t.regex(all, /agent {6}on nodes with the labels \{"nvidia.com\/gpu.present":"true"\}; metrics on port 9837/);
-    t.regex(all, /webhook {4}rewrites pods[^\n]*\n {2}policies[^\n]*\n {2}scheduler {2}"cotenant-scheduler"/);
+    t.regex(all, /webhook {4}patches pods[^\n]*\n {2}policies[^\n]*\n {2}scheduler {2}"cotenant-scheduler"/);
     t.regex(all, /kubectl label namespace cotenant-system pod-security.kubernetes.io\/enforce=privileged/);
     t.regex(all, /containerd 2\.1 or newer[^\n]*\/var\/run\/nri\/nri\.sock/);
     t.regex(all, /replicas make its certificate themselves and renew it/);
