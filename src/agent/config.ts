@@ -5,6 +5,7 @@ import { createRequire } from 'node:module';
 import { COMPAT_WORDS, isCompatList } from '../api/compat-exporters.ts';
 import type { ComputePolicy } from '../api/request.ts';
 import { isObject } from '../common/json.ts';
+import { LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from '../common/logger.ts';
 import { DEFAULT_SHARE_SECONDS } from '../policy/compute-verdict.ts';
 import { DEFAULT_EVICTION, type EvictionPolicy } from '../policy/eviction.ts';
 import { DEFAULT_XID_LIST, parseXidList } from '../policy/gpu-health.ts';
@@ -51,6 +52,8 @@ export type AgentConfiguration = {
   readonly processMetrics: boolean;
   /** Exporters under whose names the page is served, too; with commas. */
   readonly compatibilityMetrics: string;
+  /** Of the log on standard error; the flags --log-format and --log-level take precedence. */
+  readonly log: { readonly format: LogFormat; readonly level: LogLevel };
   /** How the page is served, and to whom. */
   readonly page: {
     /** PEM, both or none: HTTPS. Followed when they change. */
@@ -114,6 +117,7 @@ export const DEFAULTS: AgentConfiguration = {
   interposerEngine: 0,
   processMetrics: false,
   compatibilityMetrics: '',
+  log: { format: 'text', level: 'info' },
   page: { certFile: '', keyFile: '', bearerTokenFile: '', tokenReview: false, socket: '', socketUser: 0 },
   enforcement: {
     ...DEFAULT_LADDER,
@@ -196,6 +200,8 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
   interposerEngine: [wholeFrom(0, 999_999_999), "an engine's number, or 0"],
   processMetrics: [flag, 'true or false'],
   compatibilityMetrics: [compatList, `names with commas, of ${COMPAT_WORDS.join(', ')}; or nothing`],
+  'log.format': [oneOf(...LOG_FORMATS), LOG_FORMATS.join(' or ')],
+  'log.level': [oneOf(...LOG_LEVELS), `one of ${LOG_LEVELS.join(', ')}`],
   'page.certFile': [anyText, 'a file, or nothing'],
   'page.keyFile': [anyText, 'a file, or nothing'],
   'page.bearerTokenFile': [anyText, 'a file, or nothing'],
@@ -230,7 +236,7 @@ const SETTINGS: Readonly<Record<string, readonly [Check, string]>> = {
 };
 
 /** Settings of settings. */
-const GROUPS: readonly string[] = ['page', 'enforcement', 'kubernetes'];
+const GROUPS: readonly string[] = ['log', 'page', 'enforcement', 'kubernetes'];
 
 export type Settings = Readonly<Record<string, unknown>>;
 

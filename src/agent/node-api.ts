@@ -2,6 +2,7 @@
 
 import type { PodGrant } from '../api/grant-annotation.ts';
 import type { GpusReading } from '../api/node-annotation.ts';
+import type { Logger } from '../common/logger.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
 import type { Mode } from '../policy/mode.ts';
 import type { PodAsk } from './allocation/pod-grants.ts';
@@ -70,9 +71,7 @@ export type PassedBy = {
 export type NodeHooks = {
   readonly onSnapshot: (snapshot: Snapshot) => void;
   readonly onActions: (records: readonly ActionRecord[]) => void;
-  readonly onProblem: (text: string) => void;
-  /** A grant was brought to another engine of the interposer. */
-  readonly onChange?: (text: string) => void;
+  readonly log: Logger;
   /** What a pod's annotation says of its compute is not done; told once of each text. */
   readonly onRefused?: ((change: RefusedChange) => void) | undefined;
   /** A container with a share was made without its GPUs; told once of each, over restarts, with the sentence for its pod. */

@@ -54,11 +54,11 @@ const PASSED_BY =
 
 export function openNode(configuration: AgentConfiguration, native: Native, hooks: NodeHooks): Node {
   const { stateFolder, kubernetes } = configuration;
-  const onChange = hooks.onChange ?? (() => {});
+  const { log } = hooks;
   const nodeMode = openNodeMode(
     { stateFolder, configured: configuration.enforcement.mode, hears: kubernetes.enabled && kubernetes.pods },
-    hooks.onProblem,
-    onChange,
+    log.component('node-mode').warn,
+    log.component('node-mode').info,
   );
   const enforcement: AgentConfiguration['enforcement'] = {
     ...configuration.enforcement,
@@ -71,13 +71,16 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     stateFolder: configuration.stateFolder,
     libraries: { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     tools,
-    onProblem: hooks.onProblem,
+    onProblem: log.component('calibration').warn,
     clock: hooks.clock,
   });
   hooks.driver.join(tools.user);
-  const counting = openCounting(configuration.stateFolder, hooks);
+  const counting = openCounting(configuration.stateFolder, {
+    onProblem: log.component('counters').warn,
+    clock: hooks.clock,
+  });
   const { audit, kills, earlier } = counting;
-  const shares = openShares(configuration, hooks.onProblem, usesOf(earlier));
+  const shares = openShares(configuration, log.component('compute').warn, usesOf(earlier));
   let snapshot: Snapshot | undefined;
   const pace = createPace(configuration);
   /** Before there is a sample nobody rests. */
@@ -90,8 +93,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     native,
     volumes: hooks.volumes,
     profileOf: profiles.of,
-    onProblem: hooks.onProblem,
-    ...(hooks.onChange && { onChange: hooks.onChange }),
+    onProblem: log.component('registry').warn,
+    onChange: log.component('registry').info,
     heldEngine: configuration.interposerEngine === 0 ? undefined : configuration.interposerEngine,
     leasedOf: shares.leasedOf,
     onGrants: () => {
@@ -105,13 +108,13 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     shares,
     registry,
     gpus: () => (intake.state()?.devices ?? []).map(({ gpu }) => gpu).filter(isShareable),
-    onProblem: hooks.onProblem,
+    onProblem: log.component('compute').warn,
     onRefused: (change) => {
-      hooks.onProblem(`${change.namespace}/${change.pod}: ${change.message}`);
+      log.component('compute').warn(change.message, { pod: `${change.namespace}/${change.pod}` });
       hooks.onRefused?.(change);
     },
   });
-  const modes = createModes(registry, hooks.onProblem);
+  const modes = createModes(registry, log.component('pod-mode').warn);
   const onPod: Node['onPod'] = (podUid, annotations) => {
     modes.onPod(podUid, annotations);
     compute.onPod(podUid, annotations);
@@ -142,7 +145,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
       },
     },
-    hooks.onProblem,
+    log.component('enforcer').warn,
   );
   // Nobody's eviction is asked for again where nobody is to be stopped any more.
   const earlierStops = audit
@@ -156,7 +159,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   const unseen = unseenProcesses(ownPidNamespace);
-  if (unseen !== undefined) hooks.onProblem(unseen);
+  if (unseen !== undefined) log.warn(unseen);
   let sampledAt = 0;
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   const isStale = () => intake.state() !== undefined && hooks.clock() - sampledAt > staleAfterMs;
@@ -167,22 +170,28 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
 
   const isAlive = native.isRunning;
 
-  const keeping = createHousekeeping({ registry, native, ownPidNamespace, isAlive, onProblem: hooks.onProblem });
+  const keeping = createHousekeeping({
+    registry,
+    native,
+    ownPidNamespace,
+    isAlive,
+    onProblem: log.component('grants').warn,
+  });
 
   const faults = openGpuFaults({
     stateFolder: configuration.stateFolder,
     unhealthyXids: configuration.unhealthyXids,
-    onProblem: hooks.onProblem,
-    onChange: onChange,
+    onProblem: log.component('gpu-faults').warn,
+    onChange: log.component('gpu-faults').warn,
   });
-  const untold = createUntold(onChange);
+  const untold = createUntold(log.component('sampler').info);
   const passedBy = openPassedBy({
     stateFolder,
-    onProblem: hooks.onProblem,
+    onProblem: log.component('missed-containers').warn,
     containers,
     tell(container) {
       const message = `${container.namespace}/${container.pod}/${container.container} ${PASSED_BY}`;
-      hooks.onProblem(message);
+      log.component('missed-containers').warn(message);
       hooks.onPassedBy?.(container, message);
     },
   });
@@ -194,8 +203,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     registry,
     driver: hooks.driver,
     faultOf: faults.wordsOf,
-    onProblem: hooks.onProblem,
-    onChange: onChange,
+    onProblem: log.component('gpu-checks').warn,
+    onChange: log.component('gpu-checks').info,
     clock: hooks.clock,
   });
 
@@ -204,7 +213,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     tools,
     containers,
     failsOn: probing.driverFailsOn,
-    onProblem: hooks.onProblem,
+    onProblem: log.component('driver-limits').warn,
     clock: hooks.clock,
   });
 
@@ -232,7 +241,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     try {
       return enforcer.act(now);
     } catch (error) {
-      hooks.onProblem(`nobody can be held to a grant: ${(error as Error).stack ?? error}`);
+      log.component('enforcer').error(`nobody can be held to a grant: ${(error as Error).stack ?? error}`);
       return [];
     }
   };
@@ -375,7 +384,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         if (registry.readLedger(live).slots.every(({ locked }) => !locked)) registry.clearLedger(live);
       } catch (error) {
         // It starts all the same: what the books of the dead say ends with the next samples.
-        hooks.onProblem(`the ledger of ${live.grant.namespace}/${live.grant.pod}: ${(error as Error).message}`);
+        log.component('grants').warn(`the usage ledger cannot be cleared: ${(error as Error).message}`, {
+          pod: `${live.grant.namespace}/${live.grant.pod}`,
+          container,
+        });
       }
       return live.grant.gpus.map(({ gpuUuid }) => gpuUuid);
     },

@@ -3,6 +3,7 @@
 import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
+import type { Logger } from '../common/logger.ts';
 import { selfMetrics } from '../exporter/process-metrics.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { startHttpServer } from '../serving/http-server.ts';
@@ -32,7 +33,7 @@ export type Agent = {
 };
 
 export type AgentHooks = {
-  readonly log: (text: string) => void;
+  readonly log: Logger;
   /** Names of containers without a grant; a watch of pods where there is a cluster. */
   readonly nameOf?: NameOf;
   /** Has that pod ended, by the cluster's word? */
@@ -56,6 +57,12 @@ export const VERSION = (
 const LOOK_AT_AGE_MS = 1000;
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 
+/** With the keys of the container; what was not done as planned is a warning, as each stop is. */
+function logAction(log: Logger, { action, message, result, namespace, pod, container, grantId }: ActionRecord): void {
+  const write = action === 'released' || action === 'open-gate' ? log.info : log.warn;
+  write(`${action}: ${message} (${result})`, { pod: `${namespace}/${pod}`, container, grant: grantId });
+}
+
 /** Another agent on the same state folder would fight over its files. */
 async function isServed(socket: string): Promise<boolean> {
   return new Promise((resolve) => {
@@ -77,21 +84,17 @@ type Publishing = {
 };
 
 /** The exporter half in this process, or what one in another process connects to; rejects where it cannot be had. */
-async function openPublishing(
-  configuration: AgentConfiguration,
-  here: Here,
-  hooks: AgentHooks,
-  problem: (text: string) => void,
-): Promise<Publishing> {
+async function openPublishing(configuration: AgentConfiguration, here: Here, hooks: AgentHooks): Promise<Publishing> {
   const { socket: path, socketUser, tokenReview } = configuration.page;
   const review = tokenReview ? hooks.review : undefined;
+  const log = hooks.log.component(path === '' ? 'exporter' : 'snapshot-socket');
   if (path === '') {
     // What serves a network is not even there in a process that must not.
     const { guardOf, startExporter } = await import('../exporter/start.ts');
-    const access = await guardOf(configuration, review, problem);
+    const access = await guardOf(configuration, review, log.warn);
     const exporter = await startExporter(configuration, sourceHere(here), access, {
-      log: hooks.log,
-      onProblem: problem,
+      log: log.info,
+      onProblem: log.warn,
     });
     return { ...exporter, publish: (snapshot) => exporter.tell(standingOf(snapshot)), beat: () => {} };
   }
@@ -100,7 +103,7 @@ async function openPublishing(
     throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
   return {
     port: undefined,
-    ...(await serveSnapshots({ ...here, path, review, user: socketUser, onProblem: problem })),
+    ...(await serveSnapshots({ ...here, path, review, user: socketUser, onProblem: log.warn })),
   };
 }
 
@@ -112,11 +115,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     throw new Error(`${socket}: another agent serves this folder; give this one its own stateFolder`);
   rmSync(socket, { force: true });
 
-  let lastProblem = '';
-  const problem = (text: string) => {
-    if (text !== lastProblem) hooks.log(text);
-    lastProblem = text;
-  };
+  const { log } = hooks;
   const { kubernetes } = configuration;
   const { cluster } = hooks;
   const servesPods = kubernetes.enabled && kubernetes.pods;
@@ -129,29 +128,28 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
           socket: kubernetes.podResources,
           isOver: hooks.isOver ?? (() => false),
           uuids: hooks.deviceUuids,
-          onProblem: hooks.log,
+          onProblem: log.component('pod-resources').warn,
         })
       : undefined;
   const self = selfMetrics();
   const recorder = createRecorder();
   let services: PodServices | undefined;
   const driver = createDriver(() => {
-    hooks.log('the driver is released on command; no container is watched or stopped until it is opened again');
+    log.info('the driver is released on command; no container is watched or stopped until it is opened again');
     node.lookAtAge();
     services?.changed();
   });
   const node = openNode(configuration, native, {
     onSnapshot: (snapshot) => {
-      if (snapshot.self.problem !== undefined) problem(snapshot.self.problem);
+      if (snapshot.self.problem !== undefined) log.component('sampler').warn(snapshot.self.problem);
       recorder.push(snapshot);
       publishing.publish(snapshot);
     },
     onActions: (records) => {
-      for (const record of records) hooks.log(`${record.action}: ${record.message} (${record.result})`);
+      for (const record of records) logAction(log.component('enforcer'), record);
       hooks.onActions?.(records);
     },
-    onProblem: problem,
-    onChange: hooks.log,
+    log,
     onRefused: hooks.onRefused,
     onPassedBy: hooks.onPassedBy,
     evict: hooks.evict,
@@ -161,7 +159,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     nameOf: hooks.nameOf ?? NAMELESS,
     assignments,
     volumes: pods?.volumesOf(native),
-    lastWords: createLastWords(kubernetes.kubeletRoot, problem),
+    lastWords: createLastWords(kubernetes.kubeletRoot, log.component('enforcer').warn),
     version: VERSION,
     revision: process.env.COTENANT_REVISION ?? '',
     clock: () => performance.now(),
@@ -172,11 +170,11 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     history: recorder.history,
     own: () =>
       self.metrics().catch((error: unknown) => {
-        problem(`the process's own metrics cannot be read: ${String(error)}`);
+        log.component('exporter').warn(`the process's own metrics cannot be read: ${String(error)}`);
         return '';
       }),
   };
-  const publishing = await openPublishing(configuration, here, hooks, problem);
+  const publishing = await openPublishing(configuration, here, hooks);
   const admin = await startHttpServer(createAdmin(node, driver), { listen: { socket } }).catch(
     async (error: unknown) => {
       await publishing.close();
@@ -186,7 +184,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   chmodSync(socket, 0o660);
   // Before the driver is read: pods that end need us whether there is a driver or not.
   if (pods && cluster) {
-    services = await pods.startPodServices(configuration, node, cluster, problem).catch(async (error: unknown) => {
+    services = await pods.startPodServices(configuration, node, cluster, log).catch(async (error: unknown) => {
       await Promise.all([publishing.close(), admin.close()]);
       throw error;
     });
@@ -196,13 +194,13 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     intervalMs: configuration.intervalMs,
     library: configuration.nvmlLibrary,
     silenceMs: configuration.silenceMs,
-    onProblem: problem,
+    onProblem: log.component('sampler').warn,
     onSample: (sample) => {
       try {
         node.onSample(sample);
         services?.changed();
       } catch (error) {
-        problem(`a sample could not be worked on: ${(error as Error).stack ?? String(error)}`);
+        log.error(`a sample could not be processed: ${(error as Error).stack ?? String(error)}`);
       }
     },
   });
@@ -210,7 +208,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
   driver.join({
     release: sampler.release,
     reacquire() {
-      hooks.log('the driver is opened again');
+      log.info('the driver is opened again');
       sampler.reacquire();
     },
     openCount: () => sampler.abandonedCounts().hung,

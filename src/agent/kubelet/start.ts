@@ -3,6 +3,7 @@
 
 import { join } from 'node:path';
 import type { GpusReading } from '../../api/node-annotation.ts';
+import type { Logger } from '../../common/logger.ts';
 import { WHOLE_POD } from '../attribution/container-index.ts';
 import { type AgentConfiguration, foldersOf } from '../config.ts';
 import type { Volumes } from '../grants/files.ts';
@@ -58,7 +59,7 @@ export async function startPodServices(
   { kubernetes, mostTenantsPerGpu }: Pick<AgentConfiguration, 'kubernetes' | 'mostTenantsPerGpu'>,
   node: Node,
   cluster: Cluster,
-  onProblem: (text: string) => void,
+  log: Logger,
 ): Promise<PodServices> {
   const { kubeletRoot, nodeName, nriSocket, cdiKind } = kubernetes;
   const cdiFolders = foldersOf(kubernetes.cdiFolders);
@@ -70,7 +71,7 @@ export async function startPodServices(
   const cdi: Cdi | undefined =
     nriSocket === '' || cdiFolders.length === 0
       ? undefined
-      : followCdi({ folders: cdiFolders, kind: cdiKind, onProblem });
+      : followCdi({ folders: cdiFolders, kind: cdiKind, onProblem: log.component('cdi').warn });
   // The runtime first: containers that start once their volume is there must get their GPUs.
   const nri =
     nriSocket === ''
@@ -84,19 +85,29 @@ export async function startPodServices(
           onPassedBy: node.containerPassedBy,
           onSandbox: (sandboxId, podUid) => node.containers.tell(sandboxId, { podUid, container: WHOLE_POD }),
           onRemoved: node.containers.forget,
-          onProblem,
+          onProblem: log.component('nri').warn,
         });
   const csi = await startCsi({
     kubeletRoot,
     nodeName,
-    publisher: createPublisher({ node, nodeName, pods: cluster.pods, problemOf: cluster.problemOf, onProblem }),
+    publisher: createPublisher({
+      node,
+      nodeName,
+      pods: cluster.pods,
+      problemOf: cluster.problemOf,
+      onProblem: log.component('csi').warn,
+    }),
     onResult: node.onPublish,
-    onProblem,
+    onProblem: log.component('csi').warn,
   });
   // A plugin's devices go with it: pods that are bound just then fail at the kubelet. Amounts in the status stay, and pods wait.
   const plugin =
     kubernetes.slots === 'device-plugin'
-      ? startDevicePlugin({ folder: join(kubeletRoot, 'device-plugins'), slots, onProblem })
+      ? startDevicePlugin({
+          folder: join(kubeletRoot, 'device-plugins'),
+          slots,
+          onProblem: log.component('device-plugin').warn,
+        })
       : undefined;
   const advertising = cluster.advertise(node.gpus, plugin === undefined, node.onLabels);
   cluster.onPod(node.onPod);

@@ -6,9 +6,11 @@ import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import { beFrugal } from '../../agent/os/memory-tuning.ts';
 import { type AgentHooks, startAgent } from '../../agent/start.ts';
 import { GRANT_ANNOTATION } from '../../api/names.ts';
+import type { Logger } from '../../common/logger.ts';
 import type { PodEvent } from '../../kube/events.ts';
 import type { ContainerName } from '../../kube/pod-informer.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
+import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 import { checkPageFiles, configurationOf, makeStateFolder } from './agent-settings.ts';
 
@@ -25,20 +27,22 @@ export const agent: Command = {
       value: 'PATH=VALUE',
       help: 'one setting over the file, such as enforcement.mode=report',
     },
+    ...LOG_OPTIONS,
   },
   notes: `Settings and their defaults:\n${JSON.stringify(DEFAULTS, null, 2)}`,
   async run(parsed) {
     beFrugal();
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
-    const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
+    const log = loggerOf(parsed, 'agent', configuration.log);
     const start = async () => {
-      makeStateFolder(configuration, log);
+      makeStateFolder(configuration, log.warn);
       await checkPageFiles(configuration);
       const { hooks, close: closeKube } = await kubeHooks(configuration, log);
       const started = await startAgent(configuration, { log, ...hooks });
       const close = async () => {
         await closeKube();
         await started.close();
+        log.flush();
       };
       return { ...started, close };
     };
@@ -47,7 +51,7 @@ export const agent: Command = {
     return runUntilSignal(start, ({ port, socket }) => {
       const where =
         port === undefined ? `snapshots on ${page.socket}, no port` : `metrics on ${scheme}://${host}:${port}/metrics`;
-      log(`${where}, grants on ${socket}, mode ${enforcement.mode}`);
+      log.info(`${where}, grants on ${socket}, mode ${enforcement.mode}`);
     });
   },
 };
@@ -84,7 +88,7 @@ export function eventsOf(records: readonly ActionRecord[], nodeName: string): re
 
 async function kubeHooks(
   configuration: AgentConfiguration,
-  log: (line: string) => void,
+  log: Logger,
 ): Promise<{ hooks: Partial<AgentHooks>; close: () => Promise<void> }> {
   const { enabled, nodeName } = configuration.kubernetes;
   if (!enabled) return { hooks: {}, close: async () => {} };
@@ -101,7 +105,7 @@ async function kubeHooks(
   const { followSlices } = await import('../../kube/resource-slices.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
-  const pods = watchPods(config, nodeName, log);
+  const pods = watchPods(config, nodeName, log.component('pod-informer').warn);
   let uuids = NO_SLICES;
   const slices =
     configuration.kubernetes.podResources === ''
@@ -112,9 +116,9 @@ async function kubeHooks(
           (told) => {
             uuids = uuidsOfSlices(told, nodeName);
           },
-          log,
+          log.component('resource-slices').warn,
         );
-  const report = createReporter(config, log);
+  const report = createReporter(config, log.component('events').warn);
   const nowhere: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };
   return {
     hooks: {
@@ -152,7 +156,7 @@ async function kubeHooks(
             grantTextOf,
             withSlots,
             onLabels,
-            onProblem: log,
+            onProblem: log.component('node-status').warn,
           });
           void pods.ready.then(advertising.changed);
           return advertising;

@@ -5,6 +5,7 @@ import { followSnapshots } from '../../agent/snapshot/ipc/client.ts';
 import type { Standing } from '../../agent/snapshot/source.ts';
 import { guardOf, startExporter } from '../../exporter/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
+import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 import { checkPageFiles, configurationOf } from './agent-settings.ts';
 
@@ -22,21 +23,17 @@ export const exporter: Command = {
       value: 'PATH=VALUE',
       help: 'one setting over the file, such as port=9837',
     },
+    ...LOG_OPTIONS,
   },
   notes:
-    'Of the settings of `cotenant agent` it goes by host, port, page, processMetrics, compatibilityMetrics and kubernetes.nodeName.',
+    'Of the settings of `cotenant agent` it goes by host, port, log, page, processMetrics, compatibilityMetrics and kubernetes.nodeName.',
   async run(parsed) {
     beFrugal();
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const { host, page } = configuration;
     if (page.socket === '')
       throw new UsageError('page.socket is missing: the socket of the node half, as it is set for `cotenant agent`');
-    const log = (line: string) => console.error(`${new Date().toISOString()} ${line}`);
-    let lastProblem = '';
-    const onProblem = (problem: string) => {
-      if (problem !== lastProblem) log(problem);
-      lastProblem = problem;
-    };
+    const log = loggerOf(parsed, 'exporter', configuration.log);
     const start = async () => {
       await checkPageFiles(configuration);
       // Heard of before there is somebody to tell: nothing is known of anybody then.
@@ -45,17 +42,21 @@ export const exporter: Command = {
         path: page.socket,
         onStanding: (standing) => tell(standing),
         reviews: page.tokenReview,
-        log,
+        log: log.component('snapshot-client').info,
       });
       try {
-        const access = await guardOf(configuration, source.review, onProblem);
-        const started = await startExporter(configuration, source, access, { log, onProblem });
+        const access = await guardOf(configuration, source.review, log.warn);
+        const started = await startExporter(configuration, source, access, {
+          log: log.info,
+          onProblem: log.warn,
+        });
         tell = started.tell;
         tell(source.standing());
         return {
           port: started.port,
           async close() {
             await Promise.all([started.close(), source.close()]);
+            log.flush();
           },
         };
       } catch (error) {
@@ -65,7 +66,7 @@ export const exporter: Command = {
     };
     const scheme = page.certFile === '' ? 'http' : 'https';
     return runUntilSignal(start, ({ port }) =>
-      log(`metrics on ${scheme}://${host}:${port}/metrics, snapshots from ${page.socket}`),
+      log.info(`metrics on ${scheme}://${host}:${port}/metrics, snapshots from ${page.socket}`),
     );
   },
 };

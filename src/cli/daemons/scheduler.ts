@@ -6,6 +6,7 @@ import { KubeConfig } from '@kubernetes/client-node';
 import { PLACEMENTS } from '../../request/rules/namespace-rules.ts';
 import { startScheduler } from '../../scheduler/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
+import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 
 export const scheduler: Command = {
@@ -38,6 +39,7 @@ export const scheduler: Command = {
       help: 'pods that have not started are evicted from a GPU that is overbooked for so long (default 15)',
     },
     kubeconfig: { type: 'string', value: 'FILE', help: 'how to reach the API server (default: as any pod does)' },
+    ...LOG_OPTIONS,
   },
   async run(parsed) {
     const host = text(parsed, 'host') ?? '127.0.0.1';
@@ -59,6 +61,7 @@ export const scheduler: Command = {
     const placement = PLACEMENTS.find((one) => one === wanted);
     if (!placement) throw new UsageError(`--placement ${wanted}: want one of ${PLACEMENTS.join(', ')}`);
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
+    const log = loggerOf(parsed, 'scheduler');
     const options = {
       config: kubeConfig(text(parsed, 'kubeconfig')),
       host,
@@ -70,12 +73,12 @@ export const scheduler: Command = {
       hostname: hostname(),
       placement,
       overbookedAfterMs: 1000 * secondsOf(text(parsed, 'overbooked-after') ?? '15', '--overbooked-after'),
-      log: (line: string) => console.error(line),
+      log: log.info,
     } as const;
     const address = `${tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}`;
     return runUntilSignal(
       () => startScheduler(options),
-      ({ port }) => console.error(`extender on ${address}:${port}, Lease ${namespace}/${name}`),
+      ({ port }) => log.info(`extender on ${address}:${port}, Lease ${namespace}/${name}`),
     );
   },
 };

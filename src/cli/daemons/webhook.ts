@@ -7,6 +7,7 @@ import { formatProblem } from '../../common/problem.ts';
 import type { CertificateSource } from '../../serving/http-server.ts';
 import { fromFiles } from '../../serving/tls-files.ts';
 import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
+import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 
 export const webhook: Command = {
@@ -44,6 +45,7 @@ export const webhook: Command = {
       help: 'how long to go on after being told to stop, each answer the last one on its connection (default 0)',
     },
     'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
+    ...LOG_OPTIONS,
   },
   notes: [
     'CERTIFICATE is either --cert and --key, or --secret, --service and --registration. Without any a self-signed one for',
@@ -58,8 +60,10 @@ export const webhook: Command = {
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
     const drainMs = secondsOf(text(parsed, 'drain'), '--drain') * 1000;
     const port = portOf(text(parsed, 'port'), '--port') ?? 8443;
+    const log = loggerOf(parsed, 'webhook');
     const start = () =>
       startWebhook({
+        log: log.info,
         timeouts: { drainMs },
         configuration: read.value,
         port,
@@ -69,8 +73,8 @@ export const webhook: Command = {
       });
     return runUntilSignal(start, (running) => {
       const probes = running.healthPort === undefined ? '' : `, probes on port ${running.healthPort}`;
-      console.error(`admission on ${running.url}${probes}`);
-      if (!certificate) console.error('self-signed certificate, for development only');
+      log.info(`admission on ${running.url}${probes}`);
+      if (!certificate) log.warn('self-signed certificate, for development only');
     });
   },
 };

@@ -15,6 +15,7 @@ import { configure } from '../../agent/config.ts';
 import { BUILD_FOLDER } from '../../agent/os/addon.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { startAgent } from '../../agent/start.ts';
+import { createLogger } from '../../common/logger.ts';
 import { ask } from '../lib/agent-client.ts';
 import { type Command, flag, text, UsageError } from '../lib/command.ts';
 import { actionRows, gpuRows, tenantRows } from '../output/node-table.ts';
@@ -122,6 +123,7 @@ async function play(
   const library = simulator ? join(folder, 'gpu/lib') : undefined;
   const stateFolder = join(folder, 'state');
   const problems: string[] = [];
+  const log = createLogger({ component: 'agent', write: (line) => problems.push(line.trimEnd()) });
   const agent = await startAgent(
     configure(
       {
@@ -133,7 +135,7 @@ async function play(
       },
       'demo',
     ),
-    { log: (line) => problems.push(line) },
+    { log },
   );
   ending.defer(() => agent.close());
   const rules = parseConfiguration({ rules: { dialects: ['ack', 'metagpu'] } });
@@ -142,7 +144,7 @@ async function play(
     configuration: rules.value,
     host: '127.0.0.1',
     port: ports.webhook,
-    log: (line) => problems.push(line),
+    log: log.component('webhook').warn,
   });
   ending.defer(() => webhook.close());
   const review = await reviewOnce(webhook.url, webhook.certificate);

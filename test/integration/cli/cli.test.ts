@@ -67,7 +67,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['why', 'a/b/c', '--cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
   [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
   [['inspect', 'node-1'], /^cotenant: want no word, got node-1; see --node and -n/],
-  [['top', '--sort', 'size'], /^cotenant: --sort size: want GPU, memory, sm, name/],
+  [['top', '--sort', 'size'], /^cotenant: --sort size: want gpu, memory, sm, name/],
   [['inspect', '-o', 'yaml'], /^cotenant: -o yaml: want table or json/],
   [['inspect', '-o', 'table', '--json'], /^cotenant: -o table and --json: want one of them/],
   [

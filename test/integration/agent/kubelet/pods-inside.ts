@@ -33,6 +33,7 @@ import type { Sample, SampledProcess } from '../../../../src/agent/sampling/samp
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
 import { formatRecord } from '../../../../src/api/request-annotation.ts';
+import { createLogger } from '../../../../src/common/logger.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import type { Mode } from '../../../../src/policy/mode.ts';
 
@@ -62,7 +63,12 @@ function start(mode: Mode = 'enforce'): Started {
   const node = openNode(settings, native, {
     onSnapshot: () => {},
     onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
-    onProblem: (text) => problems.push(text.replaceAll(folder, '')),
+    log: createLogger({
+      component: 'agent',
+      format: 'json',
+      level: 'warn',
+      write: (line) => problems.push((JSON.parse(line) as { msg: string }).msg.replaceAll(folder, '')),
+    }),
     onPassedBy: (_, message) => passedBy.push(message),
     onInterval: () => {},
     samplers: () => ({ abandoned: 0, hung: 0 }),

@@ -46,7 +46,7 @@ test('a container whose ledger is cut, and whose room another one took, is held 
 test('a ledger that could not be emptied for a container that starts anew is made as soon as there is room', (t) => {
   const { gpus, problems, during, size, after } = inside(t, 'restarted');
   t.is((gpus as string[]).length, 1, 'it starts all the same');
-  t.deepEqual(problems, ['the ledger of team/pod-1: ledger: No space left on device']);
+  t.deepEqual(problems, ['the usage ledger cannot be cleared: ledger: No space left on device']);
   t.deepEqual([during, after], [0, size]);
 });
 

@@ -310,7 +310,7 @@ const anonymousMib = memoryMib('RssAnon');
 await watching;
 const { scrapes, mostBytes, mostLine, mostRatio, honestBytes, fell } = await scraping.end();
 // As they came: the audit log keeps the last of them only.
-const STOP = /(?:^|\s)(?:kill|terminate): local\/([^/]+)\/.*\(sent\)$/;
+const STOP = / enforcer: (?:kill|terminate): local\/([^/]+)\/.*\(sent\) pod=/;
 const stops = agent.log.flatMap((line) => STOP.exec(line)?.[1] ?? []);
 const abandoned = seriesOf(await agent.metrics(), 'cotenant_exporter_samplers_abandoned_total') ?? 0;
 console.log(
