@@ -8,8 +8,8 @@ import {
   openSync,
   readFileSync,
   renameSync,
-  rmSync,
   statSync,
+  unlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { parseVersioned } from './json.ts';
@@ -104,6 +104,8 @@ export function openStateFile<T extends object>(
       isUnread = false;
       rename();
     },
-    remove: () => rmSync(path, { force: true }),
+    remove() {
+      if (existsSync(path)) unlinkSync(path);
+    },
   };
 }
