@@ -3,7 +3,7 @@ import { createLogger, LOG_FORMATS, LOG_LEVELS, type RootLogger } from '../../co
 import { type Option, type Parsed, text, UsageError } from './command.ts';
 
 export const LOG_OPTIONS = {
-  'log-format': { type: 'string', value: 'text|json', help: 'form of the log on standard error (default text)' },
+  'log-format': { type: 'string', value: 'FORMAT', help: 'of the log on standard error: text (default) or json' },
   'log-level': {
     type: 'string',
     value: 'LEVEL',
