@@ -1,8 +1,9 @@
 // What may be asked of the node half from outside, and what it is given to ask others with.
 
 import type { PodGrant } from '../api/grant-annotation.ts';
-import type { GpusReading } from '../api/node-annotation.ts';
 import type { Logger } from '../common/logger.ts';
+import type { EvictCall } from '../kube/eviction.ts';
+import type { GpusReading } from '../kube/node-gpus.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
 import type { Mode } from '../policy/mode.ts';
 import type { PodAsk } from './allocation/pod-grants.ts';
@@ -11,7 +12,6 @@ import type { ContainerBook } from './attribution/container-index.ts';
 import type { Assignments } from './attribution/other-allocations.ts';
 import type { NodeCompute, RefusedChange } from './compute/node-policy.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
-import type { EvictCall } from './enforcement/evictions.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Grant } from './grants/grant.ts';
 import type { LiveGrant } from './grants/registry.ts';

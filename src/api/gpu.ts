@@ -19,6 +19,14 @@ export type PlaceableGpu = {
   readonly tenants: number;
 };
 
+/** What a pod, or several, needs of one GPU at the same time. */
+export type GpuNeed = {
+  readonly memoryBytes: number;
+  readonly coresPercent: number;
+  /** Containers on it. */
+  readonly tenants: number;
+};
+
 /** What keeps others off a GPU. */
 export type GpuStanding = Pick<PlaceableGpu, 'fault' | 'unfenced'>;
 

@@ -1,12 +1,9 @@
 // The annotation `cotenant.io/gpus` of a Node: its GPUs as its agent sees them, for the extender to choose from and for
 // people to look at. Owns the text form.
 
+import type { GpuNeed } from '../api/gpu.ts';
 import { decodeAll, field, isWithin, parseVersioned } from '../common/json.ts';
-import { type GpuNeed, needOf } from '../placement/demand.ts';
-import { type Held, othersOn } from '../placement/unscheduled-demand.ts';
-import type { HealthState } from '../policy/gpu-health.ts';
-import type { FenceState } from '../policy/isolation-check.ts';
-import { GPU_UUID, parsePodGrant } from './grant-annotation.ts';
+import { GPU_UUID } from './grant-annotation.ts';
 import { MOST_GPUS, MOST_MEMORY_BYTES } from './request.ts';
 
 export type NodeGpu = {
@@ -29,18 +26,6 @@ export type NodeGpus = {
   /** Containers with a share that one GPU takes. */
   readonly mostTenantsPerGpu: number;
   readonly gpus: readonly NodeGpu[];
-};
-
-/** What the agent of a node knows of its GPUs now. */
-export type GpusReading = NodeGpus & {
-  /** False: the driver could not be asked, and there may be more GPUs. */
-  readonly complete: boolean;
-  /** All grants on the node. */
-  readonly held: readonly Held[];
-  /** For the Node's condition; absent: not known, or not asked for. */
-  readonly fences?: FenceState | undefined;
-  /** Likewise; absent: the driver could not be asked. */
-  readonly health?: HealthState | undefined;
 };
 
 const VERSION = 1;
@@ -76,41 +61,6 @@ export function parseNodeGpus(text: string): NodeGpus | { readonly wrong: string
   if ('badIndex' in gpus) return { wrong: `GPUs[${gpus.badIndex}] is not a GPU` };
   if (new Set(gpus.map(({ gpuUuid }) => gpuUuid)).size < gpus.length) return { wrong: 'it names a GPU twice' };
   return { mostTenantsPerGpu, gpus };
-}
-
-/**
- * What a Node is to tell when it told `shown` before: the GPUs that were read, a lost one with the memory that it had, and as
- * not healthy those that are missing while pods hold grants on them, or while nobody can say what is there. A kubelet that
- * starts anew ends pods that run when the node offers less than they ask for. `grantTextOf`: of a pod on this node.
- */
-export function gpusToTell(
-  reading: GpusReading,
-  shown: NodeGpus | undefined,
-  grantTextOf: (podUid: string) => string | undefined,
-): NodeGpus {
-  const { mostTenantsPerGpu, gpus, complete, held } = reading;
-  const ofPods = new Set(
-    held.flatMap(({ podUid, containers }) =>
-      podUid === undefined ? [] : containers.flatMap((one) => one.gpus.map(({ gpuUuid }) => gpuUuid)),
-    ),
-  );
-  const before = new Map(shown?.gpus.map((gpu) => [gpu.gpuUuid, gpu]));
-  const read = gpus.map((gpu) =>
-    gpu.usableBytes > 0 ? gpu : { ...gpu, usableBytes: before.get(gpu.gpuUuid)?.usableBytes ?? 0 },
-  );
-  for (const { gpuUuid } of gpus) before.delete(gpuUuid);
-  const missing = [...before.values()].filter(({ gpuUuid }) => !complete || ofPods.has(gpuUuid));
-  const others = othersOn(held, (podUid) => {
-    const grant = parsePodGrant(grantTextOf(podUid) ?? '');
-    return 'wrong' in grant ? undefined : needOf(grant.containers);
-  });
-  return {
-    mostTenantsPerGpu,
-    gpus: [...read, ...missing.map((gpu) => ({ ...gpu, healthy: false }))].map(({ others: _, ...gpu }) => {
-      const own = others.get(gpu.gpuUuid);
-      return own ? { ...gpu, others: own } : gpu;
-    }),
-  };
 }
 
 function decodeGpu(value: unknown): NodeGpu | undefined {

@@ -1,8 +1,14 @@
 // Asks the API server to evict a pod: it honors disruption budgets and the pod's time to end. Owns the call.
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
-import type { EvictCall } from '../agent/enforcement/evictions.ts';
 import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
+
+/** Resolves when the API server has accepted the eviction, or the pod is gone; else rejects with its answer. */
+export type EvictCall = (pod: {
+  readonly namespace: string;
+  readonly name: string;
+  readonly uid: string;
+}) => Promise<void>;
 
 export function evictor(config: KubeConfig): EvictCall {
   const api = clientOf(config, CoreV1Api);

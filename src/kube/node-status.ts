@@ -3,11 +3,12 @@
 // so what counts is what the Node shows, not what was written.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
-import { formatNodeGpus, type GpusReading, gpusToTell, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
+import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
 import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
 import { follow } from './list-watch.ts';
+import { type GpusReading, gpusToTell } from './node-gpus.ts';
 
 export type AdvertisingOptions = {
   readonly config: KubeConfig;

@@ -1,8 +1,8 @@
 // Who has what on which GPU of which node: the nodes' GPUs, what their agents have given away, and the bound pods' grants, added up. Owns the sums; where both
 // come from (a watch, a binding that is under way) and what is decided by them is elsewhere. No I/O.
 
+import type { GpuNeed } from '../api/gpu.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
-import type { GpuNeed } from './demand.ts';
 import type { NodeBooks } from './place-pod.ts';
 
 /** What one bound pod takes. */

@@ -1,13 +1,6 @@
 // What a pod needs of each GPU at the same time: its containers do not all run at once. Pure.
-import { countedBytes } from '../api/gpu.ts';
+import { countedBytes, type GpuNeed } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
-
-export type GpuNeed = {
-  readonly memoryBytes: number;
-  readonly coresPercent: number;
-  /** Containers on it. */
-  readonly tenants: number;
-};
 
 /**
  * Need per GPU (by UUID) of one pod: the larger of its biggest init container and the sum of its containers, sidecars added,

@@ -1,9 +1,8 @@
 // Why a GPU cannot take what is needed of it: the one place that compares, and the words that people read. Pure.
 
-import type { PlaceableGpu } from '../api/gpu.ts';
+import type { GpuNeed, PlaceableGpu } from '../api/gpu.ts';
 import { GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import { MIB } from '../common/quantity.ts';
-import type { GpuNeed } from './demand.ts';
 
 export type Obstacle = {
   /** One clause that names the GPU and the numbers. */

@@ -1,9 +1,10 @@
 // GPUs of which bound pods need more than there is, as after two leaders for a while, and which pods have to go: pure. The
 // node's agent lets no such pod start; who evicts it, and when, is the scheduler's business.
+
+import type { GpuNeed } from '../api/gpu.ts';
 import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
 import { MIB } from '../common/quantity.ts';
-import type { GpuNeed } from './demand.ts';
 import { added } from './unscheduled-demand.ts';
 
 /** A bound pod. */

@@ -1,7 +1,7 @@
 // Which of one node's GPUs each container of a pod gets: pure, from the node's books and the pod's request. Owns the choice of
 // GPUs on one node; which node it is belongs to rank.ts and the scheduler.
 
-import type { GpuGrant, PlaceableGpu } from '../api/gpu.ts';
+import type { GpuGrant, GpuNeed, PlaceableGpu } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 import { GPU } from '../api/names.ts';
 import {
@@ -12,7 +12,7 @@ import {
   resolveLimit,
   resolveShare,
 } from '../api/request.ts';
-import { type GpuNeed, needOf } from './demand.ts';
+import { needOf } from './demand.ts';
 import { type Obstacle, obstacleOf } from './fit.ts';
 
 /** A node's GPUs with what is granted on them. */

@@ -1,8 +1,9 @@
 // What a node's agent has given away beyond the annotations of its pods: grants of plain processes, and what a pod got on top
 // of what its annotation says when its grant was resized. Pure. Who places pods sees it only if the node tells of it.
 
+import type { GpuNeed } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
-import { type GpuNeed, needOf } from './demand.ts';
+import { needOf } from './demand.ts';
 
 /** By the agent's books: one pod, or one plain grant. */
 export type Held = {

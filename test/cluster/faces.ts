@@ -6,7 +6,8 @@ import { KubeConfig } from '@kubernetes/client-node';
 import { startDevicePlugin } from '../../src/agent/kubelet/device-plugin/plugin.ts';
 import type { Slots } from '../../src/agent/kubelet/device-plugin/service.ts';
 import { type NriContainer, startNri } from '../../src/agent/kubelet/nri/plugin.ts';
-import type { GpusReading, NodeGpus } from '../../src/api/node-annotation.ts';
+import type { NodeGpus } from '../../src/api/node-annotation.ts';
+import type { GpusReading } from '../../src/kube/node-gpus.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
 
 /** One line to the program. */

@@ -1,7 +1,7 @@
 // What a node tells the scheduler that it may choose from: its GPUs, and what is gone of them. A plain value in, a plain value out.
 
 import type { GpuStanding } from '../../api/gpu.ts';
-import type { GpusReading } from '../../api/node-annotation.ts';
+import type { GpusReading } from '../../kube/node-gpus.ts';
 import { healthState, LOST_WORDS } from '../../policy/gpu-health.ts';
 import type { FenceState } from '../../policy/isolation-check.ts';
 import type { Grant } from '../grants/grant.ts';

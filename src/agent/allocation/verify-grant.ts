@@ -1,13 +1,14 @@
 // Whether a pod may have on this node what its annotation says: pure. The scheduler decides, but two of them may have decided
 // at once, somebody else may have bound the pod, and a GPU may have gone; nothing starts on a GPU that is given away twice.
 
+import type { GpuNeed } from '../../api/gpu.ts';
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../api/request.ts';
 import { parseRecord } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
 import { MIB } from '../../common/quantity.ts';
-import { type GpuNeed, needOf } from '../../placement/demand.ts';
+import { needOf } from '../../placement/demand.ts';
 import type { Grant } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
 import { isShareable } from '../sampling/sample.ts';

@@ -2,16 +2,10 @@
 // the stops of each pod and asks the API server, which may refuse; then the next stop asks again, and where an agent ended before
 // it heard the answer, the next agent does. When it is due is
 // quota/eviction.ts' business.
+import type { EvictCall } from '../../kube/eviction.ts';
 import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../policy/eviction.ts';
 import { type ActionRecord, ASKED } from './action-record.ts';
 import { AHEAD_MS, type Clocks } from './enforcer.ts';
-
-/** Resolves when the API server has taken it, or the pod is gone; rejects with what it says instead. */
-export type EvictCall = (pod: {
-  readonly namespace: string;
-  readonly name: string;
-  readonly uid: string;
-}) => Promise<void>;
 
 export type Evictions = { see(records: readonly ActionRecord[]): void };
 

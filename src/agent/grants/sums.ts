@@ -1,5 +1,6 @@
 // What a GPU has given away on this node: plain grants each for itself, a pod's containers by what they need at a time. Pure.
-import { type GpuNeed, needOf } from '../../placement/demand.ts';
+import type { GpuNeed } from '../../api/gpu.ts';
+import { needOf } from '../../placement/demand.ts';
 import type { Held } from '../../placement/unscheduled-demand.ts';
 import { type Grant, isOfPod, podUidOf } from './grant.ts';
 

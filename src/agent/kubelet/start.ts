@@ -2,8 +2,8 @@
 // Owns their start, what each is told of the node half, and their end; none of them may take the others down.
 
 import { join } from 'node:path';
-import type { GpusReading } from '../../api/node-annotation.ts';
 import type { Logger } from '../../common/logger.ts';
+import type { GpusReading } from '../../kube/node-gpus.ts';
 import { WHOLE_POD } from '../attribution/container-index.ts';
 import { type AgentConfiguration, foldersOf } from '../config.ts';
 import type { Volumes } from '../grants/files.ts';

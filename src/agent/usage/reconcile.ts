@@ -1,8 +1,8 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
 
+import type { GpuNeed } from '../../api/gpu.ts';
 import { remembering, sameList } from '../../common/memo.ts';
-import type { GpuNeed } from '../../placement/demand.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
 import type { Owned } from '../attribution/processes-by-owner.ts';
 import type { Grant } from '../grants/grant.ts';

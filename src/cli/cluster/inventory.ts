@@ -1,12 +1,13 @@
 // GPUs, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which GPU; how it looks on a
 // screen is inventory-text.ts's business.
 
+import type { GpuNeed } from '../../api/gpu.ts';
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import type { ContainerKind, MemoryIsolation } from '../../api/request.ts';
 import { parseRecord } from '../../api/request-annotation.ts';
-import { type GpuNeed, needOf } from '../../placement/demand.ts';
+import { needOf } from '../../placement/demand.ts';
 import type { EffectiveMode, Mode } from '../../policy/mode.ts';
 import { modeOf } from '../commands/enforcement-options.ts';
 import { askedByPod } from '../lib/words.ts';

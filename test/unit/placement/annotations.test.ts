@@ -1,20 +1,16 @@
 // The two annotations that carry GPUs over the cluster: one value has one text, and only that text is read.
 import test from 'ava';
 import fc from 'fast-check';
+import type { GpuNeed } from '../../../src/api/gpu.ts';
 import {
   type ContainerGrant,
   formatPodGrant,
   type PodGrant,
   parsePodGrant,
 } from '../../../src/api/grant-annotation.ts';
-import {
-  formatNodeGpus,
-  type GpusReading,
-  gpusToTell,
-  type NodeGpus,
-  parseNodeGpus,
-} from '../../../src/api/node-annotation.ts';
-import { type GpuNeed, needOf } from '../../../src/placement/demand.ts';
+import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../../../src/api/node-annotation.ts';
+import { type GpusReading, gpusToTell } from '../../../src/kube/node-gpus.ts';
+import { needOf } from '../../../src/placement/demand.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
 const bytes = fc.integer({ min: 1, max: 2 ** 40 });

@@ -3,7 +3,7 @@
 import type { V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
-import type { GpusReading } from '../../../../src/api/node-annotation.ts';
+import type { GpusReading } from '../../../../src/kube/node-gpus.ts';
 import { type NodePatch, patchOf, startAdvertising } from '../../../../src/kube/node-status.ts';
 import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/api-server.ts';
 import { eventually } from '../../../support/node.ts';

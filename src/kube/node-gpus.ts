@@ -1,0 +1,55 @@
+// The GPUs that a Node advertises: those that its agent reads, those that are missing while pods hold grants on them, and
+// what the agent granted beyond the annotations of pods.
+import { parsePodGrant } from '../api/grant-annotation.ts';
+import type { NodeGpus } from '../api/node-annotation.ts';
+import { needOf } from '../placement/demand.ts';
+import { type Held, othersOn } from '../placement/unscheduled-demand.ts';
+import type { HealthState } from '../policy/gpu-health.ts';
+import type { FenceState } from '../policy/isolation-check.ts';
+
+/** What the agent of a node knows of its GPUs now. */
+export type GpusReading = NodeGpus & {
+  /** False: the driver could not be asked, and there may be more GPUs. */
+  readonly complete: boolean;
+  /** All grants on the node. */
+  readonly held: readonly Held[];
+  /** For the Node's condition; absent: not known, or not asked for. */
+  readonly fences?: FenceState | undefined;
+  /** Likewise; absent: the driver could not be asked. */
+  readonly health?: HealthState | undefined;
+};
+
+/**
+ * What a Node is to tell when it told `shown` before: the GPUs that were read, a lost one with the memory that it had, and as
+ * not healthy those that are missing while pods hold grants on them, or while nobody can say what is there. A kubelet that
+ * starts anew ends pods that run when the node offers less than they ask for. `grantTextOf`: of a pod on this node.
+ */
+export function gpusToTell(
+  reading: GpusReading,
+  shown: NodeGpus | undefined,
+  grantTextOf: (podUid: string) => string | undefined,
+): NodeGpus {
+  const { mostTenantsPerGpu, gpus, complete, held } = reading;
+  const ofPods = new Set(
+    held.flatMap(({ podUid, containers }) =>
+      podUid === undefined ? [] : containers.flatMap((one) => one.gpus.map(({ gpuUuid }) => gpuUuid)),
+    ),
+  );
+  const before = new Map(shown?.gpus.map((gpu) => [gpu.gpuUuid, gpu]));
+  const read = gpus.map((gpu) =>
+    gpu.usableBytes > 0 ? gpu : { ...gpu, usableBytes: before.get(gpu.gpuUuid)?.usableBytes ?? 0 },
+  );
+  for (const { gpuUuid } of gpus) before.delete(gpuUuid);
+  const missing = [...before.values()].filter(({ gpuUuid }) => !complete || ofPods.has(gpuUuid));
+  const others = othersOn(held, (podUid) => {
+    const grant = parsePodGrant(grantTextOf(podUid) ?? '');
+    return 'wrong' in grant ? undefined : needOf(grant.containers);
+  });
+  return {
+    mostTenantsPerGpu,
+    gpus: [...read, ...missing.map((gpu) => ({ ...gpu, healthy: false }))].map(({ others: _, ...gpu }) => {
+      const own = others.get(gpu.gpuUuid);
+      return own ? { ...gpu, others: own } : gpu;
+    }),
+  };
+}
