@@ -167,7 +167,7 @@ testWithHelm(
     t.regex(all, /webhook {4}patches pods[^\n]*\n {2}policies[^\n]*\n {2}scheduler {2}"cotenant-scheduler"/);
     t.regex(all, /kubectl label namespace cotenant-system pod-security.kubernetes.io\/enforce=privileged/);
     t.regex(all, /containerd 2\.1 or newer[^\n]*\/var\/run\/nri\/nri\.sock/);
-    t.regex(all, /replicas make its certificate themselves and renew it/);
+    t.regex(all, /replicas create and renew its certificate/);
     t.regex(all, /`helm uninstall` is refused while pods/);
     for (const [part, missing] of [
       ['agent', /The agent is off \(agent.enabled\)/],
@@ -183,10 +183,10 @@ testWithHelm(
     t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO GPUS/);
     t.regex(
       notes('nri.enabled=false', 'webhook.configuration.deviceRoute=environment'),
-      /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" alone/,
+      /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" only/,
     );
     t.notRegex(all, /legacy/);
-    t.regex(notes('webhook.certificate.source=generated'), /certificate was made by helm and is valid for 365 days/);
+    t.regex(notes('webhook.certificate.source=generated'), /helm created the webhook's certificate, valid for 365 days/);
 
     // The pod to try is one that the webhook makes one with a share, and the commands are there.
     const manifest = /<<'EOF'\n([\s\S]*?)\n {2}EOF/.exec(all)?.[1] ?? '';
