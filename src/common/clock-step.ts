@@ -1,8 +1,8 @@
 // By how much the time of day was set between two samples, by the clock that nobody sets. What is kept for minutes is measured in
 // the time of day, which people read: it is moved with each jump, so that none makes anything older or younger. Pure.
-import type { Sample } from '../agent/sampling/sample.ts';
 
-export type SampledAt = Pick<Sample, 'atMs' | 'bootNs'>;
+/** Wall-clock time and the time since boot, read together. */
+export type SampledAt = { readonly atMs: number; readonly bootNs: number };
 
 /** A clock that is kept right runs a little faster or slower for a while: that is no jump. */
 const SET_MS = 500;
