@@ -1,9 +1,10 @@
 // Pod in, patched pod out: normalized resources, the volume and its mounts, the device environment, scheduler, annotation.
 // Pure. "Patched" is judged by this structure alone, so a second pass changes nothing and a forged mark means nothing.
 
+import { CARDS_KEY } from '../src/api/earlier-names.ts';
 import { isOwnKey, OWN_RESOURCES, REQUEST_ANNOTATION, TENANT_ANNOTATIONS } from '../src/api/names.ts';
 import type { ContainerRequest } from '../src/api/request.ts';
-import { formatRecord } from '../src/api/request-annotation.ts';
+import { formatPodRequest } from '../src/api/request-annotation.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
@@ -76,7 +77,8 @@ export function injectPod(
       : closed(place, foreign);
     containers.set(place.container, patched);
   }
-  const record = formatRecord(reading.request);
+  const earlier = formatPodRequest(reading.request, CARDS_KEY);
+  const record = field(annotations, REQUEST_ANNOTATION) === earlier ? earlier : formatPodRequest(reading.request);
   const required = { ...plugins.annotations, [REQUEST_ANNOTATION]: record };
   return { kind: 'patched', pod: rebuild(pod, containers, required, configuration), record, warnings };
 }

@@ -8,12 +8,13 @@ import {
   OWN_RESOURCES,
   REQUEST_ANNOTATION,
 } from '../src/api/names.ts';
-import { parseRecord } from '../src/api/request-annotation.ts';
+import type { Mode } from '../src/api/request.ts';
+import { parsePodRequest } from '../src/api/request-annotation.ts';
 import { same } from '../src/common/deep-equal.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
-import { type Mode, modeNamed, notWeakerThan, saidMode } from '../src/policy/mode.ts';
+import { modeNamed, notWeakerThan, saidMode } from '../src/policy/mode.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { last, NO_DEVICES, VISIBLE_DEVICES, withoutDevices } from './environment.ts';
 import { isRequiredPluginsKey } from './required-plugins.ts';
@@ -37,7 +38,7 @@ export function checkUpdate(
   for (const key of new Set([...Object.keys(old), ...Object.keys(now)])) {
     const guarded = isOwnKey(key) || (isRequiredPluginsKey(key) && hasVolume(before));
     if (!guarded || same(field(old, key), field(now, key))) continue;
-    if (key === ENFORCEMENT_ANNOTATION && parseRecord(field(old, REQUEST_ANNOTATION)).ok) {
+    if (key === ENFORCEMENT_ANNOTATION && parsePodRequest(field(old, REQUEST_ANNOTATION)).ok) {
       problems.push(...checkStricter(old, now));
       continue;
     }
@@ -50,7 +51,7 @@ export function checkUpdate(
 
 /** A tenant may have its own pod watched more strictly while it runs, and never less than it is now. */
 function checkStricter(old: JsonObject, now: JsonObject): Problem[] {
-  const record = parseRecord(field(old, REQUEST_ANNOTATION));
+  const record = parsePodRequest(field(old, REQUEST_ANNOTATION));
   const namespace: Mode = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
   const pod = modeNamed(field(old, ENFORCEMENT_ANNOTATION));
   const present = saidMode({ namespace, pod, administrator: undefined })?.mode ?? 'enforce';

@@ -3,10 +3,16 @@
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import { isWrong, readChange } from '../api/compute-annotation.ts';
-import type { ComputeChoice, GpuShare } from '../api/request.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputeChoice,
+  type GpuShare,
+  MODES,
+  type Mode,
+  parseComputePolicy,
+} from '../api/request.ts';
 import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
-import { type EffectiveMode, effectiveMode, MODES, type Mode, modeNamed } from '../policy/mode.ts';
-import { COMPUTE_POLICIES, policyNamed } from '../request/rules/namespace-rules.ts';
+import { type EffectiveMode, effectiveMode, modeNamed } from '../policy/mode.ts';
 import type { Refusal } from './allocation/process-grants.ts';
 import type { NodeComputeChange } from './compute/shares.ts';
 import { PRELOADED } from './grants/engine-files.ts';
@@ -85,7 +91,7 @@ function nodeChange(body: unknown): NodeComputeChange | string {
   const { gpuUuid, policy, highCapPercent: cap, ...others } = body;
   const [stray] = Object.keys(others);
   if (stray !== undefined) return `${stray}: no such setting; known are gpuUuid, policy, highCapPercent`;
-  const named = policy === undefined || policy === null ? policy : policyNamed(String(policy));
+  const named = policy === undefined || policy === null ? policy : parseComputePolicy(String(policy));
   if (gpuUuid !== undefined && typeof gpuUuid !== 'string') return 'gpuUuid: want text';
   if (named === undefined && policy !== undefined) return `policy: want one of ${COMPUTE_POLICIES.join(', ')}, or null`;
   if (cap !== undefined && cap !== null && !isWithin(cap, 1, 100)) return 'highCapPercent: want 1 to 100, or null';

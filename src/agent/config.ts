@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { COMPAT_WORDS, isCompatList } from '../api/compat-exporters.ts';
-import type { ComputePolicy } from '../api/request.ts';
+import { COMPUTE_POLICIES, type ComputePolicy, MODES, type Mode, parseComputePolicy } from '../api/request.ts';
 import { isObject } from '../common/json.ts';
 import { LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from '../common/logger.ts';
 import { DEFAULT_SHARE_SECONDS } from '../policy/compute-verdict.ts';
@@ -11,8 +11,6 @@ import { DEFAULT_EVICTION, type EvictionPolicy } from '../policy/eviction.ts';
 import { DEFAULT_XID_LIST, parseXidList } from '../policy/gpu-health.ts';
 import { DEFAULT_LADDER, type LadderPolicy } from '../policy/ladder.ts';
 import { DEFAULT_TOLERANCE, type Tolerance } from '../policy/memory-verdict.ts';
-import { MODES, type Mode } from '../policy/mode.ts';
-import { COMPUTE_POLICIES, policyNamed } from '../request/rules/namespace-rules.ts';
 import { ENFORCER_LIMITS } from './enforcement/enforcer.ts';
 import { OWN_KIND } from './kubelet/cdi/split-spec.ts';
 
@@ -167,15 +165,17 @@ const oneOf =
 
 /** Words, or cGPU's numbers, which YAML reads as such. */
 const isPolicy: Check = (value) =>
-  ['string', 'number'].includes(typeof value) && policyNamed(String(value)) !== undefined;
+  ['string', 'number'].includes(typeof value) && parseComputePolicy(String(value)) !== undefined;
 const policies: Check = (value) => isObject(value) && Object.values(value).every(isPolicy);
 const POLICY_WORDS = `one of ${COMPUTE_POLICIES.join(', ')}, or its number, 0 to 5`;
 
 /** Settings that may be written in several ways, in the one that the program knows. */
 const WRITTEN: Readonly<Record<string, (value: unknown) => unknown>> = {
-  computePolicy: (value) => policyNamed(String(value)),
+  computePolicy: (value) => parseComputePolicy(String(value)),
   computePolicies: (value) =>
-    Object.fromEntries(Object.entries(value as object).map(([gpuUuid, name]) => [gpuUuid, policyNamed(String(name))])),
+    Object.fromEntries(
+      Object.entries(value as object).map(([gpuUuid, name]) => [gpuUuid, parseComputePolicy(String(name))]),
+    ),
 };
 
 /** Path -> what it must be, and how to say so. */

@@ -1,11 +1,11 @@
 // What may be asked of the node half from outside, and what it is given to ask others with.
 
 import type { PodGrant } from '../api/grant-annotation.ts';
+import type { Mode } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
 import type { EvictCall } from '../kube/eviction.ts';
 import type { GpusReading } from '../kube/node-gpus.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
-import type { Mode } from '../policy/mode.ts';
 import type { PodAsk } from './allocation/pod-grants.ts';
 import type { GrantAsk, GrantChange, Refusal } from './allocation/process-grants.ts';
 import type { ContainerBook } from './attribution/container-index.ts';

@@ -1,9 +1,16 @@
 // What an operator changes about a container's compute while it runs: read from the agent's socket or from a pod's annotation,
 // written by the CLI. Pure. What is left out stays as it is; null takes back what was chosen.
 import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
-import { COMPUTE_POLICIES, PRIORITIES, policyNamed } from '../request/rules/namespace-rules.ts';
 import { isContainerName } from './names.ts';
-import { type ComputeChoice, type ComputePolicy, MOST_WEIGHT, type Priority } from './request.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputeChoice,
+  type ComputePolicy,
+  MOST_WEIGHT,
+  PRIORITIES,
+  type Priority,
+  parseComputePolicy,
+} from './request.ts';
 
 export type ComputeChange = {
   readonly policy?: ComputePolicy | null;
@@ -17,7 +24,7 @@ export type ComputeChange = {
 type Wrong = { readonly wrong: string };
 type Reader = (value: unknown) => boolean;
 
-const isPolicy: Reader = (value) => typeof value === 'string' && policyNamed(value) !== undefined;
+const isPolicy: Reader = (value) => typeof value === 'string' && parseComputePolicy(value) !== undefined;
 const KEYS: Readonly<Record<keyof ComputeChange, readonly [Reader, string]>> = {
   policy: [(value) => value === null || isPolicy(value), `one of ${COMPUTE_POLICIES.join(', ')}, or null`],
   priority: [(value) => PRIORITIES.some((name) => name === value), `one of ${PRIORITIES.join(', ')}`],
@@ -36,7 +43,7 @@ export function readChange(value: unknown): ComputeChange | Wrong {
     if (!rule) return { wrong: `${key}: no such setting; known are ${Object.keys(KEYS).join(', ')}` };
     const [isGood, right] = rule;
     if (!isGood(given)) return { wrong: `${key}: ${JSON.stringify(given)}; want ${right}` };
-    change[key] = key === 'policy' && typeof given === 'string' ? policyNamed(given) : given;
+    change[key] = key === 'policy' && typeof given === 'string' ? parseComputePolicy(given) : given;
   }
   return change;
 }

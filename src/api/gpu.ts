@@ -1,33 +1,30 @@
-// A GPU as placement sees it, and what one container is granted of it. Plain values; who gets what is decided in place.ts and
-// place-pod.ts.
+// A GPU as placement sees it, what one container is granted of it, and the sum of such grants. Plain values; placement
+// decisions are in src/placement.
+import * as v from 'valibot';
+
+/** `GPU-` and a UUID in lower case, as NVML writes it. */
+export const GPU_UUID = /^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+export const gpuUuid = v.pipe(v.string(), v.regex(GPU_UUID, 'the UUID of a GPU'));
 
 export type PlaceableGpu = {
   readonly gpuUuid: string;
   readonly model: string;
-  /** What the driver leaves to programs. */
+  /** Memory that the driver leaves to programs. */
   readonly usableBytes: number;
   readonly healthy: boolean;
-  /** Why it is not healthy, a clause; absent: it is, or nobody knows more. */
+  /** Why it is not healthy, a clause; absent: it is healthy, or the reason is unknown. */
   readonly fault?: string;
-  /** Why a limit on it would not hold: it takes nobody until that is mended. Absent: it holds. */
+  /** Why a limit on it would not hold, a clause: it accepts no new containers until then. Absent: limits hold. */
   readonly unfenced?: string;
-  /** Takes nobody until this has gone, a clause; absent: it is open. */
+  /** Why it accepts no new containers now, a clause; absent: it does. */
   readonly closed?: string;
-  /** Sum of what is granted on it already. */
+  /** Sum of the grants on it. */
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
   readonly tenants: number;
 };
 
-/** What a pod, or several, needs of one GPU at the same time. */
-export type GpuNeed = {
-  readonly memoryBytes: number;
-  readonly coresPercent: number;
-  /** Containers on it. */
-  readonly tenants: number;
-};
-
-/** What keeps others off a GPU. */
+/** What keeps new containers off a GPU. */
 export type GpuStanding = Pick<PlaceableGpu, 'fault' | 'unfenced'>;
 
 export type GpuGrant = {
@@ -36,13 +33,21 @@ export type GpuGrant = {
   readonly memoryBytes: number;
   /** Enforced on the container. */
   readonly limitBytes: number;
-  /** After the grant was made smaller: what its holder has still, more than `limitBytes`. */
+  /** After the grant was made smaller: what the container still holds, more than `limitBytes`. */
   readonly heldBytes?: number;
-  /** Percent of this GPU's compute; 0 = no limit was asked for. */
+  /** Percent of this GPU's compute; 0: no limit was requested. */
   readonly coresPercent: number;
-  /** What it may have of it while others leave it idle; absent: what the policy says. */
+  /** What it may use while other containers leave it idle; absent: what the compute policy says. */
   readonly coresLimitPercent?: number;
 };
 
-/** What the GPU must keep for it: more than it was granted while it holds what a smaller grant took away. */
+/** What several containers take of one GPU together. */
+export type GpuNeed = {
+  readonly memoryBytes: number;
+  readonly coresPercent: number;
+  /** Containers on it. */
+  readonly tenants: number;
+};
+
+/** Memory that the GPU must keep for a grant: more than was granted while the container holds what a smaller grant took away. */
 export const countedBytes = (gpu: GpuGrant): number => Math.max(gpu.memoryBytes, gpu.heldBytes ?? 0);

@@ -1,32 +1,127 @@
-// What a container asks for, whatever dialect it was written in, and how much memory that is on a known GPU.
-// Owns the value and its arithmetic; reading it from a pod (read.ts) and storing it in one (record.ts) are elsewhere.
+// A pod's GPU request, whatever dialect it was written in: the format of the request annotation, its types, and how many
+// bytes a share is on a known GPU. `src/request/read-pod.ts` reads a request from a pod.
 
+import * as v from 'valibot';
+import { isObject } from '../common/json.ts';
 import { MIB } from '../common/quantity.ts';
-import type { Mode } from '../policy/mode.ts';
+import { listOf, oneOf, whole } from '../common/schema.ts';
+import { acceptCardsKey } from './earlier-names.ts';
+import { isContainerName } from './names.ts';
 
-export type DialectName = 'cotenant' | 'ack' | 'metagpu';
-export type ContainerKind = 'init' | 'sidecar' | 'app';
-export type Placement = 'binpack' | 'spread' | 'fragmentation';
-export type ComputePolicy = 'average' | 'preemptive' | 'weighted' | 'fixed' | 'soft' | 'native';
-export type Priority = 'normal' | 'high';
-export type MemoryIsolation = 'on' | 'off';
+export const DIALECTS = ['cotenant', 'ack', 'metagpu'] as const;
+export type DialectName = (typeof DIALECTS)[number];
 
-/** Memory of one GPU. Bytes are whole MiB; `units` and `percent` get their size from the GPU (`resolveShare`). */
-export type MemoryAmount =
-  | { readonly kind: 'bytes'; readonly bytes: number }
-  | { readonly kind: 'units'; readonly units: number; readonly unitBytes: number; readonly rounding: 'cgpu' }
-  | { readonly kind: 'percent'; readonly percent: number }
-  | { readonly kind: 'whole' };
+export const CONTAINER_KINDS = ['init', 'sidecar', 'app'] as const;
+export type ContainerKind = (typeof CONTAINER_KINDS)[number];
 
-/** What is needed of one GPU. `memoryLimit` is there only where it is enforced at another amount than is reserved. */
-export type GpuShare = {
-  readonly memory: MemoryAmount;
-  readonly memoryLimit?: MemoryAmount;
-  /** Percent of this GPU's compute, 1..100; absent where none was asked for. */
-  readonly coresPercent?: number;
-  /** What it may have of it while others leave it idle, from `coresPercent` to 100; absent: what the policy says. */
-  readonly coresLimitPercent?: number;
-};
+export const PLACEMENTS = ['binpack', 'spread', 'fragmentation'] as const;
+export type Placement = (typeof PLACEMENTS)[number];
+
+/** In the order of cGPU's numbers, 0 to 5. */
+export const COMPUTE_POLICIES = ['average', 'preemptive', 'weighted', 'fixed', 'soft', 'native'] as const;
+export type ComputePolicy = (typeof COMPUTE_POLICIES)[number];
+
+export const PRIORITIES = ['normal', 'high'] as const;
+export type Priority = (typeof PRIORITIES)[number];
+
+export const MEMORY_ISOLATIONS = ['on', 'off'] as const;
+export type MemoryIsolation = (typeof MEMORY_ISOLATIONS)[number];
+
+/** Enforcement modes, from the weakest. */
+export const MODES = ['off', 'report', 'enforce'] as const;
+export type Mode = (typeof MODES)[number];
+
+/** A compute policy by its name or by cGPU's number. */
+export function parseComputePolicy(text: string): ComputePolicy | undefined {
+  return COMPUTE_POLICIES.find((name, number) => name === text || String(number) === text);
+}
+
+/** Of the weighted policy, and of the choice by tenants. */
+export const MOST_WEIGHT = 1000;
+/** More GPUs than one node has; keeps a hostile count from becoming a long list. */
+export const MOST_GPUS = 64;
+/** 1 PiB: more than a node of 64 GPUs has, and exact in a JavaScript number. */
+export const MOST_MEMORY_BYTES = 2 ** 50;
+
+const wholeMib = v.pipe(whole(MIB, MOST_MEMORY_BYTES), v.multipleOf(MIB, 'whole MiB in bytes'));
+
+/** Memory of one GPU. `units` and `percent` get their size from the GPU (`resolveShare`). */
+const memoryAmount = v.variant('kind', [
+  v.object({ kind: v.literal('bytes'), bytes: wholeMib }),
+  v.pipe(
+    v.object({
+      kind: v.literal('units'),
+      units: whole(1, MOST_MEMORY_BYTES / MIB),
+      unitBytes: wholeMib,
+      rounding: v.literal('cgpu'),
+    }),
+    v.check(({ units, unitBytes }) => units * unitBytes <= MOST_MEMORY_BYTES, 'an amount that a node can have'),
+  ),
+  v.object({ kind: v.literal('percent'), percent: whole(1, 99) }),
+  v.object({ kind: v.literal('whole') }),
+]);
+export type MemoryAmount = v.InferOutput<typeof memoryAmount>;
+
+/** What a container requests of one GPU. */
+const gpuShare = v.pipe(
+  v.object({
+    memory: memoryAmount,
+    /** Only where the enforced amount differs from the reserved one. */
+    memoryLimit: v.exactOptional(memoryAmount),
+    /** Percent of this GPU's compute; absent where none was requested. */
+    coresPercent: v.exactOptional(whole(1, 100)),
+    /** What it may use while other containers leave it idle; absent: what the compute policy says. */
+    coresLimitPercent: v.exactOptional(whole(1, 100)),
+  }),
+  v.check(
+    ({ coresPercent, coresLimitPercent: limit }) => limit === undefined || limit >= (coresPercent ?? Infinity),
+    'a GPU whose coresLimitPercent is not below its coresPercent',
+  ),
+);
+export type GpuShare = v.InferOutput<typeof gpuShare>;
+
+const isTextMap = (value: unknown): value is Readonly<Record<string, string>> =>
+  isObject(value) && Object.values(value).every((text) => typeof text === 'string');
+
+export const containerName = v.custom<string>(isContainerName, 'a container name');
+
+const containerRequest = v.pipe(
+  v.unknown(),
+  v.transform(acceptCardsKey),
+  v.object({
+    name: containerName,
+    kind: oneOf(CONTAINER_KINDS),
+    dialect: oneOf(DIALECTS),
+    /** The dialect's own names with the text that was written for them; for messages, and to read the request again. */
+    asked: v.custom<Readonly<Record<string, string>>>(isTextMap, 'an object of texts'),
+    memoryIsolation: oneOf(MEMORY_ISOLATIONS),
+    /** One entry per GPU. Shares of one container are on different GPUs. */
+    gpus: listOf(gpuShare, 1, MOST_GPUS),
+  }),
+);
+export type ContainerRequest = v.InferOutput<typeof containerRequest>;
+
+/** A pod that requests shares of GPUs: its containers that do, and what was chosen for the pod. */
+export const podRequest = v.object({
+  priority: oneOf(PRIORITIES),
+  placement: v.exactOptional(oneOf(PLACEMENTS)),
+  computePolicy: v.exactOptional(oneOf(COMPUTE_POLICIES)),
+  computeWeight: v.exactOptional(whole(1, MOST_WEIGHT)),
+  /** The enforcement mode that the namespace's rules set; absent: `enforce`. */
+  enforcement: v.exactOptional(oneOf(['off', 'report'])),
+  /** Any of these models; empty: any model. */
+  gpuModels: v.optional(listOf(v.pipe(v.string(), v.nonEmpty('a name'))), []),
+  /** Only among these GPUs; empty: any GPU. */
+  gpuUuids: v.optional(listOf(v.pipe(v.string(), v.nonEmpty('a UUID'))), []),
+  containers: v.pipe(
+    listOf(containerRequest, 1),
+    v.check(
+      (list) => list.every(({ name }, index) => index === 0 || name > (list[index - 1]?.name ?? '')),
+      'a list of containers by name, each of them once',
+    ),
+  ),
+});
+export type PodRequest = v.InferOutput<typeof podRequest>;
 
 /** What was chosen for a container's compute; absent: the GPU's policy, no priority, a weight as large as its percent. */
 export type ComputeChoice = {
@@ -34,39 +129,6 @@ export type ComputeChoice = {
   readonly priority?: Priority;
   readonly weight?: number;
 };
-
-export type Request = {
-  readonly dialect: DialectName;
-  /** One entry per GPU, never empty. Shares of one container lie on different GPUs. */
-  readonly gpus: readonly GpuShare[];
-  readonly memoryIsolation: MemoryIsolation;
-  /** The dialect's own names with the text that was written for them; for messages, and to read the request again. */
-  readonly asked: Readonly<Record<string, string>>;
-};
-
-export type ContainerRequest = Request & { readonly name: string; readonly kind: ContainerKind };
-
-/** A pod that asks for a share: the containers that do (sorted by name, never empty) and what was chosen for the pod. */
-export type PodRequest = {
-  readonly containers: readonly ContainerRequest[];
-  readonly priority: Priority;
-  readonly placement?: Placement;
-  readonly computePolicy?: ComputePolicy;
-  readonly computeWeight?: number;
-  /** The mode of enforcement that the namespace's rules have for it; absent: `enforce`. */
-  readonly enforcement?: Mode;
-  /** Any of these models; empty: any model. */
-  readonly gpuModels: readonly string[];
-  /** Only among these GPUs; empty: any GPU. */
-  readonly gpuUuids: readonly string[];
-};
-
-/** Of the weighted policy, and of the choice by tenants. */
-export const MOST_WEIGHT = 1000;
-/** More GPUs than one node holds; keeps a hostile count from becoming a long list. */
-export const MOST_GPUS = 64;
-/** 1 PiB: more than a node of 64 GPUs holds, and exact in a JavaScript number. */
-export const MOST_MEMORY_BYTES = 2 ** 50;
 
 /** Bytes of this GPU that the share reserves. More than the GPU has means that the GPU cannot hold it. */
 export function resolveShare(share: GpuShare, gpuTotalBytes: number): number {

@@ -9,6 +9,7 @@
 //
 // A message given to a schema or action is a noun phrase for what is wanted: `v.regex(UUID, 'a UUID of a GPU')`.
 import * as v from 'valibot';
+import { field } from './json.ts';
 import { invalid, keyPath, missing, type Problem, showValue } from './problem.ts';
 import { attempt, err, ok, type Result } from './result.ts';
 
@@ -24,6 +25,12 @@ export function whole(least: number, most: number) {
 
 export function oneOf<const T extends readonly string[]>(names: T) {
   return v.picklist(names, names.length === 1 ? `"${names[0]}"` : `one of ${names.join(', ')}`);
+}
+
+/** A read-only list. */
+export function listOf<const S extends Schema>(item: S, least = 0, most = Number.MAX_SAFE_INTEGER) {
+  const wanted = `a list of ${most === Number.MAX_SAFE_INTEGER ? `at least ${least}` : `${least} to ${most}`}`;
+  return v.pipe(v.array(item), v.minLength(least, wanted), v.maxLength(most, wanted), v.readonly());
 }
 
 /** An object that may have no other keys: a misspelled setting would silently not apply. */
@@ -49,7 +56,20 @@ export function parse<const S extends Schema>(schema: S, value: unknown): Result
 
 export function parseJson<const S extends Schema>(schema: S, text: string): Result<v.InferOutput<S>> {
   const value = attempt(() => JSON.parse(text) as unknown);
-  return value.ok ? parse(schema, value.value) : err('is not JSON');
+  return value.ok ? parse(schema, value.value) : err('it is not JSON');
+}
+
+/** As `parseJson`, for a text whose `version` must be this one. */
+export function parseVersionedJson<const S extends Schema>(
+  schema: S,
+  version: number,
+  text: string,
+): Result<v.InferOutput<S>> {
+  const read = attempt(() => JSON.parse(text) as unknown);
+  if (!read.ok) return err('it is not JSON');
+  const given = field(read.value, 'version');
+  if (given === undefined) return err('version: is missing');
+  return given === version ? parse(schema, read.value) : err(`version: ${showValue(given)} is not ${version}`);
 }
 
 function problemOf(issue: Issue, base: string): Problem {

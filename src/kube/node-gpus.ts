@@ -24,7 +24,7 @@ export type GpusReading = NodeGpus & {
  * not healthy those that are missing while pods hold grants on them, or while nobody can say what is there. A kubelet that
  * starts anew ends pods that run when the node offers less than they ask for. `grantTextOf`: of a pod on this node.
  */
-export function gpusToTell(
+export function gpusToAdvertise(
   reading: GpusReading,
   shown: NodeGpus | undefined,
   grantTextOf: (podUid: string) => string | undefined,
@@ -43,7 +43,7 @@ export function gpusToTell(
   const missing = [...before.values()].filter(({ gpuUuid }) => !complete || ofPods.has(gpuUuid));
   const others = othersOn(held, (podUid) => {
     const grant = parsePodGrant(grantTextOf(podUid) ?? '');
-    return 'wrong' in grant ? undefined : needOf(grant.containers);
+    return grant.ok ? needOf(grant.value.containers) : undefined;
   });
   return {
     mostTenantsPerGpu,

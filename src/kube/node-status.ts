@@ -2,13 +2,14 @@
 // compute in its status, and the conditions that say whether limits hold and whether GPUs are healthy. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
 // so what counts is what the Node shows, not what was written.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
+import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
 import { problemOf } from './api-error.ts';
 import { clientOf } from './client.ts';
 import { follow } from './list-watch.ts';
-import { type GpusReading, gpusToTell } from './node-gpus.ts';
+import { type GpusReading, gpusToAdvertise } from './node-gpus.ts';
 
 export type AdvertisingOptions = {
   readonly config: KubeConfig;
@@ -128,7 +129,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     if (!seen || !reading) return;
     const now = new Date();
     const patch = patchOf(
-      gpusToTell(reading, shownGpus(seen), grantTextOf),
+      gpusToAdvertise(reading, shownGpus(seen), grantTextOf),
       withSlots,
       conditionOf(FENCES_HOLD, reading.fences, seen, now),
       conditionOf(GPUS_HEALTHY, reading.health, seen, now),
@@ -194,8 +195,8 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
 }
 
 function shownGpus({ metadata }: V1Node): NodeGpus | undefined {
-  const shown = parseNodeGpus(metadata?.annotations?.[GPUS_ANNOTATION] ?? '');
-  return 'wrong' in shown ? undefined : shown;
+  const shown = parseNodeGpus(nodeGpusText(metadata?.annotations) ?? '');
+  return shown.ok ? shown.value : undefined;
 }
 
 /** By the versions of one object, which the server counts up. */

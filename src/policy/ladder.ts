@@ -1,8 +1,9 @@
 // The enforcement ladder as a state machine: one step per fresh sample, at most one action out. Pure: time is an argument,
 // the state is a plain value that can be stored over a restart. It never names a process; whom an action hits is worked
 // out, and checked again, where it is carried out.
+
+import type { Mode } from '../api/request.ts';
 import type { OverReason, Verdict } from './memory-verdict.ts';
-import type { Mode } from './mode.ts';
 
 /** Times in seconds. */
 export type LadderPolicy = {

@@ -1,9 +1,6 @@
 // Which enforcement mode holds for a container: what its node allows at most, and below that what its namespace, its pod and an
 // administrator say. Pure. Tenants can only make it stricter than their namespace has it.
-
-/** From the weakest. */
-export const MODES = ['off', 'report', 'enforce'] as const;
-export type Mode = (typeof MODES)[number];
+import { MODES, type Mode } from '../api/request.ts';
 
 /** Who may say a mode that is not the node's; the last one's word goes before all others. */
 export const SAYERS = ['namespace', 'pod', 'administrator'] as const;

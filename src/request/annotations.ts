@@ -13,12 +13,24 @@ import {
   PRIORITY_ANNOTATION,
   TEMPLATE_ANNOTATION,
 } from '../api/names.ts';
-import { type ComputePolicy, type MemoryIsolation, MOST_GPUS, type Placement, type Priority } from '../api/request.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputePolicy,
+  type MemoryIsolation,
+  MODES,
+  MOST_GPUS,
+  type Mode,
+  PLACEMENTS,
+  type Placement,
+  PRIORITIES,
+  type Priority,
+  parseComputePolicy,
+} from '../api/request.ts';
 import { field, type JsonObject } from '../common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts';
 import { parseWhole } from '../common/quantity.ts';
-import { MODES, type Mode, notWeakerThan } from '../policy/mode.ts';
-import { COMPUTE_POLICIES, PLACEMENTS, PRIORITIES, policyNamed, type Rules } from './rules/namespace-rules.ts';
+import { notWeakerThan } from '../policy/mode.ts';
+import type { Rules } from './rules/namespace-rules.ts';
 
 export type Choices = {
   readonly placement: Placement | undefined;
@@ -86,7 +98,7 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
   const isolation: readonly MemoryIsolation[] = rules.allowMemoryIsolationOff ? ['on', 'off'] : ['on'];
   return {
     placement: one(PLACEMENT_ANNOTATION, PLACEMENTS, rules.placements),
-    computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies, policyNamed),
+    computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies, parseComputePolicy),
     computeWeight: readWeight(text(COMPUTE_WEIGHT_ANNOTATION), rules, problems),
     coresLimits: readCoresLimits(text(CORES_LIMIT_ANNOTATION), rules, problems),
     priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',

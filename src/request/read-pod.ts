@@ -13,7 +13,7 @@ import {
   TEMPLATE_ANNOTATION,
 } from '../api/names.ts';
 import { type ContainerRequest, type MemoryIsolation, nominalBytes, type PodRequest } from '../api/request.ts';
-import { parseRecord } from '../api/request-annotation.ts';
+import { parsePodRequest } from '../api/request-annotation.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../common/json.ts';
 import { forbidden, invalid, missing, type Problem } from '../common/problem.ts';
 import { sameQuantity } from '../common/quantity.ts';
@@ -152,7 +152,7 @@ function checkMaps(pod: unknown): Problem[] {
 function readRecorded(annotations: JsonObject, problems: Problem[]): Recorded {
   const text = field(annotations, REQUEST_ANNOTATION);
   if (text === undefined) return new Map();
-  const record = parseRecord(text);
+  const record = parsePodRequest(text);
   if (record.ok) return new Map(record.value.containers.map((container) => [container.name, container]));
   problems.push(...record.error);
   return new Map();

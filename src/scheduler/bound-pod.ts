@@ -34,16 +34,16 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   if (!podUid || !nodeName || text === undefined) return { kind: 'nothing' };
   if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return { kind: 'nothing' };
   const grant = parsePodGrant(text);
-  if (!('wrong' in grant)) {
-    const booking = { podUid, nodeName, need: needOf(grant.containers) };
-    return { kind: 'booking', booking, facts: factsOf(pod, grant.epoch) };
+  if (grant.ok) {
+    const booking = { podUid, nodeName, need: needOf(grant.value.containers) };
+    return { kind: 'booking', booking, facts: factsOf(pod, grant.value.epoch) };
   }
   const uuids = Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith(UUIDS_PREFIX));
   const named = [text, ...uuids.map(([, value]) => value)].flatMap((value) => value.match(UUID) ?? []);
   const name = podName(pod);
   const because = `the grant of pod ${name} on it cannot be read`;
   const closes = { gpuUuids: [...new Set(named)], because };
-  return { kind: 'unreadable', booking: { podUid, nodeName, need: new Map(), closes }, pod: name, why: grant.wrong };
+  return { kind: 'unreadable', booking: { podUid, nodeName, need: new Map(), closes }, pod: name, why: grant.error };
 }
 
 function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {

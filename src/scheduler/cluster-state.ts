@@ -1,6 +1,7 @@
 // The ledger as the cluster has it: a watch of nodes for their GPUs, and of bound pods for their grants. Owns keeping it so;
 // of pods it keeps besides what evictor.ts must know, and nothing else of either.
 import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
+import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
 import { clientOf, PAGE_MS } from '../kube/client.ts';
@@ -64,12 +65,12 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
     if (text === undefined) return forgetNode(name);
     if (gpusText.get(name) === text) return;
     const gpus = parseNodeGpus(text);
-    if ('wrong' in gpus) {
+    if (!gpus.ok) {
       forgetNode(name);
-      complain(badNodes, name, `node ${name}: annotation ${GPUS_ANNOTATION} cannot be read: ${gpus.wrong}`);
+      complain(badNodes, name, `node ${name}: annotation ${GPUS_ANNOTATION} cannot be read: ${gpus.error}`);
     } else {
       badNodes.delete(name);
-      ledger.setNode(name, gpus);
+      ledger.setNode(name, gpus.value);
     }
     gpusText.set(name, text);
   };
@@ -98,7 +99,7 @@ export function followCluster(config: KubeConfig, ledger: Ledger, hooks: Cluster
     list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
     keep: ({ metadata }: V1Node): KeptNode => ({
       name: metadata?.name ?? '',
-      text: metadata?.annotations?.[GPUS_ANNOTATION],
+      text: nodeGpusText(metadata?.annotations),
     }),
     onList(items) {
       const there = new Set(items.map(({ name }) => name));

@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto';
 import { GPUS_ANNOTATION, REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Placement, PodRequest } from '../api/request.ts';
-import { parseRecord } from '../api/request-annotation.ts';
+import { parsePodRequest } from '../api/request-annotation.ts';
 import type { Ledger } from '../placement/allocations.ts';
 import { type PodPlaced, type PodRefusal, placePod } from '../placement/place-pod.ts';
 import { compareFits, type Fit, fitOf, scoreOf } from '../placement/score.ts';
@@ -136,7 +136,7 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
     read(annotation) {
       if (annotation === undefined)
         return { wrong: `the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass through Cotenant's webhook` };
-      const record = parseRecord(annotation);
+      const record = parsePodRequest(annotation);
       if (!record.ok) return { wrong: `the pod's annotation ${REQUEST_ANNOTATION} is not what the webhook writes` };
       return { request: record.value, key: keyOf(record.value) };
     },

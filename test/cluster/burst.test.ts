@@ -54,8 +54,8 @@ const isUp = (pod: Pod): boolean =>
 /** What each container with a share saw of its GPUs, against the grant; the number of containers compared. */
 function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
   const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
-  if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
-  for (const { name, gpus } of grant.containers) {
+  if (!grant.ok) throw new Error(`${pod.metadata.name}: ${grant.error}`);
+  for (const { name, gpus } of grant.value.containers) {
     const [, count, ...seen] = outputOf(bed, pod, name).map((line) => line.split(' ')[1] ?? '');
     const pairs = gpus.map((_, index) => ({ gpuUuid: seen[2 * index], limitBytes: Number(seen[2 * index + 1]) }));
     const byUuid = (a: { gpuUuid: string | undefined }, b: { gpuUuid: string | undefined }) =>
@@ -69,7 +69,7 @@ function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
       `${pod.metadata.name}/${name}`,
     );
   }
-  return grant.containers.length;
+  return grant.value.containers.length;
 }
 
 /** As a controller does it: a machine too busy to answer an admission in its time is asked again. */
@@ -126,8 +126,8 @@ onCluster(
       const granted = new Map<string, number>();
       for (const { metadata } of pods) {
         const grant = parsePodGrant(metadata.annotations?.[GRANT_ANNOTATION] ?? '');
-        if ('wrong' in grant) throw new Error(grant.wrong);
-        for (const [uuid, need] of needOf(grant.containers))
+        if (!grant.ok) throw new Error(grant.error);
+        for (const [uuid, need] of needOf(grant.value.containers))
           granted.set(uuid, (granted.get(uuid) ?? 0) + need.memoryBytes);
       }
       t.true([...granted.keys()].every((uuid) => uuids.includes(uuid)));

@@ -78,8 +78,8 @@ function granted(pods: readonly Pod[]): Map<string, number> {
     const text = metadata.annotations?.[GRANT_ANNOTATION];
     if (text === undefined || status?.phase === 'Succeeded' || status?.phase === 'Failed') continue;
     const grant = parsePodGrant(text);
-    if ('wrong' in grant) throw new Error(`${metadata.name}: ${grant.wrong}`);
-    for (const [uuid, need] of needOf(grant.containers)) sums.set(uuid, (sums.get(uuid) ?? 0) + need.memoryBytes);
+    if (!grant.ok) throw new Error(`${metadata.name}: ${grant.error}`);
+    for (const [uuid, need] of needOf(grant.value.containers)) sums.set(uuid, (sums.get(uuid) ?? 0) + need.memoryBytes);
   }
   return sums;
 }
@@ -219,8 +219,8 @@ async function takesOver(bed: Bed, from: Pod): Promise<void> {
 async function usableOf(bed: Bed): Promise<ReadonlyMap<string, number>> {
   const node = await bed.api.get<{ metadata: { annotations: Record<string, string> } }>(`/api/v1/nodes/${NODE_NAME}`);
   const read = parseNodeGpus(node?.metadata.annotations[GPUS_ANNOTATION] ?? '');
-  if ('wrong' in read) throw new Error(read.wrong);
-  return new Map(read.gpus.map(({ gpuUuid, usableBytes }) => [gpuUuid, usableBytes]));
+  if (!read.ok) throw new Error(read.error);
+  return new Map(read.value.gpus.map(({ gpuUuid, usableBytes }) => [gpuUuid, usableBytes]));
 }
 
 const samplersOf = (bed: Bed, agent: Pod): readonly number[] =>

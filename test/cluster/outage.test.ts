@@ -307,7 +307,7 @@ onCluster('GPUs that are lost take no pod that runs along, also where the kubele
   for (const gpu of ['0', '1']) simulator('lose', gpu);
   const healthy = async (wanted: boolean) => {
     const gpus = parseNodeGpus((await node()).metadata.annotations[GPUS_ANNOTATION] ?? '');
-    return 'gpus' in gpus && gpus.gpus.length === 2 && gpus.gpus.every((gpu) => gpu.healthy === wanted);
+    return gpus.ok && gpus.value.gpus.length === 2 && gpus.value.gpus.every((gpu) => gpu.healthy === wanted);
   };
   await eventually(async () => (await healthy(false)) || undefined, 'the Node tells that its GPUs are lost');
   t.deepEqual((await node()).status.allocatable, offered);
@@ -354,8 +354,8 @@ onCluster('what a grant was given on top is not given to another pod', async (t,
     const path = `/api/v1/nodes/${NODE_NAME}`;
     const node = await bed.api.get<{ metadata: { annotations: Record<string, string> } }>(path);
     const read = parseNodeGpus(node?.metadata.annotations[GPUS_ANNOTATION] ?? '');
-    if ('wrong' in read) throw new Error(read.wrong);
-    return read.gpus.find((gpu) => gpu.gpuUuid === gpuUuid)?.others?.memoryBytes;
+    if (!read.ok) throw new Error(read.error);
+    return read.value.gpus.find((gpu) => gpu.gpuUuid === gpuUuid)?.others?.memoryBytes;
   };
   t.is(await others(), undefined);
   await set(9 * 1024);

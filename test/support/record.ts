@@ -1,11 +1,11 @@
 // What the webhook writes down of a pod with one container that has a GPU to itself.
 
-import { formatRecord } from '../../src/api/request-annotation.ts';
-import type { Mode } from '../../src/policy/mode.ts';
+import type { Mode } from '../../src/api/request.ts';
+import { formatPodRequest } from '../../src/api/request-annotation.ts';
 
 /** The annotation's text; `enforcement`: the mode of its namespace, where that is weaker than the node's. */
 export const recordOf = (enforcement?: Exclude<Mode, 'enforce'>): string =>
-  formatRecord({
+  formatPodRequest({
     priority: 'normal',
     gpuModels: [],
     gpuUuids: [],

@@ -1,7 +1,9 @@
 // What a pod was granted, on its way into the books: ruled by the referee, refused with the reason, or given files. The files are
 // the registry's.
+
 import type { PodGrant } from '../../api/grant-annotation.ts';
-import { effectiveMode, type Mode } from '../../policy/mode.ts';
+import type { Mode } from '../../api/request.ts';
+import { effectiveMode } from '../../policy/mode.ts';
 import { chosenBy } from '../compute/pod-annotations.ts';
 import { saidOf } from '../enforcement/pod-mode.ts';
 import { podUidOf } from '../grants/grant.ts';

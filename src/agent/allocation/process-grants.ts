@@ -3,9 +3,8 @@
 
 import { type ComputeChange, changed, isWrong } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
-import type { GpuShare } from '../../api/request.ts';
+import type { GpuShare, Mode } from '../../api/request.ts';
 import { type Placed, place } from '../../placement/place-container.ts';
-import type { Mode } from '../../policy/mode.ts';
 import type { AgentConfiguration } from '../config.ts';
 import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';

@@ -5,7 +5,7 @@ import type { GpuNeed } from '../../api/gpu.ts';
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../api/request.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
 import { MIB } from '../../common/quantity.ts';
 import { needOf } from '../../placement/demand.ts';
@@ -43,14 +43,15 @@ export const refereeGpus = ({ devices }: NodeState, others: readonly Grant[]): R
 export function rule(annotations: unknown, gpus: readonly RefereeGpu[]): Ruling {
   const [record, text] = [field(annotations, REQUEST_ANNOTATION), field(annotations, GRANT_ANNOTATION)];
   if (record === undefined) return no(`the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass the webhook`);
-  const request = parseRecord(record);
+  const request = parsePodRequest(record);
   if (!request.ok) return no(`annotation ${REQUEST_ANNOTATION} is not what the webhook writes`);
   if (typeof text !== 'string')
     return no(
       `the pod has no GPU grant (annotation ${GRANT_ANNOTATION}): it was not bound by a scheduler that grants shares of GPUs`,
     );
-  const grant = parsePodGrant(text);
-  if ('wrong' in grant) return no(`annotation ${GRANT_ANNOTATION} cannot be read: ${grant.wrong}`);
+  const read = parsePodGrant(text);
+  if (!read.ok) return no(`annotation ${GRANT_ANNOTATION} cannot be read: ${read.error}`);
+  const grant = read.value;
   const mismatch = differs(request.value, grant, gpus);
   if (mismatch !== undefined) return no(mismatch);
   for (const [gpuUuid, need] of needOf(grant.containers)) {

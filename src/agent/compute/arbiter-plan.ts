@@ -1,7 +1,6 @@
 // What the arbiter is told: which pages there are, on which GPUs, with what requests (native/compute/arbiterd/plan.h). Pure; the
 // arbiter's process is arbiter.ts.
-import type { ComputePolicy } from '../../api/request.ts';
-import { COMPUTE_POLICIES } from '../../request/rules/namespace-rules.ts';
+import { COMPUTE_POLICIES, type ComputePolicy } from '../../api/request.ts';
 import type { Grant } from '../grants/grant.ts';
 import { type PolicyOf, policiesOf, weightOf } from './gpu-policy.ts';
 

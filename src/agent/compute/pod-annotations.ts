@@ -5,14 +5,14 @@ import type { GpuGrant } from '../../api/gpu.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { COMPUTE_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { ComputeChoice } from '../../api/request.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
 
 /** What was chosen for a pod, by what the webhook recorded of the pod. */
 function choiceOf(annotations: unknown): ComputeChoice {
-  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
+  const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   if (!record.ok) return {};
   const { computePolicy, priority, computeWeight } = record.value;
   return {
@@ -24,7 +24,7 @@ function choiceOf(annotations: unknown): ComputeChoice {
 
 /** Limits of a container's GPUs, in their order. */
 function coresLimitsOf(annotations: unknown, container: string): readonly (number | undefined)[] {
-  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
+  const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   const found = record.ok ? record.value.containers.find(({ name }) => name === container) : undefined;
   return found?.gpus.map(({ coresLimitPercent }) => coresLimitPercent) ?? [];
 }
@@ -70,7 +70,7 @@ export function overridden(
   const granted = parsePodGrant(String(field(annotations, GRANT_ANNOTATION) ?? ''));
   const overrides = new Map<string, Override>();
   for (const grant of own) {
-    const asked = 'wrong' in granted ? undefined : granted.containers.find(({ name }) => name === grant.container);
+    const asked = granted.ok ? granted.value.containers.find(({ name }) => name === grant.container) : undefined;
     const gpus = grant.gpus.map((gpu, index) => ({
       ...gpu,
       coresPercent: asked?.gpus[index]?.coresPercent ?? gpu.coresPercent,

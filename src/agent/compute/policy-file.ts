@@ -1,9 +1,8 @@
 // What `cotenant set` said of this node's compute, in the state folder: it outlives the agent. Owns what the file says.
 import { join } from 'node:path';
-import type { ComputePolicy } from '../../api/request.ts';
+import { COMPUTE_POLICIES, type ComputePolicy } from '../../api/request.ts';
 import { field, isObject, isWithin } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { COMPUTE_POLICIES } from '../../request/rules/namespace-rules.ts';
 
 export type NodeCompute = {
   readonly policy?: ComputePolicy;

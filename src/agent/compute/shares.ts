@@ -1,9 +1,8 @@
 // The compute of this node's GPUs: who said which policy holds, what operators change of it while containers run, and that the
 // arbiter is told at once. Owns what lives from change to change; what follows from it is decided by policy.ts and plan.ts.
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
-import type { ComputePolicy } from '../../api/request.ts';
+import { type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
 import { remembering } from '../../common/memo.ts';
-import { policyNamed } from '../../request/rules/namespace-rules.ts';
 import type { AgentConfiguration } from '../config.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
@@ -108,7 +107,7 @@ export function openShares(
     },
     label(labels, registry) {
       const text = labels[COMPUTE_POLICY_ANNOTATION];
-      const policy = text === undefined ? undefined : policyNamed(text);
+      const policy = text === undefined ? undefined : parseComputePolicy(text);
       // A Node changes all the time, mostly in other ways.
       const isNews = text !== toldLabel;
       toldLabel = text;

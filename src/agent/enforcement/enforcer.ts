@@ -2,10 +2,11 @@
 // written reason, whenever the ground is not firm: data that is old or does not add up, too many stops in a minute. Reads
 // nothing but the node's state.
 
+import type { Mode } from '../../api/request.ts';
 import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from '../../policy/ladder.ts';
 import { groundOf } from '../../policy/memory-evidence.ts';
 import type { OverReason, Tolerance, Verdict } from '../../policy/memory-verdict.ts';
-import { effectiveMode, type Mode } from '../../policy/mode.ts';
+import { effectiveMode } from '../../policy/mode.ts';
 import type { ContainerBook } from '../attribution/container-index.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';

@@ -3,9 +3,10 @@
 // that was switched off before it has heard of it.
 import { join } from 'node:path';
 import { ENFORCEMENT_ANNOTATION } from '../../api/names.ts';
+import { MODES, type Mode } from '../../api/request.ts';
 import { field } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { MODES, type Mode, modeNamed } from '../../policy/mode.ts';
+import { modeNamed } from '../../policy/mode.ts';
 
 export type NodeMode = {
   mode(): Mode;

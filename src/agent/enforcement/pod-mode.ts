@@ -2,15 +2,16 @@
 // in what the webhook recorded; the tenant's own key is believed as far as it is stricter than that, whoever wrote it.
 
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import { MODES } from '../../api/request.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
-import { MODES, modeNamed, type SaidMode, saidMode } from '../../policy/mode.ts';
+import { modeNamed, type SaidMode, saidMode } from '../../policy/mode.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 
 /** A record that cannot be read weakens nothing. */
 export function saidOf(annotations: unknown): SaidMode | undefined {
-  const record = parseRecord(field(annotations, REQUEST_ANNOTATION));
+  const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   return saidMode({
     namespace: (record.ok ? record.value.enforcement : undefined) ?? 'enforce',
     pod: modeNamed(field(annotations, ENFORCEMENT_ANNOTATION)),

@@ -2,10 +2,15 @@
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import type { GpuGrant } from '../../api/gpu.ts';
-import { type ComputeChoice, type ContainerKind, MOST_WEIGHT } from '../../api/request.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputeChoice,
+  type ContainerKind,
+  MOST_WEIGHT,
+  PRIORITIES,
+} from '../../api/request.ts';
 import { isObject, isWithin } from '../../common/json.ts';
 import { modeNamed, SAYERS, type SaidMode } from '../../policy/mode.ts';
-import { COMPUTE_POLICIES, PRIORITIES } from '../../request/rules/namespace-rules.ts';
 import { tenantGroup } from '../os/cgroup.ts';
 
 /** Process that a plain grant was given to; the grant ends with it. */

@@ -1,12 +1,12 @@
 // What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
 // as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
 
-import type { ComputePolicy, Priority } from '../../api/request.ts';
+import type { ComputePolicy, Mode, Priority } from '../../api/request.ts';
 import type { GpuFault } from '../../policy/gpu-health.ts';
 import type { Fence } from '../../policy/isolation.ts';
 import type { GpuFences } from '../../policy/isolation-check.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
-import { type EffectiveMode, effectiveMode, type Mode } from '../../policy/mode.ts';
+import { type EffectiveMode, effectiveMode } from '../../policy/mode.ts';
 import type { ContainerBook } from '../attribution/container-index.ts';
 import { type GpuPolicy, weightOf } from '../compute/gpu-policy.ts';
 import type { ShareState } from '../compute/shares.ts';

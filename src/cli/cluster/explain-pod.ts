@@ -1,10 +1,11 @@
 // Why a pod is where it is, in sentences: from the pod, its events and what stands around it. Pure. Owns the order (what it
 // is now, then causes, the newest first, then what it has and what stands around it); reading is gather.ts's business.
 
+import { nodeGpusText } from '../../api/earlier-names.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';
-import { ACTION_ANNOTATION, GPUS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { ACTION_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/words.ts';
 import {
   conditionOf,
@@ -189,7 +190,7 @@ function unread(pod: Pod): Cause[] {
 // --- it waits for a node
 
 function askedCause(text: string): Cause {
-  const request = parseRecord(text);
+  const request = parsePodRequest(text);
   return { text: request.ok ? `${askedByPod(request.value)}.` : 'What it asks for cannot be read.' };
 }
 
@@ -281,11 +282,11 @@ function waitingOf(pod: Pod): Cause[] {
 
 function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
   const grant = parsePodGrant(text);
-  if ('wrong' in grant) return [{ text: `Its grant cannot be read: ${grant.wrong}.` }];
+  if (!grant.ok) return [{ text: `Its grant cannot be read: ${grant.error}.` }];
   const at = pod && conditionOf(pod, 'PodScheduled')?.lastTransitionTime;
-  const list = parseNodeGpus(node?.metadata.annotations?.[GPUS_ANNOTATION] ?? '');
-  const known = 'wrong' in list ? [] : list.gpus;
-  return grant.containers.flatMap((container) =>
+  const list = parseNodeGpus(nodeGpusText(node?.metadata.annotations) ?? '');
+  const known = list.ok ? list.value.gpus : [];
+  return grant.value.containers.flatMap((container) =>
     container.gpus.map((gpu) => {
       const told = known.find(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
       const where = told ? `GPU ${told.index} (${told.model}, ${gpu.gpuUuid})` : gpu.gpuUuid;

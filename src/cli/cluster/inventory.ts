@@ -1,14 +1,15 @@
 // GPUs, grants and use of a cluster from what was read of it. Pure. Owns which pod counts on which GPU; how it looks on a
 // screen is inventory-text.ts's business.
 
+import { nodeGpusText } from '../../api/earlier-names.ts';
 import type { GpuNeed } from '../../api/gpu.ts';
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
-import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
-import type { ContainerKind, MemoryIsolation } from '../../api/request.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import type { ContainerKind, MemoryIsolation, Mode } from '../../api/request.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import { needOf } from '../../placement/demand.ts';
-import type { EffectiveMode, Mode } from '../../policy/mode.ts';
+import type { EffectiveMode } from '../../policy/mode.ts';
 import { modeOf } from '../commands/enforcement-options.ts';
 import { askedByPod } from '../lib/words.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
@@ -105,12 +106,12 @@ export function inventoryOf(objects: ClusterObjects, shown?: string): Inventory 
     const nodeName = pod.spec.nodeName ?? '';
     if (text === undefined || nodeName === '' || hasEnded(pod)) continue;
     const grant = parsePodGrant(text);
-    if ('wrong' in grant) notes.push(`The grant of ${nameOf(pod)} cannot be read, and is not counted: ${grant.wrong}.`);
-    else byNode.set(nodeName, [...(byNode.get(nodeName) ?? []), { pod, grant }]);
+    if (!grant.ok) notes.push(`The grant of ${nameOf(pod)} cannot be read, and is not counted: ${grant.error}.`);
+    else byNode.set(nodeName, [...(byNode.get(nodeName) ?? []), { pod, grant: grant.value }]);
   }
   const known = new Map((objects.nodes ?? []).map((node) => [node.metadata.name, node]));
   const names = [...known.values()]
-    .filter((node) => node.metadata.annotations?.[GPUS_ANNOTATION] !== undefined)
+    .filter((node) => nodeGpusText(node.metadata.annotations) !== undefined)
     .map((node) => node.metadata.name);
   const nodes = [...new Set([...names, ...byNode.keys()])]
     .toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }))
@@ -139,11 +140,11 @@ function nodeOf(
   notes: string[],
   shown: string | undefined,
 ): InventoryNode {
-  const text = node?.metadata.annotations?.[GPUS_ANNOTATION];
+  const text = nodeGpusText(node?.metadata.annotations);
   const told = text === undefined ? undefined : parseNodeGpus(text);
-  if (told && 'wrong' in told) notes.push(`The GPUs of node ${name} cannot be read: ${told.wrong}.`);
+  if (told?.ok === false) notes.push(`The GPUs of node ${name} cannot be read: ${told.error}.`);
   if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no GPUs.`);
-  const list = told && !('wrong' in told) ? told : undefined;
+  const list = told?.ok ? told.value : undefined;
   if (use === undefined) notes.push(`No agent runs on node ${name}.`);
   // What may not be read, or where to look, is no matter of one node, and was said once.
   else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
@@ -229,7 +230,7 @@ function pendingOf(pods: readonly Pod[], notes: string[]): PendingPod[] {
   return pods.flatMap((pod) => {
     const text = pod.metadata.annotations?.[REQUEST_ANNOTATION];
     if (text === undefined || pod.spec.nodeName || hasEnded(pod)) return [];
-    const request = parseRecord(text);
+    const request = parsePodRequest(text);
     if (!request.ok) notes.push(`What ${nameOf(pod)} asks for cannot be read: ${request.error[0]?.wrong ?? ''}.`);
     const { namespace = '', name, creationTimestamp } = pod.metadata;
     const says = conditionOf(pod, 'PodScheduled')?.message;

@@ -1,6 +1,7 @@
 // What an agent's page says about use, GPU by GPU and container by container. Pure: the page's text comes in. Owns the
 // few names of metrics that the CLI shows; the page itself is the agent's.
-import { type EffectiveMode, type Mode, modeNamed, SAYERS } from '../../policy/mode.ts';
+import type { Mode } from '../../api/request.ts';
+import { type EffectiveMode, modeNamed, SAYERS } from '../../policy/mode.ts';
 
 export type ContainerUse = {
   readonly namespace: string;

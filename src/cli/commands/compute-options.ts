@@ -1,8 +1,13 @@
 // The options by which `set` changes compute, read into a change. Owns their texts; who is changed is set.ts's.
 import type { ComputeChange } from '../../api/compute-annotation.ts';
-import { type ComputePolicy, MOST_WEIGHT } from '../../api/request.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputePolicy,
+  MOST_WEIGHT,
+  PRIORITIES,
+  parseComputePolicy,
+} from '../../api/request.ts';
 import { parseWhole } from '../../common/quantity.ts';
-import { COMPUTE_POLICIES, PRIORITIES, policyNamed } from '../../request/rules/namespace-rules.ts';
 import { type Option, type Parsed, text, UsageError } from '../lib/command.ts';
 
 /** Takes back what was chosen. */
@@ -23,7 +28,7 @@ export const COMPUTE_OPTIONS: Record<string, Option> = {
 export function policyOption(parsed: Parsed): ComputePolicy | null | undefined {
   const given = text(parsed, 'policy');
   if (given === undefined || given === DEFAULT) return given === undefined ? undefined : null;
-  const policy = policyNamed(given);
+  const policy = parseComputePolicy(given);
   if (policy) return policy;
   throw new UsageError(`--policy ${given}: want ${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or ${DEFAULT}`);
 }

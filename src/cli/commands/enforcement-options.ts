@@ -1,17 +1,11 @@
 // The mode of enforcement as `get`, `set` and `inspect` speak of it: the options, which of a pod's annotations says it and what may
 // not be said there, and the sentence for what came of it. Pure; whom that reaches, and how, is theirs.
+
 import { saidOf } from '../../agent/enforcement/pod-mode.ts';
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
-import {
-  type EffectiveMode,
-  effectiveMode,
-  MODES,
-  type Mode,
-  modeNamed,
-  notWeakerThan,
-  saidMode,
-} from '../../policy/mode.ts';
+import { MODES, type Mode } from '../../api/request.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
+import { type EffectiveMode, effectiveMode, modeNamed, notWeakerThan, saidMode } from '../../policy/mode.ts';
 import { modeOn, type Use } from '../cluster/parse-metrics.ts';
 import { flag, type Option, type Parsed, text, UsageError } from '../lib/command.ts';
 
@@ -57,7 +51,7 @@ export function wordOnPod(
   if (override) return { annotations: { [ENFORCEMENT_OVERRIDE_ANNOTATION]: mode } };
   if (mode === null)
     return { wrong: "its own word is not taken back, only made stricter; with --override an administrator's is" };
-  const record = parseRecord(annotations[REQUEST_ANNOTATION]);
+  const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   const namespace = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
   const pod = modeNamed(annotations[ENFORCEMENT_ANNOTATION]);
   const now = saidMode({ namespace, pod, administrator: undefined }) ?? { mode: namespace, by: 'namespace' };

@@ -4,7 +4,7 @@ import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import type { Pod } from '../cluster/objects.ts';
@@ -134,7 +134,7 @@ async function usesOf(
 /** What its containers chose, with what operators changed since; `use`: of its node. */
 export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, use?: Use): readonly ShareRow[] {
   const { annotations = {} } = metadata;
-  const record = parseRecord(annotations[REQUEST_ANNOTATION]);
+  const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   if (!record.ok) return [];
   const { computePolicy, priority, computeWeight, containers } = record.value;
   const changes = readChanges(annotations[COMPUTE_ANNOTATION] ?? '{}');

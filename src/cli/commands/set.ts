@@ -9,10 +9,9 @@ import {
   ENFORCEMENT_ANNOTATION,
   REQUEST_ANNOTATION,
 } from '../../api/names.ts';
-import { MOST_MEMORY_BYTES } from '../../api/request.ts';
-import { parseRecord } from '../../api/request-annotation.ts';
+import { MOST_MEMORY_BYTES, type Mode } from '../../api/request.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
-import type { Mode } from '../../policy/mode.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import type { Pod } from '../cluster/objects.ts';
@@ -163,7 +162,7 @@ async function setPod(cluster: Cluster, parsed: Parsed, word: string, { compute,
   const found = await cluster.get<Pod>(path);
   if (!found.ok) return refused(found.message);
   const { annotations = {}, resourceVersion } = found.value.metadata;
-  const record = parseRecord(annotations[REQUEST_ANNOTATION]);
+  const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   if (!record.ok) return refused(`pod ${namespace}/${name} asks for no share of a GPU`);
   const names = record.value.containers.map((container) => container.name);
   const only = text(parsed, 'container');

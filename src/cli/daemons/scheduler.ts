@@ -3,7 +3,7 @@
 import { isIP } from 'node:net';
 import { hostname } from 'node:os';
 import { KubeConfig } from '@kubernetes/client-node';
-import { PLACEMENTS } from '../../request/rules/namespace-rules.ts';
+import { PLACEMENTS } from '../../api/request.ts';
 import { startScheduler } from '../../scheduler/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';

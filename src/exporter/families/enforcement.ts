@@ -1,7 +1,7 @@
 // What was done to whom: stops by container, decisions of the node, the mode.
 
 import type { KillTotal, Snapshot } from '../../agent/snapshot/snapshot.ts';
-import { MODES } from '../../policy/mode.ts';
+import { MODES } from '../../api/request.ts';
 import { type Family, metricSet } from '../format/family.ts';
 
 const WHO = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'];

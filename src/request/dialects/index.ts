@@ -1,5 +1,4 @@
 // Which dialects exist, and which of them count under an operator's rules.
-import type { DialectName } from '../../api/request.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import { ack } from './ack.ts';
 import { cotenant } from './cotenant.ts';
@@ -11,8 +10,4 @@ const FOREIGN: readonly Dialect[] = [ack, metagpu];
 /** Our own names, always, and the dialects that are switched on. The others' resources are not ours to read. */
 export function dialectsOf(rules: Rules): readonly Dialect[] {
   return [cotenant, ...FOREIGN.filter((dialect) => rules.dialects.some((name) => name === dialect.name))];
-}
-
-export function isDialectName(value: unknown): value is DialectName {
-  return value === cotenant.name || FOREIGN.some((dialect) => dialect.name === value);
 }

@@ -1,12 +1,21 @@
 // What a cluster's operator allows, per cluster and per namespace: dialects, their units, templates, choices.
 // Owns the values and how a configuration file is read into them; applying them is left to the readers of pods.
 
-import { type ComputePolicy, MOST_WEIGHT, type Placement, type Priority } from '../../api/request.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputePolicy,
+  MODES,
+  MOST_WEIGHT,
+  type Mode,
+  PLACEMENTS,
+  type Placement,
+  PRIORITIES,
+  type Priority,
+} from '../../api/request.ts';
 import { EMPTY, field, isObject, isWithin, type JsonObject } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, type Problem } from '../../common/problem.ts';
 import { GIB, MIB } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
-import { MODES, type Mode } from '../../policy/mode.ts';
 
 /** Dialects that are off until switched on: their names mean different things in different clusters. */
 export type ForeignDialectName = 'ack' | 'metagpu';
@@ -40,22 +49,6 @@ export type Rules = {
   readonly allowGpuUuid: boolean;
 };
 
-export const PLACEMENTS: readonly Placement[] = ['binpack', 'spread', 'fragmentation'];
-/** In the order of cGPU's numbers, 0 to 5. */
-export const COMPUTE_POLICIES: readonly ComputePolicy[] = [
-  'average',
-  'preemptive',
-  'weighted',
-  'fixed',
-  'soft',
-  'native',
-];
-/** A policy by its word, or by cGPU's number. */
-export function policyNamed(text: string): ComputePolicy | undefined {
-  return COMPUTE_POLICIES.find((name, number) => name === text || String(number) === text);
-}
-
-export const PRIORITIES: readonly Priority[] = ['normal', 'high'];
 const FOREIGN_DIALECTS: readonly ForeignDialectName[] = ['ack', 'metagpu'];
 
 /** The escapes (isolation off, native policy, high priority, a fixed GPU, overcommit) are off until an operator says so. */

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
-import { formatRecord } from '../../../src/api/request-annotation.ts';
+import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { createLedger, type Ledger } from '../../../src/placement/allocations.ts';
 import { needOf } from '../../../src/placement/demand.ts';
@@ -69,7 +69,7 @@ function recordOf(which: number, salt = 0): string {
   const gpus = Array.from({ length: kind % 5 === 4 ? 2 : 1 }, () => share);
   const asked = { 'cotenant.io/gpu-memory': `${salt}` };
   const container = { name: 'main', kind: 'app', dialect: 'cotenant', asked, memoryIsolation: 'on', gpus } as const;
-  return formatRecord({ priority: 'normal', gpuModels: [], gpuUuids: [], containers: [container] });
+  return formatPodRequest({ priority: 'normal', gpuModels: [], gpuUuids: [], containers: [container] });
 }
 
 /** What the extender decides for one pod, without HTTP: filter, prioritize, and the choice on the best node. */

@@ -12,7 +12,7 @@ import {
   REQUEST_ANNOTATION,
 } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
-import { formatRecord } from '../../../src/api/request-annotation.ts';
+import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
@@ -28,7 +28,7 @@ export const AGENT = 'cotenant-agent-x7k2p';
 export const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${GPUS[0]}, 2900 MiB of it past the interposer; it is stopped`;
 
 const request = (mib: number, gpus: number): string =>
-  formatRecord({
+  formatPodRequest({
     priority: 'normal',
     gpuModels: [],
     gpuUuids: [],

@@ -17,9 +17,9 @@ export type OnCluster = ReturnType<typeof testsOnWhole>;
 
 function grantOf(t: ExecutionContext, pod: Pod): PodGrant {
   const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
-  if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
-  t.true(grant.containers.length > 0);
-  return grant;
+  if (!grant.ok) throw new Error(`${pod.metadata.name}: ${grant.error}`);
+  t.true(grant.value.containers.length > 0);
+  return grant.value;
 }
 
 export const gpusOf = (t: ExecutionContext, pod: Pod, container = 'main') =>

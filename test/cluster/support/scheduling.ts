@@ -82,8 +82,8 @@ export const memory = (gib: number, gpu = 1) => ({
 
 export function grantOf(pod: Pod): PodGrant {
   const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
-  if ('wrong' in grant) throw new Error(`${pod.metadata.name}: ${grant.wrong}`);
-  return grant;
+  if (!grant.ok) throw new Error(`${pod.metadata.name}: ${grant.error}`);
+  return grant.value;
 }
 
 export const bound = (bed: Bed, name: string): Promise<Pod> =>

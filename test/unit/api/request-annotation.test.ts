@@ -1,7 +1,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
-import { formatRecord, parseRecord } from '../../../src/api/request-annotation.ts';
+import { formatPodRequest, parsePodRequest } from '../../../src/api/request-annotation.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';
 import { outcome, podWith, rules } from '../request/pods.ts';
@@ -53,9 +53,9 @@ test('a record reads back to the very request that it was written from', (t) => 
   t.notThrows(() => {
     fc.assert(
       fc.property(request, (value) => {
-        const text = formatRecord(value);
-        const read = parseRecord(text);
-        if (!read.ok || formatRecord(read.value) !== text) throw new Error(text);
+        const text = formatPodRequest(value);
+        const read = parsePodRequest(text);
+        if (!read.ok || formatPodRequest(read.value) !== text) throw new Error(text);
         if (JSON.stringify(sorted(read.value)) !== JSON.stringify(sorted(value))) throw new Error(text);
       }),
     );
@@ -72,7 +72,7 @@ test('a record reads back to the very request that it was written from', (t) => 
 
 const pod = podWith({ 'aliyun.com/gpu-mem': '3' });
 const reading = readPodRequest(pod, rules());
-const written = reading.kind === 'request' ? formatRecord(reading.request) : '';
+const written = reading.kind === 'request' ? formatPodRequest(reading.request) : '';
 
 test('the text of a record is canonical', (t) => {
   t.is(
@@ -112,7 +112,7 @@ test('a text that the webhook would not have written is no record', (t) => {
   ];
   for (const text of forged) {
     t.not(text, written);
-    const read = parseRecord(text);
+    const read = parsePodRequest(text);
     t.false(read.ok, String(text));
     if (!read.ok) t.regex(read.error[0]?.path ?? '', /cotenant\.io\/request/);
   }

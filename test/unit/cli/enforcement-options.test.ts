@@ -1,8 +1,8 @@
 // Modes of enforcement on the command line: which annotation says one of a pod, what is refused before anybody is asked, and the
 // sentence for what came of it.
 import test from 'ava';
+import type { Mode } from '../../../src/api/request.ts';
 import { modeBy, modeSentence, wordOnPod } from '../../../src/cli/commands/enforcement-options.ts';
-import type { Mode } from '../../../src/policy/mode.ts';
 import { recordOf } from '../../support/record.ts';
 
 const REQUEST = 'cotenant.io/request';

@@ -5,7 +5,7 @@ import { type ContainerGrant, formatPodGrant } from '../../../src/api/grant-anno
 import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import type { GpuShare, PodRequest } from '../../../src/api/request.ts';
-import { formatRecord } from '../../../src/api/request-annotation.ts';
+import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import { modeOn, type Use, useOf } from '../../../src/cli/cluster/parse-metrics.ts';
@@ -78,7 +78,9 @@ const waiting: Pod = {
     namespace: 'other',
     creationTimestamp: '2026-11-21T22:05:00Z',
     annotations: {
-      [REQUEST_ANNOTATION]: formatRecord(request([{ memory: { kind: 'bytes', bytes: 30 * GIB }, coresPercent: 50 }])),
+      [REQUEST_ANNOTATION]: formatPodRequest(
+        request([{ memory: { kind: 'bytes', bytes: 30 * GIB }, coresPercent: 50 }]),
+      ),
     },
   },
   spec: { containers: [{ name: 'main' }] },
@@ -216,7 +218,7 @@ const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[
         },
       ],
     }),
-    /^The grant of team\/bad cannot be read, and is not counted: it is not of version 1\.$/,
+    /^The grant of team\/bad cannot be read, and is not counted: version: is missing\.$/,
   ],
   [
     'GPUs that cannot be read',

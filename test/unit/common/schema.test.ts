@@ -30,7 +30,7 @@ test('an error in one line names the path, the value and what is expected', (t) 
     [{ memoryMiB: 4, gpu: 1 }, 'gpu: is not a known key, expected an object of memoryMiB, mode, labels, gpus'],
   ];
   for (const [value, error] of cases) t.deepEqual(parse(Limits, value), { ok: false, error });
-  t.deepEqual(parseJson(Limits, '{'), { ok: false, error: 'is not JSON' });
+  t.deepEqual(parseJson(Limits, '{'), { ok: false, error: 'it is not JSON' });
 });
 
 test('all problems of settings that a person wrote are listed at once', (t) => {

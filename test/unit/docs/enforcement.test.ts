@@ -1,10 +1,10 @@
 // The page on enforcement: its ladder is the one that is climbed, its severities those that are judged.
 import test from 'ava';
 import { DEFAULTS } from '../../../src/agent/config.ts';
+import type { Mode } from '../../../src/api/request.ts';
 import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/policy/compute-verdict.ts';
 import { CALM, DEFAULT_LADDER, type LadderState, step } from '../../../src/policy/ladder.ts';
 import { DEFAULT_TOLERANCE, judge, judgeRoom } from '../../../src/policy/memory-verdict.ts';
-import type { Mode } from '../../../src/policy/mode.ts';
 import { quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 
 const page = readPage('docs/operate/enforcement.md');

@@ -5,7 +5,7 @@ import { unreadable } from '../../../src/agent/allocation/process-grants.ts';
 import { type RefereeGpu, rule } from '../../../src/agent/allocation/verify-grant.ts';
 import { describe } from '../../../src/agent/enforcement/action-record.ts';
 import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
-import { parsePodGrant } from '../../../src/api/grant-annotation.ts';
+import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, OWN_RESOURCES, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../../../src/api/names.ts';
 import { inspect } from '../../../src/cli/commands/inspect.ts';
 import { why } from '../../../src/cli/commands/why.ts';
@@ -34,7 +34,7 @@ test('the webhook writes the record that is shown, and the agent takes it with t
   t.is(patched.metadata.annotations[REQUEST_ANNOTATION], request);
   for (const key of [...Object.keys(patched.metadata.annotations), patched.spec.schedulerName])
     t.true(page.includes(key), key);
-  t.deepEqual(rule(annotations, [gpu]), { ok: true, grant: parsePodGrant(grant) } as ReturnType<typeof rule>);
+  t.deepEqual(rule(annotations, [gpu]), { ok: true, grant: (parsePodGrant(grant) as { value: PodGrant }).value });
   for (const key of [...OWN_RESOURCES, GRANT_ANNOTATION, `${UUIDS_PREFIX}main`])
     t.true(quoted(prose).includes(key), key);
   t.true(page.includes(`${OWN_KIND}=${uuid}`));

@@ -26,7 +26,7 @@ test('amounts are those of all GPUs, for an unhealthy one may have pods, and the
   const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
   t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
   t.deepEqual(patchOf(GPUS, false).status, { capacity: amounts, allocatable: amounts }, 'a device plugin counts slots');
-  t.deepEqual(parseNodeGpus(patch.metadata.annotations['cotenant.io/gpus'] ?? ''), GPUS);
+  t.deepEqual(parseNodeGpus(patch.metadata.annotations['cotenant.io/gpus'] ?? ''), { ok: true, value: GPUS });
 });
 
 const nodeOf = ({ metadata, status }: NodePatch) => ({
@@ -94,8 +94,11 @@ test('a GPU on which limits do not hold is told with the reason, and its amounts
   const gpus = GPUS.gpus.map((gpu, index) => (index === 0 ? { ...gpu, unfenced: 'why' } : gpu));
   const unfenced = patchOf({ ...GPUS, gpus }, true);
   t.deepEqual(unfenced.status, patch.status);
-  t.deepEqual(parseNodeGpus(unfenced.metadata.annotations['cotenant.io/gpus'] ?? ''), { ...GPUS, gpus });
-  t.true('wrong' in parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"why"', '1')));
+  t.deepEqual(parseNodeGpus(unfenced.metadata.annotations['cotenant.io/gpus'] ?? ''), {
+    ok: true,
+    value: { ...GPUS, gpus },
+  });
+  t.false(parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"why"', '1')).ok);
 });
 
 test('a GPU that is not healthy is told with the reason, and the conditions are written side by side', (t) => {
@@ -116,6 +119,9 @@ test('a GPU that is not healthy is told with the reason, and the conditions are 
       ['CotenantGpusHealthy', 'False'],
     ],
   );
-  t.deepEqual(parseNodeGpus(both.metadata.annotations['cotenant.io/gpus'] ?? ''), { ...GPUS, gpus });
-  t.true('wrong' in parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"Xid 79"', '1')));
+  t.deepEqual(parseNodeGpus(both.metadata.annotations['cotenant.io/gpus'] ?? ''), {
+    ok: true,
+    value: { ...GPUS, gpus },
+  });
+  t.false(parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"Xid 79"', '1')).ok);
 });

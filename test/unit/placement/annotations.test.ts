@@ -9,7 +9,7 @@ import {
   parsePodGrant,
 } from '../../../src/api/grant-annotation.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../../../src/api/node-annotation.ts';
-import { type GpusReading, gpusToTell } from '../../../src/kube/node-gpus.ts';
+import { type GpusReading, gpusToAdvertise } from '../../../src/kube/node-gpus.ts';
 import { needOf } from '../../../src/placement/demand.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
@@ -48,13 +48,15 @@ test('a grant is read back as it was written, whatever the order of its containe
   fc.assert(
     fc.property(podGrant, (grant) => {
       const sorted = { ...grant, containers: grant.containers.toSorted((a, b) => (a.name < b.name ? -1 : 1)) };
-      t.deepEqual(parsePodGrant(formatPodGrant(grant)), sorted);
+      t.deepEqual(parsePodGrant(formatPodGrant(grant)), { ok: true, value: sorted });
     }),
   );
 });
 
 test('the GPUs of a node are read back as they were written', (t) => {
-  fc.assert(fc.property(nodeGpus, (gpus) => t.deepEqual(parseNodeGpus(formatNodeGpus(gpus)), gpus)));
+  fc.assert(
+    fc.property(nodeGpus, (gpus) => t.deepEqual(parseNodeGpus(formatNodeGpus(gpus)), { ok: true, value: gpus })),
+  );
 });
 
 const one = { name: 'main', kind: 'app', memoryIsolation: 'on' } as const;
@@ -76,7 +78,7 @@ for (const [what, text] of [
 ] as const) {
   test(`no grant is read from ${what}`, (t) => {
     const read = parsePodGrant(text);
-    t.true('wrong' in read, JSON.stringify(read));
+    t.false(read.ok, JSON.stringify(read));
   });
 }
 
@@ -120,14 +122,14 @@ const toTell = (
   reading: Omit<GpusReading, 'mostTenantsPerGpu'>,
   shown?: NodeGpus,
   texts: Record<string, string> = {},
-) => gpusToTell({ mostTenantsPerGpu: 20, ...reading }, shown, (podUid) => texts[podUid]).gpus;
+) => gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, shown, (podUid) => texts[podUid]).gpus;
 
 test('a GPU that is missing stays, not healthy, while pods hold grants on it, and then no longer', (t) => {
   const reading = { gpus: [gpuOf(1)], complete: true, held: [held(1, [1, 2], 'p')] };
   t.deepEqual(toTell(reading, known), [gpuOf(1), gpuOf(2, false)]);
   t.deepEqual(toTell({ ...reading, held: [] }, known), [gpuOf(1)]);
   t.deepEqual(toTell(reading), [gpuOf(1)]);
-  const tell = gpusToTell({ mostTenantsPerGpu: 20, ...reading }, known, () => undefined);
+  const tell = gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, known, () => undefined);
   t.is(tell.mostTenantsPerGpu, 20);
 });
 
@@ -179,9 +181,13 @@ for (const [what, grants, texts, others] of OTHERS) {
   });
 }
 
-test('what an agent of a later version tells besides is passed over, and amounts that are none make no GPUs', (t) => {
+test('keys of a later version on a Node are ignored, and wrong amounts are refused', (t) => {
   const text = formatNodeGpus({ mostTenantsPerGpu: 10, gpus: [{ ...gpuOf(0), others: need(5, 1, 1) }] });
   t.deepEqual(parseNodeGpus(text.replace('"others":', '"later":1,"others":')), parseNodeGpus(text));
-  for (const wrong of ['"memoryBytes":-5', '"memoryBytes":"5"', '"memory":5'])
-    t.deepEqual(parseNodeGpus(text.replace('"memoryBytes":5', wrong)), { wrong: 'GPUs[0] is not a GPU' }, wrong);
+  for (const [wrong, error] of [
+    ['"memoryBytes":-5', 'gpus[0].others.memoryBytes: -5 is not a whole number from 0'],
+    ['"memoryBytes":"5"', 'gpus[0].others.memoryBytes: "5" is not a whole number from 0'],
+    ['"memory":5', 'gpus[0].others.memoryBytes: is missing'],
+  ] as const)
+    t.deepEqual(parseNodeGpus(text.replace('"memoryBytes":5', wrong)), { ok: false, error });
 });

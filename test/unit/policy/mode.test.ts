@@ -1,6 +1,7 @@
 // Which mode holds for a container: who may say what, and that nobody but an administrator makes it weaker.
 import test from 'ava';
-import { effectiveMode, MODES, type Mode, modeNamed, notWeakerThan, saidMode } from '../../../src/policy/mode.ts';
+import { MODES, type Mode } from '../../../src/api/request.ts';
+import { effectiveMode, modeNamed, notWeakerThan, saidMode } from '../../../src/policy/mode.ts';
 
 const all = <T>(
   make: (node: Mode, namespace: Mode, pod: Mode | undefined, administrator: Mode | undefined) => T,

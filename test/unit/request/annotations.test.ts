@@ -1,6 +1,6 @@
 // What a pod chooses by annotations, as far as the rules of its namespace let it.
 import test from 'ava';
-import { COMPUTE_POLICIES } from '../../../src/request/rules/namespace-rules.ts';
+import { COMPUTE_POLICIES } from '../../../src/api/request.ts';
 import { outcome, podWith, requestOf, rules } from './pods.ts';
 
 const M = 'cotenant.io/gpu-memory';

@@ -1,7 +1,7 @@
 // A ledger and a decider for tests, and requests and nodes in few words.
 
 import type { PodRequest } from '../../../src/api/request.ts';
-import { formatRecord } from '../../../src/api/request-annotation.ts';
+import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { createLedger, type Ledger } from '../../../src/placement/allocations.ts';
 import { createDecider, type Decider, type Shape } from '../../../src/scheduler/filter-and-score.ts';
@@ -10,7 +10,7 @@ export const uuid = (gpu: number): string => `GPU-00000000-0000-4000-8000-${Stri
 
 /** The annotation of a pod with one container that asks for so many MiB. */
 export function recordOf(mib: number, more: Partial<PodRequest> = {}): string {
-  return formatRecord({
+  return formatPodRequest({
     priority: 'normal',
     gpuModels: [],
     gpuUuids: [],

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
-import { parseRecord } from '../../../src/api/request-annotation.ts';
+import { parsePodRequest } from '../../../src/api/request-annotation.ts';
 import { parseConfiguration } from '../../../webhook/config.ts';
 import { createMetrics } from '../../../webhook/metrics.ts';
 import { answerOf, configured, creation, sharePod } from './reviews.ts';
@@ -23,7 +23,7 @@ test('the refusal and the record that the page shows are the real ones', (t) => 
   const limits = { 'cotenant.io/gpu-memory': '4G' };
   t.is(answerOf(creation(sharePod({ resources: { limits } }))).denial, `422 Invalid: ${refusal.trim()}`);
   const [record = ''] = blocks('use/requests.md', 'json');
-  t.true(parseRecord(record.trim()).ok);
+  t.true(parsePodRequest(record.trim()).ok);
 });
 
 test('the configuration that the page shows is one, with every setting in it', (t) => {

@@ -3,6 +3,7 @@
 // goes on without us, so nothing here waits for anything; who was made meanwhile is told with the next connection. Owns the
 // connection and its return after the runtime's restart.
 import { connect, type Socket } from 'node:net';
+import { wasGivenGpus } from '../../../api/earlier-names.ts';
 import { GIVEN_ANNOTATION, NRI_PLUGIN } from '../../../api/names.ts';
 import { terminationLogBehind } from '../../enforcement/termination-message.ts';
 import { refusalOf } from '../cdi/split-spec.ts';
@@ -109,8 +110,8 @@ export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriCo
 const GPU_NODE = /^\/dev\/nvidia\d+$/;
 
 /** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing gave GPUs, too. */
-const wasGivenGpus = ({ annotations, linux }: RuntimeContainer): boolean =>
-  GIVEN_ANNOTATION in annotations || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
+const hasGpus = ({ annotations, linux }: RuntimeContainer): boolean =>
+  wasGivenGpus(annotations) || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
 
 export function startNri(options: NriOptions): Nri {
   const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
@@ -181,7 +182,7 @@ export function startNri(options: NriOptions): Nri {
             present.add(container.id);
             const pod = podsSeen.get(container.pod_sandbox_id);
             learn(pod, container);
-            if (pod && LIVING.includes(container.state) && !wasGivenGpus(container))
+            if (pod && LIVING.includes(container.state) && !hasGpus(container))
               options.onPassedBy?.(containerOf(pod, container));
           }
           if (!more) {

@@ -32,10 +32,10 @@ import { createDriver } from '../../../../src/agent/os/driver-handle.ts';
 import type { Sample, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
-import { formatRecord } from '../../../../src/api/request-annotation.ts';
+import type { Mode } from '../../../../src/api/request.ts';
+import { formatPodRequest } from '../../../../src/api/request-annotation.ts';
 import { createLogger } from '../../../../src/common/logger.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
-import type { Mode } from '../../../../src/policy/mode.ts';
 
 const [scenario = '', folder = ''] = process.argv.slice(2);
 const native = loadNative();
@@ -143,7 +143,7 @@ function annotationsOf(
   const shares = Object.entries(containers);
   const kindOf = (name: string) => (name === 'init' ? 'init' : 'app');
   return {
-    [REQUEST_ANNOTATION]: formatRecord({
+    [REQUEST_ANNOTATION]: formatPodRequest({
       priority: 'normal',
       gpuModels: [],
       gpuUuids: [],

@@ -5,7 +5,7 @@ import { grantedOn } from '../../../../src/agent/grants/sums.ts';
 import { formatPodGrant, type PodGrant } from '../../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
 import type { ContainerRequest, GpuShare, PodRequest } from '../../../../src/api/request.ts';
-import { formatRecord } from '../../../../src/api/request-annotation.ts';
+import { formatPodRequest } from '../../../../src/api/request-annotation.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { grantOf } from '../node.ts';
 
@@ -37,7 +37,7 @@ const got = (
 const annotations = (containers: ContainerRequest[], granted: PodGrant['containers']) => {
   const request: PodRequest = { priority: 'normal', gpuModels: [], gpuUuids: [], containers };
   return {
-    [REQUEST_ANNOTATION]: formatRecord(request),
+    [REQUEST_ANNOTATION]: formatPodRequest(request),
     [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1, containers: granted }),
   };
 };
