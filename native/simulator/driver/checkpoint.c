@@ -6,37 +6,11 @@
 
 #include "sim.h"
 
-static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
-static bool locked; /* under gate; `sim.ready` is 0 meanwhile, so that entries come here at no cost of their own */
-
-void sim_wait_for_unlock(const char *name) {
-    if (!strncmp(name, "cuCheckpoint", 12) || !*sim_alive) return;
-    pthread_mutex_lock(&gate);
-    while (locked) pthread_cond_wait(&opened, &gate);
-    pthread_mutex_unlock(&gate);
-}
-
-static void set_locked(bool now) {
-    pthread_mutex_lock(&gate);
-    locked = now;
-    atomic_store(&sim.ready, !now);
-    if (!now) pthread_cond_broadcast(&opened);
-    pthread_mutex_unlock(&gate);
-}
-
-static bool is_locked(void) {
-    pthread_mutex_lock(&gate);
-    bool now = locked;
-    pthread_mutex_unlock(&gate);
-    return now;
-}
-
 /* As SIM_ENTER, for calls that a locked process may make. */
 static int enter(const char *name) {
     int result = sim_faults_armed ? sim_fault(name) : ABI_SUCCESS;
     if (result) return result;
-    return *sim_alive && (atomic_load(&sim.ready) || is_locked()) ? ABI_SUCCESS : ABI_ERROR_NOT_INITIALIZED;
+    return *sim_alive && (atomic_load(&sim.ready) || sim_is_process_locked()) ? ABI_SUCCESS : ABI_ERROR_NOT_INITIALIZED;
 }
 
 static int step(const char *name, int pid, uint64_t what, uint64_t *state) {
@@ -49,7 +23,7 @@ SIM_EXPORT abi_result cuCheckpointProcessLock(int pid, const void *arguments) {
     uint64_t state;
     int result = step("cuCheckpointProcessLock", pid, SIM_PROCESS_LOCK, &state);
     if (result != ABI_SUCCESS || pid != getpid()) return result;
-    set_locked(true);
+    sim_lock_process(true);
     for (int i = 0; i < SIM_MAX_GPUS; i++) {
         struct sim_context context = {.gpu = (uint32_t)i};
         sim_wait_all(&context);
@@ -70,7 +44,7 @@ SIM_EXPORT abi_result cuCheckpointProcessUnlock(int pid, const void *arguments) 
     (void)arguments;
     uint64_t state;
     int result = step("cuCheckpointProcessUnlock", pid, SIM_PROCESS_UNLOCK, &state);
-    if (result == ABI_SUCCESS && pid == getpid()) set_locked(false);
+    if (result == ABI_SUCCESS && pid == getpid()) sim_lock_process(false);
     return result;
 }
 SIM_EXPORT abi_result cuCheckpointProcessGetState(int pid, int *out) {

@@ -8,9 +8,6 @@
 
 #include "sim.h"
 
-struct sim_state sim = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .doorbell = -1};
-static const volatile uint32_t always = 1;
-const volatile uint32_t *sim_alive = &always;
 static pthread_mutex_t socket_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int sim_enter_slow(const char *name) {

@@ -44,6 +44,14 @@ int sim_current(struct sim_context **context) {
     return sim_usable(*context);
 }
 
+void sim_limits_begin(struct sim_context *context) {
+    context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
+    context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES] = 2048;
+    context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
+}
+
 /* Under sim.lock. Context structures are never freed: a handle that outlives its context must answer, not crash. */
 int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
@@ -84,45 +92,31 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
     return ABI_SUCCESS;
 }
 
-/* Under sim.lock: what was allocated with the view of a green context current is the primary one's after it, and so are
- * limits that are higher than its own. */
-static void leave_to(struct sim_context *context, struct sim_context *heir) {
-    sim_pass_all_of(context, heir);
-    for (int limit = 0; limit < 3; limit++) {
-        if (context->limits[limit] <= heir->limits[limit]) continue;
-        uint64_t own = heir->limit_blocks[limit];
-        heir->limit_blocks[limit] = context->limit_blocks[limit];
-        heir->limits[limit] = context->limits[limit];
-        context->limit_blocks[limit] = own; /* and goes */
-    }
-    for (struct sim_module *module = sim.modules; module; module = module->next) {
-        if (module->context == context) module->context = heir;
-    }
+static struct sim_context_end_hooks *end_hooks;
+
+void sim_on_context_end(struct sim_context_end_hooks *hooks) {
+    hooks->next = end_hooks;
+    end_hooks = hooks;
 }
 
-/* Under sim.lock. */
+/* Under sim.lock. What was allocated while a green context was current belongs to the primary context afterwards. */
 static void context_end(struct sim_context *context) {
     struct sim_context *primary = sim.primary[context->device];
-    if (context->green && primary) leave_to(context, primary);
-    sim_free_all_of(context);
-    for (struct sim_module *module = sim.modules; module; module = module->next) {
-        if (module->context == context && module->block) {
-            sim_simple(SIM_GIVE, context->gpu, module->block, 0, NULL);
-            module->block = 0;
-        }
+    const struct sim_context_end_hooks *hooks;
+    for (hooks = end_hooks; context->green && primary && hooks; hooks = hooks->next) {
+        if (hooks->inherit) hooks->inherit(context, primary);
     }
-    for (int limit = 0; limit < 3; limit++) {
-        if (context->limit_blocks[limit]) sim_simple(SIM_GIVE, context->gpu, context->limit_blocks[limit], 0, NULL);
+    for (hooks = end_hooks; hooks; hooks = hooks->next) {
+        if (hooks->release) hooks->release(context);
     }
     sim_simple(SIM_CONTEXT_END, context->gpu, context->block, 0, NULL);
     context->alive = false;
-    bool last = true;
     for (struct sim_context *other = sim.contexts; other; other = other->next) {
-        if (other->alive && other->gpu == context->gpu) last = false;
+        if (other->alive && other->gpu == context->gpu) return;
     }
-    if (!last) return;
-    sim_pools_drop(context->device);
-    sim_graph_memory_forget(context->device);
+    for (hooks = end_hooks; hooks; hooks = hooks->next) {
+        if (hooks->release_device) hooks->release_device(context->device);
+    }
     if (sim.channel[context->gpu]) atomic_store(&sim.channel[context->gpu]->error, 0);
 }
 
@@ -365,12 +359,4 @@ SIM_EXPORT abi_result cuCtxSetCacheConfig(int config) {
     SIM_ENTER("cuCtxSetCacheConfig");
     (void)config; /* a hint */
     return ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuCtxSynchronize(void) {
-    SIM_ENTER("cuCtxSynchronize");
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result == ABI_SUCCESS) result = sim_wait_all(context);
-    sim_pools_settle();
-    return result;
 }

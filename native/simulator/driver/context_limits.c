@@ -3,14 +3,6 @@
  * granules, and given back when it is lowered. */
 #include "sim.h"
 
-void sim_limits_begin(struct sim_context *context) {
-    context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
-    context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
-    context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-    context->limits[ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES] = 2048;
-    context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
-}
-
 /* Bytes of the GPU for a limit of `value`, beyond what a new context has for it. */
 static uint64_t cost(const struct sim_context *context, int limit, uint64_t value) {
     struct sim_context fresh = {0};
@@ -34,6 +26,24 @@ static int resize(struct sim_context *context, int limit, uint64_t value) {
     }
     return result;
 }
+
+/* Limits of a green context that are higher than those of the primary context become the primary context's. */
+static void inherit(struct sim_context *from, struct sim_context *to) {
+    for (int limit = 0; limit < 3; limit++) {
+        if (from->limits[limit] <= to->limits[limit]) continue;
+        uint64_t lower = to->limit_blocks[limit];
+        to->limit_blocks[limit] = from->limit_blocks[limit];
+        to->limits[limit] = from->limits[limit];
+        from->limit_blocks[limit] = lower; /* released with `from` */
+    }
+}
+
+static void release(struct sim_context *context) {
+    for (int limit = 0; limit < 3; limit++) {
+        if (context->limit_blocks[limit]) sim_simple(SIM_GIVE, context->gpu, context->limit_blocks[limit], 0, NULL);
+    }
+}
+SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
     SIM_ENTER("cuCtxGetLimit");

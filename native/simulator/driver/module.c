@@ -344,3 +344,18 @@ struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks)
                              .error = function->error,
                              .blocks = blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)blocks};
 }
+
+static void inherit(struct sim_context *from, struct sim_context *to) {
+    for (struct sim_module *module = sim.modules; module; module = module->next) {
+        if (module->context == from) module->context = to;
+    }
+}
+
+static void release(struct sim_context *context) {
+    for (struct sim_module *module = sim.modules; module; module = module->next) {
+        if (module->context != context || !module->block) continue;
+        sim_simple(SIM_GIVE, context->gpu, module->block, 0, NULL);
+        module->block = 0;
+    }
+}
+SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)

@@ -158,11 +158,10 @@ int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *re
 int sim_simple(uint32_t op, uint32_t gpu, uint64_t a, uint64_t b, uint64_t *out);
 int sim_enter_slow(const char *name);
 
-/* limits.c: what a context begins with */
-void sim_limits_begin(struct sim_context *context);
-
-/* checkpoint.c: waits while the process is locked, unless the call is one of the checkpoint's own */
-void sim_wait_for_unlock(const char *name);
+/* process_lock.c */
+void sim_wait_for_unlock(const char *name); /* waits while the process is locked, unless `name` is a checkpoint call */
+void sim_lock_process(bool now);
+bool sim_is_process_locked(void);
 
 /* context.c: the calling thread's current context, or an error */
 int sim_current(struct sim_context **context);
@@ -170,9 +169,25 @@ int sim_usable(struct sim_context *context); /* its sticky error, if any */
 bool sim_is_context(struct sim_context *context);
 int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary); /* under sim.lock */
 int sim_context_finish(struct sim_context *context);
+void sim_limits_begin(struct sim_context *context); /* sets the limits that a new context has */
 int sim_primary_retain(int device, struct sim_context **out);
 int sim_primary_release(int device);
 bool sim_primary_of(int device, struct sim_context **context);
+
+/* What a part of the driver does with its objects when their context ends. Called under sim.lock; members may be NULL.
+ */
+struct sim_context_end_hooks {
+    void (*inherit)(struct sim_context *from, struct sim_context *to); /* a green context ends before its primary one */
+    void (*release)(struct sim_context *context);
+    void (*release_device)(int device); /* no context is left on the GPU */
+    struct sim_context_end_hooks *next;
+};
+void sim_on_context_end(struct sim_context_end_hooks *hooks);
+#define SIM_ON_CONTEXT_END(...)                                                 \
+    static struct sim_context_end_hooks context_end_hooks = {__VA_ARGS__};      \
+    __attribute__((constructor)) static void register_context_end_hooks(void) { \
+        sim_on_context_end(&context_end_hooks);                                 \
+    }
 
 /* arena.c and memory.c; all under sim.lock unless said otherwise */
 int sim_arena_start(uint64_t bytes);
@@ -184,8 +199,6 @@ void sim_arena_forget(uint64_t page, uint64_t count); /* what these pages held, 
 /* The next one from *index on, or NULL; regions may end meanwhile. */
 struct sim_region *sim_region_next(uint32_t *index);
 abi_devptr sim_region_address(const struct sim_region *region);
-void sim_free_all_of(struct sim_context *context);
-void sim_pass_all_of(struct sim_context *context, struct sim_context *heir); /* what the one had is the other's */
 /* Takes the lock. The range is usable device memory, or host memory (then *device is false). */
 int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
 bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
@@ -194,8 +207,7 @@ bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_de
 struct sim_pool *sim_default_pool(int device);
 bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
-void sim_pools_drop(int device); /* the GPU's last context is gone: pools keep nothing */
-void sim_pools_settle(void);     /* takes the lock: gives unused chunks back, as synchronizing does */
+void sim_pools_settle(void); /* takes the lock: gives unused chunks back, as synchronizing does */
 
 /* graph_memory.c: addresses of memory nodes, and what the GPU has reserved for them; all under sim.lock */
 int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out);
@@ -212,7 +224,6 @@ bool sim_graph_memory_live(const struct sim_graph_memory *memory);
 void sim_graph_memory_begin(struct sim_graph_memory *memory);
 void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number);
 int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer);
-void sim_graph_memory_forget(int device); /* the GPU's last context is gone */
 
 /* graph.c; all under sim.lock */
 struct sim_graph *sim_graph_new(void);
@@ -245,17 +256,11 @@ struct sim_physical *sim_physical_of(abi_vmm_handle handle); /* NULL: no handle 
 void sim_physical_settle(struct sim_physical *physical);     /* ends it when nothing refers to it any more */
 
 /* arrays.c */
-void sim_arrays_drop(struct sim_context *context);
-void sim_arrays_pass(struct sim_context *context, struct sim_context *heir);
 /* A chain over memory that something else holds. */
 int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t room,
                    abi_mipmapped *out);
 /* First byte and length of a row of an array without further levels and slices; false: no such array. */
 bool sim_array_rows(void *array, char **rows, size_t *pitch, size_t *width_bytes, size_t *height);
-
-/* external.c */
-void sim_externals_drop(struct sim_context *context);
-void sim_externals_pass(struct sim_context *context, struct sim_context *heir);
 
 /* sharing.c */
 struct sim_place { /* what travels between processes: a block of the books and a place in it */
@@ -265,14 +270,21 @@ int sim_share(abi_devptr pointer, struct sim_place *place);
 int sim_open(const struct sim_place *place, bool pooled, abi_devptr *pointer);
 int sim_close(struct sim_region *region);
 
-/* queue.c */
-struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks); /* a launch of it */
+/* channel.c: items of a GPU complete in the order of their submission; `number` counts them from 1 */
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);
 int sim_wait(struct sim_context *context, uint64_t number);
 int sim_wait_all(struct sim_context *context);
+void sim_ring_doorbell(void); /* has the daemon bring the time line up to now */
+
+/* stream_state.c */
 int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
-int sim_wait_stream(abi_stream handle);
 int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority);
+
+/* streams.c */
+int sim_wait_stream(abi_stream handle);
+
+/* module.c */
+struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks); /* a launch of it */
 
 #define SIM_CONTEXT_MAGIC 0x43545821u
 #define SIM_MODULE_MAGIC 0x4d4f4421u

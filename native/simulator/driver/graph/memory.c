@@ -173,7 +173,7 @@ static void trim(int device) {
     }
 }
 
-void sim_graph_memory_forget(int device) {
+static void release_device(int device) {
     for (struct sim_graph_memory *memory = memories, *next; memory; memory = next) {
         next = memory->next;
         memory->busy_until = 0;
@@ -181,6 +181,7 @@ void sim_graph_memory_forget(int device) {
     }
     trim(device);
 }
+SIM_ON_CONTEXT_END(.release_device = release_device)
 
 SIM_EXPORT abi_result cuDeviceGraphMemTrim(abi_device device) {
     SIM_ENTER("cuDeviceGraphMemTrim");

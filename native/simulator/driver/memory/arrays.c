@@ -104,6 +104,14 @@ static int array_new(struct sim_context *context, const abi_array3d_shape *shape
     return ABI_SUCCESS;
 }
 
+void sim_array_unmap(struct sim_array_part **place) {
+    struct sim_array_part *mapping = *place;
+    *place = mapping->next;
+    mapping->physical->maps--;
+    sim_physical_settle(mapping->physical);
+    free(mapping);
+}
+
 /* Ends the array at *place, not its parts. */
 static void array_end(struct sim_array **place) {
     struct sim_array *array = *place;
@@ -121,18 +129,19 @@ static void drop_parts(const struct sim_array *whole) {
     }
 }
 
-void sim_arrays_drop(struct sim_context *context) {
+static void release(struct sim_context *context) {
     for (struct sim_array **place = &arrays; *place;) {
         if ((*place)->context == context) array_end(place);
         else place = &(*place)->next;
     }
 }
 
-void sim_arrays_pass(struct sim_context *context, struct sim_context *heir) {
+static void inherit(struct sim_context *from, struct sim_context *to) {
     for (struct sim_array *array = arrays; array; array = array->next) {
-        if (array->context == context) array->context = heir;
+        if (array->context == from) array->context = to;
     }
 }
+SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 static int create(void **out, const abi_array3d_shape *shape, unsigned levels) {
     struct sim_context *context;

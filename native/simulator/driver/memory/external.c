@@ -30,18 +30,19 @@ static void end(struct sim_external **place) {
     free(external);
 }
 
-void sim_externals_drop(struct sim_context *context) {
+static void release(struct sim_context *context) {
     for (struct sim_external **place = &externals; *place;) {
         if ((*place)->context == context) end(place);
         else place = &(*place)->next;
     }
 }
 
-void sim_externals_pass(struct sim_context *context, struct sim_context *heir) {
+static void inherit(struct sim_context *from, struct sim_context *to) {
     for (struct sim_external *external = externals; external; external = external->next) {
-        if (external->context == context) external->context = heir;
+        if (external->context == from) external->context = to;
     }
 }
+SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *block) {
     struct sim_request import = {.op = SIM_IMPORT}, request = {.op = SIM_TAKE, .gpu = context->gpu};

@@ -168,16 +168,14 @@ static int linear_free(abi_devptr pointer) {
     }
 }
 
-void sim_pass_all_of(struct sim_context *context, struct sim_context *heir) {
+static void inherit(struct sim_context *from, struct sim_context *to) {
     uint32_t index = 0;
     for (struct sim_region *region; (region = sim_region_next(&index));) {
-        if (region->context == context) region->context = heir;
+        if (region->context == from) region->context = to;
     }
-    sim_arrays_pass(context, heir);
-    sim_externals_pass(context, heir);
 }
 
-void sim_free_all_of(struct sim_context *context) {
+static void release(struct sim_context *context) {
     uint32_t index = 0;
     for (struct sim_region *region; (region = sim_region_next(&index));) {
         if (region->context != context) continue;
@@ -186,9 +184,8 @@ void sim_free_all_of(struct sim_context *context) {
             give_region(region);
         else if (region->kind == SIM_VIEW) sim_region_end(region);
     }
-    sim_arrays_drop(context);
-    sim_externals_drop(context);
 }
+SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
     *device = sim_in_arena(pointer);

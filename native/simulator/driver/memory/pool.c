@@ -209,7 +209,8 @@ static void trim(struct sim_pool *pool, uint64_t keep) {
     }
 }
 
-void sim_pools_drop(int device) {
+/* The last context of the GPU has ended: pools keep nothing. */
+static void release_device(int device) {
     for (struct sim_pool *pool = pools; pool; pool = pool->next) {
         while (pool->device == device && pool->chunks) chunk_end(pool, &pool->chunks);
     }
@@ -218,6 +219,8 @@ void sim_pools_drop(int device) {
         if (pool->device == device) pool_end(take_out(&ending, pool));
     }
 }
+
+SIM_ON_CONTEXT_END(.release_device = release_device)
 
 void sim_pools_settle(void) {
     pthread_mutex_lock(&sim.lock);

@@ -3,14 +3,6 @@
 
 #include "arrays.h"
 
-void sim_array_unmap(struct sim_array_part **place) {
-    struct sim_array_part *mapping = *place;
-    *place = mapping->next;
-    mapping->physical->maps--;
-    sim_physical_settle(mapping->physical);
-    free(mapping);
-}
-
 static void read_part(const struct sim_array *array, const abi_array_map *entry, struct sim_array_part *part) {
     *part = (struct sim_array_part){.to = {1, 1, 1}, .type = entry->part_type};
     if (array->shape.flags & ABI_ARRAY_DEFERRED) { /* there is one part, whatever the entry says */

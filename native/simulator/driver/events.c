@@ -1,0 +1,146 @@
+/* Entry points of events: create, record, wait, elapsed time. */
+#include <stdlib.h>
+
+#include "sim.h"
+
+static bool cell_take(uint32_t gpu, uint32_t *cell) {
+    bool found = true;
+    pthread_mutex_lock(&sim.queue_lock[gpu]);
+    if (sim.cell_free_count[gpu] > 0) *cell = sim.cell_free[gpu][--sim.cell_free_count[gpu]];
+    else if (sim.cell_next[gpu] < SIM_CELLS) *cell = sim.cell_next[gpu]++;
+    else found = false;
+    if (found && !sim.cell_free[gpu]) sim.cell_free[gpu] = calloc(SIM_CELLS, sizeof **sim.cell_free);
+    found = found && sim.cell_free[gpu];
+    pthread_mutex_unlock(&sim.queue_lock[gpu]);
+    return found;
+}
+
+static struct sim_event *events; /* all of them: who holds one may keep it where nobody looks */
+
+SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
+    SIM_ENTER("cuEventCreate");
+    struct sim_context *context;
+    int result = sim_current(&context);
+    if (result != ABI_SUCCESS) return result;
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    struct sim_event *event = calloc(1, sizeof *event);
+    if (!event || !cell_take(context->gpu, &event->cell)) {
+        free(event);
+        return ABI_ERROR_OUT_OF_MEMORY;
+    }
+    event->magic = SIM_EVENT_MAGIC;
+    event->context = context;
+    event->flags = flags;
+    pthread_mutex_lock(&sim.lock);
+    event->next = events;
+    event->place = &events;
+    if (events) events->place = &event->next;
+    events = event;
+    pthread_mutex_unlock(&sim.lock);
+    *out = (abi_event)event;
+    return ABI_SUCCESS;
+}
+
+static int event_of(abi_event handle, struct sim_event **event) {
+    *event = (struct sim_event *)handle;
+    if (!handle || (*event)->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    return sim_usable((*event)->context);
+}
+
+SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
+    SIM_ENTER("cuEventDestroy_v2");
+    struct sim_event *event = (struct sim_event *)handle;
+    if (!handle || event->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    uint32_t gpu = event->context->gpu;
+    /* A cell that the GPU has yet to write must not be handed out again. */
+    if (event->item) sim_wait(event->context, event->item);
+    pthread_mutex_lock(&sim.queue_lock[gpu]);
+    sim.cell_free[gpu][sim.cell_free_count[gpu]++] = event->cell;
+    pthread_mutex_unlock(&sim.queue_lock[gpu]);
+    pthread_mutex_lock(&sim.lock);
+    *event->place = event->next;
+    if (event->next) event->next->place = event->place;
+    pthread_mutex_unlock(&sim.lock);
+    event->magic = 0;
+    free(event);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuEventDestroy(abi_event handle) {
+    return cuEventDestroy_v2(handle);
+}
+
+SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) {
+    SIM_ENTER("cuEventRecord");
+    struct sim_event *event;
+    struct sim_context *context;
+    struct sim_stream *stream;
+    int result = event_of(handle, &event);
+    if (result == ABI_SUCCESS) result = sim_stream_context(stream_handle, &context, &stream);
+    if (result != ABI_SUCCESS) return result;
+    if (context->gpu != event->context->gpu) return ABI_ERROR_INVALID_HANDLE;
+    if (event->item) sim_wait(context, event->item);
+    if (sim_captured_event(stream, event)) return ABI_SUCCESS;
+    atomic_store_explicit(&sim.channel[context->gpu]->cells[event->cell], 0, memory_order_relaxed);
+    struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
+    return sim_submit(context, stream, &item, &event->item);
+}
+SIM_EXPORT abi_result cuEventRecord_ptsz(abi_event event, abi_stream stream) {
+    return cuEventRecord(event, stream);
+}
+SIM_EXPORT abi_result cuEventRecordWithFlags(abi_event event, abi_stream stream, unsigned flags) {
+    (void)flags;
+    return cuEventRecord(event, stream);
+}
+SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream stream, unsigned flags) {
+    (void)flags;
+    return cuEventRecord(event, stream);
+}
+
+static bool event_done(const struct sim_event *event) {
+    const struct sim_channel *channel = sim.channel[event->context->gpu];
+    return atomic_load_explicit(&channel->completed, memory_order_acquire) >= event->item;
+}
+
+SIM_EXPORT abi_result cuEventQuery(abi_event handle) {
+    SIM_ENTER("cuEventQuery");
+    struct sim_event *event;
+    int result = event_of(handle, &event);
+    if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
+    if (result != ABI_SUCCESS || event_done(event)) return result;
+    sim_ring_doorbell();
+    return ABI_ERROR_NOT_READY;
+}
+SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
+    SIM_ENTER("cuEventSynchronize");
+    struct sim_event *event;
+    int result = event_of(handle, &event);
+    if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
+    if (result == ABI_SUCCESS) result = sim_wait(event->context, event->item);
+    sim_pools_settle();
+    return result;
+}
+
+static int elapsed(float *ms, abi_event start, abi_event end) {
+    struct sim_event *first, *second;
+    int result = event_of(start, &first);
+    if (result == ABI_SUCCESS) result = event_of(end, &second);
+    if (result != ABI_SUCCESS) return result;
+    if (!ms) return ABI_ERROR_INVALID_VALUE;
+    if (!first->item || !second->item || (first->flags | second->flags) & ABI_EVENT_DISABLE_TIMING ||
+        first->context->gpu != second->context->gpu)
+        return ABI_ERROR_INVALID_HANDLE;
+    if (!event_done(first) || !event_done(second)) return ABI_ERROR_NOT_READY;
+    struct sim_channel *channel = sim.channel[first->context->gpu];
+    *ms = (float)((double)(int64_t)(atomic_load(&channel->cells[second->cell]) -
+                                    atomic_load(&channel->cells[first->cell])) /
+                  1e6);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuEventElapsedTime_v2(float *ms, abi_event start, abi_event end) {
+    SIM_ENTER("cuEventElapsedTime_v2");
+    return elapsed(ms, start, end);
+}
+SIM_EXPORT abi_result cuEventElapsedTime(float *ms, abi_event start, abi_event end) {
+    SIM_ENTER("cuEventElapsedTime");
+    return elapsed(ms, start, end);
+}
