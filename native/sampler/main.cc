@@ -97,13 +97,13 @@ void allow_descriptors() {
 
 // DAY_US:BOOT_US:SET_US:UUID, as `usedUntil` has them. It holds what a driver said, so what is wrong with it must not
 // keep the sampler from its work.
-bool go_on(Sampler &sampler, const char *text) {
-    Sampler::UsedUntil until;
+bool resume(Sampler &sampler, const char *text) {
+    Sampler::ResumePoint until;
     int length = 0;
     const int found = std::sscanf(text, "%" SCNu64 ":%" SCNu64 ":%" SCNu64 ":%n", &until.day_us, &until.boot_us,
                                   &until.set_us, &length);
     if (found != 3 || length == 0 || !text[length]) return false;
-    sampler.go_on(text + length, until);
+    sampler.resume(text + length, until);
     return true;
 }
 
@@ -133,7 +133,7 @@ int main(int argc, char **argv) {
     allow_descriptors();
     Sampler sampler(library);
     for (size_t i = 0; i < used_until.size(); i++)
-        if (!go_on(sampler, used_until[i]))
+        if (!resume(sampler, used_until[i]))
             std::fprintf(stderr,
                          "cotenant-sampler: --used-until, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
                          "its GPU begins anew\n",

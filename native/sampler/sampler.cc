@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilization samples
 constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
 constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
-constexpr uint64_t HEALTH_ROUNDS = 5;  // or so long after the last time, whichever comes first
-constexpr uint64_t HEALTH_NS = 5000000000ull;
+constexpr uint64_t SLOW_ROUNDS = 5;    // or so long after the last time, whichever comes first
+constexpr uint64_t SLOW_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
 uint64_t now_ns(clockid_t clock) {
@@ -30,7 +30,7 @@ uint64_t now_ns(clockid_t clock) {
 } // namespace
 
 Sampler::~Sampler() {
-    for (Gpu &gpu : gpus_) gpu.activity.forget(library_);
+    for (Gpu &gpu : gpus_) gpu.gpm.forget(library_);
 }
 
 bool Sampler::open_driver() {
@@ -39,7 +39,7 @@ bool Sampler::open_driver() {
     if (now < retry_at_ns_) return false;
     retry_at_ns_ = now + RETRY_NS;
     if (!library_.open(library_path_, problem_)) {
-        told_until_.clear(); // what is there later is another driver
+        resume_points_.clear(); // what is there later is another driver
         return false;
     }
     problem_.clear();
@@ -74,7 +74,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
             const bool is_there = code != NVML_ABI_NOT_SUPPORTED && code != NVML_ABI_FUNCTION_NOT_FOUND;
             if (!is_there) answered |= 1u << i;
             if (!is_there) continue;
-            if (i != 0 && !gpus_[index].list_answered[i] && ++gpus_[index].list_failures[i] > MOST_LIST_FAILURES)
+            if (i != 0 && !gpus_[index].list_answered[i] && ++gpus_[index].list_failures[i] > MAX_LIST_FAILURES)
                 continue;
             failed += failed.empty() ? "\"" : ",\"";
             failed += NAMES[i];
@@ -87,26 +87,29 @@ void Sampler::read_lists(size_t index, std::string &out) {
         out += '"';
         first = false;
         answered |= 1u << i;
-        gpus_[index].nobodys_entries +=
+        gpus_[index].invalid_pid_entries +=
             std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
     out += ']';
     if (!failed.empty()) out += ",\"failedLists\":[" + failed + ']';
     const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
-    processes_.meet();
-    Holders &holders = gpus_[index].holders;
-    holders.begin(answered);
-    for (unsigned i = 0; i < 3; i++)
-        for (const nvml::Entry &entry : entries[i]) holders.listed(entry, i, processes_, asked_ticks[i], answered_us);
-    holders.settle(processes_, answered_us);
+    processes_.poll_exits();
+    PidReuse &pid_reuse = gpus_[index].pid_reuse;
+    pid_reuse.begin(answered);
+    for (unsigned i = 0; i < 3; i++) {
+        for (const nvml::Entry &entry : entries[i])
+            pid_reuse.add(entry, i, processes_.start_of(static_cast<pid_t>(entry.pid)), asked_ticks[i], answered_us);
+    }
+    pid_reuse.finish([this](pid_t pid) { return processes_.start_of(pid); }, answered_us);
     const uint64_t most = gpus_[index].total_bytes ? gpus_[index].total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
-            if (holders.is_nobodys(static_cast<pid_t>(entry.pid), processes_)) {
-                gpus_[index].nobodys_entries++;
+            const auto pid = static_cast<pid_t>(entry.pid);
+            if (pid_reuse.is_reused(pid, processes_.start_of(pid))) {
+                gpus_[index].invalid_pid_entries++;
                 continue;
             }
-            Usage *usage = processes_.listed(static_cast<pid_t>(entry.pid), index, asked_ticks[i]);
+            Usage *usage = processes_.listed(pid, index, asked_ticks[i]);
             if (!usage) continue;
             usage->listed = true;
             usage->types |= 1u << i;
@@ -117,11 +120,11 @@ void Sampler::read_lists(size_t index, std::string &out) {
     }
 }
 
-void Sampler::take_over(Gpu &gpu, uint64_t steady_us) {
-    const auto told = told_until_.find(gpu.uuid);
-    if (told == told_until_.end()) return;
-    const auto [day_us, boot_us, set_us] = told->second;
-    told_until_.erase(told);
+void Sampler::start_from_resume_point(Gpu &gpu, uint64_t steady_us) {
+    const auto reported = resume_points_.find(gpu.uuid);
+    if (reported == resume_points_.end()) return;
+    const auto [day_us, boot_us, set_us] = reported->second;
+    resume_points_.erase(reported);
     if (gpu.last_seen_us || boot_us > steady_us || day_us < boot_us || day_us > INT64_MAX / 2) return;
     gpu.last_seen_us = day_us;
     gpu.last_poll_us = boot_us;
@@ -129,10 +132,10 @@ void Sampler::take_over(Gpu &gpu, uint64_t steady_us) {
     gpu.clock_us = static_cast<int64_t>(day_us - boot_us);
 }
 
-void Sampler::write_used_until(std::string &out) {
+void Sampler::write_resume_points(std::string &out) {
     out += ",\"usedUntil\":[";
     bool first = true;
-    const auto add = [&](const std::string &uuid, const UsedUntil &until) {
+    const auto add = [&](const std::string &uuid, const ResumePoint &until) {
         out += first ? "{\"uuid\":" : ",{\"uuid\":";
         first = false;
         add_text(out, uuid);
@@ -147,7 +150,7 @@ void Sampler::write_used_until(std::string &out) {
         add(gpu.uuid, {gpu.last_seen_us, static_cast<uint64_t>(boot_us), gpu.stepped_us});
     }
     // One that was not asked yet is the next sampler's to go on with.
-    for (const auto &[uuid, until] : told_until_) add(uuid, until);
+    for (const auto &[uuid, until] : resume_points_) add(uuid, until);
     out += ']';
 }
 
@@ -158,7 +161,7 @@ void Sampler::write_used_until(std::string &out) {
 // ring has turned over rows may be of the other time. Nobody used more than all of the time that it has lived.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Gpu &gpu = gpus_[index];
-    take_over(gpu, steady_us);
+    start_from_resume_point(gpu, steady_us);
     const int64_t clock_us = static_cast<int64_t>(now_us) - static_cast<int64_t>(steady_us);
     if (gpu.last_seen_us && std::llabs(clock_us - gpu.clock_us) > STEP_US) {
         gpu.gaps++;
@@ -173,31 +176,32 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     if (!library_.process_utilization(gpu.device, since, rows)) return; // the next answer is of this time, too
     if (gpu.last_poll_us && steady_us - gpu.last_poll_us > RING_US) gpu.gaps++;
     gpu.last_poll_us = steady_us;
-    const bool may_be_other = gpu.stepped_us && steady_us - gpu.stepped_us <= RING_US + LATE_US;
+    const bool clock_changed = gpu.stepped_us && steady_us - gpu.stepped_us <= RING_US + LATE_US;
     // Rows of the other time may be little ahead.
-    const uint64_t ahead_us = may_be_other ? 100000 : 1000000;
+    const uint64_t ahead_us = clock_changed ? 100000 : 1000000;
     const auto of_the_future = [&](const nvml::Utilization &row) { return row.at_us > now_us + ahead_us; };
-    const bool some_other = may_be_other && std::any_of(rows.begin(), rows.end(), of_the_future);
+    const bool has_other_clock = clock_changed && std::any_of(rows.begin(), rows.end(), of_the_future);
     uint64_t newest = 0;
-    processes_.meet();
-    const auto of_another = [&](const nvml::Utilization &row) {
+    processes_.poll_exits();
+    const auto of_other_process = [&](const nvml::Utilization &row) {
         const auto pid = static_cast<pid_t>(row.pid);
-        const uint64_t start_ticks = processes_.start_of(pid).value_or(0);
-        return static_cast<int64_t>(row.at_us) - clock_us < static_cast<int64_t>(proc::micros(start_ticks)) ||
-               gpu.holders.is_nobodys(pid, processes_);
+        const std::optional<uint64_t> start_ticks = processes_.start_of(pid);
+        return static_cast<int64_t>(row.at_us) - clock_us <
+                   static_cast<int64_t>(proc::micros(start_ticks.value_or(0))) ||
+               gpu.pid_reuse.is_reused(pid, start_ticks);
     };
     std::erase_if(rows, [&](const nvml::Utilization &row) {
-        return !proc::is_pid(row.pid) || row.at_us <= since || of_the_future(row) || of_another(row);
+        return !proc::is_pid(row.pid) || row.at_us <= since || of_the_future(row) || of_other_process(row);
     });
-    const bool all_told = std::erase_if(rows, [](const nvml::Utilization &row) { return row.sm > 100; }) == 0;
+    const bool all_known = std::erase_if(rows, [](const nvml::Utilization &row) { return row.sm > 100; }) == 0;
     for (const nvml::Utilization &row : rows) newest = std::max(newest, row.at_us);
-    gpu.use_told = (since != 0 || newest == 0) && !some_other && all_told;
+    gpu.has_process_utilization = (since != 0 || newest == 0) && !has_other_clock && all_known;
     if (since == 0) { // the first answer averages a time that nobody watched
         gpu.last_seen_us = newest ? newest : now_us - LATE_US;
         return;
     }
     if (newest == 0) { // nobody ran: that time is accounted for, too
-        if (all_told) gpu.last_seen_us = std::max(since, now_us - LATE_US);
+        if (all_known) gpu.last_seen_us = std::max(since, now_us - LATE_US);
         return;
     }
     const uint64_t window = std::min(newest - since, RING_US);
@@ -244,31 +248,30 @@ void Sampler::write_readings(Gpu &gpu, std::string &out) {
         add_percent("utilizationPercent", first);
         add_percent("memoryBusyPercent", second);
     }
-    if (library_.pair(gpu.device, "nvmlDeviceGetEncoderUtilization", first, second))
-        add_percent("encoderPercent", first);
-    if (library_.pair(gpu.device, "nvmlDeviceGetDecoderUtilization", first, second))
-        add_percent("decoderPercent", first);
+    Readings fast;
+    read_fast(library_, gpu.device, fast);
+    for (const auto &[name, value] : fast) add_field(out, name, value);
     const uint64_t now = now_ns(CLOCK_MONOTONIC);
-    if (gpu.health_round == 0 || round_ - gpu.health_round >= HEALTH_ROUNDS || now - gpu.health_ns >= HEALTH_NS) {
-        gpu.health = read_health(library_, gpu.device);
-        gpu.health_round = round_;
-        gpu.health_ns = now;
+    if (gpu.slow_round == 0 || round_ - gpu.slow_round >= SLOW_ROUNDS || now - gpu.slow_ns >= SLOW_NS) {
+        gpu.slow_readings = read_slow(library_, gpu.device);
+        gpu.slow_round = round_;
+        gpu.slow_ns = now;
     }
-    for (const auto &[name, value] : gpu.health) add_field(out, name, value);
-    out += gpu.tells_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
+    for (const auto &[name, value] : gpu.slow_readings) add_field(out, name, value);
+    out += gpu.reports_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
 }
 
 // Of a divided GPU its instances have them, and of several that share one GPU instance the first.
-void Sampler::write_activity(Gpu &gpu, std::string &out) {
+void Sampler::write_gpm(Gpu &gpu, std::string &out) {
     if (gpu.divided || gpu.same_memory || (gpu.instance && !gpu.has_numbers)) {
-        gpu.activity.forget(library_);
+        gpu.gpm.forget(library_);
         return;
     }
     const nvml::Device device = gpu.instance ? gpus_[gpu.parent].device : gpu.device;
     const uint32_t *instance = gpu.instance ? &gpu.gpu_instance : nullptr;
-    for (const auto &[name, parts] : gpu.activity.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
+    for (const auto &[name, parts] : gpu.gpm.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
         add_field(out, name, parts);
-    if (gpu.activity.denied()) out += ",\"activityDenied\":true";
+    if (gpu.gpm.denied()) out += ",\"activityDenied\":true";
 }
 
 // A GPU that is lost is asked no more than what tells that it is back.
@@ -278,8 +281,8 @@ bool Sampler::is_back(Gpu &gpu) {
     const auto says_lost = [&] { return nvml::Library::means_lost(library_.last_code()); };
     if (!gpu.divided && !library_.processes(gpu.device, nvml::List::Compute, entries) && says_lost()) return false;
     if (!library_.memory(gpu.device, memory) && says_lost()) return false;
-    library_.ask_anew(gpu.device);
-    gpu.tells_events = false;
+    library_.forget_refusals(gpu.device);
+    gpu.reports_events = false;
     changed_ = true;
     return true;
 }
@@ -300,25 +303,25 @@ void Sampler::write_gpu(size_t index, std::string &out) {
             add_field(out, "gpuInstance", gpu.gpu_instance);
             add_field(out, "computeInstance", gpu.compute_instance);
         }
-    } else if (!gpu.division_told) {
+    } else if (!gpu.mig_mode_known) {
         out += ",\"divisionUntold\":true";
     }
-    gpu.answered = gpu.use_told = false;
+    gpu.answered = gpu.has_process_utilization = false;
     const bool was_lost = gpu.lost;
     if (gpu.instance ? gpus_[gpu.parent].lost : was_lost && !is_back(gpu)) {
         gpu.lost = true;
-        gpu.holders.clear();
+        gpu.pid_reuse.clear();
         out += ",\"lists\":[]";
         if (gpu.divided) out += ",\"divided\":true";
         add_field(out, "utilizationGaps", gpu.gaps);
-        if (gpu.nobodys_entries) add_field(out, "nobodysEntries", gpu.nobodys_entries);
+        if (gpu.invalid_pid_entries) add_field(out, "nobodysEntries", gpu.invalid_pid_entries);
         out += ",\"healthy\":false}";
         return;
     }
     gpu.lost = false;
     if (!gpu.divided && !gpu.same_memory) write_memory(gpu, out);
     if (!gpu.instance) write_readings(gpu, out);
-    write_activity(gpu, out);
+    write_gpm(gpu, out);
     if (gpu.divided) {
         nvml::Memory memory;
         gpu.answered = library_.memory(gpu.device, memory);
@@ -330,8 +333,8 @@ void Sampler::write_gpu(size_t index, std::string &out) {
     if (!gpu.divided && !gpu.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
     if (gpu.lost != was_lost || (gpu.instance && !gpu.answered)) changed_ = true;
     add_field(out, "utilizationGaps", gpu.gaps);
-    if (gpu.nobodys_entries) add_field(out, "nobodysEntries", gpu.nobodys_entries);
-    if (gpu.use_told) out += ",\"useTold\":true";
+    if (gpu.invalid_pid_entries) add_field(out, "nobodysEntries", gpu.invalid_pid_entries);
+    if (gpu.has_process_utilization) out += ",\"useTold\":true";
     out += gpu.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 
@@ -387,7 +390,7 @@ std::string Sampler::take() {
     out += ']';
     processes_.tell(out);
     write_events(out);
-    write_used_until(out);
+    write_resume_points(out);
     out += ",\"errors\":[";
     bool first = true;
     for (const auto &[key, count] : library_.errors()) {

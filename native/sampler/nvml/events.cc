@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned WAIT_MS = 5000; // nothing ends sooner for a shorter wait: the process ends with the thread in it
 constexpr unsigned RETRY_MS = 1000;
 constexpr uint64_t WANTED = NVML_ABI_EVENT_XID;
-constexpr size_t MOST_KINDS = 256; // of GPU, type and data between two samples
+constexpr size_t MAX_KINDS = 256; // of GPU, type and data between two samples
 
 uint64_t wall_ms() {
     timespec now{};
@@ -37,7 +37,7 @@ struct Events::Shared {
             event.at_ms = wall_ms();
             return;
         }
-        if (met.size() < MOST_KINDS) met.push_back({data.device, data.type, data.data, wall_ms(), 1});
+        if (met.size() < MAX_KINDS) met.push_back({data.device, data.type, data.data, wall_ms(), 1});
     }
 
     void fail(int code) {
@@ -80,7 +80,7 @@ bool Events::start(Library &library) {
 
 bool Events::watch(Library &library, Device device) {
     uint64_t supported = 0;
-    if (!library.wide(device, "nvmlDeviceGetSupportedEventTypes", supported) || !(supported & WANTED)) return false;
+    if (!library.number64(device, "nvmlDeviceGetSupportedEventTypes", supported) || !(supported & WANTED)) return false;
     return start(library) && library.register_events(device, supported & WANTED, shared_->set);
 }
 

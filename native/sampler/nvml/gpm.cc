@@ -8,9 +8,9 @@ namespace {
 
 constexpr uint64_t SECOND_NS = 1000000000ull;
 constexpr uint64_t EVERY_NS = 5 * SECOND_NS;
-constexpr uint64_t LEAST_NS = SECOND_NS;        // of what is nearer together the counters tell little
-constexpr uint64_t OLDEST_NS = 600 * SECOND_NS; // of what is further apart nobody knows how often they went round
-constexpr double MOST_PERCENT = 101;            // what is above 100 by so little is noise, beyond it is no percentage
+constexpr uint64_t MIN_NS = SECOND_NS;       // of what is nearer together the counters tell little
+constexpr uint64_t MAX_NS = 600 * SECOND_NS; // of what is further apart nobody knows how often they went round
+constexpr double MAX_PERCENT = 101;          // what is above 100 by so little is noise, beyond it is no percentage
 constexpr double PPM_PER_PERCENT = 10000;
 
 constexpr struct {
@@ -75,17 +75,17 @@ bool Library::gpm_metrics(nvml_abi_gpm_request &request) {
 
 } // namespace nvml
 
-const Active &Activity::read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance,
-                             uint64_t now_ns) {
+const GpmReadings &GpmReader::read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance,
+                                   uint64_t now_ns) {
     if (refused_ || now_ns < next_ns_) return active_;
     next_ns_ = now_ns + EVERY_NS;
     if (!prepare(library, device) || !library.gpm_take(device, gpu_instance, newer_)) {
         fail(library);
         return active_;
     }
-    if (taken_ns_ == 0 || now_ns - taken_ns_ > OLDEST_NS) {
+    if (taken_ns_ == 0 || now_ns - taken_ns_ > MAX_NS) {
         active_.clear();
-        next_ns_ = now_ns + LEAST_NS;
+        next_ns_ = now_ns + MIN_NS;
     } else if (!tell(library)) {
         fail(library);
         return active_;
@@ -95,19 +95,19 @@ const Active &Activity::read(nvml::Library &library, nvml::Device device, const 
     return active_;
 }
 
-void Activity::forget(nvml::Library &library) {
+void GpmReader::forget(nvml::Library &library) {
     give_back(library);
-    *this = Activity{};
+    *this = GpmReader{};
 }
 
-void Activity::give_back(nvml::Library &library) {
+void GpmReader::give_back(nvml::Library &library) {
     for (void **sample : {&older_, &newer_}) {
         library.gpm_free(*sample);
         *sample = nullptr;
     }
 }
 
-bool Activity::prepare(nvml::Library &library, nvml::Device device) {
+bool GpmReader::prepare(nvml::Library &library, nvml::Device device) {
     if (newer_) return true;
     bool supported = false;
     if (!library.gpm_supported(device, supported)) return false;
@@ -121,7 +121,7 @@ bool Activity::prepare(nvml::Library &library, nvml::Device device) {
 }
 
 // A right that is missing may be told of the call or of each metric: nobody here has seen a driver that refuses it.
-bool Activity::tell(nvml::Library &library) {
+bool GpmReader::tell(nvml::Library &library) {
     auto request = std::make_unique<nvml_abi_gpm_request>();
     request->version = NVML_ABI_GPM_VERSION;
     request->count = METRIC_COUNT;
@@ -136,7 +136,7 @@ bool Activity::tell(nvml::Library &library) {
     for (uint32_t i = 0; i < METRIC_COUNT; i++) {
         const nvml_abi_gpm_metric &metric = request->metrics[i];
         denied_ = denied_ || metric.result == NVML_ABI_NO_PERMISSION;
-        if (metric.result != NVML_ABI_SUCCESS || !(metric.value >= 0 && metric.value <= MOST_PERCENT)) continue;
+        if (metric.result != NVML_ABI_SUCCESS || !(metric.value >= 0 && metric.value <= MAX_PERCENT)) continue;
         active_.emplace_back(METRICS[i].name,
                              static_cast<uint64_t>(std::llround(std::min(metric.value, 100.0) * PPM_PER_PERCENT)));
     }
@@ -146,7 +146,7 @@ bool Activity::tell(nvml::Library &library) {
 
 // What is not there, or may not be asked, will not be there at the next time either: each further attempt would be one
 // more failure of the driver, for nothing. Anything else is tried again.
-void Activity::fail(nvml::Library &library) {
+void GpmReader::fail(nvml::Library &library) {
     const int code = library.last_code();
     active_.clear();
     taken_ns_ = 0;

@@ -9,7 +9,7 @@
 
 namespace {
 constexpr uint64_t EVERY_NS = 60000000000ull;
-constexpr uint64_t LEAST_NS = 5000000000ull; // where something makes it look for what has changed
+constexpr uint64_t MIN_NS = 5000000000ull; // where something makes it look for what has changed
 } // namespace
 
 // GPUs by UUID, so that integrals survive a new enumeration. The place of each, where it was known before.
@@ -40,9 +40,9 @@ void Sampler::add_instances(size_t parent) {
             return;
         }
         const bool is_divided = division == nvml::Division::Divided;
-        if (is_divided != gpus_[parent].divided) library_.ask_anew(gpus_[parent].device);
+        if (is_divided != gpus_[parent].divided) library_.forget_refusals(gpus_[parent].device);
         gpus_[parent].divided = is_divided;
-        gpus_[parent].division_told = true;
+        gpus_[parent].mig_mode_known = true;
     }
     for (nvml::Device device : devices) {
         std::string uuid;
@@ -56,8 +56,8 @@ void Sampler::add_instances(size_t parent) {
         const size_t index = add_gpu(device, uuid);
         Gpu &gpu = gpus_[index];
         if (gpu.device != device) {
-            gpu.activity.forget(library_);
-            library_.ask_anew(device);
+            gpu.gpm.forget(library_);
+            library_.forget_refusals(device);
         }
         gpu.device = device;
         gpu.instance = true;
@@ -81,14 +81,14 @@ void Sampler::add_instances(size_t parent) {
 void Sampler::read_facts(Gpu &gpu) {
     if (gpu.pci.empty()) library_.pci(gpu.device, gpu.pci);
     if (!gpu.has_minor) gpu.has_minor = library_.number(gpu.device, "nvmlDeviceGetMinorNumber", gpu.minor);
-    if (!gpu.tells_events) gpu.tells_events = events_.watch(library_, gpu.device);
+    if (!gpu.reports_events) gpu.reports_events = events_.watch(library_, gpu.device);
 }
 
 // Where the driver answers for each GPU that it counts, those that it does not count are gone. A GPU that it counts
 // and says nothing of may be any of those known: then all stay.
 void Sampler::read_inventory(uint64_t now_ns) {
     const uint64_t since = now_ns - inventory_ns_;
-    if (inventory_ns_ != 0 && since < EVERY_NS && !(changed_ && since >= LEAST_NS)) return;
+    if (inventory_ns_ != 0 && since < EVERY_NS && !(changed_ && since >= MIN_NS)) return;
     std::vector<nvml::Device> devices;
     bool whole = false;
     if (driver_version_.empty()) driver_version_ = library_.text("nvmlSystemGetDriverVersion");
@@ -106,18 +106,18 @@ void Sampler::read_inventory(uint64_t now_ns) {
         const size_t index = add_gpu(device, uuid);
         listed.push_back(index);
         if (gpus_[index].device != device) {
-            gpus_[index].activity.forget(library_);
+            gpus_[index].gpm.forget(library_);
             gpus_[index].device = device;
-            library_.ask_anew(device);
+            library_.forget_refusals(device);
             gpus_[index].pci.clear();
-            gpus_[index].has_minor = gpus_[index].tells_events = false;
+            gpus_[index].has_minor = gpus_[index].reports_events = false;
         }
         read_facts(gpus_[index]);
     }
     for (size_t i = 0; whole && i < gpus_.size(); i++) {
         Gpu &gpu = gpus_[i];
         if (gpu.instance || std::find(listed.begin(), listed.end(), i) != listed.end()) continue;
-        gpu.activity.forget(library_);
+        gpu.gpm.forget(library_);
         gpu.gone = true;
         gpu.lost = false;
         gpu.device = nullptr; // the next one of this UUID is read from its beginning
@@ -127,6 +127,6 @@ void Sampler::read_inventory(uint64_t now_ns) {
         if (!gpus_[i].instance) add_instances(i);
     }
     for (Gpu &gpu : gpus_) {
-        if (gpu.gone) gpu.activity.forget(library_);
+        if (gpu.gone) gpu.gpm.forget(library_);
     }
 }

@@ -8,11 +8,11 @@
 namespace nvml {
 
 namespace {
-constexpr unsigned MOST_INSTANCES = 64;
+constexpr unsigned MAX_INSTANCES = 64;
 constexpr uint64_t SECOND_NS = 1000000000ull;
 constexpr uint64_t UNSUPPORTED_NS = 60 * SECOND_NS;
 constexpr uint64_t UNKNOWN_NS = 8 * SECOND_NS;
-constexpr unsigned MOST_ROWS = 1024;
+constexpr unsigned MAX_ROWS = 1024;
 } // namespace
 
 void *Library::find(const char *name) {
@@ -31,8 +31,8 @@ void *Library::need(const char *name) {
 
 std::vector<std::string> Library::take_absent() {
     std::vector<std::string> names;
-    for (auto &[name, told] : absent_) {
-        if (!std::exchange(told, true)) names.push_back(name);
+    for (auto &[name, reported] : absent_) {
+        if (!std::exchange(reported, true)) names.push_back(name);
     }
     return names;
 }
@@ -44,14 +44,14 @@ bool Library::answered(const char *call, int code) {
     return false;
 }
 
-bool Library::may_ask(Device device, const char *call, uint64_t which) {
+bool Library::may_call(Device device, const char *call, uint64_t which) {
     const auto refusal = refusals_.find({device, call, which});
     if (refusal == refusals_.end() || now_ns_ >= refusal->second.again_ns) return true;
     last_code_ = refusal->second.code;
     return false;
 }
 
-bool Library::noted(Device device, const char *call, int code, uint64_t which) {
+bool Library::record(Device device, const char *call, int code, uint64_t which) {
     if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_UNKNOWN) {
         Refusal &refusal = refusals_[{device, call, which}];
         refusal.times = refusal.code == code ? refusal.times + 1 : 1;
@@ -65,7 +65,7 @@ bool Library::noted(Device device, const char *call, int code, uint64_t which) {
     return answered(call, code);
 }
 
-void Library::ask_anew(Device device) {
+void Library::forget_refusals(Device device) {
     std::erase_if(refusals_, [&](const auto &entry) { return std::get<0>(entry.first) == device; });
 }
 
@@ -140,13 +140,13 @@ Division Library::instances(Device device, std::vector<Device> &out, bool &whole
     whole = true;
     auto get = reinterpret_cast<int (*)(Device, unsigned, Device *)>(need(by_index));
     if (!get || !need(mode)) return Division::Whole;
-    if (!pair(device, mode, current, pending)) {
+    if (!number_pair(device, mode, current, pending)) {
         const bool has_none = last_code_ == NVML_ABI_NOT_SUPPORTED || last_code_ == NVML_ABI_FUNCTION_NOT_FOUND;
         return has_none ? Division::Whole : Division::Unknown;
     }
     if (!current) return Division::Whole;
     whole = number(device, "nvmlDeviceGetMaxMigDeviceCount", most);
-    for (uint32_t i = 0; i < most && i < MOST_INSTANCES; i++) {
+    for (uint32_t i = 0; i < most && i < MAX_INSTANCES; i++) {
         Device instance = nullptr;
         const int code = get(device, i, &instance);
         if (code == NVML_ABI_NOT_FOUND) continue;
@@ -166,22 +166,22 @@ bool Library::device_text(Device device, const char *call, std::string &out) {
 
 bool Library::number(Device device, const char *call, uint32_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t *)>(need(call));
-    return get && may_ask(device, call) && noted(device, call, get(device, &out));
+    return get && may_call(device, call) && record(device, call, get(device, &out));
 }
 
 bool Library::number(Device device, const char *call, uint32_t which, uint32_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *)>(need(call));
-    return get && may_ask(device, call, which) && noted(device, call, get(device, which, &out), which);
+    return get && may_call(device, call, which) && record(device, call, get(device, which, &out), which);
 }
 
-bool Library::wide(Device device, const char *call, uint64_t &out) {
+bool Library::number64(Device device, const char *call, uint64_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint64_t *)>(need(call));
-    return get && may_ask(device, call) && noted(device, call, get(device, &out));
+    return get && may_call(device, call) && record(device, call, get(device, &out));
 }
 
-bool Library::pair(Device device, const char *call, uint32_t &first, uint32_t &second) {
+bool Library::number_pair(Device device, const char *call, uint32_t &first, uint32_t &second) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *)>(need(call));
-    return get && may_ask(device, call) && noted(device, call, get(device, &first, &second));
+    return get && may_call(device, call) && record(device, call, get(device, &first, &second));
 }
 
 bool Library::pci(Device device, std::string &out) {
@@ -192,16 +192,16 @@ bool Library::pci(Device device, std::string &out) {
     return true;
 }
 
-bool Library::wide(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out) {
+bool Library::number64(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out) {
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t, uint64_t *)>(need(call));
     const uint64_t both = uint64_t{which} << 32 | form;
-    return get && may_ask(device, call, both) && noted(device, call, get(device, which, form, &out), both);
+    return get && may_call(device, call, both) && record(device, call, get(device, which, form, &out), both);
 }
 
 bool Library::remapped_rows(Device device, uint32_t (&out)[4]) {
     const char *call = "nvmlDeviceGetRemappedRows";
     auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *, uint32_t *, uint32_t *)>(need(call));
-    return get && may_ask(device, call) && noted(device, call, get(device, &out[0], &out[1], &out[2], &out[3]));
+    return get && may_call(device, call) && record(device, call, get(device, &out[0], &out[1], &out[2], &out[3]));
 }
 
 // Too small an array is told how many there are.
@@ -209,15 +209,15 @@ bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
     const char *call = "nvmlDeviceGetRetiredPages";
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(need(call));
     count = 0;
-    if (!get || !may_ask(device, call, cause)) return false;
+    if (!get || !may_call(device, call, cause)) return false;
     const int code = get(device, cause, &count, nullptr);
-    return noted(device, call, code == NVML_ABI_INSUFFICIENT_SIZE ? static_cast<int>(NVML_ABI_SUCCESS) : code, cause);
+    return record(device, call, code == NVML_ABI_INSUFFICIENT_SIZE ? static_cast<int>(NVML_ABI_SUCCESS) : code, cause);
 }
 
 bool Library::fields(Device device, nvml_abi_field *fields, int count) {
     const char *call = "nvmlDeviceGetFieldValues";
     auto get = reinterpret_cast<int (*)(Device, int, nvml_abi_field *)>(need(call));
-    return get && may_ask(device, call) && noted(device, call, get(device, count, fields));
+    return get && may_call(device, call) && record(device, call, get(device, count, fields));
 }
 
 bool whole_number(const nvml_abi_field &field, uint64_t &out) {
@@ -248,7 +248,7 @@ bool Library::event_set(void *&set) {
 bool Library::register_events(Device device, uint64_t types, void *set) {
     const char *call = "nvmlDeviceRegisterEvents";
     auto add = reinterpret_cast<int (*)(Device, unsigned long long, void *)>(need(call));
-    return add && may_ask(device, call) && noted(device, call, add(device, types, set));
+    return add && may_call(device, call) && record(device, call, add(device, types, set));
 }
 
 bool Library::memory(Device device, Memory &out) {
@@ -256,13 +256,13 @@ bool Library::memory(Device device, Memory &out) {
     nvml_abi_memory_v2 second{};
     second.version = NVML_ABI_STRUCT_VERSION(nvml_abi_memory_v2, 2);
     auto get_second = reinterpret_cast<int (*)(Device, nvml_abi_memory_v2 *)>(find(second_call));
-    if (get_second && may_ask(device, second_call) && noted(device, second_call, get_second(device, &second))) {
+    if (get_second && may_call(device, second_call) && record(device, second_call, get_second(device, &second))) {
         out = Memory{second.total, second.reserved, second.used, second.free, true};
         return true;
     }
     nvml_abi_memory_v1 first{};
     auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(need(first_call));
-    if (!get_first || !may_ask(device, first_call) || !noted(device, first_call, get_first(device, &first)))
+    if (!get_first || !may_call(device, first_call) || !record(device, first_call, get_first(device, &first)))
         return false;
     out = Memory{first.total, 0, first.used, first.free, false};
     return true;
@@ -272,7 +272,7 @@ bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
     const char *call = "nvmlDeviceGetUtilizationRates";
     nvml_abi_utilization rates{};
     auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(need(call));
-    if (!get || !may_ask(device, call) || !noted(device, call, get(device, &rates))) return false;
+    if (!get || !may_call(device, call) || !record(device, call, get(device, &rates))) return false;
     gpu = rates.gpu;
     memory = rates.memory;
     return true;
@@ -282,17 +282,17 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     out.clear();
     const char *versioned = "nvmlDeviceGetProcessesUtilizationInfo", *plain = "nvmlDeviceGetProcessUtilization";
     if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned));
-        get && may_ask(device, versioned)) {
-        static nvml_abi_processes_utilization_entry rows[MOST_ROWS];
+        get && may_call(device, versioned)) {
+        static nvml_abi_processes_utilization_entry rows[MAX_ROWS];
         nvml_abi_processes_utilization request{};
         request.version = NVML_ABI_STRUCT_VERSION(nvml_abi_processes_utilization, 1);
-        request.count = MOST_ROWS;
+        request.count = MAX_ROWS;
         request.last_seen_us = last_seen_us;
         request.entries = rows;
         const int code = get(device, &request);
-        if (code == NVML_ABI_NOT_FOUND) return noted(device, versioned, NVML_ABI_SUCCESS);
-        if (noted(device, versioned, code)) {
-            for (unsigned i = 0; i < request.count && i < MOST_ROWS; i++) {
+        if (code == NVML_ABI_NOT_FOUND) return record(device, versioned, NVML_ABI_SUCCESS);
+        if (record(device, versioned, code)) {
+            for (unsigned i = 0; i < request.count && i < MAX_ROWS; i++) {
                 out.push_back(
                     {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
             }
@@ -301,14 +301,14 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     }
     auto get =
         reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(need(plain));
-    if (!get || !may_ask(device, plain)) return false;
-    static nvml_abi_process_utilization rows[MOST_ROWS];
-    unsigned count = MOST_ROWS;
+    if (!get || !may_call(device, plain)) return false;
+    static nvml_abi_process_utilization rows[MAX_ROWS];
+    unsigned count = MAX_ROWS;
     const int code = get(device, rows, &count, last_seen_us);
     // The answer when nobody ran.
-    if (code == NVML_ABI_NOT_FOUND) return noted(device, plain, NVML_ABI_SUCCESS);
-    if (!noted(device, plain, code)) return false;
-    for (unsigned i = 0; i < count && i < MOST_ROWS; i++) {
+    if (code == NVML_ABI_NOT_FOUND) return record(device, plain, NVML_ABI_SUCCESS);
+    if (!record(device, plain, code)) return false;
+    for (unsigned i = 0; i < count && i < MAX_ROWS; i++) {
         out.push_back(
             {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
     }

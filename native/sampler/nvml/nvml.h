@@ -51,7 +51,7 @@ class Library {
     // s. Until then it fails with the same code, and counts as no failure.
     void at(uint64_t now_ns) { now_ns_ = now_ns; }
     // The GPU is another one now, or it is back: everything is asked anew.
-    void ask_anew(Device device);
+    void forget_refusals(Device device);
 
     std::string text(const char *call); // system facts: nvmlSystemGetDriverVersion, ...
     int cuda_version();
@@ -63,9 +63,9 @@ class Library {
     bool device_text(Device device, const char *call, std::string &out);
     bool number(Device device, const char *call, uint32_t &out);
     bool number(Device device, const char *call, uint32_t which, uint32_t &out); // a call with a selector
-    bool wide(Device device, const char *call, uint64_t &out);
-    bool wide(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out);
-    bool pair(Device device, const char *call, uint32_t &first, uint32_t &second);
+    bool number64(Device device, const char *call, uint64_t &out);
+    bool number64(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out);
+    bool number_pair(Device device, const char *call, uint32_t &first, uint32_t &second);
     bool pci(Device device, std::string &out);
     bool memory(Device device, Memory &out);
     bool utilization(Device device, uint32_t &gpu, uint32_t &memory);
@@ -109,8 +109,8 @@ class Library {
     void *find(const char *name);
     bool answered(const char *call, int code);
     // Whether it may be asked now; then its answer goes to `noted`. `which`: a selector, for each has its own answers.
-    bool may_ask(Device device, const char *call, uint64_t which = 0);
-    bool noted(Device device, const char *call, int code, uint64_t which = 0);
+    bool may_call(Device device, const char *call, uint64_t which = 0);
+    bool record(Device device, const char *call, int code, uint64_t which = 0);
     void *need(const char *name); // what is wanted and not there is told of
     bool absent();
 

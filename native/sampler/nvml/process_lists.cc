@@ -15,11 +15,11 @@ namespace nvml {
 
 namespace {
 
-constexpr unsigned char FILLING = 0xaa;
-constexpr unsigned MOST_PROCESSES = 1024; // the kernel answers at most 950
+constexpr unsigned char FILLER = 0xaa;
+constexpr unsigned MAX_PROCESSES = 1024; // the kernel answers at most 950
 constexpr size_t LENGTHS[] = {16, 24, 32};
 constexpr size_t LONGEST = 32, NEEDED = 16; // of an entry, what is read of each
-constexpr uint64_t MOST_BYTES = 1ull << 48; // no GPU has a part of that
+constexpr uint64_t MAX_BYTES = 1ull << 48;  // no GPU has a part of that
 
 struct Answer {
     const unsigned char *bytes;
@@ -38,22 +38,22 @@ struct Answer {
     size_t end() const {
         size_t at = size;
         // Mostly nearly all of it is as it was: half by half, then byte by byte.
-        while (at > LONGEST && bytes[at / 2] == FILLING &&
+        while (at > LONGEST && bytes[at / 2] == FILLER &&
                !std::memcmp(bytes + at / 2, bytes + at / 2 + 1, at - at / 2 - 1))
             at /= 2;
-        while (at > 0 && bytes[at - 1] == FILLING) at--;
+        while (at > 0 && bytes[at - 1] == FILLER) at--;
         return at;
     }
 };
 
 // The driver says 0 of whom the asker cannot see.
-bool is_likely(const Entry &entry) {
-    return (entry.pid == 0 || proc::is_pid(entry.pid)) && entry.bytes < MOST_BYTES;
+bool is_plausible(const Entry &entry) {
+    return (entry.pid == 0 || proc::is_pid(entry.pid)) && entry.bytes < MAX_BYTES;
 }
 
-bool all_likely(const Answer &answer, size_t length) {
+bool all_plausible(const Answer &answer, size_t length) {
     for (unsigned i = 0; i < answer.count; i++) {
-        if (!is_likely(answer.entry(i, length))) return false;
+        if (!is_plausible(answer.entry(i, length))) return false;
     }
     return true;
 }
@@ -65,7 +65,7 @@ bool lives(const Entry &entry) {
 bool all_live(const Answer &answer, size_t length) {
     for (unsigned i = 0; i < answer.count; i++) {
         const Entry entry = answer.entry(i, length);
-        if (!is_likely(entry) || !lives(entry)) return false;
+        if (!is_plausible(entry) || !lives(entry)) return false;
     }
     return true;
 }
@@ -75,7 +75,7 @@ bool most_live(const Answer &answer, size_t length) {
     unsigned unlikely = 0;
     for (unsigned i = 0; i < answer.count; i++) {
         const Entry entry = answer.entry(i, length);
-        if (!is_likely(entry)) unlikely++;
+        if (!is_plausible(entry)) unlikely++;
         else if (entry.pid != 0 && !lives(entry)) return false;
     }
     return unlikely * 2 < answer.count;
@@ -83,7 +83,7 @@ bool most_live(const Answer &answer, size_t length) {
 
 bool all_written(const Answer &answer, size_t length) {
     unsigned char untouched[NEEDED];
-    std::memset(untouched, FILLING, sizeof untouched);
+    std::memset(untouched, FILLER, sizeof untouched);
     for (unsigned i = 0; i < answer.count; i++) {
         const unsigned char *at = answer.bytes + i * length;
         if (!std::memcmp(at, untouched, 4) || !std::memcmp(at + 8, untouched, 8)) return false;
@@ -101,13 +101,13 @@ size_t length_of(const Answer &answer, size_t nominal) {
     const size_t end = answer.end();
     if (answer.count <= 1) return answer.count == 0 || end >= NEEDED ? nominal : 0;
     const bool as_named = ends_so(answer, end, nominal);
-    if (as_named && all_likely(answer, nominal)) return nominal;
+    if (as_named && all_plausible(answer, nominal)) return nominal;
     size_t found = 0;
     // Where it wrote behind its last entry, who lives says more than where it ends.
     const bool beyond = end > answer.count * LONGEST;
     for (const size_t length : LENGTHS) {
         const bool fits =
-            beyond ? all_live(answer, length) : ends_so(answer, end, length) && all_likely(answer, length);
+            beyond ? all_live(answer, length) : ends_so(answer, end, length) && all_plausible(answer, length);
         if (!fits) continue;
         if (found) return 0;
         found = length;
@@ -129,24 +129,24 @@ bool Library::processes(Device device, List list, std::vector<Entry> &out) {
          "nvmlDeviceGetMPSComputeRunningProcesses"},
     };
     static const size_t NOMINAL[3] = {24, 24, 16};
-    static unsigned char buffer[MOST_PROCESSES * LONGEST];
+    static unsigned char buffer[MAX_PROCESSES * LONGEST];
     using Call = int (*)(Device, unsigned *, void *);
     out.clear();
     for (int form = 0; form < 3; form++) {
         const char *name = NAMES[static_cast<int>(list)][form];
         auto get = reinterpret_cast<Call>(find(name));
         if (!get) continue;
-        unsigned count = MOST_PROCESSES;
-        if (!may_ask(device, name)) return false;
-        std::memset(buffer, FILLING, sizeof buffer);
+        unsigned count = MAX_PROCESSES;
+        if (!may_call(device, name)) return false;
+        std::memset(buffer, FILLER, sizeof buffer);
         const int code = get(device, &count, buffer);
-        if (!noted(device, name, code)) {
+        if (!record(device, name, code)) {
             // A library may have the name of what its driver has not.
             if (code != NVML_ABI_FUNCTION_NOT_FOUND) return false;
             functions_[name] = nullptr;
             continue;
         }
-        if (count > MOST_PROCESSES) return answered(name, NVML_ABI_INSUFFICIENT_SIZE);
+        if (count > MAX_PROCESSES) return answered(name, NVML_ABI_INSUFFICIENT_SIZE);
         const Answer answer{buffer, sizeof buffer, count};
         const size_t length = length_of(answer, NOMINAL[form]);
         if (!length) return answered(name, NVML_ABI_ARGUMENT_VERSION_MISMATCH);

@@ -3,39 +3,43 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <sys/types.h>
 
 #include "../nvml/nvml.h"
-#include "tracker.h"
+#include "procfs.h"
 
-class Holders {
+class PidReuse {
   public:
-    // A round begins. Lists (bits, as in types) that have answered tell anew who is in them; of others it stays.
+    // When the process that has a PID now started, in ticks since boot; 0: no process has it; nothing: unknown.
+    using StartOf = std::function<std::optional<uint64_t>(pid_t)>;
+
+    // A round begins. Lists (bits, as in types) that have answered name their processes anew; of others the last answer
+    // stays.
     void begin(uint32_t answered);
-    // In a list that was asked at `asked_ticks`, all of which had answered by `answered_us` (since boot).
-    void listed(const nvml::Entry &entry, unsigned list, const Processes &processes, uint64_t asked_ticks,
-                uint64_t answered_us);
-    // All that were listed in this round are known.
-    void settle(const Processes &processes, uint64_t now_us);
-    // Whoever has the pid is not the process that the driver lists.
-    bool is_nobodys(pid_t pid, const Processes &processes) const;
-    void clear() { holders_.clear(); }
+    // An entry of a list that was asked for at `asked_ticks`; all lists had answered by `answered_us` (since boot).
+    // `start_ticks`: as StartOf says of the entry's PID.
+    void add(const nvml::Entry &entry, unsigned list, std::optional<uint64_t> start_ticks, uint64_t asked_ticks,
+             uint64_t answered_us);
+    // All entries of this round were added.
+    void finish(const StartOf &start_of, uint64_t now_us);
+    // The process that has the PID now is not the one that the driver lists.
+    bool is_reused(pid_t pid, std::optional<uint64_t> start_ticks) const;
+    void clear() { listed_.clear(); }
 
   private:
-    // Of a pid: whose it was when it came into the lists, by the start of its process (0: it was gone already), and
-    // the lists that named it when they last answered.
-    struct Holder {
-        std::optional<uint64_t> start_ticks;
-        uint32_t types = 0;
-        bool seen_gone = false;      // it was listed while nobody had the pid
-        uint64_t own_bytes = 0;      // that were listed when its own process was last there
-        uint64_t bytes = 0;          // that are listed now
-        uint64_t other_since_us = 0; // since when somebody else has it; 0: nobody has
+    struct Listed {
+        std::optional<uint64_t> start_ticks; // of the process that the driver means; 0: it had ended already
+        uint32_t types = 0;                  // lists that named the PID when they last answered
+        bool seen_gone = false;              // it was listed while no process had the PID
+        uint64_t own_bytes = 0;              // that were listed when its own process was last there
+        uint64_t bytes = 0;                  // that are listed now
+        uint64_t other_since_us = 0;         // since when another process has the PID; 0: none has
     };
     static constexpr uint64_t DOUBT_US = 2000000;
-    static void doubt(Holder &holder, std::optional<uint64_t> now, uint64_t now_us);
+    static void check(Listed &listed, std::optional<uint64_t> now, uint64_t now_us);
 
-    std::map<pid_t, Holder> holders_;
+    std::map<pid_t, Listed> listed_;
 };

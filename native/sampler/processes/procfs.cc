@@ -19,9 +19,9 @@ namespace {
 uint32_t most_pid() {
     unsigned value = 0;
     FILE *file = std::fopen("/proc/sys/kernel/pid_max", "re");
-    const bool told = file && std::fscanf(file, "%u", &value) == 1 && value > 0 && value <= INT32_MAX;
+    const bool reported = file && std::fscanf(file, "%u", &value) == 1 && value > 0 && value <= INT32_MAX;
     if (file) std::fclose(file);
-    return told ? value : uint32_t{INT32_MAX};
+    return reported ? value : uint32_t{INT32_MAX};
 }
 } // namespace
 
@@ -56,8 +56,8 @@ void Handle::move_up(int least) {
 
 namespace {
 
-constexpr size_t MOST_CGROUP = 64 << 10; // a path of 4 KiB in each of a dozen hierarchies
-constexpr size_t MOST_STATUS = 1 << 20;  // 65536 supplementary groups stand before what is looked for
+constexpr size_t MAX_CGROUP_BYTES = 64 << 10; // a path of 4 KiB in each of a dozen hierarchies
+constexpr size_t MAX_STATUS_BYTES = 1 << 20;  // 65536 supplementary groups stand before what is looked for
 
 bool read_file(const char *path, std::string &text, size_t most) {
     text.clear();
@@ -102,8 +102,8 @@ pid_t namespace_pid(pid_t pid, const Handle &handle) {
     std::string text;
     pid_t found = 0;
     const std::string own = "/proc/self/fdinfo/" + std::to_string(handle.descriptor());
-    if (handle && read_file(own.c_str(), text, MOST_STATUS)) found = last_namespace_pid(text);
-    if (found == 0 && read_file(Path(pid, "status").text, text, MOST_STATUS)) found = last_namespace_pid(text);
+    if (handle && read_file(own.c_str(), text, MAX_STATUS_BYTES)) found = last_namespace_pid(text);
+    if (found == 0 && read_file(Path(pid, "status").text, text, MAX_STATUS_BYTES)) found = last_namespace_pid(text);
     return found;
 }
 
@@ -163,7 +163,7 @@ pid_t living_thread(pid_t pid) {
 
 bool read_cgroup(pid_t pid, const Process &of, std::string &text) {
     const pid_t thread = of.leaderless ? living_thread(pid) : 0;
-    return read_file(Path(thread ? thread : pid, "cgroup").text, text, MOST_CGROUP);
+    return read_file(Path(thread ? thread : pid, "cgroup").text, text, MAX_CGROUP_BYTES);
 }
 } // namespace
 
@@ -187,7 +187,7 @@ bool read_changes(pid_t pid, Process &known, const Handle &handle, bool &changed
     const Path path(pid, "cgroup");
     std::string longer;
     if (!read_record(path.text, cgroup, sizeof cgroup)) return false;
-    if (std::strlen(cgroup) == sizeof cgroup - 1 && !read_file(path.text, longer, MOST_CGROUP)) return false;
+    if (std::strlen(cgroup) == sizeof cgroup - 1 && !read_file(path.text, longer, MAX_CGROUP_BYTES)) return false;
     Process now_so;
     if (known.cgroup != (longer.empty() ? cgroup : longer) && read_stat(pid, now_so) && now_so.leaderless &&
         !read_cgroup(pid, now_so, longer))

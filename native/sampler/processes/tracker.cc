@@ -12,27 +12,27 @@
 
 namespace {
 
-constexpr uint64_t REREAD_ROUNDS = 10; // a process can be moved to another cgroup, and become another program
-constexpr uint64_t WHOLE_ROUNDS = 120; // its parents can end; whose it was it stays, and all this is dear to read
-constexpr size_t MOST_ANCESTORS = 24;
+constexpr uint64_t REREAD_ROUNDS = 10;     // a process can be moved to another cgroup, and become another program
+constexpr uint64_t FULL_READ_ROUNDS = 120; // its parents can end; whose it was it stays, and all this is dear to read
+constexpr size_t MAX_ANCESTORS = 24;
 // Descriptors that are not taken for handles: for the driver's library, which may use select(2), and for files in
 // /proc.
-constexpr rlim_t MOST_RESERVED = 1024;
+constexpr rlim_t MAX_RESERVED = 1024;
 
 } // namespace
 
-Processes::Processes() : ends_(epoll_create1(EPOLL_CLOEXEC)) {
+Processes::Processes() : exits_(epoll_create1(EPOLL_CLOEXEC)) {
     rlimit limit{};
-    const bool told = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-    handles_from_ = static_cast<int>(told ? std::min(MOST_RESERVED, limit.rlim_cur / 2) : MOST_RESERVED);
+    const bool reported = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+    lowest_handle_ = static_cast<int>(reported ? std::min(MAX_RESERVED, limit.rlim_cur / 2) : MAX_RESERVED);
 }
 
 void Processes::begin(uint64_t round) {
     round_ = round;
-    question_++;
+    poll_++;
     starts_.clear();
     parents_.clear();
-    for (auto &[pid, known] : known_) {
+    for (auto &[pid, known] : tracked_) {
         for (Use &use : known.uses) {
             use.now.listed = use.now.bytes_known = false;
             use.now.bytes = 0;
@@ -42,28 +42,28 @@ void Processes::begin(uint64_t round) {
 }
 
 Processes::~Processes() {
-    if (ends_ >= 0) close(ends_);
+    if (exits_ >= 0) close(exits_);
 }
 
 // A handle that is closed leaves the set by itself: nothing else has it.
-void Processes::watch(pid_t pid, Known &known) {
+void Processes::watch(pid_t pid, Tracked &known) {
     epoll_event wanted{};
     wanted.events = EPOLLIN;
     wanted.data.fd = pid;
     known.watched =
-        ends_ >= 0 && known.handle && epoll_ctl(ends_, EPOLL_CTL_ADD, known.handle.descriptor(), &wanted) == 0;
+        exits_ >= 0 && known.handle && epoll_ctl(exits_, EPOLL_CTL_ADD, known.handle.descriptor(), &wanted) == 0;
 }
 
-void Processes::meet() {
+void Processes::poll_exits() {
     epoll_event ended[64];
-    constexpr int ROOM = sizeof ended / sizeof *ended;
-    question_++;
+    constexpr int CAPACITY = sizeof ended / sizeof *ended;
+    poll_++;
     starts_.clear();
-    for (int count = ROOM; ends_ >= 0 && count == ROOM;) {
-        count = epoll_wait(ends_, ended, ROOM, 0);
+    for (int count = CAPACITY; exits_ >= 0 && count == CAPACITY;) {
+        count = epoll_wait(exits_, ended, CAPACITY, 0);
         for (int i = 0; i < count; i++) {
-            const auto found = known_.find(ended[i].data.fd);
-            if (found == known_.end()) continue;
+            const auto found = tracked_.find(ended[i].data.fd);
+            if (found == tracked_.end()) continue;
             found->second.handle = proc::Handle();
             found->second.watched = false;
         }
@@ -71,31 +71,31 @@ void Processes::meet() {
 }
 
 // Those that are first seen in one round are read again in different ones.
-void Processes::read_first(pid_t pid, Known &known) {
+void Processes::read_first(pid_t pid, Tracked &known) {
     known.gone = !proc::read_process(pid, known.process, known.handle);
-    known.handle.move_up(handles_from_);
+    known.handle.move_up(lowest_handle_);
     watch(pid, known);
     parents_[pid] = known.process.parent;
-    known.ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
+    known.ancestors = proc::ancestors(pid, MAX_ANCESTORS, parents_);
     known.read_round = round_ + 1 + static_cast<uint64_t>(pid) % REREAD_ROUNDS;
-    known.whole_round = round_ + 1 + static_cast<uint64_t>(pid) % WHOLE_ROUNDS;
+    known.full_read_round = round_ + 1 + static_cast<uint64_t>(pid) % FULL_READ_ROUNDS;
 }
 
 // Of one whose handle says that it lives.
-void Processes::read_changes(pid_t pid, Known &known) {
+void Processes::read_changes(pid_t pid, Tracked &known) {
     bool changed = false;
-    if (known.gone || round_ >= known.whole_round || !proc::read_changes(pid, known.process, known.handle, changed))
+    if (known.gone || round_ >= known.full_read_round || !proc::read_changes(pid, known.process, known.handle, changed))
         return read_again(pid, known);
-    known.tell_identity = known.tell_identity || changed;
+    known.identity_changed = known.identity_changed || changed;
     known.read_round = round_ + REREAD_ROUNDS;
 }
 
-void Processes::read_again(pid_t pid, Known &known) {
+void Processes::read_again(pid_t pid, Tracked &known) {
     proc::Process now = known.process;
     const bool gone = !proc::read_process(pid, now, known.handle);
     if (now.start_ticks != known.process.start_ticks) { // another one, since it was asked for
         const uint64_t settled = known.known;
-        known = Known{};
+        known = Tracked{};
         known.seen_round = round_;
         known.known = settled;
         return read_first(pid, known);
@@ -105,28 +105,28 @@ void Processes::read_again(pid_t pid, Known &known) {
         known.watched = false;
     }
     if (!known.watched) {
-        known.handle.move_up(handles_from_);
+        known.handle.move_up(lowest_handle_);
         watch(pid, known);
     }
     parents_[pid] = now.parent;
-    std::vector<pid_t> ancestors = proc::ancestors(pid, MOST_ANCESTORS, parents_);
+    std::vector<pid_t> ancestors = proc::ancestors(pid, MAX_ANCESTORS, parents_);
     if (gone != known.gone || now.command != known.process.command || now.cgroup != known.process.cgroup ||
         now.pid_namespace != known.process.pid_namespace || now.namespace_pid != known.process.namespace_pid ||
         ancestors != known.ancestors)
-        known.tell_identity = true;
+        known.identity_changed = true;
     known.gone = gone;
     known.process = std::move(now);
     known.ancestors = std::move(ancestors);
     known.read_round = round_ + REREAD_ROUNDS;
-    known.whole_round = round_ + WHOLE_ROUNDS;
+    known.full_read_round = round_ + FULL_READ_ROUNDS;
 }
 
 // A pid that starts anew is another process: nothing of what the old one used is the new one's.
-Processes::Known &Processes::know(pid_t pid) {
-    Known &known = known_[pid];
+Processes::Tracked &Processes::identify(pid_t pid) {
+    Tracked &known = tracked_[pid];
     known.seen_round = round_;
-    if (known.known == question_) return known;
-    known.known = question_;
+    if (known.known == poll_) return known;
+    known.known = poll_;
     if (known.watched || known.handle.lives()) {
         if (round_ >= known.read_round) read_changes(pid, known);
         return known;
@@ -135,12 +135,12 @@ Processes::Known &Processes::know(pid_t pid) {
     known.watched = false;
     proc::Process stat;
     if (!proc::read_stat(pid, stat)) {
-        known.tell_identity = known.tell_identity || !known.gone;
+        known.identity_changed = known.identity_changed || !known.gone;
         known.gone = true;
     } else if (known.read_round == 0 || stat.start_ticks != known.process.start_ticks) {
-        known = Known{};
+        known = Tracked{};
         known.seen_round = round_;
-        known.known = question_;
+        known.known = poll_;
         known.process = std::move(stat);
         read_first(pid, known);
     } else if (known.gone || round_ >= known.read_round) {
@@ -150,8 +150,8 @@ Processes::Known &Processes::know(pid_t pid) {
 }
 
 std::optional<uint64_t> Processes::start_of(pid_t pid) const {
-    const auto found = known_.find(pid);
-    if (found != known_.end() && (found->second.watched || found->second.handle.lives()))
+    const auto found = tracked_.find(pid);
+    if (found != tracked_.end() && (found->second.watched || found->second.handle.lives()))
         return found->second.process.start_ticks;
     const auto [place, is_new] = starts_.try_emplace(pid);
     if (!is_new) return place->second;
@@ -162,31 +162,31 @@ std::optional<uint64_t> Processes::start_of(pid_t pid) const {
 }
 
 Usage &Processes::use(pid_t pid, size_t gpu) {
-    Known &known = know(pid);
+    Tracked &known = identify(pid);
     auto place = known.uses.begin();
     while (place != known.uses.end() && place->gpu < gpu) ++place;
     if (place == known.uses.end() || place->gpu != gpu) {
         place = known.uses.insert(place, Use{gpu, {}, {}});
-        known.tell_uses = true;
+        known.uses_changed = true;
     }
     return place->now;
 }
 
 Usage *Processes::listed(pid_t pid, size_t gpu, uint64_t asked_ticks) {
-    if (know(pid).process.start_ticks >= asked_ticks) return nullptr;
+    if (identify(pid).process.start_ticks >= asked_ticks) return nullptr;
     return &use(pid, gpu);
 }
 
-bool Processes::is_told(const Known &known) {
-    return !known.tell_identity && !known.tell_uses &&
-           std::all_of(known.uses.begin(), known.uses.end(), [](const Use &use) { return use.now == use.told; });
+bool Processes::is_reported(const Tracked &known) {
+    return !known.identity_changed && !known.uses_changed &&
+           std::all_of(known.uses.begin(), known.uses.end(), [](const Use &use) { return use.now == use.reported; });
 }
 
-void Processes::write(pid_t pid, const Known &known, std::string &out) {
+void Processes::write(pid_t pid, const Tracked &known, std::string &out) {
     out += "{\"pid\":";
     json::add_number(out, static_cast<uint64_t>(pid));
-    if (known.tell_identity && known.gone) out += ",\"gone\":true"; // not in /proc (any more)
-    if (known.tell_identity && known.read_round != 0) {
+    if (known.identity_changed && known.gone) out += ",\"gone\":true"; // not in /proc (any more)
+    if (known.identity_changed && known.read_round != 0) {
         json::add_field(out, "startTicks", known.process.start_ticks);
         json::add_field(out, "command", known.process.command);
         json::add_field(out, "cgroup", known.process.cgroup);
@@ -202,7 +202,7 @@ void Processes::write(pid_t pid, const Known &known, std::string &out) {
     }
     out += ",\"gpus\":[";
     bool first = true;
-    for (const auto &[gpu, usage, told] : known.uses) {
+    for (const auto &[gpu, usage, reported] : known.uses) {
         out += first ? "{\"gpu\":" : ",{\"gpu\":";
         first = false;
         json::add_number(out, gpu);
@@ -221,34 +221,34 @@ void Processes::write(pid_t pid, const Known &known, std::string &out) {
 }
 
 void Processes::forget_unseen() {
-    for (auto entry = known_.begin(); entry != known_.end();) {
+    for (auto entry = tracked_.begin(); entry != tracked_.end();) {
         if (entry->second.seen_round == round_) {
             ++entry;
             continue;
         }
-        left_.push_back(entry->first);
-        entry = known_.erase(entry);
+        removed_.push_back(entry->first);
+        entry = tracked_.erase(entry);
     }
 }
 
 void Processes::tell(std::string &out) {
     bool first = true;
     out += ",\"processes\":[";
-    for (auto &[pid, known] : known_) {
-        if (is_told(known)) continue;
+    for (auto &[pid, known] : tracked_) {
+        if (is_reported(known)) continue;
         if (!first) out += ',';
         first = false;
         write(pid, known, out);
-        known.tell_identity = known.tell_uses = false;
-        for (Use &use : known.uses) use.told = use.now;
+        known.identity_changed = known.uses_changed = false;
+        for (Use &use : known.uses) use.reported = use.now;
     }
     out += "],\"left\":[";
-    for (size_t i = 0; i < left_.size(); i++) {
+    for (size_t i = 0; i < removed_.size(); i++) {
         if (i) out += ',';
-        json::add_number(out, static_cast<uint64_t>(left_[i]));
+        json::add_number(out, static_cast<uint64_t>(removed_[i]));
     }
     out += ']';
-    json::add_field(out, "total", known_.size());
-    left_.clear();
+    json::add_field(out, "total", tracked_.size());
+    removed_.clear();
     forget_unseen();
 }

@@ -31,7 +31,7 @@ class Processes {
     void begin(uint64_t round);
     // The driver has answered. Asks the kernel in one call who has ended, so after the answer: who lives now did so
     // when it was given.
-    void meet();
+    void poll_exits();
     // When the process that has this pid now began, in ticks since boot; 0: none has it. Nothing: it cannot be told.
     std::optional<uint64_t> start_of(pid_t pid) const;
     // The place for what this process uses of this GPU, good until the next call. Who it is is read where it is not
@@ -47,36 +47,36 @@ class Processes {
   private:
     struct Use {
         size_t gpu;
-        Usage now, told;
+        Usage now, reported;
     };
-    struct Known {
+    struct Tracked {
         proc::Process process;
         proc::Handle handle;
         std::vector<pid_t> ancestors;
-        std::vector<Use> uses;    // by GPU
-        uint64_t seen_round = 0;  // named by the driver
-        uint64_t read_round = 0;  // when what can change is to be read again; 0: nothing could be read yet
-        uint64_t whole_round = 0; // the same of all of it
-        uint64_t known = 0;       // the question after which it was settled who it is
-        bool watched = false;     // its end is told by ends_
-        bool gone = false;        // named by the driver, but not in /proc
-        bool tell_identity = true, tell_uses = true;
+        std::vector<Use> uses;        // by GPU
+        uint64_t seen_round = 0;      // named by the driver
+        uint64_t read_round = 0;      // when what can change is to be read again; 0: nothing could be read yet
+        uint64_t full_read_round = 0; // the same of all of it
+        uint64_t known = 0;           // the question after which it was settled who it is
+        bool watched = false;         // its end is told by ends_
+        bool gone = false;            // named by the driver, but not in /proc
+        bool identity_changed = true, uses_changed = true;
     };
 
-    Known &know(pid_t pid);
-    void watch(pid_t pid, Known &known);
-    void read_first(pid_t pid, Known &known);
-    void read_changes(pid_t pid, Known &known);
-    void read_again(pid_t pid, Known &known);
-    static bool is_told(const Known &known);
-    static void write(pid_t pid, const Known &known, std::string &out);
+    Tracked &identify(pid_t pid);
+    void watch(pid_t pid, Tracked &known);
+    void read_first(pid_t pid, Tracked &known);
+    void read_changes(pid_t pid, Tracked &known);
+    void read_again(pid_t pid, Tracked &known);
+    static bool is_reported(const Tracked &known);
+    static void write(pid_t pid, const Tracked &known, std::string &out);
     void forget_unseen();
 
-    std::map<pid_t, Known> known_;
+    std::map<pid_t, Tracked> tracked_;
     mutable std::map<pid_t, std::optional<uint64_t>> starts_; // of those without a handle, of this question
-    std::vector<pid_t> left_;                                 // forgotten at the end of the last round
+    std::vector<pid_t> removed_;                              // forgotten at the end of the last round
     proc::Parents parents_;                                   // of this round
-    int ends_; // an epoll set of handles; negative: each is asked by itself
-    uint64_t round_ = 0, question_ = 0;
-    int handles_from_;
+    int exits_; // an epoll set of handles; negative: each is asked by itself
+    uint64_t round_ = 0, poll_ = 0;
+    int lowest_handle_;
 };

@@ -1,0 +1,141 @@
+#include "readings.h"
+
+#include <iterator>
+
+namespace {
+
+// What the call looks like after its device argument.
+enum class Shape {
+    Number,       // (uint32_t *)
+    Selected,     // (uint32_t selector, uint32_t *)
+    Number64,     // (uint64_t *)
+    Selected64,   // (uint32_t selector, uint32_t second selector, uint64_t *)
+    FirstPercent, // (uint32_t *percent, uint32_t *)
+    Field,        // a field of nvmlDeviceGetFieldValues: id and scope
+};
+
+struct Reading {
+    const char *name; // in the JSON line
+    Shape shape;
+    const char *call;
+    uint32_t selectors[2] = {};
+    uint64_t factor = 1;            // from NVML's unit to that of the name
+    const char *new_call = nullptr; // the same under a newer name, preferred where the library has it
+};
+
+constexpr uint32_t CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0, AGGREGATE = 1, SM_CLOCK = 1, MEMORY_CLOCK = 2,
+                   CORE = 0;
+
+constexpr const char *FIELD_CALL = "nvmlDeviceGetFieldValues", *ECC_CALL = "nvmlDeviceGetTotalEccErrors",
+                     *THROTTLE_CALL = "nvmlDeviceGetCurrentClocksThrottleReasons",
+                     *NEW_THROTTLE_CALL = "nvmlDeviceGetCurrentClocksEventReasons";
+constexpr uint32_t ALL_LINKS = NVML_ABI_FIELD_ALL_LINKS;
+
+constexpr Reading EVERY_ROUND[] = {
+    {"encoderPercent", Shape::FirstPercent, "nvmlDeviceGetEncoderUtilization"},
+    {"decoderPercent", Shape::FirstPercent, "nvmlDeviceGetDecoderUtilization"},
+};
+
+constexpr Reading EVERY_FEW_ROUNDS[] = {
+    {"throttleReasons", Shape::Number64, THROTTLE_CALL, {}, 1, NEW_THROTTLE_CALL},
+    {"temperatureC", Shape::Selected, "nvmlDeviceGetTemperature", {CORE}},
+    {"powerMw", Shape::Number, "nvmlDeviceGetPowerUsage"},
+    {"energyMj", Shape::Number64, "nvmlDeviceGetTotalEnergyConsumption"},
+    {"smMhz", Shape::Selected, "nvmlDeviceGetClockInfo", {SM_CLOCK}},
+    {"memoryMhz", Shape::Selected, "nvmlDeviceGetClockInfo", {MEMORY_CLOCK}},
+    {"powerLimitMw", Shape::Number, "nvmlDeviceGetEnforcedPowerLimit"},
+    {"maxSmMhz", Shape::Selected, "nvmlDeviceGetMaxClockInfo", {SM_CLOCK}},
+    {"maxMemoryMhz", Shape::Selected, "nvmlDeviceGetMaxClockInfo", {MEMORY_CLOCK}},
+    {"eccCorrectedVolatile", Shape::Selected64, ECC_CALL, {CORRECTED, VOLATILE}},
+    {"eccCorrectedAggregate", Shape::Selected64, ECC_CALL, {CORRECTED, AGGREGATE}},
+    {"eccUncorrectedVolatile", Shape::Selected64, ECC_CALL, {UNCORRECTED, VOLATILE}},
+    {"eccUncorrectedAggregate", Shape::Selected64, ECC_CALL, {UNCORRECTED, AGGREGATE}},
+    {"pcieReceivedBytes", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_PCIE_RECEIVED_BYTES, 0}},
+    {"pcieSentBytes", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_PCIE_SENT_BYTES, 0}},
+    {"nvlinkReceivedBytes", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_NVLINK_RECEIVED_KIB, ALL_LINKS}, 1024},
+    {"nvlinkSentBytes", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_NVLINK_SENT_KIB, ALL_LINKS}, 1024},
+    {"memoryTemperatureC", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_MEMORY_TEMPERATURE, 0}},
+};
+constexpr uint64_t MAX_FACTOR = 1024;
+
+bool call(nvml::Library &library, nvml::Device device, const Reading &reading, const char *name, uint64_t &value) {
+    uint32_t narrow = 0, ignored = 0;
+    const auto [first, second] = reading.selectors;
+    switch (reading.shape) {
+    case Shape::Number64: return library.number64(device, name, value);
+    case Shape::Selected64: return library.number64(device, name, first, second, value);
+    case Shape::Number:
+        if (!library.number(device, name, narrow)) return false;
+        break;
+    case Shape::Selected:
+        if (!library.number(device, name, first, narrow)) return false;
+        break;
+    case Shape::FirstPercent:
+        if (!library.number_pair(device, name, narrow, ignored) || narrow > 100) return false;
+        break;
+    case Shape::Field: return false;
+    }
+    value = narrow;
+    return true;
+}
+
+void read(nvml::Library &library, nvml::Device device, const Reading &reading, Readings &out) {
+    uint64_t value = 0;
+    const bool has_new = reading.new_call && library.has(reading.new_call);
+    if ((has_new && call(library, device, reading, reading.new_call, value)) ||
+        call(library, device, reading, reading.call, value))
+        out.emplace_back(reading.name, value * reading.factor);
+}
+
+// All fields of the table in one call.
+void read_fields(nvml::Library &library, nvml::Device device, Readings &out) {
+    nvml_abi_field fields[std::size(EVERY_FEW_ROUNDS)] = {};
+    const char *names[std::size(EVERY_FEW_ROUNDS)];
+    uint64_t factors[std::size(EVERY_FEW_ROUNDS)];
+    int count = 0;
+    for (const Reading &reading : EVERY_FEW_ROUNDS) {
+        if (reading.shape != Shape::Field) continue;
+        fields[count].id = reading.selectors[0];
+        fields[count].scope = reading.selectors[1];
+        fields[count].result = NVML_ABI_NOT_SUPPORTED;
+        names[count] = reading.name;
+        factors[count++] = reading.factor;
+    }
+    if (!library.fields(device, fields, count)) return;
+    for (int i = 0; i < count; i++) {
+        uint64_t value = 0;
+        if (nvml::whole_number(fields[i], value) && value <= UINT64_MAX / MAX_FACTOR)
+            out.emplace_back(names[i], value * factors[i]);
+    }
+}
+
+// GPUs from Ampere on remap rows, those before retire pages; none does both. One call tells all four figures of rows.
+void read_repairs(nvml::Library &library, nvml::Device device, Readings &out) {
+    static const char *const ROWS[4] = {"rowsCorrected", "rowsUncorrected", "rowsPending", "rowsFailed"};
+    uint32_t rows[4] = {};
+    if (library.remapped_rows(device, rows)) {
+        for (int i = 0; i < 4; i++) out.emplace_back(ROWS[i], i < 2 ? rows[i] : rows[i] != 0);
+        return;
+    }
+    static const char *const PAGES[2] = {"pagesCorrected", "pagesUncorrected"};
+    uint32_t count = 0, pending = 0;
+    for (uint32_t cause = 0; cause < 2; cause++) {
+        if (library.retired_pages(device, cause, count)) out.emplace_back(PAGES[cause], count);
+    }
+    if (library.number(device, "nvmlDeviceGetRetiredPagesPendingStatus", pending))
+        out.emplace_back("pagesPending", pending != 0);
+}
+
+} // namespace
+
+void read_fast(nvml::Library &library, nvml::Device device, Readings &out) {
+    for (const Reading &reading : EVERY_ROUND) read(library, device, reading, out);
+}
+
+Readings read_slow(nvml::Library &library, nvml::Device device) {
+    Readings out;
+    for (const Reading &reading : EVERY_FEW_ROUNDS) read(library, device, reading, out);
+    read_repairs(library, device, out);
+    read_fields(library, device, out);
+    return out;
+}
