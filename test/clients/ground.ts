@@ -23,7 +23,7 @@ export function surroundings(
 ): Record<string, string> {
   const plain = { PATH: process.env.PATH ?? '', HOME: node.folder, LD_LIBRARY_PATH: node.lib };
   if (way === 'direct') return environment({ ...plain, ...more });
-  const gpus = node.books().gpus.map((_, gpu) => ({ gpu, memoryBytes }));
+  const gpus = node.usage().gpus.map((_, gpu) => ({ gpu, memoryBytes }));
   const grant = makeGrant(t, node, gpus);
   if (way === 'preloaded') return environment({ ...plain, ...more }, `${grant.both} ${more.LD_PRELOAD ?? ''}`.trim());
   return environment({ ...plain, LD_LIBRARY_PATH: mountOver(t, node, grant).lib, ...more });

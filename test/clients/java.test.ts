@@ -45,7 +45,7 @@ async function run(
 ): Promise<Busy> {
   // Ours before the JVM's, whose folder is looked into first, or after it.
   const env = surroundings(t, node, way, SLICE, chaining ? { LD_PRELOAD: chaining } : {});
-  const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+  const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   const room = way === 'direct' ? node.usable(0) : SLICE;
   const blocks = Math.floor((room - contextBytes) / BLOCK);
   const holder = await startHolder(t, command, env);
@@ -56,7 +56,7 @@ async function run(
   for (const name of ['nulls', 'overflows', 'divisions', 'buses', 'interrupts', 'caught'] as const) {
     t.true(busy[name] > 0, `${way}: ${name}`);
   }
-  const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+  const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
   t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
   t.is(await holder.end(), 0, way);
   t.deepEqual(holder.errors(), [], 'neither the JVM nor its check of signal handlers has anything to say');

@@ -68,7 +68,7 @@ for (const [client, program, name] of CLIENTS) {
     program,
     async (t, folder) => {
       const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
-      const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+      const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
       for (const way of WAYS) {
         const room = way === 'direct' ? node.usable(0) : SLICE;
         const blocks = Math.floor((room - contextBytes) / BLOCK);
@@ -79,7 +79,7 @@ for (const [client, program, name] of CLIENTS) {
         t.is(filled.idle, filled.free, `${way}: what it gave back is free again`);
         t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
         t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
-        const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+        const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
         t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
         t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
         t.is(await holder.end(), 0, way);

@@ -115,7 +115,7 @@ withPackages(
   numba,
   async (t, python) => {
     const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
-    const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+    const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     const kept: number[] = [];
     for (const way of WAYS) {
       const room = way === 'direct' ? node.usable(0) : SLICE;
@@ -127,7 +127,7 @@ withPackages(
       const blocks = Math.floor(filled.idle / BLOCK);
       t.deepEqual([filled.total, filled.free], [room, room - contextBytes], way);
       t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
-      const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+      const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
       t.is(held?.bytes, room - filled.idle + blocks * BLOCK, `${way}: the driver's own count`);
       t.is(await holder.end(), 0, way);
     }

@@ -42,7 +42,7 @@ type Runtime = Filled & {
 
 test.serial('a program built for the shared runtime fills the GPU without us, and its slice with us', async (t) => {
   const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
-  const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+  const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   for (const way of WAYS) {
     const room = way === 'direct' ? node.usable(0) : SLICE;
     const blocks = Math.floor((room - contextBytes) / BLOCK);
@@ -60,7 +60,7 @@ test.serial('a program built for the shared runtime fills the GPU without us, an
     t.deepEqual(filled.errors, [OUT_OF_MEMORY, OUT_OF_MEMORY, 0], `${way}: the thread's last error`);
     t.deepEqual([filled.poolRefusal, filled.graphRefusal], [OUT_OF_MEMORY, OUT_OF_MEMORY], way);
     t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
-    const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+    const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
     t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
     t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
     t.is(await holder.end(), 0, way);

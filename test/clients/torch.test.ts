@@ -62,7 +62,7 @@ for (const [allocator, kind, configuration] of [
 ] as const) {
   withTorch(`${allocator} fills the GPU without us, and its slice with us, up to OutOfMemoryError`, async (t) => {
     const node = await startNode(t, '--gpu', GPU, '--gpu', GPU, '--kernel-us', String(KERNEL_US));
-    const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+    const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     const found: Record<string, unknown> = {};
     for (const way of WAYS) {
       const room = way === 'direct' ? node.usable(0) : SLICE;
@@ -87,7 +87,7 @@ for (const [allocator, kind, configuration] of [
       t.is(said.error, 'torch.OutOfMemoryError', `${way}: ${said.message}`);
       t.regex(said.message, /^CUDA out of memory\. Tried to allocate 80\.00 MiB\./, way);
       t.true(said.message.includes(`has a total capacity of ${(room / 1024 / MIB).toFixed(2)} GiB`), said.message);
-      const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+      const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
       t.is(held?.bytes, room - said.idle + blocks * BLOCK, `${way}: the driver's own count`);
       t.true((held?.[kind] ?? 0) >= blocks * BLOCK, `${way}: by the allocator that was asked for`);
       t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
@@ -102,7 +102,7 @@ for (const [allocator, kind, configuration] of [
 
 withTorch('a Triton kernel is compiled for the GPU, loaded and launched as often as asked', async (t) => {
   const node = await startNode(t, '--gpu', GPU, '--kernel-us', String(KERNEL_US));
-  const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+  const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   for (const way of WAYS) {
     const env = surroundings(t, node, way, SLICE, {
       ...STAND_IN,
@@ -124,7 +124,7 @@ withTorch('a Triton kernel is compiled for the GPU, loaded and launched as often
       way,
     );
     t.true(existsSync(env.TRITON_CACHE_DIR ?? ''), `${way}: compiled in this run`);
-    const held = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+    const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
     t.is(held?.bytes, contextBytes + said.reserved, `${way}: the driver's own count`);
     t.is(held?.smNs, LAUNCHES * KERNEL_US * 1000, `${way}: the time of so many kernels`);
     t.is(await holder.end(), 0, `${way}: ${holder.errors().join('\n')}`);

@@ -7,7 +7,7 @@ import type { ExecutionContext } from 'ava';
 import { readSnapshot } from '../../src/cli/lib/agent-client.ts';
 import { nodeLines } from '../../src/cli/output/node-table.ts';
 import { seriesOf } from '../support/agent.ts';
-import { type Books, BUILD, eventually } from '../support/node.ts';
+import { BUILD, eventually, type NodeUsage } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { WHOLE_VALUES } from './bed/whole.ts';
@@ -55,8 +55,8 @@ async function pidOf(bed: Bed, pod: string): Promise<number> {
 /** Percent of a GPU that these had over two seconds, by the simulated node's own books. */
 async function sharesOf(bed: Bed, pids: readonly number[]): Promise<readonly number[]> {
   const ranMs = (): readonly number[] => {
-    const text = execFileSync(join(BUILD, 'cotenant-simulator'), ['books', '--dir', join(bed.folder, 'gpu')]);
-    const { clients } = JSON.parse(String(text)) as Books;
+    const text = execFileSync(join(BUILD, 'cotenant-simulator'), ['usage', '--dir', join(bed.folder, 'gpu')]);
+    const { clients } = JSON.parse(String(text)) as NodeUsage;
     return pids.map(
       (one) => clients.find(({ pid }) => pid === one)?.gpus.reduce((sum, { smNs }) => sum + smNs / 1e6, 0) ?? 0,
     );

@@ -88,7 +88,7 @@ export function compareWithBooks(
   grant: GrantFiles,
   processes: readonly Process[],
 ): void {
-  const books = node.books();
+  const books = node.usage();
   for (const { pid } of processes) {
     const own = books.clients.find((client) => client.pid === pid)?.gpus[0];
     const row = slotOf(grant, { pid })?.gpus[0];

@@ -28,7 +28,7 @@ export type GrantGpu = {
 /** `contextBytes` and `granuleBytes` default to what the node's books say: what an agent would have measured. */
 export function makeGrant(
   t: Teardown,
-  node: Pick<SimulatedNode, 'books' | 'uuidHex'>,
+  node: Pick<SimulatedNode, 'usage' | 'uuidHex'>,
   gpus: readonly GrantGpu[],
   slots = 64,
   isolate = true,
@@ -37,7 +37,7 @@ export function makeGrant(
   mkdirSync(folder);
   for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const write = (list: readonly GrantGpu[]) => {
-    const books = node.books();
+    const books = node.usage();
     const words = list.map((entry) => {
       const facts = books.gpus[entry.gpu];
       const context = entry.contextBytes ?? facts?.contextBytes ?? 0;

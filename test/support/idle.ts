@@ -6,9 +6,9 @@ import { BUILD, type SimulatedNode } from './node.ts';
 
 export const IDLE_CONTEXT_BYTES = 200 * MIB;
 
-export const idleNode: Pick<SimulatedNode, 'books' | 'uuidHex' | 'lib'> = {
+export const idleNode: Pick<SimulatedNode, 'usage' | 'uuidHex' | 'lib'> = {
   lib: join(BUILD, 'bench/idle'),
-  books: () => ({
+  usage: () => ({
     gpus: [
       {
         name: 'idle',

@@ -1,4 +1,4 @@
-// A simulated GPU node for one test: started in a folder of its own, asked for its books, taken down with the test.
+// A simulated GPU node for one test: started in a folder of its own, asked for its usage, taken down with the test.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -38,14 +38,14 @@ export type Kind =
   | 'limits'
   | 'array'
   | 'external';
-export type ClientBooks = {
+export type ClientUsage = {
   pid: number;
   command: string;
   types: number;
   alive: boolean;
   gpus: ({ contexts: number; bytes: number; peak: number; smNs: number } & Record<Kind, number>)[];
 };
-export type Books = {
+export type NodeUsage = {
   gpus: {
     name: string;
     totalBytes: number;
@@ -54,7 +54,7 @@ export type Books = {
     granuleBytes: number;
     contextBytes: number;
   }[];
-  clients: ClientBooks[];
+  clients: ClientUsage[];
   groups: { root: number; gpus: { bytes: number; peak: number }[] }[];
 };
 
@@ -63,7 +63,7 @@ export type SimulatedNode = {
   /** For LD_LIBRARY_PATH. */
   readonly lib: string;
   readonly child: ChildProcess;
-  books(): Books;
+  usage(): NodeUsage;
   control(...words: string[]): void;
   /** Bytes of a GPU that programs can hold in all. */
   usable(gpu: number): number;
@@ -122,12 +122,12 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
     folder,
     lib: join(folder, 'lib'),
     child,
-    books: () => JSON.parse(control('books')) as Books,
+    usage: () => JSON.parse(control('usage')) as NodeUsage,
     control: (...words) => {
       control(...words);
     },
     usable(gpu) {
-      const entry = (JSON.parse(control('books')) as Books).gpus[gpu];
+      const entry = (JSON.parse(control('usage')) as NodeUsage).gpus[gpu];
       if (!entry) throw new Error(`no GPU ${gpu}`);
       return entry.totalBytes - entry.reservedBytes;
     },

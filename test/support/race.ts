@@ -68,6 +68,6 @@ export async function race(
     root = pid;
     node.control('watch', String(pid));
   });
-  const group = node.books().groups.find((entry) => entry.root === root);
+  const group = node.usage().groups.find((entry) => entry.root === root);
   return { ...result, peak: group?.gpus[0]?.peak ?? Number.NaN };
 }

@@ -18,7 +18,7 @@ const MOST_MS = 2 * (MOST_WINDOWS + MOST_BUSY_WINDOWS) * WINDOW_MS;
 
 export const ranMs = (node: SimulatedNode, pid: number | undefined): number =>
   (node
-    .books()
+    .usage()
     .clients.find((client) => client.pid === pid)
     ?.gpus.reduce((sum, { smNs }) => sum + smNs, 0) ?? 0) / 1e6;
 

@@ -14,7 +14,7 @@ int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *fa
 int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, struct sim_reply *reply, char *payload,
                       size_t payload_size, int *fds, int *fd_count);
 
-/* The GPUs that this process may see, in the node's order; returns how many. Where DIR/GPUs exists, it stands for the
+/* The GPUs that this process may see, in the node's order; returns how many. Where DIR/gpus exists, it stands for the
  * device nodes: a GPU is seen when a file with its UUID's name is there. */
 uint32_t sim_visible_gpus(const void *own_symbol, const struct sim_facts *facts, uint32_t gpus[SIM_MAX_GPUS]);
 

@@ -59,16 +59,16 @@ static const struct command {
     uint32_t op, state;
     uint64_t fixed;
 } COMMANDS[] = {
-    {"books", NULL, 0, SIM_BOOKS, 0, 0},
+    {"usage", NULL, 0, SIM_BOOKS, 0, 0},
     {"watch", NULL, 1, SIM_WATCH, 0, 0},
-    {"list-cost", NULL, 1, SIM_LIST_COST_US, 0, 0},
-    {"limits-ignored", NULL, 1, SIM_LIMITS_IGNORED, 0, 0},
+    {"process-list-delay", NULL, 1, SIM_LIST_COST_US, 0, 0},
+    {"ignore-limits", NULL, 1, SIM_LIMITS_IGNORED, 0, 0},
     {"temperature", NULL, 2, SIM_SET_STATE, SIM_STATE_TEMPERATURE, 0},
     {"lose", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 1},
-    {"find", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 0},
-    {"unlist", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 1},
-    {"list", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 0},
-    {"untold", NULL, 2, SIM_SET_STATE, SIM_STATE_UNTOLD, 0},
+    {"recover", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 0},
+    {"hide", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 1},
+    {"show", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 0},
+    {"hide-process-memory", NULL, 2, SIM_SET_STATE, SIM_STATE_UNTOLD, 0},
     {"reset", NULL, 1, SIM_SET_STATE, SIM_STATE_RESET, 0},
     {"xid", NULL, 2, SIM_RAISE_XID, 0, 0},
     {"ecc", "corrected", 2, SIM_SET_STATE, SIM_STATE_ECC_CORRECTED_MORE, 0},
@@ -89,10 +89,10 @@ static const struct command {
     {"pcie", "sent", 2, SIM_SET_STATE, SIM_STATE_PCIE_SENT_MORE, 0},
     {"nvlink", "received", 2, SIM_SET_STATE, SIM_STATE_NVLINK_RECEIVED_MORE, 0},
     {"nvlink", "sent", 2, SIM_SET_STATE, SIM_STATE_NVLINK_SENT_MORE, 0},
-    {"active", "occupancy", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_OCCUPANCY, 0},
-    {"active", "tensor", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_TENSOR, 0},
-    {"active", "dram", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_DRAM, 0},
-    {"active", "fp32", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_FP32, 0},
+    {"activity", "occupancy", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_OCCUPANCY, 0},
+    {"activity", "tensor", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_TENSOR, 0},
+    {"activity", "dram", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_DRAM, 0},
+    {"activity", "fp32", 2, SIM_SET_STATE, SIM_STATE_ACTIVE + SIM_ACTIVE_FP32, 0},
 };
 
 static const struct command *command_of(const char *name, const char *what, int numbers) {

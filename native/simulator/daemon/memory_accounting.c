@@ -26,14 +26,6 @@ static void account(struct node *node, struct client *client, const struct block
     }
 }
 
-uint64_t client_bytes(const struct client *client, uint32_t gpu, bool with_managed) {
-    uint64_t sum = 0;
-    for (int kind = 0; kind < SIM_KIND_COUNT; kind++) {
-        if (kind != SIM_KIND_MANAGED || with_managed) sum += client->bytes[gpu][kind];
-    }
-    return sum;
-}
-
 static struct block *block_new(struct node *node) {
     if (node->block_free < node->block_count) {
         for (size_t i = node->block_free; i < node->block_count; i++) {

@@ -12,6 +12,7 @@
 
 #include "../protocol.h"
 
+#define SIM_DEFAULT_CUDA 13000u
 #define SIM_SAMPLES 72 /* the driver's utilization ring: 72 samples over 10 s */
 #define SIM_SAMPLE_NS (10000000000ull / SIM_SAMPLES)
 #define SIM_RETIRED_PIDS 128
@@ -136,6 +137,18 @@ struct node {
     size_t limit_count;
 };
 
+/* clock.c */
+uint64_t node_now_ns(void);
+uint64_t node_random(struct node *node);
+
+/* node_folder.c: false when an error was printed */
+bool folder_create(struct node *node);
+bool folder_share_facts(struct node *node);
+
+/* event_loop.c */
+bool event_loop_open(struct node *node); /* false: errno says why */
+void event_loop_run(struct node *node);  /* until SIGTERM or SIGINT */
+
 /* gpus.c */
 bool gpu_add(struct node *node, const char *text); /* false: says on stderr what is wrong with it */
 bool gpus_divide(struct node *node);               /* instances come behind all GPUs; likewise */
@@ -157,7 +170,6 @@ uint64_t books_expire(struct node *node, uint64_t now_ns); /* returns when the n
 /* A checkpoint takes all that a process holds out of its GPUs; a restore brings all of it back, or nothing. */
 int books_take_away(struct node *node, struct client *client);
 int books_bring_back(struct node *node, struct client *client);
-uint64_t client_bytes(const struct client *client, uint32_t gpu, bool with_managed);
 
 /* limits.c */
 /* What the client may still take as far as limits go, and the limit itself; UINT64_MAX: none. */
@@ -170,14 +182,20 @@ void timeline_advance(struct node *node, struct gpu *gpu, uint64_t now_ns);
 uint64_t timeline_next_wake(struct node *node, struct gpu *gpu); /* UINT64_MAX: nothing to do until the doorbell */
 void timeline_forget(struct gpu *gpu, struct client *client);
 
-/* clients.c */
+/* clients.c: the table of clients */
 void clients_accept(struct node *node);
+void client_free(struct node *node, struct client *client);
+uint32_t pid_seen_by(const struct client *caller, const struct client *client); /* 0 = not visible */
+struct group *group_of(struct node *node, pid_t pid);                           /* the watched group of a process */
+uint64_t client_bytes(const struct client *client, uint32_t gpu, bool with_managed);
+int channel_open(struct channel *channel); /* the new channel's file; -1: there is one already, or no memory */
+void channel_close(struct channel *channel);
+
+/* dispatch.c */
 void client_readable(struct node *node, struct client *client);
 void client_gone(struct node *node, struct client *client);
-uint32_t pid_seen_by(const struct client *caller, const struct client *client); /* 0 = not visible */
-void client_free(struct node *node, struct client *client);
 
-/* answers.c: requests of the NVML and control roles; fill the payload and the reply */
+/* nvml_answers.c and control_answers.c: requests of the NVML and control roles; fill the payload and the reply */
 void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
                  char *payload);
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
@@ -191,6 +209,3 @@ void counters_answer(const struct gpu *gpu, struct sim_reply *reply, char *paylo
 void health_raise(struct node *node, uint32_t gpu, uint64_t xid);
 bool health_set(struct gpu *gpu, uint64_t state, uint64_t value); /* false: no such state */
 void health_answer(const struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
-
-uint64_t node_now_ns(void);
-uint64_t node_random(struct node *node);

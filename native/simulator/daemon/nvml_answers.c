@@ -2,9 +2,6 @@
  * read or reported (sources: the driver's open kernel modules, exporter threads): processes outside the caller's PID
  * namespace are dropped from lists, but keep their raw host pid in utilization; managed memory is in no process's
  * count; a utilization sample names one process only. The control role reads the node's own books. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,8 +9,6 @@
 #include "../../abi/cuda.h"
 #include "../../abi/nvml.h"
 #include "node.h"
-
-#define XID_OFF_THE_BUS 79
 
 static bool in_list(const struct client *client, uint32_t gpu, uint64_t type) {
     return client->role == SIM_ROLE_CUDA && (client->types & type) &&
@@ -188,151 +183,6 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_LIMIT_GET: limits_answer(node, caller, request, reply); return;
     case SIM_HEALTH: health_answer(node, request, reply, payload); return;
     case SIM_COUNTERS: counters_answer(gpu, reply, payload); return;
-    default: reply->result = NVML_ABI_NOT_SUPPORTED;
-    }
-}
-
-struct text {
-    char *at;
-    size_t left;
-};
-
-static void __attribute__((format(printf, 2, 3))) add(struct text *text, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text->at, text->left, format, arguments);
-    va_end(arguments);
-    size_t taken = length < 0 ? 0 : (size_t)length < text->left ? (size_t)length : text->left - 1;
-    text->at += taken;
-    text->left -= taken;
-}
-
-static void add_client(struct text *text, const struct node *node, const struct client *client) {
-    static const char *const KINDS[SIM_KIND_COUNT] = {"context", "linear", "pool",   "vmm",   "managed",
-                                                      "code",    "graph",  "limits", "array", "external"};
-    char command[64] = {0};
-    for (size_t i = 0, k = 0; client->command[i] && i < sizeof client->command; i++) {
-        unsigned char c = (unsigned char)client->command[i];
-        k += (size_t)snprintf(command + k, sizeof command - k, c < 32 || c > 126 || c == '"' || c == '\\' ? "?" : "%c",
-                              c);
-    }
-    add(text, "{\"pid\":%d,\"command\":\"%s\",\"types\":%u,\"alive\":%s,\"gpus\":[", (int)client->pid, command,
-        client->types, client->fd >= 0 ? "true" : "false");
-    for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
-        const struct channel *channel = &client->channel[gpu];
-        add(text, "%s{\"contexts\":%u,\"bytes\":%llu,\"peak\":%llu,\"smNs\":%llu", gpu ? "," : "",
-            client->contexts[gpu], (unsigned long long)client_bytes(client, gpu, true),
-            (unsigned long long)client->peak[gpu], (unsigned long long)channel->sm_ns);
-        for (int kind = 0; kind < SIM_KIND_COUNT; kind++)
-            add(text, ",\"%s\":%llu", KINDS[kind], (unsigned long long)client->bytes[gpu][kind]);
-        add(text, "}");
-    }
-    add(text, "]}");
-}
-
-static void write_books(struct node *node, struct sim_reply *reply, char *payload) {
-    struct text text = {payload, SIM_MAX_PAYLOAD};
-    add(&text, "{\"gpus\":[");
-    for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
-        const struct sim_gpu_facts *facts = &node->facts->gpus[i];
-        add(&text,
-            "%s{\"name\":\"%s\",\"totalBytes\":%llu,\"reservedBytes\":%llu,\"usedBytes\":%llu,\"granuleBytes\":%llu,"
-            "\"contextBytes\":%llu}",
-            i ? "," : "", facts->name, (unsigned long long)facts->total_bytes,
-            (unsigned long long)facts->reserved_bytes, (unsigned long long)atomic_load(&facts->used_bytes),
-            (unsigned long long)facts->granule_bytes, (unsigned long long)node->gpus[i].context_bytes);
-    }
-    add(&text, "],\"clients\":[");
-    bool first = true;
-    for (struct client *client = node->clients; client; client = client->next) {
-        if (client->role != SIM_ROLE_CUDA) continue;
-        if (!first) add(&text, ",");
-        first = false;
-        add_client(&text, node, client);
-    }
-    add(&text, "],\"groups\":[");
-    for (struct group *group = node->groups; group; group = group->next) {
-        add(&text, "%s{\"root\":%d,\"gpus\":[", group == node->groups ? "" : ",", (int)group->root);
-        for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
-            add(&text, "%s{\"bytes\":%llu,\"peak\":%llu}", i ? "," : "", (unsigned long long)group->bytes[i],
-                (unsigned long long)group->peak[i]);
-        }
-        add(&text, "]}");
-    }
-    add(&text, "]}");
-    reply->payload_bytes = (uint32_t)(text.at - payload);
-    if (text.left <= 1) reply->result = NVML_ABI_INSUFFICIENT_SIZE;
-}
-
-static void list_holdings(struct node *node, const struct sim_request *request, struct sim_reply *reply,
-                          char *payload) {
-    struct sim_holding *rows = (struct sim_holding *)payload;
-    size_t count = 0, most = SIM_MAX_PAYLOAD / sizeof *rows;
-    for (const struct client *client = node->clients; client; client = client->next) {
-        for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
-            if (!client_bytes(client, gpu, true)) continue;
-            if (count == most) {
-                reply->result = NVML_ABI_INSUFFICIENT_SIZE;
-                return;
-            }
-            struct sim_holding *row = &rows[count++];
-            *row = (struct sim_holding){.pid = (uint32_t)client->pid, .gpu = gpu};
-            memcpy(row->bytes, client->bytes[gpu], sizeof row->bytes);
-            for (size_t i = 0; i < node->block_count; i++) {
-                const struct block *block = &node->blocks[i];
-                if (block->id && block->inherited && !block->away && block->payer == client && block->gpu == gpu)
-                    row->inherited[block->kind] += block->bytes;
-            }
-        }
-    }
-    reply->payload_bytes = (uint32_t)(count * sizeof *rows);
-    for (const struct group *group = node->groups; group; group = group->next) {
-        if (group->root == (pid_t)request->arg[0]) memcpy(reply->arg, group->made_peak, sizeof reply->arg);
-    }
-}
-
-void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
-    for (uint32_t i = 0; i < node->facts->gpu_count; i++) timeline_advance(node, &node->gpus[i], node_now_ns());
-    switch (request->op) {
-    case SIM_BOOKS: write_books(node, reply, payload); return;
-    case SIM_WATCH: {
-        struct group *group = calloc(1, sizeof *group);
-        if (!group) {
-            reply->result = NVML_ABI_MEMORY;
-            return;
-        }
-        group->root = (pid_t)request->arg[0];
-        struct group **last = &node->groups;
-        while (*last) last = &(*last)->next;
-        *last = group;
-        return;
-    }
-    case SIM_RAISE_XID:
-    case SIM_SET_STATE:
-        if (request->gpu >= node->facts->gpu_count) {
-            reply->result = NVML_ABI_INVALID_ARGUMENT;
-            return;
-        }
-        if (request->op == SIM_RAISE_XID) {
-            health_raise(node, request->gpu, request->arg[0]);
-            return;
-        }
-        if (request->arg[0] == SIM_STATE_TEMPERATURE)
-            node->gpus[request->gpu].temperature_c = (uint32_t)request->arg[1];
-        else if (request->arg[0] == SIM_STATE_UNLISTED)
-            atomic_store((_Atomic uint32_t *)&node->facts->gpus[request->gpu].unlisted, request->arg[1] != 0);
-        else if (request->arg[0] == SIM_STATE_UNTOLD) node->gpus[request->gpu].untold = request->arg[1] != 0;
-        else if (request->arg[0] == SIM_STATE_POWER_MW) node->gpus[request->gpu].power_mw = (uint32_t)request->arg[1];
-        else if (request->arg[0] == SIM_STATE_LOST) {
-            if (request->arg[1] && !node->gpus[request->gpu].lost) health_raise(node, request->gpu, XID_OFF_THE_BUS);
-            node->gpus[request->gpu].lost = request->arg[1] != 0;
-        } else if (!health_set(&node->gpus[request->gpu], request->arg[0], request->arg[1]) &&
-                   !counters_set(&node->gpus[request->gpu], request->arg[0], request->arg[1]))
-            reply->result = NVML_ABI_INVALID_ARGUMENT;
-        return;
-    case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;
-    case SIM_LIST_COST_US: node->list_cost_us = request->arg[0]; return;
-    case SIM_LIMITS_IGNORED: node->limits_ignored = request->arg[0] != 0; return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }

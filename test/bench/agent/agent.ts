@@ -68,7 +68,7 @@ export const agent: Bench = {
   async run(scope, { quick, note }) {
     const seconds = quick ? 30 : 60;
     const node = await startNode(scope, ...Array.from({ length: GPUS }, () => ['--gpu', 'h200']).flat());
-    const contextBytes = node.books().gpus[0]?.contextBytes ?? 0;
+    const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     // As the chart starts it, and not for the first time on its node: that one compiles.
     const folder = mkdtempSync(join(tmpdir(), 'ct-compiled-'));
     scope.teardown(() => rmSync(folder, { recursive: true, force: true }));

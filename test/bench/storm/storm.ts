@@ -78,7 +78,7 @@ async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, 
   ];
   const told = JSON.parse(await run(scope, 'tests/racer', words, env)) as Killed;
   await delay(LEAK_AFTER_MS);
-  const { granuleBytes = 0, contextBytes = 0 } = node.books().gpus[0] ?? {};
+  const { granuleBytes = 0, contextBytes = 0 } = node.usage().gpus[0] ?? {};
   const fill = ['libcuda.so.1', 'init', 'context 0', `fill-all ${granuleBytes}`];
   const [, , filled = ''] = (await run(scope, 'tests/client', fill, env)).split('\n');
   return { ...told, gotBytes: contextBytes + Number(filled.split(' ')[1]) * granuleBytes };

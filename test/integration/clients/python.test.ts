@@ -84,7 +84,7 @@ real("NVIDIA's Python driver bindings take memory, copy, check and launch on the
   t.true(answer.same);
   t.true(answer.milliseconds >= 2, '20 kernels of 100 us');
   t.is(answer.big, 'CUDA_ERROR_OUT_OF_MEMORY', 'more than the GPU has');
-  t.is(node.books().gpus[0]?.usedBytes, 0, 'and nothing is left behind');
+  t.is(node.usage().gpus[0]?.usedBytes, 0, 'and nothing is left behind');
 });
 
 real('the same program in a grant sees its slice and is refused what goes beyond it', async (t, bin) => {
@@ -128,7 +128,7 @@ real('nvidia-ml-py shows the GPU outside a grant and the slice inside', async (t
   await agent.measured(2);
   const holder = await readyClient(t, node);
   await holder.must(`alloc ${1000 * MIB}`);
-  const held = node.books().clients.find((entry) => entry.pid === holder.pid)?.gpus[0]?.bytes ?? 0;
+  const held = node.usage().clients.find((entry) => entry.pid === holder.pid)?.gpus[0]?.bytes ?? 0;
   const program = [join(bin, 'python'), script('nvml.py')];
 
   const outside = await complete(node, program);
@@ -136,7 +136,7 @@ real('nvidia-ml-py shows the GPU outside a grant and the slice inside', async (t
   const gpu = JSON.parse(outside.out) as Gpu;
   t.is(gpu.count, 2);
   t.is(gpu.uuid, node.uuid(0));
-  t.is(gpu.second[0], node.books().gpus[0]?.totalBytes ?? 0);
+  t.is(gpu.second[0], node.usage().gpus[0]?.totalBytes ?? 0);
   t.is(gpu.second[2], held);
   t.is(gpu.memory[1], gpu.second[1] + gpu.second[2], 'the first form counts what the driver keeps as used');
   t.deepEqual(gpu.processes, [[holder.pid, held]]);
@@ -160,7 +160,7 @@ type Counters = {
 
 real('nvidia-ml-py reads the counters of a GPU that has them, and is refused by one that has not', async (t, bin) => {
   const node = await startNode(t, '--gpu', 'h100');
-  node.control('active', '0', 'tensor', '30');
+  node.control('activity', '0', 'tensor', '30');
   const holder = await readyClient(t, node);
   await holder.must('grid 66'); // half of its SMs
   const program = [join(bin, 'python'), script('gpm.py')];
@@ -260,7 +260,7 @@ real("inside a grant a second program sees the first one's use, as in a containe
   );
   void stranger.ask('spin 20000 500').catch(() => {}); // it is killed at it
   const first = await eventually(() => {
-    const found = node.books().clients.find((entry) => entry.command === 'client' && entry.pid !== stranger.pid);
+    const found = node.usage().clients.find((entry) => entry.command === 'client' && entry.pid !== stranger.pid);
     const gpu = found?.gpus[0];
     return found && gpu && gpu.bytes > 500 * MIB && gpu.smNs > 1e9 ? { pid: found.pid, bytes: gpu.bytes } : undefined;
   }, 'the first one holds memory and is busy');

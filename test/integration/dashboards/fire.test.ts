@@ -211,7 +211,7 @@ testWithPrometheus(
     const refused = async () => {
       while (!fired.has('CotenantDenialStorm')) await say(near, `alloc ${900 * MIB}`);
     };
-    for (const part of ['occupancy', 'tensor', 'dram', 'fp32']) node.control('active', '2', part, '40');
+    for (const part of ['occupancy', 'tensor', 'dram', 'fp32']) node.control('activity', '2', part, '40');
     node.control('lose', '1');
     node.control('ecc', '0', 'uncorrected', '1');
     node.control('throttle', '0', 'hw-thermal');

@@ -13,7 +13,7 @@ const MIB = 2 ** 20;
 test('the models of the page are those that a node can have, with these sizes', async (t) => {
   const rows = rowsWith(page, 'model', 'name', 'memory MiB');
   const node = await startNode(t, ...rows.flatMap((row) => ['--gpu', quoted(row.model)[0] ?? '']));
-  const gpus = node.books().gpus as readonly {
+  const gpus = node.usage().gpus as readonly {
     name: string;
     totalBytes: number;
     reservedBytes: number;
@@ -51,7 +51,7 @@ test('the page names every option and command of the program', (t) => {
 test('the node of the example starts as it is written', async (t) => {
   const [, words = ''] = /cotenant-simulator serve --dir \S+ (.+)$/m.exec(blocks(page, 'sh')[0] ?? '') ?? [];
   const node = await startNode(t, ...words.split(' '));
-  const { gpus } = node.books();
+  const { gpus } = node.usage();
   t.is(gpus.length, 2);
   t.is(gpus[1]?.totalBytes, 12 * 1024 * MIB);
 });

@@ -70,7 +70,7 @@ async function holdsToGrant(t: ExecutionContext, node: SimulatedNode, grant: Gra
 
 test('what a newer build wrote into reserved words of the page and the ledger changes nothing for others', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + 200 * MIB }], SLOTS);
   fill(grant, 'limits', [[64 + 48, 72]]);
   seal(grant, 64, 15);
@@ -85,7 +85,7 @@ test('what a newer build wrote into reserved words of the page and the ledger ch
 
 test('an engine that knows the next versions as well works on the files of today, beside one that does not', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * context + 200 * MIB }], SLOTS);
   offerNext(grant);
   const old = await readyClient(t, node, { preload: grant.cuda });
@@ -110,7 +110,7 @@ for (const [what, words, why] of [
 ] as const) {
   test(`a ${what} of the next version is refused by who does not know it, and the GPU stays closed; who knows it works`, async (t) => {
     const node = await startNode(t, '--gpu', 'l4');
-    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const context = node.usage().gpus[0]?.contextBytes ?? 0;
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + 200 * MIB }], SLOTS);
     writeHeader(grant, words);
     const closed = startOnce(node, grant);

@@ -12,13 +12,13 @@ test('a program sees its slice: total is the grant, free is what is left of it, 
   const node = await startNode(t, '--gpu', 'l4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   t.is(await client.must('total 0'), GIB);
   t.deepEqual(await client.ask('info'), [0, GIB - context, GIB]);
   await client.must(`alloc ${512 * MIB}`);
   t.deepEqual(await client.ask('info'), [0, GIB - context - 512 * MIB, GIB]);
   t.is((await client.ask(`alloc ${512 * MIB}`))[0], OUT_OF_MEMORY);
-  t.is(node.books().clients[0]?.gpus[0]?.bytes, context + 512 * MIB, 'the driver was not asked for it');
+  t.is(node.usage().clients[0]?.gpus[0]?.bytes, context + 512 * MIB, 'the driver was not asked for it');
 });
 
 test('grants of 512 and 513 MiB differ by exactly 1 MiB: as told, and in what can be held', async (t) => {
@@ -29,7 +29,7 @@ test('grants of 512 and 513 MiB differ by exactly 1 MiB: as told, and in what ca
     const total = await client.must('total 0');
     t.is((await client.ask(`fill-all ${2 * MIB}`))[0], OUT_OF_MEMORY);
     t.is((await client.ask(`fill-managed 65536`))[0], OUT_OF_MEMORY);
-    const held = node.books().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes ?? 0;
+    const held = node.usage().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes ?? 0;
     await client.end();
     return { total, held };
   };
@@ -78,7 +78,7 @@ test('memory by handle stays charged while it is mapped, also after its handle w
     }
     t.is((await client.ask(`unhandle ${handle}`))[0], 0);
   }
-  t.true((node.books().clients[0]?.gpus[0]?.bytes ?? 0) <= 256 * MIB);
+  t.true((node.usage().clients[0]?.gpus[0]?.bytes ?? 0) <= 256 * MIB);
 });
 
 test('a context is charged when it is made, refused when it does not fit, and takes everything along when it ends', async (t) => {
@@ -107,7 +107,7 @@ test('small requests are served from a granule that is held anyway, also when th
   t.is((await client.ask('alloc 1000000'))[0], 0);
   t.is((await client.ask('alloc 1000000'))[0], 0);
   t.is((await client.ask('alloc 1000000'))[0], OUT_OF_MEMORY, 'no gap is that large any more');
-  t.true((node.books().clients[0]?.gpus[0]?.peak ?? 0) <= 120 * MIB);
+  t.true((node.usage().clients[0]?.gpus[0]?.peak ?? 0) <= 120 * MIB);
 });
 
 test('a failing driver call is rolled back, and its own error is handed on', async (t) => {
@@ -171,7 +171,7 @@ test('a GPU that was not granted gives nothing', async (t) => {
   t.is(await client.must('total 1'), 0);
   t.is((await client.ask('context 1'))[0], OUT_OF_MEMORY);
   t.is((await client.ask('create 1'))[0], OUT_OF_MEMORY);
-  t.is(node.books().gpus[1]?.usedBytes, 0);
+  t.is(node.usage().gpus[1]?.usedBytes, 0);
 });
 
 test('limits follow the page while a program runs: up at once, down without taking anything away', async (t) => {
@@ -221,7 +221,7 @@ test('without a page, with one of another version, or without a ledger the GPU s
       .filter((line) => /^\d+ /.test(line))
       .map((line) => Number(line.split(' ')[0]));
     t.true(results.length === 7 && results.every((result) => result !== 0), output);
-    t.is(node.books().gpus[0]?.usedBytes, 0);
+    t.is(node.usage().gpus[0]?.usedBytes, 0);
   }
 });
 
@@ -264,7 +264,7 @@ test('launches of a limited program reach the GPU, and a closed gate holds them 
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
-  const ran = () => node.books().clients[0]?.gpus[0]?.smNs ?? 0;
+  const ran = () => node.usage().clients[0]?.gpus[0]?.smNs ?? 0;
   const [, ms = 0] = await client.ask('timed 10 1000');
   t.is(ran(), 10_000_000, 'all of them, by the books');
   t.true(ms >= 9.999, `${ms} ms between the events around them`);

@@ -17,7 +17,7 @@ for (const gate of [0, 1]) {
   test(`every argument and the answer of a call arrive as they were sent, the gate ${gate ? 'closed' : 'open'}`, (t) => {
     const node = {
       uuidHex: () => GPU,
-      books: () => ({ gpus: [], clients: [], groups: [] }),
+      usage: () => ({ gpus: [], clients: [], groups: [] }),
     };
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 64 * MIB }]);
     const page = openSync(join(grant.folder, 'limits'), 'r+');

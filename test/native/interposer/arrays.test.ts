@@ -12,7 +12,7 @@ const [MAP, UNMAP] = [1, 2];
 const ROUNDS = 20;
 
 const booked = (node: SimulatedNode, client: Client, kind: Kind | 'bytes') =>
-  node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.[kind] ?? -1;
+  node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.[kind] ?? -1;
 
 /** A grant of 512 MiB on a T4, whose context takes 104 MiB. */
 async function inGrant(t: ExecutionContext, env: Record<string, string> = {}, memoryBytes = 512 * MIB) {
@@ -284,7 +284,7 @@ test('an array that the driver fails to destroy keeps what is mapped under it', 
 
 test('perturbed, an array takes a granule more than its layout, which the charge does not know', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
-  const granule = node.books().gpus[0]?.granuleBytes ?? 0;
+  const granule = node.usage().gpus[0]?.granuleBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const before = account(grant);
@@ -295,7 +295,7 @@ test('perturbed, an array takes a granule more than its layout, which the charge
 
 test('the padding of pitched rows is charged as the driver chose it, and refused where it does not fit', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
-  const [gpu] = node.books().gpus;
+  const [gpu] = node.usage().gpus;
   const [granule, context] = [gpu?.granuleBytes ?? 0, gpu?.contextBytes ?? 0];
   const round = (bytes: number) => Math.ceil(bytes / granule) * granule;
   const rows = 16 * 1024;

@@ -116,7 +116,7 @@ test('mounted, a program is held to its grant by CUDA and NVML without any prelo
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);
   const client = await readyClient(t, node, { env: { LD_LIBRARY_PATH: mounted.lib } });
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   t.is(await client.must('total 0'), 300 * MIB);
   await client.must(`alloc ${100 * MIB}`);
   t.deepEqual(await client.ask('info'), [0, 200 * MIB - context, 300 * MIB]);
@@ -132,7 +132,7 @@ test('where both forms are active the one that came second leads to the first: n
     library: mounted.cuda, // past the preload, by the absolute path
     env: { LD_LIBRARY_PATH: mounted.lib },
   });
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const maps = readFileSync(`/proc/${client.pid}/maps`, 'utf8');
   t.true(maps.includes('/libcotenant.so') && maps.includes('/libcuda.so.580.95.05'), 'both are loaded');
   const at = await client.must(`alloc ${100 * MIB}`);
@@ -149,7 +149,7 @@ test('entry points and variants that a newer driver has pass, hold memory that t
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);
   const unknown = () => Number(readFileSync(join(grant.folder, 'ledger')).readBigUInt64LE(24));
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   for (const options of [{ preload: grant.cuda }, { env: { LD_LIBRARY_PATH: mounted.lib } }]) {
     const before = unknown();
     const client = await readyClient(t, node, options);
@@ -159,7 +159,7 @@ test('entry points and variants that a newer driver has pass, hold memory that t
     await client.must(`newer ${64 * MIB}`);
     t.is(unknown(), before + 2);
     t.deepEqual(await client.ask('info'), [0, 300 * MIB - context, 300 * MIB]);
-    t.is(node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.linear, 464 * MIB);
+    t.is(node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.linear, 464 * MIB);
     await client.end();
   }
 });

@@ -10,7 +10,7 @@ const ILLEGAL_STATE = 401;
 const [RUNNING, LOCKED, CHECKPOINTED] = [0, 1, 2];
 
 const bytesOf = (node: SimulatedNode, client: Client) =>
-  node.books().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes;
+  node.usage().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes;
 
 test("a checkpoint takes a process's memory out of its GPU and a restore brings it back, contents and all, or nothing", async (t) => {
   const node = await startNode(t, '--gpu', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
@@ -24,7 +24,7 @@ test("a checkpoint takes a process's memory out of its GPU and a restore brings 
   await client.must('checkpoint-take');
   t.is(await client.must('checkpoint-state'), CHECKPOINTED);
   t.is(bytesOf(node, client), 0);
-  t.is(node.books().gpus[0]?.usedBytes, 0);
+  t.is(node.usage().gpus[0]?.usedBytes, 0);
   const other = await readyClient(t, node);
   const taken = await other.must(`alloc ${600 * MIB}`);
   t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'the GPU is taken');
@@ -46,8 +46,8 @@ test('a process that locked itself waits in every other call; the death of a che
   await client.must('checkpoint-lock');
   await client.must('checkpoint-take');
   await client.kill();
-  await eventually(() => (node.books().clients.length === 0 ? true : undefined), 'it is out of the books');
-  t.is(node.books().gpus[0]?.usedBytes, 0);
+  await eventually(() => (node.usage().clients.length === 0 ? true : undefined), 'it is out of the books');
+  t.is(node.usage().gpus[0]?.usedBytes, 0);
   const next = await readyClient(t, node);
   await next.must('checkpoint-lock');
   const winner = await Promise.race([

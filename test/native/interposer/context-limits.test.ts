@@ -68,7 +68,7 @@ testUnless(reason())(
     const uuid = node.uuid(0);
     const folder = group(t);
     const one = await clientIn(t, node, folder);
-    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const context = node.usage().gpus[0]?.contextBytes ?? 0;
     const hard = 2 * context + 64 * MIB;
     t.deepEqual(limits(node, [`get ${uuid} ${folder}`, `set ${uuid} 0 ${hard} ${folder}`, `get ${uuid} ${folder}`]), [
       NONE,
@@ -102,7 +102,7 @@ testUnless(reason())(
     const outer = group(t);
     const inner = group(t, outer);
     const client = await clientIn(t, node, inner);
-    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const context = node.usage().gpus[0]?.contextBytes ?? 0;
     await client.must(`alloc ${64 * MIB}`);
     limits(node, [`set ${uuid} 0 ${context} ${outer}`]);
     t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY, 'by the outer one');

@@ -44,7 +44,7 @@ for (const [limit, form, symbol, error, undo] of CASES) {
     }
     const answer = await client.ask(form);
     t.is(answer[0], 0);
-    t.is(account(grant).held, BigInt(node.books().clients[0]?.gpus[0]?.bytes ?? 0), 'what the GPU gave');
+    t.is(account(grant).held, BigInt(node.usage().clients[0]?.gpus[0]?.bytes ?? 0), 'what the GPU gave');
     for (const command of undo(answer)) t.is((await client.ask(command))[0], 0, command);
     t.deepEqual(charged(account(grant)), charged(before));
   });
@@ -130,5 +130,5 @@ test('a mapping that the driver refuses takes nothing from what is mapped there 
   t.is(account(grant).held - before.held, BigInt(64 * MIB), 'the small one never was');
   await client.must(`unmap ${at} ${64 * MIB}`);
   t.deepEqual(charged(account(grant)), before);
-  t.is(node.books().clients[0]?.gpus[0]?.vmm, 0);
+  t.is(node.usage().clients[0]?.gpus[0]?.vmm, 0);
 });

@@ -94,7 +94,7 @@ test(`processes that are killed, forked and replaced while their engine changes 
   // What the dead held is there for others, to the last granule.
   const client = await readyClient(t, node, { preload: grant.cuda });
   const left =
-    limit - node.books().clients.reduce((sum, { gpus: [gpu] }) => sum + (gpu?.bytes ?? 0) - (gpu?.code ?? 0), 0);
+    limit - node.usage().clients.reduce((sum, { gpus: [gpu] }) => sum + (gpu?.bytes ?? 0) - (gpu?.code ?? 0), 0);
   t.is((await client.ask(`alloc ${left + GRANULE}`))[0], OUT_OF_MEMORY);
   t.is((await client.ask(`alloc ${left}`))[0], 0);
 });

@@ -10,7 +10,7 @@ import { BUILD, type SimulatedNode, startNode } from '../../support/node.ts';
 const CONTEXT = 104 * MIB;
 const RESERVED = 2;
 
-const graphBytes = (node: SimulatedNode) => node.books().clients[0]?.gpus[0]?.graph ?? -1;
+const graphBytes = (node: SimulatedNode) => node.usage().clients[0]?.gpus[0]?.graph ?? -1;
 
 /** A graph that allocates, fills, and frees again; without `free` the memory lives on after a launch. */
 async function memoryGraph(client: Client, bytes: number, free = true): Promise<{ graph: number; at: number }> {
@@ -71,13 +71,13 @@ test('what a graph does not free lives until somebody does, and its graph cannot
   await client.must(`graph-launch ${freeing}`);
   t.is(graphBytes(node), 4 * MIB, 'freed at the next launch, as asked for');
   await client.must('reset 0');
-  t.is(node.books().clients[0]?.gpus[0]?.bytes, 0, 'the end of the last context takes it along');
+  t.is(node.usage().clients[0]?.gpus[0]?.bytes, 0, 'the end of the last context takes it along');
 });
 
 test('a capturing stream records launches, fills and allocations, joins other streams, and runs nothing', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const ran = () => node.books().clients[0]?.gpus[0]?.smNs ?? -1;
+  const ran = () => node.usage().clients[0]?.gpus[0]?.smNs ?? -1;
   const [stream, other] = [await client.must('stream'), await client.must('stream')];
   t.is((await client.ask('capture 0'))[0], 900, 'not the default stream');
   t.is((await client.ask(`capture-end ${stream}`))[0], 401, 'no capture has begun');
@@ -183,7 +183,7 @@ for (const launch of ['graph-launch', 'graph-launch-ptsz', 'graph-upload']) {
     );
     t.is(graphBytes(node), 0);
     t.is((await client.ask(`${launch} ${exec}`))[0], OUT_OF_MEMORY, 'and then it is not there for the graph');
-    t.true((node.books().clients[0]?.gpus[0]?.peak ?? 0) <= 168 * MIB);
+    t.true((node.usage().clients[0]?.gpus[0]?.peak ?? 0) <= 168 * MIB);
   });
 }
 
@@ -203,7 +203,7 @@ test('a graph whose memory is reserved goes on being launched in a full grant, a
   await client.must(`graph-launch ${exec} ${stream}`);
   t.is(account(grant).held, BigInt(168 * MIB));
   t.is(account(grant).pending, 0n);
-  t.is(node.books().clients[0]?.gpus[0]?.peak, 168 * MIB);
+  t.is(node.usage().clients[0]?.gpus[0]?.peak, 168 * MIB);
 });
 
 test('an allocation on a capturing stream charges nothing until its graph is launched, and is not refused', async (t) => {

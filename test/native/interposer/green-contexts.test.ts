@@ -17,7 +17,7 @@ async function inGrant(t: ExecutionContext, memoryMiB: number) {
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: memoryMiB * MIB }]);
   const client = startClient(t, node, { preload: grant.cuda });
   await client.must('init');
-  const gpu = () => node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0];
+  const gpu = () => node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0];
   const held = () => {
     const charged = Number(account(grant).held);
     t.is(charged, gpu()?.bytes ?? 0, 'the ledger has what the GPU has');

@@ -10,7 +10,7 @@ const [OPAQUE_FD, DMABUF_FD] = [1, 9];
 const ROUNDS = 20;
 
 const booked = (node: SimulatedNode, client: Client, kind: Kind | 'bytes') =>
-  node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.[kind] ?? -1;
+  node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.[kind] ?? -1;
 
 async function inGrant(t: ExecutionContext, env: Record<string, string> = {}, memoryBytes = 512 * MIB) {
   const node = await startNode(t, '--gpu', 't4');

@@ -34,7 +34,7 @@ stormTest(
   async (t) => {
     t.timeout(180_000 * LONGER);
     const node = await startNode(t, '--gpu', 'l4');
-    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const context = node.usage().gpus[0]?.contextBytes ?? 0;
     const limit = WORKERS * (context + MOST_BYTES);
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
     const result = await race(t, node, grant, { ...STORM, seed: 5 });

@@ -11,7 +11,7 @@ const SLOTS_USED_AT = 20;
 
 test('slots of ended processes are used again, and of living ones never, however many come and go', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 20 * context }]);
   const slotsUsed = () => readFileSync(join(grant.folder, 'ledger')).readUInt32LE(SLOTS_USED_AT);
   const lasting = await readyClient(t, node, { preload: grant.cuda });

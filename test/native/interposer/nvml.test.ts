@@ -18,7 +18,7 @@ const LISTS = ['Compute', 'Graphics', 'MPSCompute'].map((kind) => `nvmlDeviceGet
 const [COMPUTE = '', GRAPHICS = '', MPS = ''] = LISTS;
 
 const bytesOf = (node: SimulatedNode, pid: number): number =>
-  node.books().clients.find((entry) => entry.pid === pid)?.gpus[0]?.bytes ?? 0;
+  node.usage().clients.find((entry) => entry.pid === pid)?.gpus[0]?.bytes ?? 0;
 
 /** Two processes of a container and one of another, each holding its own amount. */
 async function tenants(t: ExecutionContext, node: SimulatedNode) {
@@ -189,7 +189,7 @@ test('a process is listed as what it is, with what it counts for, managed memory
     await typed('compute+graphics'),
     await typed('mps'),
   ];
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   await computing.must(`managed ${64 * MIB}`);
   const nvml = await readyNvml(t, node, grant.both);
   const pids = async (name: string) => (await nvml.ask(`list ${name}_v3 8 24`)).rows.map(([pid]) => pid);
@@ -269,7 +269,7 @@ testUnless(namespaces.status === 0 ? undefined : 'no PID namespace can be made h
     const here = await readyClient(t, node, { preload: grant.cuda });
     const below = await readyClient(t, node, { preload: grant.cuda, within: BELOW });
     await below.must(`alloc ${64 * MIB}`);
-    const inner = node.books().clients.find((entry) => entry.command === 'client' && entry.pid !== here.pid)?.pid ?? 0;
+    const inner = node.usage().clients.find((entry) => entry.command === 'client' && entry.pid !== here.pid)?.pid ?? 0;
     t.not(inner, below.pid, 'unshare is its parent');
     const outside = await readyNvml(t, node, grant.both);
     const own = sorted([here.pid, inner].map((pid) => [pid, bytesOf(node, pid)]));
@@ -293,6 +293,6 @@ test('without a readable grant NVML answers as without us', async (t) => {
     spoil(grant.folder);
     const nvml = await readyNvml(t, node, grant.both);
     t.true((await nvml.ask(`list ${COMPUTE}_v3 8 24`)).rows.some(([pid]) => pid === stranger.pid));
-    t.is((await nvml.ask('memory 0')).rows[0]?.[0], node.books().gpus[0]?.totalBytes);
+    t.is((await nvml.ask('memory 0')).rows[0]?.[0], node.usage().gpus[0]?.totalBytes);
   }
 });

@@ -21,7 +21,7 @@ async function ground(t: ExecutionContext, env: Record<string, string> = {}): Pr
   return { node, grant, client: await readyClient(t, node, { preload: grant.cuda, env }) };
 }
 
-const books = ({ node }: Ground) => node.books().clients[0]?.gpus[0];
+const books = ({ node }: Ground) => node.usage().clients[0]?.gpus[0];
 
 /** What is charged to pools, which is what the GPU has. */
 function pooled(t: ExecutionContext, place: Ground, why: string): number {
@@ -80,7 +80,7 @@ for (const [way, leave] of Object.entries(WAYS)) {
     t.is((await client.ask(`alloc ${100 * MIB}`))[0], OUT_OF_MEMORY);
     t.is(pooled(t, place, 'when a request finds no room'), PIECE);
     t.is(books(place)?.smNs, 0, 'and all that time the kernel did not end');
-    place.node.control('find', '0');
+    place.node.control('recover', '0');
     await client.must('sync');
     await client.must(`alloc ${100 * MIB}`);
     t.is(pooled(t, place, 'when a request needs the room'), 0);
@@ -107,7 +107,7 @@ test('what a destroyed pool has left is un-charged by whatever comes next that l
     await client.must(`pool-destroy ${pool}`);
     await client.must(`stream-free ${stream} ${at}`);
     t.true(pooled(t, place, 'behind the kernel') >= PIECE);
-    place.node.control('find', '0');
+    place.node.control('recover', '0');
     await client.must(`stream-sync ${stream}`);
     await look();
     await client.must('context 0');

@@ -11,7 +11,7 @@ test.serial(
   async (t) => {
     t.timeout(120_000 * LONGER);
     const node = await startNode(t, '--gpu', 'l4');
-    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const context = node.usage().gpus[0]?.contextBytes ?? 0;
     const limit = 32 * context + 700 * MIB;
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
     const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
@@ -26,7 +26,7 @@ test.serial(
     const client = await readyClient(t, node, { preload: grant.cuda });
     await client.ask(`fill-all ${2 * MIB}`);
     t.is(
-      node.books().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.bytes,
+      node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.bytes,
       granules * 2 * MIB,
       'to the last granule',
     );
@@ -36,7 +36,7 @@ test.serial(
 test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody waited`, async (t) => {
   t.timeout(180_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   // Room for all contexts and then some: whoever starts must not have to wait for room that the living hold.
   const limit = 40 * context + 2048 * MIB;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
@@ -54,7 +54,7 @@ test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and no
   t.true(result.peak <= limit, `${result.peak} of ${limit}`);
   t.is(result.wrongBytes, 0);
   t.true([0, OUT_OF_MEMORY].includes(result.lastError), `the only refusal is for lack of room: ${result.lastError}`);
-  t.is(node.books().gpus[0]?.usedBytes, 0, 'the GPU is empty');
+  t.is(node.usage().gpus[0]?.usedBytes, 0, 'the GPU is empty');
   // All of the grant is there for the next one, at its first request.
   const client = await readyClient(t, node, { preload: grant.cuda });
   t.is((await client.ask(`alloc ${limit - context}`))[0], 0);
@@ -63,7 +63,7 @@ test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and no
 test.serial(`a request that fits is granted, in each of ${REQUESTS} that 32 processes race with`, async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   // Each holds one block at a time, and there is room for the largest of each: to the byte.
   const most = 64 * MIB;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 32 * (context + most) }]);
@@ -76,7 +76,7 @@ test.serial(`a request that fits is granted, in each of ${REQUESTS} that 32 proc
 test.serial('every worker that a SIGKILL storm restarts gets its context', async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   // Eight live at a time with at most 64 MiB each, so whatever is refused is refused for memory of the dead.
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 9 * context + 9 * 66 * MIB }]);
   const result = await race(t, node, grant, { workers: 8, seconds: 6 * SHARE, kills: 60, bytes: MIB, seed: 3 });
@@ -88,7 +88,7 @@ test.serial('every worker that a SIGKILL storm restarts gets its context', async
 
 test('three grants that sum to the GPU are all filled to the last granule at once, contexts included', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
-  const granule = node.books().gpus[0]?.granuleBytes ?? 0;
+  const granule = node.usage().gpus[0]?.granuleBytes ?? 0;
   const usable = node.usable(0);
   t.is(usable % granule, 0);
   const sizes = [4001, 6007].map((granules) => (granules * granule) / 1);
@@ -105,15 +105,15 @@ test('three grants that sum to the GPU are all filled to the last granule at onc
     const [result] = await client.ask(`fill-all ${granule}`);
     t.is(result, OUT_OF_MEMORY);
     t.deepEqual((await client.ask('info'))[1], 0);
-    held.push(node.books().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes ?? 0);
+    held.push(node.usage().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes ?? 0);
   }
   t.deepEqual(held, grants);
-  t.is(node.books().gpus[0]?.usedBytes, usable, 'not a byte of the GPU is left');
+  t.is(node.usage().gpus[0]?.usedBytes, usable, 'not a byte of the GPU is left');
 });
 
 test('who asks for room that a call on its way will have is refused, before that has its answer', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const bytes = 640 * MIB;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * context + bytes + 64 * MIB }]);
   const [first, second] = [

@@ -24,7 +24,7 @@ type Resized = {
 test(`a grant shrinks below what 8 busy processes hold and grows again, ${ROUNDS} times: it is never exceeded anew, nothing is taken away`, async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--gpu', 'l4');
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: WORKERS * context + LARGE }]);
   const words = [join(grant.folder, 'limits'), WORKERS, ROUNDS, context, SMALL, LARGE].map(String);
   // A shell that waits for a word, so that its pid is watched before any process exists.
@@ -43,7 +43,7 @@ test(`a grant shrinks below what 8 busy processes hold and grows again, ${ROUNDS
   const result = JSON.parse(output) as Resized;
   t.log(result);
   t.is(code, 0);
-  const peak = node.books().groups.find((entry) => entry.root === child.pid)?.gpus[0]?.peak ?? Number.NaN;
+  const peak = node.usage().groups.find((entry) => entry.root === child.pid)?.gpus[0]?.peak ?? Number.NaN;
   t.true(peak <= WORKERS * context + LARGE, `${peak}`);
   t.is(result.over, 0);
   t.is(result.failed, 0);

@@ -76,10 +76,10 @@ test('limits are those of the GPU, by whatever name and in whatever order a prog
       const limit = limits[gpu] ?? 0;
       t.is(await client.must(`total ${device}`), limit, `${visible}: device ${device}`);
       await client.must(`context ${device}`);
-      const context = node.books().gpus[gpu]?.contextBytes ?? 0;
+      const context = node.usage().gpus[gpu]?.contextBytes ?? 0;
       t.is((await client.ask(`alloc ${limit - context + 2 * MIB}`))[0], OUT_OF_MEMORY, visible);
       await client.must(`alloc ${limit - context}`);
-      t.is(node.books().gpus[gpu]?.usedBytes, limit, `${visible}: GPU ${gpu} is full to its own limit`);
+      t.is(node.usage().gpus[gpu]?.usedBytes, limit, `${visible}: GPU ${gpu} is full to its own limit`);
     }
     await client.kill();
   }

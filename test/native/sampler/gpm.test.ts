@@ -44,8 +44,8 @@ test('a GPU from Hopper on counts for how long kernels ran, on how many of its S
   );
 
   const tenant = await readyClient(t, node);
-  node.control('active', '0', 'tensor', '40');
-  node.control('active', '0', 'dram', '100');
+  node.control('activity', '0', 'tensor', '40');
+  node.control('activity', '0', 'dram', '100');
   await tenant.must(`grid ${SMS / 4}`);
   t.is(await result('take 0'), NVML.SUCCESS);
   await tenant.must('spin 800 500');

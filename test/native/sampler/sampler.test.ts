@@ -44,7 +44,7 @@ test('a sampler follows processes that come and go and a GPU that is lost and fo
   const ended = once(child, 'exit');
   const listed = (sample: Sample, pid: number) =>
     sample.processes.find((process) => process.pid === pid)?.gpus.find((gpu) => gpu.listed);
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   for (let turn = 0; turn < 5; turn++) {
     const client = await readyClient(t, node);
     await client.must(`alloc ${(turn + 1) * 2 * MIB}`);
@@ -57,7 +57,7 @@ test('a sampler follows processes that come and go and a GPU that is lost and fo
   const healthy = (sample: Sample) => sample.gpus.map((gpu) => gpu.healthy);
   node.control('lose', '1');
   t.deepEqual(healthy(await until((sample) => !healthy(sample)[1], 'the GPU is lost')), [true, false]);
-  node.control('find', '1');
+  node.control('recover', '1');
   await until((sample) => healthy(sample).every(Boolean), 'the GPU is back');
   child.stdin.write(
     `interval\ninterval 0\ninterval 99999999999999999999\n\0\0\n${'x'.repeat(100_000)}\n\ninterval 60\n`,
@@ -73,14 +73,14 @@ test('of a process whose memory the driver tells as all ones it is known that it
   const { until } = follow(t, node, 2);
   const client = await readyClient(t, node);
   await client.must(`alloc ${2 * MIB}`);
-  const told = (node.books().gpus[0]?.contextBytes ?? 0) + 2 * MIB;
+  const told = (node.usage().gpus[0]?.contextBytes ?? 0) + 2 * MIB;
   const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.gpus ?? [];
   await until((sample) => uses(sample)[0]?.bytes === told, 'what it holds is told');
-  node.control('untold', '0', '1');
+  node.control('hide-process-memory', '0', '1');
   const sample = await until((one) => uses(one).length === 1 && uses(one)[0]?.bytes === undefined, 'it is not');
   t.like(uses(sample)[0], { gpu: 0, listed: true, types: 1 });
   t.notRegex(JSON.stringify(sample), /18446744073709551615|18446744073709552000/);
-  node.control('untold', '0', '0');
+  node.control('hide-process-memory', '0', '0');
   await until((one) => uses(one)[0]?.bytes === told, 'it is again');
 });
 
@@ -200,7 +200,7 @@ test('instances of a divided GPU are sampled each by itself: its memory, its pro
   const [first, second] = [await on(2), await on(3)];
   await first.must(`alloc ${100 * MIB}`);
   await second.must(`alloc ${300 * MIB}`);
-  const context = node.books().gpus[2]?.contextBytes ?? 0;
+  const context = node.usage().gpus[2]?.contextBytes ?? 0;
   const bytesOf = (sample: Sample, pid: number) =>
     sample.processes.find((process) => process.pid === pid)?.gpus.map(({ gpu, listed, bytes }) => [gpu, listed, bytes]);
   // GPUs are asked one after the other: what comes meanwhile may be in a sample of one of them only.
@@ -229,12 +229,12 @@ test('an instance that is gone is told of no more, and those behind it keep thei
   const seen: string[] = [];
   const read = sampleReader();
   // Its return makes the sampler ask what there is.
-  let next: 'lose' | 'find' | undefined = 'lose';
+  let next: 'lose' | 'recover' | undefined = 'lose';
   for await (const line of createInterface({ input: child.stdout })) {
     const { gpus } = read(line);
     if (next && gpus[0]?.healthy === (next === 'lose')) {
       node.control(next, '0');
-      next = next === 'lose' ? 'find' : undefined;
+      next = next === 'lose' ? 'recover' : undefined;
     }
     const places = gpus.map(({ index }) => index).join(' ');
     if (seen.at(-1) !== places) seen.push(places);
@@ -259,7 +259,7 @@ for (const [what, fault] of [
     t.is(first.gpus[0]?.divided, true);
     node.control('lose', '1');
     await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
-    node.control('find', '1');
+    node.control('recover', '1');
     const failed = await until(({ errors }) => errors.some((one) => one.call === call && one.code === 999), 'a look');
     t.deepEqual(shape(failed), shape(first));
     const from = seen.rounds;
@@ -299,13 +299,13 @@ test('a GPU that the driver counts no more is told of no more, and again when it
     (sample) => places(sample) === '0 1' && uses(sample).some(({ gpu, listed }) => gpu === 1 && listed),
     'both',
   );
-  node.control('unlist', '1');
+  node.control('hide', '1');
   await until((sample) => places(sample) === '0 1 lost', 'it is lost at once');
   await until((sample) => places(sample) === '0', 'it is gone');
-  node.control('list', '1');
+  node.control('show', '1');
   node.control('lose', '0');
   await until((sample) => places(sample) === '0 lost', 'a look at what there is');
-  node.control('find', '0');
+  node.control('recover', '0');
   const back = await until((sample) => places(sample) === '0 1', 'it is back, in its place');
   t.is(back.gpus[1]?.uuid, node.uuid(1));
   await until((sample) => uses(sample).some(({ gpu, listed }) => gpu === 1 && listed), 'who uses it, too');
@@ -325,7 +325,7 @@ test('a GPU that is lost is asked no more than whether it is back', async (t) =>
   const last = await until(({ round }) => round >= from + 20, 'twenty more');
   t.is(count(last) - count(first), seen.rounds - from, 'one question a round');
   t.is(last.gpus[1]?.temperatureC, undefined);
-  node.control('find', '1');
+  node.control('recover', '1');
   await until(({ gpus }) => gpus[1]?.healthy === true && gpus[1].temperatureC !== undefined, 'all of it again');
 });
 
@@ -414,7 +414,7 @@ test('events that were refused for a moment, or of a GPU that was lost, are aske
   for (const gpu of ['1', '1']) {
     node.control('lose', gpu);
     await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
-    node.control('find', gpu);
+    node.control('recover', gpu);
     await until((sample) => tells(sample).every((one) => one === true), 'both tell of events');
   }
   node.control('xid', '0', '31');
@@ -445,7 +445,7 @@ test('what a GPU and its driver are is asked for again where it was refused', as
   t.true([first.gpus[1]?.name, first.gpus[1]?.pciBusId].every(Boolean), 'the other GPU tells them');
   node.control('lose', '1');
   await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
-  node.control('find', '1');
+  node.control('recover', '1');
   const later = await until(({ gpus }) => gpus[0]?.minor === 0, 'another look');
   const [name, pciBusId, minor, driverVersion, cudaVersion] = facts(later);
   t.regex(String(name), /T4/);
@@ -474,7 +474,7 @@ const failures = (sample: Sample) =>
 
 test('what a GPU counts of its parts is told from the second sample on, as parts of a million, and what it does not count is absent', async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
-  node.control('active', '0', 'occupancy', '20');
+  node.control('activity', '0', 'occupancy', '20');
   const { until } = follow(t, node, 2);
   t.deepEqual(activityOf(await until(() => true, 'the first sample')), {}, 'there is nothing to hold it against');
   const idle = await until((sample) => activityOf(sample).smActivePpm !== undefined, 'figures');

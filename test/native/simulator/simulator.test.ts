@@ -31,8 +31,8 @@ test('calls before cuInit and entry points that are not simulated answer as a dr
 test('memory is booked by the granule: small requests share one, large ones have their own, contexts cost what they cost', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.gpus[0];
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const held = () => node.usage().clients[0]?.gpus[0];
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   t.is(held()?.context, context);
   const small = await client.must('alloc 512');
   t.is(held()?.linear, GRANULE);
@@ -54,7 +54,7 @@ test('memory is booked by the granule: small requests share one, large ones have
 test('every form of allocation is in the books under its own kind, and real bytes come back', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.gpus[0];
+  const held = () => node.usage().clients[0]?.gpus[0];
   const linear = await client.must(`alloc ${4 * MIB}`);
   const [pitchResult, , pitch] = await client.ask('pitch 1000 10');
   t.deepEqual([pitchResult, pitch], [0, 1024]);
@@ -77,7 +77,7 @@ test('every form of allocation is in the books under its own kind, and real byte
 test('physical memory by handle lives until its handle and its mapping are both gone', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.gpus[0]?.vmm;
+  const held = () => node.usage().clients[0]?.gpus[0]?.vmm;
   const [, at = 0, handle = 0] = await client.ask(`vmm ${4 * MIB}`);
   await client.must(`unhandle ${handle}`);
   t.is(held(), 4 * MIB, 'still mapped');
@@ -90,7 +90,7 @@ test('physical memory by handle lives until its handle and its mapping are both 
 test('a pool keeps what is freed until it is trimmed or the process synchronizes', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
-  const held = () => node.books().clients[0]?.gpus[0]?.pool;
+  const held = () => node.usage().clients[0]?.gpus[0]?.pool;
   await client.must(`pool-keep ${64 * MIB}`);
   const block = await client.must(`pool-alloc ${32 * MIB}`);
   await client.must(`pool-free ${block}`);
@@ -113,7 +113,7 @@ test('a full GPU refuses, and what a killed process held is there for the next a
   await first.kill();
   const second = await readyClient(t, node);
   t.is((await second.must(`alloc ${800 * MIB}`)) > 0, true);
-  t.is(node.books().clients.length, 1);
+  t.is(node.usage().clients.length, 1);
 });
 
 test('kernels take their time, one after the other, and events measure it', async (t) => {
@@ -126,7 +126,7 @@ test('kernels take their time, one after the other, and events measure it', asyn
   await client.must('launch 20 1000');
   await client.ask('sync');
   t.is(
-    node.books().clients[0]?.gpus[0]?.smNs,
+    node.usage().clients[0]?.gpus[0]?.smNs,
     300_000_000 + 100 * 250_000 + 20 * 1_000_000,
     'all of it had run when the wait ended',
   );
@@ -136,7 +136,7 @@ test('two busy processes share the GPU in equal slices, as its books and its eve
   const node = await startNode(t, '--gpu', 't4');
   const [one, other] = [await readyClient(t, node), await readyClient(t, node)];
   const used = () => {
-    const books = node.books();
+    const books = node.usage();
     const seconds = (pid: number) => (books.clients.find((client) => client.pid === pid)?.gpus[0]?.smNs ?? 0) / 1e9;
     return [seconds(one.pid), seconds(other.pid)] as const;
   };
@@ -211,7 +211,7 @@ test("a forked child cannot use its parent's CUDA, and a dead parent's memory is
   t.is(result, 3, 'the child is answered "not initialized"');
   await client.kill();
   await eventually(
-    () => (node.books().gpus[0]?.usedBytes === 0 ? true : undefined),
+    () => (node.usage().gpus[0]?.usedBytes === 0 ? true : undefined),
     'the memory is back while the child lives',
   );
   process.kill(childPid, 'SIGKILL');
@@ -250,7 +250,7 @@ test("NVML lists compute, graphics and MPS processes, each by its type, with the
     pids.set(client.pid, bits);
   }
   const { processes } = sampleOnce(join(node.lib, 'libnvidia-ml.so.1'));
-  const context = node.books().gpus[0]?.contextBytes ?? 0;
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
   t.is(processes.length, 4);
   for (const process of processes) {
     t.is(process.gpus[0]?.types, pids.get(process.pid));
@@ -264,7 +264,7 @@ test('drivers 535.43 to 535.86 write longer entries under the same name, and the
     const clients = [await readyClient(t, node), await readyClient(t, node), await readyClient(t, node)];
     await clients[1]?.must(`alloc ${10 * MIB}`);
     const { processes } = sampleOnce(join(node.lib, 'libnvidia-ml.so.1'));
-    const books = new Map(node.books().clients.map((client) => [client.pid, client.gpus[0]?.bytes]));
+    const books = new Map(node.usage().clients.map((client) => [client.pid, client.gpus[0]?.bytes]));
     t.is(processes.length, 3, driver);
     for (const process of processes) t.is(process.gpus[0]?.bytes, books.get(process.pid), driver);
   }
@@ -273,7 +273,7 @@ test('drivers 535.43 to 535.86 write longer entries under the same name, and the
 test('perturbed, the same calls cost other amounts, and freed memory leaves the books late', async (t) => {
   const plain = await startNode(t, '--gpu', 't4');
   const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
-  const [usual, perturbed] = [plain.books().gpus[0], node.books().gpus[0]];
+  const [usual, perturbed] = [plain.usage().gpus[0], node.usage().gpus[0]];
   t.true((perturbed?.contextBytes ?? 0) > (usual?.contextBytes ?? 0));
   const client = await readyClient(t, node);
   const late: boolean[] = [];
@@ -286,7 +286,7 @@ test('perturbed, the same calls cost other amounts, and freed memory leaves the 
     late.push(after < before);
   }
   t.true(late.includes(true), 'at least one free was not seen at once');
-  await eventually(() => (node.books().clients[0]?.gpus[0]?.linear === 0 ? true : undefined), 'all of it has left');
+  await eventually(() => (node.usage().clients[0]?.gpus[0]?.linear === 0 ? true : undefined), 'all of it has left');
 });
 
 test('where the node has a folder of GPUs, a process sees those with a file in it, as with device nodes', async (t) => {

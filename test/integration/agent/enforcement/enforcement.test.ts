@@ -65,7 +65,7 @@ test.serial(
       cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ holds GPU memory/.test(line)),
       cheat.output.join('\n'),
     );
-    const books = node.books();
+    const books = node.usage();
     t.deepEqual(
       books.clients.filter((client) => client.command === 'client').map((client) => client.alive),
       [true],

@@ -39,7 +39,7 @@ async function attempt(
   });
   for (const line of ['init', 'context 0']) t.is((await tell(tenant, line))[0], 0, `${what}: ${line}`);
   const holds = () =>
-    node.books().clients.findLast((client) => client.alive && client.command.includes('client'))?.gpus[0]?.bytes ?? 0;
+    node.usage().clients.findLast((client) => client.alive && client.command.includes('client'))?.gpus[0]?.bytes ?? 0;
   const bound = end === 'far-over-limit' ? GRANT * DEFAULT_TOLERANCE.hardRatio + DEFAULT_TOLERANCE.bytes : GRANT;
   let over: ReturnType<typeof startWatch> | undefined;
   let result = 0;

@@ -64,7 +64,7 @@ async function softRound(
   const stubborn = ['env', '-u', 'LD_PRELOAD', '/bin/sh', '-c', STUBBORN, CLIENT, asked];
   const cheat = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], stubborn);
   for (const command of ['init', 'context 0']) t.is((await tell(cheat, command))[0], 0);
-  const pid = node.books().clients.find(({ command, alive }) => alive && command === 'client')?.pid ?? 0;
+  const pid = node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.pid ?? 0;
   t.true(pid > 0);
   const exited = once(first.child, 'exit').then(() => 'died');
   await tell(cheat, `alloc ${400 * MIB}`);

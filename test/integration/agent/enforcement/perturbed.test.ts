@@ -83,7 +83,7 @@ for (const seed of [3, 7, 11]) {
       const node = await startNode(t, '--gpu', 't4,context=8Mi', '--perturb', String(seed));
       const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
       await agent.measured(1);
-      const [gpu] = node.books().gpus;
+      const [gpu] = node.usage().gpus;
       const facts = { granule: gpu?.granuleBytes ?? 0, context: gpu?.contextBytes ?? 0 };
       const [profile] = Object.values(
         JSON.parse(readFileSync(join(agent.state, 'profiles.json'), 'utf8')) as Record<
@@ -104,7 +104,7 @@ for (const seed of [3, 7, 11]) {
       node.control('watch', String(root));
       for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
 
-      const held = () => node.books().clients.find(({ command, alive }) => alive && command === 'client')?.gpus[0];
+      const held = () => node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.gpus[0];
       /** Waits until the tenant is told what the GPU says; that it is. */
       const learned = (why: string) =>
         eventually(async () => {
@@ -145,7 +145,7 @@ for (const seed of [3, 7, 11]) {
           for (const command of request.undo(answer)) t.is((await tell(tenant, command))[0], 0, command);
         });
       }
-      const peak = node.books().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
+      const peak = node.usage().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
       t.log(`seed ${seed}:`, counts, 'peak', peak / MIB, 'granule', facts.granule / MIB);
       t.true(peak <= grant + facts.granule, `${peak} of ${grant}`);
       t.true(peak > 0.8 * grant && counts.refused > 0, 'the grant was full');

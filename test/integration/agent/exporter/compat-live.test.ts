@@ -31,7 +31,7 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
       settings: { intervalMs: 500, computePolicy: 'fixed', compatibilityMetrics: COMPAT_NAMES.join(',') },
     });
     await agent.measured(1);
-    node.control('active', '0', 'tensor', '50');
+    node.control('activity', '0', 'tensor', '50');
     const tenant = runTenant(
       t,
       node,

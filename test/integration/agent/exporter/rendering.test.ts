@@ -33,7 +33,7 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   t.is((await tell(drawing, `alloc ${512 * MIB}`))[0], 0);
   const own = { pod: 'drawing' };
   const truth = () => {
-    const clients = node.books().clients.filter(({ command, alive }) => command === 'client' && alive);
+    const clients = node.usage().clients.filter(({ command, alive }) => command === 'client' && alive);
     t.is(clients.length, 1);
     return clients[0]?.gpus[0]?.bytes;
   };
@@ -113,7 +113,7 @@ test('a process in both lists counts once, and a renderer takes from what others
   t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0);
   const own = { pod: 'both' };
   await eventually(async () => {
-    const clients = node.books().clients.filter(({ command, alive }) => command === 'client' && alive);
+    const clients = node.usage().clients.filter(({ command, alive }) => command === 'client' && alive);
     const held = clients.reduce((sum, { gpus }) => sum + (gpus[0]?.bytes ?? 0), 0);
     return (clients.length === 2 && held >= 900 * MIB && (await agent.metric(USED, own)) === held) || undefined;
   }, 'the sum of both, each once');

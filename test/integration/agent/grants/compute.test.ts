@@ -21,7 +21,7 @@ function startWork(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent
 const workers = (node: SimulatedNode, count: number): Promise<number[]> =>
   eventually(() => {
     const clients = node
-      .books()
+      .usage()
       .clients.filter(({ command, alive, gpus }) => command === 'client' && alive && (gpus[0]?.smNs ?? 0) > 0);
     return clients.length === count ? clients.map(({ pid }) => pid) : undefined;
   }, `${count} are at work`);

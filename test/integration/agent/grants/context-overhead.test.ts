@@ -18,13 +18,13 @@ test('a module that is loaded lowers what its container may still take, and give
   const whole = await left();
   const [result, module] = await tell(tenant, `module ${CODE + 8 * MIB}`);
   t.is(result, 0);
-  const code = node.books().clients.find((entry) => entry.command === 'client')?.gpus[0]?.code;
+  const code = node.usage().clients.find((entry) => entry.command === 'client')?.gpus[0]?.code;
   t.is(code, CODE, "the driver's count has grown");
   await eventually(async () => ((await left()) === whole - CODE ? true : undefined), 'the agent has told the residual');
   t.is((await tell(tenant, `alloc ${whole - CODE + 2 * MIB}`))[0], OUT_OF_MEMORY);
   const [fits, at] = await tell(tenant, `alloc ${whole - CODE}`);
   t.is(fits, 0, 'to the last granule');
-  t.true((node.books().gpus[0]?.usedBytes ?? 0) <= 512 * MIB);
+  t.true((node.usage().gpus[0]?.usedBytes ?? 0) <= 512 * MIB);
   t.is((await tell(tenant, `free ${at}`))[0], 0);
   t.is((await tell(tenant, `unload ${module}`))[0], 0);
   await eventually(async () => ((await left()) === whole ? true : undefined), 'and that it is gone');
@@ -40,7 +40,7 @@ test('a checkpoint of another process shows in what the agent publishes, and fre
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '768Mi', '--name', 'two'], ['/bin/sh', '-c', script]);
   for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
   const other = await eventually(
-    () => node.books().clients.find((entry) => entry.command === 'client' && entry.gpus[0]?.linear === 100 * MIB),
+    () => node.usage().clients.find((entry) => entry.command === 'client' && entry.gpus[0]?.linear === 100 * MIB),
     'the other process has allocated',
   );
   const left = async () => (await tell(tenant, 'info'))[1] ?? -1;

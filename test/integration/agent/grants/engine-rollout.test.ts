@@ -35,7 +35,7 @@ async function startLoad(t: ExecutionContext, node: SimulatedNode, agent: Runnin
   const flags = ['--gpu-memory', '4Gi', '--name', name];
   const tenant = runTenant(t, node, agent, flags, [LOAD, '2', String(MIB)]);
   t.is(await tenant.line(), 'ready');
-  const pid = node.books().clients.find(({ command, alive }) => command === 'load' && alive)?.pid ?? 0;
+  const pid = node.usage().clients.find(({ command, alive }) => command === 'load' && alive)?.pid ?? 0;
   return {
     tenant,
     pid,

@@ -62,7 +62,7 @@ test('an interposer that does not hold keeps everybody new off, says why, and le
   install(root, 'libcotenant.so', impostor(t));
   await settled(agent, 0);
   t.deepEqual(
-    node.books().clients.filter(({ command, alive }) => alive && command === 'load').length,
+    node.usage().clients.filter(({ command, alive }) => alive && command === 'load').length,
     1,
     'who runs is left alone',
   );
@@ -122,7 +122,7 @@ test('it takes nothing of a GPU that is granted to the last byte, and is then no
     'it says that it did not try',
   );
   t.is(await second.metric(HOLDS), undefined);
-  t.is(node.books().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
+  t.is(node.usage().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
   all.child.kill('SIGTERM');
   await all.ended;
   await settled(second, 1);
@@ -191,7 +191,7 @@ const fence = (agent: RunningAgent, name: string, value: number | undefined) =>
   );
 
 /** Limits of its driver that hold nobody, and are told as if they did. */
-const ignoring = (node: SimulatedNode, isOn: boolean) => node.control('limits-ignored', isOn ? '1' : '0');
+const ignoring = (node: SimulatedNode, isOn: boolean) => node.control('ignore-limits', isOn ? '1' : '0');
 
 ofDriver(
   'limits of the driver that hold nobody are told, not claimed and not set, and the interposer goes on as the fence',
@@ -213,7 +213,7 @@ ofDriver(
     const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'it'], [LOAD, '2', String(MIB)]);
     t.is(await tenant.line(), 'ready');
     await held('driver');
-    t.is(node.books().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
+    t.is(node.usage().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
     await agent.stop();
 
     ignoring(node, true);

@@ -86,7 +86,7 @@ test('a GPU that was lost and is back, one that an operator clears, and one of a
   let agent = await startAgent(t, node, { state, settings: SETTINGS });
   node.control('lose', '0');
   await isFaulty(agent, 'xid_79');
-  node.control('find', '0');
+  node.control('recover', '0');
   await isHealthy(agent);
 
   node.control('xid', '0', '48');

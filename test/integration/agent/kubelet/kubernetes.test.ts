@@ -226,7 +226,7 @@ testUnless('reason' in place ? place.reason : undefined)(
       },
     });
     const holder = await startHolder(t, node.lib, podGroup(t, whole, wholeId), 0);
-    const books = () => node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0]?.bytes ?? -1;
+    const books = () => node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0]?.bytes ?? -1;
     const used = (pod: string) =>
       agent.metric('cotenant_container_memory_used_bytes', { namespace: 'team', pod, mode: 'exclusive' });
     await eventually(async () => (await used('whole')) === books() || undefined, 'the whole GPU and its holder');
@@ -285,7 +285,7 @@ testUnless('reason' in place ? place.reason : undefined)(
       for (const command of ['init', 'context 0', `alloc ${500 * 2 ** 20}`]) t.is((await tell(tenant, command))[0], 0);
     }
     const booked = (gpu: number) =>
-      node.books().clients.reduce((sum, client) => sum + (client.gpus[gpu]?.bytes ?? 0), 0);
+      node.usage().clients.reduce((sum, client) => sum + (client.gpus[gpu]?.bytes ?? 0), 0);
     t.true(booked(0) > 300 * 2 ** 20 && booked(1) > 1000 * 2 ** 20);
     const used = 'cotenant_container_memory_used_bytes';
     const page = await eventually(async () => {
@@ -328,7 +328,7 @@ testUnless('reason' in place ? place.reason : undefined)(
       },
     });
     const holder = await startHolder(t, node.lib, podGroup(t, uid, ID), 0);
-    const books = node.books().clients.find(({ pid }) => pid === holder.pid)?.gpus[0]?.bytes;
+    const books = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0]?.bytes;
     const labels = { namespace: 'team', pod: 'sneaky', container: 'main' };
     const used = await eventually(async () => {
       const value = await agent.metric('cotenant_foreign_memory_used_bytes', labels);

@@ -63,7 +63,7 @@ test('a tenant that crash-loops 100 times, in ten ways, harms nobody and leaves 
   const crashed = Date.now();
   await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) > crashed || undefined, 'a sample of after it');
   t.is(await agent.metric('cotenant_container_allocations_denied_total', { pod: 'neighbor' }), 0);
-  t.is(node.books().clients.filter((client) => client.command === 'client').length, 1);
+  t.is(node.usage().clients.filter((client) => client.command === 'client').length, 1);
   t.deepEqual(agent.audit(), [], 'crashing is not exceeding');
   // The whole grant is there again for the next process.
   shell.write(`init\\ncontext 0\\nalloc ${(1024 - 200) * MIB}\\n`);

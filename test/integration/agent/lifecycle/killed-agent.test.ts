@@ -33,7 +33,7 @@ test('an agent that is killed at any step of a stop loses no line of it, and the
     const name = `cheat-${dieAt}`;
     const cheat = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], [...DODGE, CLIENT]);
     for (const command of ['init', 'context 0']) t.is((await tell(cheat, command))[0], 0);
-    const living = () => node.books().clients.find((one) => one.command === 'client' && one.alive)?.pid;
+    const living = () => node.usage().clients.find((one) => one.command === 'client' && one.alive)?.pid;
     const isAlive = () => living() !== undefined;
     const pid = living() ?? 0;
     t.true(pid > 0);

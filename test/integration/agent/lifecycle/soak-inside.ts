@@ -226,9 +226,9 @@ const days: readonly (readonly [string, () => void | Promise<void>])[] = [
   [
     'lists that take long',
     async () => {
-      node.control('list-cost', '300000');
+      node.control('process-list-delay', '300000');
       await delay(2000);
-      node.control('list-cost', '0');
+      node.control('process-list-delay', '0');
     },
   ],
   ['an hour later', () => jumped(HOUR)],
@@ -278,7 +278,7 @@ const computed = {
   published: seriesOf(await agent.metrics(), 'cotenant_container_sm_seconds_total', { pod: 'computing' }) ?? 0,
   // On whichever GPU it was given.
   booked:
-    (node.books().clients.find(({ command, alive }) => alive && command === 'client')?.gpus ?? []).reduce(
+    (node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.gpus ?? []).reduce(
       (sum, { smNs }) => sum + smNs,
       0,
     ) / 1e9,

@@ -9,7 +9,7 @@ import { OUT_OF_MEMORY } from '../../../support/client.ts';
 import { MIB } from '../../../support/grant.ts';
 import {
   BUILD,
-  type ClientBooks,
+  type ClientUsage,
   eventually,
   type SimulatedNode,
   startNode,
@@ -19,12 +19,12 @@ import {
 const CLIENT = join(BUILD, 'tests/client');
 
 /** What the driver attributes to a process: everything but managed memory. */
-const attributed = (client: ClientBooks, gpu = 0): number =>
+const attributed = (client: ClientUsage, gpu = 0): number =>
   (client.gpus[gpu]?.bytes ?? 0) - (client.gpus[gpu]?.managed ?? 0);
 
 /** The books of the scripted client that a tenant started, told apart by its place in the order of starts. */
-const living = (node: SimulatedNode): ClientBooks[] =>
-  node.books().clients.filter((entry) => entry.command === 'client' && entry.alive);
+const living = (node: SimulatedNode): ClientUsage[] =>
+  node.usage().clients.filter((entry) => entry.command === 'client' && entry.alive);
 
 test("published memory is the books' to the byte, per container and per process, in every form of allocation", async (t) => {
   t.timeout(120_000);
@@ -206,7 +206,7 @@ for (const [perturbed, title] of [
     t.timeout(180_000);
     const node = await startNode(t, '--gpu', 'l4', ...(perturbed ? ['--perturb', '7'] : []));
     const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 200 } });
-    const context = node.books().gpus[0]?.contextBytes ?? 0;
+    const context = node.usage().gpus[0]?.contextBytes ?? 0;
     const mib = Math.ceil((33 * context) / MIB) + 900;
     const script = `read -r go; ${join(BUILD, 'tests/racer')} workers=32 seconds=10 bytes=${64 * MIB}; echo done; exec ${CLIENT}`;
     const tenant = runTenant(t, node, agent, ['--gpu-memory', `${mib}Mi`, '--name', 'race'], ['/bin/sh', '-c', script]);
@@ -217,7 +217,7 @@ for (const [perturbed, title] of [
     const result = JSON.parse(await tenant.line()) as Record<string, number>;
     t.log(result);
     t.is(await tenant.line(), 'done');
-    const peak = node.books().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
+    const peak = node.usage().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
     t.true(peak <= mib * MIB, `${peak} of ${mib * MIB}`);
     t.true(peak > 33 * context, 'there was a race');
     t.is(result.wrongBytes, 0);
@@ -236,7 +236,7 @@ for (const [perturbed, title] of [
         return code === 0 ? true : undefined;
       }, `${request}: it fits, so it is granted`);
     }
-    const end = node.books().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
+    const end = node.usage().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
     t.true(end <= mib * MIB, `${end} of ${mib * MIB}`);
   });
 }

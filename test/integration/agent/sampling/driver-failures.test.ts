@@ -55,7 +55,7 @@ test('a process on a GPU that is out of sight for a while keeps its grant, whose
     return container?.processes[0]?.pid;
   };
   const pid = await eventually(holder, 'it holds memory');
-  const end = () => node.books().clients.some((one) => one.pid === pid && one.alive) && process.kill(pid, 'SIGKILL');
+  const end = () => node.usage().clients.some((one) => one.pid === pid && one.alive) && process.kill(pid, 'SIGKILL');
   t.teardown(end);
   tenant.child.kill('SIGKILL');
   await tenant.ended;
@@ -64,7 +64,7 @@ test('a process on a GPU that is out of sight for a while keeps its grant, whose
   await eventually(async () => (await agent.snapshot())?.devices[0]?.gpu.healthy === false || undefined, 'it is lost');
   await samples(agent, 6);
   t.is(grantsOf(agent).length, 1);
-  node.control('find', '0');
+  node.control('recover', '0');
   t.is(await eventually(holder, 'it is seen again'), pid);
   end();
   await eventually(() => grantsOf(agent).length === 0 || undefined, 'the grant ends with its last process');
@@ -89,7 +89,7 @@ test('a GPU that is out of sight does not call off what was begun, and is no mem
   await eventually(async () => (await agent.snapshot())?.devices[0]?.gpu.healthy === false || undefined, 'it is lost');
   await samples(agent, 6);
   t.deepEqual(done(), ['warn', 'close-gate']);
-  node.control('find', '0');
+  node.control('recover', '0');
   t.is((await cheat.ended).code, 143);
   t.deepEqual(done().slice(0, 3), ['warn', 'close-gate', 'terminate']);
 });

@@ -117,7 +117,7 @@ test('a released driver is open in no process of the agent, which reports down u
 test('a calibration is ended when the driver is released, and repeated when it is reacquired', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 't4');
-  node.control('list-cost', '400000');
+  node.control('process-list-delay', '400000');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   await eventually(
     () =>
@@ -132,7 +132,7 @@ test('a calibration is ended when the driver is released, and repeated when it i
   );
   await cli(agent, 'release');
   t.deepEqual(holders(agent), []);
-  node.control('list-cost', '0');
+  node.control('process-list-delay', '0');
   await cli(agent, 'take');
   await agent.measured(1);
   t.deepEqual(

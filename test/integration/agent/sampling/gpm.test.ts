@@ -18,7 +18,7 @@ const gpu = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_u
 test('a GPU that small kernels keep busy shows how little of it they take; a GPU before Hopper shows nothing of it', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
-  node.control('active', '0', 'dram', '50');
+  node.control('activity', '0', 'dram', '50');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, compatibilityMetrics: 'dcgm' } });
   await eventually(async () => (await agent.metric(SM_ACTIVE)) === 0 || undefined, 'an idle GPU');
   t.deepEqual(await told(agent, gpu(node, 0)), [0, 0, undefined, undefined, 0, undefined]);

@@ -23,7 +23,7 @@ test('a divided GPU is told of by instance, sums over all GPUs are those of the 
   await Promise.all(clients);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'whole'], [CLIENT]);
   for (const line of ['init', 'context 0', `alloc ${200 * MIB}`]) t.is((await tell(tenant, line))[0], 0);
-  const books = () => node.books().gpus.map(({ usedBytes }) => usedBytes);
+  const books = () => node.usage().gpus.map(({ usedBytes }) => usedBytes);
   const used = await eventually(async () => {
     const sum = await agent.metric('cotenant_device_memory_used_bytes');
     return sum === books().reduce((total, bytes) => total + bytes, 0) && sum > 600 * MIB ? sum : undefined;

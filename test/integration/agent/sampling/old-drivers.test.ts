@@ -47,7 +47,7 @@ for (const [driver, list, reserved, absent] of DRIVERS) {
     };
     const names = ['one', 'two', 'three'];
     const tenants = await Promise.all(names.map((name, index) => tenant(name, (index + 1) * 100)));
-    const books = node.books();
+    const books = node.usage();
     const held = books.clients.filter(({ command }) => command === 'client');
     const ofProcess = async (pid: number) => agent.metric('cotenant_process_memory_used_bytes', { pid: String(pid) });
     t.is(held.length, names.length);

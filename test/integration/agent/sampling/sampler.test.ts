@@ -115,7 +115,7 @@ test('an unloaded driver is opened again when another one is loaded; a lost GPU 
   const lost = await until((sample) => sample.gpus[0]?.healthy === false, 'the GPU is lost');
   await until((sample) => sample.round > lost.round + 3, 'it stays so');
   t.is(samples.at(-1)?.problem, undefined);
-  node.control('find', '0');
+  node.control('recover', '0');
   await until(well, 'it is back');
   t.deepEqual(problems, []);
 
