@@ -2,7 +2,7 @@
 // memory of this node, so its file mode is the access control; nothing of it listens on a network.
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
-import { isWrong, readChange } from '../api/compute-annotation.ts';
+import { parseComputeChange } from '../api/compute-annotation.ts';
 import {
   COMPUTE_POLICIES,
   type ComputeChoice,
@@ -143,11 +143,12 @@ export function createAdmin(node: Node, driver: Driver): Express {
       response.status(400).json({ error: `enforcement: want one of ${MODES.join(', ')}, or null` });
       return;
     }
-    const change = readChange(rest);
-    if (isWrong(change)) {
-      response.status(400).json({ error: change.wrong });
+    const read = parseComputeChange(rest);
+    if (!read.ok) {
+      response.status(400).json({ error: read.error });
       return;
     }
+    const change = read.value;
     if (bytes === undefined && said === undefined && Object.keys(change).length === 0) {
       response.status(400).json({ error: 'want memoryBytes, enforcement, or something of compute' });
       return;

@@ -1,76 +1,52 @@
-// What an operator changes about a container's compute while it runs: read from the agent's socket or from a pod's annotation,
-// written by the CLI. Pure. What is left out stays as it is; null takes back what was chosen.
-import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
-import { isContainerName } from './names.ts';
+// A change of a container's compute while it runs: the format of the annotation `cotenant.io/compute` and of the same change
+// on the agent's socket. A setting that is left out stays as it is; null goes back to what the pod chose.
+import * as v from 'valibot';
+import { field, type JsonObject } from '../common/json.ts';
+import { err, ok, type Result } from '../common/result.ts';
+import { mapOf, oneOf, parse, parseJson, settings, whole } from '../common/schema.ts';
 import {
   COMPUTE_POLICIES,
   type ComputeChoice,
-  type ComputePolicy,
+  containerName,
   MOST_WEIGHT,
   PRIORITIES,
-  type Priority,
   parseComputePolicy,
 } from './request.ts';
 
-export type ComputeChange = {
-  readonly policy?: ComputePolicy | null;
-  readonly priority?: Priority;
-  readonly weight?: number | null;
-  /** Of each of its GPUs; 0: no amount. */
-  readonly coresPercent?: number;
-  readonly coresLimitPercent?: number | null;
-};
+const policy = v.pipe(
+  v.unknown(),
+  v.transform((given) => (typeof given === 'string' ? (parseComputePolicy(given) ?? given) : given)),
+  oneOf(COMPUTE_POLICIES),
+);
+const computeChange = settings({
+  policy: v.exactOptional(v.nullable(policy)),
+  priority: v.exactOptional(oneOf(PRIORITIES)),
+  weight: v.exactOptional(v.nullable(whole(1, MOST_WEIGHT))),
+  /** Of each of its GPUs; 0: no share. */
+  coresPercent: v.exactOptional(whole(0, 100)),
+  coresLimitPercent: v.exactOptional(v.nullable(whole(1, 100))),
+});
+export type ComputeChange = v.InferOutput<typeof computeChange>;
 
-type Wrong = { readonly wrong: string };
-type Reader = (value: unknown) => boolean;
+const changesByContainer = mapOf(containerName, computeChange);
 
-const isPolicy: Reader = (value) => typeof value === 'string' && parseComputePolicy(value) !== undefined;
-const KEYS: Readonly<Record<keyof ComputeChange, readonly [Reader, string]>> = {
-  policy: [(value) => value === null || isPolicy(value), `one of ${COMPUTE_POLICIES.join(', ')}, or null`],
-  priority: [(value) => PRIORITIES.some((name) => name === value), `one of ${PRIORITIES.join(', ')}`],
-  weight: [(value) => value === null || isWithin(value, 1, MOST_WEIGHT), `1 to ${MOST_WEIGHT}, or null`],
-  coresPercent: [(value) => isWithin(value, 0, 100), '0 to 100'],
-  coresLimitPercent: [(value) => value === null || isWithin(value, 1, 100), '1 to 100, or null'],
-};
-
-export const isWrong = <T extends object>(value: T | Wrong): value is Wrong => 'wrong' in value;
-
-export function readChange(value: unknown): ComputeChange | Wrong {
-  if (!isObject(value)) return { wrong: `want a map of ${Object.keys(KEYS).join(', ')}` };
-  const change: Record<string, unknown> = {};
-  for (const [key, given] of Object.entries(value)) {
-    const rule = Object.hasOwn(KEYS, key) ? KEYS[key as keyof ComputeChange] : undefined;
-    if (!rule) return { wrong: `${key}: no such setting; known are ${Object.keys(KEYS).join(', ')}` };
-    const [isGood, right] = rule;
-    if (!isGood(given)) return { wrong: `${key}: ${JSON.stringify(given)}; want ${right}` };
-    change[key] = key === 'policy' && typeof given === 'string' ? parseComputePolicy(given) : given;
-  }
-  return change;
+export function parseComputeChange(value: unknown): Result<ComputeChange> {
+  return parse(computeChange, value);
 }
 
-/** The annotation's text: changes by the container's name. */
-export function readChanges(text: string): ReadonlyMap<string, ComputeChange> | Wrong {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return { wrong: 'it is not JSON' };
-  }
-  if (!isObject(value)) return { wrong: 'want a map from container to its change' };
-  const changes = new Map<string, ComputeChange>();
-  for (const [name, given] of Object.entries(value)) {
-    const change = readChange(given);
-    if (!isContainerName(name)) return { wrong: `${JSON.stringify(name)} is no container's name` };
-    if (isWrong(change)) return { wrong: `${name}: ${change.wrong}` };
-    changes.set(name, change);
-  }
-  return changes;
+/** Reads the annotation: changes by container name. */
+export function parseComputeChanges(text: string): Result<ReadonlyMap<string, ComputeChange>> {
+  return parseJson(changesByContainer, text);
 }
 
-/** The annotation after one more change of these containers. */
-export function addChange(text: string | undefined, containers: readonly string[], change: ComputeChange): string {
-  const before = text === undefined ? new Map<string, ComputeChange>() : readChanges(text);
-  const changes = new Map(isWrong(before) ? [] : before);
+/** The annotation after one more change of these containers. A text that cannot be read is replaced. */
+export function addComputeChange(
+  text: string | undefined,
+  containers: readonly string[],
+  change: ComputeChange,
+): string {
+  const before = parseComputeChanges(text ?? '{}');
+  const changes = new Map(before.ok ? before.value : []);
   for (const name of containers) changes.set(name, { ...changes.get(name), ...change });
   return JSON.stringify(Object.fromEntries([...changes].toSorted(([a], [b]) => (a < b ? -1 : 1))));
 }
@@ -78,24 +54,28 @@ export function addChange(text: string | undefined, containers: readonly string[
 type Cores = { readonly coresPercent: number; readonly coresLimitPercent?: number };
 type Compute<C extends Cores> = { readonly gpus: readonly C[]; readonly compute?: ComputeChoice };
 
-/** What comes of it. A limit must lie between the share and the whole GPU. */
-export function changed<C extends Cores>(of: Compute<C>, change: ComputeChange): Required<Compute<C>> | Wrong {
+/** A container's compute after the change. A limit must lie between the share and the whole GPU. */
+export function applyComputeChange<C extends Cores>(
+  before: Compute<C>,
+  change: ComputeChange,
+): Result<Required<Compute<C>>> {
   const gpus: C[] = [];
-  for (const gpu of of.gpus) {
-    const { coresLimitPercent: before, ...rest } = gpu;
+  for (const gpu of before.gpus) {
+    const { coresLimitPercent, ...rest } = gpu;
     const coresPercent = change.coresPercent ?? gpu.coresPercent;
-    const limit = change.coresLimitPercent === undefined ? before : (change.coresLimitPercent ?? undefined);
+    const limit = change.coresLimitPercent === undefined ? coresLimitPercent : (change.coresLimitPercent ?? undefined);
     if (limit !== undefined && (coresPercent === 0 || limit < coresPercent)) {
-      const right = coresPercent === 0 ? 'want a share beside it' : `want ${coresPercent} to 100`;
-      return { wrong: `coresLimitPercent: ${limit}; ${right}, or null` };
+      if (coresPercent === 0)
+        return err(`coresLimitPercent: ${limit} without a share; set coresPercent too, or write null`);
+      return err(`coresLimitPercent: ${limit} is below the share; write ${coresPercent} to 100, or null`);
     }
     gpus.push({ ...rest, coresPercent, ...(limit !== undefined && { coresLimitPercent: limit }) } as unknown as C);
   }
-  const kept = { ...of.compute } as JsonObject;
-  const next: Record<string, unknown> = {};
+  const chosen = { ...before.compute } as JsonObject;
+  const compute: Record<string, unknown> = {};
   for (const key of ['policy', 'priority', 'weight'] as const) {
-    const value = change[key] === undefined ? field(kept, key) : change[key];
-    if (value !== null && value !== undefined) next[key] = value;
+    const value = change[key] === undefined ? field(chosen, key) : change[key];
+    if (value !== null && value !== undefined) compute[key] = value;
   }
-  return { gpus, compute: next };
+  return ok({ gpus, compute });
 }

@@ -9,7 +9,7 @@
 //
 // A message given to a schema or action is a noun phrase for what is wanted: `v.regex(UUID, 'a UUID of a GPU')`.
 import * as v from 'valibot';
-import { field } from './json.ts';
+import { field, isObject, type JsonObject } from './json.ts';
 import { invalid, keyPath, missing, type Problem, showValue } from './problem.ts';
 import { attempt, err, ok, type Result } from './result.ts';
 
@@ -35,7 +35,17 @@ export function listOf<const S extends Schema>(item: S, least = 0, most = Number
 
 /** An object that may have no other keys: a misspelled setting would silently not apply. */
 export function settings<const T extends v.ObjectEntries>(entries: T) {
-  return v.strictObject(entries, () => `an object of ${Object.keys(entries).join(', ')}`);
+  const wanted = `an object of ${Object.keys(entries).join(', ')}`;
+  return v.pipe(v.custom<JsonObject>(isObject, wanted), v.strictObject(entries, wanted));
+}
+
+/** An object with keys of the reader's choice, read as a Map. */
+export function mapOf<const K extends v.GenericSchema<string>, const S extends Schema>(key: K, item: S) {
+  return v.pipe(
+    v.custom<JsonObject>(isObject, 'an object'),
+    v.record(key, item),
+    v.transform((entries): ReadonlyMap<string, v.InferOutput<S>> => new Map(Object.entries(entries))),
+  );
 }
 
 /** All problems of a value, each with its field path below `path`. */

@@ -1,7 +1,7 @@
 // Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
 // answers to those who ask; the files are the registry's.
 
-import { type ComputeChange, changed, isWrong } from '../../api/compute-annotation.ts';
+import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
 import type { GpuShare, Mode } from '../../api/request.ts';
 import { type Placed, place } from '../../placement/place-container.ts';
@@ -124,8 +124,9 @@ export function changeOf(
   change: ComputeChange,
   others: readonly Grant[],
 ): Pick<Grant, 'gpus' | 'compute'> | Refusal {
-  const next = changed(grant, change);
-  if (isWrong(next)) return { refused: next.wrong };
+  const changed = applyComputeChange(grant, change);
+  if (!changed.ok) return { refused: changed.error };
+  const next = changed.value;
   for (const [index, { gpuUuid, coresPercent }] of next.gpus.entries()) {
     const left = 100 - grantedOn(others, gpuUuid).coresPercent;
     if (coresPercent > Math.max(left, grant.gpus[index]?.coresPercent ?? 0))

@@ -1,6 +1,6 @@
 // What a pod chose of compute and what an operator gave it in place of that, by its annotations. Pure.
 
-import { type ComputeChange, changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
+import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';
 import type { GpuGrant } from '../../api/gpu.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { COMPUTE_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
@@ -61,8 +61,9 @@ export function overridden(
   const ofPod = grants.filter((grant) => podUidOf(grant) === podUid);
   const own = ofPod.filter((grant) => (grant.computeOverride ?? '') !== text);
   if (own.length === 0) return [];
-  const changes = text === '' ? new Map<string, ComputeChange>() : readChanges(text);
-  if (isWrong(changes)) return changes;
+  const read = parseComputeChanges(text === '' ? '{}' : text);
+  if (!read.ok) return { wrong: read.error };
+  const changes = read.value;
   const names = ofPod.map(({ container }) => container);
   const unknown = [...changes.keys()].find((name) => !names.includes(name));
   if (unknown !== undefined)
@@ -75,9 +76,9 @@ export function overridden(
       ...gpu,
       coresPercent: asked?.gpus[index]?.coresPercent ?? gpu.coresPercent,
     }));
-    const next = changed(chosenBy(annotations, grant.container, gpus), changes.get(grant.container) ?? {});
-    if (isWrong(next)) return { wrong: `${grant.container}: ${next.wrong}` };
-    overrides.set(grant.id, { id: grant.id, ...next, computeOverride: text });
+    const next = applyComputeChange(chosenBy(annotations, grant.container, gpus), changes.get(grant.container) ?? {});
+    if (!next.ok) return { wrong: `${grant.container}: ${next.error}` };
+    overrides.set(grant.id, { id: grant.id, ...next.value, computeOverride: text });
   }
   const then = grants.map((grant) => ({ ...grant, ...overrides.get(grant.id) }));
   const wrong = overbooked(podUid, grants, then);

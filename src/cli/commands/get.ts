@@ -2,7 +2,7 @@
 // by its agent, or of a cluster by what Nodes, pods and the pages of their agents say.
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
-import { changed, isWrong, readChanges } from '../../api/compute-annotation.ts';
+import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import type { Cluster } from '../cluster/api-client.ts';
@@ -137,7 +137,7 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, us
   const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   if (!record.ok) return [];
   const { computePolicy, priority, computeWeight, containers } = record.value;
-  const changes = readChanges(annotations[COMPUTE_ANNOTATION] ?? '{}');
+  const changes = parseComputeChanges(annotations[COMPUTE_ANNOTATION] ?? '{}');
   return containers.map(({ name, gpus }) => {
     const chosen = {
       gpus: gpus.map((gpu) => ({ ...gpu, coresPercent: gpu.coresPercent ?? 0 })),
@@ -147,8 +147,8 @@ export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, us
         ...(computeWeight && { weight: computeWeight }),
       },
     };
-    const now = changed(chosen, isWrong(changes) ? {} : (changes.get(name) ?? {}));
-    const { gpus: held, compute } = isWrong(now) ? chosen : now;
+    const now = applyComputeChange(chosen, (changes.ok && changes.value.get(name)) || {});
+    const { gpus: held, compute } = now.ok ? now.value : chosen;
     return {
       name: `${metadata.namespace}/${metadata.name}/${name}`,
       where: spec.nodeName ?? '',

@@ -2,7 +2,7 @@
 // machine's agent, or in a cluster by a pod's annotations and a Node's label, which its agent follows.
 import type { GrantAnswer } from '../../agent/admin-api.ts';
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
-import { addChange, type ComputeChange } from '../../api/compute-annotation.ts';
+import { addComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import {
   COMPUTE_ANNOTATION,
   COMPUTE_POLICY_ANNOTATION,
@@ -173,7 +173,7 @@ async function setPod(cluster: Cluster, parsed: Parsed, word: string, { compute,
   const changes =
     Object.keys(compute).length === 0
       ? undefined
-      : addChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
+      : addComputeChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
   const said = mode === undefined ? undefined : wordOnPod(annotations, mode, flag(parsed, 'override'));
   if (said && 'wrong' in said) return refused(`pod ${namespace}/${name}: ${said.wrong}`);
   const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...said?.annotations };

@@ -22,7 +22,7 @@ import {
   withoutGone,
 } from '../../../../src/agent/compute/usage-account.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
-import { addChange, changed, readChanges } from '../../../../src/api/compute-annotation.ts';
+import { addComputeChange, applyComputeChange, parseComputeChanges } from '../../../../src/api/compute-annotation.ts';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import type { ComputePolicy } from '../../../../src/api/request.ts';
 import { formatState, parseState } from '../../../../src/common/state-file.ts';
@@ -126,49 +126,50 @@ test('a change leaves what it does not name, and null takes back what was chosen
     gpus: [{ ...gpu('A', 20), coresLimitPercent: 60 }],
     compute: { policy: 'soft' as const, weight: 3 },
   };
-  t.deepEqual(changed(before, { priority: 'high', weight: 5 }), {
-    gpus: before.gpus,
-    compute: { policy: 'soft', priority: 'high', weight: 5 },
+  t.deepEqual(applyComputeChange(before, { priority: 'high', weight: 5 }), {
+    ok: true,
+    value: { gpus: before.gpus, compute: { policy: 'soft', priority: 'high', weight: 5 } },
   });
-  t.deepEqual(changed(before, { policy: null, weight: null, coresLimitPercent: null, coresPercent: 70 }), {
-    gpus: [gpu('A', 70)],
-    compute: {},
+  t.deepEqual(applyComputeChange(before, { policy: null, weight: null, coresLimitPercent: null, coresPercent: 70 }), {
+    ok: true,
+    value: { gpus: [gpu('A', 70)], compute: {} },
   });
-  t.deepEqual(changed(before, { coresPercent: 70 }), { wrong: 'coresLimitPercent: 60; want 70 to 100, or null' });
-  t.deepEqual(changed({ gpus: [gpu('A', 0)] }, { coresLimitPercent: 50 }), {
-    wrong: 'coresLimitPercent: 50; want a share beside it, or null',
+  t.deepEqual(applyComputeChange(before, { coresPercent: 70 }), {
+    ok: false,
+    error: 'coresLimitPercent: 60 is below the share; write 70 to 100, or null',
+  });
+  t.deepEqual(applyComputeChange({ gpus: [gpu('A', 0)] }, { coresLimitPercent: 50 }), {
+    ok: false,
+    error: 'coresLimitPercent: 50 without a share; set coresPercent too, or write null',
   });
 });
 
 const WRONG: readonly [string, string][] = [
   ['{', 'it is not JSON'],
-  ['[]', 'want a map from container to its change'],
-  ['{"main":3}', 'main: want a map of policy, priority, weight, coresPercent, coresLimitPercent'],
-  [
-    '{"main":{"policy":"6"}}',
-    'main: policy: "6"; want one of average, preemptive, weighted, fixed, soft, native, or null',
-  ],
-  ['{"main":{"weight":0}}', 'main: weight: 0; want 1 to 1000, or null'],
+  ['[]', 'a list of 0 is not an object'],
+  ['{"main":3}', 'main: 3 is not an object of policy, priority, weight, coresPercent, coresLimitPercent'],
+  ['{"main":{"policy":"6"}}', 'main.policy: "6" is not one of average, preemptive, weighted, fixed, soft, native'],
+  ['{"main":{"weight":0}}', 'main.weight: 0 is not a whole number from 1 to 1000'],
   [
     '{"main":{"share":1}}',
-    'main: share: no such setting; known are policy, priority, weight, coresPercent, coresLimitPercent',
+    'main.share: is not a known key, expected an object of policy, priority, weight, coresPercent, coresLimitPercent',
   ],
-  ['{"Main":{}}', '"Main" is no container\'s name'],
+  ['{"Main":{}}', 'Main: "Main" is not a container name'],
 ];
-for (const [text, wrong] of WRONG) {
-  test(`an annotation that says ${text} is passed over whole`, (t) => {
-    t.deepEqual(readChanges(text), { wrong });
+for (const [text, error] of WRONG) {
+  test(`the compute annotation ${text} is refused`, (t) => {
+    t.deepEqual(parseComputeChanges(text), { ok: false, error });
   });
 }
 
 test('the annotation of a pod grows by one change after the other, and takes numbers for policies', (t) => {
-  const first = addChange(undefined, ['b', 'a'], { policy: 'soft', weight: 2 });
+  const first = addComputeChange(undefined, ['b', 'a'], { policy: 'soft', weight: 2 });
   t.is(first, '{"a":{"policy":"soft","weight":2},"b":{"policy":"soft","weight":2}}');
   t.is(
-    addChange(first, ['a'], { weight: null }),
+    addComputeChange(first, ['a'], { weight: null }),
     '{"a":{"policy":"soft","weight":null},"b":{"policy":"soft","weight":2}}',
   );
-  t.deepEqual(readChanges('{"a":{"policy":"4"}}'), new Map([['a', { policy: 'soft' }]]));
+  t.deepEqual(parseComputeChanges('{"a":{"policy":"4"}}'), { ok: true, value: new Map([['a', { policy: 'soft' }]]) });
 });
 
 const podUid = '11111111-2222-3333-4444-555555555555';
@@ -228,9 +229,12 @@ test('of an annotation that cannot be done as a whole nothing is', (t) => {
     const found = overridden(podUid, annotated(text), grants);
     return 'wrong' in found ? found.wrong : found.map(({ gpus }) => gpus[0]?.coresPercent);
   };
-  t.is(after('{"main":{"weight":0}}'), 'main: weight: 0; want 1 to 1000, or null');
+  t.is(after('{"main":{"weight":0}}'), 'main.weight: 0 is not a whole number from 1 to 1000');
   t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a share has this name; there are main, side');
-  t.is(after('{"main":{"coresPercent":60}}'), 'main: coresLimitPercent: 50; want 60 to 100, or null');
+  t.is(
+    after('{"main":{"coresPercent":60}}'),
+    'main: coresLimitPercent: 50 is below the share; write 60 to 100, or null',
+  );
   const full = `${GPU} has 60 % of its compute left for the pod`;
   t.is(after('{"main":{"coresPercent":31}}'), `${full}, 61 % are asked for`);
   t.is(after('{"main":{"coresPercent":40},"side":{"coresPercent":25}}'), `${full}, 65 % are asked for`);
