@@ -11,11 +11,12 @@ import { createOwners } from './attribution/owner-tracker.ts';
 import { createNodeCompute } from './compute/node-policy.ts';
 import { openShares } from './compute/shares.ts';
 import type { AgentConfiguration } from './config.ts';
-import { usesOf } from './counters/checkpoint-format.ts';
 import { createNobodys } from './counters/invalid-pid-count.ts';
+import { removeOldCounterFiles } from './counters/old-files.ts';
 import { createSamplerCounts } from './counters/reset-safe-counter.ts';
-import { openCounting } from './counters/with-audit.ts';
+import { createStopCounts } from './counters/stop-counts.ts';
 import { type ActionRecord, ASKED } from './enforcement/action-record.ts';
+import { type Audit, openAudit } from './enforcement/audit-log.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions } from './enforcement/evictions.ts';
 import { openNodeMode } from './enforcement/node-mode.ts';
@@ -75,12 +76,17 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     clock: hooks.clock,
   });
   hooks.driver.join(tools.user);
-  const counting = openCounting(configuration.stateFolder, {
-    onProblem: log.component('counters').warn,
-    clock: hooks.clock,
-  });
-  const { audit, kills, earlier } = counting;
-  const shares = openShares(configuration, log.component('compute').warn, usesOf(earlier));
+  removeOldCounterFiles(stateFolder, log.component('counters'));
+  const auditLog = openAudit(stateFolder, log.component('audit').warn);
+  const stopCounts = createStopCounts(auditLog.steps());
+  const audit: Audit = {
+    ...auditLog,
+    add(record) {
+      auditLog.add(record);
+      stopCounts.add([record]);
+    },
+  };
+  const shares = openShares(configuration, log.component('compute').warn);
   let snapshot: Snapshot | undefined;
   const pace = createPace(configuration);
   /** Before there is a sample nobody rests. */
@@ -233,7 +239,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     interposerFails: ({ gpus }) => gpus.some(({ gpuUuid }) => probing.fencesOf(gpuUuid).interposer?.result === 'fails'),
     assignments: hooks.assignments,
     nameOf,
-    earlier,
   });
 
   /** What cannot be done to anybody now must not keep what was seen from being told. */
@@ -255,8 +260,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     nodeVersion: process.version,
     driverHeld: hooks.driver.releasedMs() === undefined,
     samplersAbandoned: hooks.samplers().abandoned,
-    decisions: kills.decisions(),
-    refusals: kills.refusals(),
+    decisions: stopCounts.decisions(),
+    refusals: stopCounts.refusals(),
     failures: Object.fromEntries(failures),
     publishes: Object.fromEntries(publishes) as SelfSnapshot['publishes'],
   });
@@ -267,21 +272,21 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
       faults.see(sample);
       untold.see(sample);
       const { state, totals, owned, ledgers, stateOf } = intake.take(sample);
-      kills.see(state);
+      stopCounts.update(state);
       for (const [reason, count] of Object.entries(state.failures))
         failures.set(reason, (failures.get(reason) ?? 0) + count);
       const ofNobody = nobodys.see(sample);
       if (ofNobody !== undefined) failures.set('no_pid', ofNobody);
 
       const records = act(state);
-      counting.keep({ totals, uses: shares.counts() });
+      audit.retry();
       // A stop that an agent before this one left half told is no ground where nobody is to be stopped any more.
       evictions?.see(records.filter(({ grantId }) => isEnforced(registry.get(grantId)?.grant)));
       sampledAt = hooks.clock();
       snapshot = snapshotOf(
         samplerCounts.see(state),
         totals,
-        kills.totals(),
+        stopCounts.totals(),
         audit.recent(),
         selfSnapshot(sample),
         nameOf,
@@ -421,7 +426,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
         .recent()
         .filter(({ grantId, namespace, pod }) => who === grantId || who === pod || who === `${namespace}/${pod}`),
     async close() {
-      counting.close();
+      audit.retry();
       await shares.close();
       registry.close();
     },

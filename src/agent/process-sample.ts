@@ -5,8 +5,8 @@ import type { Owners } from './attribution/owner-tracker.ts';
 import { NOTHING_OWNED, type Owned } from './attribution/processes-by-owner.ts';
 import type { ShareState, Shares } from './compute/shares.ts';
 import type { AgentConfiguration } from './config.ts';
-import { advance, totalsOf } from './counters/accumulate.ts';
-import { type KeptTotals, NO_TOTALS, type Totals } from './counters/totals.ts';
+import { advance } from './counters/accumulate.ts';
+import { NO_TOTALS, type Totals } from './counters/totals.ts';
 import type { ReadGrant } from './grant-upkeep.ts';
 import type { Grant } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
@@ -37,8 +37,6 @@ export type IntakeOptions = {
   readonly interposerFails: (grant: Grant) => boolean;
   readonly assignments: Assignments | undefined;
   readonly nameOf: NameOf;
-  /** What agents before this one counted. */
-  readonly earlier?: KeptTotals;
 };
 
 export type Intake = {
@@ -56,7 +54,6 @@ const LOCKS_FOR_MS = 5000;
 
 export function createIntake(options: IntakeOptions): Intake {
   const { registry, shares, owners, policy, driverHolds, interposerFails, assignments, nameOf } = options;
-  let { earlier } = options;
   let state: NodeState | undefined;
   let totals = NO_TOTALS;
   let watched = NOBODY_WATCHED;
@@ -90,8 +87,6 @@ export function createIntake(options: IntakeOptions): Intake {
       );
       const compared = withRoom(told, policy);
       assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
-      if (earlier) totals = totalsOf(earlier, sample.atMs);
-      earlier = undefined;
       const stateOf = shares.stateOf(registry.list());
       totals = advance(totals, compared, ownerOf, nameOf, (grantId, place) => stateOf(grantId, place).use);
       const judged = judgeCompute(watched, compared, {

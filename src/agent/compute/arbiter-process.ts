@@ -9,11 +9,9 @@ import {
   type Account,
   advanceAccount,
   type ComputeUse,
-  countsToKeep,
   NO_ACCOUNT,
   parseTold,
   type Told,
-  type UseCounts,
   useKey,
   withNewArbiter,
   withoutGone,
@@ -24,21 +22,17 @@ export type Arbiter = {
   follow(entries: readonly Planned[], terms: Terms): void;
   /** Of a grant's GPU by its place in the grant; undefined: the arbiter does not hold it. */
   use(grantId: string, gpu: number): ComputeUse | undefined;
-  /** What is counted of all of them, by the keys of uses: until it is told anew, what was counted before. */
-  counts(): ReadonlyMap<string, UseCounts>;
   close(): Promise<void>;
 };
 
 export type ArbiterOptions = {
   readonly onProblem: (text: string) => void;
-  /** What agents before this one counted, by the keys of uses. */
-  readonly earlier?: ReadonlyMap<string, UseCounts>;
 };
 
 /** GPUs that it knows (native/shared-memory/limits_page.h). */
 const MOST_GPUS = 16;
 
-export function createArbiter({ onProblem, earlier: counted = new Map() }: ArbiterOptions): Arbiter {
+export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
   let isStarted = false;
   let number = 0;
   let lines: readonly string[] = [];
@@ -47,8 +41,6 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
   /** Those that have none at the moment included: they may have one again, and are counted on then. */
   let live: ReadonlySet<string> = new Set();
   let account: Account = NO_ACCOUNT;
-  /** Taken up once: what is counted on from there ends with its grant. */
-  const earlier = new Map(counted);
   const places = new Map<string, number>();
   const reported = new Set<string>();
 
@@ -70,9 +62,7 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
       told,
       (id) => grants.get(id),
       (id) => live.has(id),
-      earlier,
     );
-    for (const key of account.uses.keys()) earlier.delete(key);
     for (const { id, broken } of told.pages) {
       if (broken === undefined || reported.has(id)) continue;
       reported.add(id);
@@ -117,10 +107,6 @@ export function createArbiter({ onProblem, earlier: counted = new Map() }: Arbit
       isStarted = true;
     },
     use: (grantId, gpu) => account.uses.get(useKey(grantId, gpu)),
-    counts() {
-      if (earlier.size === 0) return account.uses;
-      return countsToKeep(account.uses, earlier, (id) => live.has(id));
-    },
     close: arbiter.stop,
   };
 }

@@ -9,7 +9,7 @@ import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { createArbiter } from './arbiter-process.ts';
 import { type GpuPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfGpu } from './gpu-policy.ts';
 import { openComputeStore } from './policy-file.ts';
-import type { ComputeUse, UseCounts } from './usage-account.ts';
+import type { ComputeUse } from './usage-account.ts';
 
 /** Of a grant on one GPU, for whoever looks. */
 export type ShareState = {
@@ -33,8 +33,6 @@ export type Shares = {
   ofGpu(gpuUuid: string): GpuPolicy;
   readonly highCapPercent: () => number;
   stateOf(entries: readonly LiveGrant[]): (grantId: string, gpu: number) => ShareState;
-  /** Of all grants that launch by the arbiter, as it was last told, or as it was counted before anybody told of them. */
-  counts(): ReadonlyMap<string, UseCounts>;
   set(change: NodeComputeChange, registry: Pick<Registry, 'reconsider'>): void;
   /** Labels of the Node as they are now. */
   label(labels: Readonly<Record<string, string>>, registry: Pick<Registry, 'reconsider'>): void;
@@ -46,15 +44,10 @@ type Settings = Pick<
   'stateFolder' | 'computePolicy' | 'computePolicies' | 'highCapPercent' | 'mostTenantsPerGpu'
 >;
 
-/** `earlier`: what agents before this one counted, by the keys of uses. */
-export function openShares(
-  settings: Settings,
-  onProblem: (text: string) => void,
-  earlier?: ReadonlyMap<string, UseCounts>,
-): Shares {
+export function openShares(settings: Settings, onProblem: (text: string) => void): Shares {
   const { computePolicy, computePolicies, mostTenantsPerGpu } = settings;
   const store = openComputeStore(settings.stateFolder, onProblem);
-  const arbiter = createArbiter({ onProblem, ...(earlier && { earlier }) });
+  const arbiter = createArbiter({ onProblem });
   let labeled: ComputePolicy | undefined;
   let toldLabel: string | undefined;
   const choices = (): PolicyChoices => ({
@@ -91,7 +84,6 @@ export function openShares(
     ofGpu,
     highCapPercent,
     stateOf: (entries) => stateOf(entries, turn),
-    counts: arbiter.counts,
     set({ gpuUuid, policy, highCapPercent: cap }, registry) {
       const { policy: nodePolicy, gpus, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherGpus } = gpus;

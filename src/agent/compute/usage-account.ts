@@ -90,15 +90,13 @@ const NO_USE: ComputeUse = {
 };
 
 /**
- * `grantOf`: whose page that is; undefined: nobody's any more. What grants that are gone have used goes with them. `earlier`: what
- * agents before this one counted, by the keys of uses.
+ * `grantOf`: whose page that is; undefined: nobody's any more. What grants that are gone have used goes with them.
  */
 export function advanceAccount(
   before: Account,
   told: Told,
   grantOf: (pageId: string) => string | undefined,
   isLive: (grantId: string) => boolean,
-  earlier: ReadonlyMap<string, UseCounts> = new Map(),
 ): Account {
   const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
   const pages = new Map<string, Pick<ToldPage, 'join' | 'gpus'>>();
@@ -110,7 +108,7 @@ export function advanceAccount(
     for (const [index, gpu] of gpus.entries()) {
       const last = past?.join === join ? past.gpus[index] : undefined;
       const key = useKey(grantId, index);
-      const use = uses.get(key) ?? { ...NO_USE, ...earlier.get(key) };
+      const use = uses.get(key) ?? NO_USE;
       const more = (name: (typeof COUNTS)[number]): number => Math.max(0, gpu[name] - (last?.[name] ?? 0));
       uses.set(key, {
         chargedSeconds: use.chargedSeconds + more('chargedNs') / 1e9,
@@ -133,17 +131,4 @@ export const withNewArbiter = ({ uses }: Account): Account => ({ uses, pages: ne
 export function withoutGone(account: Account, isLive: (grantId: string) => boolean): Account {
   const uses = [...account.uses].filter(([key]) => isLive(useOfKey(key).grantId));
   return uses.length === account.uses.size ? account : { ...account, uses: new Map(uses) };
-}
-
-/**
- * Counts of the grants that are there, to be kept: as they were told, and what agents before this one counted of those that nobody
- * has told of yet. The very same map where there is none of these.
- */
-export function countsToKeep(
-  uses: Account['uses'],
-  earlier: ReadonlyMap<string, UseCounts>,
-  isLive: (grantId: string) => boolean,
-): ReadonlyMap<string, UseCounts> {
-  const untold = [...earlier].filter(([key]) => !uses.has(key) && isLive(useOfKey(key).grantId));
-  return untold.length === 0 ? uses : new Map([...uses, ...untold]);
 }

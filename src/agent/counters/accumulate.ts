@@ -3,57 +3,25 @@
 // they are left, is in totals.ts.
 
 import { clockJumpMs } from '../../common/clock-step.ts';
-import { USE_COUNTS, type UseCounts, useKey } from '../compute/usage-account.ts';
+import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 import { isOfAnother, type SampledProcess, type SampledUse, tellsCompute } from '../sampling/sample.ts';
 import type { ContainerGpuState, ContainerState, NodeState } from '../usage/node-usage.ts';
-import { basesOf, nameKey } from './retired-series.ts';
 import {
   assignedKey,
   type ContainerTotals,
   type ForeignTotals,
   foreignKey,
-  type KeptTotals,
   type Minute,
   movedBy,
-  NO_TOTALS,
-  namesOf,
-  overIn,
+  removeOver,
   type Totals,
   totalsKey,
-  withoutOver,
 } from './totals.ts';
 import { countXids } from './xid-counts.ts';
 
 /** Time of each engine of a GPU, in microseconds. */
 type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>;
 
-/**
- * Totals to go on from with a sample of `atMs`, of what an agent before this one kept. What has ended meanwhile stays as long as
- * if it ended now.
- */
-export function totalsOf(kept: KeptTotals, atMs: number): Totals {
-  const foreign = kept.foreign.map((one): ForeignTotals => {
-    const { namespace = '', pod = '', container = '' } = one as Partial<ForeignTotals>;
-    // An agent before it counted these has left none.
-    return { ...one, namespace, pod, container, ...secondsWith(one, NONE), seenMs: atMs };
-  });
-  const there = namesOf(kept.containers, kept.assigned, foreign);
-  const uses = new Map((kept.uses ?? []).map((use) => [useKey(use.grantId, use.gpu), countsOf(use)]));
-  return {
-    ...NO_TOTALS,
-    atMs,
-    containers: new Map(
-      kept.containers.map((one) => [
-        totalsKey(one.grantId, one.gpuUuid),
-        { ...one, ...(one.place !== undefined && uses.get(useKey(one.grantId, one.place))), seenMs: undefined },
-      ]),
-    ),
-    assigned: new Map(kept.assigned.map((one) => [assignedKey(one), { ...one, seenMs: atMs }])),
-    foreign: new Map(foreign.map((one) => [foreignKey(one.containerId || one.podUid, one.gpuUuid), one])),
-    bases: basesOf(kept.bases.filter((one) => there.has(nameKey(one)))),
-    xids: kept.xids,
-  };
-}
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
 /**
@@ -186,7 +154,6 @@ export function advance(
         peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(gpu)),
         smPeakRatio:
           mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
-        place,
         ...(use && countsOf(use)),
         seenMs: undefined,
       };
@@ -246,14 +213,9 @@ export function advance(
   }
   const { atMs, bootNs, round } = sample;
   const rows = { containers, assigned, foreign };
-  const over = {
-    containers: overIn(containers, isOver),
-    assigned: overIn(assigned, isOver),
-    foreign: overIn(foreign, isOver),
-  };
-  const bases = withoutOver(rows, over, before.bases);
+  removeOver(rows, isOver);
   const xids = countXids(before.xids, sample);
-  return { atMs, bootNs, round, ...rows, bases, xids, minutes, computeToldMs, processes };
+  return { atMs, bootNs, round, ...rows, xids, minutes, computeToldMs, processes };
 }
 
 type Names = Pick<ForeignTotals, 'namespace' | 'pod' | 'container'>;

@@ -1,37 +1,59 @@
-// Counters of containers as a page has them: whoever has the same labels, alive or ended, is one series, and the base of that name
-// with them. Pure.
-
-import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
+// Which counters a series shows where several containers have its labels (a pod of a StatefulSet that was replaced, a container
+// that was restarted): those of the containers that exist, else those of the one that ended last. So a series starts again at a
+// small value, which Prometheus recognizes as a reset. Pure.
+import type { UseCounts } from '../compute/usage-account.ts';
 import type { Snapshot } from '../snapshot/snapshot.ts';
-import { type BaseTotals, plus } from './retired-series.ts';
 
-/** Of grants that the arbiter holds. */
-type Uses = { readonly [K in keyof UseCounts]?: number | undefined };
-
-/** Of one container on a GPU, or of all with the same labels. */
-export type Counts = Uses &
-  Omit<BaseTotals, 'mode' | 'overLimitSeconds' | 'denied' | 'unknownEntryPoints' | keyof UseCounts> & {
-    readonly mode: string;
-    /** Of grants alone. */
-    readonly overLimitSeconds?: number;
-    readonly denied?: number;
-    readonly computeTold: boolean;
-    /** Of the last sample that had it; undefined: it is there. */
-    readonly seenMs: number | undefined;
-  };
+/** Of one container on a GPU. */
+export type Counts = { readonly [K in keyof UseCounts]?: number | undefined } & {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  /** `none`: it has no grant. */
+  readonly mode: string;
+  readonly gpuUuid: string;
+  readonly gpuIndex: number;
+  readonly smSeconds: number;
+  readonly memoryBusySeconds: number;
+  readonly encoderSeconds: number;
+  readonly decoderSeconds: number;
+  /** Of grants only. */
+  readonly overLimitSeconds?: number;
+  readonly denied?: number;
+  readonly computeTold: boolean;
+  /** Time of the last sample that had it; undefined: it exists. */
+  readonly seenMs: number | undefined;
+};
 export type Sum = Counts & { readonly lives: boolean };
 
-const keyOf = (of: Pick<Counts, 'namespace' | 'pod' | 'container' | 'mode' | 'gpuUuid' | 'gpuIndex'>): string =>
+type Seen = Pick<Counts, 'seenMs'>;
+
+/** Does it exist in that snapshot? */
+export const isLiving = ({ seenMs }: Seen, { atMs }: Pick<Snapshot, 'atMs'>): boolean =>
+  seenMs === undefined || seenMs >= atMs;
+
+/** Of rows with the same key, those that exist, else the one that ended last. */
+export function currentRows<T extends Seen>(
+  rows: readonly T[],
+  keyOf: (row: T) => string,
+  snapshot: Pick<Snapshot, 'atMs'>,
+): readonly { readonly rows: readonly [T, ...T[]]; readonly lives: boolean }[] {
+  const all = [...Map.groupBy(rows, keyOf).values()] as [T, ...T[]][];
+  return all.map((group) => {
+    const [first, ...others] = group.filter((row) => isLiving(row, snapshot));
+    if (first) return { rows: [first, ...others], lives: true };
+    const last = group.reduce((newest, row) => ((row.seenMs ?? 0) > (newest.seenMs ?? 0) ? row : newest));
+    return { rows: [last], lives: false };
+  });
+}
+
+const keyOf = (of: Counts): string =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid, of.gpuIndex]);
 
-const NO_USES = Object.fromEntries(USE_COUNTS.map((name) => [name, undefined])) as Uses;
-const usesOf = (a: Uses, b: Uses): Uses =>
-  Object.fromEntries(USE_COUNTS.map((name) => [name, plus(a[name], b[name])])) as Uses;
+const plus = (a: number | undefined, b: number | undefined): number | undefined =>
+  a === undefined && b === undefined ? undefined : (a ?? 0) + (b ?? 0);
 
-/** Whether compute is told, and whether the arbiter holds it, is for those to say that live; where none does, for any of the others. */
-function sumOf(a: Sum, b: Sum): Sum {
-  const alike = a.lives === b.lives;
-  const isHeld = alike || (a.lives ? a : b).chargedSeconds !== undefined;
+function sumOf(a: Counts, b: Counts): Counts {
   const overLimitSeconds = plus(a.overLimitSeconds, b.overLimitSeconds);
   const denied = plus(a.denied, b.denied);
   return {
@@ -40,35 +62,20 @@ function sumOf(a: Sum, b: Sum): Sum {
     memoryBusySeconds: a.memoryBusySeconds + b.memoryBusySeconds,
     encoderSeconds: a.encoderSeconds + b.encoderSeconds,
     decoderSeconds: a.decoderSeconds + b.decoderSeconds,
+    chargedSeconds: plus(a.chargedSeconds, b.chargedSeconds),
+    contendedSeconds: plus(a.contendedSeconds, b.contendedSeconds),
+    throttledSeconds: plus(a.throttledSeconds, b.throttledSeconds),
+    overruns: plus(a.overruns, b.overruns),
+    faults: plus(a.faults, b.faults),
     ...(overLimitSeconds !== undefined && { overLimitSeconds }),
     ...(denied !== undefined && { denied }),
-    ...(isHeld ? usesOf(a, b) : NO_USES),
-    computeTold: alike ? a.computeTold || b.computeTold : a.lives ? a.computeTold : b.computeTold,
-    seenMs: Math.max(a.seenMs ?? 0, b.seenMs ?? 0),
-    lives: a.lives || b.lives,
+    computeTold: a.computeTold || b.computeTold,
   };
 }
 
-/** Those that live first, then those that ended last: where a page has no room for all, the oldest are left out. */
-export function sumsOf(
-  counts: readonly Counts[],
-  { atMs, bases = [] }: Pick<Snapshot, 'atMs' | 'bases'>,
-): readonly Sum[] {
-  const sums = new Map<string, Sum>();
-  for (const one of counts) {
-    const sum = { ...one, lives: one.seenMs === undefined || one.seenMs >= atMs };
-    const key = keyOf(one);
-    const last = sums.get(key);
-    sums.set(key, last ? sumOf(last, sum) : sum);
-  }
-  for (const { overLimitSeconds, denied, ...base } of bases) {
-    const key = keyOf(base);
-    const sum = sums.get(key);
-    if (!sum) continue;
-    const ofGrant = sum.denied === undefined ? {} : { overLimitSeconds, denied };
-    // Where the arbiter counts for nobody of that name, its counters are absent.
-    const uses = sum.chargedSeconds === undefined ? NO_USES : {};
-    sums.set(key, sumOf(sum, { ...base, ...uses, ...ofGrant, computeTold: false, seenMs: undefined, lives: false }));
-  }
-  return [...sums.values()].toSorted((a, b) => Number(b.lives) - Number(a.lives) || (b.seenMs ?? 0) - (a.seenMs ?? 0));
+/** One per series: those of containers that exist first, then those that ended last, which a full page leaves out last. */
+export function sumsOf(counts: readonly Counts[], snapshot: Pick<Snapshot, 'atMs'>): readonly Sum[] {
+  return currentRows(counts, keyOf, snapshot)
+    .map(({ rows: [first, ...others], lives }) => ({ ...others.reduce(sumOf, first as Counts), lives }))
+    .toSorted((a, b) => Number(b.lives) - Number(a.lives) || (b.seenMs ?? 0) - (a.seenMs ?? 0));
 }

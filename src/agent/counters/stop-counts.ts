@@ -1,15 +1,33 @@
-// Counts of stops, per container and outcome. A counter that is born at 1 shows no increase, so the outcomes that may come
-// are there with 0 from the moment that a grant is seen. Counts go on over restarts: what the next agent is given is counters.ts'.
+// Counts of stops per container and outcome, and of enforcement decisions on the node. Prometheus sees no increase in a counter
+// that appears with 1, so the usual outcomes are there with 0 from the moment that a grant is first seen.
 
 import { clockJumpMs } from '../../common/clock-step.ts';
 import type { OverReason } from '../../policy/memory-verdict.ts';
 import { hardLimitOf } from '../compute/gpu-policy.ts';
 import { type ActionRecord, ASKED } from '../enforcement/action-record.ts';
 import type { Grant } from '../grants/grant.ts';
-import type { KillTotal, SelfSnapshot } from '../snapshot/snapshot.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
-type Decision = SelfSnapshot['decisions'][number]['decision'];
+/** Stops of a container by outcome. */
+export type StopCount = {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly gpuUuid: string;
+  readonly reason: string;
+  readonly action: 'kill' | 'terminate';
+  readonly result: string;
+  readonly count: number;
+  /** 0: none yet. */
+  readonly lastMs: number;
+};
+
+type Decision = 'would_kill' | 'killed' | 'refused' | 'evicted';
+/** Enforcement decisions of the node. */
+export type DecisionCount = { readonly decision: Decision; readonly reason: string; readonly count: number };
+/** Why stops that were due were not carried out. */
+export type RefusalCount = { readonly why: string; readonly count: number };
+
 const DECISIONS: readonly Decision[] = ['would_kill', 'killed', 'refused', 'evicted'];
 const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
 /** As the audit log has them, as the metrics do; all others are refusals. */
@@ -32,54 +50,34 @@ const KEEP_MS = 5 * 60 * 1000;
 /** What is kept no longer goes so much later, where nothing else happens. */
 const SEE_AGAIN_MS = 10_000;
 
-const whose = ({ namespace, pod, container }: Pick<KillTotal, 'namespace' | 'pod' | 'container'>): string =>
+const whose = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod' | 'container'>): string =>
   `${namespace} ${pod} ${container}`;
 
-export type KillBook = {
-  see(state: NodeState): void;
+export type StopCounts = {
+  /** With each sample: grants that are seen for the first time, and those that ended. */
+  update(state: NodeState): void;
   add(records: readonly ActionRecord[]): void;
-  totals(): readonly KillTotal[];
-  decisions(): SelfSnapshot['decisions'];
-  /** Of the refused among them. */
-  refusals(): Refusals;
-  kept(): KeptKills;
+  totals(): readonly StopCount[];
+  decisions(): readonly DecisionCount[];
+  /** Of the decisions, the refused. */
+  refusals(): readonly RefusalCount[];
 };
 
-/** What has been counted, for the next agent. */
-export type KeptKills = {
-  readonly kills: readonly KillTotal[];
-  readonly decisions: SelfSnapshot['decisions'];
-  readonly refusals: Refusals;
-};
-type Refusals = NonNullable<SelfSnapshot['refusals']>;
-const MOST_KEPT = 10_000;
+type Entry = { total: StopCount; seenMs: number; readonly who: string };
 
-export type Earlier = Omit<KeptKills, 'refusals'> & {
-  /** An agent before there were any has left none. */
-  readonly refusals?: Refusals;
-  /** When they are taken over: they stay as long as if they were of now. */
-  readonly atMs: number;
-  /** What was done last, whether it is counted in them or not. */
-  readonly recent: readonly ActionRecord[];
-};
-
-type Entry = { total: KillTotal; seenMs: number; readonly who: string };
-
-export function createKillBook(earlier?: Earlier): KillBook {
+/** `recent`: what the audit log has of earlier agents; what is stuck was stopped for the reason of the last stop in it. */
+export function createStopCounts(recent: readonly ActionRecord[] = []): StopCounts {
   const totals = new Map<string, Entry>();
-  const decisions = new Map<string, { decision: Decision; reason: string; count: number }>();
+  const decisions = new Map<string, DecisionCount>();
   /** Grants whose usual outcomes are there. */
   const usual = new WeakSet<Grant>();
 
-  /** What an agent before this one did and had not counted yet stays as long as if it were of then. */
-  let takenOverMs = earlier?.atMs ?? 0;
-
-  const entry = (record: Omit<KillTotal, 'count' | 'lastMs'>, seenMs: number): Entry => {
+  const entry = (record: Omit<StopCount, 'count' | 'lastMs'>, seenMs: number): Entry => {
     const { namespace, pod, container, gpuUuid, reason, action, result } = record;
     const key = JSON.stringify([namespace, pod, container, gpuUuid, reason, action, result]);
     const none = { namespace, pod, container, gpuUuid, reason, action, result, count: 0, lastMs: 0 };
     const found = totals.get(key) ?? { total: none, seenMs, who: whose(record) };
-    found.seenMs = Math.max(found.seenMs, seenMs, takenOverMs);
+    found.seenMs = Math.max(found.seenMs, seenMs);
     totals.set(key, found);
     return found;
   };
@@ -108,15 +106,12 @@ export function createKillBook(earlier?: Earlier): KillBook {
   for (const decision of DECISIONS) {
     for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
   }
-  for (const one of earlier?.decisions ?? []) decisions.set(`${one.decision} ${one.reason}`, one);
   const refusals = new Map(REFUSALS.map((why) => [why, 0]));
-  for (const { why, count } of earlier?.refusals ?? []) refusals.set(why, count);
   const refuse = (why: string, reason: string): void => {
     decide('refused', reason);
     refusals.set(why, (refusals.get(why) ?? 0) + 1);
   };
-  for (const total of earlier?.kills ?? []) entry(total, earlier?.atMs ?? 0).total = total;
-  for (const record of earlier?.recent ?? []) if (record.action === 'kill') stopped.set(record.grantId, record);
+  for (const record of recent) if (record.action === 'kill') stopped.set(record.grantId, record);
 
   /** Those of the last sample, when that was, and since when they are the same. */
   let seen: {
@@ -129,7 +124,6 @@ export function createKillBook(earlier?: Earlier): KillBook {
   const moveBy = (jumpMs: number): void => {
     if (jumpMs === 0) return;
     for (const one of totals.values()) one.seenMs += jumpMs;
-    takenOverMs += jumpMs;
     seen = { ...seen, atMs: seen.atMs + jumpMs, sinceMs: seen.sinceMs + jumpMs };
   };
   const lookAt = (containers: NodeState['containers'], atMs: number): void => {
@@ -139,7 +133,7 @@ export function createKillBook(earlier?: Earlier): KillBook {
   };
 
   return {
-    see({ sample, containers }) {
+    update({ sample, containers }) {
       moveBy(clockJumpMs(seen, sample));
       // Of the very same containers nothing is to be done until they are others.
       if (containers !== seen.containers || sample.atMs - seen.sinceMs > SEE_AGAIN_MS) {
@@ -185,10 +179,5 @@ export function createKillBook(earlier?: Earlier): KillBook {
     totals: () => [...totals.values()].map(({ total }) => total),
     decisions: () => [...decisions.values()],
     refusals: () => [...refusals].map(([why, count]) => ({ why, count })),
-    kept: () => ({
-      kills: [...totals.values()].flatMap(({ total }) => (total.count > 0 ? [total] : [])).slice(-MOST_KEPT),
-      decisions: [...decisions.values()],
-      refusals: [...refusals].map(([why, count]) => ({ why, count })),
-    }),
   };
 }

@@ -1,9 +1,8 @@
-// What totals are, by whom they are kept, and what becomes of them without a sample: what has ended leaves them for the bases of
-// its name, and all of it moves with a time of day that is set. Plain values; how they grow is in integrals.ts.
+// What the agent counts of containers from sample to sample, by container and GPU, and what becomes of it without a sample: rows
+// of ended containers are removed after a while, and a step of the wall clock moves all times. How rows grow is in accumulate.ts.
 import type { ShareMode } from '../attribution/device-ids.ts';
 import type { UseCounts } from '../compute/usage-account.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
-import { type Bases, type BaseTotals, type Ended, foreignContainer, nameKey, withEnded } from './retired-series.ts';
 import type { XidTotal } from './xid-counts.ts';
 
 export type ContainerTotals = Partial<UseCounts> & {
@@ -27,8 +26,6 @@ export type ContainerTotals = Partial<UseCounts> & {
   readonly smPeakRatio: number | undefined;
   /** The driver tells how much compute it uses; else the seconds above are less than it had. */
   readonly computeTold: boolean;
-  /** The GPU's place in the grant, as the arbiter knows it; an agent before it was needed has left none. */
-  readonly place?: number;
   /** Wall clock of the last sample in which its grant existed; undefined: it does. */
   readonly seenMs: number | undefined;
 };
@@ -79,7 +76,6 @@ export type Totals = {
   readonly containers: ReadonlyMap<string, ContainerTotals>;
   readonly assigned: ReadonlyMap<string, AssignedTotals>;
   readonly foreign: ReadonlyMap<string, ForeignTotals>;
-  readonly bases: Bases;
   readonly xids: readonly XidTotal[];
   /** Where the minute began that is not over, per container and GPU. */
   readonly minutes: ReadonlyMap<string, Minute>;
@@ -103,49 +99,11 @@ export const NO_TOTALS: Totals = {
   containers: new Map(),
   assigned: new Map(),
   foreign: new Map(),
-  bases: new Map(),
   xids: [],
   minutes: new Map(),
   computeToldMs: new Map(),
   processes: [],
 };
-
-export type KeptTotals = Pick<Totals, 'xids'> & {
-  readonly containers: readonly ContainerTotals[];
-  readonly assigned: readonly AssignedTotals[];
-  readonly foreign: readonly ForeignTotals[];
-  readonly bases: readonly BaseTotals[];
-  /** As the arbiter has counted: newer than in the rows. */
-  readonly uses?: readonly (UseCounts & { readonly grantId: string; readonly gpu: number })[];
-};
-
-const sharedBy = (totals: ContainerTotals) => ({ ...totals, mode: 'shared' as const });
-const unownedBy = (totals: ForeignTotals) => ({
-  ...totals,
-  container: foreignContainer(totals),
-  mode: 'none' as const,
-});
-
-/** The name that a row's series have, as bases have it. */
-export const ROW_NAMES = {
-  containers: (totals: ContainerTotals) => nameKey(sharedBy(totals)),
-  assigned: (totals: AssignedTotals) => nameKey(totals),
-  foreign: (totals: ForeignTotals) => nameKey(unownedBy(totals)),
-  bases: (totals: BaseTotals) => nameKey(totals),
-} as const;
-
-/** The names of all these, as bases have them. */
-export function namesOf(
-  containers: Iterable<ContainerTotals>,
-  assigned: Iterable<AssignedTotals>,
-  foreign: Iterable<ForeignTotals>,
-): ReadonlySet<string> {
-  const names = new Set<string>();
-  for (const totals of containers) names.add(ROW_NAMES.containers(totals));
-  for (const totals of assigned) names.add(ROW_NAMES.assigned(totals));
-  for (const totals of foreign) names.add(ROW_NAMES.foreign(totals));
-  return names;
-}
 
 type Rows = {
   readonly containers: Map<string, ContainerTotals>;
@@ -153,64 +111,30 @@ type Rows = {
   readonly foreign: Map<string, ForeignTotals>;
 };
 
-export const overIn = <T extends { readonly seenMs: number | undefined }>(
-  rows: ReadonlyMap<string, T>,
-  isOver: (seenMs: number | undefined) => boolean,
-): ReadonlyMap<string, T> => {
-  const over = new Map<string, T>();
-  for (const [key, totals] of rows) if (isOver(totals.seenMs)) over.set(key, totals);
-  return over;
-};
-
-/** Takes those out of the rows whose time is over, and gives the bases then. */
-export function withoutOver(
+/** Removes the rows that are over. A grant's rows go together: one that has lost a GPU may get it back. */
+export function removeOver(
   { containers, assigned, foreign }: Rows,
-  over: { readonly [K in keyof Rows]: ReadonlyMap<string, Rows[K] extends Map<string, infer T> ? T : never> },
-  bases: Bases,
-): Bases {
-  if (over.containers.size + over.assigned.size + over.foreign.size === 0) return bases;
-  // A grant's rows go together: one that has lost a GPU may get it back, and some counts are the whole container's.
-  const kept = new Set([...containers].flatMap(([key, { grantId }]) => (over.containers.has(key) ? [] : [grantId])));
-  const out = [...over.containers].filter(([, { grantId }]) => !kept.has(grantId));
-  const overKeys = new Set(out.map(([key]) => key));
-  const there = namesOf(
-    [...containers].flatMap(([key, totals]) => (overKeys.has(key) ? [] : [totals])),
-    [...assigned].flatMap(([key, totals]) => (over.assigned.has(key) ? [] : [totals])),
-    [...foreign].flatMap(([key, totals]) => (over.foreign.has(key) ? [] : [totals])),
-  );
-  const ended: Ended[] = [];
-  const counted = new Set<string>();
-  for (const [key, totals] of out) {
-    const { grantId, unknownEntryPoints } = totals;
-    ended.push({ ...sharedBy(totals), unknownEntryPoints: counted.has(grantId) ? 0 : unknownEntryPoints });
-    counted.add(grantId);
-    containers.delete(key);
+  isOver: (seenMs: number | undefined) => boolean,
+): void {
+  const stays = new Set([...containers.values()].flatMap(({ grantId, seenMs }) => (isOver(seenMs) ? [] : [grantId])));
+  for (const [key, { grantId }] of containers) if (!stays.has(grantId)) containers.delete(key);
+  for (const rows of [assigned, foreign]) {
+    for (const [key, { seenMs }] of rows) if (isOver(seenMs)) rows.delete(key);
   }
-  for (const [key, totals] of over.assigned) {
-    ended.push(totals);
-    assigned.delete(key);
-  }
-  for (const [key, totals] of over.foreign) {
-    ended.push(unownedBy(totals));
-    foreign.delete(key);
-  }
-  return withEnded(bases, ended, (name) => there.has(name));
 }
 
 /** The same, by the time of day as it was set then. */
 export function movedBy(jumpMs: number, totals: Totals): Totals {
   if (jumpMs === 0) return totals;
-  // What is kept for the next agent has no time before 1970.
-  const moved = (seenMs: number): number => Math.max(0, seenMs + jumpMs);
   const seen = <T extends { readonly seenMs: number }>(rows: ReadonlyMap<string, T>) =>
-    new Map([...rows].map(([key, row]) => [key, { ...row, seenMs: moved(row.seenMs) }]));
+    new Map([...rows].map(([key, row]) => [key, { ...row, seenMs: row.seenMs + jumpMs }]));
   return {
     ...totals,
     atMs: totals.atMs + jumpMs,
     containers: new Map(
       [...totals.containers].map(([key, row]) => [
         key,
-        row.seenMs === undefined ? row : { ...row, seenMs: moved(row.seenMs) },
+        row.seenMs === undefined ? row : { ...row, seenMs: row.seenMs + jumpMs },
       ]),
     ),
     assigned: seen(totals.assigned),

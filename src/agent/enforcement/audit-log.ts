@@ -15,17 +15,7 @@ import { join } from 'node:path';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import type { ActionRecord } from './action-record.ts';
 
-export type RecordName = Pick<ActionRecord, 'atMs' | 'action' | 'grantId'>;
-/**
- * Up to where the file has been written: its inode, and bytes of it. Inode 0: there was none. `ahead`: what waits for room, and
- * will be written after that.
- */
-export type AuditPosition = {
-  readonly inode: number;
-  readonly bytes: number;
-  readonly ahead?: readonly RecordName[];
-};
-export const isNamed = (one: RecordName, other: RecordName | undefined): boolean =>
+const isSameAction = (one: ActionRecord, other: ActionRecord | undefined): boolean =>
   one.atMs === other?.atMs && one.action === other.action && one.grantId === other.grantId;
 
 export type Audit = {
@@ -39,9 +29,6 @@ export type Audit = {
   readonly steps: () => readonly ActionRecord[];
   /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
   readonly interrupted: ActionRecord | undefined;
-  readonly position: () => AuditPosition;
-  /** What was written after that and was not ahead, oldest first; of files that were put aside the last one. Undefined: all there is. */
-  since(position: AuditPosition | undefined): readonly ActionRecord[];
 };
 
 const MIB = 1024 * 1024;
@@ -91,7 +78,6 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const steps = latest(files, STEPS, isStepLine).flatMap((line) => recordIn(line, () => {}) ?? []);
   /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
   let gap = endsMidLine(path) ? '\n' : '';
-  let position = endOf(path) ?? endOf(`${path}.1`) ?? { inode: 0, bytes: 0 };
   const lost = 'a stop that was being carried out is not in the audit log';
   const stopping = openStateFile(join(stateFolder, 'stopping.json'), STOPPING_FORMAT, {
     lost,
@@ -101,7 +87,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   });
   const begun = stopping.found;
   // It may have come as far as its line.
-  const isTold = recent.some((record) => isNamed(record, begun));
+  const isTold = recent.some((record) => isSameAction(record, begun));
   let isBegun = begun !== undefined;
   const finish = () => {
     try {
@@ -115,7 +101,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
 
   const waiting: { readonly record: ActionRecord; readonly line: string }[] = [];
   const write = (line: string): void => {
-    const before = endOf(path)?.bytes ?? 0;
+    const before = sizeOf(path);
     try {
       appendTo(path, `${gap}${line}\n`);
     } catch (error) {
@@ -124,8 +110,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       throw error;
     }
     gap = '';
-    position = endOf(path) ?? position;
-    if (position.bytes > MOST_BYTES) putAside(path, onProblem);
+    if (sizeOf(path) > MOST_BYTES) putAside(path, onProblem);
   };
   /** In their order: as far as there is room. Throws where there is none. */
   const writeWaiting = (): void => {
@@ -177,33 +162,13 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     },
     recent: () => recent,
     steps: () => steps,
-    position: () => {
-      const ahead = waiting.map(({ record: { atMs, action, grantId } }) => ({ atMs, action, grantId }));
-      return ahead.length === 0 ? position : { ...position, ahead };
-    },
-    since(from) {
-      const records: ActionRecord[] = [];
-      const use = (line: string) => records.push(...[recordIn(line) ?? []].flat());
-      const ends = files.map(endOf);
-      const place = ends.findIndex((end) => end?.inode === from?.inode && (end?.bytes ?? 0) >= (from?.bytes ?? 0));
-      if (from === undefined || from.inode === 0) for (const file of files) eachLine(file, 0, use);
-      // Somebody has taken the file away: what stands in its place is younger.
-      else if (place < 0) eachLine(path, 0, use);
-      else for (const [index, file] of files.slice(place).entries()) eachLine(file, index === 0 ? from.bytes : 0, use);
-      const ahead = [...(from?.ahead ?? [])];
-      return records.filter((record) => {
-        const index = ahead.findIndex((one) => isNamed(one, record));
-        if (index >= 0) ahead.splice(index, 1);
-        return index < 0;
-      });
-    },
   };
 }
 
 /** Takes away what stands after that, none of which is a whole line. True: the file ends amid a line all the same. */
 function cutAt(path: string, bytes: number): boolean {
   try {
-    if ((endOf(path)?.bytes ?? 0) > bytes) truncateSync(path, bytes);
+    if (sizeOf(path) > bytes) truncateSync(path, bytes);
     return endsMidLine(path);
   } catch {
     return true; // an empty line at most
@@ -218,10 +183,7 @@ function putAside(path: string, onProblem: (text: string) => void): void {
   }
 }
 
-function endOf(path: string): AuditPosition | undefined {
-  const found = statSync(path, { throwIfNoEntry: false });
-  return found && { inode: found.ino, bytes: found.size };
-}
+const sizeOf = (path: string): number => statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 
 /** The last lines of these files, of the older one as far as the younger one has too few. */
 function latest(
@@ -232,7 +194,7 @@ function latest(
   let lines: string[] = [];
   for (const file of files.toReversed()) {
     const own: string[] = [];
-    eachLine(file, 0, (line) => {
+    eachLine(file, (line) => {
       if (!isWanted(line)) return;
       own.push(line);
       if (own.length > 2 * most) own.splice(0, most);
@@ -243,14 +205,14 @@ function latest(
   return lines;
 }
 
-/** Lines of a file from that byte on; none where there is no such file. */
-function eachLine(path: string, from: number, use: (line: string) => void): void {
+/** Lines of a file; none where there is no file. */
+function eachLine(path: string, use: (line: string) => void): void {
   if (!existsSync(path)) return;
   const fd = openSync(path, 'r');
   try {
     const piece = Buffer.alloc(PIECE_BYTES);
     let rest = Buffer.alloc(0);
-    for (let at = from; ; ) {
+    for (let at = 0; ; ) {
       const count = readSync(fd, piece, 0, piece.length, at);
       at += count;
       const bytes = Buffer.concat([rest, piece.subarray(0, count)]);
@@ -265,7 +227,7 @@ function eachLine(path: string, from: number, use: (line: string) => void): void
 }
 
 function endsMidLine(path: string): boolean {
-  const size = endOf(path)?.bytes ?? 0;
+  const size = sizeOf(path);
   if (size === 0) return false;
   const fd = openSync(path, 'r');
   try {

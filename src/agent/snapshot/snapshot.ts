@@ -11,7 +11,7 @@ import type { ContainerBook } from '../attribution/container-index.ts';
 import { type GpuPolicy, weightOf } from '../compute/gpu-policy.ts';
 import type { ShareState } from '../compute/shares.ts';
 import type { ComputeUse } from '../compute/usage-account.ts';
-import type { BaseTotals } from '../counters/retired-series.ts';
+import type { DecisionCount, RefusalCount, StopCount } from '../counters/stop-counts.ts';
 import {
   type AssignedTotals,
   type ContainerTotals,
@@ -116,19 +116,6 @@ export type SnapshotContainer = {
   readonly processes: readonly SnapshotProcess[];
 };
 
-export type KillTotal = {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-  readonly gpuUuid: string;
-  readonly reason: string;
-  readonly action: 'kill' | 'terminate';
-  readonly result: string;
-  readonly count: number;
-  /** 0: none yet. */
-  readonly lastMs: number;
-};
-
 /** Of a volume that the kubelet asks for the first time. `waiting`: refused for now; `failed`: nobody meant to refuse it. */
 export const PUBLISH_RESULTS = ['given', 'waiting', 'refused', 'failed'] as const;
 export type PublishResult = (typeof PUBLISH_RESULTS)[number];
@@ -144,13 +131,8 @@ export type SelfSnapshot = {
   readonly revision: string;
   readonly nodeVersion: string;
   readonly samplersAbandoned: number;
-  readonly decisions: readonly {
-    readonly decision: 'would_kill' | 'killed' | 'refused' | 'evicted';
-    readonly reason: string;
-    readonly count: number;
-  }[];
-  /** Why stops that were due were not carried out. */
-  readonly refusals?: readonly { readonly why: string; readonly count: number }[];
+  readonly decisions: readonly DecisionCount[];
+  readonly refusals?: readonly RefusalCount[];
   readonly failures: Readonly<Record<string, number>>;
   readonly publishes: Readonly<Record<PublishResult, number>>;
 };
@@ -177,10 +159,8 @@ export type Snapshot = {
   readonly containerTotals: readonly ContainerTotals[];
   readonly assignedTotals: readonly AssignedTotals[];
   readonly foreignTotals: readonly ForeignTotals[];
-  /** What ended under names that others in these lists have. */
-  readonly bases?: readonly BaseTotals[];
   readonly xids: readonly XidTotal[];
-  readonly kills: readonly KillTotal[];
+  readonly kills: readonly StopCount[];
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
   readonly recent: readonly Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'>[];
   readonly self: SelfSnapshot;
@@ -200,7 +180,7 @@ export type NameOf = (
 export function snapshotOf(
   state: NodeState,
   totals: Totals,
-  kills: readonly KillTotal[],
+  kills: readonly StopCount[],
   recent: readonly ActionRecord[],
   self: SelfSnapshot,
   nameOf: NameOf,
@@ -247,7 +227,6 @@ export function snapshotOf(
       const { namespace, pod, container } = nameOf(entry.containerId, entry.podUid);
       return { ...entry, namespace, pod, container };
     }),
-    bases: [...totals.bases.values()],
     xids: totals.xids,
     kills,
     errors: state.sample.errors,

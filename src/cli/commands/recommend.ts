@@ -1,7 +1,9 @@
 // `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
 // this machine's agent keeps.
+
+import type { StopCount } from '../../agent/counters/stop-counts.ts';
 import { isPodGrantId } from '../../agent/grants/grant.ts';
-import type { KillTotal, Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
 import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../../policy/rightsizing.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readSnapshots } from '../cluster/collect.ts';
@@ -214,5 +216,5 @@ const nameKey = (of: { readonly namespace: string; readonly pod: string; readonl
   JSON.stringify([of.namespace, of.pod, of.container]);
 
 /** One that was carried out, as far as anybody knows. */
-const isStopForMemory = ({ reason, result }: KillTotal): boolean =>
+const isStopForMemory = ({ reason, result }: StopCount): boolean =>
   reason !== 'over-share' && (result === 'released' || result === 'interrupted');

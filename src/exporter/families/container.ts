@@ -1,7 +1,6 @@
 // Containers that have a GPU, by a grant or by others' word: limits, the driver's truth about them, and how it was counted.
 
-import { nameKey } from '../../agent/counters/retired-series.ts';
-import { type Sum, sumsOf } from '../../agent/counters/series-sums.ts';
+import { currentRows, type Sum, sumsOf } from '../../agent/counters/series-sums.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { remembering } from '../../common/memo.ts';
 import type { Fence } from '../../policy/isolation.ts';
@@ -24,22 +23,14 @@ const FENCES: readonly Fence[] = ['driver', 'interposer', 'agent', 'none'];
 const assignedKey = ({ gpuIndex: _, ...of }: Parameters<typeof containerLabels>[0]) =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid]);
 
-/** Unknown entry points of each name of which somebody lives, or nobody does: of a grant once, on however many GPUs it is. */
+/** Unknown entry points by container: a grant counts them once, on however many GPUs it is. */
 function unknownOf(snapshot: Snapshot, lives: boolean): readonly (readonly [ReturnType<typeof ofContainer>, number])[] {
-  const shared = snapshot.containerTotals.map((one) => ({ ...one, mode: 'shared' as const }));
-  const living = new Set(shared.flatMap((one) => (isThere(one, snapshot) ? [nameKey(one)] : [])));
-  const grants = new Map(shared.map((one) => [one.grantId, one]));
-  const byName = Map.groupBy([...grants.values(), ...(snapshot.bases ?? [])], nameKey);
-  return [...byName.entries()].flatMap(([name, all]) => {
-    const [first] = all;
-    const isOfGrant = all.some((one) => 'grantId' in one);
-    if (first === undefined || !isOfGrant || living.has(name) !== lives) return [];
-    return [[ofContainer(first), all.reduce((sum, one) => sum + one.unknownEntryPoints, 0)] as const];
-  });
+  const grants = [...new Map(snapshot.containerTotals.map((one) => [one.grantId, one])).values()];
+  const name = (one: (typeof grants)[number]) => JSON.stringify([one.namespace, one.pod, one.container]);
+  return currentRows(grants, name, snapshot)
+    .filter((group) => group.lives === lives)
+    .map(({ rows }) => [ofContainer(rows[0]), rows.reduce((sum, one) => sum + one.unknownEntryPoints, 0)] as const);
 }
-
-const isThere = ({ seenMs }: { readonly seenMs: number | undefined }, { atMs }: Snapshot): boolean =>
-  seenMs === undefined || seenMs >= atMs;
 
 export const container: Family = {
   name: 'container',

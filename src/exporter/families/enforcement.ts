@@ -1,16 +1,17 @@
 // What was done to whom: stops by container, decisions of the node, the mode.
 
-import type { KillTotal, Snapshot } from '../../agent/snapshot/snapshot.ts';
+import type { StopCount } from '../../agent/counters/stop-counts.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { MODES } from '../../api/request.ts';
 import { type Family, metricSet } from '../format/family.ts';
 
 const WHO = ['namespace', 'pod', 'container', 'gpu_uuid', 'reason', 'action'];
 
-const nameOf = ({ namespace, pod, container }: Pick<KillTotal, 'namespace' | 'pod' | 'container'>): string =>
+const nameOf = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod' | 'container'>): string =>
   JSON.stringify([namespace, pod, container]);
 
 /** What its last time is told by. */
-const stopOf = (kill: KillTotal): string => `${nameOf(kill)} ${kill.gpuUuid} ${kill.reason} ${kill.action}`;
+const stopOf = (kill: StopCount): string => `${nameOf(kill)} ${kill.gpuUuid} ${kill.reason} ${kill.action}`;
 
 export const enforcement: Family = {
   name: 'enforcement',
@@ -37,7 +38,7 @@ export const enforcement: Family = {
       'The mode of the node: the most that is done to any of its containers.',
       ['mode'],
     );
-    const told = (kill: KillTotal, newestMs: ReadonlyMap<string, number>) => {
+    const told = (kill: StopCount, newestMs: ReadonlyMap<string, number>) => {
       const { namespace, pod, container, gpuUuid, reason, action, result, count } = kill;
       const who = { namespace, pod, container, gpu_uuid: gpuUuid, reason, action };
       kills({ ...who, result }, count);
@@ -45,7 +46,7 @@ export const enforcement: Family = {
       if (lastMs > 0) last(who, lastMs / 1000);
     };
     /** Of several outcomes, and of several grants of one name, the newest stop is the last one. */
-    const newestOf = (all: readonly KillTotal[]): ReadonlyMap<string, number> => {
+    const newestOf = (all: readonly StopCount[]): ReadonlyMap<string, number> => {
       const newest = new Map<string, number>();
       for (const kill of all) newest.set(stopOf(kill), Math.max(kill.lastMs, newest.get(stopOf(kill)) ?? 0));
       return newest;
@@ -53,7 +54,7 @@ export const enforcement: Family = {
     /** Zeros are as many as the containers that come and go, and say of those that are gone that nothing more happened. */
     const isZeroOfEnded = ({ containers }: Snapshot) => {
       const there = new Set(containers.map(nameOf));
-      return (kill: KillTotal) => kill.count === 0 && !there.has(nameOf(kill));
+      return (kill: StopCount) => kill.count === 0 && !there.has(nameOf(kill));
     };
     return {
       clear: set.clear,

@@ -1,9 +1,16 @@
 // Containers that use a GPU without a grant of it: the GPU's other users can explain no shortage without them.
-import { foreignContainer } from '../../agent/counters/retired-series.ts';
 import { type Counts, type Sum, sumsOf } from '../../agent/counters/series-sums.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { remembering } from '../../common/memo.ts';
 import { DEVICE_LABELS, deviceLabels, type Family, metricSet } from '../format/family.ts';
+
+/** The container's label; a container without a known name goes by its id. */
+const foreignContainer = (of: {
+  readonly containerId: string;
+  readonly podUid: string;
+  readonly pod: string;
+  readonly container: string;
+}): string => of.container || of.containerId.slice(0, 12) || (of.pod === '' ? of.podUid : '');
 
 const LABELS = [...DEVICE_LABELS, 'namespace', 'pod', 'container'];
 

@@ -6,7 +6,6 @@ import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import type { Planned, Terms } from '../../../../src/agent/compute/arbiter-plan.ts';
 import { type Arbiter, createArbiter } from '../../../../src/agent/compute/arbiter-process.ts';
-import { type UseCounts, useKey } from '../../../../src/agent/compute/usage-account.ts';
 import { SLOTS } from '../../../../src/agent/grants/files.ts';
 import { loadNative } from '../../../../src/agent/os/addon.ts';
 import { eventually, temporaryFolder } from '../../../support/node.ts';
@@ -61,12 +60,12 @@ function tenantOf(t: ExecutionContext, id: string) {
 }
 type Tenant = ReturnType<typeof tenantOf>;
 
-function arbiterOf(t: ExecutionContext, earlier?: ReadonlyMap<string, UseCounts>): Arbiter {
-  const arbiter = createArbiter({ onProblem: (text) => t.fail(text), ...(earlier && { earlier }) });
+function arbiterOf(t: ExecutionContext): Arbiter {
+  const arbiter = createArbiter({ onProblem: (text) => t.fail(text) });
   t.teardown(() => arbiter.close());
   return arbiter;
 }
-const secondsOf = (arbiter: Arbiter, { id }: Tenant) => arbiter.counts().get(useKey(id, 0));
+const secondsOf = (arbiter: Arbiter, { id }: Tenant) => arbiter.use(id, 0);
 /** All that it did is told, and no more. `waits`: so are its waits, which are told as long as an arbiter is there. */
 async function isExact(
   t: ExecutionContext,
@@ -74,22 +73,24 @@ async function isExact(
   tenant: Tenant,
   what: string,
   waits = true,
+  since = 0,
 ): Promise<void> {
+  const done = () => tenant.done() - since;
   const isAll = (seconds: number, of: number) => seconds >= of - ABOUT;
   await eventually(() => {
     const { chargedSeconds = 0, throttledSeconds = 0 } = secondsOf(arbiter, tenant) ?? {};
-    const isTold = isAll(chargedSeconds, tenant.done()) && (!waits || isAll(throttledSeconds, tenant.done() / 4));
+    const isTold = isAll(chargedSeconds, done()) && (!waits || isAll(throttledSeconds, done() / 4));
     return isTold || undefined;
-  }, `${what}: ${tenant.done()} s are told`).catch((error) =>
+  }, `${what}: ${done()} s are told`).catch((error) =>
     t.fail(`${error}: ${JSON.stringify(secondsOf(arbiter, tenant))}`),
   );
   const { chargedSeconds = 0, throttledSeconds = 0, overruns, faults } = secondsOf(arbiter, tenant) ?? {};
-  t.true(chargedSeconds < tenant.done() + ABOUT, `${what}: ${chargedSeconds} s of ${tenant.done()}`);
-  t.true(throttledSeconds < tenant.done() / 4 + ABOUT, `${what}: waited ${throttledSeconds} s`);
+  t.true(chargedSeconds < done() + ABOUT, `${what}: ${chargedSeconds} s of ${done()}`);
+  t.true(throttledSeconds < done() / 4 + ABOUT, `${what}: waited ${throttledSeconds} s`);
   t.deepEqual([overruns, faults], [0, 0], what);
 }
 
-test('agents that follow each other count on, nothing twice, and what was done without one as well', async (t) => {
+test('a new agent counts charged time from zero, and what was done without an arbiter with it', async (t) => {
   const tenant = tenantOf(t, 'one');
   let arbiter = arbiterOf(t);
   arbiter.follow([tenant.entry(true)], TERMS);
@@ -97,16 +98,16 @@ test('agents that follow each other count on, nothing twice, and what was done w
   await tenant.work();
   await isExact(t, arbiter, tenant, 'the first agent');
   for (const turn of [2, 3]) {
-    const kept = new Map(arbiter.counts());
     await arbiter.close();
+    const since = tenant.done();
     if (turn === 3) await tenant.work();
-    arbiter = arbiterOf(t, kept);
+    arbiter = arbiterOf(t);
     arbiter.follow([tenant.entry(true)], TERMS);
     const next = arbiter;
     await eventually(() => next.use(tenant.id, 0), 'it is held again');
-    await isExact(t, arbiter, tenant, `agent ${turn}, before anything is done`, turn < 3);
+    await isExact(t, arbiter, tenant, `agent ${turn}, before anything is done`, turn < 3, since);
     await tenant.work();
-    await isExact(t, arbiter, tenant, `agent ${turn}`, turn < 3);
+    await isExact(t, arbiter, tenant, `agent ${turn}`, turn < 3, since);
   }
 });
 

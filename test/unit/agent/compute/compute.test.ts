@@ -13,7 +13,6 @@ import { overridden } from '../../../../src/agent/compute/pod-annotations.ts';
 import { COMPUTE_FORMAT, type NodeCompute } from '../../../../src/agent/compute/policy-file.ts';
 import {
   advanceAccount,
-  countsToKeep,
   NO_ACCOUNT,
   parseTold,
   type Told,
@@ -324,56 +323,6 @@ test('counts go on where a page was made anew or the arbiter began again, and en
     () => false,
   );
   t.is(account.uses.size, 0);
-});
-
-test('what an agent before has counted is gone on from', (t) => {
-  const earlier = new Map([
-    [useKey('g', 0), { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 }],
-  ]);
-  const account = advanceAccount(
-    NO_ACCOUNT,
-    told('g.0', 1e9, 1),
-    (id) => id.split('.')[0],
-    () => true,
-    earlier,
-  );
-  t.like(account.uses.get(useKey('g', 0)), {
-    chargedSeconds: 6,
-    throttledSeconds: 4,
-    overruns: 3,
-    faults: 5,
-    limitRatio: 0.25,
-  });
-  t.is(
-    advanceAccount(
-      account,
-      told('g.0', 2e9, 1),
-      () => 'g',
-      () => true,
-      earlier,
-    ).uses.get(useKey('g', 0))?.chargedSeconds,
-    7,
-  );
-});
-
-test('what an agent before has counted of grants that are there is kept until the arbiter tells of them', (t) => {
-  const counts = { chargedSeconds: 5, contendedSeconds: 1, throttledSeconds: 2, overruns: 3, faults: 4 };
-  const earlier = new Map([
-    [useKey('g', 0), counts],
-    [useKey('other', 0), counts],
-    [useKey('gone', 0), counts],
-  ]);
-  const isLive = (id: string) => id !== 'gone';
-  t.deepEqual([...countsToKeep(NO_ACCOUNT.uses, earlier, isLive).keys()], [useKey('g', 0), useKey('other', 0)]);
-  const { uses } = advanceAccount(NO_ACCOUNT, told('g.0', 1e9), () => 'g', isLive, earlier);
-  const kept = countsToKeep(uses, earlier, isLive);
-  t.is(kept.get(useKey('g', 0))?.chargedSeconds, 6, 'as it was told, with what was before');
-  t.deepEqual(kept.get(useKey('other', 0)), counts);
-  t.is(
-    countsToKeep(uses, earlier, (id) => id === 'g'),
-    uses,
-    'nothing is added',
-  );
 });
 
 test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {

@@ -1,6 +1,6 @@
 // Stops as counters: there with 0 before anything happens, one per outcome, and gone a while after their grant.
 import test from 'ava';
-import { createKillBook, type KillBook } from '../../../../src/agent/counters/stop-counts.ts';
+import { createStopCounts, type StopCounts } from '../../../../src/agent/counters/stop-counts.ts';
 import {
   type ActionName,
   type ActionRecord,
@@ -16,8 +16,8 @@ import { compared, gpu, grantOf, reading, sampleOf } from '../node.ts';
 
 const START = 1_700_000_000_000;
 const grant = grantOf('one', 100, [0, 1]);
-const see = (book: KillBook, second: number, ids: readonly string[] = ['one'], setSeconds = 0) =>
-  book.see(
+const see = (stops: StopCounts, second: number, ids: readonly string[] = ['one'], setSeconds = 0) =>
+  stops.update(
     compared(
       sampleOf([gpu(0), gpu(1)], [], START + (second + setSeconds) * 1000, (second + 1e6) * 1e9),
       ids.map((id) => reading(grantOf(id, 100, [0, 1]))),
@@ -33,14 +33,14 @@ const verdict = (reason: MemoryReason): Verdict => ({
 const record = (action: ActionName, result: string, reason: MemoryReason = 'bypass', second = 1): ActionRecord =>
   recordOf(grant, action, verdict(reason), START + second * 1000, result);
 /** Counters above 0: "GPU action reason result count". */
-const counted = (book: KillBook) =>
-  book
+const counted = (stops: StopCounts) =>
+  stops
     .totals()
     .filter(({ count }) => count > 0)
     .map(({ gpuUuid, action, reason, result, count }) => [gpuUuid, action, reason, result, count].join(' '))
     .toSorted();
-const decided = (book: KillBook) =>
-  book
+const decided = (stops: StopCounts) =>
+  stops
     .decisions()
     .filter(({ count }) => count > 0)
     .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
@@ -49,9 +49,9 @@ const decided = (book: KillBook) =>
 const REASONS = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
 
 test('before anything happens every counter that may grow is there with 0', (t) => {
-  const book = createKillBook();
+  const stops = createStopCounts();
   t.deepEqual(
-    book
+    stops
       .decisions()
       .map(({ decision, reason, count }) => `${decision} ${reason} ${count}`)
       .toSorted(),
@@ -59,8 +59,8 @@ test('before anything happens every counter that may grow is there with 0', (t) 
       .flatMap((decision) => REASONS.map((reason) => `${decision} ${reason} 0`))
       .toSorted(),
   );
-  t.deepEqual(book.totals(), []);
-  see(book, 0);
+  t.deepEqual(stops.totals(), []);
+  see(stops, 0);
   const outcomes = [
     ...['released', 'stuck', 'refused'].flatMap((result) =>
       REASONS.filter((reason) => reason !== 'over-share').map((reason) => `kill ${reason} ${result} 0 0`),
@@ -68,7 +68,7 @@ test('before anything happens every counter that may grow is there with 0', (t) 
     'terminate over-limit released 0 0',
   ];
   t.deepEqual(
-    book
+    stops
       .totals()
       .map(({ gpuUuid, action, reason, result, count, lastMs }) =>
         [gpuUuid, action, reason, result, count, lastMs].join(' '),
@@ -76,10 +76,10 @@ test('before anything happens every counter that may grow is there with 0', (t) 
       .toSorted(),
     ['GPU-0', 'GPU-1'].flatMap((gpu) => outcomes.map((outcome) => `${gpu} ${outcome}`)).toSorted(),
   );
-  t.like(book.totals()[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
-  const before = book.totals().length;
-  see(book, 1);
-  t.is(book.totals().length, before, 'seeing it again makes nothing new');
+  t.like(stops.totals()[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
+  const before = stops.totals().length;
+  see(stops, 1);
+  t.is(stops.totals().length, before, 'seeing it again makes nothing new');
 });
 
 test('who may be over a share of compute has counters of that, too, and nobody else', (t) => {
@@ -93,53 +93,32 @@ test('who may be over a share of compute has counters of that, too, and nobody e
     [{ compute: { weight: 3 } }, false],
   ];
   for (const [more, expected] of cases) {
-    const book = createKillBook();
-    book.see(compared(sampleOf([gpu(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
-    const own = book.totals().filter(({ reason }) => reason === 'over-share');
+    const stops = createStopCounts();
+    stops.update(compared(sampleOf([gpu(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
+    const own = stops.totals().filter(({ reason }) => reason === 'over-share');
     t.is(own.length, expected ? 3 : 0, JSON.stringify(more));
   }
 });
 
 test('rare outcomes of a container that goes on stay, however long ago they were', (t) => {
-  const book = createKillBook();
-  see(book, 0);
-  book.add([record('kill', 'nobody left')]);
-  for (let second = 1; second <= 900; second += 60) see(book, second);
-  t.deepEqual(counted(book), ['GPU-1 kill bypass nobody_left 1']);
-  see(book, 1000, []);
-  t.deepEqual(counted(book), ['GPU-1 kill bypass nobody_left 1'], 'gone since the last sample');
-  see(book, 1400, []);
-  t.deepEqual(counted(book), []);
+  const stops = createStopCounts();
+  see(stops, 0);
+  stops.add([record('kill', 'nobody left')]);
+  for (let second = 1; second <= 900; second += 60) see(stops, second);
+  t.deepEqual(counted(stops), ['GPU-1 kill bypass nobody_left 1']);
+  see(stops, 1000, []);
+  t.deepEqual(counted(stops), ['GPU-1 kill bypass nobody_left 1'], 'gone since the last sample');
+  see(stops, 1400, []);
+  t.deepEqual(counted(stops), []);
 });
 
-test('what was counted by an agent before goes on, and what is stuck has the reason of a stop of before', (t) => {
-  const book = createKillBook();
-  see(book, 0);
-  book.add([record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)]);
+test('a new agent starts at zero, and what is stuck has the reason of a stop in the audit log', (t) => {
   const recent = [record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)];
-  const next = createKillBook({ ...book.kept(), atMs: START + 3_600_000, recent });
-  t.deepEqual(counted(next), counted(book));
-  t.deepEqual(decided(next), decided(book));
+  const next = createStopCounts(recent);
+  see(next, 3600);
+  t.deepEqual([counted(next), decided(next)], [[], []]);
   next.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 3_601_000, 'stuck')]);
-  t.true(counted(next).includes('GPU-1 kill far-over-limit stuck 1'));
-  see(next, 3600, []);
-  t.is(counted(next).length, 3, 'its grant is gone, and nobody has scraped it yet');
-  see(next, 3600 + 320, []);
-  t.deepEqual(counted(next), []);
-});
-
-test('what was done long before it is counted stays as long as what is there, and makes nothing older', (t) => {
-  const next = createKillBook({ ...createKillBook().kept(), atMs: START + 3_600_000, recent: [] });
-  next.add([record('kill', 'sent')]);
-  see(next, 3601, []);
-  t.deepEqual(counted(next), ['GPU-1 kill bypass released 1'], 'an agent before this one had not counted it');
-  see(next, 3600 + 320, []);
-  t.deepEqual(counted(next), []);
-  const book = createKillBook();
-  see(book, 1000);
-  book.add([record('kill', 'sent', 'bypass', 999), record('kill', 'sent', 'bypass', 600)]);
-  see(book, 1001, []);
-  t.deepEqual(counted(book), ['GPU-1 kill bypass released 2']);
+  t.deepEqual(counted(next), ['GPU-1 kill far-over-limit stuck 1']);
 });
 
 test('each stop is counted under its action, reason and outcome', (t) => {
@@ -166,18 +145,18 @@ test('each stop is counted under its action, reason and outcome', (t) => {
     ],
   ];
   for (const [records, totals, decisions] of cases) {
-    const book = createKillBook();
-    see(book, 0);
-    book.add(records);
-    t.deepEqual(counted(book), totals);
-    t.deepEqual(decided(book), decisions);
+    const stops = createStopCounts();
+    see(stops, 0);
+    stops.add(records);
+    t.deepEqual(counted(stops), totals);
+    t.deepEqual(decided(stops), decisions);
   }
 });
 
 test('a refusal is counted by what stood against it, too, in the words of whoever refuses', (t) => {
-  const book = createKillBook();
-  const refusals = (of: KillBook) => of.refusals().map(({ why, count }) => `${why} ${count}`);
-  t.deepEqual(refusals(book), ['stale 0', 'inconsistent 0', 'rate 0', 'eviction 0', 'other 0']);
+  const counts = createStopCounts();
+  const refusals = (of: StopCounts) => of.refusals().map(({ why, count }) => `${why} ${count}`);
+  t.deepEqual(refusals(counts), ['stale 0', 'inconsistent 0', 'rate 0', 'eviction 0', 'other 0']);
   const stops = Array.from({ length: 6 }, (_, index) => ({ atMs: 0, grantId: `g${index}`, namespace: `n${index}` }));
   const full = whyNotNow(stops, { id: 'one', namespace: 'local' }, 6) ?? '';
   const again = whyNotNow(stops.slice(0, 4), { id: 'g0', namespace: 'local' }, 6) ?? '';
@@ -189,31 +168,28 @@ test('a refusal is counted by what stood against it, too, in the words of whoeve
   act(0, cheat);
   act(1, cheat, 0, 1000);
   act(20, cheat, 60_000);
-  book.add(audit.recent().filter(({ action }) => action === 'refuse'));
-  book.add(results.map((result) => record('refuse', result)));
-  book.add([record('evict', 'refused: status 429'), record('evict', ASKED), record('evict', 'sent')]);
-  const counts = ['stale 1', 'inconsistent 1', 'rate 3', 'eviction 1', 'other 1'];
-  t.deepEqual(refusals(book), counts);
-  t.deepEqual(decided(book), ['evicted bypass 1', 'refused bypass 7']);
-  t.deepEqual(refusals(createKillBook({ ...book.kept(), atMs: 0, recent: [] })), counts);
-  const { refusals: _, ...older } = book.kept();
-  t.is(createKillBook({ ...older, atMs: 0, recent: [] }).refusals().length, 5);
+  counts.add(audit.recent().filter(({ action }) => action === 'refuse'));
+  counts.add(results.map((result) => record('refuse', result)));
+  counts.add([record('evict', 'refused: status 429'), record('evict', ASKED), record('evict', 'sent')]);
+  const expected = ['stale 1', 'inconsistent 1', 'rate 3', 'eviction 1', 'other 1'];
+  t.deepEqual(refusals(counts), expected);
+  t.deepEqual(decided(counts), ['evicted bypass 1', 'refused bypass 7']);
 });
 
 test('a stop that released nothing is counted as stuck under the reason that it was done for', (t) => {
-  const book = createKillBook();
-  see(book, 0);
-  book.add([record('kill', 'sent', 'bypass')]);
-  book.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 16_000, 'stuck')]);
-  t.true(counted(book).includes('GPU-1 kill bypass stuck 1'), counted(book).join());
+  const stops = createStopCounts();
+  see(stops, 0);
+  stops.add([record('kill', 'sent', 'bypass')]);
+  stops.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 16_000, 'stuck')]);
+  t.true(counted(stops).includes('GPU-1 kill bypass stuck 1'), counted(stops).join());
 });
 
 test('the time of the last stop is that of a stop, not of an attempt', (t) => {
-  const book = createKillBook();
-  see(book, 0);
-  book.add([record('kill', 'sent', 'bypass', 5)]);
-  book.add([record('kill', 'refused', 'bypass', 9), record('refuse', 'too old', 'bypass', 10)]);
-  const times = book
+  const stops = createStopCounts();
+  see(stops, 0);
+  stops.add([record('kill', 'sent', 'bypass', 5)]);
+  stops.add([record('kill', 'refused', 'bypass', 9), record('refuse', 'too old', 'bypass', 10)]);
+  const times = stops
     .totals()
     .filter(({ count }) => count > 0)
     .map(({ result, lastMs }) => [result, lastMs]);
@@ -224,40 +200,40 @@ test('the time of the last stop is that of a stop, not of an attempt', (t) => {
 });
 
 test('counters outlive their grant by five minutes; decisions stay', (t) => {
-  const book = createKillBook();
-  see(book, 0);
-  book.add([record('kill', 'sent')]);
-  see(book, 300, []);
-  t.deepEqual(counted(book), ['GPU-1 kill bypass released 1']);
-  see(book, 302, ['two']);
-  t.deepEqual(counted(book), []);
-  t.deepEqual([...new Set(book.totals().map(({ pod }) => pod))], ['pod-two']);
-  t.deepEqual(decided(book), ['killed bypass 1']);
+  const stops = createStopCounts();
+  see(stops, 0);
+  stops.add([record('kill', 'sent')]);
+  see(stops, 300, []);
+  t.deepEqual(counted(stops), ['GPU-1 kill bypass released 1']);
+  see(stops, 302, ['two']);
+  t.deepEqual(counted(stops), []);
+  t.deepEqual([...new Set(stops.totals().map(({ pod }) => pod))], ['pod-two']);
+  t.deepEqual(decided(stops), ['killed bypass 1']);
 });
 
 test('a time of day that is set makes no counter older or younger', (t) => {
   for (const setSeconds of [-1e6, 1e6]) {
-    const book = createKillBook();
-    see(book, 0);
-    book.add([record('kill', 'sent')]);
-    see(book, 1, [], setSeconds);
-    see(book, 299, [], setSeconds);
-    t.deepEqual(counted(book), ['GPU-1 kill bypass released 1']);
-    see(book, 320, [], setSeconds);
-    t.deepEqual(counted(book), []);
+    const stops = createStopCounts();
+    see(stops, 0);
+    stops.add([record('kill', 'sent')]);
+    see(stops, 1, [], setSeconds);
+    see(stops, 299, [], setSeconds);
+    t.deepEqual(counted(stops), ['GPU-1 kill bypass released 1']);
+    see(stops, 320, [], setSeconds);
+    t.deepEqual(counted(stops), []);
   }
 });
 
 test('while containers are the very same nothing is counted anew, and five minutes begin when they are gone', (t) => {
-  const book = createKillBook();
+  const stops = createStopCounts();
   const state = compared(sampleOf([gpu(0), gpu(1)], [], START), [reading(grant)], {});
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
-  for (let second = 0; second <= 400; second += 1) book.see(at(second));
-  t.is(book.totals().length, 26);
-  const gone = (second: number) => book.see({ ...at(second), containers: [] });
+  for (let second = 0; second <= 400; second += 1) stops.update(at(second));
+  t.is(stops.totals().length, 26);
+  const gone = (second: number) => stops.update({ ...at(second), containers: [] });
   gone(401);
   gone(699);
-  t.is(book.totals().length, 26);
+  t.is(stops.totals().length, 26);
   gone(720);
-  t.is(book.totals().length, 0);
+  t.is(stops.totals().length, 0);
 });
