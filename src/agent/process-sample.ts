@@ -4,9 +4,9 @@ import { type Assignments, NOTHING_ASSIGNED } from './attribution/other-allocati
 import type { Owners } from './attribution/owner-tracker.ts';
 import { NOTHING_OWNED, type Owned } from './attribution/processes-by-owner.ts';
 import type { ShareState, Shares } from './compute/shares.ts';
-import type { AgentConfiguration } from './config.ts';
 import { advance } from './counters/accumulate.ts';
 import { NO_TOTALS, type Totals } from './counters/totals.ts';
+import type { EnforcementSettings } from './enforcement/settings.ts';
 import type { ReadGrant } from './grant-upkeep.ts';
 import type { Grant } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
@@ -32,7 +32,7 @@ export type IntakeOptions = {
   readonly registry: Pick<Registry, 'list' | 'get' | 'readLedger' | 'isBehind'>;
   readonly shares: Pick<Shares, 'stateOf' | 'highCapPercent'>;
   readonly owners: Owners;
-  readonly policy: AgentConfiguration['enforcement'];
+  readonly policy: EnforcementSettings;
   readonly driverHolds: (grant: Grant) => boolean;
   readonly interposerFails: (grant: Grant) => boolean;
   readonly assignments: Assignments | undefined;

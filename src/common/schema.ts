@@ -23,6 +23,17 @@ export function whole(least: number, most: number) {
   return v.pipe(v.number(wanted), v.safeInteger(wanted), v.minValue(least, wanted), v.maxValue(most, wanted));
 }
 
+/** Any number within the bounds. */
+export function numberFrom(least: number, most: number) {
+  const wanted = `a number from ${least} to ${most}`;
+  return v.pipe(v.number(wanted), v.minValue(least, wanted), v.maxValue(most, wanted));
+}
+
+/** A text that is not empty. */
+export function nonEmpty(wanted: string) {
+  return v.pipe(v.string(wanted), v.nonEmpty(wanted));
+}
+
 export function oneOf<const T extends readonly string[]>(names: T) {
   return v.picklist(names, names.length === 1 ? `"${names[0]}"` : `one of ${names.join(', ')}`);
 }

@@ -2,7 +2,6 @@
 // source (snapshots/source.ts), which is the node half in this process, or its socket: then this half needs no right at all.
 import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
-import type { AgentConfiguration } from '../agent/config.ts';
 import type { Source, Standing } from '../agent/snapshot/source.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { guard } from '../serving/auth.ts';
@@ -12,6 +11,7 @@ import { fromFiles } from '../serving/tls-files.ts';
 import { createReviews } from '../serving/token-review-cache.ts';
 import { startPage } from './metrics-cache.ts';
 import { createExporter } from './routes.ts';
+import type { ExporterSettings } from './settings.ts';
 
 const CONNECTIONS = 256;
 
@@ -30,7 +30,7 @@ export type Exporter = {
 
 /** Nothing where everybody may read the page. Rejects where the settings cannot be kept. */
 export async function guardOf(
-  { page: { bearerTokenFile, tokenReview } }: AgentConfiguration,
+  { page: { bearerTokenFile, tokenReview } }: Pick<ExporterSettings, 'page'>,
   review: ReviewCall | undefined,
   onProblem: (text: string) => void,
 ): Promise<RequestHandler | undefined> {
@@ -43,7 +43,7 @@ export async function guardOf(
 
 /** Listens once it resolves. Rejects where it cannot. */
 export async function startExporter(
-  configuration: AgentConfiguration,
+  configuration: ExporterSettings,
   source: Source,
   access: RequestHandler | undefined,
   { log, onProblem }: ExporterHooks,

@@ -3,9 +3,8 @@
 
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
-import type { GpuShare, Mode } from '../../api/request.ts';
+import type { GpuShare, Mode, Placement } from '../../api/request.ts';
 import { type Placed, place } from '../../placement/place-container.ts';
-import type { AgentConfiguration } from '../config.ts';
 import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { resized } from '../grants/resize.ts';
@@ -52,7 +51,11 @@ export function grantPlain(
   state: NodeState,
   registry: Registry,
   native: Native,
-  configuration: Pick<AgentConfiguration, 'placement' | 'mostTenantsPerGpu' | 'enforcement'>,
+  configuration: {
+    readonly placement: Placement;
+    readonly mostTenantsPerGpu: number;
+    readonly enforcement: { readonly mode: Mode };
+  },
   notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
   standingOf: (gpuUuid: string) => GpuStanding,
 ): LiveGrant | Refusal {

@@ -3,12 +3,12 @@
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import { type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
 import { remembering } from '../../common/memo.ts';
-import type { AgentConfiguration } from '../config.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { createArbiter } from './arbiter-process.ts';
 import { type GpuPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfGpu } from './gpu-policy.ts';
 import { openComputeStore } from './policy-file.ts';
+import type { ComputeSettings } from './settings.ts';
 import type { ComputeUse } from './usage-account.ts';
 
 /** Of a grant on one GPU, for whoever looks. */
@@ -39,12 +39,7 @@ export type Shares = {
   close(): Promise<void>;
 };
 
-type Settings = Pick<
-  AgentConfiguration,
-  'stateFolder' | 'computePolicy' | 'computePolicies' | 'highCapPercent' | 'mostTenantsPerGpu'
->;
-
-export function openShares(settings: Settings, onProblem: (text: string) => void): Shares {
+export function openShares(settings: ComputeSettings, onProblem: (text: string) => void): Shares {
   const { computePolicy, computePolicies, mostTenantsPerGpu } = settings;
   const store = openComputeStore(settings.stateFolder, onProblem);
   const arbiter = createArbiter({ onProblem });

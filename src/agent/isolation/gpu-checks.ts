@@ -9,7 +9,6 @@ import {
   unfencedBy,
 } from '../../policy/isolation-check.ts';
 import { type Refusal, usableBytes } from '../allocation/process-grants.ts';
-import type { AgentConfiguration } from '../config.ts';
 import type { Registry } from '../grants/registry.ts';
 import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
@@ -22,9 +21,10 @@ import { openLeftBehind } from './canary/cleanup.ts';
 import { driverLimitTrial } from './canary/driver-limit-trial.ts';
 import { interposerTrial } from './canary/interposer-trial.ts';
 import { canaryProgram } from './canary/program.ts';
+import type { IsolationSettings } from './settings.ts';
 
 export type ProbingOptions = {
-  readonly configuration: AgentConfiguration;
+  readonly configuration: IsolationSettings;
   readonly native: Native;
   readonly tools: HelperRunner;
   readonly profiles: Profiles;

@@ -5,7 +5,6 @@ import { join } from 'node:path';
 import type { Logger } from '../../common/logger.ts';
 import type { GpusReading } from '../../kube/node-gpus.ts';
 import { WHOLE_POD } from '../attribution/container-index.ts';
-import { type AgentConfiguration, foldersOf } from '../config.ts';
 import type { Volumes } from '../grants/files.ts';
 import type { Node } from '../node-api.ts';
 import type { Native } from '../os/addon.ts';
@@ -23,6 +22,7 @@ import {
 } from './csi/volume.ts';
 import { startDevicePlugin } from './device-plugin/plugin.ts';
 import { startNri } from './nri/plugin.ts';
+import { foldersOf, type KubernetesSettings } from './settings.ts';
 
 /** What the agent asks of a cluster. */
 export type Cluster = {
@@ -56,7 +56,7 @@ export const volumesOf = (native: Native): Volumes => ({
 });
 
 export async function startPodServices(
-  { kubernetes, mostTenantsPerGpu }: Pick<AgentConfiguration, 'kubernetes' | 'mostTenantsPerGpu'>,
+  { kubernetes, mostTenantsPerGpu }: { readonly kubernetes: KubernetesSettings; readonly mostTenantsPerGpu: number },
   node: Node,
   cluster: Cluster,
   log: Logger,

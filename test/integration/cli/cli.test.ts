@@ -114,7 +114,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['demo', '--port', '70000'], /^cotenant: port 70000: want 0 to 65535/],
   [
     ['agent', '--set', 'enforcement.mode=harsh'],
-    /^cotenant: --set:\n {2}enforcement\.mode: "harsh"; want off, report or enforce/,
+    /^cotenant: --set:\n {2}enforcement\.mode: "harsh" is not valid; write one of off, report, enforce/,
   ],
   [['agent', '--set', 'intervalMs'], /^cotenant: --set intervalMs: want PATH=VALUE/],
   [['agent', '--config', '/nonexistent.yaml'], /^cotenant: \/nonexistent\.yaml: ENOENT/],
@@ -192,8 +192,8 @@ test('a settings file with several mistakes names all of them, each with its pla
   const [head, ...problems] = err.trimEnd().split('\n');
   t.is(head, `cotenant: ${file}:`);
   t.is(problems.length, 3, err);
-  t.regex(problems[0] ?? '', /^ {2}intervalMs: "soon"; want milliseconds, 50 to 60000$/);
-  t.regex(problems[1] ?? '', /^ {2}enforcement\.hardSamples: 1; want 2 to 1000/);
+  t.regex(problems[0] ?? '', /^ {2}intervalMs: "soon" is not valid; write a whole number from 50 to 60000$/);
+  t.regex(problems[1] ?? '', /^ {2}enforcement\.hardSamples: 1 is not valid; write a whole number from 2 to 1000/);
   t.regex(problems[2] ?? '', /^ {2}prot: no such setting; known are stateFolder, /);
 });
 

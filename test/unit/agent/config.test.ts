@@ -9,13 +9,13 @@ import {
   configure,
   DEFAULTS,
   isText,
-  modeOf,
   readSettings,
   type Settings,
 } from '../../../src/agent/config.ts';
 import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
 import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
 import { UsageError } from '../../../src/cli/lib/command.ts';
+import { showValue } from '../../../src/common/problem.ts';
 
 function written(t: ExecutionContext, text: string): string {
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-settings-'));
@@ -40,7 +40,7 @@ const problems = (settings: unknown): string[] => {
 test('no settings are the defaults, and the defaults are settings', (t) => {
   t.deepEqual(configure({}, 'x'), DEFAULTS);
   t.deepEqual(configure(DEFAULTS, 'x'), DEFAULTS);
-  t.is(modeOf(DEFAULTS), 'enforce');
+  t.is(DEFAULTS.enforcement.mode, 'enforce');
   // The tolerance and the times that the ladder is documented with.
   t.like(DEFAULTS.enforcement, {
     ratio: 1.02,
@@ -81,30 +81,30 @@ test('flags go over the file, the file over the defaults', (t) => {
 test('every setting is checked by its kind and range, and says what would be right', (t) => {
   const cases: [path: string, good: unknown[], bad: unknown[], want: string][] = [
     ['stateFolder', ['/x'], ['', 5, null, ['/x']], 'a folder'],
-    ['port', [0, 65535], [-1, 65536, 1.5, '80', null, true, Number.NaN], 'a port, 0 to 65535'],
+    ['port', [0, 65535], [-1, 65536, 1.5, '80', null, true, Number.NaN], 'a whole number from 0 to 65535'],
     ['calibrate', [true, false], ['true', 1, null], 'true or false'],
     ['driverLimits', [true, false], ['true', 1, null], 'true or false'],
     ['canary', [true, false], ['true', 1, null], 'true or false'],
-    ['intervalMs', [50, 60_000], [49, 60_001, 100.5, '1s'], 'milliseconds, 50 to 60000'],
-    ['mostTenantsPerGpu', [1, 1000], [0, 1001], '1 to 1000'],
-    ['interposerEngine', [0, 1, 999_999_999], [-1, 1.5, 1_000_000_000, 'next'], "an engine's number, or 0"],
-    ['placement', ['binpack', 'spread'], ['fragmentation', 'BINPACK', ['spread'], null], 'binpack or spread'],
+    ['intervalMs', [50, 60_000], [49, 60_001, 100.5, '1s'], 'a whole number from 50 to 60000'],
+    ['mostTenantsPerGpu', [1, 1000], [0, 1001], 'a whole number from 1 to 1000'],
+    ['interposerEngine', [0, 1, 999_999_999], [-1, 1.5, 1_000_000_000, 'next'], 'a whole number from 0 to 999999999'],
+    ['placement', ['binpack', 'spread'], ['fragmentation', 'BINPACK', ['spread'], null], 'one of binpack, spread'],
     [
       'enforcement.mode',
       ['off', 'report', 'enforce'],
       ['on', ['report'], { report: 1 }, false, ''],
-      'off, report or enforce',
+      'one of off, report, enforce',
     ],
     [
       'enforcement.softSeconds',
       [0, 0.5, 3600],
       [-1, 3601, '10', Number.POSITIVE_INFINITY, Number.NaN],
-      'seconds, 0 to 3600',
+      'a number from 0 to 3600',
     ],
-    ['enforcement.hardSamples', [2, 1000], [1, 0, 2.5], '2 to 1000: one sample is never enough'],
-    ['enforcement.ratio', [1, 1.02, 10], [0.99, 11], 'a ratio, 1 to 10'],
-    ['enforcement.bytes', [0, 2 ** 40], [-1, 0.5, 2 ** 41], 'bytes'],
-    ['enforcement.staleMs', [100, 60_000], [99, 0], 'milliseconds, 100 to 60000'],
+    ['enforcement.hardSamples', [2, 1000], [1, 0, 2.5], 'a whole number from 2 to 1000'],
+    ['enforcement.ratio', [1, 1.02, 10], [0.99, 11], 'a number from 1 to 10'],
+    ['enforcement.bytes', [0, 2 ** 40], [-1, 0.5, 2 ** 41], 'a whole number from 0 to 1099511627776'],
+    ['enforcement.staleMs', [100, 60_000], [99, 0], 'a whole number from 100 to 60000'],
     ['kubernetes.enabled', [true], ['yes'], 'true or false'],
     ['kubernetes.nodeName', ['', 'node-1'], [1], "the node's name"],
     [
@@ -117,32 +117,33 @@ test('every setting is checked by its kind and range, and says what would be rig
   for (const [path, good, bad, want] of cases) {
     for (const value of good) t.deepEqual(problems({ [path]: value }), [], `${path}: ${String(value)}`);
     for (const value of bad)
-      t.deepEqual(problems({ [path]: value }), [`${path}: ${JSON.stringify(value)}; want ${want}`]);
+      t.deepEqual(problems({ [path]: value }), [`${path}: ${showValue(value)} is not valid; write ${want}`]);
   }
 });
 
-test('settings that do not go together are told', (t) => {
+test('settings that cannot be combined are refused', (t) => {
   const together = (settings: Settings) => checkTogether(configure(settings, 'x'));
   t.throws(() => together({ intervalMs: 8000 }), {
-    message: 'settings that do not go together:\n  silenceMs: 15000; want at least twice intervalMs, which is 8000',
+    message:
+      'settings that cannot be combined:\n  silenceMs: 15000 is less than twice intervalMs, which is 8000; write at least 16000',
   });
   t.is(together({ intervalMs: 8000, silenceMs: 16_000 }).silenceMs, 16_000);
   t.throws(() => together({ enforcement: { ratio: 1.3 } }), {
     message:
-      /^settings that do not go together:\n {2}enforcement\.hardRatio: 1\.25; want at least ratio, which is 1\.3$/,
+      /^settings that cannot be combined:\n {2}enforcement\.hardRatio: 1\.25 is less than ratio, which is 1\.3; write at least 1\.3$/,
   });
   t.throws(() => together({ kubernetes: { cdiKind: OWN_KIND } }), {
     message:
-      /kubernetes\.cdiKind: cotenant\.io\/gpu is what is written; want another one, or no kubernetes\.cdiFolders$/,
+      /kubernetes\.cdiKind: "cotenant\.io\/gpu" is the kind that the agent writes; write another one, or empty kubernetes\.cdiFolders$/,
   });
   t.is(together({ kubernetes: { cdiKind: OWN_KIND, cdiFolders: '' } }).kubernetes.cdiFolders, '');
   t.throws(() => together({ page: { socketUser: 65532 } }), {
-    message: /page\.socketUser: is of the socket of the node half; want page\.socket, too$/,
+    message: /page\.socketUser: 65532 is the user of a socket that is not set; set page\.socket$/,
   });
   t.is(together({ page: { socket: '/run/x', socketUser: 65532 } }).page.socketUser, 65532);
 });
 
-test('a setting that does not exist is told with those that do', (t) => {
+test('an unknown setting is refused, with a list of the known ones', (t) => {
   const names = ['intervalMS', 'enforcement.mod', 'constructor', 'toString', 'enforcement.constructor', 'port.x', ''];
   for (const name of names) {
     const [problem = '', ...more] = problems({ [name]: 1 });
@@ -150,13 +151,13 @@ test('a setting that does not exist is told with those that do', (t) => {
     t.true(problem.startsWith(`${name}: no such setting; known are stateFolder, host, port, `.trim()), problem);
   }
   t.regex(problems(JSON.parse('{"__proto__": {"mode": "off"}}'))[0] ?? '', /^__proto__: no such setting/);
-  t.regex(problems({ port: { x: 1 } })[0] ?? '', /^port: \{"x":1\}; want a port/);
+  t.regex(problems({ port: { x: 1 } })[0] ?? '', /^port: an object is not valid; write a whole number/);
 });
 
-test('everything that is wrong is told at once, with the source', (t) => {
+test('one error lists every problem, with the source', (t) => {
   t.throws(() => configure({ port: 'x', enforcement: { mode: 'on' }, kubernetes: null }, '/etc/agent.yaml'), {
     message:
-      '/etc/agent.yaml:\n  kubernetes: want a map of settings\n  port: "x"; want a port, 0 to 65535\n  enforcement.mode: "on"; want off, report or enforce',
+      '/etc/agent.yaml:\n  kubernetes: null is not a map of settings; write name: value\n  port: "x" is not valid; write a whole number from 0 to 65535\n  enforcement.mode: "on" is not valid; write one of off, report, enforce',
   });
 });
 
@@ -169,8 +170,8 @@ test('a file is YAML or JSON with a map in it; an empty one changes nothing', (t
   ];
   for (const [text, expected] of cases) t.deepEqual(readSettings(written(t, text)), expected);
   const wrong: [text: string, message: RegExp][] = [
-    ['- a\n', /agent\.yaml: want a map of settings$/],
-    ['just text', /agent\.yaml: want a map of settings$/],
+    ['- a\n', /agent\.yaml: is not a map of settings; write name: value$/],
+    ['just text', /agent\.yaml: is not a map of settings; write name: value$/],
     ['port: 1\nport: 2\n', /agent\.yaml: Map keys must be unique/],
     ['a: [1', /agent\.yaml: /],
   ];
@@ -187,10 +188,10 @@ test('a flag is a path, an equals sign and a value; what holds text keeps digits
     ['kubernetes.nodeName=007', { kubernetes: { ...DEFAULTS.kubernetes, nodeName: '007' } }],
     ['port', /^--set port: want PATH=VALUE$/],
     ['=1', /^--set =1: want PATH=VALUE$/],
-    ['port=', /^--set:\n {2}port: ""; want a port/],
-    ['port=0x50', /^--set:\n {2}port: "0x50"; want a port/],
+    ['port=', /^--set:\n {2}port: "" is not valid; write a whole number/],
+    ['port=0x50', /^--set:\n {2}port: "0x50" is not valid; write a whole number/],
     ['constructor=1', /^--set:\n {2}constructor: no such setting/],
-    ['enforcement=report', /^--set:\n {2}enforcement: want a map of settings/],
+    ['enforcement=report', /^--set:\n {2}enforcement: "report" is not a map of settings/],
   ];
   for (const [pair, expected] of cases) {
     if (expected instanceof RegExp)

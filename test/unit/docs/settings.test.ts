@@ -19,7 +19,7 @@ function wanted(path: string): string {
   try {
     configure({ [path]: [] }, 'test');
   } catch (error) {
-    return /; want (.*)$/m.exec((error as Error).message)?.[1] ?? String(error);
+    return /; write (.*)$/m.exec((error as Error).message)?.[1] ?? String(error);
   }
   throw new Error(`${path} may be anything`);
 }
@@ -42,7 +42,7 @@ test('the table gives the range of every setting', (t) => {
   }
 });
 
-test('settings that must go together are told at both ends', (t) => {
+test('settings that depend on one another refer to it in the table', (t) => {
   const meaning = (path: string) => rows.find((row) => quoted(row.setting)[0] === path)?.meaning ?? '';
   t.regex(meaning('silenceMs'), /At least twice `intervalMs`/);
   t.regex(meaning('enforcement.hardRatio'), /At least `ratio`/);

@@ -3,10 +3,10 @@
 
 import { createGroups } from '../../attribution/cgroup-finder.ts';
 import type { ContainerBook } from '../../attribution/container-index.ts';
-import type { AgentConfiguration } from '../../config.ts';
 import type { Grant } from '../../grants/grant.ts';
 import type { Native } from '../../os/addon.ts';
 import type { Sample, SampledProcess } from '../../sampling/sample.ts';
+import type { IsolationSettings } from '../settings.ts';
 import { type DriverLimitsOptions, openDriverLimits } from './sync.ts';
 
 export type DriverFence = {
@@ -22,7 +22,7 @@ export type DriverFence = {
 };
 
 export function createDriverFence(
-  configuration: Pick<AgentConfiguration, 'driverLimits' | 'stateFolder' | 'nvmlLibrary'>,
+  configuration: Pick<IsolationSettings, 'driverLimits' | 'stateFolder' | 'nvmlLibrary'>,
   options: Omit<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & {
     readonly native: Native;
     readonly containers: ContainerBook;

@@ -120,6 +120,6 @@ test('the settings say which Xids count, and refuse those that a program of a te
   node.control('xid', '0', '46');
   await isFaulty(agent, 'xid_46');
   await t.throwsAsync(startAgent(t, node, { settings: { ...SETTINGS, unhealthyXids: '31' } }), {
-    message: /unhealthyXids: "31"; want/,
+    message: /unhealthyXids: "31" is not valid; write Xids/,
   });
 });

@@ -1,0 +1,40 @@
+// Settings of compute: how the node's GPUs divide it among containers.
+import * as v from 'valibot';
+import { COMPUTE_POLICIES, type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
+import { isObject } from '../../common/json.ts';
+import { whole } from '../../common/schema.ts';
+
+const POLICY_WANTED = `one of ${COMPUTE_POLICIES.join(', ')}, or its number, 0 to 5`;
+
+/** A name, or cGPU's number, which YAML reads as a number. */
+const Policy = v.pipe(
+  v.union([v.string(), v.number()], POLICY_WANTED),
+  v.rawTransform<string | number, ComputePolicy>(({ dataset, addIssue, NEVER }) => {
+    const policy = parseComputePolicy(String(dataset.value));
+    if (policy !== undefined) return policy;
+    addIssue({ message: POLICY_WANTED });
+    return NEVER;
+  }),
+);
+
+/** A list passes for a record. */
+const Policies = v.pipe(
+  v.custom<Record<string, unknown>>(isObject, 'a map from the UUID of a GPU to its policy'),
+  v.record(v.string(), Policy),
+);
+
+export const COMPUTE_ENTRIES = {
+  computePolicy: v.optional(Policy, 'fixed'),
+  /** Of single GPUs, by UUID. */
+  computePolicies: v.optional(Policies, {}),
+  /** Most of a GPU that a container of high priority may take. */
+  highCapPercent: v.optional(whole(1, 100), 100),
+};
+
+export type ComputeSettings = {
+  readonly stateFolder: string;
+  readonly computePolicy: ComputePolicy;
+  readonly computePolicies: Readonly<Record<string, ComputePolicy>>;
+  readonly highCapPercent: number;
+  readonly mostTenantsPerGpu: number;
+};

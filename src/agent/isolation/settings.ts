@@ -1,0 +1,36 @@
+// Settings of isolation: what is measured and tried on each GPU, and which Xids make a GPU unhealthy.
+import * as v from 'valibot';
+import { nonEmpty, whole } from '../../common/schema.ts';
+import { DEFAULT_XID_LIST, parseXidList } from '../../policy/gpu-health.ts';
+
+const XIDS_WANTED = "Xids with commas (default, N, -N), none of them one that a tenant's program raises";
+
+export const ISOLATION_ENTRIES = {
+  /** Measures on each GPU what a context costs, with a process of its own. */
+  calibrate: v.optional(v.boolean(), true),
+  /** Tries with a process of its own on each GPU whether the interposer enforces a grant. */
+  canary: v.optional(v.boolean(), true),
+  /** Sets the driver's own memory limits for grants, where the driver has them. */
+  driverLimits: v.optional(v.boolean(), true),
+  cudaLibrary: v.optional(nonEmpty('a library name or path'), 'libcuda.so.1'),
+  /** Xids after which a GPU accepts no new containers until it was reset. */
+  unhealthyXids: v.optional(
+    v.pipe(
+      v.string(XIDS_WANTED),
+      v.check((list) => !('wrong' in parseXidList(list)), XIDS_WANTED),
+    ),
+    DEFAULT_XID_LIST,
+  ),
+  /** Number of the interposer's engine that containers run; 0: that of the agent's build. */
+  interposerEngine: v.optional(whole(0, 999_999_999), 0),
+};
+
+export type IsolationSettings = {
+  readonly stateFolder: string;
+  readonly nvmlLibrary: string;
+  readonly cudaLibrary: string;
+  readonly calibrate: boolean;
+  readonly canary: boolean;
+  readonly driverLimits: boolean;
+  readonly interposerEngine: number;
+};
