@@ -134,7 +134,7 @@ export const METRICS = {
   cotenant_exporter_unknown_devices: gauge(),
   cotenant_exporter_render_duration_seconds: gauge(),
   cotenant_enforcement_decisions_total: counter('decision', 'reason'),
-  cotenant_enforcement_refusals_total: counter('why'),
+  cotenant_enforcement_refusals_total: counter('reason'),
   cotenant_enforcement_mode: gauge('mode'),
 } as const satisfies Record<string, Metric>;
 

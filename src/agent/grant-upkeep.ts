@@ -5,12 +5,13 @@
 import type { GpuGrant } from '../api/gpu.ts';
 import type { KnownOwners } from './attribution/attribute.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
-import { removeGroup, unifiedMount } from './enforcement/targets.ts';
+import { removeGroup } from './enforcement/targets.ts';
 import { feedbackOf, type Living, NOTHING_TWICE, type Round, roundOf, type Twice } from './grants/driver-feedback.ts';
 import { type Grant, isOfPod } from './grants/grant.ts';
 import type { LiveGrant, Registry } from './grants/registry.ts';
 import { givenBack, toldBytes } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './os/addon.ts';
+import { unifiedMount } from './os/cgroup.ts';
 import { type Sample, type SampledProcess, tellsAll, toldGpu } from './sampling/sample.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };

@@ -15,7 +15,7 @@ import { createNobodys } from './counters/invalid-pid-count.ts';
 import { removeOldCounterFiles } from './counters/old-files.ts';
 import { createSamplerCounts } from './counters/reset-safe-counter.ts';
 import { createStopCounts } from './counters/stop-counts.ts';
-import { type ActionRecord, ASKED } from './enforcement/action-record.ts';
+import type { ActionRecord } from './enforcement/action-record.ts';
 import { type Audit, openAudit } from './enforcement/audit-log.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions } from './enforcement/evictions.ts';
@@ -138,21 +138,21 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     grantsOf: (podUid) => registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [grant.id] : [])),
   };
   const clocks = { now: Date.now, steady: hooks.clock };
-  const enforcer = createEnforcer(
+  const enforcer = createEnforcer({
     registry,
     native,
     audit,
-    enforcement,
+    policy: enforcement,
     clocks,
-    {
+    pods: {
       containers,
       beforeStop: (grant, message) => {
         if (!isOfPod(grant.owner)) return;
         hooks.lastWords?.(grant, message, containers.newest(grant.owner.podUid, grant.container)?.terminationLog);
       },
     },
-    log.component('enforcer').warn,
-  );
+    onProblem: log.component('enforcer').warn,
+  });
   // Nobody's eviction is asked for again where nobody is to be stopped any more.
   const earlierStops = audit
     .steps()
@@ -161,7 +161,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, hook
     hooks.evict &&
     createEvictions(enforcement, hooks.evict, clocks, earlierStops, (record) => {
       audit.add(record);
-      if (record.result !== ASKED) hooks.onActions([record]);
+      if (record.result !== 'asked') hooks.onActions([record]);
     });
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   const unseen = unseenProcesses(ownPidNamespace);

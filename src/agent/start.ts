@@ -12,7 +12,7 @@ import { createAdmin } from './admin-api.ts';
 import type { DeviceUuids } from './attribution/resource-slices.ts';
 import type { RefusedChange } from './compute/node-policy.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './config.ts';
-import type { ActionRecord } from './enforcement/action-record.ts';
+import { type ActionRecord, resultText } from './enforcement/action-record.ts';
 import { createLastWords } from './enforcement/termination-message.ts';
 import type { Cluster, PodServices } from './kubelet/start.ts';
 import { openNode } from './node.ts';
@@ -58,9 +58,10 @@ const LOOK_AT_AGE_MS = 1000;
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 
 /** With the keys of the container; what was not done as planned is a warning, as each stop is. */
-function logAction(log: Logger, { action, message, result, namespace, pod, container, grantId }: ActionRecord): void {
+function logAction(log: Logger, record: ActionRecord): void {
+  const { action, message, namespace, pod, container, grantId } = record;
   const write = action === 'released' || action === 'open-gate' ? log.info : log.warn;
-  write(`${action}: ${message} (${result})`, { pod: `${namespace}/${pod}`, container, grant: grantId });
+  write(`${action}: ${message} (${resultText(record)})`, { pod: `${namespace}/${pod}`, container, grant: grantId });
 }
 
 /** Another agent on the same state folder would fight over its files. */

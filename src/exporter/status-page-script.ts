@@ -150,7 +150,7 @@ const show = (snapshot) => {
   for (const action of [...snapshot.recent].reverse()) {
     const item = element('li');
     item.append(element('time', '', new Date(action.atMs).toLocaleTimeString('en-GB')), ' ', element('strong', 'act ' + action.action, action.action));
-    item.append(': ' + action.message + (action.result ? ' (' + action.result + ')' : ''));
+    item.append(': ' + action.message + (action.result ? ' (' + action.result + (action.detail ? ': ' + action.detail : '') + ')' : ''));
     list.append(item);
   }
   if (!snapshot.recent.length) list.append(element('li', 'quiet', 'nothing yet'));

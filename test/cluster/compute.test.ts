@@ -200,7 +200,7 @@ onCluster(
       TEAM,
     );
     const sentence =
-      /^team\/dodger\/main takes more GPU compute than its share: \d+ % of 25 % on GPU-\S+ over 2\d s, and launches past its closed gate; it is stopped$/;
+      /^team\/dodger\/main exceeds its GPU compute share: \d+ % of 25 % on GPU-\S+ over 2\d s, and launches kernels past its closed gate; the agent stops it$/;
     t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', sentence);
     const events = (await eventsOf(bed, 'dodger', 'team')).filter(({ reason }) => reason === 'GPUComputeQuotaExceeded');
     t.true(

@@ -1,7 +1,7 @@
 // A pod whose container is started anew after each stop, and exceeds its grant again: it is evicted where the agent is told to,
 // not while a disruption budget forbids it, once, whenever the agent ends meanwhile, and its neighbor sees nothing.
 import type { ExecutionContext } from 'ava';
-import { type ActionRecord, ASKED } from '../../src/agent/enforcement/action-record.ts';
+import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
 import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS } from '../support/helm.ts';
@@ -53,13 +53,13 @@ async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { ui
   try {
     await eventually(() => evictionsOf(bed, uid).length > 0 || undefined, 'its eviction is asked for', WAIT_MS);
     signalContainer(bed, agent, 'node', 'SIGKILL');
-    t.deepEqual(evictionsOf(bed, uid), [ASKED]);
+    t.deepEqual(evictionsOf(bed, uid), ['asked']);
   } finally {
     bed.resume('etcd');
   }
   await untilNext(bed, agent);
   await eventually(() => evictionsOf(bed, uid).includes('sent') || undefined, 'the next one asks again', WAIT_MS);
-  t.deepEqual(evictionsOf(bed, uid), [ASKED, ASKED, 'sent']);
+  t.deepEqual(evictionsOf(bed, uid), ['asked', 'asked', 'sent']);
   const hit = auditOf(bed, uid)
     .filter(({ action }) => action === 'kill')
     .flatMap(({ processes }) => processes.filter(({ result }) => result === 'sent').map(({ pid }) => pid));
@@ -141,7 +141,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     signalContainer(bed, agent, 'node', 'SIGKILL');
     await untilNext(bed, agent);
     await eventually(evictions, 'the counter goes on');
-    t.deepEqual(evictionsOf(bed, second.metadata.uid), [ASKED, ASKED, 'sent'], 'what was answered is not asked again');
+    t.deepEqual(evictionsOf(bed, second.metadata.uid), ['asked', 'asked', 'sent'], 'what was answered is not asked again');
     t.deepEqual(evictionsOf(bed, third.metadata.uid), []);
     const neighbor = await untilRunning(bed, 'neighbor');
     t.is(containerOf(neighbor)?.restartCount, 0);

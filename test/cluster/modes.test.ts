@@ -153,8 +153,9 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   await isSeries(bed, 'enforcement', { pod: 'seen', enforcement: 'report', said_by: 'namespace' }, 'it is reported');
   await eventually(
     async () =>
-      (await eventsOf(bed, 'seen', TEAM)).some(({ message }) => /would be stopped in enforce mode$/.test(message)) ||
-      undefined,
+      (await eventsOf(bed, 'seen', TEAM)).some(({ message }) =>
+        /in enforce mode the agent would stop it$/.test(message),
+      ) || undefined,
     'it is told what would have been done',
     60_000,
   );
@@ -179,7 +180,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   const ended = await untilPod(bed, 'seen', 'is stopped', ({ status: now }) => now?.phase === 'Failed', own);
   t.regex(
     containerOf(ended)?.state.terminated?.message ?? '',
-    /holds GPU memory that its limit does not see.*it is stopped/,
+    /exceeds its GPU memory grant.*past the interposer; the agent stops it/,
   );
   await refused(t, wish('report'), /"report" is weaker than the pod's mode, enforce/);
 }

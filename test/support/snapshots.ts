@@ -308,7 +308,7 @@ export const exampleSnapshot: Snapshot = {
   ],
   errors: [{ call: 'nvmlDeviceGetPowerUsage', code: 3, count: 12 }],
   recent: [
-    { atMs: AT_MS - 3000, action: 'kill', message: 'local/cheat holds memory past its limit', result: 'released' },
+    { atMs: AT_MS - 3000, action: 'kill', message: 'local/cheat holds memory past its limit', result: 'sent' },
   ],
   self: {
     up: true,
@@ -321,8 +321,8 @@ export const exampleSnapshot: Snapshot = {
     samplersAbandoned: 1,
     decisions: [{ decision: 'killed', reason: 'bypass', count: 1 }],
     refusals: [
-      { why: 'stale', count: 0 },
-      { why: 'rate', count: 2 },
+      { reason: 'stale', count: 0 },
+      { reason: 'rate-limited', count: 2 },
     ],
     failures: { gone: 0, host: 2, no_pid: 0 },
     publishes: { given: 3, waiting: 2, refused: 1, failed: 0 },

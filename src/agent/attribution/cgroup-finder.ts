@@ -3,7 +3,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isSame } from '../../common/memo.ts';
-import { unifiedMount } from '../enforcement/targets.ts';
+import { unifiedMount } from '../os/cgroup.ts';
 import { type Grant, groupOfGrant, isOfPod } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
 import { containerGroup, knownOwnerOf, ownerOf } from '../os/cgroup.ts';

@@ -2,9 +2,10 @@
 // that appears with 1, so the usual outcomes are there with 0 from the moment that a grant is first seen.
 
 import { clockJumpMs } from '../../common/clock-step.ts';
+import { REFUSAL_REASONS } from '../../policy/enforcement.ts';
 import type { OverReason } from '../../policy/memory-verdict.ts';
 import { hardLimitOf } from '../compute/gpu-policy.ts';
-import { type ActionRecord, ASKED } from '../enforcement/action-record.ts';
+import type { ActionRecord, Outcome } from '../enforcement/action-record.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
@@ -26,24 +27,16 @@ type Decision = 'would_kill' | 'killed' | 'refused' | 'evicted';
 /** Enforcement decisions of the node. */
 export type DecisionCount = { readonly decision: Decision; readonly reason: string; readonly count: number };
 /** Why stops that were due were not carried out. */
-export type RefusalCount = { readonly why: string; readonly count: number };
+export type RefusalCount = { readonly reason: string; readonly count: number };
 
 const DECISIONS: readonly Decision[] = ['would_kill', 'killed', 'refused', 'evicted'];
 const REASONS: readonly OverReason[] = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
-/** As the audit log has them, as the metrics do; all others are refusals. */
-const RESULTS: Readonly<Record<string, string>> = {
+/** The label `result`, by the record's result; all others count as refused. */
+const RESULTS: Partial<Record<Outcome, string>> = {
   sent: 'released',
-  'nobody left': 'nobody_left',
+  'none-left': 'none_left',
   interrupted: 'interrupted',
 };
-/** Why a stop that was due was refused, by the words that its record has for it. */
-const WHY_REFUSED: readonly (readonly [words: RegExp, why: string])[] = [
-  [/^the data is /, 'stale'],
-  [/^processes are said to hold /, 'inconsistent'],
-  [/ were stopped within a minute/, 'rate'],
-];
-/** `eviction`: the API server's no; `other`: in words that are not known here. */
-const REFUSALS = [...WHY_REFUSED.map(([, why]) => why), 'eviction', 'other'];
 /** Outcomes of a SIGKILL that somebody waits for. */
 const USUAL = ['released', 'stuck', 'refused'];
 const KEEP_MS = 5 * 60 * 1000;
@@ -106,10 +99,10 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
   for (const decision of DECISIONS) {
     for (const reason of REASONS) decisions.set(`${decision} ${reason}`, { decision, reason, count: 0 });
   }
-  const refusals = new Map(REFUSALS.map((why) => [why, 0]));
-  const refuse = (why: string, reason: string): void => {
+  const refusals = new Map<string, number>(REFUSAL_REASONS.map((refusal) => [refusal, 0]));
+  const refuse = (refusal: string, reason: string): void => {
     decide('refused', reason);
-    refusals.set(why, (refusals.get(why) ?? 0) + 1);
+    refusals.set(refusal, (refusals.get(refusal) ?? 0) + 1);
   };
   for (const record of recent) if (record.action === 'kill') stopped.set(record.grantId, record);
 
@@ -150,12 +143,8 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
       for (const record of records) {
         const { namespace, pod, container, gpuUuid, reason, atMs } = record;
         if (record.action === 'would-stop') decide('would_kill', reason);
-        if (record.action === 'refuse') {
-          const [, why] = WHY_REFUSED.find(([words]) => words.test(record.result)) ?? [undefined, 'other'];
-          refuse(why, reason);
-        }
         if (record.action === 'evict' && record.result === 'sent') decide('evicted', reason);
-        else if (record.action === 'evict' && record.result !== ASKED) refuse('eviction', reason);
+        if (record.refusal !== undefined) refuse(record.refusal, reason);
         if (record.action !== 'kill' && record.action !== 'terminate') continue;
         if (record.action === 'kill') {
           decide('killed', reason);
@@ -178,6 +167,6 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
     },
     totals: () => [...totals.values()].map(({ total }) => total),
     decisions: () => [...decisions.values()],
-    refusals: () => [...refusals].map(([why, count]) => ({ why, count })),
+    refusals: () => [...refusals].map(([reason, count]) => ({ reason, count })),
   };
 }

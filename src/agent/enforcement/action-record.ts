@@ -1,5 +1,6 @@
-// What was done to whom, and why: one record per action. Owns the words of the reason, which are the same in every place where a
-// person meets them; where records are kept is the audit's.
+// The record of one enforcement action: who, what, why, and what came of it. Programs read the codes (`action`, `reason`, `result`,
+// `refusal`); `message` and `detail` are the same sentences everywhere that people read them. The audit log keeps the records.
+import type { RefusalReason } from '../../policy/enforcement.ts';
 import type { OverReason, Verdict } from '../../policy/memory-verdict.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
 import type { Signaled } from './targets.ts';
@@ -15,6 +16,10 @@ export type ActionName =
   | 'released'
   | 'stuck'
   | 'evict';
+
+/** What came of an action. `none-left`: all processes had ended before. `asked`: the API server has not answered yet. */
+export const OUTCOMES = ['done', 'sent', 'none-left', 'refused', 'interrupted', 'stuck', 'asked', 'begun'] as const;
+export type Outcome = (typeof OUTCOMES)[number];
 
 export type ActionRecord = {
   readonly atMs: number;
@@ -33,65 +38,81 @@ export type ActionRecord = {
   /** Of the GPU's compute, where that is the reason; else 0. */
   readonly usedRatio: number;
   readonly limitRatio: number;
-  /** What this is about. */
   readonly resource: 'memory' | 'compute';
   /** The sentence that people read. */
   readonly message: string;
-  /** sent, released, stuck, interrupted, asked, or why it was not done. */
-  readonly result: string;
+  readonly result: Outcome;
+  /** Why an action that was due was not taken; with `result` `refused` alone. */
+  readonly refusal?: RefusalReason;
+  /** A sentence on the refusal. */
+  readonly detail?: string;
   readonly processes: readonly Pick<Signaled, 'pid' | 'startTicks' | 'command' | 'result'>[];
 };
 
-/** The result of an eviction whose answer is still to come. */
-export const ASKED = 'asked';
-
 const MIB = 1024 * 1024;
 const REASONS: Record<OverReason, string> = {
-  bypass: 'holds GPU memory that its limit does not see',
-  'far-over-limit': 'is far over its GPU memory grant',
-  'no-room': 'is over its GPU memory grant, and its GPU has nothing left for others',
-  'over-limit': 'is over its GPU memory grant',
-  'over-share': 'takes more GPU compute than its share',
+  bypass: 'exceeds its GPU memory grant',
+  'far-over-limit': 'far exceeds its GPU memory grant',
+  'no-room': 'exceeds its GPU memory grant on a GPU without free memory for other grants',
+  'over-limit': 'exceeds its GPU memory grant',
+  'over-share': 'exceeds its GPU compute share',
 };
 const WHAT: Record<ActionName, string> = {
-  warn: 'it will be stopped if it stays so',
-  'close-gate': 'its kernels are held back',
+  warn: 'the agent stops it if this lasts',
+  'close-gate': 'the agent holds back its kernels',
   'open-gate': 'its kernels may run again',
-  terminate: 'it is asked to end',
-  kill: 'it is stopped',
-  'would-stop': 'it would be stopped in enforce mode',
-  refuse: 'it is not stopped',
-  released: 'its memory is free again',
-  stuck: 'its memory is still held',
-  evict: 'its pod is evicted',
+  terminate: 'the agent sends it SIGTERM',
+  kill: 'the agent stops it',
+  'would-stop': 'in enforce mode the agent would stop it',
+  refuse: 'the agent does not stop it now',
+  released: 'its GPU memory is free again',
+  stuck: 'its GPU memory is still in use after the stop',
+  evict: 'the agent evicts its pod',
 };
 
-/** "GPU memory grant exceeded: local/cheat/main used 3000 MiB of 1024 MiB on GPU-..., 2900 MiB past its limit; it is stopped" */
-export function describe(grant: Grant, action: ActionName, verdict: Verdict): string {
-  const who = `${grant.namespace}/${grant.pod}/${grant.container}`;
-  if (verdict.severity === 'within') return `${who}: ${WHAT[action]}`;
+/** "team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-…, 2900 MiB of it past the interposer; the agent stops it" */
+export function describe(
+  grant: Pick<Grant, 'namespace' | 'pod' | 'container'>,
+  action: ActionName,
+  verdict: Verdict,
+): string {
+  const subject = `${grant.namespace}/${grant.pod}/${grant.container}`;
+  if (verdict.severity === 'within') return `${subject}: ${WHAT[action]}`;
   if (verdict.reason === 'over-share') {
     const { usedRatio, limitRatio, seconds, gpuUuid } = verdict.worst;
     const percent = (ratio: number) => `${Math.round(ratio * 100)} %`;
-    const proof = verdict.severity === 'hard' ? ', and launches past its closed gate' : '';
-    return `${who} ${REASONS[verdict.reason]}: ${percent(usedRatio)} of ${percent(limitRatio)} on ${gpuUuid} over ${Math.round(seconds)} s${proof}; ${WHAT[action]}`;
+    const proof = verdict.severity === 'hard' ? ', and launches kernels past its closed gate' : '';
+    return `${subject} ${REASONS[verdict.reason]}: ${percent(usedRatio)} of ${percent(limitRatio)} on ${gpuUuid} over ${Math.round(seconds)} s${proof}; ${WHAT[action]}`;
   }
   const { worst, reason } = verdict;
-  const mib = (bytes: number) => `${Math.ceil(bytes / MIB)} MiB`;
-  const past = worst.bypassBytes > 0 ? `, ${mib(worst.bypassBytes)} of it past the interposer` : '';
-  return `${who} ${REASONS[reason]}: ${mib(worst.usedBytes)} of ${mib(worst.limitBytes)} on ${worst.gpuUuid}${past}; ${WHAT[action]}`;
+  return `${subject} ${REASONS[reason]}: ${mib(worst.usedBytes)} of ${mib(worst.limitBytes)} on ${worst.gpuUuid}${bypassText(worst.bypassBytes)}; ${WHAT[action]}`;
 }
 
-export function recordOf(
-  grant: Grant,
-  action: ActionName,
-  verdict: Verdict,
-  atMs: number,
-  result: string,
-  processes: readonly Signaled[] = [],
-  /** Of a verdict that says nothing any more: what it was before. */
-  after?: OverReason,
-): ActionRecord {
+const mib = (bytes: number): string => `${Math.ceil(bytes / MIB)} MiB`;
+const bypassText = (bytes: number): string => (bytes > 0 ? `, ${mib(bytes)} of it past the interposer` : '');
+
+export type NewRecord = {
+  readonly grant: Grant;
+  readonly action: ActionName;
+  readonly verdict: Verdict;
+  readonly atMs: number;
+  readonly result: Outcome;
+  readonly refusal?: { readonly reason: RefusalReason; readonly detail: string };
+  readonly processes?: readonly Signaled[];
+  /** With a verdict `within`: the reason of the action that this one ends. */
+  readonly after?: OverReason | undefined;
+};
+
+export function recordOf({
+  grant,
+  action,
+  verdict,
+  atMs,
+  result,
+  refusal,
+  processes = [],
+  after,
+}: NewRecord): ActionRecord {
   const reason = verdict.severity === 'within' ? 'none' : verdict.reason;
   const memory = verdict.severity === 'within' || verdict.reason === 'over-share' ? undefined : verdict.worst;
   const share = verdict.severity !== 'within' && verdict.reason === 'over-share' ? verdict.worst : undefined;
@@ -113,6 +134,7 @@ export function recordOf(
     resource: (reason === 'none' ? after : reason) === 'over-share' ? 'compute' : 'memory',
     message: describe(grant, action, verdict),
     result,
+    ...(refusal && { refusal: refusal.reason, detail: refusal.detail }),
     processes: processes.map(({ pid, startTicks, command, result: outcome }) => ({
       pid,
       startTicks,
@@ -120,4 +142,38 @@ export function recordOf(
       result: outcome,
     })),
   };
+}
+
+/** What the container exceeded, in short; undefined: the record is of no excess. */
+export function excessOf({
+  reason,
+  usedBytes = 0,
+  limitBytes = 0,
+  bypassBytes = 0,
+  usedRatio = 0,
+  limitRatio = 0,
+}: Partial<Omit<ActionRecord, 'processes'>>): { readonly used: string; readonly reason: string } | undefined {
+  if (reason === undefined || reason === 'none') return undefined;
+  const text = `${REASONS[reason]}${bypassText(bypassBytes)}`;
+  return reason === 'over-share'
+    ? { used: `${Math.round(usedRatio * 100)} of ${Math.round(limitRatio * 100)} %`, reason: text }
+    : { used: `${Math.ceil(usedBytes / MIB)} of ${Math.ceil(limitBytes / MIB)} MiB`, reason: text };
+}
+
+/** What came of it, for people. */
+export const resultText = ({ result, detail }: Pick<ActionRecord, 'result' | 'detail'>): string =>
+  detail === undefined ? result : `${result}: ${detail}`;
+
+/** A record as this version has it, from a line that an agent before reason codes may have written; undefined: not a record. */
+export function readRecord(value: unknown): ActionRecord | undefined {
+  const record = value as (Omit<Partial<ActionRecord>, 'result'> & { readonly result?: unknown }) | null;
+  if (typeof record?.atMs !== 'number' || typeof record.grantId !== 'string') return undefined;
+  const result = OUTCOMES.find((outcome) => outcome === record.result);
+  if (result !== undefined) return { ...record, result } as ActionRecord;
+  if (record.result === 'nobody left') return { ...record, result: 'none-left' } as ActionRecord;
+  // Older agents wrote the sentence of a refusal into `result`.
+  const detail = String(record.result ?? '');
+  const isRefused = record.action === 'refuse' || record.action === 'evict';
+  const refusal: RefusalReason = record.action === 'evict' ? 'eviction' : 'other';
+  return { ...record, result: 'refused', ...(isRefused && { refusal, detail }) } as ActionRecord;
 }

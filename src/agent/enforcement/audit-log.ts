@@ -13,7 +13,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import type { ActionRecord } from './action-record.ts';
+import { type ActionRecord, readRecord } from './action-record.ts';
 
 const isSameAction = (one: ActionRecord, other: ActionRecord | undefined): boolean =>
   one.atMs === other?.atMs && one.action === other.action && one.grantId === other.grantId;
@@ -45,14 +45,10 @@ const SAID_ONLY: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse'
 /** Told without reading all of it: what is inside of a text has its quotation marks escaped. */
 const isStepLine = (line: string): boolean => !/"action":"(?:warn|refuse|would-stop)"/.test(line);
 
-const isRecord = (value: unknown): value is ActionRecord => {
-  const record = value as Partial<ActionRecord> | null;
-  return typeof record?.atMs === 'number' && typeof record.grantId === 'string';
-};
 /** The stop that is being carried out. */
 const STOPPING_FORMAT: StateFormat<ActionRecord> = {
   version: undefined,
-  read: (value) => (isRecord(value) ? value : { wrong: 'it is not a record of the audit log' }),
+  read: (value) => readRecord(value) ?? { wrong: 'field "atMs" or "grantId" is missing or has the wrong type' },
 };
 
 /** Adds text to the end of a file; where it throws, a part of it may stand there. */
@@ -66,8 +62,8 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   mkdirSync(stateFolder, { recursive: true });
   const recordIn = (line: string, onOdd = onProblem): ActionRecord | undefined => {
     try {
-      const record: unknown = JSON.parse(line);
-      if (isRecord(record)) return record;
+      const record = readRecord(JSON.parse(line));
+      if (record) return record;
     } catch {
       // reported below
     }

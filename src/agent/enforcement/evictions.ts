@@ -4,8 +4,9 @@
 // quota/eviction.ts' business.
 import type { EvictCall } from '../../kube/eviction.ts';
 import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../policy/eviction.ts';
-import { type ActionRecord, ASKED } from './action-record.ts';
-import { AHEAD_MS, type Clocks } from './enforcer.ts';
+import type { ActionRecord, Outcome } from './action-record.ts';
+import type { Clocks } from './enforcer.ts';
+import { CLOCK_SKEW_MS } from './resume.ts';
 
 export type Evictions = { see(records: readonly ActionRecord[]): void };
 
@@ -31,31 +32,33 @@ export function createEvictions(
   // An interrupted stop is told among the earlier ones, and once more as news.
   const counted = new Set(earlier.filter(isStop).map(nameOf));
   // Of what is said to be still to come nobody knows when it was.
-  for (const record of earlier.filter((one) => isStop(one) && one.atMs <= clocks.now() + AHEAD_MS))
+  for (const record of earlier.filter((one) => isStop(one) && one.atMs <= clocks.now() + CLOCK_SKEW_MS))
     note(record.podUid, clocks.steady() - Math.max(0, clocks.now() - record.atMs));
 
   const attempt = async (last: ActionRecord, count: number): Promise<void> => {
     const { namespace, pod, podUid } = last;
     asked.add(podUid);
     const minutes = Math.ceil(policy.evictWindowSeconds / 60);
-    const record = (result: string, what: string): ActionRecord => {
-      const message = `${namespace}/${pod} was stopped ${count} times within ${minutes} min for what its containers took; ${what}`;
-      return { ...last, action: 'evict', atMs: clocks.now(), message, result, processes: [] };
+    const record = (result: Outcome, what: string, detail?: string): ActionRecord => {
+      const message = `the agent stopped containers of ${namespace}/${pod} ${count} times within ${minutes} min; ${what}`;
+      const { refusal: _, detail: __, ...base } = last;
+      const refused = detail !== undefined && ({ refusal: 'eviction', detail } as const);
+      return { ...base, action: 'evict', atMs: clocks.now(), message, result, ...refused, processes: [] };
     };
     // First written down: an agent that ends before the answer leaves it to the next one.
-    tell(record(ASKED, 'its eviction is asked for'));
-    let result = 'sent';
+    tell(record('asked', 'the agent requests its eviction'));
     try {
       await evict({ namespace, name: pod, uid: podUid });
     } catch (error) {
       asked.delete(podUid);
-      result = `refused: ${(error as Error).message}`;
+      tell(record('refused', 'the API server refused its eviction', (error as Error).message));
+      return;
     }
-    tell(record(result, result === 'sent' ? 'it is evicted' : 'it should be evicted, and is not'));
+    tell(record('sent', 'the pod is evicted'));
   };
 
   /** Of before a restart, and nobody has heard the answer. */
-  let unanswered = [...answers.values()].filter(({ result }) => result === ASKED && policy.evictAfterStops > 0);
+  let unanswered = [...answers.values()].filter(({ result }) => result === 'asked' && policy.evictAfterStops > 0);
 
   return {
     see(records) {

@@ -1,64 +1,70 @@
-// Where containers stood on the ladder when an agent before this one ended, by what it wrote down: pure. What was begun is gone on
-// with as far as it is sure whom it hit: a stop is not repeated while its memory is on its way back, nor a SIGTERM to those that
-// have it, and whoever has come since is judged anew.
+// The enforcement state of each grant when the agent starts, from the audit log of the agent before it. Pure. A stop is not repeated
+// while its memory is being released, nor a SIGTERM sent again to the same processes; processes that started since are judged anew.
+import type { EnforcementState } from '../../policy/enforcement.ts';
 import { CALM, type LadderState } from '../../policy/ladder.ts';
-import type { OverReason } from '../../policy/memory-verdict.ts';
+import { countStop, type Stop } from '../../policy/stop-rate.ts';
 import type { ActionRecord } from './action-record.ts';
 import { keyOf } from './targets.ts';
 
-export type Resumed = {
-  readonly state: LadderState;
-  /** Whom the last signal was for; undefined: whoever is in the container. */
-  readonly hit: ReadonlySet<string> | undefined;
-  /** The gate was closed; it opened with the agent's end. */
-  readonly wasGated: OverReason | undefined;
+/** How far the clock may have been set back between two agents. */
+export const CLOCK_SKEW_MS = 5000;
+
+/** The time of day and a clock that is never set, in milliseconds, of one moment. */
+export type Now = { readonly dateMs: number; readonly steadyMs: number };
+
+export type Restored = {
+  readonly states: ReadonlyMap<string, EnforcementState>;
+  readonly stops: readonly Stop[];
 };
 
-/** By the grant's id. `nowMs`, and what `steadyOf` makes of a record's time of day: of the clock that the ladder goes by. */
-export function resumedOf(
-  records: readonly ActionRecord[],
-  steadyOf: (atMs: number) => number,
-  nowMs: number,
-): ReadonlyMap<string, Resumed> {
-  const resumed = new Map<string, Resumed>();
+export function restore(records: readonly ActionRecord[], { dateMs, steadyMs }: Now): Restored {
+  const states = new Map<string, EnforcementState>();
+  let stops: readonly Stop[] = [];
   for (const record of records) {
-    const next = after(resumed.get(record.grantId), record, steadyOf(record.atMs), nowMs);
-    if (next) resumed.set(record.grantId, next);
+    const atMs = steadyMs - Math.max(0, dateMs - record.atMs);
+    const before = states.get(record.grantId);
+    // The time of a record from the future is unknown: a clock that was set back must not let old stops use up the rate.
+    const isFuture = record.atMs > dateMs + CLOCK_SKEW_MS;
+    const counted = isFuture ? { stops } : countStop(stops, record, before?.isStopCounted === true, atMs);
+    stops = counted.stops;
+    const after = { ...stateAfter(before, record, atMs, steadyMs) };
+    delete (after as { isStopCounted?: boolean }).isStopCounted;
+    const isStopCounted = isFuture ? before?.isStopCounted : counted.isStopCounted;
+    states.set(record.grantId, { ...after, ...(isStopCounted && { isStopCounted }) });
   }
-  return resumed;
+  return { states, stops };
 }
 
-function after(
-  before: Resumed | undefined,
+function stateAfter(
+  before: EnforcementState = { ladder: CALM },
   { action, result, reason, processes }: ActionRecord,
   atMs: number,
   nowMs: number,
-): Resumed | undefined {
-  const { stoppedAtMs } = before?.state ?? CALM;
+): EnforcementState {
+  const { stoppedAtMs } = before.ladder;
   const calm: LadderState = { ...CALM, ...(stoppedAtMs !== undefined && { stoppedAtMs }) };
-  const of = reason === 'none' ? {} : { reason };
-  const hit = processes.length === 0 ? undefined : new Set(processes.map(keyOf));
-  const begun = { hit, wasGated: undefined };
+  const over = reason === 'none' ? {} : { reason };
+  const signaled = processes.length > 0 && { signaled: new Set(processes.map(keyOf)) };
   switch (action) {
     case 'kill': {
       const unsure = result === 'interrupted' && { unsure: true };
-      const state: LadderState = { ...calm, ...of, ...unsure, rung: 'killed', rungSinceMs: atMs, stoppedAtMs: atMs };
-      return { ...begun, state };
+      const stopped = { rung: 'killed', rungSinceMs: atMs, stoppedAtMs: atMs } as const;
+      return { ladder: { ...calm, ...over, ...unsure, ...stopped }, ...signaled };
     }
     case 'terminate':
-      // Its grace begins anew: nobody saw what it did meanwhile. Where the agent ended just then it may have had its SIGTERM, and a
-      // second one tells many programs to end at once.
-      if (result !== 'sent' && result !== 'interrupted') return { ...begun, state: calm, hit: undefined };
-      return { ...begun, state: { ...calm, ...of, rung: 'terminating', rungSinceMs: nowMs } };
+      // Its grace period begins anew: nothing is known of the time in between. An interrupted SIGTERM counts as sent, because many
+      // programs end at once on a second one.
+      if (result !== 'sent' && result !== 'interrupted') return { ladder: calm };
+      return { ladder: { ...calm, ...over, rung: 'terminating', rungSinceMs: nowMs }, ...signaled };
     case 'close-gate':
-      return { state: calm, hit: undefined, wasGated: reason === 'none' ? 'over-limit' : reason };
+      return { ladder: calm, gateOpenedAfter: reason === 'none' ? 'over-limit' : reason };
     case 'stuck':
-      return { state: { ...calm, stuck: true }, hit: undefined, wasGated: undefined };
+      return { ladder: { ...calm, stuck: true } };
     case 'warn':
     case 'open-gate':
     case 'released':
-      return { state: calm, hit: undefined, wasGated: undefined };
+      return { ladder: calm };
     default:
-      return before; // says nothing of where it stands
+      return before;
   }
 }

@@ -1,6 +1,6 @@
 // Whom a stop hits: all processes of one grant, found anew at the moment of acting. Owns the look-up in /proc and the
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signaled.
-import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type ContainerBook, WHOLE_POD } from '../attribution/container-index.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
@@ -19,14 +19,6 @@ export type Target = {
 const SIGKILL = 9;
 
 export type Signaled = Target & { readonly result: string };
-
-/** Where the unified hierarchy is mounted, or undefined. */
-export function unifiedMount(): string | undefined {
-  const line = readFileSync('/proc/self/mountinfo', 'utf8')
-    .split('\n')
-    .find((entry) => / - cgroup2 /.test(entry));
-  return line?.split(' ')[4];
-}
 
 type Facts = Target & { readonly parent: number; readonly namespacePid?: number | undefined };
 

@@ -1,5 +1,6 @@
 // From the text of /proc/PID/cgroup to the container it names: v1 and v2, both drivers of the kubelet, the runtimes that
-// are in use, nested paths; and the groups that hold plain processes. Pure text; finding the pod of a container id is not here.
+// are in use, nested paths; and the groups that hold plain processes. Finding the pod of a container id is not here.
+import { readFileSync } from 'node:fs';
 
 export type CgroupOwner = {
   /** 64 hexadecimal digits. */
@@ -121,4 +122,12 @@ function partsOf(path: string): readonly Part[] {
       const found = CONTAINER.exec(segment)?.groups;
       return found?.id && found.prefix !== MONITOR ? [{ container: found.id }] : [];
     });
+}
+
+/** Where the unified hierarchy is mounted, or undefined. */
+export function unifiedMount(): string | undefined {
+  const line = readFileSync('/proc/self/mountinfo', 'utf8')
+    .split('\n')
+    .find((entry) => / - cgroup2 /.test(entry));
+  return line?.split(' ')[4];
 }

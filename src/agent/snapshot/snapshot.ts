@@ -141,6 +141,10 @@ export type SnapshotAssigned = Omit<AssignedState, 'processes'> & {
   readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
+/** What the agent did, for people; what a container exceeded where that is known. */
+export type RecentAction = Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'> &
+  Partial<Omit<ActionRecord, 'processes'>>;
+
 export type Snapshot = {
   readonly atMs: number;
   readonly driverVersion: string;
@@ -162,7 +166,7 @@ export type Snapshot = {
   readonly xids: readonly XidTotal[];
   readonly kills: readonly StopCount[];
   readonly errors: readonly { readonly call: string; readonly code: number; readonly count: number }[];
-  readonly recent: readonly Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'>[];
+  readonly recent: readonly RecentAction[];
   readonly self: SelfSnapshot;
 };
 
@@ -230,7 +234,7 @@ export function snapshotOf(
     xids: totals.xids,
     kills,
     errors: state.sample.errors,
-    recent: recent.slice(-20).map(({ atMs, action, message, result }) => ({ atMs, action, message, result })),
+    recent: recent.slice(-20).map(({ processes: _, ...record }) => record),
     self,
   };
 }

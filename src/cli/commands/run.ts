@@ -7,7 +7,7 @@ import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { GrantAnswer, GrantBody } from '../../agent/admin-api.ts';
 import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
-import { unifiedMount } from '../../agent/enforcement/targets.ts';
+import { unifiedMount } from '../../agent/os/cgroup.ts';
 import { loadNative } from '../../agent/os/addon.ts';
 import { tenantGroup, unifiedPath } from '../../agent/os/cgroup.ts';
 import { type GpuShare, MOST_MEMORY_BYTES } from '../../api/request.ts';

@@ -1,5 +1,5 @@
 // `cotenant why`: why a pod of the cluster is where it is, or what this machine's agent did to one of its tenants.
-import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
+import { type ActionRecord, resultText } from '../../agent/enforcement/action-record.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { Refused, readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
@@ -60,7 +60,7 @@ async function whyTenant(folder: string, name: string, json: boolean): Promise<n
   if (json) console.log(jsonText(records));
   else if (records.length === 0) console.log(`nothing was done to ${name}`);
   for (const record of json ? [] : records) {
-    const said = oneLine(`${record.action}: ${record.message} (${record.result})`);
+    const said = oneLine(`${record.action}: ${record.message} (${resultText(record)})`);
     console.log(`${new Date(record.atMs).toISOString()} ${said}`);
   }
   return 0;

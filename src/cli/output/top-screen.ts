@@ -1,6 +1,7 @@
 // One screen of `cotenant top`: a line for each GPU, one for each container on it with what it has of its grant, and the processes on
 // request. Pure; no line is wider than the terminal: a name's beginning is cut off, then columns go that say less than what is wrong.
-import type { Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
+import { excessOf } from '../../agent/enforcement/action-record.ts';
+import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/words.ts';
 import { columns, containerName, stateOf, tenantName } from './node-table.ts';
 
@@ -186,22 +187,23 @@ function fitted(
   ).map((line) => startOf(line, width));
 }
 
-/** As the record's sentences are made: who, why, how much on which GPU, and what is done. */
-const SENTENCE = /^(?<who>\S+) (?<why>[^:]+): (?<used>[^;]+?) on (?<gpu>[^ ,;]+)(?<more>[^;]*); (?<what>.+)$/;
-/** Whoever it is about is told by so much. */
-const LEAST_WHO = 12;
+/** At least so much of a container's name is shown. */
+const SHORTEST_NAME = 12;
 
-/** What was done to whom, how much that one had, and why, in this order: what does not fit is the end of the reason. */
-function actionLine({ atMs, action, message }: Snapshot['recent'][number], snapshot: Snapshot, width: number): string {
-  const head = `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: `;
-  const found = SENTENCE.exec(oneLine(message))?.groups;
-  if (!found) return startOf(`${head}${oneLine(message)}`, width);
-  const { who = '', why, used = '', gpu = '', more, what } = found;
-  const index = snapshot.devices.find((device) => device.gpu.uuid === gpu)?.gpu.index;
-  const on = index === undefined ? startOf(gpu, 12) : `GPU ${index}`;
-  const tail = ` ${used.replace(/^(\d+) (\S+) of (\d+) \2$/, '$1 of $3 $2')} on ${on}; ${what}`;
-  const name = endOf(who, Math.max(LEAST_WHO, width - head.length - tail.length));
-  return startOf(`${head}${name}${tail}: ${why}${more}`, width);
+/** Action, container, use, GPU and reason, in this order: a narrow terminal cuts off the end of the reason. */
+function actionLine(record: RecentAction, snapshot: Snapshot, width: number): string {
+  const { namespace, pod, container, gpuUuid = '' } = record;
+  const head = `${new Date(record.atMs).toLocaleTimeString('en-GB')} ${record.action}: `;
+  const excess = record.action === 'evict' ? undefined : excessOf(record);
+  if (excess === undefined) return startOf(`${head}${oneLine(record.message)}`, width);
+  const index = snapshot.devices.find((device) => device.gpu.uuid === gpuUuid)?.gpu.index;
+  const on = index === undefined ? startOf(oneCell(gpuUuid), 12) : `GPU ${index}`;
+  const tail = ` ${excess.used} on ${on}: `;
+  const name = endOf(
+    oneCell(`${namespace}/${pod}/${container}`),
+    Math.max(SHORTEST_NAME, width - head.length - tail.length),
+  );
+  return startOf(`${head}${name}${tail}${excess.reason}`, width);
 }
 
 const ACTIONS = 5;

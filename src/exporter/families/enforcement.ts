@@ -30,8 +30,8 @@ export const enforcement: Family = {
     );
     const refusals = set.counter(
       'cotenant_enforcement_refusals_total',
-      'Stops and evictions that were due and were not carried out, by what stood against them.',
-      ['why'],
+      'Stops and evictions that were due and were refused, by reason.',
+      ['reason'],
     );
     const mode = set.gauge(
       'cotenant_enforcement_mode',
@@ -61,7 +61,7 @@ export const enforcement: Family = {
       fill(snapshot) {
         for (const name of MODES) mode({ mode: name }, snapshot.self.mode === name ? 1 : 0);
         for (const { decision, reason, count } of snapshot.self.decisions) decisions({ decision, reason }, count);
-        for (const { why, count } of snapshot.self.refusals ?? []) refusals({ why }, count);
+        for (const { reason, count } of snapshot.self.refusals ?? []) refusals({ reason }, count);
         const isLast = isZeroOfEnded(snapshot);
         const newestMs = newestOf(snapshot.kills);
         for (const kill of snapshot.kills) if (kill.count > 0) told(kill, newestMs);

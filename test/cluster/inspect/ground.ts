@@ -25,7 +25,7 @@ import { NODE_NAME } from '../bed/node.ts';
 
 export const GPUS = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001'] as const;
 export const AGENT = 'cotenant-agent-x7k2p';
-export const STOP = `team/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on ${GPUS[0]}, 2900 MiB of it past the interposer; it is stopped`;
+export const STOP = `team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on ${GPUS[0]}, 2900 MiB of it past the interposer; the agent stops it`;
 
 const request = (mib: number, gpus: number): string =>
   formatPodRequest({

@@ -60,7 +60,7 @@ export function cheats(onCluster: OnCluster): void {
       t.true(ran <= 5000, `${ran} ms from its start to its end`);
       const events = await eventually(async () => {
         const told = (await eventsOf(bed, 'cheat', 'team')).filter(({ reason }) => reason === 'GPUMemoryQuotaExceeded');
-        return told.some(({ message }) => message.endsWith('it is stopped')) ? told : undefined;
+        return told.some(({ message }) => message.endsWith('the agent stops it')) ? told : undefined;
       }, 'the Event');
       t.true(
         events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),
@@ -88,7 +88,7 @@ export function cheats(onCluster: OnCluster): void {
     const settings = { ...TEAM, spec: { restartPolicy: 'Never' } };
     bed.apply(podOf('once', [cheatOf(ONE_SHARE.own(1024), ['init', 'context 0', `alloc ${4096 * MIB}`])], settings));
     const failed = await untilPod(bed, 'once', 'has failed', ({ status }) => status?.phase === 'Failed', TEAM);
-    t.regex(containerOf(failed)?.state.terminated?.message ?? '', /past the interposer; it is stopped$/);
+    t.regex(containerOf(failed)?.state.terminated?.message ?? '', /past the interposer; the agent stops it$/);
     t.is(containerOf(failed)?.restartCount, 0);
     bed.kubectl('-n', 'team', 'delete', 'pod', 'once', '--wait=false');
     await untilGone(bed, 'once', TEAM);
@@ -258,7 +258,7 @@ export function cheats(onCluster: OnCluster): void {
       const talk = attach(bed, 'inside');
       await talk.ask(`alloc ${1000 * MIB}`).catch(() => {}); // it may end before it can answer
       const stopped = await untilPod(bed, 'inside', 'was stopped', (one) => (containerOf(one)?.restartCount ?? 0) > 0);
-      t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', /past the interposer; it is stopped$/);
+      t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', /past the interposer; the agent stops it$/);
       await talk.leave();
       const debug = bed.kubectl(
         'debug',

@@ -52,7 +52,7 @@ export async function stopsCheat(): Promise<void> {
   assert.equal(tenant.exitCode, null, said);
   const [code] = (await once(tenant, 'exit')) as [number | null];
   assert.equal(code, 137, said);
-  assert.match(said, /stopped by the agent: local\/cheat\/\S+ holds GPU memory that its limit does not see/);
+  assert.match(said, /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant/);
   const lines = readFileSync(join(state, 'audit.log'), 'utf8').trim().split('\n');
   const stop = lines
     .map((line) => JSON.parse(line) as { action: string; result: string; processes: { result: string }[] })

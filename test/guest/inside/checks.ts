@@ -11,11 +11,10 @@ import {
   groupOf,
   killTargets,
   removeGroup as removeGrantGroup,
-  unifiedMount,
 } from '../../../src/agent/enforcement/targets.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { loadNative } from '../../../src/agent/os/addon.ts';
-import { containerGroup, ownerOf, tenantGroup } from '../../../src/agent/os/cgroup.ts';
+import { containerGroup, ownerOf, tenantGroup, unifiedMount } from '../../../src/agent/os/cgroup.ts';
 import { stopsCheat } from './cheat.ts';
 import {
   cgroupOf,

@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
+import { unifiedMount } from '../../../src/agent/os/cgroup.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
@@ -63,7 +63,7 @@ test('the demonstration shows limits held, a cheat stopped and a patched pod, an
 
   await eventually(said(/greedy .*refused/), 'the greedy one says that it was refused');
   await eventually(said(/cheat .*: stopped by the agent/), 'the cheat is stopped');
-  await eventually(said(/ kill: local\/cheat\/\S+ .*past the interposer.*it is stopped/), 'why it was stopped');
+  await eventually(said(/ kill: local\/cheat\/\S+ .*past the interposer.*the agent stops it/), 'why it was stopped');
   await eventually(
     said(/add \/spec\/containers\/0\/resources\/limits\/cotenant\.io~1gpu-memory/),
     'the patch of the example pod',

@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { unifiedMount } from '../../../src/agent/enforcement/targets.ts';
+import { unifiedMount } from '../../../src/agent/os/cgroup.ts';
 import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
 import { MIB } from '../../support/grant.ts';

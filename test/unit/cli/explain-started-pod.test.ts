@@ -18,7 +18,7 @@ import {
   withMetadata,
 } from './facts.ts';
 
-const WARNING = `team/cheat/main is over its GPU memory grant: 1100 MiB of 1024 MiB on ${GPU}; it will be stopped if it stays so`;
+const WARNING = `team/cheat/main exceeds its GPU memory grant: 1100 MiB of 1024 MiB on ${GPU}; the agent stops it if this lasts`;
 
 const withState = (pod: Pod, state: ContainerState): Pod => ({
   ...pod,

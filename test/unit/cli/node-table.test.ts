@@ -232,7 +232,7 @@ test('the last actions, as many as are asked for, oldest first', (t) => {
     atMs: new Date(2026, 0, 2, 15, 4, index).getTime(),
     action: 'warn' as const,
     message,
-    result: 'done',
+    result: 'done' as const,
   }));
   t.deepEqual(actionRows(snapshot({ recent }), 2), ['15:04:01 warn: two', '15:04:02 warn: three']);
   t.deepEqual(actionRows(snapshot({}), 5), []);

@@ -1,7 +1,7 @@
 // A screen of `cotenant top`: who is on it, in which order, and that it fits.
 import test from 'ava';
 import fc from 'fast-check';
-import { type ActionName, describe } from '../../../src/agent/enforcement/action-record.ts';
+import { type ActionName, type ActionRecord, recordOf } from '../../../src/agent/enforcement/action-record.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { type SORTS, topLines, userLines, usersOf } from '../../../src/cli/output/top-screen.ts';
 import { MIB } from '../../../src/common/quantity.ts';
@@ -77,24 +77,29 @@ test('what is not told is last, and no number', (t) => {
 });
 
 const UUID = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
-/** What the record says of a container that holds too much, or takes too much compute. */
-function said(action: ActionName, names: readonly [string, string, string], gpuUuid: string, share = false): string {
+/** The record of a container that exceeds its memory or compute grant. */
+function acted(
+  action: ActionName,
+  names: readonly [string, string, string],
+  gpuUuid: string,
+  share = false,
+): ActionRecord {
   const [namespace, pod, container] = names;
-  const of = { ...grantOf('one', 1024), namespace, pod, container };
   const memory = { gpuUuid, limitBytes: 1024 * MIB, usedBytes: 1224 * MIB, bypassBytes: 200 * MIB };
   const compute = { gpuUuid, limitRatio: 0.3, usedRatio: 0.8, chargedRatio: 0.3, seconds: 10 };
-  return describe(
-    of,
+  return recordOf({
+    grant: { ...grantOf('one', 1024), namespace, pod, container },
     action,
-    share
+    atMs: 0,
+    result: 'sent',
+    verdict: share
       ? { severity: 'soft', reason: 'over-share', worst: compute }
       : { severity: 'hard', reason: 'bypass', worst: memory, overBytes: 200 * MIB },
-  );
+  });
 }
-const acted = (message: string, action: ActionName = 'kill') => ({ atMs: 0, action, message, result: 'sent' });
 
 test('a terminal of no width has nothing on its lines, and any other no more than fits', (t) => {
-  const recent = [acted(said('kill', ['team', 'train', 'main'], UUID))];
+  const recent = [acted('kill', ['team', 'train', 'main'], UUID)];
   for (let width = 0; width < 40; width += 1) {
     const lines = topLines({ ...exampleSnapshot, recent }, { sort: 'gpu', processes: true, width });
     t.deepEqual(
@@ -124,9 +129,7 @@ test('no line is wider than the terminal, whatever the names are, and what is wr
             over: true,
             bypassBytes: index * GIB,
           }));
-          const recent = names.map((each, index) =>
-            acted(said('kill', each, index === 0 ? 'GPU-0' : UUID, index === 1)),
-          );
+          const recent = names.map((each, index) => acted('kill', each, index === 0 ? 'GPU-0' : UUID, index === 1));
           const lines = topLines({ ...exampleSnapshot, containers, recent }, { sort, processes, width });
           for (const line of lines) if (line.length > width) throw new Error(`${line.length} of ${width}: ${line}`);
           const over = lines.filter((line) => / OVER(, B.*)?$/.test(line));
@@ -158,27 +161,31 @@ test('of a narrow terminal go who holds the limit, the share and the SM, before 
   t.is(usersOf(snapshot)[0]?.name, 'a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main');
 });
 
-test('an action says in 80 columns to whom it was done, how much that one had, on which GPU, and what comes of it', (t) => {
+test('an action shows container, use, limit and GPU within 80 columns', (t) => {
   const names = ['local', 'cheat', 'env'] as const;
   const recent = [
-    acted(said('kill', names, 'GPU-0')),
-    acted(said('warn', ['research-vision-nightly', 'trainer-7c9f8d5b6-x2x9k', 'worker'], UUID), 'warn'),
-    acted(said('kill', names, 'GPU-0', true)),
-    acted('local/cheat/env: its memory is free again', 'released'),
+    acted('kill', names, 'GPU-0'),
+    acted('warn', ['research-vision-nightly', 'trainer-7c9f8d5b6-x2x9k', 'worker'], UUID),
+    acted('kill', names, 'GPU-0', true),
+    {
+      ...acted('released', names, 'GPU-0'),
+      reason: 'none',
+      message: 'local/cheat/env: its GPU memory is free again',
+    } as const,
   ];
   const shown = (width: number) =>
     topLines({ ...exampleSnapshot, recent }, { ...BY_GPU, width })
       .slice(-recent.length)
       .map((line) => line.replace(/^[\d:]{8} /, ''));
   t.deepEqual(shown(80), [
-    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0; it is stopped: holds …',
-    'warn: …2x9k/worker 1224 of 1024 MiB on GPU-51a0c07…; it will be stoppe…',
-    'kill: local/cheat/env 80 of 30 % on GPU 0; it is stopped: takes more G…',
-    'released: local/cheat/env: its memory is free again',
+    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0: exceeds its GPU memor…',
+    'warn: …rainer-7c9f8d5b6-x2x9k/worker 1224 of 1024 MiB on GPU-51a0c07…:…',
+    'kill: local/cheat/env 80 of 30 % on GPU 0: exceeds its GPU compute sha…',
+    'released: local/cheat/env: its GPU memory is free again',
   ]);
   t.is(
     shown(200)[0],
-    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0; it is stopped: holds GPU memory that its limit does not see, 200 MiB of it past the interposer',
+    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0: exceeds its GPU memory grant, 200 MiB of it past the interposer',
   );
 });
 

@@ -1,6 +1,6 @@
 // Is more told for processes than for the GPU: who is over all the same.
 import test from 'ava';
-import { type Ground, groundOf, type Told } from '../../../src/policy/memory-evidence.ts';
+import { type EvidenceStrength, evidenceStrength, type MemoryEvidence } from '../../../src/policy/memory-evidence.ts';
 import { DEFAULT_TOLERANCE, judge, type MemoryVerdict } from '../../../src/policy/memory-verdict.ts';
 
 const GIB = 2 ** 30;
@@ -13,7 +13,7 @@ function ground(
   usedGib: number,
   reason?: 'no-room',
   unlistedGib = 0,
-): Ground {
+): EvidenceStrength {
   const sum = own.reduce((all, [gib]) => all + gib, 0);
   const bypass = own.reduce((all, [gib, inLedger]) => all + (inLedger ? 0 : gib), 0);
   const use = { gpuUuid: 'GPU-0', limitBytes: 20 * GIB, usedBytes: sum * GIB, bypassBytes: bypass * GIB };
@@ -22,16 +22,16 @@ function ground(
   const verdict: Exclude<MemoryVerdict, { severity: 'within' }> = reason
     ? { ...found, severity: 'hard', reason }
     : found;
-  const told: Told = {
+  const evidence: MemoryEvidence = {
     own: own.map(([gib, inLedger]) => ({ bytes: gib * GIB, inLedger })),
     allBytes: (sum + othersGib) * GIB,
     usedBytes: usedGib * GIB,
     unlistedBytes: unlistedGib * GIB,
   };
-  return groundOf(verdict, told, DEFAULT_TOLERANCE);
+  return evidenceStrength(verdict, evidence, DEFAULT_TOLERANCE);
 }
 
-const CASES: readonly (readonly [what: string, expected: Ground, ...Parameters<typeof ground>])[] = [
+const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Parameters<typeof ground>])[] = [
   ['nothing is told twice', 'sure', [[30, true]], 10, 40],
   ['it is over by more than may be told twice', 'sure', [[60, true]], 10, 60],
   ['a cheat beside others whose memory is told twice', 'likely', [[25, false]], 20, 35],

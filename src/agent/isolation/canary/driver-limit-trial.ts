@@ -4,7 +4,7 @@ import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../../policy/isolation-check.ts';
-import { unifiedMount } from '../../enforcement/targets.ts';
+import { unifiedMount } from '../../os/cgroup.ts';
 import type { GpuProfile } from '../../grants/registry.ts';
 import type { Native } from '../../os/addon.ts';
 import { unifiedPath } from '../../os/cgroup.ts';

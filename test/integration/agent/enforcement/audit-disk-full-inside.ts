@@ -15,7 +15,7 @@ const grant = grantOf('one', 100, [0], { pod: 'p'.repeat(3000) });
 let at = 0;
 const add = () => {
   at += 1;
-  audit.add(recordOf(grant, 'kill', { severity: 'within' }, at, 'sent'));
+  audit.add(recordOf({ grant, action: 'kill', verdict: { severity: 'within' }, atMs: at, result: 'sent' }));
 };
 while (told.length === 0) add();
 add();

@@ -40,7 +40,7 @@ test('whoever is a little over is stopped at once when its GPU has nothing left 
   t.is((await cheat.ended).code, 137);
   const killed = await written('kill');
   t.is(killed.reason, 'no-room');
-  t.regex(killed.message, /is over its GPU memory grant, and its GPU has nothing left for others/);
+  t.regex(killed.message, /exceeds its GPU memory grant on a GPU without free memory for other grants/);
   t.deepEqual(
     agent
       .audit()

@@ -76,7 +76,7 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   t.true((kill?.usedRatio ?? 0) > 0.5 && kill?.resource === 'compute' && kill.result === 'sent');
   t.regex(
     cheat.output.join('\n'),
-    /stopped by the agent: local\/cheat\/\S+ takes more GPU compute than its share: \d+ % of 20 % on GPU-\S+ over 2\d s, and launches past its closed gate/,
+    /stopped by the agent: local\/cheat\/\S+ exceeds its GPU compute share: \d+ % of 20 % on GPU-\S+ over 2\d s, and launches kernels past its closed gate/,
   );
   await eventually(
     async () =>

@@ -112,7 +112,7 @@ testInBrowser('the status page shows GPUs, tenants, limits, use and what was don
   const actions = /<ol id="actions">(.*?)<\/ol>/s.exec(page)?.[1] ?? '';
   t.regex(
     actions,
-    /kill<\/strong>: local\/\S*b\S*onload\S*1\S*\/env holds GPU memory that its limit does not see: .* it is stopped/,
+    /kill<\/strong>: local\/\S*b\S*onload\S*1\S*\/env exceeds its GPU memory grant: .* the agent stops it/,
   );
   t.notRegex(actions, /<b/);
 

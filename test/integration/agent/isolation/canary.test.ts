@@ -6,8 +6,8 @@ import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync, writeFile
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
-import { unifiedMount } from '../../../../src/agent/enforcement/targets.ts';
 import { engineName, enginesIn } from '../../../../src/agent/grants/engine-files.ts';
+import { unifiedMount } from '../../../../src/agent/os/cgroup.ts';
 import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { MIB } from '../../../support/grant.ts';

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
-import { unifiedMount } from '../../../../src/agent/enforcement/targets.ts';
+import { unifiedMount } from '../../../../src/agent/os/cgroup.ts';
 import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../../support/agent.ts';
 import { BUILD, eventually, type SimulatedNode, type Teardown } from '../../../support/node.ts';
 import { type Span, startWatch, stopping, type Watched } from '../../../support/scheduling-delays.ts';

@@ -4,12 +4,13 @@ import { createStopCounts, type StopCounts } from '../../../../src/agent/counter
 import {
   type ActionName,
   type ActionRecord,
-  ASKED,
+  type Outcome,
+  readRecord,
   recordOf,
 } from '../../../../src/agent/enforcement/action-record.ts';
-import { whyNotNow } from '../../../../src/agent/enforcement/rate-limit.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { GpuGrant } from '../../../../src/api/gpu.ts';
+import type { RefusalReason } from '../../../../src/policy/enforcement.ts';
 import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
 import { setUp } from '../enforcement/enforcing.ts';
 import { compared, gpu, grantOf, reading, sampleOf } from '../node.ts';
@@ -30,8 +31,17 @@ const verdict = (reason: MemoryReason): Verdict => ({
   worst: { gpuUuid: 'GPU-1', limitBytes: 1, usedBytes: 2, bypassBytes: 0 },
   overBytes: 1,
 });
-const record = (action: ActionName, result: string, reason: MemoryReason = 'bypass', second = 1): ActionRecord =>
-  recordOf(grant, action, verdict(reason), START + second * 1000, result);
+const record = (action: ActionName, result: Outcome, reason: MemoryReason = 'bypass', second = 1): ActionRecord =>
+  recordOf({ grant, action, verdict: verdict(reason), atMs: START + second * 1000, result });
+const refused = (action: ActionName, reason: RefusalReason, second = 1): ActionRecord =>
+  recordOf({
+    grant,
+    action,
+    verdict: verdict('bypass'),
+    atMs: START + second * 1000,
+    result: 'refused',
+    refusal: { reason, detail: 'for a reason' },
+  });
 /** Counters above 0: "GPU action reason result count". */
 const counted = (stops: StopCounts) =>
   stops
@@ -103,11 +113,11 @@ test('who may be over a share of compute has counters of that, too, and nobody e
 test('rare outcomes of a container that goes on stay, however long ago they were', (t) => {
   const stops = createStopCounts();
   see(stops, 0);
-  stops.add([record('kill', 'nobody left')]);
+  stops.add([record('kill', 'none-left')]);
   for (let second = 1; second <= 900; second += 60) see(stops, second);
-  t.deepEqual(counted(stops), ['GPU-1 kill bypass nobody_left 1']);
+  t.deepEqual(counted(stops), ['GPU-1 kill bypass none_left 1']);
   see(stops, 1000, []);
-  t.deepEqual(counted(stops), ['GPU-1 kill bypass nobody_left 1'], 'gone since the last sample');
+  t.deepEqual(counted(stops), ['GPU-1 kill bypass none_left 1'], 'gone since the last sample');
   see(stops, 1400, []);
   t.deepEqual(counted(stops), []);
 });
@@ -117,22 +127,24 @@ test('a new agent starts at zero, and what is stuck has the reason of a stop in 
   const next = createStopCounts(recent);
   see(next, 3600);
   t.deepEqual([counted(next), decided(next)], [[], []]);
-  next.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 3_601_000, 'stuck')]);
+  next.add([
+    recordOf({ grant, action: 'stuck', verdict: { severity: 'within' }, atMs: START + 3_601_000, result: 'stuck' }),
+  ]);
   t.deepEqual(counted(next), ['GPU-1 kill far-over-limit stuck 1']);
 });
 
 test('each stop is counted under its action, reason and outcome', (t) => {
   const cases: [records: ActionRecord[], totals: string[], decisions: string[]][] = [
     [[record('kill', 'sent')], ['GPU-1 kill bypass released 1'], ['killed bypass 1']],
-    [[record('kill', 'nobody left')], ['GPU-1 kill bypass nobody_left 1'], ['killed bypass 1']],
+    [[record('kill', 'none-left')], ['GPU-1 kill bypass none_left 1'], ['killed bypass 1']],
     [[record('kill', 'interrupted')], ['GPU-1 kill bypass interrupted 1'], ['killed bypass 1']],
     [[record('kill', 'refused')], ['GPU-1 kill bypass refused 1'], ['killed bypass 1']],
     [[record('terminate', 'sent', 'over-limit')], ['GPU-1 terminate over-limit released 1'], []],
     [[record('would-stop', 'done')], [], ['would_kill bypass 1']],
     [[record('evict', 'sent')], [], ['evicted bypass 1']],
-    [[record('evict', 'refused: status 429')], [], ['refused bypass 1']],
-    [[record('evict', ASKED)], [], []],
-    [[record('refuse', 'the data is 9000 ms old')], [], ['refused bypass 1']],
+    [[refused('evict', 'eviction')], [], ['refused bypass 1']],
+    [[record('evict', 'asked')], [], []],
+    [[refused('refuse', 'stale')], [], ['refused bypass 1']],
     [
       [record('warn', 'done'), record('close-gate', 'done'), record('open-gate', 'done'), record('released', 'done')],
       [],
@@ -153,34 +165,64 @@ test('each stop is counted under its action, reason and outcome', (t) => {
   }
 });
 
-test('a refusal is counted by what stood against it, too, in the words of whoever refuses', (t) => {
-  const counts = createStopCounts();
-  const refusals = (of: StopCounts) => of.refusals().map(({ why, count }) => `${why} ${count}`);
-  t.deepEqual(refusals(counts), ['stale 0', 'inconsistent 0', 'rate 0', 'eviction 0', 'other 0']);
-  const stops = Array.from({ length: 6 }, (_, index) => ({ atMs: 0, grantId: `g${index}`, namespace: `n${index}` }));
-  const full = whyNotNow(stops, { id: 'one', namespace: 'local' }, 6) ?? '';
-  const again = whyNotNow(stops.slice(0, 4), { id: 'g0', namespace: 'local' }, 6) ?? '';
-  const ofNamespace = stops.slice(0, 5).map((stop) => ({ ...stop, namespace: 'local' }));
-  const crowded = whyNotNow(ofNamespace, { id: 'one', namespace: 'local' }, 6) ?? '';
-  const results = [full, again, crowded, 'something new'];
-  const { act, audit } = setUp(t);
+test('a refusal is counted by its reason code, whatever its sentence says', (t) => {
+  const stops = createStopCounts();
+  const refusals = () => stops.refusals().map(({ reason, count }) => `${reason} ${count}`);
+  t.deepEqual(refusals(), ['stale 0', 'inconsistent 0', 'rate-limited 0', 'eviction 0', 'other 0']);
+  const { act, audit } = setUp(t, { policy: { mostStopsPerMinute: 0 } });
   const cheat = [{ id: 'one', mib: 2000 }];
   act(0, cheat);
   act(1, cheat, 0, 1000);
   act(20, cheat, 60_000);
-  counts.add(audit.recent().filter(({ action }) => action === 'refuse'));
-  counts.add(results.map((result) => record('refuse', result)));
-  counts.add([record('evict', 'refused: status 429'), record('evict', ASKED), record('evict', 'sent')]);
-  const expected = ['stale 1', 'inconsistent 1', 'rate 3', 'eviction 1', 'other 1'];
-  t.deepEqual(refusals(counts), expected);
-  t.deepEqual(decided(counts), ['evicted bypass 1', 'refused bypass 7']);
+  act(40, cheat);
+  const own = audit.recent().filter(({ action }) => action === 'refuse');
+  t.deepEqual(
+    own.map(({ refusal }) => refusal),
+    ['inconsistent', 'stale', 'rate-limited'],
+  );
+  stops.add(own.map((one) => ({ ...one, message: 'the data is old', detail: 'the data is old' })));
+  stops.add([refused('evict', 'eviction'), record('evict', 'asked'), record('evict', 'sent')]);
+  t.deepEqual(refusals(), ['stale 1', 'inconsistent 1', 'rate-limited 1', 'eviction 1', 'other 0']);
+  t.deepEqual(decided(stops), ['evicted bypass 1', 'refused bypass 4']);
+});
+
+test('a line of an agent that wrote no reason codes is read, and its refusal counts as other', (t) => {
+  const line = (action: ActionName, result: string) =>
+    readRecord({ ...record(action, 'done'), result }) as ActionRecord;
+  const lines = [
+    line('kill', 'nobody left'),
+    line('refuse', 'the data is 9000 ms old'),
+    line('evict', 'refused: status 429'),
+    line('kill', 'sent'),
+  ];
+  t.deepEqual(
+    lines.map(({ result, refusal, detail }) => [result, refusal, detail]),
+    [
+      ['none-left', undefined, undefined],
+      ['refused', 'other', 'the data is 9000 ms old'],
+      ['refused', 'eviction', 'refused: status 429'],
+      ['sent', undefined, undefined],
+    ],
+  );
+  const stops = createStopCounts();
+  stops.add(lines);
+  t.deepEqual(
+    stops.refusals().filter(({ count }) => count > 0),
+    [
+      { reason: 'eviction', count: 1 },
+      { reason: 'other', count: 1 },
+    ],
+  );
+  t.is(readRecord({ atMs: 'x', grantId: 'one' }), undefined);
 });
 
 test('a stop that released nothing is counted as stuck under the reason that it was done for', (t) => {
   const stops = createStopCounts();
   see(stops, 0);
   stops.add([record('kill', 'sent', 'bypass')]);
-  stops.add([recordOf(grant, 'stuck', { severity: 'within' }, START + 16_000, 'stuck')]);
+  stops.add([
+    recordOf({ grant, action: 'stuck', verdict: { severity: 'within' }, atMs: START + 16_000, result: 'stuck' }),
+  ]);
   t.true(counted(stops).includes('GPU-1 kill bypass stuck 1'), counted(stops).join());
 });
 
@@ -188,7 +230,7 @@ test('the time of the last stop is that of a stop, not of an attempt', (t) => {
   const stops = createStopCounts();
   see(stops, 0);
   stops.add([record('kill', 'sent', 'bypass', 5)]);
-  stops.add([record('kill', 'refused', 'bypass', 9), record('refuse', 'too old', 'bypass', 10)]);
+  stops.add([record('kill', 'refused', 'bypass', 9), refused('refuse', 'stale', 10)]);
   const times = stops
     .totals()
     .filter(({ count }) => count > 0)

@@ -38,36 +38,36 @@ test('the sentence names who, why, how much of how much, where, and what follows
     [
       'kill',
       verdict('bypass', 2900),
-      'local/cheat/main holds GPU memory that its limit does not see: 3000 MiB of 1024 MiB on GPU-0, 2900 MiB of it past the interposer; it is stopped',
+      'local/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0, 2900 MiB of it past the interposer; the agent stops it',
     ],
     [
       'warn',
       verdict('over-limit'),
-      'local/cheat/main is over its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; it will be stopped if it stays so',
+      'local/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; the agent stops it if this lasts',
     ],
     [
       'would-stop',
       verdict('far-over-limit'),
-      'local/cheat/main is far over its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; it would be stopped in enforce mode',
+      'local/cheat/main far exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; in enforce mode the agent would stop it',
     ],
     [
       'close-gate',
       overShare('soft'),
-      'local/cheat/main takes more GPU compute than its share: 98 % of 25 % on GPU-0 over 60 s; its kernels are held back',
+      'local/cheat/main exceeds its GPU compute share: 98 % of 25 % on GPU-0 over 60 s; the agent holds back its kernels',
     ],
     [
       'kill',
       overShare('hard'),
-      'local/cheat/main takes more GPU compute than its share: 98 % of 25 % on GPU-0 over 60 s, and launches past its closed gate; it is stopped',
+      'local/cheat/main exceeds its GPU compute share: 98 % of 25 % on GPU-0 over 60 s, and launches kernels past its closed gate; the agent stops it',
     ],
-    ['released', { severity: 'within' }, 'local/cheat/main: its memory is free again'],
+    ['released', { severity: 'within' }, 'local/cheat/main: its GPU memory is free again'],
     ['open-gate', { severity: 'within' }, 'local/cheat/main: its kernels may run again'],
   ];
   for (const [action, given, expected] of cases) t.is(describe(grant, action, given), expected);
 });
 
 test('a record tells of compute, also when that is over', (t) => {
-  t.like(recordOf(grant, 'kill', overShare('hard'), 1, 'sent'), {
+  t.like(recordOf({ grant, action: 'kill', verdict: overShare('hard'), atMs: 1, result: 'sent' }), {
     reason: 'over-share',
     resource: 'compute',
     gpuUuid: 'GPU-0',
@@ -76,40 +76,50 @@ test('a record tells of compute, also when that is over', (t) => {
     usedBytes: 0,
   });
   const within: Verdict = { severity: 'within' };
-  t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-share'), { reason: 'none', resource: 'compute' });
-  t.like(recordOf(grant, 'open-gate', within, 1, 'done', [], 'over-limit'), { reason: 'none', resource: 'memory' });
+  t.like(recordOf({ grant, action: 'open-gate', verdict: within, atMs: 1, result: 'done', after: 'over-share' }), {
+    reason: 'none',
+    resource: 'compute',
+  });
+  t.like(recordOf({ grant, action: 'open-gate', verdict: within, atMs: 1, result: 'done', after: 'over-limit' }), {
+    reason: 'none',
+    resource: 'memory',
+  });
 });
 
 test('a record holds the figures of the worst GPU and each process that was signaled', (t) => {
   const hit = { pid: 7, startTicks: 70, command: 'client', cgroup: '0::/x', result: 'sent' };
-  t.deepEqual(recordOf(grant, 'kill', verdict('bypass', 2900), 1234, 'sent', [hit]), {
-    atMs: 1234,
-    action: 'kill',
-    grantId: 'abc123',
-    namespace: 'local',
-    pod: 'cheat',
-    podUid: '',
-    container: 'main',
-    gpuUuid: 'GPU-0',
-    reason: 'bypass',
-    usedBytes: 3000 * MIB - 1,
-    limitBytes: 1024 * MIB,
-    bypassBytes: 2900 * MIB,
-    usedRatio: 0,
-    limitRatio: 0,
-    resource: 'memory',
-    message: describe(grant, 'kill', verdict('bypass', 2900)),
-    result: 'sent',
-    processes: [{ pid: 7, startTicks: 70, command: 'client', result: 'sent' }],
-  });
-  t.like(recordOf(grant, 'released', { severity: 'within' }, 1, 'done'), {
+  t.deepEqual(
+    recordOf({ grant, action: 'kill', verdict: verdict('bypass', 2900), atMs: 1234, result: 'sent', processes: [hit] }),
+    {
+      atMs: 1234,
+      action: 'kill',
+      grantId: 'abc123',
+      namespace: 'local',
+      pod: 'cheat',
+      podUid: '',
+      container: 'main',
+      gpuUuid: 'GPU-0',
+      reason: 'bypass',
+      usedBytes: 3000 * MIB - 1,
+      limitBytes: 1024 * MIB,
+      bypassBytes: 2900 * MIB,
+      usedRatio: 0,
+      limitRatio: 0,
+      resource: 'memory',
+      message: describe(grant, 'kill', verdict('bypass', 2900)),
+      result: 'sent',
+      processes: [{ pid: 7, startTicks: 70, command: 'client', result: 'sent' }],
+    },
+  );
+  t.like(recordOf({ grant, action: 'released', verdict: { severity: 'within' }, atMs: 1, result: 'done' }), {
     gpuUuid: 'GPU-0',
     reason: 'none',
     usedBytes: 0,
   });
 });
 
-const record = (atMs: number): ActionRecord => recordOf(grant, 'kill', verdict('bypass'), atMs, 'sent');
+const record = (atMs: number): ActionRecord =>
+  recordOf({ grant, action: 'kill', verdict: verdict('bypass'), atMs, result: 'sent' });
 const quiet = (t: ExecutionContext) => (text: string) => t.fail(text);
 
 test('what was written before a restart is read back, in order, and the file only grows', (t) => {

@@ -1,7 +1,7 @@
 // The ladder of an agent that takes over from one that ended at some point of it: what was begun is gone on with, each step is told
 // once, and whoever has come since is judged anew.
 import test, { type ExecutionContext } from 'ava';
-import { type ActionName, recordOf } from '../../../../src/agent/enforcement/action-record.ts';
+import { type ActionName, type Outcome, recordOf } from '../../../../src/agent/enforcement/action-record.ts';
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
 import type { OverReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
 import { temporaryFolder } from '../../../support/node.ts';
@@ -25,7 +25,7 @@ const verdict = (reason: OverReason): Verdict =>
 const ITS = { pid: 10, startTicks: 100, command: 'program-10', cgroup: '', result: 'sent' };
 const ANOTHER = { ...ITS, startTicks: 99 };
 
-type Written = readonly [second: number, action: ActionName, reason?: OverReason, result?: string, hit?: typeof ITS];
+type Written = readonly [second: number, action: ActionName, reason?: OverReason, result?: Outcome, hit?: typeof ITS];
 const HARD: Holding[] = [{ id: 'one', mib: 500 }];
 const SOFT: Holding[] = [{ id: 'one', mib: 180, known: true }];
 const WITHIN: Holding[] = [{ id: 'one', mib: 50, known: true }];
@@ -37,7 +37,9 @@ function goOn(t: ExecutionContext, written: readonly Written[], from: number, ho
   const grant = there('one');
   for (const [second, action, reason, result = 'done', hit] of written) {
     const of: Verdict = reason ? verdict(reason) : { severity: 'within' };
-    before.add(recordOf(grant, action, of, START + second * 1000, result, hit ? [hit] : []));
+    before.add(
+      recordOf({ grant, action, verdict: of, atMs: START + second * 1000, result, processes: hit ? [hit] : [] }),
+    );
   }
   const audit = openAudit(folder, (text) => t.fail(text));
   const { native, signaled } = peopledNode();

@@ -24,7 +24,7 @@ test('two fresh samples over the grant stop it, the worst first', (t) => {
       .recent()
       .map(({ action, result }) => `${action} ${result}`)
       .slice(2),
-    ['kill nobody left', 'kill nobody left'],
+    ['kill none-left', 'kill none-left'],
   );
 });
 
@@ -130,10 +130,10 @@ test('a refusal is written down at most every ten seconds, with its reason', (t)
     audit
       .recent()
       .slice(1)
-      .map(({ result }) => result),
-    Array(3).fill('the data is 9000 ms old'),
+      .map(({ result, refusal, detail }) => [result, refusal, detail]),
+    Array(3).fill(['refused', 'stale', 'the data is 9000 ms old']),
   );
-  t.regex(audit.recent().at(-1)?.message ?? '', /it is not stopped$/);
+  t.regex(audit.recent().at(-1)?.message ?? '', /the agent does not stop it now$/);
 });
 
 test('a process that got its signal is not sent another one while it ends; one that had moved is', (t) => {
@@ -160,7 +160,11 @@ test('figures that do not add up stop nobody: more is told for processes than fo
   ];
   act(0, all);
   t.deepEqual(act(1, all, 0, 1800), ['refuse one']);
-  t.regex(audit.recent().at(-1)?.result ?? '', /^processes are said to hold \d+ bytes of a GPU of which \d+ are used$/);
+  t.is(audit.recent().at(-1)?.refusal, 'inconsistent');
+  t.regex(
+    audit.recent().at(-1)?.detail ?? '',
+    /^the driver reports \d+ bytes for processes on a GPU that has \d+ bytes in use$/,
+  );
   t.deepEqual(touched, []);
   // 5 % and 64 MiB are what readings a moment apart may differ by.
   t.deepEqual(act(2, all, 0, 1892), ['kill one']);
@@ -308,7 +312,7 @@ test('memory that processes share is no ground for a stop beside managed memory 
   const neighbor = { id: 'two', mib: 10, known: true, managedMib: 4000 };
   const done = [0, 1, 2, 3].flatMap((at) => act(at, [...sharing, neighbor], 0, 96 + 10 + 4000));
   t.deepEqual(done, ['warn one', 'refuse one']);
-  t.regex(audit.recent().at(-1)?.result ?? '', /^processes are said to hold/);
+  t.is(audit.recent().at(-1)?.refusal, 'inconsistent');
   // Its own word helps nobody.
   const liar = setUp(t, { grants, people: peopledNode().native });
   const lying = Array.from({ length: 3 }, () => ({ id: 'one', mib: 96, managedMib: 4000 }));
@@ -323,7 +327,7 @@ test('a process that had ended when it was to be stopped is nobody that was miss
   const { act, audit } = setUp(t, { grants: [there('one')], people: native });
   act(0, cheat);
   t.deepEqual(act(1, cheat), ['kill one']);
-  t.is(audit.recent().at(-1)?.result, 'nobody left');
+  t.is(audit.recent().at(-1)?.result, 'none-left');
 });
 
 test('a stop of before a restart counts for the cool-down and the rate', (t) => {
@@ -432,7 +436,7 @@ test('what goes wrong with one container is told, and lets neither it nor the ot
   act(0, both);
   t.deepEqual(act(1, both), []);
   t.is(problems.length, 2);
-  t.regex(problems[0] ?? '', /one cannot be held to its grant: Error: no descriptor left/);
+  t.regex(problems[0] ?? '', /^cannot enforce the grant of local\/pod-one: Error: no descriptor left/);
   isBroken = false;
   t.deepEqual(act(2, both), ['kill one', 'kill two'], 'with the next sample');
 });

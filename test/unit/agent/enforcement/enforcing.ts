@@ -6,13 +6,14 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import { type Audit, openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
-import { createEnforcer, ENFORCER_LIMITS, type EnforcerPolicy } from '../../../../src/agent/enforcement/enforcer.ts';
+import { createEnforcer, ENFORCER_LIMITS } from '../../../../src/agent/enforcement/enforcer.ts';
 import { heldPage } from '../../../../src/agent/grants/files.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant, Registry } from '../../../../src/agent/grants/registry.ts';
 import type { Native, ProcessFacts } from '../../../../src/agent/os/addon.ts';
 import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
+import type { EnforcementPolicy } from '../../../../src/policy/enforcement.ts';
 import { DEFAULT_LADDER } from '../../../../src/policy/ladder.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import { compared, gpu, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from '../node.ts';
@@ -89,7 +90,7 @@ export type Holding = {
   readonly managedMib?: number;
 };
 type Options = {
-  readonly policy?: Partial<EnforcerPolicy>;
+  readonly policy?: Partial<EnforcementPolicy>;
   readonly audit?: Audit;
   readonly grants?: readonly Grant[];
   /** Instead of a node without anybody. */
@@ -113,15 +114,14 @@ export function setUp(
   const kept = audit ?? openAudit(folder, (text) => t.fail(text));
   const registry = registryOf(grants);
   const problems: string[] = [];
-  const enforcer = createEnforcer(
+  const enforcer = createEnforcer({
     registry,
-    people ?? native,
-    kept,
-    { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS, ...policy },
-    { now: () => nowMs + jumpedMs, steady: () => nowMs - START },
-    undefined,
-    (text) => problems.push(text),
-  );
+    native: people ?? native,
+    audit: kept,
+    policy: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS, ...policy },
+    clocks: { now: () => nowMs + jumpedMs, steady: () => nowMs - START },
+    onProblem: (text) => problems.push(text),
+  });
   /** One sample, taken `ageMs` before it is acted upon; what was done: "action grant". */
   const act = (
     second: number,

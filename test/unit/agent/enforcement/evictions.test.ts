@@ -1,7 +1,7 @@
 // Which stops count for an eviction, how often the API server is asked, and what is told of it.
 import { setImmediate as settled } from 'node:timers/promises';
 import test from 'ava';
-import { type ActionRecord, ASKED } from '../../../../src/agent/enforcement/action-record.ts';
+import type { ActionRecord } from '../../../../src/agent/enforcement/action-record.ts';
 import { createEvictions } from '../../../../src/agent/enforcement/evictions.ts';
 
 const START = 1_760_000_000_000;
@@ -20,7 +20,7 @@ function setUp(earlier: readonly ActionRecord[] = []) {
     },
     { now: () => START + second * 1000, steady: () => second * 1000 },
     earlier,
-    (record) => (record.result === ASKED ? begun : told).push(record),
+    (record) => (record.result === 'asked' ? begun : told).push(record),
   );
   return {
     asked,
@@ -64,7 +64,7 @@ test('a pod is asked for once, with its second stop within the window, by name a
   t.deepEqual(await see(64, kill()), [], 'it is on its way out');
   t.is(told.length, 1);
   t.like(told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 63_000 });
-  t.is(told[0]?.message, 'team/cheat was stopped 2 times within 1 min for what its containers took; it is evicted');
+  t.is(told[0]?.message, 'the agent stopped containers of team/cheat 2 times within 1 min; the pod is evicted');
 });
 
 test('what is no stop of a pod does not count', async (t) => {
@@ -72,7 +72,7 @@ test('what is no stop of a pod does not count', async (t) => {
   const others = [
     record('terminate'),
     record('warn', 'done'),
-    record('kill', 'nobody left'),
+    record('kill', 'none-left'),
     record('kill', 'refused'),
     kill({ podUid: '' }),
     kill({ podUid: '' }),
@@ -85,8 +85,12 @@ test('a refusal is told, and the next stop asks again', async (t) => {
   const { see, told, refuse } = setUp();
   refuse('status 429: it would violate the budget');
   t.is((await see(0, kill(), kill())).length, 1);
-  t.is(told[0]?.result, 'refused: status 429: it would violate the budget');
-  t.regex(told[0]?.message ?? '', /it should be evicted, and is not$/);
+  t.like(told[0], {
+    result: 'refused',
+    refusal: 'eviction',
+    detail: 'status 429: it would violate the budget',
+  });
+  t.regex(told[0]?.message ?? '', /the API server refused its eviction$/);
   t.deepEqual(await see(5), [], 'not by itself');
   refuse();
   t.deepEqual(await see(10, kill()), ['team/cheat uid-1']);
@@ -111,7 +115,10 @@ test('it is written down before the API server is asked; who ends before the ans
   await first.see(0, kill());
   const asking = first.see(1, kill());
   t.is(first.begun.length, 1);
-  t.regex(first.begun[0]?.message ?? '', /was stopped 2 times within 1 min .*; its eviction is asked for$/);
+  t.regex(
+    first.begun[0]?.message ?? '',
+    /stopped containers of team\/cheat 2 times within 1 min; the agent requests its eviction$/,
+  );
   t.is(first.told.length, 0, 'no answer yet');
   t.deepEqual(await asking, ['team/cheat uid-1']);
   const [question] = first.begun as [ActionRecord];
@@ -124,6 +131,6 @@ test('it is written down before the API server is asked; who ends before the ans
   const answered = setUp([kill(), kill(), question, answer]);
   t.deepEqual(await answered.see(5), [], 'it was answered');
   t.deepEqual(await answered.see(6, kill()), [], 'it is on its way out');
-  const refused = { ...answer, result: 'refused: status 429' };
+  const refused = { ...answer, result: 'refused', refusal: 'eviction', detail: 'status 429' } as const;
   t.deepEqual(await setUp([kill(), question, refused]).see(5), [], 'that, too, is an answer');
 });

@@ -13,10 +13,10 @@ import {
   removeGroup,
   signalTargets,
   type Target,
-  unifiedMount,
 } from '../../../../src/agent/enforcement/targets.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { Native, ProcessFacts } from '../../../../src/agent/os/addon.ts';
+import { unifiedMount } from '../../../../src/agent/os/cgroup.ts';
 import { grantOf } from '../node.ts';
 
 /** /proc as the addon reads it, so that these tests need no build; signals are written down instead of sent. */

@@ -36,7 +36,8 @@ const OWNERS: Readonly<Record<number, Owner>> = {
   21: ofContainer(FOREIGN),
 };
 const SELF: SelfSnapshot = { ...idleSelf, version: '1', revision: 'abc', nodeVersion: 'v26', failures: { host: 3 } };
-const record = (atMs: number) => recordOf(grantOf('one', 1), 'warn', { severity: 'within' }, atMs, 'done');
+const record = (atMs: number) =>
+  recordOf({ grant: grantOf('one', 1), action: 'warn', verdict: { severity: 'within' }, atMs, result: 'done' });
 
 function snapshot(
   nameOf: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' }),
@@ -95,13 +96,13 @@ test("a GPU is shared where something is granted on it, else it is nobody's", (t
   );
 });
 
-test('the last twenty actions are shown, oldest first, without the figures of the audit', (t) => {
+test('the last twenty actions are shown, oldest first, without their processes', (t) => {
   const { recent } = snapshot(undefined, 50);
   t.deepEqual(
     recent.map(({ atMs }) => atMs),
     Array.from({ length: 20 }, (_, index) => 30 + index),
   );
-  t.deepEqual(Object.keys(recent[0] ?? {}), ['atMs', 'action', 'message', 'result']);
+  t.false('processes' in (recent[0] ?? {}));
 });
 
 test('it holds values only, so that it can be sent to a worker', (t) => {

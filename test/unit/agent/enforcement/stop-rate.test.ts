@@ -8,7 +8,7 @@ test('no more containers than the rate are stopped within a minute; who waits is
   const all = ['one', 'two', 'three'].map((id, index) => ({ id, mib: 900 - index * 100 }));
   act(0, all);
   t.deepEqual(act(1, all), ['kill one', 'kill two', 'refuse three']);
-  t.is(audit.recent().at(-1)?.result, '2 containers were stopped within a minute');
+  t.is(audit.recent().at(-1)?.detail, '2 containers were stopped within a minute');
   const left = all.slice(2);
   for (let second = 2; second < 61; second++)
     t.deepEqual(
@@ -59,7 +59,10 @@ test('decoys that are stopped over and over keep neither their own cheat nor ano
     return kills;
   };
   t.deepEqual(done(0, 20, []), ['kill decoy-1', 'kill decoy-2', 'kill decoy-1', 'kill decoy-2']);
-  t.regex(audit.recent().at(-1)?.result ?? '', /^4 containers were stopped .* is for those that were not$/);
+  t.regex(
+    audit.recent().at(-1)?.detail ?? '',
+    /^4 containers were stopped .* reserved for containers that were not stopped yet$/,
+  );
   t.deepEqual(done(21, 24, quiet), ['kill cheat', 'kill stranger']);
 });
 
@@ -75,8 +78,8 @@ test('one namespace leaves room for others, however many containers it has', (t)
     [...many.slice(0, 5).map(({ id }) => `kill ${id}`), 'kill stranger'],
   );
   t.is(
-    audit.recent().find(({ action }) => action === 'refuse')?.result,
-    '5 containers of its namespace were stopped within a minute',
+    audit.recent().find(({ action }) => action === 'refuse')?.detail,
+    '5 containers of this namespace were stopped within a minute',
   );
 });
 
