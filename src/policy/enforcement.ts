@@ -1,10 +1,11 @@
 // What the agent does about one container at one sample: decides over the ladder's step, the age and consistency of the data, the
 // rate of stops and processes that started after a stop. Pure: state and facts in, new state and at most one action out. It names no
 // process; the enforcer finds the processes and checks each of them again when it signals them.
+
+import type { Mode } from '../api/request.ts';
 import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from './ladder.ts';
 import { evidenceStrength, type MemoryEvidence } from './memory-evidence.ts';
 import type { OverReason, Tolerance, Verdict } from './memory-verdict.ts';
-import type { Mode } from '../api/request.ts';
 import { rateRefusal, type Stop } from './stop-rate.ts';
 
 export type EnforcementPolicy = LadderPolicy &

@@ -141,7 +141,11 @@ testUnless(ground.ok ? undefined : ground.reason)(
     signalContainer(bed, agent, 'node', 'SIGKILL');
     await untilNext(bed, agent);
     await eventually(evictions, 'the counter goes on');
-    t.deepEqual(evictionsOf(bed, second.metadata.uid), ['asked', 'asked', 'sent'], 'what was answered is not asked again');
+    t.deepEqual(
+      evictionsOf(bed, second.metadata.uid),
+      ['asked', 'asked', 'sent'],
+      'what was answered is not asked again',
+    );
     t.deepEqual(evictionsOf(bed, third.metadata.uid), []);
     const neighbor = await untilRunning(bed, 'neighbor');
     t.is(containerOf(neighbor)?.restartCount, 0);

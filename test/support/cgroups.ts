@@ -1,8 +1,7 @@
 // Control groups of a test's own, below that in which it runs, in the unified hierarchy.
 import { mkdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { unifiedMount } from '../../src/agent/os/cgroup.ts';
-import { unifiedPath } from '../../src/agent/os/cgroup.ts';
+import { unifiedMount, unifiedPath } from '../../src/agent/os/cgroup.ts';
 
 /** Where they may be made, or why they cannot be: a reason for a skipped test. */
 export function groupHome(): { readonly home: string } | { readonly reason: string } {

@@ -307,9 +307,7 @@ export const exampleSnapshot: Snapshot = {
     },
   ],
   errors: [{ call: 'nvmlDeviceGetPowerUsage', code: 3, count: 12 }],
-  recent: [
-    { atMs: AT_MS - 3000, action: 'kill', message: 'local/cheat holds memory past its limit', result: 'sent' },
-  ],
+  recent: [{ atMs: AT_MS - 3000, action: 'kill', message: 'local/cheat holds memory past its limit', result: 'sent' }],
   self: {
     up: true,
     problem: undefined,

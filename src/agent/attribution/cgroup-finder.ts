@@ -3,10 +3,9 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isSame } from '../../common/memo.ts';
-import { unifiedMount } from '../os/cgroup.ts';
 import { type Grant, groupOfGrant, isOfPod } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
-import { containerGroup, knownOwnerOf, ownerOf } from '../os/cgroup.ts';
+import { containerGroup, knownOwnerOf, ownerOf, unifiedMount } from '../os/cgroup.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 import type { ContainerBook } from './container-index.ts';
 

@@ -1,9 +1,10 @@
 // What one sample shows of one container, as src/policy/enforcement.ts needs it: figures of the driver, processes that a stop was
 // sent to, and other containers whose memory is about to be released.
+
+import type { Mode } from '../../api/request.ts';
 import type { EnforcementFacts, EnforcementPolicy, EnforcementState } from '../../policy/enforcement.ts';
 import type { MemoryEvidence } from '../../policy/memory-evidence.ts';
 import { judge, type MemoryVerdict, type Tolerance, type Verdict } from '../../policy/memory-verdict.ts';
-import type { Mode } from '../../api/request.ts';
 import type { Stop } from '../../policy/stop-rate.ts';
 import { judgedUses } from '../usage/container-usage.ts';
 import type { ContainerState, NodeState } from '../usage/node-usage.ts';

@@ -186,7 +186,10 @@ testWithHelm(
       /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" only/,
     );
     t.notRegex(all, /legacy/);
-    t.regex(notes('webhook.certificate.source=generated'), /helm created the webhook's certificate, valid for 365 days/);
+    t.regex(
+      notes('webhook.certificate.source=generated'),
+      /helm created the webhook's certificate, valid for 365 days/,
+    );
 
     // The pod to try is one that the webhook makes one with a share, and the commands are there.
     const manifest = /<<'EOF'\n([\s\S]*?)\n {2}EOF/.exec(all)?.[1] ?? '';

@@ -229,7 +229,10 @@ test('why says what was done to a tenant, also when it is gone, and does not cla
   const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'cheat'], bypassing);
   for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(cheat, command);
   t.deepEqual(await cheat.ended, { code: 137, signal: null });
-  t.regex(cheat.output.join('\n'), /stopped by the agent: local\/cheat\/env .* past the interposer; the agent stops it/);
+  t.regex(
+    cheat.output.join('\n'),
+    /stopped by the agent: local\/cheat\/env .* past the interposer; the agent stops it/,
+  );
   await eventually(async () => ((await containersOf(agent, 'cheat')).length === 0 ? true : undefined), 'its end');
   const why = (...words: string[]) => cotenant('why', ...words, '--state', agent.state);
   for (const name of ['cheat', 'local/cheat']) {

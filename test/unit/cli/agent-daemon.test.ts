@@ -7,7 +7,13 @@ import { grantOf } from '../agent/node.ts';
 test('a pod hears of it in whatever namespace it is, and plain processes have none to tell', (t) => {
   const owner = { podUid: 'u1', podCreatedMs: 0 } as never;
   const record = (more: object) =>
-    recordOf({ grant: { ...grantOf('one', 100), ...more }, action: 'kill', verdict: { severity: 'within' }, atMs: 7, result: 'sent' });
+    recordOf({
+      grant: { ...grantOf('one', 100), ...more },
+      action: 'kill',
+      verdict: { severity: 'within' },
+      atMs: 7,
+      result: 'sent',
+    });
   const events = eventsOf(
     [record({ namespace: 'local', owner }), record({ namespace: 'team', owner }), record({ namespace: 'local' })],
     'node-1',

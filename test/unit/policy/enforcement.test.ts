@@ -1,6 +1,7 @@
 // Properties of the decision about one container at one sample, over random facts and over random minutes of a node.
 import test from 'ava';
 import fc from 'fast-check';
+import { MODES, type Mode } from '../../../src/api/request.ts';
 import {
   adopt,
   afterStop,
@@ -14,7 +15,6 @@ import {
 import { DEFAULT_LADDER } from '../../../src/policy/ladder.ts';
 import { evidenceStrength } from '../../../src/policy/memory-evidence.ts';
 import { DEFAULT_TOLERANCE, type OverReason, type Verdict } from '../../../src/policy/memory-verdict.ts';
-import { MODES, type Mode } from '../../../src/api/request.ts';
 import { countStop, recentStops, type Stop } from '../../../src/policy/stop-rate.ts';
 
 const POLICY: EnforcementPolicy = { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, staleMs: 3000, mostStopsPerMinute: 6 };

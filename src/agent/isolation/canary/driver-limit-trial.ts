@@ -4,10 +4,9 @@ import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../../policy/isolation-check.ts';
-import { unifiedMount } from '../../os/cgroup.ts';
 import type { GpuProfile } from '../../grants/registry.ts';
 import type { Native } from '../../os/addon.ts';
-import { unifiedPath } from '../../os/cgroup.ts';
+import { unifiedMount, unifiedPath } from '../../os/cgroup.ts';
 import type { HelperRunner } from '../../os/helper-process.ts';
 import {
   askDriverLimits,
