@@ -62,7 +62,7 @@ test.serial(
     t.true(isWithin(5000, taken), toldOf(taken));
     t.is(code, 137);
     t.true(
-      cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ holds GPU memory/.test(line)),
+      cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant:/.test(line)),
       cheat.output.join('\n'),
     );
     const books = node.usage();
