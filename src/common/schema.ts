@@ -16,6 +16,9 @@ import { attempt, err, ok, type Result } from './result.ts';
 type Schema = v.GenericSchema<unknown, unknown>;
 type Issue = v.BaseIssue<unknown>;
 
+/** What valibot expects at a key that an object may not have. */
+const UNKNOWN_KEY = 'never';
+
 /** A whole number that JavaScript holds exactly, within the bounds. */
 export function whole(least: number, most: number) {
   const wanted =
@@ -46,8 +49,9 @@ export function listOf<const S extends Schema>(item: S, least = 0, most = Number
 
 /** An object that may have no other keys: a misspelled setting would silently not apply. */
 export function settings<const T extends v.ObjectEntries>(entries: T) {
-  const wanted = `an object of ${Object.keys(entries).join(', ')}`;
-  return v.pipe(v.custom<JsonObject>(isObject, wanted), v.strictObject(entries, wanted));
+  const keys = Object.keys(entries).join(', ');
+  const wanted = ({ expected }: Issue) => (expected === UNKNOWN_KEY ? `one of ${keys}` : `an object of ${keys}`);
+  return v.pipe(v.custom<JsonObject>(isObject, `an object of ${keys}`), v.strictObject(entries, wanted));
 }
 
 /** An object with keys of the reader's choice, read as a Map. */
@@ -108,7 +112,7 @@ function describe(issue: Issue): string {
   return `${at}${showValue(issue.input)} is not ${issue.message}`;
 }
 
-const isUnknownKey = (issue: Issue): boolean => issue.type === 'strict_object' && issue.expected === 'never';
+const isUnknownKey = (issue: Issue): boolean => issue.type === 'strict_object' && issue.expected === UNKNOWN_KEY;
 
 const valueAt = (issue: Issue): unknown => issue.path?.at(-1)?.value;
 

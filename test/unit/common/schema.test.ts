@@ -27,7 +27,7 @@ test('an error in one line names the path, the value and what is expected', (t) 
     [{ memoryMiB: 4, gpus: [{ index: 0 }, 7] }, 'gpus[1]: 7 is not an object'],
     [{ memoryMiB: 4, gpus: [{ index: 0, fault: 7 }] }, 'gpus[0].fault: 7 is not a text'],
     [{ memoryMiB: 4, labels: { 'x/y': 1 } }, 'labels["x/y"]: 1 is not a text'],
-    [{ memoryMiB: 4, gpu: 1 }, 'gpu: is not a known key, expected an object of memoryMiB, mode, labels, gpus'],
+    [{ memoryMiB: 4, gpu: 1 }, 'gpu: is not a known key, expected one of memoryMiB, mode, labels, gpus'],
   ];
   for (const [value, error] of cases) t.deepEqual(parse(Limits, value), { ok: false, error });
   t.deepEqual(parseJson(Limits, '{'), { ok: false, error: 'it is not JSON' });
@@ -39,6 +39,6 @@ test('all problems of settings that a person wrote are listed at once', (t) => {
     'limits.memoryMiB: is missing; add it',
     'limits.mode: "on" is not valid; write one of off, report',
     'limits.gpus[0].index: "a" is not valid; write a whole number from 0 to 7',
-    'limits.gpu: 1 is not a known key; write an object of memoryMiB, mode, labels, gpus',
+    'limits.gpu: 1 is not a known key; write one of memoryMiB, mode, labels, gpus',
   ]);
 });

@@ -19,7 +19,7 @@ test('a namespace starts from the rules of the cluster', (t) => {
   t.is(rulesOf(configuration, undefined), configuration.rules);
 });
 
-test('every setting that cannot be is told at once, with its place', (t) => {
+test('all wrong settings are listed at once, each with its path', (t) => {
   const read = parseConfiguration({
     schedulerName: 'Not A Name',
     allowedSchedulers: 'volcano',
@@ -29,14 +29,14 @@ test('every setting that cannot be is told at once, with its place', (t) => {
     namespaces: { a: { ack: { unit: 'GB' }, driverCapabilities: ['all'] }, b: { driverCapabilities: [] } },
   });
   t.deepEqual(read.ok ? [] : read.error.map(formatProblem), [
-    'configuration["runtimeClass"]: "nvidia" is no setting; known are rules, namespaces, schedulerName, allowedSchedulers, allowedRuntimeClasses, deviceRoute, annotationWriters, runtimeClassName',
-    'rules.dialects: a list of 1 is not a list of known names; write some of ack, metagpu',
-    'namespaces["a"].ack.unit: "GB" is no unit that ACK knows; write one of GiB, MiB, 128MiB, 256MiB, 512MiB',
-    'namespaces["a"].driverCapabilities: a list of 1 is not a list of known names; write some of compute, utility, graphics, video, display, ngx, compat32',
-    'namespaces["b"].driverCapabilities: a list of 0 names none; write at least utility',
-    'schedulerName: "Not A Name" is not a name; write a-z, 0-9, "-" and "."',
-    'allowedSchedulers: "volcano" is not a list of names; write a list of texts',
-    'deviceRoute: "cdi" is no route; write nri or environment',
+    'rules.dialects[0]: "hami" is not valid; write one of ack, metagpu',
+    'namespaces.a.ack.unit: "GB" is not valid; write one of GiB, MiB, 128MiB, 256MiB, 512MiB',
+    'namespaces.a.driverCapabilities[0]: "all" is not valid; write one of compute, utility, graphics, video, display, ngx, compat32',
+    'namespaces.b.driverCapabilities: a list of 0 is not valid; write a list of at least 1',
+    'schedulerName: "Not A Name" is not valid; write a name of a-z, 0-9, "-" and "."',
+    'allowedSchedulers: "volcano" is not valid; write a list',
+    'deviceRoute: "cdi" is not valid; write one of nri, environment',
+    'runtimeClass: "nvidia" is not a known key; write one of rules, namespaces, schedulerName, allowedSchedulers, runtimeClassName, allowedRuntimeClasses, deviceRoute, annotationWriters',
   ]);
   t.false(parseConfiguration([]).ok);
   t.false(parseConfiguration({ namespaces: [] }).ok);

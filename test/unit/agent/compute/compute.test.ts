@@ -151,7 +151,7 @@ const WRONG: readonly [string, string][] = [
   ['{"main":{"weight":0}}', 'main.weight: 0 is not a whole number from 1 to 1000'],
   [
     '{"main":{"share":1}}',
-    'main.share: is not a known key, expected an object of policy, priority, weight, coresPercent, coresLimitPercent',
+    'main.share: is not a known key, expected one of policy, priority, weight, coresPercent, coresLimitPercent',
   ],
   ['{"Main":{}}', 'Main: "Main" is not a container name'],
 ];
