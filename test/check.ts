@@ -11,6 +11,7 @@ const CHECKS: { name: string; command: string[] }[] = [
   { name: 'generated tables and page of entry points', command: ['node', 'native/abi/generate.ts', '--check'] },
   { name: 'generated board and rules', command: ['node', 'dashboards/generate.ts', '--check'] },
   { name: 'format and lint (C, C++)', command: ['node', 'native/lint.ts'] },
+  { name: 'circles between C files and folders', command: ['node', 'native/circles.ts'] },
 ];
 
 const failed: string[] = [];

@@ -86,17 +86,13 @@ abi_result cot_current(uint32_t *gpu, void **context) {
     *context = NULL;
     return ABI_SUCCESS;
 }
-bool cot_is_away(void) {
-    return false;
-}
-void cot_memory_drop(uint64_t memory) {}
 void cot_context_recheck(const struct cot_block *block) {}
 void cot_context_put_back(const struct cot_block *block) {
     cot_blocks_add(block);
 }
-void cot_pools_trim(uint32_t gpu) {}
 void cot_pools_read_back(void) {}
-void cot_graphs_trim(uint32_t gpu) {}
+static void reclaim_nothing(uint32_t gpu) {}
+const struct cot_hooks cot_hooks = {.attach = cot_gates_join, .detach = cot_gates_leave, .reclaim = reclaim_nothing};
 
 extern abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 extern abi_result cot_cuMemFree_v2(abi_devptr pointer);

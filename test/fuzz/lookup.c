@@ -17,7 +17,9 @@
  * of a driver is forgotten with it */
 #define __asm__(text)
 #define dlvsym fuzzed_dlvsym
+#include "../../native/interposer/entry/get_proc_address.c"
 #include "../../native/interposer/symbols/dlsym_hooks.c"
+#include "../../native/interposer/symbols/look_up.c"
 #include "../../native/interposer/symbols/resolve.c"
 #undef __asm__
 #undef dlvsym
@@ -182,7 +184,12 @@ bool shim_is_real_code(const void *address) {
 int shim_missing(void) {
     return driver.is_there ? ABI_ERROR_NOT_FOUND : ABI_ERROR_NO_DEVICE;
 }
-void shim_unknown(void) {}
+static _Atomic uint64_t unknown;
+_Atomic(_Atomic uint64_t *) shim_unknown_count = &unknown;
+_Atomic(void *) shim_known_handle;
+void *shim_find_own_handle(void) {
+    return atomic_load(&shim_known_handle);
+}
 
 /* ---- questions ---- */
 

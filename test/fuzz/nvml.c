@@ -169,6 +169,10 @@ void *shim_real(uint32_t index) {
     }
     return NULL;
 }
+void *shim_real_named(const char *name) {
+    int index = shim_find(name);
+    return index < 0 ? NULL : shim_real((uint32_t)index);
+}
 int shim_missing(void) {
     return NVML_ABI_FUNCTION_NOT_FOUND;
 }

@@ -1,7 +1,7 @@
 /* What this engine is: its number, what it knows, and who serves which entry point. */
-#include "../engine_abi.h"
-
-#include "engine_internal.h"
+#include "../../shared-memory/ledger.h"
+#include "../generated/cuda_verbs.h"
+#include "accounting/grant.h"
 
 /* Every entry point with a verb of ours has a C function cot_SYMBOL; a verb without its function does not link. */
 #define DECLARE(index, symbol) extern abi_result cot_##symbol();

@@ -28,7 +28,7 @@ static uint64_t bit(int number) {
     return 1ull << (number - 1);
 }
 
-bool entry_start_helper(void) {
+bool entry_start_completion_thread(void) {
     typedef int start(unsigned long *, const void *, void *(*)(void *), void *);
     typedef int let_go(unsigned long);
     /* Not linked: an older libc has it in a library of its own, which every program with a driver has loaded. */

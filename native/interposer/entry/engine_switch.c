@@ -15,12 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../../shared-memory/ledger.h"
+#include "../clock.h"
 #include "engine_loader.h"
-#include "entry.h"
+#include "engine_switch.h"
+#include "lanes.h"
 
 #define MOST_ENGINES 8 /* loaded at the same time */
 #define FIRST_LOOK_NS 1000000ull
@@ -30,11 +31,8 @@
 
 struct entry_working entry_working = {.attention = true};
 
-/* Zeros to begin with, for what is not would lie in the file. */
-static __attribute__((section(".bss.state"), aligned(64))) union {
-    struct cot_state state;
-    char room[COT_STATE_ROOM];
-} kept;
+/* All zeros, so that it takes no room in the file. */
+SHIM_STATE union entry_state entry_state;
 
 /* The first engine, and how it came to that one. It stays where it is for good, for threads that are late to begin
  * with it still read the words; its engine is used again for another one when it is let go. */
@@ -73,38 +71,11 @@ static const char *served_name(unsigned i) {
     return (const char *)&SERVED_NAMES + SERVED[i];
 }
 
-/* ---- what engines are given ---- */
-
-static bool has_driver(void) {
-    return shim_real_library() != NULL;
-}
-
-static void divert(const char *name) {
-#define DIVERT(symbol) \
-    if (!strcmp(name, #symbol)) shim_divert(name, (void *)entry_##symbol);
-    ENTRY_DIVERTED(DIVERT)
-#undef DIVERT
-}
-
-static void want(uint32_t number) {
+void entry_want_engine(uint32_t number) {
     if (atomic_load_explicit(&asked, memory_order_relaxed) == number) return;
     atomic_store(&asked, number);
     atomic_store(&entry_working.attention, true);
 }
-
-static struct cot_services services = {
-    .bytes = sizeof services,
-    .state = &kept.state,
-    .thread_bytes = sizeof(struct cot_thread),
-    .has_driver = has_driver,
-    .real = entry_driver,
-    .missing = shim_missing,
-    .folder = shim_own_folder,
-    .divert = divert,
-    .watch = entry_watch,
-    .wanted = want,
-    .help = entry_start_helper,
-};
 
 /* ---- loading ---- */
 
@@ -146,10 +117,10 @@ static bool load(struct entry_engine *engine, const char *folder, uint32_t numbe
     engine->itself = file.itself;
     engine->handle = file.handle;
     engine->aside_at = 0;
-    bool fits = engine_file_fits(file.itself, number, &services, formats, why, size);
+    bool fits = engine_file_fits(file.itself, number, &entry_services, formats, why, size);
     const char *lacks = fits ? fill(engine) : NULL;
     if (lacks) snprintf(why, size, "it does not serve %s", lacks);
-    if (fits && !lacks && file.itself->start(&services)) return true;
+    if (fits && !lacks && file.itself->start(&entry_services)) return true;
     if (fits && !lacks) snprintf(why, size, "it cannot start here");
     let_go(engine);
     return false;
@@ -198,10 +169,10 @@ static struct first *load_some(char *why, size_t size) {
 
 static bool load_first(void) {
     char why[PATH_MAX + 256];
-    __atomic_store_n(&services.thread, entry_thread_offset(), __ATOMIC_RELAXED);
-    __atomic_store_n(&services.wiped, entry_wiped_word(), __ATOMIC_RELAXED);
-    __atomic_store_n(&kept.state.layout, COT_STATE_LAYOUT, __ATOMIC_RELAXED);
-    __atomic_store_n(&kept.state.bytes, COT_STATE_ROOM, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry_services.thread, entry_thread_offset(), __ATOMIC_RELAXED);
+    __atomic_store_n(&entry_services.wiped, entry_wiped_word(), __ATOMIC_RELAXED);
+    __atomic_store_n(&entry_state.state.layout, COT_STATE_LAYOUT, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry_state.state.bytes, COT_STATE_ROOM, __ATOMIC_RELAXED);
     struct first *none = NULL, *mine = load_some(why, sizeof why);
     if (mine && !atomic_compare_exchange_strong(&first, &none, mine)) {
         let_go(&mine->engine);
@@ -218,7 +189,7 @@ static void begin(struct first *it) {
     uint64_t unset = 0, words = (uint64_t)it->refused << 32 | it->number;
     uint32_t nothing = NOTHING;
     const struct entry_engine *none = NULL;
-    atomic_compare_exchange_strong(&kept.state.engine_words, &unset, words);
+    atomic_compare_exchange_strong(&entry_state.state.engine_words, &unset, words);
     atomic_compare_exchange_strong(&considered, &nothing, it->named);
     atomic_compare_exchange_strong(&entry_working.engine, &none, &it->engine);
 }
@@ -245,8 +216,8 @@ static struct entry_engine *loaded(uint32_t number) {
 static struct entry_engine *load_next(uint32_t number, char *why, size_t size) {
     char folder[PATH_MAX];
     struct entry_engine *next = NULL;
-    const struct engine_formats formats = {atomic_load(&kept.state.page_version),
-                                           atomic_load(&kept.state.ledger_version)};
+    const struct engine_formats formats = {atomic_load(&entry_state.state.page_version),
+                                           atomic_load(&entry_state.state.ledger_version)};
     for (unsigned i = 0; i < MOST_ENGINES && !next; i++) {
         if (!engine_at(i)->itself) next = engine_at(i);
     }
@@ -262,12 +233,12 @@ static void replace(uint32_t named) {
     uint32_t number = named ? named : COT_ENGINE_NUMBER;
     atomic_store(&considered, named);
     if (old->itself->number != number && !(next = loaded(number))) next = load_next(number, why, sizeof why);
-    atomic_store(&kept.state.engine_refused, next ? 0 : number);
+    atomic_store(&entry_state.state.engine_refused, next ? 0 : number);
     if (!next) {
         say("cotenant: engine %u cannot work here, so engine %u goes on: %s\n", number, old->itself->number, why);
     } else if (next != old) {
         next->aside_at = 0;
-        atomic_store(&kept.state.engine, number);
+        atomic_store(&entry_state.state.engine, number);
         atomic_store(&entry_working.engine, next);
         old->aside_at = ++switches;
         if (!all_pass_a_barrier()) old->aside_at = FOR_GOOD;
@@ -278,9 +249,7 @@ static void replace(uint32_t named) {
 }
 
 static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return cot_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
 /* Unloads what nobody is in any more. True: some are left to look at again. */
@@ -296,7 +265,7 @@ static bool let_old_ones_go(void) {
 }
 
 static bool is_attached(void) {
-    return atomic_load(&kept.state.at.attached) && *kept.state.at.alive;
+    return atomic_load(&entry_state.state.at.attached) && *entry_state.state.at.alive;
 }
 
 static bool start_attending(void) {
@@ -310,8 +279,8 @@ static bool start_attending(void) {
 bool entry_attend(uint64_t *answer) {
     int error = errno;
     if (!atomic_load(&entry_working.engine)) {
-        *answer = has_driver() ? ABI_ERROR_NOT_PERMITTED : (uint64_t)shim_missing();
-        if (!atomic_load(&first) && (!has_driver() || atomic_load(&closed) || !load_first())) return false;
+        *answer = shim_real_library() ? ABI_ERROR_NOT_PERMITTED : (uint64_t)shim_missing();
+        if (!atomic_load(&first) && (!shim_real_library() || atomic_load(&closed) || !load_first())) return false;
         begin(atomic_load(&first));
     }
     if ((now_ns() >= atomic_load_explicit(&next_look_ns, memory_order_relaxed) || asked != considered) &&

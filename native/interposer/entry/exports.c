@@ -1,9 +1,8 @@
-/* The object itself: its names and who serves them, and the gate's slow side. */
-#include <stdatomic.h>
-#include <time.h>
-
+/* libcotenant.so put together: what it stands in for, and what it gives to engines. No other file calls into this one.
+ */
 #include "../../shared-memory/limits_page.h"
 #include "../generated/cuda_verbs.h"
+#include "engine_switch.h"
 #include "entry.h"
 
 #include "../generated/cuda_names.h"
@@ -11,80 +10,44 @@ const uint32_t shim_entry_count = COT_CUDA_COUNT;
 static_assert(COT_CUDA_COUNT <= SHIM_MOST_ENTRIES, "a place for each address");
 const char shim_soname[] = "libcuda.so.1";
 const char shim_marker[] = "cotenant_interposer";
+const int shim_no_library = ABI_ERROR_NO_DEVICE;
+const int shim_no_function = ABI_ERROR_NOT_FOUND;
 
-static const uint32_t open_gate = COT_GATE_OPEN;
-const uint32_t *shim_gate = &open_gate;
-static _Atomic(const uint64_t *) agent_beat;
-static _Atomic uint64_t unknown_before; /* looked up before there was a ledger */
-static _Atomic(_Atomic uint64_t *) unknown = &unknown_before;
+/* ---- unknown entry points, counted here until the process has a ledger ---- */
 
-int shim_missing(void) {
-    return shim_real_library() ? ABI_ERROR_NOT_FOUND : ABI_ERROR_NO_DEVICE;
+static _Atomic uint64_t unknown_before;
+_Atomic(_Atomic uint64_t *) shim_unknown_count = &unknown_before;
+
+static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {
+    entry_watch_gate(gate, heartbeat);
+    atomic_store(&shim_unknown_count, unknown ? (_Atomic uint64_t *)unknown : &unknown_before);
+    uint64_t before = unknown ? atomic_exchange(&unknown_before, 0) : 0;
+    if (before) atomic_fetch_add_explicit((_Atomic uint64_t *)unknown, before, memory_order_relaxed);
 }
 
-void shim_unknown(void) {
-    atomic_fetch_add_explicit(atomic_load(&unknown), 1, memory_order_relaxed);
+/* ---- what engines are given ---- */
+
+static bool has_driver(void) {
+    return shim_real_library() != NULL;
 }
 
-void entry_watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *count) {
-    atomic_store(&agent_beat, heartbeat);
-    __atomic_store_n(&shim_gate, gate ? gate : &open_gate, __ATOMIC_SEQ_CST);
-    atomic_store(&unknown, count ? (_Atomic uint64_t *)count : &unknown_before);
-    uint64_t before = count ? atomic_exchange(&unknown_before, 0) : 0;
-    if (before) atomic_fetch_add_explicit((_Atomic uint64_t *)count, before, memory_order_relaxed);
+static void divert(const char *name) {
+#define DIVERT(symbol) \
+    if (!strcmp(name, #symbol)) shim_divert(name, (void *)entry_##symbol);
+    ENTRY_DIVERTED(DIVERT)
+#undef DIVERT
 }
 
-/* ---- the gate ---- */
-
-#define LOOK_NS 1000000         /* how often a closed gate is looked at */
-#define STALE_NS 30000000000ull /* a gate whose agent has been silent for so long is open */
-
-static bool starts_with(const char *text, const char *start) {
-    while (*start) {
-        if (*text++ != *start++) return false;
-    }
-    return true;
-}
-
-/* Where each launch form carries its stream: in a register, on the stack, or in a structure. */
-static abi_stream stream_of(const char *name, const uint64_t *registers, const uint64_t *stack) {
-    if (starts_with(name, "cuLaunchKernelEx")) {
-        const abi_launch_config *config = (const abi_launch_config *)shim_argument(registers, stack, 0);
-        return config ? config->stream : NULL;
-    }
-    if (starts_with(name, "cuLaunchCooperativeKernelMultiDevice")) return NULL;
-    if (starts_with(name, "cuLaunchKernel") || starts_with(name, "cuLaunchCooperativeKernel"))
-        return (abi_stream)shim_argument(registers, stack, 8);
-    if (starts_with(name, "cuLaunchGridAsync")) return (abi_stream)shim_argument(registers, stack, 3);
-    if (starts_with(name, "cuGraphLaunch")) return (abi_stream)shim_argument(registers, stack, 1);
-    return NULL;
-}
-
-static uint64_t boot_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static bool is_captured(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
-    int status = ABI_CAPTURE_NONE;
-    abi_stream stream = stream_of(shim_name((uint32_t)index), registers, stack);
-    abi_result (*is_capturing)(abi_stream, int *) = entry_driver("cuStreamIsCapturing");
-    return is_capturing && is_capturing(stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
-}
-
-/* Waits outside all of our own locks until the gate opens. What is being captured does not run, so it never waits. */
-void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
-    uint32_t gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
-    bool captured = gate & COT_GATE_CLOSED && is_captured(index, registers, stack);
-    while (!captured && gate & COT_GATE_CLOSED) {
-        const uint64_t *beat = atomic_load(&agent_beat);
-        if (!beat || boot_ns() - __atomic_load_n(beat, __ATOMIC_RELAXED) > STALE_NS) break;
-        struct timespec pause = {.tv_nsec = LOOK_NS};
-        nanosleep(&pause, NULL);
-        gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
-    }
-    void *leased = gate & COT_GATE_LEASED ? entry_leased(index) : NULL;
-    void *target = leased ? leased : __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
-    return target ? target : shim_resolve(index, registers, stack);
-}
+struct cot_services entry_services = {
+    .bytes = sizeof entry_services,
+    .state = &entry_state.state,
+    .thread_bytes = sizeof(struct cot_thread),
+    .has_driver = has_driver,
+    .real = shim_real_named,
+    .missing = shim_missing,
+    .folder = shim_own_folder,
+    .divert = divert,
+    .watch = watch,
+    .wanted = entry_want_engine,
+    .help = entry_start_completion_thread,
+};

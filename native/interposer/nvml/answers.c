@@ -4,9 +4,7 @@
 
 bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu) {
     char uuid[NVML_ABI_UUID_BYTES];
-    nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = NULL;
-    int index = shim_find("nvmlDeviceGetUUID");
-    if (index >= 0) get = (nvml_abi_return (*)(nvml_abi_device, char *, unsigned))shim_real((uint32_t)index);
+    nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = shim_real_named("nvmlDeviceGetUUID");
     return view_ready() && get && get(device, uuid, sizeof uuid) == NVML_ABI_SUCCESS && view_find(uuid, gpu);
 }
 

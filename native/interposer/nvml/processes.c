@@ -77,9 +77,7 @@ static nvml_abi_return ask_whole(const struct question *question, unsigned *coun
 /* Drivers 530 and 535.43 to 535.86 write entries of 32 bytes through _v3. For lists with nobody in them. */
 static bool is_known_for_long_entries(void) {
     char text[NVML_ABI_VERSION_BYTES + 1] = {0}; /* ends even where the driver ends it not */
-    int index = shim_find("nvmlSystemGetDriverVersion");
-    nvml_abi_return (*get)(char *, unsigned) =
-        index < 0 ? NULL : (nvml_abi_return (*)(char *, unsigned))shim_real((uint32_t)index);
+    nvml_abi_return (*get)(char *, unsigned) = shim_real_named("nvmlSystemGetDriverVersion");
     if (!get || get(text, sizeof text - 1) != NVML_ABI_SUCCESS) return false;
     const char *dot = strchr(text, '.');
     uint64_t major = cot_digits(text), minor = dot ? cot_digits(dot + 1) : 0;

@@ -24,38 +24,6 @@ SHIM_EARLY static bool begins(const char *text, const char *start) {
     return true;
 }
 
-SHIM_EARLY static bool same(const char *one, const char *other) {
-    for (; *one && *one == *other; one++, other++) {
-    }
-    return *one == *other;
-}
-
-SHIM_EARLY static uint32_t gnu_hash(const char *name) {
-    uint32_t hash = 5381;
-    for (; *name; name++) hash = hash * 33 + (unsigned char)*name;
-    return hash;
-}
-
-/* One look-up in an object's GNU hash table; only definitions count. */
-SHIM_EARLY static void *table_lookup(ElfW(Addr) base, const ElfW(Sym) * symbols, const char *strings,
-                                     const uint32_t *table, const char *name) {
-    uint32_t bucket_count = table[0], first = table[1], bloom_words = table[2];
-    const uint32_t *buckets = table + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
-    const uint32_t *chain = buckets + bucket_count;
-    uint32_t hash = gnu_hash(name);
-    if (bucket_count == 0) return NULL;
-    for (uint32_t index = buckets[hash % bucket_count]; index >= first && index != 0; index++) {
-        uint32_t entry = chain[index - first];
-        const ElfW(Sym) *symbol = &symbols[index];
-        if ((entry | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && symbol->st_value != 0 &&
-            same(strings + symbol->st_name, name)) {
-            return (void *)(base + symbol->st_value);
-        }
-        if (entry & 1) break;
-    }
-    return NULL;
-}
-
 /* dlsym lives in libc.so.6 from glibc 2.34 on, in libdl.so.2 before; in musl it is the loader's own. */
 SHIM_EARLY static bool is_libc(const char *path) {
     const char *name = path;
@@ -65,20 +33,6 @@ SHIM_EARLY static bool is_libc(const char *path) {
     }
     return begins(name, "libc.so") || begins(name, "libc-") || begins(name, "libdl.so") || begins(name, "libdl-") ||
            begins(name, "libc.musl") || begins(name, "ld-musl");
-}
-
-SHIM_EARLY void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
-    const ElfW(Sym) *symbols = NULL;
-    const char *strings = NULL;
-    const uint32_t *table = NULL;
-    for (const ElfW(Dyn) *entry = dynamic; entry && entry->d_tag != DT_NULL; entry++) {
-        ElfW(Addr) pointer = entry->d_un.d_ptr;
-        if (pointer < base) pointer += base; /* some loaders leave these unrelocated */
-        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)pointer;
-        if (entry->d_tag == DT_STRTAB) strings = (const void *)pointer;
-        if (entry->d_tag == DT_GNU_HASH) table = (const void *)pointer;
-    }
-    return symbols && strings && table ? table_lookup(base, symbols, strings, table, name) : NULL;
 }
 
 /* One loaded object of a libc that has no dladdr1. */

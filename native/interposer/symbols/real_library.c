@@ -2,6 +2,7 @@
  * object says when it was made to be mounted over it. Never ourselves: by the handle that the loader has for our file,
  * and by our marker, which another copy of us carries too. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -108,8 +109,20 @@ static void *elder_copy(void) {
     return elder && cot_dladdr(elder, &info) ? cot_dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
+/* Given by start.ld, with which not everything that has this file is linked. */
+#define GIVEN __attribute__((weak, visibility("hidden")))
+extern char shim_start_begin[] GIVEN, shim_start_end[] GIVEN;
+
+static void make_start(void) {
+    const int populate_write = 23; /* MADV_POPULATE_WRITE, from Linux 5.14 on; without it pages come one by one */
+    int error = errno;
+    uintptr_t begin = (uintptr_t)shim_start_begin, end = (uintptr_t)shim_start_end;
+    if (end) syscall(SYS_madvise, begin, end - begin, populate_write);
+    errno = error;
+}
+
 static void *find_library(const void *caller) {
-    shim_make_start();
+    make_start();
     void *handle = elder_copy();
     if (handle) {
         atomic_store(&aside, true);
@@ -137,4 +150,8 @@ void *shim_real_library(void) {
 bool shim_is_aside(void) {
     shim_real_library();
     return atomic_load_explicit(&aside, memory_order_relaxed);
+}
+
+int shim_missing(void) {
+    return shim_real_library() ? shim_no_function : shim_no_library;
 }

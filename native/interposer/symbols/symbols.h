@@ -22,6 +22,7 @@
 
 /* What is too large to lie among words: tables that a process writes as it starts, and what it does not (start.ld). */
 #define SHIM_TABLE __attribute__((section(".bss.tables")))
+#define SHIM_STATE __attribute__((section(".bss.state"), aligned(64)))
 #define SHIM_REST __attribute__((section(".bss.rest")))
 
 /* A hash table of names: the low half of the hash and an index plus one; 0 is free. */
@@ -106,7 +107,9 @@ struct shim_form {
 };
 extern const struct shim_form shim_form;
 
-int shim_missing(void); /* what a call answers whose real entry point is not there */
+/* Given by each object: what a call returns if there is no real library, or no such function in it. */
+extern const int shim_no_library, shim_no_function;
+int shim_missing(void); /* one of the two */
 
 extern void *shim_target[]; /* where each trampoline jumps; NULL: to shim_resolve */
 void *shim_target_now(uint32_t index);
@@ -116,15 +119,24 @@ extern const uint32_t *shim_gate; /* points at the gate word; 0 = open */
 int shim_find(const char *name);
 /* The real entry point, or NULL when the real library lacks it or is not there. */
 void *shim_real(uint32_t index);
+/* The same by name; NULL also for a name that this build does not know. */
+void *shim_real_named(const char *name);
+/* True once the real entry point is known. */
+bool shim_is_resolved(uint32_t index);
 /* True when an older copy of this object in the process does the work: then the real library is that copy. */
 bool shim_is_aside(void);
 /* Does a loaded object hold this address? */
-bool shim_holds(const struct dl_phdr_info *object, const void *address);
+static inline bool shim_holds(const struct dl_phdr_info *object, const void *address) {
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && (uintptr_t)address - object->dlpi_addr - part->p_vaddr < part->p_memsz)
+            return true;
+    }
+    return false;
+}
 /* The real library's handle, or NULL. Looked for once; a failure is remembered. */
 void *shim_real_library(void);
 void *shim_real_library_for(const void *caller); /* the first time, as the caller's object would find it */
-/* Makes the memory of the tables, for a process that is about to use the library. */
-void shim_make_start(void);
 /* Lets a name that has no wrapper jump to `function` from now on, instead of to the real entry point. */
 void shim_divert(const char *name, void *function);
 /* True for an address inside the real library's code. */
@@ -148,8 +160,11 @@ SHIM_EARLY static inline void *shim_own_handle(void) {
     return known ? known : shim_find_own_handle();
 }
 
-/* Given by each object: an entry point that this build does not know was handed out. */
-void shim_unknown(void);
+/* Given by each object: counts entry points that were handed out although this build does not know them. */
+extern _Atomic(_Atomic uint64_t *) shim_unknown_count;
+static inline void shim_count_unknown(void) {
+    atomic_fetch_add_explicit(atomic_load(&shim_unknown_count), 1, memory_order_relaxed);
+}
 
 /* dlsym, dlvsym and their kin for one library's names: true when *answer is decided here, false: ask libc. */
 bool shim_look_up(void *handle, const char *name, const void *caller, void **answer);

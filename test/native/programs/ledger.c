@@ -92,12 +92,9 @@ void cot_context_recheck(const struct cot_block *block) {}
 void cot_context_put_back(const struct cot_block *block) {
     cot_blocks_add(block);
 }
-void cot_pools_trim(uint32_t gpu) {}
 void cot_pools_read_back(void) {}
-void cot_graphs_trim(uint32_t gpu) {}
-bool cot_is_away(void) {
-    return false;
-}
+static void reclaim_nothing(uint32_t gpu) {}
+const struct cot_hooks cot_hooks = {.attach = cot_gates_join, .detach = cot_gates_leave, .reclaim = reclaim_nothing};
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 abi_result cot_cuMemFree_v2(abi_devptr pointer);

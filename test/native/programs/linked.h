@@ -3,7 +3,11 @@
 
 #include <stdio.h>
 
-#include "../../../native/interposer/engine/engine_internal.h"
+#include "../../../native/interposer/engine/accounting/quota.h"
+#include "../../../native/interposer/engine/core/hooks.h"
+#include "../../../native/interposer/engine/launch/gate.h"
+#include "../../../native/interposer/engine/memory/blocks.h"
+#include "../../../native/interposer/engine/memory/pools.h"
 
 static union {
     struct cot_state state;

@@ -126,16 +126,12 @@ void *shim_real_library(void) {
 int shim_missing(void) {
     return ABI_ERROR_NOT_FOUND;
 }
+struct cot_services entry_services = {.bytes = sizeof entry_services,
+                                      .state = &entry_state.state,
+                                      .thread_bytes = sizeof(struct cot_thread),
+                                      .wanted = entry_want_engine};
 bool shim_own_folder(char *path, size_t size) {
     return snprintf(path, size, "%s", folder) < (int)size;
-}
-void shim_divert(const char *name, void *function) {}
-void *entry_driver(const char *name) {
-    return NULL;
-}
-void entry_watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *count) {}
-bool entry_start_helper(void) {
-    return false;
 }
 
 /* ---- one process ---- */
@@ -183,7 +179,7 @@ static void *change(void *argument) {
     while (!atomic_load(&over)) {
         uint32_t number = (uint32_t)rand_r(&luck) % (LACKING + 1);
         name_in_page(number);
-        services.wanted(number);
+        entry_services.wanted(number);
         usleep(200);
     }
     return NULL;
@@ -192,9 +188,9 @@ static void *change(void *argument) {
 static bool settles(uint32_t number) {
     const time_t until = time(NULL) + PATIENCE_S;
     while (time(NULL) < until) {
-        services.wanted(number);
+        entry_services.wanted(number);
         call();
-        if (atomic_load(&kept.state.engine) == number && is_only_one(number)) return true;
+        if (atomic_load(&entry_state.state.engine) == number && is_only_one(number)) return true;
         usleep(200);
     }
     return false;
@@ -203,9 +199,9 @@ static bool settles(uint32_t number) {
 static int process(unsigned threads, unsigned seed) {
     static const uint32_t alive = 1;
     pthread_t callers[MOST_THREADS], changer;
-    kept.state.at.alive = (volatile uint32_t *)&alive;
-    atomic_store(&kept.state.at.attached, 1);
-    given = &services;
+    entry_state.state.at.alive = (volatile uint32_t *)&alive;
+    atomic_store(&entry_state.state.at.attached, 1);
+    given = &entry_services;
     luck = seed;
     pthread_barrier_init(&together, NULL, threads + 1);
     for (unsigned i = 0; i < threads; i++)

@@ -17,30 +17,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../engine_internal.h"
+#include "../../clock.h"
+#include "../../libc.h"
+#include "../../process_start.h"
+#include "../core/driver_calls.h"
+#include "../core/hooks.h"
+#include "grant.h"
+#include "slots.h"
 
 #define PAGE_BYTES 4096u
 #define LEAST_ROWS 8u /* so few cost nothing to speak of */
-
-/* A file of the folder of the grant: one buffer for all of them, for a stack that grows by several has several pages
- * more to touch. */
-struct place {
-    char path[PATH_MAX];
-    size_t folder; /* length */
-};
-
-static bool find_folder(struct place *place) {
-    place->folder = 0;
-    if (!cot_services->folder(place->path, sizeof place->path)) return false;
-    place->folder = strlen(place->path);
-    return true;
-}
-
-/* NULL: the path is too long. */
-static const char *in_folder(struct place *place, const char *name) {
-    bool fits = cot_join(place->path + place->folder, sizeof place->path - place->folder, name, "");
-    return fits ? place->path : NULL;
-}
 
 static __attribute__((cold, noinline)) abi_result refuse(const char *what, const char *path, int error) {
     char text[PATH_MAX + 256];
@@ -51,18 +37,8 @@ static __attribute__((cold, noinline)) abi_result refuse(const char *what, const
     return ABI_ERROR_NOT_PERMITTED;
 }
 
-/* A descriptor out of the way of programs that count theirs. */
-static int open_high(const char *path, int flags) {
-    int fd = open(path, flags | O_CLOEXEC);
-    if (fd < 0) return -1;
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, 512);
-    if (high < 0) return fd;
-    close(fd);
-    return high;
-}
-
-static abi_result map_page(struct place *place) {
-    const char *path = in_folder(place, "/limits");
+static abi_result map_page(struct cot_grant_path *place) {
+    const char *path = cot_path_in_grant(place, "/limits");
     struct stat info;
     if (!path) return refuse("too long:", place->path, 0);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -95,12 +71,12 @@ static abi_result map_page(struct place *place) {
 }
 
 /* Sizes come from the page: whatever a neighbor wrote into the ledger's header is not believed. */
-static abi_result map_ledger(struct place *place) {
-    const char *path = in_folder(place, "/ledger");
+static abi_result map_ledger(struct cot_grant_path *place) {
+    const char *path = cot_path_in_grant(place, "/ledger");
     struct stat info;
     uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count);
     if (!path) return refuse("too long:", place->path, 0);
-    cot->at.ledger_fd = open_high(path, O_RDWR);
+    cot->at.ledger_fd = cot_open_high(path, O_RDWR);
     if (cot->at.ledger_fd < 0) return refuse("no ledger at", path, errno);
     cot->at.slot_bytes = cot_slot_bytes(cot->at.gpu_count);
     if (cot_fstat(cot->at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
@@ -116,28 +92,6 @@ static abi_result map_ledger(struct place *place) {
     cot->lives.ledger_device = info.st_dev;
     cot->lives.ledger_inode = info.st_ino;
     return ABI_SUCCESS;
-}
-
-bool cot_is_ledger(int fd) {
-    struct stat info;
-    return cot_fstat(fd, &info) == 0 && info.st_dev == cot->lives.ledger_device &&
-           info.st_ino == cot->lives.ledger_inode;
-}
-
-/* A program may close all descriptors, ours too, and get their numbers again for files of its own. */
-int cot_ledger_fd(void) {
-    struct place place;
-    if (cot_is_ledger(cot->at.ledger_fd)) return cot->at.ledger_fd;
-    cot->at.ledger_fd = -1;
-    const char *path = find_folder(&place) ? in_folder(&place, "/ledger") : NULL;
-    int fd = path ? open_high(path, O_RDWR) : -1;
-    if (fd >= 0 && cot_is_ledger(fd)) return cot->at.ledger_fd = fd;
-    if (fd >= 0) close(fd);
-    return -1;
-}
-
-struct cot_ledger_total *cot_total(uint32_t gpu) {
-    return (struct cot_ledger_total *)(cot->at.ledger + sizeof(struct cot_ledger_header)) + gpu;
 }
 
 /* Random bytes that the kernel makes at every exec; the same for all copies of this object in one program. */
@@ -180,8 +134,8 @@ void cot_note_engine(void) {
  * its mappings before its descriptors, and the kernel closes what was lost last first: the driver's files, then this
  * one. Emulators of programs may not know how to keep it from children (QEMU 11 answers EINVAL): there a dead process
  * holds its slot until its children have attached or ended. */
-static abi_result open_life(struct place *place, int *fd) {
-    const char *path = in_folder(place, "/ledger");
+static abi_result open_life(struct cot_grant_path *place, int *fd) {
+    const char *path = cot_path_in_grant(place, "/ledger");
     if (!path) return refuse("too long:", place->path, 0);
     *fd = open(path, O_RDWR | O_CLOEXEC);
     if (*fd < 0) return refuse("no ledger at", path, errno);
@@ -213,9 +167,7 @@ static bool take_slot(int life) {
     keep_rows_few();
     uint32_t pid = (uint32_t)getpid();
     uint64_t start = cot_start_ticks(pid), space = cot_pid_namespace();
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    uint64_t stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
+    uint64_t stamp = cot_boottime_ns() | 1;
     leave_former_slots(life, pid, start, space);
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < cot->at.slot_count; i++) {
@@ -264,7 +216,7 @@ static abi_result map_devices(void) {
 
 static void leave(void) {
     cot_services->watch(NULL, NULL, NULL);
-    cot_gates_leave();
+    cot_hooks.detach();
     if (cot->lives.kept) munmap(cot->lives.kept, PAGE_BYTES);
     if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count));
     if (cot->at.page) munmap((void *)cot->at.page, cot_limits_page_bytes(cot->at.slot_count, cot->at.gpu_count));
@@ -287,10 +239,10 @@ static uint32_t *wiped_word(void) {
 }
 
 static abi_result join(void) {
-    struct place place;
+    struct cot_grant_path place;
     int life = -1;
     if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
-    if (!find_folder(&place)) return refuse("this library cannot tell where it lies:", "?", 0);
+    if (!cot_find_grant_folder(&place)) return refuse("this library cannot tell where it lies:", "?", 0);
     cot_reap_anew();
     if (!cot->lives.forked) cot->lives.kept = NULL; /* a parent's, if there is one: no child has it */
     if (cot->at.ledger) leave();                    /* a parent's, too */
@@ -299,10 +251,10 @@ static abi_result join(void) {
     if (result == ABI_SUCCESS) result = map_ledger(&place);
     if (result == ABI_SUCCESS) result = map_devices();
     if (result == ABI_SUCCESS) result = open_life(&place, &life);
-    place.path[place.folder] = 0;
+    place.path[place.folder_length] = 0;
     if (result == ABI_SUCCESS && !take_slot(life)) result = refuse("every slot is taken in", place.path, 0);
     if (life >= 0) close(life);
-    if (result == ABI_SUCCESS && !cot_gates_join())
+    if (result == ABI_SUCCESS && !cot_hooks.attach())
         result = refuse("no compute page in the ledger at", place.path, errno);
     if (result != ABI_SUCCESS) {
         leave();
@@ -329,61 +281,6 @@ abi_result cot_attach_slow(void) {
     if (result == ABI_ERROR_NOT_PERMITTED) atomic_store(&cot->at.failed, 1);
     pthread_mutex_unlock(&cot->at.joining);
     return result;
-}
-
-uint32_t cot_gpu_of(abi_device device) {
-    return device >= 0 && device < cot->at.device_count ? cot->at.gpu_of[device] : COT_NO_GPU;
-}
-
-bool cot_is_host_location(const abi_location *location) {
-    return location->type == ABI_LOCATION_HOST || location->type == ABI_LOCATION_HOST_NUMA ||
-           location->type == ABI_LOCATION_HOST_NUMA_CURRENT;
-}
-
-/* A type that this build does not know may be GPU memory, and nothing says where such a type keeps its device. So it is
- * charged where the process sees one GPU, and refused where it sees several: if the wrong GPU were charged, the program
- * could go past its limit on the right one. */
-abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu) {
-    switch (location->type) {
-    case ABI_LOCATION_DEVICE: *gpu = cot_gpu_of(location->id); break;
-    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: *gpu = cot_gpu_of(location->id & 0xff); break;
-    default:
-        if (cot->at.device_count != 1) return ABI_ERROR_NOT_SUPPORTED;
-        *gpu = cot_gpu_of(0);
-    }
-    return *gpu == COT_NO_GPU ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that this container was not granted */
-}
-
-/* Another thread may have read and told a later one meanwhile, which must not be forgotten for an earlier one. */
-static void tell_wanted_engine(void) {
-    const uint32_t *wanted = &cot->at.page->header.engine;
-    uint32_t told;
-    do cot_services->wanted(told = __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
-    while (told != __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
-}
-
-/* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
-void cot_read_gpu(uint32_t gpu, uint64_t generation) {
-    struct cot_limits_page_gpu entry;
-    tell_wanted_engine();
-    for (int tries = 0;; tries++) {
-        const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->gpus[gpu];
-        uint64_t *to = (uint64_t *)&entry;
-        for (unsigned i = 0; i < sizeof entry / sizeof *to; i++) to[i] = from[i];
-        if (entry.check == cot_check(&entry, COT_GPU_WORDS)) break;
-        if (tries == 1000) { /* never seen whole: nothing may be taken on its word */
-            entry.memory_bytes = 0;
-            break;
-        }
-    }
-    atomic_store_explicit(&cot->seen[gpu].memory_bytes, entry.memory_bytes, memory_order_relaxed);
-    uint64_t context_bytes = (entry.context_bytes + COT_PENDING_GRAIN - 1) & ~(COT_PENDING_GRAIN - 1);
-    atomic_store_explicit(&cot->seen[gpu].context_bytes, context_bytes, memory_order_relaxed);
-    /* The granule stays what it was when the first page was counted with it. */
-    uint64_t unset = 0, granule = entry.granule_bytes ? entry.granule_bytes : 2u << 20;
-    atomic_compare_exchange_strong(&cot->seen[gpu].granule_bytes, &unset, granule);
-    atomic_store_explicit(&cot->seen[gpu].flags, entry.flags, memory_order_relaxed);
-    atomic_store_explicit(&cot->seen[gpu].generation, generation + 1, memory_order_release);
 }
 
 abi_result cot_cuInit(unsigned flags) {

@@ -1,10 +1,12 @@
 /* How many blocks share each page of the GPU's granule, and where the driver has room left in one. */
-#include "../sharded_map.h"
+#include "granules.h"
+
+#include "../core/sharded_map.h"
 
 static bool page_join(uint32_t gpu, uint64_t number, bool small) {
     uint64_t key = number + 2, hash = mix(key);
     struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     struct cot_shared_page *page = probe(shard, sizeof *page, key, hash);
     bool fresh = page == NULL;
     if (page) {
@@ -14,7 +16,7 @@ static bool page_join(uint32_t gpu, uint64_t number, bool small) {
         struct cot_shared_page first = {.key = key, .gpu = (uint16_t)gpu, .small = small, .users = 1};
         place(shard, sizeof first, hash, &first);
     }
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return fresh;
 }
 
@@ -22,23 +24,23 @@ static bool page_part(uint64_t number) {
     uint64_t key = number + 2, hash = mix(key);
     struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
     bool last = false;
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     struct cot_shared_page *page = probe(shard, sizeof *page, key, hash);
     if (page && --page->users == 0) {
         erase(shard, sizeof *page, page);
         last = true;
     }
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return last;
 }
 
 static uint32_t page_users(uint64_t key) {
     uint64_t hash = mix(key);
     struct cot_shard *shard = &cot->pages[hash % COT_SHARDS];
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     const struct cot_shared_page *page = probe(shard, sizeof *page, key, hash);
     uint32_t users = page ? page->users : 0;
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return users;
 }
 
@@ -77,7 +79,7 @@ static bool page_has_gap(const struct cot_shared_page *page, const void *context
     uint32_t blocks = 0;
     memset(taken, 0, count / 8 + 8);
     for (unsigned i = 0; i < COT_SHARDS; i++) {
-        lock(&cot->blocks[i].lock);
+        cot_spin_lock(&cot->blocks[i].lock);
         for (uint32_t k = 0; k < cot->blocks[i].capacity; k++) {
             const struct cot_block *block = (const struct cot_block *)cot->blocks[i].entries + k;
             if (block->key <= TOMBSTONE || block->kind != COT_LINEAR || block->key + block->bytes <= start ||
@@ -88,7 +90,7 @@ static bool page_has_gap(const struct cot_shared_page *page, const void *context
             for (uint64_t unit = from; unit < to && unit < count; unit++) taken[unit / 64] |= 1ull << (unit % 64);
             if (block->context == context && cot_is_packed(block->bytes, granule)) blocks++;
         }
-        unlock(&cot->blocks[i].lock);
+        cot_spin_unlock(&cot->blocks[i].lock);
     }
     if (blocks != page->users || page_users(page->key) != blocks) return false;
     for (uint64_t unit = 0; unit < count; unit++) {
@@ -101,12 +103,12 @@ static bool page_has_gap(const struct cot_shared_page *page, const void *context
 /* A page of the GPU in shard `i`, from entry *k on; false: none left. */
 static bool next_page(unsigned i, uint32_t *k, uint32_t gpu, struct cot_shared_page *found) {
     found->key = 0;
-    lock(&cot->pages[i].lock);
+    cot_spin_lock(&cot->pages[i].lock);
     while (*k < cot->pages[i].capacity && !found->key) {
         const struct cot_shared_page *page = (const struct cot_shared_page *)cot->pages[i].entries + (*k)++;
         if (page->key > TOMBSTONE && page->gpu == gpu && page->small) *found = *page;
     }
-    unlock(&cot->pages[i].lock);
+    cot_spin_unlock(&cot->pages[i].lock);
     return found->key;
 }
 

@@ -10,7 +10,9 @@
 #include <time.h>
 
 #include "../../../shared-memory/slot_charge.h"
-#include "../engine_internal.h"
+#include "../../clock.h"
+#include "../core/hooks.h"
+#include "quota.h"
 
 #define KINDS_OF_PAGE (COT_LIMITS_PAGE_ISOLATE_MEMORY | COT_LIMITS_PAGE_HAS_FEEDBACK)
 #define SPIN_TRIES 16
@@ -120,16 +122,10 @@ uint64_t cot_held(uint32_t gpu) {
     return sums.held + sums.pending;
 }
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Steps aside for a time that differs from process to process and grows with each try. */
 static void back_off(unsigned tries) {
     uint32_t seed = cot_thread()->seed;
-    if (!seed) seed = (uint32_t)now_ns() ^ (uint32_t)(uintptr_t)cot_thread();
+    if (!seed) seed = (uint32_t)cot_monotonic_ns() ^ (uint32_t)(uintptr_t)cot_thread();
     cot_thread()->seed = seed = seed * 1664525u + 1013904223u;
     if (tries < SPIN_TRIES) {
         for (volatile uint32_t i = (seed >> 16) % (64u << (tries < 8 ? tries : 8)); i > 0; i--) {
@@ -160,14 +156,13 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t gpu, uint64_t bytes,
         if (others.held + needed > limits.memory_bytes) {
             if (!trimmed && !cot_is_away()) {
                 trimmed = true;
-                cot_pools_trim(gpu);
-                cot_graphs_trim(gpu);
+                cot_hooks.reclaim(gpu);
                 continue;
             }
             /* Memory that leaves late comes back without anybody's doing; wait for the agent to see it go. */
             if (!limits.releases_late || sum(gpu, false).held + needed > limits.memory_bytes) return false;
         }
-        uint64_t now = now_ns();
+        uint64_t now = cot_monotonic_ns();
         if (!deadline) deadline = now + WAIT_NS;
         if (now > deadline) return false;
         back_off(tries);

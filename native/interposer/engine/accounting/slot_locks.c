@@ -8,7 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../engine_internal.h"
+#include "../../libc.h"
+#include "../../process_start.h"
+#include "grant.h"
+#include "slots.h"
 
 /* Its inode, which the kernel also writes into the name that this leads to: reading that costs half as much as looking
  * at what it leads to. */
@@ -91,7 +94,7 @@ bool cot_reap(void) {
     for (uint32_t i = 0, used = cot_slots_used(); i < used; i++) {
         struct cot_slot *slot = cot_slot_at(i);
         uint64_t stamp = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
-        if (stamp == 0 || (have_slot && i == cot_own_slot()) || is_locked(fd, i)) continue;
+        if (stamp == 0 || (have_slot && i == cot->at.slot) || is_locked(fd, i)) continue;
         while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();
         any |= bury(fd, i, slot, stamp);
         atomic_store(&cot->lives.burying, 0);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "contexts.h"
+#include "current.h"
 
 /* ---- what is charged for them, in the table of contexts ---- */
 

@@ -1,7 +1,9 @@
 /* The table of contexts, for contexts.c, limits.c and primary.c. */
 #pragma once
 
-#include "../engine_internal.h"
+#include "../accounting/quota.h"
+#include "../core/driver_calls.h"
+#include "../core/hooks.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -10,8 +12,6 @@ struct cot_known_context *cot_context_find(void *handle);
 struct cot_known_context *cot_context_primary(abi_device device);
 void cot_context_remember(void *handle, abi_device device, uint32_t gpu, uint64_t charged, bool primary);
 void cot_context_forget(struct cot_known_context *entry);
-/* What was allocated with the view of a green context current is the heir's. NULL: nobody's, until it is freed. */
-void cot_context_leave(const void *view, void *heir);
 void cot_context_succeed(struct cot_known_context *entry, void *handle);
 
 /* A context that is there, and may have been made behind the exported names; not under the lock. */
@@ -20,6 +20,19 @@ void cot_context_note(void *handle, abi_device device, uint32_t gpu, bool primar
 /* Who is the heir of a view that has ended: the device's primary context, as the driver says. NULL: it does not tell,
  * and none is known. False: there is none, and nothing is left. */
 bool cot_context_heir(abi_device device, void **heir);
+
+/* What became of a context since an epoch of the table. */
+enum cot_context_fate { COT_CONTEXT_SAME, COT_CONTEXT_ENDED, COT_CONTEXT_REPLACED /* by one of the same handle */ };
+enum cot_context_fate cot_context_fate_since(void *context, uint32_t epoch);
+/* Was it the view of a green context that has ended since that epoch? If several have ended it may be wrongly taken for
+ * one of them: what was allocated in it then stays charged for too long at worst. */
+bool cot_context_was_view(const void *context, uint32_t epoch);
+
+/* Around calls that may end the device's primary context or make it anew: it stays charged meanwhile. False: none is
+ * known. */
+bool cot_context_use_primary(abi_device device);
+/* `now`: the device's primary context (NULL: unknown); `ended`: it may have ended. */
+void cot_context_leave_primary(abi_device device, void *now, bool ended);
 
 /* After a context of the GPU has ended. */
 void cot_context_after_end(uint32_t gpu);

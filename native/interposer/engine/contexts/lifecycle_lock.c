@@ -9,16 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../clock.h"
 #include "contexts.h"
 
 #define MOST_WAIT_NS 2000000000ll
 #define WAITED_FOR 0x80000000u /* beside the number of the thread that has it */
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static void wait(uint32_t seen, int64_t most_ns) {
     const struct timespec pause = {most_ns / 1000000000, most_ns % 1000000000};
@@ -31,7 +26,7 @@ static bool take(void) {
     int64_t until = 0;
     if (atomic_compare_exchange_strong(&cot->context_turn, &seen, own)) return true;
     while ((seen & ~WAITED_FOR) != own) {
-        int64_t now = now_ns();
+        int64_t now = (int64_t)cot_monotonic_ns();
         if ((seen & ~WAITED_FOR) != former) until = now + MOST_WAIT_NS;
         former = seen & ~WAITED_FOR;
         if (former == 0 || now >= until) {

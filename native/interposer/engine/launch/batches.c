@@ -9,15 +9,6 @@
 
 #define LOOK_BACK 32u /* batches among which an open one is looked for */
 
-void cot_timed_lock(struct cot_batches *batches) {
-    for (unsigned tries = 0; atomic_exchange_explicit(&batches->lock.word, 1, memory_order_acquire); tries++) {
-        if (tries > 64) sched_yield();
-    }
-}
-void cot_timed_unlock(struct cot_batches *batches) {
-    atomic_store_explicit(&batches->lock.word, 0, memory_order_release);
-}
-
 void cot_helper_wake(struct cot_gates *gates) {
     if (!atomic_load(&gates->begun) && !atomic_exchange(&gates->begun, 1)) {
         /* Without one no launch would ever be known to have ended: the next launch tries again. */
@@ -76,11 +67,11 @@ struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t gpu, abi_con
                                   uint64_t now_ns) {
     struct cot_batches *batches = &gates->batches[gpu];
     bool alone = stream == ABI_STREAM_PER_THREAD; /* which stream that is hangs on who names it */
-    cot_timed_lock(batches);
+    cot_spin_lock(&batches->lock);
     struct cot_timed *timed = alone ? NULL : join_open(batches, context, stream);
     bool joined = timed != NULL;
     if (!joined) timed = make(batches);
-    cot_timed_unlock(batches);
+    cot_spin_unlock(&batches->lock);
     if (joined || !timed) return timed;
     timed->alone = alone;
     timed->context = context;
@@ -88,29 +79,29 @@ struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t gpu, abi_con
     timed->begun_ns = timed->last_ns = now_ns;
     make_events(timed, context);
     timed->untimed = !record(timed->begin, stream);
-    cot_timed_lock(batches);
+    cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_OPEN;
-    cot_timed_unlock(batches);
+    cot_spin_unlock(&batches->lock);
     return timed;
 }
 
 void cot_timed_close(struct cot_batches *batches, struct cot_timed *timed) {
     if (timed->batch.launches && !timed->untimed && !record(timed->end, timed->stream)) timed->untimed = true;
-    cot_timed_lock(batches);
+    cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_CLOSED;
-    cot_timed_unlock(batches);
+    cot_spin_unlock(&batches->lock);
 }
 
 void cot_timed_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, const struct cot_launch *launch,
                    uint64_t now_ns) {
     struct cot_batches *batches = &gates->batches[gpu];
-    cot_timed_lock(batches);
+    cot_spin_lock(&batches->lock);
     if (launch && cot_batch_add(&gates->gate[gpu], &timed->batch, launch, now_ns)) timed->full = true;
     if (launch) timed->last_ns = now_ns;
     timed->users--;
     bool closes = timed->users == 0 && (timed->full || timed->alone || timed->batch.launches == 0);
     if (closes) timed->state = COT_TIMED_CLOSING;
-    cot_timed_unlock(batches);
+    cot_spin_unlock(&batches->lock);
     if (closes) cot_timed_close(batches, timed);
     if (atomic_load(&gates->idle) || !atomic_load(&gates->begun)) cot_helper_wake(gates);
 }

@@ -39,10 +39,10 @@ static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, ui
         abi_context popped;
         if (__atomic_load_n(&timed->state, __ATOMIC_RELAXED) != COT_TIMED_OPEN) continue;
         if (!enter(gates)) return;
-        cot_timed_lock(batches);
+        cot_spin_lock(&batches->lock);
         bool closes = is_quiet(timed, hurry, now_ns);
         if (closes) timed->state = COT_TIMED_CLOSING;
-        cot_timed_unlock(batches);
+        cot_spin_unlock(&batches->lock);
         /* A default stream is that of the current context. */
         if (closes && CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), timed->context) == ABI_SUCCESS) {
             cot_timed_close(batches, timed);
@@ -102,10 +102,10 @@ static struct span span_of(const struct cot_batches *batches, const struct cot_t
 }
 
 static void free_places(struct cot_batches *batches) {
-    cot_timed_lock(batches);
+    cot_spin_lock(&batches->lock);
     while (batches->head != batches->tail && batches->ring[batches->head % COT_BATCHES].state == COT_TIMED_FREE)
         batches->head++;
-    cot_timed_unlock(batches);
+    cot_spin_unlock(&batches->lock);
 }
 
 static void complete(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, struct span span,
@@ -116,9 +116,9 @@ static void complete(struct cot_gates *gates, uint32_t gpu, struct cot_timed *ti
     uint32_t streams = streams_under_way(batches);
     bool rings = timed->batch.launches &&
                  cot_gate_complete(gate, &timed->batch, span.begin_ns, span.end_ns, streams, oldest, now_ns);
-    cot_timed_lock(batches);
+    cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_FREE;
-    cot_timed_unlock(batches);
+    cot_spin_unlock(&batches->lock);
     free_places(batches);
     if (rings) syscall(SYS_futex, &gate->reports->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     if (atomic_load(&batches->sleepers)) syscall(SYS_futex, &gate->order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -136,21 +136,21 @@ static void set_anchor(struct cot_batches *batches, struct cot_timed *timed, uin
 }
 
 void cot_settle_lost(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed) {
-    uint64_t now = cot_boot_ns(), most = timed->begun_ns + timed->batch.predicted_ns;
+    uint64_t now = cot_boottime_ns(), most = timed->begun_ns + timed->batch.predicted_ns;
     complete(gates, gpu, timed, (struct span){timed->begun_ns, now < most ? now : most}, now);
 }
 
 /* True: it has ended. */
 static bool look(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed) {
     struct cot_batches *batches = &gates->batches[gpu];
-    uint64_t now = cot_boot_ns();
+    uint64_t now = cot_boottime_ns();
     if (timed->batch.launches == 0) {
         complete(gates, gpu, timed, (struct span){0}, now);
         return true;
     }
     if (timed->untimed && now < timed->last_ns + timed->batch.predicted_ns) return false;
     if (!timed->untimed && CALL_DRIVER("cuEventQuery", (abi_event), timed->end) == ABI_ERROR_NOT_READY) return false;
-    now = cot_boot_ns();
+    now = cot_boottime_ns();
     struct span span = span_of(batches, timed, now);
     set_anchor(batches, timed, span.end_ns);
     complete(gates, gpu, timed, span, now);
@@ -165,7 +165,7 @@ static uint64_t pause_for(const struct cot_timed *timed, uint64_t now_ns) {
 uint64_t cot_settle(struct cot_gates *gates, uint32_t gpu) {
     struct cot_batches *batches = &gates->batches[gpu];
     uint32_t unready = 0;
-    uint64_t pause = UINT64_MAX, now = cot_boot_ns();
+    uint64_t pause = UINT64_MAX, now = cot_boottime_ns();
     close_quiet(gates, batches, now);
     for (uint32_t i = batches->head; i != __atomic_load_n(&batches->tail, __ATOMIC_ACQUIRE); i++) {
         struct cot_timed *timed = &batches->ring[i % COT_BATCHES];

@@ -7,16 +7,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../contexts/current.h"
+#include "capture.h"
 #include "gate.h"
 
 #define NO_ROOM_NS 100000            /* until a batch has ended */
 #define LOOK_FOR_DEAD_NS 20000000ull /* between looks, of a thread that waits */
-
-uint64_t cot_boot_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- contexts and streams that end: the helper keeps its hands off them ---- */
 
@@ -39,7 +35,7 @@ void cot_gates_forget(void *context) {
         if (batches->anchor_context == context) batches->anchor = NULL;
         for (uint32_t i = 0; i < COT_BATCHES; i++) {
             struct cot_timed *timed = &batches->ring[i];
-            cot_timed_lock(batches);
+            cot_spin_lock(&batches->lock);
             bool ended = timed->context == context && timed->users == 0 &&
                          (timed->state == COT_TIMED_OPEN || timed->state == COT_TIMED_CLOSED);
             if (timed->made_in == context) {
@@ -47,7 +43,7 @@ void cot_gates_forget(void *context) {
                 timed->made_in = NULL;
                 timed->untimed = true;
             }
-            cot_timed_unlock(batches);
+            cot_spin_unlock(&batches->lock);
             if (ended) cot_settle_lost(gates, gpu, timed);
         }
     }
@@ -61,10 +57,10 @@ static void leave_stream(abi_stream stream) {
         struct cot_batches *batches = &gates->batches[gpu];
         for (uint32_t i = 0; i < COT_BATCHES; i++) {
             struct cot_timed *timed = &batches->ring[i];
-            cot_timed_lock(batches);
+            cot_spin_lock(&batches->lock);
             bool closes = timed->state == COT_TIMED_OPEN && timed->stream == stream && timed->users == 0;
             if (closes) timed->state = COT_TIMED_CLOSING;
-            cot_timed_unlock(batches);
+            cot_spin_unlock(&batches->lock);
             if (closes) cot_timed_close(batches, timed);
         }
     }
@@ -112,7 +108,7 @@ static bool await_turn(struct cot_gates *gates, uint32_t gpu, uint64_t key, stru
     struct cot_gate *gate = &gates->gate[gpu];
     uint64_t since_ns = 0, rung_ns = 0, looked_ns = 0;
     for (;;) {
-        uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boot_ns();
+        uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boottime_ns();
         bool free = cot_lease_state(lease) == COT_LEASE_FREE || !is_leased();
         struct cot_verdict verdict = {.go = true};
         if (!free) verdict = cot_gate_admit(gate, key, now, rung_ns, launch);
@@ -123,7 +119,7 @@ static bool await_turn(struct cot_gates *gates, uint32_t gpu, uint64_t key, stru
         if (!verdict.own && !since_ns) {
             since_ns = now;
             if (cot_gate_wait(gate, true, 0, now)) ring(gate);
-            rung_ns = cot_boot_ns();
+            rung_ns = cot_boottime_ns();
         }
         if (looked_ns == 0) looked_ns = now;
         if (now - looked_ns > LOOK_FOR_DEAD_NS) {
@@ -149,7 +145,7 @@ static void take_turn(struct cot_gates *gates, const struct cot_flight *flight, 
     void *context;
     if (cot_current(&turn->gpu, &context) != ABI_SUCCESS || turn->gpu == COT_NO_GPU) return; /* the driver says no */
     while (await_turn(gates, turn->gpu, flight->key, &turn->launch)) {
-        turn->timed = cot_timed_begin(gates, turn->gpu, context, flight->stream, cot_boot_ns());
+        turn->timed = cot_timed_begin(gates, turn->gpu, context, flight->stream, cot_boottime_ns());
         if (turn->timed) return;
         cot_gate_undo(&gates->gate[turn->gpu], &turn->launch);
         nap(NO_ROOM_NS);
@@ -178,7 +174,7 @@ abi_result cot_cotenant_launched(struct cot_flight *flight, abi_result result) {
     bool made = result == ABI_SUCCESS;
     if (!made) cot_gate_undo(&gates->gate[turn->gpu], &turn->launch);
     abi_context entered = turn->context ? enter_context_of(flight->stream) : NULL;
-    cot_timed_end(gates, turn->gpu, turn->timed, made ? &turn->launch : NULL, cot_boot_ns());
+    cot_timed_end(gates, turn->gpu, turn->timed, made ? &turn->launch : NULL, cot_boottime_ns());
     leave_context(entered);
     errno = error;
     return ABI_SUCCESS;

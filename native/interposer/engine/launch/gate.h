@@ -6,7 +6,11 @@
 #pragma once
 
 #include "../../../compute/gate/gate.h"
-#include "../engine_internal.h"
+#include "../../clock.h"
+#include "../accounting/grant.h"
+#include "../accounting/slots.h"
+#include "../core/driver_calls.h"
+#include "../core/spin_lock.h"
 
 #define COT_BATCHES 256u /* of one GPU, under way */
 
@@ -67,7 +71,11 @@ struct cot_turn {
 };
 static_assert(sizeof(struct cot_turn) <= sizeof(((struct cot_flight *)0)->engine), "room in a flight");
 
-uint64_t cot_boot_ns(void);
+bool cot_gates_join(void); /* while attaching, once there is a slot; false: there is a page, and it cannot be read */
+void cot_gates_leave(void);
+struct cot_gates *cot_gates_pause(void);
+void cot_gates_resume(struct cot_gates *gates);
+void cot_gates_forget(void *context); /* it has ended */
 
 /* What others of the container had under way when they died: nobody else counts it down (compute_page.c). */
 void cot_gates_forget_dead(struct cot_gates *gates);
@@ -81,8 +89,6 @@ struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t gpu, abi_con
 /* After it; `launch` is NULL if the driver refused it. */
 void cot_timed_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, const struct cot_launch *launch,
                    uint64_t now_ns);
-void cot_timed_lock(struct cot_batches *batches);
-void cot_timed_unlock(struct cot_batches *batches);
 /* Records the last event of one that is CLOSING, which then is CLOSED. */
 void cot_timed_close(struct cot_batches *batches, struct cot_timed *timed);
 void cot_helper_wake(struct cot_gates *gates);

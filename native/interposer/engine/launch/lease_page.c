@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../../libc.h"
 #include "gate.h"
 
 bool cot_gates_join(void) {

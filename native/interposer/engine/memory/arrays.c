@@ -3,7 +3,12 @@
  * textures are stored, level by level, in granules of its own. What it misses, the agent finds. Arrays without memory
  * (sparse, or of deferred mapping) cost nothing; memory by handle that is mapped under them was charged when it was
  * made (tiles.c). */
-#include "../engine_internal.h"
+#include "../../../abi/cuda_arrays.h"
+#include "../accounting/grant.h"
+#include "../core/driver_calls.h"
+#include "blocks.h"
+#include "claims.h"
+#include "sparse_arrays.h"
 
 #define BLOCK_BYTES 64u /* width of a block of texture memory, and its rows */
 #define BLOCK_ROWS 8u

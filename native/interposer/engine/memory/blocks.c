@@ -1,5 +1,7 @@
 /* What this process allocated: blocks by pointer or handle. */
-#include "../sharded_map.h"
+#include "blocks.h"
+
+#include "../core/sharded_map.h"
 
 /* Of a block: the low 6 bits choose the shard, those from the 8th on the place in it. Addresses of device memory that
  * follow one another lie in one row, so that a table too large for the processor's caches costs few of them a miss. */
@@ -21,23 +23,23 @@ INLINE struct cot_block *probe_kind(const struct cot_shard *shard, uint64_t key,
 static __attribute__((noinline)) bool add_slow(const struct cot_block *block) {
     uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     bool room = has_room(shard) || grow(shard, sizeof *block, hash_block);
     if (room) place(shard, sizeof *block, hash, block);
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return room;
 }
 
 bool cot_blocks_add(const struct cot_block *block) {
     uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    if (!try_lock(&shard->lock)) return add_slow(block);
+    if (!cot_spin_try_lock(&shard->lock)) return add_slow(block);
     if (!has_room(shard)) {
-        unlock(&shard->lock);
+        cot_spin_unlock(&shard->lock);
         return add_slow(block);
     }
     place(shard, sizeof *block, hash, block);
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return true;
 }
 
@@ -48,14 +50,14 @@ INLINE bool take_locked(struct cot_shard *shard, uint64_t hash, uint64_t key, ui
         *block = *entry;
         erase(shard, sizeof *entry, entry);
     }
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return found;
 }
 
 static __attribute__((noinline)) bool take_slow(uint64_t key, uint32_t kind, struct cot_block *block) {
     uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     return take_locked(shard, hash, key, kind, block);
 }
 
@@ -63,7 +65,7 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
     uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     if (key <= TOMBSTONE) return false;
-    if (!try_lock(&shard->lock)) return take_slow(key, kind, block);
+    if (!cot_spin_try_lock(&shard->lock)) return take_slow(key, kind, block);
     return take_locked(shard, hash, key, kind, block);
 }
 
@@ -90,7 +92,7 @@ bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     struct cot_block *latest = NULL, *entry;
     if (key <= TOMBSTONE) return false;
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     for (uint32_t i = first_place(shard, hash); (entry = next_at(shard, key, kind, &i));) {
         if (!latest || (int32_t)(entry->epoch - latest->epoch) > 0) latest = entry;
     }
@@ -98,7 +100,7 @@ bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block
         *block = *latest;
         erase(shard, sizeof *latest, latest);
     }
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return latest;
 }
 
@@ -106,7 +108,7 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
     uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     if (key <= TOMBSTONE) return false;
-    lock(&shard->lock);
+    cot_spin_lock(&shard->lock);
     struct cot_block *entry = probe_kind(shard, key, hash, kind);
     bool found = entry && (change > 0 || entry->references > 0);
     if (found) {
@@ -115,68 +117,46 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
         *left = entry->references;
         if (*left == 0) erase(shard, sizeof *entry, entry);
     }
-    unlock(&shard->lock);
+    cot_spin_unlock(&shard->lock);
     return found;
-}
-
-/* What was charged for a block that is out of the table. */
-static void release(const struct cot_block *block) {
-    struct cot_limits limits;
-    cot_limits(block->gpu, &limits);
-    uint64_t bytes = block->kind == COT_LINEAR
-                         ? cot_pages_remove(block->gpu, block->key, block->bytes, limits.granule_bytes)
-                         : block->bytes;
-    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
-    if (bytes) cot_release(block->gpu, bytes);
-    if (block->root) cot_memory_drop(block->root);
 }
 
 void cot_blocks_pass_context(const void *context, void *heir) {
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         struct cot_shard *shard = &cot->blocks[i];
-        lock(&shard->lock);
+        cot_spin_lock(&shard->lock);
         for (uint32_t k = 0; k < shard->capacity; k++) {
             struct cot_block *entry = (struct cot_block *)shard->entries + k;
             if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) entry->context = heir;
         }
-        unlock(&shard->lock);
+        cot_spin_unlock(&shard->lock);
     }
 }
 
-void cot_blocks_drop_context(void *context) {
-    for (unsigned i = 0; i < COT_SHARDS; i++) {
-        for (uint32_t k = 0;; k++) {
-            struct cot_shard *shard = &cot->blocks[i];
-            struct cot_block found = {0};
-            lock(&shard->lock);
-            while (k < shard->capacity) {
-                struct cot_block *entry = (struct cot_block *)shard->entries + k;
-                if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) {
-                    found = *entry;
-                    erase(shard, sizeof *entry, entry);
-                    break;
-                }
-                k++;
-            }
-            unlock(&shard->lock);
-            if (!found.key) break;
-            release(&found);
+bool cot_blocks_take_of_context(const void *context, unsigned *shard_at, uint32_t *entry_at, struct cot_block *block) {
+    for (; *shard_at < COT_SHARDS; (*shard_at)++, *entry_at = 0) {
+        struct cot_shard *shard = &cot->blocks[*shard_at];
+        struct cot_block *found = NULL;
+        cot_spin_lock(&shard->lock);
+        for (; *entry_at < shard->capacity && !found; (*entry_at)++) {
+            struct cot_block *entry = (struct cot_block *)shard->entries + *entry_at;
+            if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) found = entry;
         }
+        if (found) {
+            *block = *found;
+            erase(shard, sizeof *found, found);
+        }
+        cot_spin_unlock(&shard->lock);
+        if (found) return true;
     }
+    return false;
 }
 
-bool cot_blocks_drop(const struct cot_block *block) {
-    struct cot_block found;
-    if (!cot_blocks_take(block->key, block->kind, &found)) return false;
-    release(&found);
-    return true;
-}
-
-bool cot_blocks_drop_twin(const struct cot_block *block, bool others) {
+bool cot_blocks_take_twin(const struct cot_block *block, bool others, struct cot_block *taken) {
     uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
-    struct cot_block *own = NULL, *other = NULL, *entry, dropped;
-    lock(&shard->lock);
+    struct cot_block *own = NULL, *other = NULL, *entry;
+    cot_spin_lock(&shard->lock);
     for (uint32_t i = first_place(shard, hash); (entry = next_at(shard, block->key, space_of(block->kind), &i));) {
         bool same = entry->kind == block->kind && entry->bytes == block->bytes && entry->context == block->context &&
                     entry->epoch == block->epoch;
@@ -186,10 +166,9 @@ bool cot_blocks_drop_twin(const struct cot_block *block, bool others) {
     bool found = own && other;
     if (found) {
         struct cot_block *goes = others ? other : own;
-        dropped = *goes;
+        *taken = *goes;
         erase(shard, sizeof *goes, goes);
     }
-    unlock(&shard->lock);
-    if (found) release(&dropped);
+    cot_spin_unlock(&shard->lock);
     return found;
 }

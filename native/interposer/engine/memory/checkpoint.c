@@ -7,11 +7,8 @@
  * While the process is locked every call of the driver but the checkpoint's own waits, so none is made here. */
 #include <unistd.h>
 
-#include "../engine_internal.h"
-
-bool cot_is_away(void) {
-    return atomic_load(&cot->checkpoint.away);
-}
+#include "../accounting/quota.h"
+#include "../core/driver_calls.h"
 
 /* A charge that another thread, on its way back from the driver, still adds or takes meets what is left of the words:
  * it is right again when these have come back. */

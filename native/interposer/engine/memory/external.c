@@ -1,7 +1,12 @@
 /* Memory that another interface made (Vulkan above all) and this process imports: it is charged at import, for nothing
  * else counts it. Memory by handle that some process exported is its owner's, and the driver tells the two apart: it
  * takes back as memory by handle only what was one. */
-#include "../engine_internal.h"
+#include "../../../abi/cuda_arrays.h"
+#include "../accounting/grant.h"
+#include "../core/driver_calls.h"
+#include "blocks.h"
+#include "claims.h"
+#include "vmm.h"
 
 /* Nobody asks again as long as it lasts, so a driver that refuses is asked twice, to take it back, too. */
 static bool is_memory_by_handle(const abi_external_handle *from) {

@@ -7,7 +7,10 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "../engine_internal.h"
+#include "../accounting/quota.h"
+#include "../core/driver_calls.h"
+#include "../launch/capture.h"
+#include "pools.h"
 
 #define DEEPEST 64 /* graphs within graphs */
 

@@ -3,7 +3,12 @@
  * The charge is what the GPU really gives up: whole granules. A large request has granules of its own; small ones
  * share them, so what a small one costs is known only from where it lies. It is therefore announced as one granule and
  * charged as none or one. */
-#include "../engine_internal.h"
+#include "../accounting/granules.h"
+#include "../accounting/quota.h"
+#include "../contexts/current.h"
+#include "../core/driver_calls.h"
+#include "blocks.h"
+#include "pools.h"
 
 abi_result cot_cuMemFree_v2(abi_devptr pointer);
 

@@ -7,7 +7,11 @@
  * goes on being read back and trimmed, and is destroyed as soon as it has nothing. */
 #include <pthread.h>
 
-#include "../engine_internal.h"
+#include "../accounting/quota.h"
+#include "../contexts/current.h"
+#include "../core/driver_calls.h"
+#include "../launch/capture.h"
+#include "pools.h"
 
 /* In the handle of a pool that the program has destroyed, and that is still there: no address has this bit. */
 #define LEAVING (1ull << 63)
@@ -78,12 +82,6 @@ void cot_pools_trim(uint32_t gpu) {
         else trim(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
-}
-
-bool cot_is_capturing(abi_stream stream) {
-    int status = ABI_CAPTURE_NONE;
-    return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
-           status == ABI_CAPTURE_ACTIVE;
 }
 
 /* The device of a stream's context; default streams belong to the current one. */

@@ -4,7 +4,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "../engine_internal.h"
+#include "../../../abi/cuda_arrays.h"
+#include "../accounting/grant.h"
+#include "../core/driver_calls.h"
+#include "blocks.h"
+#include "sparse_arrays.h"
+#include "vmm.h"
 
 static bool is_empty(const struct cot_box *box) {
     return box->from[0] >= box->to[0] || box->from[1] >= box->to[1] || box->from[2] >= box->to[2];

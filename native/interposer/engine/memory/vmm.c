@@ -8,7 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../engine_internal.h"
+#include "../accounting/quota.h"
+#include "../core/driver_calls.h"
+#include "blocks.h"
+#include "vmm.h"
 
 /* ---- which memory lies behind which addresses ---- */
 static bool mapping_add(abi_devptr at, uint64_t bytes, uint64_t memory) {
@@ -82,19 +85,6 @@ static uint64_t memory_new(uint32_t gpu, uint64_t bytes, void *mark) {
                               .context = mark,
                               .references = 1};
     return cot_blocks_add(&block) ? block.key : 0;
-}
-
-bool cot_memory_keep(uint64_t memory) {
-    struct cot_block block;
-    uint32_t left;
-    return memory && cot_blocks_refer(memory, COT_VMM, 1, &block, &left);
-}
-
-void cot_memory_drop(uint64_t memory) {
-    struct cot_block block;
-    uint32_t left;
-    if (!memory || !cot_blocks_refer(memory, COT_VMM, -1, &block, &left) || left) return;
-    if (block.bytes) cot_release(block.gpu, block.bytes);
 }
 
 /* The driver has given a handle once more. The block takes over the caller's hold of the memory. */

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_internal.h"
+#include "../../libc.h"
+#include "slots.h"
 
 static const struct {
     const char *file; /* the beginning of its name */

@@ -1,8 +1,8 @@
 /* The engine's own beginning: where the process keeps the state, and what the entry does for it. Everything static in
  * an engine is a cache that another one can do without. */
-#include "../engine_abi.h"
+#include "engine.h"
 
-#include "engine_internal.h"
+#include "driver_calls.h"
 
 struct cot_state *cot;
 const struct cot_services *cot_services;

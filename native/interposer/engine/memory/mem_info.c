@@ -1,6 +1,9 @@
 /* What a program is told about memory: the grant is the total, and free is what the container may still take, but never
  * more than the GPU really has. */
-#include "../engine_internal.h"
+#include "../accounting/quota.h"
+#include "../contexts/current.h"
+#include "../core/driver_calls.h"
+#include "pools.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;

@@ -1,6 +1,11 @@
 /* Requests that the driver serves with granules of their own in the current context: room is claimed before the call,
  * and the claim becomes a block or is given up after it. */
-#include "../engine_internal.h"
+#include "claims.h"
+#include "../accounting/granules.h"
+#include "../accounting/quota.h"
+#include "../contexts/current.h"
+#include "blocks.h"
+#include "vmm.h"
 
 abi_result cot_claim(uint64_t bytes, struct cot_claim *claim) {
     abi_result result = cot_attach();

@@ -2,26 +2,13 @@
  * shard behind a lock of two instructions that is never held across a driver call. */
 #pragma once
 
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine_internal.h"
+#include "spin_lock.h"
 
 #define LEAST_CAPACITY ROW
 #define TOMBSTONE 1ull
-
-static inline bool try_lock(struct cot_lock *lock) {
-    return __builtin_expect(!atomic_exchange_explicit(&lock->word, 1, memory_order_acquire), 1);
-}
-static inline void lock(struct cot_lock *lock) {
-    for (unsigned tries = 0; !try_lock(lock); tries++) {
-        if (tries > 64) sched_yield();
-    }
-}
-static inline void unlock(struct cot_lock *lock) {
-    atomic_store_explicit(&lock->word, 0, memory_order_release);
-}
 
 static inline uint64_t mix(uint64_t key) {
     key ^= key >> 33;

@@ -1,0 +1,72 @@
+/* The current context of the calling thread. CUDA's runtime makes contexts through the driver's own tables, which the
+ * interposer does not see: these are found and charged here, when they are first current in a call that takes memory.
+ */
+#include "current.h"
+
+#include <pthread.h>
+
+#include "contexts.h"
+
+/* Whether a context is its device's primary one, which CUDA's runtime may have made behind the exported names. */
+static abi_result ask_primary(void *handle, abi_device device, bool *primary) {
+    unsigned flags;
+    int active = 0;
+    abi_context own = NULL;
+    abi_result result =
+        CALL_DRIVER("cuDevicePrimaryCtxGetState", (abi_device, unsigned *, int *), device, &flags, &active);
+    if (result == ABI_SUCCESS && active) {
+        result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &own, device);
+        if (result == ABI_SUCCESS) CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device);
+    }
+    *primary = own == handle;
+    return result;
+}
+
+static bool is_known(void *handle) {
+    pthread_mutex_lock(&cot->contexts.lock);
+    bool known = cot_context_find(handle) != NULL;
+    pthread_mutex_unlock(&cot->contexts.lock);
+    return known;
+}
+
+static abi_result learn_current(void *handle, uint32_t *gpu) {
+    abi_device device;
+    bool primary;
+    abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
+    if (result != ABI_SUCCESS) return result;
+    *gpu = cot_gpu_of(device);
+    if (is_known(handle)) return ABI_SUCCESS;
+    bool turn = cot_context_turn(true);
+    result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device); /* it may have ended meanwhile */
+    if (result == ABI_SUCCESS) result = ask_primary(handle, device, &primary);
+    if (result == ABI_SUCCESS) cot_context_note(handle, device, *gpu, primary);
+    cot_context_turn_end(turn);
+    return result;
+}
+
+static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *gpu) {
+    struct cot_thread *recent = cot_thread();
+    abi_result result = learn_current(handle, gpu);
+    if (result != ABI_SUCCESS) return result;
+    recent->context = handle;
+    recent->gpu = *gpu;
+    recent->epoch = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
+    return ABI_SUCCESS;
+}
+
+abi_result cot_current(uint32_t *gpu, void **context) {
+    abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), context);
+    if (result != ABI_SUCCESS) return result;
+    if (!*context) return ABI_ERROR_INVALID_CONTEXT;
+    const struct cot_thread *recent = cot_thread();
+    uint32_t now = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);
+    if (__builtin_expect(recent->context != *context || recent->epoch != now, 0)) return current_slow(*context, gpu);
+    *gpu = recent->gpu;
+    return ABI_SUCCESS;
+}
+
+void cot_context_pop(void) {
+    abi_context popped;
+    for (int tries = 0; tries < 2; tries++)
+        if (CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped) == ABI_SUCCESS) return;
+}

@@ -1,0 +1,30 @@
+/* Where a part of the engine tells parts above it of an event, without calling them by name: the table is filled in by
+ * engine/hooks.c. That keeps calls between the folders one way: memory and launch call contexts, all call accounting.
+ */
+#pragma once
+
+#include "engine.h"
+
+#pragma GCC visibility push(hidden)
+
+struct cot_hooks {
+    /* accounting/attach.c: the process has a slot of the ledger. False: it cannot attach, and errno says why. */
+    bool (*attach)(void);
+    void (*detach)(void);
+    /* accounting/quota.c: gives memory back to the GPU that this process keeps and does not use. */
+    void (*reclaim)(uint32_t gpu);
+    /* contexts: while a context is being destroyed the completion thread calls no driver function on its events. Nests,
+     * also under a lock. Returns what to resume; NULL: nothing is paused. */
+    struct cot_gates *(*pause_completions)(void);
+    void (*resume_completions)(struct cot_gates *gates);
+    /* contexts: under the lock of the context table. What was allocated while the view of a green context was current
+     * belongs to `heir` from now on (NULL: to no context, until it is freed). */
+    void (*pass_context)(const void *view, void *heir);
+    /* contexts: under the same lock, a context has ended, with everything that was allocated in it. */
+    void (*end_context)(void *context);
+    /* contexts: outside of the lock, after contexts of this GPU have ended. `last`: none is left. */
+    void (*contexts_ended)(uint32_t gpu, bool last);
+};
+extern const struct cot_hooks cot_hooks;
+
+#pragma GCC visibility pop

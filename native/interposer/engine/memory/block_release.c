@@ -1,0 +1,38 @@
+/* Blocks that leave the table together with their charge: their context has ended, or they were freed unseen. */
+#include "../accounting/granules.h"
+#include "../accounting/quota.h"
+#include "blocks.h"
+#include "vmm.h"
+
+/* What was charged for a block that is out of the table. */
+static void release(const struct cot_block *block) {
+    struct cot_limits limits;
+    cot_limits(block->gpu, &limits);
+    uint64_t bytes = block->kind == COT_LINEAR
+                         ? cot_pages_remove(block->gpu, block->key, block->bytes, limits.granule_bytes)
+                         : block->bytes;
+    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
+    if (bytes) cot_release(block->gpu, bytes);
+    if (block->root) cot_memory_drop(block->root);
+}
+
+void cot_blocks_drop_context(void *context) {
+    unsigned shard = 0;
+    uint32_t entry = 0;
+    struct cot_block block;
+    while (cot_blocks_take_of_context(context, &shard, &entry, &block)) release(&block);
+}
+
+bool cot_blocks_drop(const struct cot_block *block) {
+    struct cot_block found;
+    if (!cot_blocks_take(block->key, block->kind, &found)) return false;
+    release(&found);
+    return true;
+}
+
+bool cot_blocks_drop_twin(const struct cot_block *block, bool others) {
+    struct cot_block taken;
+    if (!cot_blocks_take_twin(block, others, &taken)) return false;
+    release(&taken);
+    return true;
+}

@@ -1,0 +1,17 @@
+/* References to physical memory (cuMemCreate): its charge is released with the last one. */
+#include "../accounting/quota.h"
+#include "blocks.h"
+#include "vmm.h"
+
+bool cot_memory_keep(uint64_t memory) {
+    struct cot_block block;
+    uint32_t left;
+    return memory && cot_blocks_refer(memory, COT_VMM, 1, &block, &left);
+}
+
+void cot_memory_drop(uint64_t memory) {
+    struct cot_block block;
+    uint32_t left;
+    if (!memory || !cot_blocks_refer(memory, COT_VMM, -1, &block, &left) || left) return;
+    if (block.bytes) cot_release(block.gpu, block.bytes);
+}
