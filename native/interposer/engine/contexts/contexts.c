@@ -107,12 +107,12 @@ void cot_context_succeed(struct cot_known_context *entry, void *handle) {
     cot_release(old.gpu, more);
 }
 
-enum cot_context_fate cot_context_fate_since(void *context, uint32_t then) {
+enum cot_context_fate cot_context_fate_since(void *context, uint32_t since) {
     pthread_mutex_lock(&cot->contexts.lock);
     const struct cot_known_context *entry = cot_context_find(context);
     enum cot_context_fate fate = COT_CONTEXT_SAME;
     if (!entry && free_one()) fate = COT_CONTEXT_ENDED; /* a full table has lost sight of some that are there */
-    if (entry && (int32_t)(cot->born[entry - cot->contexts.known] - then) > 0) fate = COT_CONTEXT_REPLACED;
+    if (entry && (int32_t)(cot->born[entry - cot->contexts.known] - since) > 0) fate = COT_CONTEXT_REPLACED;
     pthread_mutex_unlock(&cot->contexts.lock);
     return fate;
 }

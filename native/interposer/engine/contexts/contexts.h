@@ -23,10 +23,10 @@ bool cot_context_heir(abi_device device, void **heir);
 
 /* What became of a context since an epoch of the table. */
 enum cot_context_fate { COT_CONTEXT_SAME, COT_CONTEXT_ENDED, COT_CONTEXT_REPLACED /* by one of the same handle */ };
-enum cot_context_fate cot_context_fate_since(void *context, uint32_t epoch);
+enum cot_context_fate cot_context_fate_since(void *context, uint32_t since);
 /* Was it the view of a green context that has ended since that epoch? If several have ended it may be wrongly taken for
  * one of them: what was allocated in it then stays charged for too long at worst. */
-bool cot_context_was_view(const void *context, uint32_t epoch);
+bool cot_context_was_view(const void *context, uint32_t since);
 
 /* Around calls that may end the device's primary context or make it anew: it stays charged meanwhile. False: none is
  * known. */
