@@ -5,7 +5,7 @@
 namespace json {
 
 void add_number(std::string &out, uint64_t value) {
-    char digits[20]; // 2^64 has so many
+    char digits[20]; // 2^64 has 20 digits
     out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 

@@ -1,4 +1,4 @@
-// JSON as it is printed: whole numbers and text, appended to a line that grows.
+// Writes JSON: whole numbers and text, appended to a line.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 namespace json {
 
 void add_number(std::string &out, uint64_t value);
-// Bytes that are not printable ASCII are escaped one by one: a command name may hold anything.
+// Escapes every byte that is not printable ASCII: a command name may hold any byte.
 void add_text(std::string &out, const std::string &text);
-// With the comma before it and its name, which is taken as it is.
+// Writes a comma, the name (not escaped) and the value.
 void add_field(std::string &out, const char *name, uint64_t value);
 void add_field(std::string &out, const char *name, const std::string &value);
 

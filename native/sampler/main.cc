@@ -1,15 +1,15 @@
-// cotenant-sampler: reads NVML and /proc in a process of its own and prints one snapshot a line, as JSON. A hung driver
-// call can only hang this process, which its parent then abandons.
+// cotenant-sampler: reads NVML and /proc in a process of its own and prints one sample a line, as JSON. A driver call
+// that hangs can only hang this process, which its parent then abandons.
 //
 //   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--used-until DAY_US:BOOT_US:SET_US:UUID]...
 //
-// The first line names every process, each later one those that are new or other than they were in the line before:
-// src/agent/sampling/delta-decoder.ts puts them together. With `usedUntil` of a line as its arguments another one goes
-// on where that line ended: what GPUs did meanwhile is in its first line.
+// The first line has every process, each later one only the processes that changed: src/agent/sampling/delta-decoder.ts
+// puts them together. A sampler that is started with `usedUntil` of an earlier sampler's line continues where that line
+// ended: what GPUs did in between is in its first line.
 //
-// On standard input, one command a line: "interval MS" (all GPUs from now on), "stop" (gives its handles up and ends).
-// It ends when standard input does, and with code 3 when the driver that it opened is gone. What the figures mean is
-// written beside their fields in src/agent/sampling/sample.ts.
+// Standard input takes one command a line: "interval MS" (from now on), "stop" (releases NVML and exits). The sampler
+// exits when standard input ends, and with code 3 when the driver that it opened is gone. src/agent/sampling/sample.ts
+// says what each field means.
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -30,7 +30,7 @@
 
 namespace {
 
-constexpr int DRIVER_GONE = 3; // whoever started this one starts another, which opens what there is then
+constexpr int DRIVER_GONE = 3; // the parent starts another sampler, which opens the current driver
 
 uint64_t now_ns(clockid_t clock) {
     timespec now{};
@@ -38,7 +38,7 @@ uint64_t now_ns(clockid_t clock) {
     return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Writes all of it; false when the reader has gone.
+// Writes all of it; false: the reader has closed its end.
 bool write_all(const std::string &text) {
     size_t at = 0;
     while (at < text.size()) {
@@ -50,7 +50,7 @@ bool write_all(const std::string &text) {
     return true;
 }
 
-// Waits until `deadline_ns` for commands; false: end.
+// Handles commands until `deadline_ns`; false: exit.
 bool listen(uint64_t deadline_ns, uint64_t &interval_ms) {
     static std::string pending;
     for (;;) {
@@ -76,7 +76,7 @@ bool listen(uint64_t deadline_ns, uint64_t &interval_ms) {
             uint64_t value = 0;
             if (line == "stop") return false;
             if (std::sscanf(line.c_str(), "interval %" SCNu64, &value) == 1 && value >= 50 && value <= 60000) {
-                if (value < interval_ms) deadline_ns = 0; // sooner than planned: now
+                if (value < interval_ms) deadline_ns = 0; // the new interval is shorter: sample at once
                 interval_ms = value;
             }
         }
@@ -85,18 +85,18 @@ bool listen(uint64_t deadline_ns, uint64_t &interval_ms) {
     }
 }
 
-// Each process that is followed wants a descriptor. No more than those: some programs close all that they may have, and
-// a driver's library may start one.
+// Each tracked process needs a descriptor. The limit is not raised further: some programs close every descriptor that
+// they may have, and a driver's library may start one.
 void allow_descriptors() {
     constexpr rlim_t MOST = 65536;
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
     limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, MOST));
-    setrlimit(RLIMIT_NOFILE, &limit); // where it fails, fewer are followed so
+    setrlimit(RLIMIT_NOFILE, &limit); // where this fails, fewer processes are tracked by a descriptor
 }
 
-// DAY_US:BOOT_US:SET_US:UUID, as `usedUntil` has them. It holds what a driver said, so what is wrong with it must not
-// keep the sampler from its work.
+// DAY_US:BOOT_US:SET_US:UUID, as in `usedUntil`. The text holds a UUID that a driver chose, so a malformed one must not
+// stop the sampler.
 bool resume(Sampler &sampler, const char *text) {
     Sampler::ResumePoint until;
     int length = 0;
@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
         if (sampler.driver_gone()) return DRIVER_GONE;
         next += interval_ms * 1000000;
         const uint64_t now = now_ns(CLOCK_MONOTONIC);
-        if (next < now) next = now; // a slow round is not made up for
+        if (next < now) next = now; // rounds that were missed are skipped
         const uint64_t before = interval_ms;
         if (!listen(next, interval_ms)) return 0;
         if (interval_ms != before) next = now_ns(CLOCK_MONOTONIC);

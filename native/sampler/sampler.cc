@@ -15,9 +15,9 @@ using json::add_text;
 namespace {
 
 constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilization samples
-constexpr uint64_t LATE_US = 300000;   // a sample may become readable this long after its time
-constexpr int64_t STEP_US = 500000;    // clocks that are slewed take minutes for so much
-constexpr uint64_t SLOW_ROUNDS = 5;    // or so long after the last time, whichever comes first
+constexpr uint64_t LATE_US = 300000;   // a sample may become readable this late
+constexpr int64_t STEP_US = 500000;    // slewing a clock by this much takes minutes
+constexpr uint64_t SLOW_ROUNDS = 5;    // or after SLOW_NS, whichever comes first
 constexpr uint64_t SLOW_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
@@ -39,7 +39,7 @@ bool Sampler::open_driver() {
     if (now < retry_at_ns_) return false;
     retry_at_ns_ = now + RETRY_NS;
     if (!library_.open(library_path_, problem_)) {
-        resume_points_.clear(); // what is there later is another driver
+        resume_points_.clear(); // the driver that comes later is another one
         return false;
     }
     problem_.clear();
@@ -50,13 +50,12 @@ bool Sampler::open_driver() {
 }
 
 // Compute, graphics and MPS lists name the same process with the same total, so they are united, never added; so are
-// entries of one list that name the same process. What is no pid is nobody's, and would cost the agent the whole line.
-// Of whom the driver says that it holds more than the GPU has, nobody knows what it holds. Whoever is in a list may
-// have been another one (holders.h), and so may be who began while the driver was answering, or in the moment in which
-// it was asked: it is listed in the next round.
-// A list that the driver has not is empty for good; who is in one that failed, nobody knows, so that one is named. One
-// of graphics or MPS that never answered and fails on and on is as one that is not there: it must not keep the agent
-// from judging by the others for ever.
+// entries of one list with the same PID. Entries with an invalid PID are dropped: the agent would reject the whole
+// line. A size beyond the GPU's memory counts as unknown. A listed PID may have been reused (pid_reuse.h), also by a
+// process that started while the driver was answering, or in the same clock tick: that one is listed in the next round.
+// A list that the driver lacks counts as empty; one that failed is reported by name, for its processes are unknown. A
+// graphics or MPS list that has never answered and keeps failing counts as one that the driver lacks: it must not keep
+// the agent from acting on the other lists.
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
@@ -69,7 +68,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
     for (unsigned i = 0; i < 3; i++) {
         asked_ticks[i] = proc::now_ticks();
         if (!library_.processes(gpus_[index].device, LISTS[i], entries[i])) {
-            const int code = library_.last_code(); // also while it is not asked
+            const int code = library_.last_code(); // also while the call is suspended
             gpus_[index].lost = gpus_[index].lost || nvml::Library::means_lost(code);
             const bool is_there = code != NVML_ABI_NOT_SUPPORTED && code != NVML_ABI_FUNCTION_NOT_FOUND;
             if (!is_there) answered |= 1u << i;
@@ -149,16 +148,17 @@ void Sampler::write_resume_points(std::string &out) {
         if (gpu.gone || gpu.last_seen_us == 0 || boot_us < 0) continue;
         add(gpu.uuid, {gpu.last_seen_us, static_cast<uint64_t>(boot_us), gpu.stepped_us});
     }
-    // One that was not asked yet is the next sampler's to go on with.
+    // GPUs not read yet: the next sampler can still resume them.
     for (const auto &[uuid, until] : resume_points_) add(uuid, until);
     out += ']';
 }
 
-// Adds what each process used since the last round: percent of a window, times the window. Rows of the future, of no
-// pid, of the past or of another process of the same pid are not believed. All ones are the driver's way to say that it
-// does not know: that figure is left out, and without one of the SMs it is not told how much each process used. Rows
-// carry the time of day, which people set: from then on what was seen before says nothing of what is new, and until the
-// ring has turned over rows may be of the other time. Nobody used more than all of the time that it has lived.
+// Adds the use of each process since the last round: percent of a window, times the window. Rows with a time in the
+// future or the past, with an invalid PID, or from before the process with that PID started are dropped. All ones mean
+// that the driver does not know: that figure is left out, and where SM use is unknown, has_process_utilization is
+// false. Rows carry wall clock times. After a step of the wall clock, earlier times cannot be compared with new ones,
+// and until the ring has turned over rows may still carry the old time. The use of a process is capped at the time
+// since it started.
 void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     Gpu &gpu = gpus_[index];
     start_from_resume_point(gpu, steady_us);
@@ -173,11 +173,11 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     gpu.clock_us = clock_us;
     const uint64_t since = gpu.last_seen_us;
     std::vector<nvml::Utilization> rows;
-    if (!library_.process_utilization(gpu.device, since, rows)) return; // the next answer is of this time, too
+    if (!library_.process_utilization(gpu.device, since, rows)) return; // the next answer covers this time too
     if (gpu.last_poll_us && steady_us - gpu.last_poll_us > RING_US) gpu.gaps++;
     gpu.last_poll_us = steady_us;
     const bool clock_changed = gpu.stepped_us && steady_us - gpu.stepped_us <= RING_US + LATE_US;
-    // Rows of the other time may be little ahead.
+    // Rows with the old time may be only slightly ahead.
     const uint64_t ahead_us = clock_changed ? 100000 : 1000000;
     const auto of_the_future = [&](const nvml::Utilization &row) { return row.at_us > now_us + ahead_us; };
     const bool has_other_clock = clock_changed && std::any_of(rows.begin(), rows.end(), of_the_future);
@@ -196,17 +196,17 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     const bool all_known = std::erase_if(rows, [](const nvml::Utilization &row) { return row.sm > 100; }) == 0;
     for (const nvml::Utilization &row : rows) newest = std::max(newest, row.at_us);
     gpu.has_process_utilization = (since != 0 || newest == 0) && !has_other_clock && all_known;
-    if (since == 0) { // the first answer averages a time that nobody watched
+    if (since == 0) { // the first answer averages a time before this sampler
         gpu.last_seen_us = newest ? newest : now_us - LATE_US;
         return;
     }
-    if (newest == 0) { // nobody ran: that time is accounted for, too
+    if (newest == 0) { // no process ran: that time is accounted for
         if (all_known) gpu.last_seen_us = std::max(since, now_us - LATE_US);
         return;
     }
     const uint64_t window = std::min(newest - since, RING_US);
     for (const nvml::Utilization &row : rows) {
-        // A mean of a time in which another one had the pid holds what that one used, too.
+        // A mean over a time in which another process had the PID includes the use of that process.
         const uint64_t start_ticks = processes_.start_of(static_cast<pid_t>(row.pid)).value_or(0);
         const int64_t lived =
             static_cast<int64_t>(row.at_us) - clock_us - static_cast<int64_t>(proc::micros(start_ticks));
@@ -229,7 +229,7 @@ void Sampler::write_memory(Gpu &gpu, std::string &out) {
     nvml::Memory memory;
     gpu.answered = library_.memory(gpu.device, memory);
     gpu.lost = !gpu.answered && nvml::Library::means_lost(library_.last_code());
-    // All ones, and more than there is, are the driver's way to say that it does not know.
+    // All ones, or more than the total, mean that the driver does not know.
     if (gpu.answered && memory.total != UINT64_MAX) {
         gpu.total_bytes = memory.total;
         add_field(out, "totalBytes", memory.total);
@@ -261,7 +261,8 @@ void Sampler::write_readings(Gpu &gpu, std::string &out) {
     out += gpu.reports_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
 }
 
-// Of a divided GPU its instances have them, and of several that share one GPU instance the first.
+// On a GPU divided by MIG its instances have these counters; of several instances that share one GPU instance, the
+// first.
 void Sampler::write_gpm(Gpu &gpu, std::string &out) {
     if (gpu.divided || gpu.same_memory || (gpu.instance && !gpu.has_numbers)) {
         gpu.gpm.forget(library_);
@@ -274,7 +275,7 @@ void Sampler::write_gpm(Gpu &gpu, std::string &out) {
     if (gpu.gpm.denied()) out += ",\"activityDenied\":true";
 }
 
-// A GPU that is lost is asked no more than what tells that it is back.
+// A lost GPU gets only the calls that can tell that it is back.
 bool Sampler::is_back(Gpu &gpu) {
     std::vector<nvml::Entry> entries;
     nvml::Memory memory;
@@ -287,8 +288,8 @@ bool Sampler::is_back(Gpu &gpu) {
     return true;
 }
 
-// What is shared by the instances of a divided GPU is told of the GPU, what each has for itself of the instance: no
-// sum over all of them counts anything twice.
+// What MIG instances share is reported for the GPU, what each has for itself for the instance, so that no sum counts
+// anything twice.
 void Sampler::write_gpu(size_t index, std::string &out) {
     Gpu &gpu = gpus_[index];
     out += "{\"index\":";
@@ -338,7 +339,7 @@ void Sampler::write_gpu(size_t index, std::string &out) {
     out += gpu.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 
-// Events of a GPU that is not in the inventory (any more) are nobody's.
+// Drops events of GPUs that are not in the inventory.
 void Sampler::write_events(std::string &out) {
     std::map<int, uint64_t> errors;
     bool first = true;
@@ -382,10 +383,10 @@ std::string Sampler::take() {
         some = true;
         write_gpu(i, out);
     }
-    const bool silent = ready && !gpus_.empty() && std::none_of(gpus_.begin(), gpus_.end(), [](const Gpu &gpu) {
-                            return (gpu.answered && !gpu.gone) ||
-                                   gpu.lost; // a GPU that fell off the bus is told of by a driver that is there
-                        });
+    const bool silent =
+        ready && !gpus_.empty() && std::none_of(gpus_.begin(), gpus_.end(), [](const Gpu &gpu) {
+            return (gpu.answered && !gpu.gone) || gpu.lost; // a driver that reports a GPU as lost is still there
+        });
     silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
     out += ']';
     processes_.tell(out);

@@ -1,5 +1,5 @@
-// One round of sampling: every GPU's readings, who uses it and how much. Who those processes are is Processes'
-// business.
+// One round of sampling: the readings of every GPU and its use by processes. The processes themselves are the tracker's
+// part.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ class Sampler {
     Sampler(const Sampler &) = delete;
     Sampler &operator=(const Sampler &) = delete;
     ~Sampler();
-    // A sampler before this one has told of a GPU's use up to there. What the driver has kept of the time since then
-    // counts, as after a long round. Before the first snapshot, and of the same driver only.
+    // Where an earlier sampler stopped reading a GPU's process utilization. Samples that the driver has kept since then
+    // are counted in the first round. To be set before the first sample, and only for the same driver.
     struct ResumePoint {
-        uint64_t day_us = 0;  // by the time of day, by which the driver stamps what it samples
-        uint64_t boot_us = 0; // since boot: a clock that nobody sets
-        uint64_t set_us = 0;  // when the time of day was last seen to be another one, since boot; 0: never
+        uint64_t day_us = 0;  // wall clock, which the driver uses for its timestamps
+        uint64_t boot_us = 0; // time since boot, which nothing sets
+        uint64_t set_us = 0;  // when a step of the wall clock was last seen, since boot; 0: never
     };
     void resume(const std::string &uuid, const ResumePoint &until) { resume_points_[uuid] = until; }
-    // The next snapshot as one line of JSON. Tries to open the driver again when there is none yet.
+    // Takes the next sample and returns it as one line of JSON. Tries to open the driver again while there is none.
     std::string take();
-    // The driver has answered nothing about any GPU for a while: it was taken away, or another one came in its place.
-    // The library that this process has open belongs to the old one.
+    // The driver has answered no call about any GPU for some rounds: it was unloaded or replaced. The library that this
+    // process has open belongs to the old one.
     bool driver_gone() const { return silent_rounds_ >= SILENT_ROUNDS; }
 
   private:
@@ -44,26 +44,26 @@ class Sampler {
         std::string uuid, name, pci;
         uint32_t minor = 0;
         bool has_minor = false, lost = false;
-        bool divided = false; // MIG: its memory and processes are its instances'
+        bool divided = false; // by MIG: memory and processes belong to its instances
         bool mig_mode_known = false;
-        bool gone = false; // it is not there (any more); its place stays
-        // Of an instance: its GPU, its numbers, and whether another one with the same memory stands before it.
+        bool gone = false; // not there now; its index stays reserved
+        // Of a MIG instance: its GPU, its IDs, and whether an earlier instance has the same memory.
         bool instance = false, same_memory = false;
         size_t parent = 0;
         uint32_t gpu_instance = 0, compute_instance = 0;
         bool has_numbers = false;
-        bool answered = false; // its memory or its processes were told in this round; facts may outlive a driver
-        bool has_process_utilization = false; // how much each process used since the round before was, too
-        uint64_t last_seen_us = 0;            // newest utilization sample taken into account; 0 = none yet
-        uint64_t last_poll_us = 0;            // by a clock that nobody sets, as the two below
-        uint64_t stepped_us = 0;              // when the time of day was last seen to be another one; 0: never
-        int64_t clock_us = 0;     // what is to be added for the time of day, by which the driver stamps what it samples
-        uint64_t gaps = 0;        // times that the driver's ring overran before it was read
-        uint64_t total_bytes = 0; // as it was last told; 0: never
+        bool answered = false; // memory or processes were read in this round; other facts may outlive a driver
+        bool has_process_utilization = false; // so was the use of each process since the round before
+        uint64_t last_seen_us = 0;            // newest utilization sample counted; 0 = none yet
+        uint64_t last_poll_us = 0;            // since boot, as the two below
+        uint64_t stepped_us = 0;              // when a step of the wall clock was last seen; 0: never
+        int64_t clock_us = 0;                 // wall clock minus time since boot
+        uint64_t gaps = 0;                    // how often the driver's ring of samples overran before it was read
+        uint64_t total_bytes = 0;             // as last read; 0: never
         PidReuse pid_reuse;
-        bool list_answered[3] = {}; // ever: compute, graphics, MPS
+        bool list_answered[3] = {}; // has answered at least once: compute, graphics, MPS
         unsigned list_failures[3] = {};
-        uint64_t invalid_pid_entries = 0; // of process lists: pids that no process can have, and others' than they were
+        uint64_t invalid_pid_entries = 0; // entries of process lists whose PID is invalid or was reused
         Readings slow_readings;
         uint64_t slow_round = 0, slow_ns = 0;
         bool reports_events = false;
@@ -90,10 +90,10 @@ class Sampler {
     nvml::Events events_;
     std::vector<Gpu> gpus_;
     Processes processes_;
-    std::map<std::string, ResumePoint> resume_points_; // of GPUs that this one has not asked yet
+    std::map<std::string, ResumePoint> resume_points_; // of GPUs not read yet
     unsigned silent_rounds_ = 0;
     uint64_t round_ = 0, inventory_ns_ = 0, retry_at_ns_ = 0;
-    bool changed_ = false; // a GPU was lost or came back, or an instance answers nothing: who is there is asked for
+    bool changed_ = false; // a GPU was lost or came back, or an instance does not answer: read the inventory again
     std::string driver_version_;
     int cuda_version_ = 0;
 };

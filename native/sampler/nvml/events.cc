@@ -8,10 +8,10 @@
 namespace nvml {
 
 namespace {
-constexpr unsigned WAIT_MS = 5000; // nothing ends sooner for a shorter wait: the process ends with the thread in it
+constexpr unsigned WAIT_MS = 5000; // exit does not wait for it: the process ends with the thread in it
 constexpr unsigned RETRY_MS = 1000;
 constexpr uint64_t WANTED = NVML_ABI_EVENT_XID;
-constexpr size_t MAX_KINDS = 256; // of GPU, type and data between two samples
+constexpr size_t MAX_KINDS = 256; // distinct GPU, type and data between two samples
 
 uint64_t wall_ms() {
     timespec now{};
@@ -25,7 +25,7 @@ struct Events::Shared {
 
     void *set = nullptr;
     Wait wait = nullptr;
-    std::mutex mutex; // guards what is below
+    std::mutex mutex; // guards the members below
     std::vector<Event> met;
     std::map<int, uint64_t> errors;
 
@@ -51,11 +51,11 @@ bool Events::start(Library &library) {
     if (refused_) return false;
     refused_ = true;
     auto shared = std::make_shared<Shared>();
-    // The first form writes less into the same structure.
+    // The older function writes fewer members of the same structure.
     shared->wait = reinterpret_cast<Shared::Wait>(library.address("nvmlEventSetWait_v2", "nvmlEventSetWait"));
     if (!shared->wait) return false;
     if (!library.event_set(shared->set)) {
-        refused_ = false; // for a moment, perhaps
+        refused_ = false; // may work later
         return false;
     }
     try {
@@ -71,7 +71,7 @@ bool Events::start(Library &library) {
             }
         }).detach();
     } catch (const std::system_error &) {
-        return false; // no thread can be had
+        return false; // the thread could not be started
     }
     shared_ = std::move(shared);
     refused_ = false;

@@ -1,5 +1,5 @@
-// What the driver raises of its own accord: a thread waits for it, so that no sample waits. What it has met is taken at
-// the next sample. A driver that hangs in there keeps the thread and nothing else.
+// Events that the driver reports, such as Xids. A thread waits for them, so that no sample does, and each sample takes
+// those that have come. A driver that hangs in this wait blocks only that thread.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace nvml {
 
 struct Event {
     Device device = nullptr;
-    uint64_t type = 0, data = 0, at_ms = 0; // wall clock of when it was met
-    uint64_t count = 1;                     // so many alike, the last of them at at_ms
+    uint64_t type = 0, data = 0, at_ms = 0; // wall clock of its arrival
+    uint64_t count = 1;                     // equal events, the last of them at at_ms
 };
 
 class Events {
   public:
-    // Waits for events of this GPU, too. True: the driver tells them of it.
+    // Starts waiting for events of this GPU too. True: the driver reports events of it.
     bool watch(Library &library, Device device);
-    // Since the last call. `errors`: how often waiting failed with which code, since then.
+    // Events since the last call. `errors`: how often waiting failed since then, by code.
     std::vector<Event> take(std::map<int, uint64_t> &errors);
 
   private:
-    struct Shared; // outlives this where the thread does
+    struct Shared; // outlives this object if the thread does
     bool start(Library &library);
 
     std::shared_ptr<Shared> shared_;

@@ -8,9 +8,9 @@ namespace {
 
 constexpr uint64_t SECOND_NS = 1000000000ull;
 constexpr uint64_t EVERY_NS = 5 * SECOND_NS;
-constexpr uint64_t MIN_NS = SECOND_NS;       // of what is nearer together the counters tell little
-constexpr uint64_t MAX_NS = 600 * SECOND_NS; // of what is further apart nobody knows how often they went round
-constexpr double MAX_PERCENT = 101;          // what is above 100 by so little is noise, beyond it is no percentage
+constexpr uint64_t MIN_NS = SECOND_NS;       // counters say little about shorter times
+constexpr uint64_t MAX_NS = 600 * SECOND_NS; // over longer times counters may have wrapped
+constexpr double MAX_PERCENT = 101;          // up to here a value above 100 is noise, beyond it is invalid
 constexpr double PPM_PER_PERCENT = 10000;
 
 constexpr struct {
@@ -120,7 +120,7 @@ bool GpmReader::prepare(nvml::Library &library, nvml::Device device) {
     return newer_ != nullptr;
 }
 
-// A right that is missing may be told of the call or of each metric: nobody here has seen a driver that refuses it.
+// A missing permission may show in the call's result or in each metric's: no driver that refuses it has been seen yet.
 bool GpmReader::tell(nvml::Library &library) {
     auto request = std::make_unique<nvml_abi_gpm_request>();
     request->version = NVML_ABI_GPM_VERSION;
@@ -144,8 +144,8 @@ bool GpmReader::tell(nvml::Library &library) {
     return !denied_;
 }
 
-// What is not there, or may not be asked, will not be there at the next time either: each further attempt would be one
-// more failure of the driver, for nothing. Anything else is tried again.
+// What is missing or forbidden will be so at the next attempt too, and each attempt would count as one more failure of
+// the driver. Other failures are tried again.
 void GpmReader::fail(nvml::Library &library) {
     const int code = library.last_code();
     active_.clear();

@@ -1,5 +1,5 @@
-// How busy a GPU's parts were, by its own counters: NVML's GPM, from Hopper on. The driver gives figures of the time
-// between two samples, of a GPU or of an instance, never of a process.
+// How busy the units of a GPU were (SMs, tensor cores, memory), by its hardware counters: NVML's GPM, from Hopper on.
+// The driver computes each figure between two samples of a GPU or MIG instance, never of a process.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 #include "nvml.h"
 
-// Names as in src/agent/sampling/sample.ts, with parts in a million; what the driver does not tell is not there.
+// JSON names as in src/agent/sampling/sample.ts, with parts per million. What the driver does not report is left out.
 using GpmReadings = std::vector<std::pair<const char *, uint64_t>>;
 
 class GpmReader {
   public:
-    // Between the newest two samples; takes another one when it is due. `gpu_instance`: of an instance, whose GPU
-    // `device` then is.
+    // The figures between the newest two samples; takes another sample when it is due. For a MIG instance, `device` is
+    // its GPU and `gpu_instance` its ID.
     const GpmReadings &read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance, uint64_t now_ns);
-    // The driver does not let us: the sampler lacks the right.
+    // The sampler lacks the permission.
     bool denied() const { return denied_; }
-    // Gives the samples back. What was told of another GPU, or of the same one before it was divided anew, is none.
+    // Frees the samples and forgets all figures: the device is another one now, or was divided anew.
     void forget(nvml::Library &library);
 
   private:
@@ -28,8 +28,8 @@ class GpmReader {
     void give_back(nvml::Library &library);
 
     void *older_ = nullptr, *newer_ = nullptr;
-    uint64_t taken_ns_ = 0; // when the older one was; 0 = there is none
+    uint64_t taken_ns_ = 0; // time of the older sample; 0 = there is none
     uint64_t next_ns_ = 0;
-    bool refused_ = false, denied_ = false; // asked no more
+    bool refused_ = false, denied_ = false; // do not ask again
     GpmReadings active_;
 };

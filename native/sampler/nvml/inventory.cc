@@ -1,5 +1,4 @@
-// Which GPUs there are, and which instances of those that MIG divides: read anew every so often, each with a place of
-// its own for as long as the sampler lives.
+// Which GPUs and MIG instances exist. Read again every minute; each keeps its index for as long as the sampler runs.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -9,10 +8,10 @@
 
 namespace {
 constexpr uint64_t EVERY_NS = 60000000000ull;
-constexpr uint64_t MIN_NS = 5000000000ull; // where something makes it look for what has changed
+constexpr uint64_t MIN_NS = 5000000000ull; // where a change is suspected
 } // namespace
 
-// GPUs by UUID, so that integrals survive a new enumeration. The place of each, where it was known before.
+// Finds or adds a GPU by UUID, so that its counters survive a new enumeration. Returns its index.
 size_t Sampler::add_gpu(nvml::Device device, const std::string &uuid) {
     size_t index = 0;
     while (index < gpus_.size() && gpus_[index].uuid != uuid) index++;
@@ -25,13 +24,13 @@ size_t Sampler::add_gpu(nvml::Device device, const std::string &uuid) {
     return index;
 }
 
-// Handles of instances end when a GPU is divided anew, so all that is known of them is read again. What cannot be told
-// stays as it was, and is soon asked for again.
+// Handles of instances become invalid when a GPU is divided anew, so everything about them is read again. What cannot
+// be read stays as it was and is soon tried again.
 void Sampler::add_instances(size_t parent) {
     std::vector<nvml::Device> devices;
     std::vector<std::pair<nvml::Device, std::string>> named;
     bool whole = true;
-    // Of one that is lost nobody knows how it is divided: it stays as it was.
+    // Whether a lost GPU is divided is unknown: keep what was known.
     if (gpus_[parent].lost) return;
     if (gpus_[parent].device) {
         const nvml::Division division = library_.instances(gpus_[parent].device, devices, whole);
@@ -77,15 +76,15 @@ void Sampler::add_instances(size_t parent) {
     changed_ = changed_ || !whole;
 }
 
-// What was refused may have been so for a moment only.
+// Reads facts that were not readable before.
 void Sampler::read_facts(Gpu &gpu) {
     if (gpu.pci.empty()) library_.pci(gpu.device, gpu.pci);
     if (!gpu.has_minor) gpu.has_minor = library_.number(gpu.device, "nvmlDeviceGetMinorNumber", gpu.minor);
     if (!gpu.reports_events) gpu.reports_events = events_.watch(library_, gpu.device);
 }
 
-// Where the driver answers for each GPU that it counts, those that it does not count are gone. A GPU that it counts
-// and says nothing of may be any of those known: then all stay.
+// Where the driver answers for each GPU that it counts, all others are gone. A GPU that it counts without answering may
+// be any of the known ones: then all stay.
 void Sampler::read_inventory(uint64_t now_ns) {
     const uint64_t since = now_ns - inventory_ns_;
     if (inventory_ns_ != 0 && since < EVERY_NS && !(changed_ && since >= MIN_NS)) return;
@@ -120,9 +119,9 @@ void Sampler::read_inventory(uint64_t now_ns) {
         gpu.gpm.forget(library_);
         gpu.gone = true;
         gpu.lost = false;
-        gpu.device = nullptr; // the next one of this UUID is read from its beginning
+        gpu.device = nullptr; // read everything again if the UUID returns
     }
-    // Behind them, so that GPUs are numbered as NVML numbers them.
+    // Instances come after all GPUs, so that GPUs have NVML's indices.
     for (size_t i = 0, count = gpus_.size(); i < count; i++) {
         if (!gpus_[i].instance) add_instances(i);
     }

@@ -105,7 +105,7 @@ void Library::close() {
 }
 
 std::string Library::text(const char *call) {
-    char buffer[NVML_ABI_VERSION_BYTES + 1] = {}; // ends even where the driver ends it not
+    char buffer[NVML_ABI_VERSION_BYTES + 1] = {}; // terminated even if the driver does not do it
     auto get = reinterpret_cast<int (*)(char *, unsigned)>(need(call));
     return get && answered(call, get(buffer, sizeof buffer - 1)) ? buffer : "";
 }
@@ -132,7 +132,7 @@ bool Library::devices(std::vector<Device> &out, bool &whole) {
     return true;
 }
 
-// A driver that has not these calls, or says that the GPU has not what they are about, divides none.
+// A driver without these calls, or whose GPU does not support them, has no MIG.
 Division Library::instances(Device device, std::vector<Device> &out, bool &whole) {
     const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex", *mode = "nvmlDeviceGetMigMode";
     uint32_t current = 0, pending = 0, most = 0;
@@ -161,7 +161,7 @@ bool Library::device_text(Device device, const char *call, std::string &out) {
     auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(need(call));
     if (!get || !answered(call, get(device, buffer, sizeof buffer - 1))) return false;
     out = buffer;
-    return !out.empty(); // nothing is no answer
+    return !out.empty(); // an empty text is not an answer
 }
 
 bool Library::number(Device device, const char *call, uint32_t &out) {
@@ -204,7 +204,7 @@ bool Library::remapped_rows(Device device, uint32_t (&out)[4]) {
     return get && may_call(device, call) && record(device, call, get(device, &out[0], &out[1], &out[2], &out[3]));
 }
 
-// Too small an array is told how many there are.
+// The answer for too small an array is the number of entries.
 bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
     const char *call = "nvmlDeviceGetRetiredPages";
     auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(need(call));
@@ -305,7 +305,7 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     static nvml_abi_process_utilization rows[MAX_ROWS];
     unsigned count = MAX_ROWS;
     const int code = get(device, rows, &count, last_seen_us);
-    // The answer when nobody ran.
+    // NOT_FOUND means that no process ran.
     if (code == NVML_ABI_NOT_FOUND) return record(device, plain, NVML_ABI_SUCCESS);
     if (!record(device, plain, code)) return false;
     for (unsigned i = 0; i < count && i < MAX_ROWS; i++) {

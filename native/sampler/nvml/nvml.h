@@ -1,5 +1,5 @@
-// NVML through a table of functions looked up by name, each of which may be missing: drivers differ. Nothing else in
-// the sampler knows the library. Return codes are handed up as they are; every failure is counted by call and code.
+// Calls NVML. Every function is looked up by name and may be missing, for drivers differ. The rest of the sampler does
+// not touch the library. Return codes are passed on unchanged; every failure is counted by call and code.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ using Device = nvml_abi_device;
 struct Entry {
     uint32_t pid = 0;
     uint64_t bytes = 0;
-    bool known = false; // the driver told the bytes
+    bool known = false; // the driver reported the bytes
 };
 
 struct Utilization {
@@ -32,7 +32,7 @@ struct Utilization {
 
 struct Memory {
     uint64_t total = 0, reserved = 0, used = 0, free = 0;
-    bool second_form = false; // reserved is told apart from used
+    bool second_form = false; // reserved is not part of used
 };
 
 enum class List { Compute, Graphics, Mps };
@@ -40,24 +40,23 @@ enum class Division { Whole, Divided, Unknown };
 
 class Library {
   public:
-    // Opens the library and initializes it. On failure `problem` says why in words, and nothing is open.
+    // Opens the library and initializes it. On failure `problem` says why, and nothing is open.
     bool open(const std::string &path, std::string &problem);
     void close();
     bool ready() const { return handle_ != nullptr; }
 
-    // Time goes on. What a GPU refuses it will refuse in the next second, too, and a driver in trouble is not helped
-    // by questions: a call that answered twice in a row that it is not supported (3), or that it failed for no known
-    // reason (999), is asked of that GPU after 2 s again, then after twice as long each time, up to a minute or to 8
-    // s. Until then it fails with the same code, and counts as no failure.
+    // Sets the time. A call that failed twice in a row with NOT_SUPPORTED (3) or UNKNOWN (999) is suspended for that
+    // GPU: for 2 s, then twice as long each time, up to a minute for 3 and 8 s for 999. Meanwhile it fails with the
+    // same code and is not counted: repeating such calls does not help, and loads a driver in trouble.
     void at(uint64_t now_ns) { now_ns_ = now_ns; }
-    // The GPU is another one now, or it is back: everything is asked anew.
+    // The device is another one now, or is back: ends all suspensions.
     void forget_refusals(Device device);
 
-    std::string text(const char *call); // system facts: nvmlSystemGetDriverVersion, ...
+    std::string text(const char *call); // facts of the system: nvmlSystemGetDriverVersion, ...
     int cuda_version();
-    // `whole`: each GPU that the driver counts is in `out`.
+    // `whole`: `out` has every GPU that the driver counts.
     bool devices(std::vector<Device> &out, bool &whole);
-    // Whether it is divided, and its instances; `whole`: each of them is in `out`. Numbers without an instance are left
+    // Whether MIG divides the GPU, and its instances; `whole`: `out` has all of them. IDs without an instance are left
     // out.
     Division instances(Device device, std::vector<Device> &out, bool &whole);
     bool device_text(Device device, const char *call, std::string &out);
@@ -69,35 +68,35 @@ class Library {
     bool pci(Device device, std::string &out);
     bool memory(Device device, Memory &out);
     bool utilization(Device device, uint32_t &gpu, uint32_t &memory);
-    // False: not supported, or failed, or nobody can tell how its answer is to be read. An empty list is a success.
+    // False: not supported, failed, or the size of its entries cannot be determined. An empty list is a success.
     bool processes(Device device, List list, std::vector<Entry> &out);
-    // Since `last_seen_us`; *found is false when the driver says that nobody ran.
+    // Samples after `last_seen_us`; none where no process ran.
     bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilization> &out);
-    // Rows remapped because of corrected and of uncorrected errors, remapping pending, remapping failed.
+    // Rows remapped after correctable and after uncorrectable errors, remapping pending, remapping failed.
     bool remapped_rows(Device device, uint32_t (&out)[4]);
     bool retired_pages(Device device, uint32_t cause, uint32_t &count);
     bool fields(Device device, nvml_abi_field *fields, int count);
-    // Counters of a GPU's parts (GPM; from Hopper and driver 520 on). False: last_code() says why not; a driver
-    // without these calls counts as no failure of it. Of an instance: its GPU's handle and its number.
+    // GPM counters, from Hopper and driver 520 on. False: last_code() says why; a driver without these calls is not
+    // counted as a failure. For a MIG instance: the handle of its GPU and its ID.
     bool gpm_supported(Device device, bool &supported);
-    void *gpm_sample(); // a place for one; null: none is to be had
+    void *gpm_sample(); // allocates one; null: failed
     void gpm_free(void *sample);
     bool gpm_take(Device device, const uint32_t *gpu_instance, void *sample);
-    bool gpm_metrics(nvml_abi_gpm_request &request); // each metric has a result of its own
-    // For a thread of its own, which cannot use the rest of this class: the first of these that is there.
+    bool gpm_metrics(nvml_abi_gpm_request &request); // each metric has its own result
+    // The first of these functions that exists, for a thread that cannot use this class.
     void *address(const char *name, const char *or_else);
     bool event_set(void *&set);
     bool register_events(Device device, uint64_t types, void *set);
     void count(const char *call, int code, uint64_t times) { errors_[{call, code}] += times; }
-    // Whether the library has it by name.
+    // Whether the library has this function.
     bool has(const char *call) { return find(call) != nullptr; }
-    // Calls that were wanted and that this driver has in no form, by name; each is told once.
+    // Functions that were needed and that this driver lacks in every form; each is returned once.
     std::vector<std::string> take_absent();
 
     int last_code() const { return last_code_; }
-    // How often each call answered each code other than success, "not found" of an idle GPU excepted.
+    // Failures by call and code, except "not found" of an idle GPU.
     const std::map<std::pair<std::string, int>, uint64_t> &errors() const { return errors_; }
-    // The last device call said that the GPU is lost or wants a reset.
+    // The code says that the GPU is lost or needs a reset.
     static bool means_lost(int code) { return code == NVML_ABI_GPU_IS_LOST || code == NVML_ABI_RESET_REQUIRED; }
 
   private:
@@ -108,22 +107,23 @@ class Library {
     };
     void *find(const char *name);
     bool answered(const char *call, int code);
-    // Whether it may be asked now; then its answer goes to `noted`. `which`: a selector, for each has its own answers.
+    // Whether the call may be made now; its result then goes to `record`. `which`: a selector, for each has its own
+    // result.
     bool may_call(Device device, const char *call, uint64_t which = 0);
     bool record(Device device, const char *call, int code, uint64_t which = 0);
-    void *need(const char *name); // what is wanted and not there is told of
+    void *need(const char *name); // a missing function is reported
     bool absent();
 
     void *handle_ = nullptr;
     int last_code_ = 0;
     uint64_t now_ns_ = 0;
     std::map<std::string, void *> functions_;
-    std::map<std::string, bool> absent_;                                         // told already
+    std::map<std::string, bool> absent_;                                         // true: reported already
     std::map<std::tuple<Device, std::string_view, uint64_t>, Refusal> refusals_; // names are literals
     std::map<std::pair<std::string, int>, uint64_t> errors_;
 };
 
-// A value by number, where it is there and no fraction.
+// The value of a field as a whole number; false: missing, or a fraction.
 bool whole_number(const nvml_abi_field &field, uint64_t &out);
 
 } // namespace nvml

@@ -1,7 +1,7 @@
-// Process lists, whose entries have had 16, 24 and 32 bytes. A name's own length is not trusted: one name has had all
-// of them. The array goes to the driver filled, so its answer shows where it ends; where that does not tell, entries
-// do, and where neither does, the list counts as not told: read at a wrong length, it names processes that hold what
-// others do.
+// Process lists of NVML, whose entries have had 16, 24 and 32 bytes. The function's name does not determine the size:
+// one name has had all three. The array is filled with a pattern first, so the answer shows where it ends; if that is
+// not conclusive, the plausibility of entries decides, and else the list counts as failed: read with the wrong size, it
+// would name wrong processes and sizes.
 #include "nvml.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace nvml {
 namespace {
 
 constexpr unsigned char FILLER = 0xaa;
-constexpr unsigned MAX_PROCESSES = 1024; // the kernel answers at most 950
+constexpr unsigned MAX_PROCESSES = 1024; // the kernel driver returns at most 950
 constexpr size_t LENGTHS[] = {16, 24, 32};
-constexpr size_t LONGEST = 32, NEEDED = 16; // of an entry, what is read of each
-constexpr uint64_t MAX_BYTES = 1ull << 48;  // no GPU has a part of that
+constexpr size_t LONGEST = 32, NEEDED = 16; // bytes of an entry that are read
+constexpr uint64_t MAX_BYTES = 1ull << 48;  // more than any GPU has
 
 struct Answer {
     const unsigned char *bytes;
@@ -34,10 +34,10 @@ struct Answer {
         if (!out.known) out.bytes = 0;
         return out;
     }
-    // Behind the last byte that is not as it was.
+    // The end of the last byte that differs from the filler.
     size_t end() const {
         size_t at = size;
-        // Mostly nearly all of it is as it was: half by half, then byte by byte.
+        // Most of the array is untouched: bisect, then byte by byte.
         while (at > LONGEST && bytes[at / 2] == FILLER &&
                !std::memcmp(bytes + at / 2, bytes + at / 2 + 1, at - at / 2 - 1))
             at /= 2;
@@ -46,7 +46,7 @@ struct Answer {
     }
 };
 
-// The driver says 0 of whom the asker cannot see.
+// PID 0 is what the driver reports for a process that the caller cannot see.
 bool is_plausible(const Entry &entry) {
     return (entry.pid == 0 || proc::is_pid(entry.pid)) && entry.bytes < MAX_BYTES;
 }
@@ -70,7 +70,7 @@ bool all_live(const Answer &answer, size_t length) {
     return true;
 }
 
-// Whoever is likely lives, and few are not.
+// Every plausible entry names a running process, and most entries are plausible.
 bool most_live(const Answer &answer, size_t length) {
     unsigned unlikely = 0;
     for (unsigned i = 0; i < answer.count; i++) {
@@ -91,19 +91,19 @@ bool all_written(const Answer &answer, size_t length) {
     return true;
 }
 
-// The list ends in its last entry, of which a driver need not write more than what is read of each.
+// The list ends inside its last entry, of which a driver need not write more than NEEDED bytes.
 bool ends_so(const Answer &answer, size_t end, size_t length) {
     return end <= answer.count * length && end >= (answer.count - 1) * length + NEEDED && all_written(answer, length);
 }
 
-// 0: nobody can tell.
+// Size of an entry; 0: cannot be determined.
 size_t length_of(const Answer &answer, size_t nominal) {
     const size_t end = answer.end();
     if (answer.count <= 1) return answer.count == 0 || end >= NEEDED ? nominal : 0;
     const bool as_named = ends_so(answer, end, nominal);
     if (as_named && all_plausible(answer, nominal)) return nominal;
     size_t found = 0;
-    // Where it wrote behind its last entry, who lives says more than where it ends.
+    // If the driver wrote beyond its last entry, running processes are better evidence than the end.
     const bool beyond = end > answer.count * LONGEST;
     for (const size_t length : LENGTHS) {
         const bool fits =
@@ -112,7 +112,7 @@ size_t length_of(const Answer &answer, size_t nominal) {
         if (found) return 0;
         found = length;
     }
-    // Some of its entries are nobody's.
+    // Some entries have no process.
     if (!found && as_named && most_live(answer, nominal)) return nominal;
     return found;
 }
@@ -141,7 +141,7 @@ bool Library::processes(Device device, List list, std::vector<Entry> &out) {
         std::memset(buffer, FILLER, sizeof buffer);
         const int code = get(device, &count, buffer);
         if (!record(device, name, code)) {
-            // A library may have the name of what its driver has not.
+            // A library may export a function that its driver does not implement.
             if (code != NVML_ABI_FUNCTION_NOT_FOUND) return false;
             functions_[name] = nullptr;
             continue;

@@ -4,23 +4,23 @@
 
 namespace {
 
-// What the call looks like after its device argument.
+// Parameters of the call after the device.
 enum class Shape {
     Number,       // (uint32_t *)
     Selected,     // (uint32_t selector, uint32_t *)
     Number64,     // (uint64_t *)
     Selected64,   // (uint32_t selector, uint32_t second selector, uint64_t *)
     FirstPercent, // (uint32_t *percent, uint32_t *)
-    Field,        // a field of nvmlDeviceGetFieldValues: id and scope
+    Field,        // a field of nvmlDeviceGetFieldValues: ID and scope
 };
 
 struct Reading {
-    const char *name; // in the JSON line
+    const char *name; // JSON name
     Shape shape;
     const char *call;
     uint32_t selectors[2] = {};
-    uint64_t factor = 1;            // from NVML's unit to that of the name
-    const char *new_call = nullptr; // the same under a newer name, preferred where the library has it
+    uint64_t factor = 1;            // from NVML's unit to that in the name
+    const char *new_call = nullptr; // newer name of the call, preferred where it exists
 };
 
 constexpr uint32_t CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0, AGGREGATE = 1, SM_CLOCK = 1, MEMORY_CLOCK = 2,
@@ -109,7 +109,7 @@ void read_fields(nvml::Library &library, nvml::Device device, Readings &out) {
     }
 }
 
-// GPUs from Ampere on remap rows, those before retire pages; none does both. One call tells all four figures of rows.
+// GPUs from Ampere on remap rows, earlier ones retire pages; none does both. One call reports all four figures of rows.
 void read_repairs(nvml::Library &library, nvml::Device device, Readings &out) {
     static const char *const ROWS[4] = {"rowsCorrected", "rowsUncorrected", "rowsPending", "rowsFailed"};
     uint32_t rows[4] = {};

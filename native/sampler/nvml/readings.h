@@ -1,5 +1,5 @@
-// The values that NVML reports of a whole GPU, one row of a table for each: temperature, power, clocks, errors,
-// throttling, traffic. A new reading is one row here, and one field in src/agent/sampling/sample.ts.
+// The values that NVML reports of a whole GPU, one table row each: temperature, power, clocks, errors, throttling,
+// traffic. A new reading is one row here and one field in src/agent/sampling/sample.ts.
 #pragma once
 
 #include <cstdint>

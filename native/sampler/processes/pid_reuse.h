@@ -1,5 +1,6 @@
-// Whose each pid in a GPU's process lists is. A driver lists who opened the GPU for as long as anybody has it open,
-// children of one that has ended, too: who has its pid by then is another.
+// Detects entries of a GPU's process lists whose PID was reused. A driver lists the process that opened the GPU for as
+// long as any process has it open, for example a child of one that has ended: by then the PID may belong to another
+// process.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ uint32_t most_pid() {
 }
 } // namespace
 
-// The limit may be raised while this runs: what is above it may be a pid after all.
+// The limit may be raised while this runs, so a larger PID is checked against the current limit.
 bool is_pid(uint32_t number) {
     static uint32_t most = most_pid();
     if (number > most && number <= INT32_MAX) most = most_pid();
@@ -57,7 +57,7 @@ void Handle::move_up(int least) {
 namespace {
 
 constexpr size_t MAX_CGROUP_BYTES = 64 << 10; // a path of 4 KiB in each of a dozen hierarchies
-constexpr size_t MAX_STATUS_BYTES = 1 << 20;  // 65536 supplementary groups stand before what is looked for
+constexpr size_t MAX_STATUS_BYTES = 1 << 20;  // 65536 supplementary groups come before the line that is needed
 
 bool read_file(const char *path, std::string &text, size_t most) {
     text.clear();
@@ -71,7 +71,7 @@ bool read_file(const char *path, std::string &text, size_t most) {
     return !text.empty();
 }
 
-// Of a file of one record the kernel gives all in one piece, where there is room for it.
+// The kernel returns a file of one record in one read if the buffer is large enough.
 bool read_record(const char *path, char *text, size_t room) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -86,7 +86,7 @@ struct Path {
     Path(pid_t pid, const char *name) { std::snprintf(text, sizeof text, "/proc/%d/%s", static_cast<int>(pid), name); }
 };
 
-// The last number of "NSpid:", the pid in the innermost namespace; 0: it is not told.
+// The last number of "NSpid:", the PID in the innermost namespace; 0: missing.
 pid_t last_namespace_pid(const std::string &text) {
     const size_t line = text.find("\nNSpid:");
     const size_t end = line == std::string::npos ? line : text.find('\n', line + 1);
@@ -97,7 +97,7 @@ pid_t last_namespace_pid(const std::string &text) {
     return pid > 0 ? static_cast<pid_t>(pid) : 0;
 }
 
-// A handle tells it at once. Linux before 5.5 tells it in `status` only, which a tenant can make 17 ms long to read.
+// fdinfo of the pidfd has it. Linux before 5.5 has it only in `status`, which a tenant can make 17 ms long to read.
 pid_t namespace_pid(pid_t pid, const Handle &handle) {
     std::string text;
     pid_t found = 0;
@@ -124,7 +124,7 @@ uint64_t micros(uint64_t ticks) {
 bool read_stat(pid_t pid, Process &out) {
     char text[1024];
     if (!read_record(Path(pid, "stat").text, text, sizeof text)) return false;
-    // "pid (command) state ppid ...": the command may hold brackets and spaces, so it ends at the last bracket.
+    // "pid (command) state ppid ...": the command may contain brackets and spaces, so it ends at the last bracket.
     const char *open_bracket = std::strchr(text, '('), *close_bracket = std::strrchr(text, ')');
     if (!open_bracket || !close_bracket || close_bracket < open_bracket) return false;
     out.command.assign(open_bracket + 1, close_bracket);
@@ -148,7 +148,7 @@ bool read_stat(pid_t pid, Process &out) {
 }
 
 namespace {
-// A thread that has not ended; 0: none is to be seen.
+// A thread that has not ended; 0: none found.
 pid_t living_thread(pid_t pid) {
     DIR *folder = opendir(Path(pid, "task").text);
     pid_t found = 0;
@@ -174,7 +174,7 @@ bool read_process(pid_t pid, Process &out, Handle &handle) {
     if (out.namespace_pid == 0) out.namespace_pid = namespace_pid(pid, handle);
     struct stat info;
     if (out.pid_namespace == 0 && stat(Path(pid, "ns/pid").text, &info) == 0) out.pid_namespace = info.st_ino;
-    if (handle.lives()) return true; // then all of it was read of the handle's process
+    if (handle.lives()) return true; // so everything was read from the same process
     Process again;
     return read_stat(pid, again) && again.start_ticks == out.start_ticks;
 }
@@ -183,7 +183,7 @@ bool read_changes(pid_t pid, Process &known, const Handle &handle, bool &changed
     char comm[128], cgroup[4096];
     if (!read_record(Path(pid, "comm").text, comm, sizeof comm)) return false;
     if (const size_t length = std::strlen(comm); length > 0 && comm[length - 1] == '\n') comm[length - 1] = '\0';
-    // Most are short, and then there is no more of it.
+    // Most files are short, and then this is all of it.
     const Path path(pid, "cgroup");
     std::string longer;
     if (!read_record(path.text, cgroup, sizeof cgroup)) return false;

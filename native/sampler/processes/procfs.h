@@ -1,4 +1,4 @@
-// Processes as /proc shows them. A pid and its start time together name a process for good.
+// Reads processes from /proc. A PID and its start time together identify a process.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@ namespace proc {
 struct Process {
     uint64_t start_ticks = 0; // field 22 of stat
     pid_t parent = 0;
-    // A first thread that has ended shows as a zombie, also while others go on and hold all that the process has.
+    // A process whose first thread has ended shows as a zombie, even while other threads run and keep its memory.
     bool ended = false;
     bool leaderless = false;
     std::string command; // comm, at most 15 bytes
-    // The file's text as it is, shortened to 64 KiB; of a process whose first thread has ended that of another one, for
-    // version 1 tells of a dead thread no more than the root.
+    // The file's text, cut to 64 KiB. For a process whose first thread has ended, that of another thread: under cgroup
+    // v1 a dead thread shows only the root.
     std::string cgroup;
     uint64_t pid_namespace = 0;
-    pid_t namespace_pid = 0; // as the process itself sees it; 0: it could not be read
+    pid_t namespace_pid = 0; // inside its own PID namespace; 0: could not be read
 };
 
-// Whether a process can have it: not 0, which drivers say of whom the asker cannot see, and no more than the kernel
-// gives.
+// Whether a process can have this PID: not 0, which drivers report for processes that the caller cannot see, and at
+// most the kernel's limit.
 bool is_pid(uint32_t number);
 
-// A handle that never comes to mean another process; negative: errno says why not.
+// A descriptor that always refers to this process (pidfd); negative: errno says why.
 int open_pidfd(pid_t pid);
 
-// Such a handle with its end; none where none is to be had (Linux before 5.3, no descriptor left, no such process).
+// Owns a pidfd; empty where none can be had (Linux before 5.3, no descriptor left, no such process).
 class Handle {
   public:
     Handle() = default;
@@ -46,34 +46,34 @@ class Handle {
     ~Handle();
     explicit operator bool() const { return descriptor_ >= 0; }
     int descriptor() const { return descriptor_; }
-    // Its process has not exited: the pid has been its own ever since the handle was opened. False also without a
-    // handle.
+    // The process has not exited, so it has had its PID ever since the pidfd was opened. False also when empty.
     bool lives() const;
-    // Leaves descriptors below `least` to others; none where there is none from there on.
+    // Moves the descriptor to `least` or above; empty if there is none.
     void move_up(int least);
 
   private:
     int descriptor_ = -1;
 };
 
-// Only what stat tells: start time, parent, whether it has ended, command. False: no such process, or unreadable.
+// Reads only /proc/PID/stat: start time, parent, whether it has ended, command. False: no such process, or unreadable.
 bool read_stat(pid_t pid, Process &out);
-// The time as start times are told.
+// Now, in the unit of start times.
 uint64_t now_ticks();
-// In microseconds since boot.
+// Ticks in microseconds since boot.
 uint64_t micros(uint64_t ticks);
-// Everything; false when the process was gone before all of it could be read as one process's. What cannot change in a
-// process's life, its pid namespace and its pid there, is not read where `out` has it: whoever fills it in compares the
-// start time with the one before. `handle` gets a handle on the process where it is none.
+// Reads everything; false when the process ended before all of it could be read. Its PID namespace and its PID in there
+// never change, so they are not read if `out` has them: the caller compares the start time with the earlier one. An
+// empty `handle` gets a pidfd of the process.
 bool read_process(pid_t pid, Process &out, Handle &handle);
 bool read_process(pid_t pid, Process &out);
-// Of what may change in its life only what tells whose it is and what runs in it, command and cgroup: a small part of
-// the work. `known`: as it was read before; `changed`: it is not so any more, and `known` is what it is now. False when
-// the process of the handle has ended, or something could not be read: then nothing is changed.
+// Reads only the command and the cgroup, a small part of the work. `known` has the earlier values and gets the new
+// ones; `changed`: they differ. False when the process has ended or something could not be read: then nothing is
+// changed.
 bool read_changes(pid_t pid, Process &known, const Handle &handle, bool &changed);
-// Who is whose parent, as far as it was read; 0: nobody's.
+// Parent by PID, as far as read; 0: none.
 using Parents = std::unordered_map<pid_t, pid_t>;
-// Parent, its parent and so on, nearest first, at most `most`; ends before pid 1. Reads only who is not in `parents`.
+// Parent, its parent and so on, nearest first, at most `most`, without PID 1. Reads only processes that are not in
+// `parents`.
 std::vector<pid_t> ancestors(pid_t pid, size_t most, Parents &parents);
 
 } // namespace proc

@@ -12,11 +12,10 @@
 
 namespace {
 
-constexpr uint64_t REREAD_ROUNDS = 10;     // a process can be moved to another cgroup, and become another program
-constexpr uint64_t FULL_READ_ROUNDS = 120; // its parents can end; whose it was it stays, and all this is dear to read
+constexpr uint64_t REREAD_ROUNDS = 10;     // a process can be moved to another cgroup, or run another program
+constexpr uint64_t FULL_READ_ROUNDS = 120; // its parents can end, and reading everything is expensive
 constexpr size_t MAX_ANCESTORS = 24;
-// Descriptors that are not taken for handles: for the driver's library, which may use select(2), and for files in
-// /proc.
+// Descriptors below this are left for the driver's library, which may use select(2), and for files in /proc.
 constexpr rlim_t MAX_RESERVED = 1024;
 
 } // namespace
@@ -45,7 +44,7 @@ Processes::~Processes() {
     if (exits_ >= 0) close(exits_);
 }
 
-// A handle that is closed leaves the set by itself: nothing else has it.
+// A closed pidfd leaves the epoll set by itself: no other descriptor refers to it.
 void Processes::watch(pid_t pid, Tracked &known) {
     epoll_event wanted{};
     wanted.events = EPOLLIN;
@@ -70,7 +69,7 @@ void Processes::poll_exits() {
     }
 }
 
-// Those that are first seen in one round are read again in different ones.
+// Spreads the next reads of processes that were first seen in one round over different rounds.
 void Processes::read_first(pid_t pid, Tracked &known) {
     known.gone = !proc::read_process(pid, known.process, known.handle);
     known.handle.move_up(lowest_handle_);
@@ -81,7 +80,7 @@ void Processes::read_first(pid_t pid, Tracked &known) {
     known.full_read_round = round_ + 1 + static_cast<uint64_t>(pid) % FULL_READ_ROUNDS;
 }
 
-// Of one whose handle says that it lives.
+// For a process whose pidfd shows that it runs.
 void Processes::read_changes(pid_t pid, Tracked &known) {
     bool changed = false;
     if (known.gone || round_ >= known.full_read_round || !proc::read_changes(pid, known.process, known.handle, changed))
@@ -93,14 +92,14 @@ void Processes::read_changes(pid_t pid, Tracked &known) {
 void Processes::read_again(pid_t pid, Tracked &known) {
     proc::Process now = known.process;
     const bool gone = !proc::read_process(pid, now, known.handle);
-    if (now.start_ticks != known.process.start_ticks) { // another one, since it was asked for
+    if (now.start_ticks != known.process.start_ticks) { // the PID was reused in the meantime
         const uint64_t settled = known.known;
         known = Tracked{};
         known.seen_round = round_;
         known.known = settled;
         return read_first(pid, known);
     }
-    if (now.ended) { // it would only say again that it has exited
+    if (now.ended) { // its pidfd would only report the exit again
         known.handle = proc::Handle();
         known.watched = false;
     }
@@ -121,7 +120,7 @@ void Processes::read_again(pid_t pid, Tracked &known) {
     known.full_read_round = round_ + FULL_READ_ROUNDS;
 }
 
-// A pid that starts anew is another process: nothing of what the old one used is the new one's.
+// A PID with a new start time is another process: it does not inherit the old one's use.
 Processes::Tracked &Processes::identify(pid_t pid) {
     Tracked &known = tracked_[pid];
     known.seen_round = round_;
