@@ -84,7 +84,7 @@ export function startArbiter(t: Teardown): Arbiter {
       const used = new Set(tenants.flatMap(({ gpus }) => gpus.map(({ gpu }) => gpu)));
       say(
         `plan ${number}`,
-        ...[...used].map((gpu) => `GPU ${gpu} 0`),
+        ...[...used].map((gpu) => `gpu ${gpu} 0`),
         ...tenants.flatMap(({ id, grant, gpus }) => [
           `page ${id} ${SLOTS} ${gpus.length} ${join(grant.folder, 'ledger')}`,
           ...gpus.map(

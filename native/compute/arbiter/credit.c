@@ -1,26 +1,25 @@
-/* What containers are owed and what they are charged. A charge is the container's own figure, held between two that
- * the arbiter knows by itself: it cannot have used more than the time that passed, nor less than the time for which
- * others were kept waiting for it. */
+/* Credit and charges of containers. A charge is the use that the container reports, bounded by what the arbiter knows
+ * itself: not more than the time that passed, and not less than the time for which others waited for it. */
 #include "internal.h"
 
-#define MOST_UNCLAIMED_NS 60000000000ull
-#define DISBELIEF_NS 1000000000ull
-#define STRETCHES 64     /* after which a long one counts for half as long, more or less */
-#define CATCH_UP_TURNS 4 /* virtual time that one who pauses a little now and then may lag behind */
+#define MAX_UNCLAIMED_NS 60000000000ull
+#define DISTRUST_NS 1000000000ull
+#define LONGEST_BUSY_DECAY 64 /* how fast a long busy time is forgotten */
+#define MAX_LAG_TURNS 4       /* largest lag of virtual time for a container that pauses briefly now and then */
 
-/* What a page says that was scribbled over is no reason to treat others any differently. */
-static bool is_believed(const struct cot_gpu *gpu, const struct cot_member *member) {
-    return member->faulted_ns == 0 || gpu->now_ns - member->faulted_ns > DISBELIEF_NS;
+/* An invalid value in one page must not change how others are treated. */
+static bool is_trusted(const struct cot_gpu *gpu, const struct cot_member *member) {
+    return member->last_fault_ns == 0 || gpu->now_ns - member->last_fault_ns > DISTRUST_NS;
 }
 
-static bool is_trailing(const struct cot_gpu *gpu, const struct cot_member *member) {
-    return member->outcast && gpu->now_ns < member->trails_until_ns && is_believed(gpu, member);
+static bool is_finishing_first(const struct cot_gpu *gpu, const struct cot_member *member) {
+    return member->undrained && gpu->now_ns < member->trailing_until_ns && is_trusted(gpu, member);
 }
 
-/* Whatever a page claims, no launch took longer than something was seen to be under way. */
+/* Whatever a page reports, no launch took longer than work was seen in flight. */
 static uint64_t longest_of(const struct cot_gpu *gpu, const struct cot_member *member) {
-    if (!is_believed(gpu, member)) return 0;
-    return cot_smaller(member->digest.longest_ns, member->stretch_ns);
+    if (!is_trusted(gpu, member)) return 0;
+    return cot_smaller(member->digest.longest_ns, member->longest_busy_ns);
 }
 
 static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu) {
@@ -31,27 +30,27 @@ static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_g
     return cot_smaller(longest, 1000000000ull);
 }
 
-/* Who waits for its turn loses no credit by it, unless peers' launches are no reason for so long a wait; who does
- * nothing keeps a quantum. To be applied when the charges of the same time are in. */
+/* A container that waits for its turn keeps its credit, up to a cap by the longest launch of its peers; an idle one
+ * keeps one quantum. To be applied after the charges of the same time. */
 void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
     uint64_t quantum = arbiter->tuning.quantum_ns;
     uint64_t most = cot_larger(arbiter->tuning.credit_longest * longest_on(arbiter, gpu), quantum);
     for (uint32_t i = 0; i < gpu->count; i++) {
         struct cot_member *member = &gpu->members[i];
         if (!member->present) continue;
-        /* What everybody did on its own while the agent was away is nobody's lead. */
-        if (gpu->returned) member->virtual_ns = gpu->virtual_ns;
+        /* What containers launched while the arbiter was absent gives none of them an advantage. */
+        if (gpu->agent_returned) member->virtual_ns = gpu->virtual_ns;
         if (!cot_limited(member)) continue;
         bool busy = !cot_is_idle(member) || member->state != COT_LEASE_CLOSED;
         int64_t cap = (int64_t)(busy ? most : quantum);
         if (member->credit_ns > cap) member->credit_ns = cap;
     }
-    gpu->returned = false;
+    gpu->agent_returned = false;
 }
 
 static void accrue(struct cot_member *member, uint64_t elapsed) {
     if (!cot_limited(member)) return;
-    uint64_t grown = cot_smaller(elapsed, MOST_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
+    uint64_t grown = cot_smaller(elapsed, MAX_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
     member->credit_rest = grown % COT_PPM;
     member->credit_ns += (int64_t)(grown / COT_PPM);
 }
@@ -63,89 +62,89 @@ void cot_charge(struct cot_member *member, uint64_t ns) {
     member->virtual_ns += ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
 }
 
-/* Ahead of the container's own figure, which will have it in it. */
-static void charge_ahead(struct cot_member *member, uint64_t ns) {
+/* Charges time that the container will report later. */
+static void charge_in_advance(struct cot_member *member, uint64_t ns) {
     cot_charge(member, ns);
-    member->ahead_ns += ns;
+    member->charged_ahead_ns += ns;
 }
 
-/* What the container says that it used since the last time. */
+/* Charges what the container reported since the last time. */
 static void charge_reported(struct cot_member *member, uint64_t ns) {
     uint64_t real = cot_smaller(ns, member->unclaimed_ns);
     member->unclaimed_ns -= real;
-    if (member->apart_ns < member->shared_ns) {
-        real = (uint64_t)((unsigned __int128)real * member->apart_ns / member->shared_ns);
+    if (member->own_busy_ns < member->unreported_busy_ns) {
+        real = (uint64_t)((unsigned __int128)real * member->own_busy_ns / member->unreported_busy_ns);
         member->contended_ns += real;
     }
-    if (ns) member->shared_ns = member->apart_ns = 0;
-    uint64_t ahead = cot_smaller(real, member->ahead_ns);
-    member->ahead_ns -= ahead;
+    if (ns) member->unreported_busy_ns = member->own_busy_ns = 0;
+    uint64_t ahead = cot_smaller(real, member->charged_ahead_ns);
+    member->charged_ahead_ns -= ahead;
     cot_charge(member, real - ahead);
 }
 
-/* The turn is over: who was waited for pays for the wait, whatever it says that it used. */
+/* Ends a turn: a container that others waited for pays for that wait, whatever it reports. */
 void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
     uint64_t owed = member->owed_ns > arbiter->tuning.slack_ns ? member->owed_ns - arbiter->tuning.slack_ns : 0;
-    if (owed > member->turn_charged_ns) charge_ahead(member, owed - member->turn_charged_ns);
-    if (member->digest.inflight == 0) member->ahead_ns = 0;
-    member->blocked_ns = member->owed_ns = 0;
+    if (owed > member->turn_charged_ns) charge_in_advance(member, owed - member->turn_charged_ns);
+    if (member->digest.inflight == 0) member->charged_ahead_ns = 0;
+    member->waited_for_ns = member->owed_ns = 0;
     member->turn_charged_ns = 0;
-    member->loan = member->reserved = false;
+    member->lent = member->reserved = false;
 }
 
-/* Brings the GPU's accounts to now. Work of several containers under way at once gets equal parts of the time: so the
- * driver slices it. */
+/* Brings the GPU's accounts up to now. Work of several containers in flight at once gets equal parts of the time, as
+ * the driver slices it. */
 void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns) {
     if (now_ns <= gpu->now_ns) return;
     uint64_t elapsed = now_ns - gpu->now_ns;
     gpu->now_ns = now_ns;
-    /* The agent was away, and containers went by their own credit: what they let go drains first. */
+    /* The arbiter was absent, and containers launched by their own credit: that work drains first. */
     bool away = elapsed >= COT_LEASE_PAGE_STALE_NS;
     if (away) {
-        gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
-        gpu->returned = true;
+        gpu->draining_until_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+        gpu->agent_returned = true;
     }
     uint32_t busy = 0;
     bool behind = false;
     for (uint32_t i = 0; i < gpu->count; i++) {
         const struct cot_member *member = &gpu->members[i];
         if (!member->present || member->digest.inflight == 0) continue;
-        busy += is_believed(gpu, member);
-        behind |= is_trailing(gpu, member);
+        busy += is_trusted(gpu, member);
+        behind |= is_finishing_first(gpu, member);
     }
     for (uint32_t i = 0; i < gpu->count; i++) {
         struct cot_member *member = &gpu->members[i];
         if (!member->present) continue;
         accrue(member, elapsed);
-        bool trailing = is_trailing(gpu, member);
-        if (behind && !trailing) continue; /* whatever it launched has not begun */
-        member->unclaimed_ns = cot_smaller(member->unclaimed_ns + elapsed, MOST_UNCLAIMED_NS);
+        bool trailing = is_finishing_first(gpu, member);
+        if (behind && !trailing) continue; /* its work has not begun yet */
+        member->unclaimed_ns = cot_smaller(member->unclaimed_ns + elapsed, MAX_UNCLAIMED_NS);
         if (member->digest.inflight == 0 || away) continue;
-        member->together_ns += elapsed;
-        member->shared_ns += elapsed;
-        member->apart_ns += trailing ? elapsed : elapsed / (busy ? busy : 1);
-        /* Its own figure may come late, or never. */
-        if (member->outcast && !trailing) charge_ahead(member, elapsed / (busy ? busy : 1));
+        member->busy_ns += elapsed;
+        member->unreported_busy_ns += elapsed;
+        member->own_busy_ns += trailing ? elapsed : elapsed / (busy ? busy : 1);
+        /* The container's report may come late or never. */
+        if (member->undrained && !trailing) charge_in_advance(member, elapsed / (busy ? busy : 1));
     }
     struct cot_member *holder = cot_holder(gpu);
     if (holder && !holder->reserved && gpu->others_wait && !away && !behind) {
-        holder->blocked_ns += elapsed;
+        holder->waited_for_ns += elapsed;
         holder->owed_ns += holder->digest.inflight && busy ? elapsed / busy : elapsed;
     }
 }
 
-#define MOST_RESTS 100
+#define MAX_IDLE_STEPS 100
 
-void cot_arbiter_rest(struct cot_arbiter *arbiter, uint64_t until_ns) {
+void cot_arbiter_skip_idle(struct cot_arbiter *arbiter, uint64_t until_ns) {
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         struct cot_gpu *gpu = &arbiter->gpus[at];
-        for (uint32_t i = 0; i < MOST_RESTS && gpu->now_ns < until_ns; i++)
+        for (uint32_t i = 0; i < MAX_IDLE_STEPS && gpu->now_ns < until_ns; i++)
             cot_advance(arbiter, gpu, cot_smaller(until_ns, gpu->now_ns + COT_LEASE_PAGE_STALE_NS - 1));
     }
 }
 
 void cot_arbiter_drain(struct cot_arbiter *arbiter, uint32_t at, uint64_t now_ns) {
-    arbiter->gpus[at].settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+    arbiter->gpus[at].draining_until_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
 }
 
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
@@ -153,11 +152,11 @@ uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_me
     return cot_larger(cot_smaller(credit, arbiter->tuning.quantum_ns / 5), 50000);
 }
 
-/* How far behind the others a container's virtual time may be when it comes back: it is owed for a pause that others
- * made it miss its turn in, not for sleep. */
-static void catch_up(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
+/* Caps how far a container's virtual time may lag behind the others' when it wants the GPU again: it may catch up for a
+ * pause in which it missed its turn, not for a longer one. */
+static void cap_lag(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
     bool slept = gpu->now_ns - member->active_ns > arbiter->tuning.anticipation_ns;
-    uint64_t turn = slept ? arbiter->tuning.quantum_ns : CATCH_UP_TURNS * longest_on(arbiter, gpu);
+    uint64_t turn = slept ? arbiter->tuning.quantum_ns : MAX_LAG_TURNS * longest_on(arbiter, gpu);
     uint64_t lag = turn * COT_PPM / member->share.guarantee_ppm;
     uint64_t least = gpu->virtual_ns > lag ? gpu->virtual_ns - lag : 0;
     member->virtual_ns = cot_larger(member->virtual_ns, least);
@@ -176,25 +175,25 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     struct cot_digest before = member->digest;
     uint32_t replayed = digest->used_ns < before.used_ns;
     member->faults += digest->faults + replayed;
-    if (digest->faults + replayed) member->faulted_ns = now_ns;
+    if (digest->faults + replayed) member->last_fault_ns = now_ns;
     member->digest = *digest;
-    member->looked = true;
+    member->digested_since_close = true;
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
     charge_reported(member, more);
 
     bool wanted = before.waiting > 0, wants = digest->waiting > 0;
-    if (wants && !wanted && before.inflight == 0) catch_up(arbiter, gpu, member);
-    bool moved = digest->launches != before.launches || digest->inflight > 0 || wants;
-    if (moved) {
+    if (wants && !wanted && before.inflight == 0) cap_lag(arbiter, gpu, member);
+    bool progressed = digest->launches != before.launches || digest->inflight > 0 || wants;
+    if (progressed) {
         member->active_ns = now_ns;
         member->idle_ns = 0;
     } else if (member->idle_ns == 0) {
         member->idle_ns = cot_larger(now_ns, 1);
     }
-    if (member->together_ns > member->stretch_ns) member->stretch_ns = member->together_ns;
+    if (member->busy_ns > member->longest_busy_ns) member->longest_busy_ns = member->busy_ns;
     if (digest->inflight == 0) {
-        member->stretch_ns -= (member->stretch_ns - member->together_ns) / STRETCHES;
-        member->outcast = false;
-        member->together_ns = member->shared_ns = member->apart_ns = member->ahead_ns = 0;
+        member->longest_busy_ns -= (member->longest_busy_ns - member->busy_ns) / LONGEST_BUSY_DECAY;
+        member->undrained = false;
+        member->busy_ns = member->unreported_busy_ns = member->own_busy_ns = member->charged_ahead_ns = 0;
     }
 }

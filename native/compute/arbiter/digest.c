@@ -1,17 +1,17 @@
-/* From a tenant's half of a compute page to a digest: each word is read once and nothing of it is believed. What no
- * process of ours would write counts as a fault, and as nothing. */
+/* Reads a tenant's half of a lease page into a digest. Each value is read once and none is trusted: a value that the
+ * gate would never write counts as a fault and as 0. */
 #include "arbiter.h"
 
-#define MOST_INFLIGHT (1ull << 20) /* of a process: far above what a driver queues */
-#define MOST_WAITING 65536u
-#define MOST_USED_NS (COT_MAX_PLAUSIBLE_NS >> 3)    /* of a process: four years */
-#define MOST_LENGTH_NS (COT_MAX_PLAUSIBLE_NS >> 12) /* of a launch, and of all that are under way: three days */
+#define MAX_INFLIGHT (1ull << 20) /* per process: far above what a driver queues */
+#define MAX_WAITING 65536u
+#define MAX_USED_NS (COT_MAX_PLAUSIBLE_NS >> 3)      /* per process: four years */
+#define MAX_DURATION_NS (COT_MAX_PLAUSIBLE_NS >> 12) /* per launch, and of all in flight: three days */
 
-static uint64_t plus(uint64_t sum, uint64_t more) {
+static uint64_t add_capped(uint64_t sum, uint64_t more) {
     return sum + more < COT_MAX_PLAUSIBLE_NS ? sum + more : COT_MAX_PLAUSIBLE_NS;
 }
 
-static uint64_t word(const uint64_t *from, uint64_t most, uint32_t *faults) {
+static uint64_t read_word(const uint64_t *from, uint64_t most, uint32_t *faults) {
     uint64_t value = __atomic_load_n(from, __ATOMIC_ACQUIRE);
     if (value <= most) return value;
     *faults += 1;
@@ -29,25 +29,26 @@ void cot_digest(const void *page, uint32_t slot_count, uint32_t gpu_count, uint3
     }
     for (uint32_t slot = 0; slot < slots; slot++) {
         const struct cot_lease_row *row = cot_lease_row_at((void *)page, gpu_count, slot, gpu);
-        /* Announcements before what they turn into: what moves in between is met twice, not missed. */
+        /* Announcements are read before what they turn into: a launch that changes state in between is counted twice,
+         * not missed. */
         uint64_t inflight = __atomic_load_n(&row->inflight, __ATOMIC_SEQ_CST);
-        uint64_t pending = word(&row->pending_ns, MOST_LENGTH_NS, &sum.faults);
-        uint64_t used = word(&row->used_ns, MOST_USED_NS, &sum.faults);
-        sum.used_ns = plus(sum.used_ns, used);
+        uint64_t pending = read_word(&row->pending_ns, MAX_DURATION_NS, &sum.faults);
+        uint64_t used = read_word(&row->used_ns, MAX_USED_NS, &sum.faults);
+        sum.used_ns = add_capped(sum.used_ns, used);
         sum.launches += __atomic_load_n(&row->launches, __ATOMIC_RELAXED);
-        sum.throttled_ns = plus(sum.throttled_ns, word(&row->throttled_ns, MOST_USED_NS, &sum.faults));
+        sum.throttled_ns = add_capped(sum.throttled_ns, read_word(&row->throttled_ns, MAX_USED_NS, &sum.faults));
         uint64_t stamp = __atomic_load_n(&row->stamp, __ATOMIC_ACQUIRE);
         if (stamp == 0 || (dead && dead[slot] == stamp)) continue;
-        if (inflight > MOST_INFLIGHT) {
-            sum.faults += 1; /* counts as something under way, which harms nobody but itself */
+        if (inflight > MAX_INFLIGHT) {
+            sum.faults += 1; /* counts as one launch in flight, which affects only its own container */
             inflight = 1;
         }
         sum.inflight += inflight;
-        sum.pending_ns = plus(sum.pending_ns, pending);
-        uint64_t longest = word(&row->longest_ns, MOST_LENGTH_NS, &sum.faults);
+        sum.pending_ns = add_capped(sum.pending_ns, pending);
+        uint64_t longest = read_word(&row->longest_ns, MAX_DURATION_NS, &sum.faults);
         if (longest > sum.longest_ns) sum.longest_ns = longest;
-        uint64_t waiting = word(&row->waiting, MOST_WAITING, &sum.faults);
-        sum.waiting = sum.waiting + (uint32_t)waiting > MOST_WAITING ? MOST_WAITING : sum.waiting + (uint32_t)waiting;
+        uint64_t waiting = read_word(&row->waiting, MAX_WAITING, &sum.faults);
+        sum.waiting = sum.waiting + (uint32_t)waiting > MAX_WAITING ? MAX_WAITING : sum.waiting + (uint32_t)waiting;
     }
     *digest = sum;
 }

@@ -1,4 +1,4 @@
-/* What the arbiter's own files share: accounts (accounts.c), orders (orders.c), turns (turns.c). */
+/* Shared by the arbiter's own files. */
 #pragma once
 
 #include "arbiter.h"
@@ -19,23 +19,23 @@ static inline uint64_t cot_smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* accounts.c: credit, virtual time, charges */
+/* credit.c: credit, virtual time, charges */
 void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns);
 void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
 void cot_charge(struct cot_member *member, uint64_t ns);
 void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member);
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
 
-/* orders.c: what a member is told */
+/* orders.c: orders for a member */
 void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns);
 void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member);
 void cot_order_state(struct cot_member *member, uint32_t state);
 
-/* gang.c: containers with several GPUs */
+/* multi_gpu.c: containers with several GPUs */
 typedef void (*cot_visit)(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member);
 void cot_count_gpus(struct cot_arbiter *arbiter, uint32_t container);
 bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member);
 bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member);
 bool cot_has_all(struct cot_arbiter *arbiter, const struct cot_member *member);
-/* The member's own GPU, or each GPU of its gang with the gang's member there. */
+/* Visits the member's GPU, or each GPU of a multi-GPU container with its member there. */
 void cot_each_gpu(struct cot_arbiter *arbiter, struct cot_member *member, cot_visit visit);

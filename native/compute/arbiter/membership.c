@@ -1,4 +1,4 @@
-/* Containers that come and go, an agent that starts anew, and shares that change while they run. */
+/* Containers join and leave; a restarted arbiter restores their records; shares change at run time. */
 #include "internal.h"
 
 void cot_arbiter_init(struct cot_arbiter *arbiter, const struct cot_tuning *tuning) {
@@ -24,7 +24,7 @@ int cot_arbiter_join(struct cot_arbiter *arbiter, uint32_t at, uint32_t containe
         .share = nothing,
         .digest = *digest,
         .virtual_ns = gpu->virtual_ns,
-        /* Above whatever an earlier agent handed out: nobody changes an order a thousand times in a millisecond. */
+        /* Above every epoch of an earlier arbiter: no order changes a thousand times in a millisecond. */
         .epoch = now_ns / 1000 * 2,
         .dirty = true,
     };
@@ -51,7 +51,7 @@ void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
         member->credit_ns = credit < -100 * most ? -100 * most : credit;
     }
     if (member->digest.inflight) {
-        gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+        gpu->draining_until_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
     }
 }
 
@@ -65,8 +65,8 @@ void cot_arbiter_leave(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     cot_count_gpus(arbiter, member->container);
 }
 
-void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_share *share,
-                       uint64_t now_ns) {
+void cot_arbiter_set_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_share *share,
+                           uint64_t now_ns) {
     struct cot_gpu *gpu = &arbiter->gpus[at];
     struct cot_member *member = &gpu->members[index];
     cot_advance(arbiter, gpu, now_ns);
@@ -79,20 +79,20 @@ void cot_arbiter_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     if (member->share.guarantee_ppm == 0) member->share.guarantee_ppm = 1;
     if (member->share.limit_ppm == 0) member->share.limit_ppm = 1;
     member->virtual_ns = gpu->virtual_ns;
-    member->dry = false;
+    member->out_of_credit = false;
     int64_t quantum = (int64_t)arbiter->tuning.quantum_ns, start = (int64_t)cot_start_credit(arbiter, member);
     if (first || !cot_limited(member)) member->credit_ns = start;
-    /* A change is felt soon: neither savings nor debts of the old share reach far into the new one. */
+    /* A changed share takes effect soon: neither credit nor debt of the old share is carried far into the new one. */
     if (member->credit_ns > start) member->credit_ns = start;
     if (member->credit_ns < -quantum / 2) member->credit_ns = -quantum / 2;
     if (share->native) {
         if (cot_holder(gpu) == member) gpu->phase = COT_PHASE_IDLE;
         cot_order_state(member, COT_LEASE_FREE);
     } else if (member->state == COT_LEASE_FREE) {
-        /* What it let go without a gate drains before anybody gets the GPU. */
+        /* Work that was launched without a gate drains before any container gets the GPU. */
         cot_order_state(member, COT_LEASE_CLOSED);
-        gpu->settling_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+        gpu->draining_until_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
     } else if (cot_holder(gpu) == member && gpu->phase == COT_PHASE_HELD) {
-        member->terms.rate_ppm = 0; /* its terms are of the old share: they are told anew */
+        member->terms.rate_ppm = 0; /* its terms have the old share: publish new ones */
     }
 }

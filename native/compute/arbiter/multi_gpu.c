@@ -1,6 +1,6 @@
-/* Containers with several GPUs. Their programs may need all of them at once (a collective's kernels wait for one
- * another), so they get their GPUs together: taken in the order of GPUs, kept without use until the last one is
- * there, given back together. Taking in one order means that no circle of waits can close. */
+/* Containers with several GPUs. Their programs may need all of them at once (kernels of a collective wait for one
+ * another), so they get them together: acquired in the order of GPUs, held unused until the last one is there, released
+ * together. A single order of acquisition prevents deadlocks. */
 #include "internal.h"
 
 static struct cot_member *on_gpu(struct cot_arbiter *arbiter, uint32_t at, uint32_t container) {
@@ -17,21 +17,21 @@ static bool holds(struct cot_arbiter *arbiter, uint32_t at, const struct cot_mem
     return gpu->phase == COT_PHASE_HELD && &gpu->members[gpu->holder] == member;
 }
 
-/* After a container joined or left a GPU. */
+/* To be called after a container joined or left a GPU. */
 void cot_count_gpus(struct cot_arbiter *arbiter, uint32_t container) {
     uint32_t gpus = 0;
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) gpus += on_gpu(arbiter, at, container) != NULL;
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         struct cot_member *there = on_gpu(arbiter, at, container);
-        if (there) there->gang = gpus > 1;
+        if (there) there->multi_gpu = gpus > 1;
     }
 }
 
-/* Wanting one GPU is wanting all. */
+/* A container that wants one of its GPUs wants all. */
 bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member) {
     if (member->share.native) return false;
     if (member->digest.waiting > 0) return true;
-    if (!member->gang) return false;
+    if (!member->multi_gpu) return false;
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         struct cot_member *there = at == gpu ? NULL : on_gpu(arbiter, at, member->container);
         if (there && !there->share.native && there->digest.waiting > 0) return true;
@@ -40,7 +40,7 @@ bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t gpu, const struct
 }
 
 bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member) {
-    if (!member->gang) return true;
+    if (!member->multi_gpu) return true;
     for (uint32_t at = 0; at < gpu; at++) {
         struct cot_member *there = on_gpu(arbiter, at, member->container);
         if (there && !there->share.native && !holds(arbiter, at, there)) return false;
@@ -48,13 +48,13 @@ bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot
     return true;
 }
 
-/* Whether its last GPU has been taken. */
+/* Whether all its GPUs are acquired. */
 bool cot_has_all(struct cot_arbiter *arbiter, const struct cot_member *member) {
     return cot_may_acquire(arbiter, COT_ARBITER_GPUS, member);
 }
 
 void cot_each_gpu(struct cot_arbiter *arbiter, struct cot_member *member, cot_visit visit) {
-    if (!member->gang) {
+    if (!member->multi_gpu) {
         for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
             struct cot_gpu *gpu = &arbiter->gpus[at];
             if (member >= gpu->members && member < gpu->members + COT_ARBITER_MEMBERS) visit(arbiter, gpu, member);

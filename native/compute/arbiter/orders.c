@@ -1,9 +1,9 @@
-/* What a container is told: the terms of its turn, and the state of its lease. */
+/* Orders: the state of a container's lease, and the terms of its turn. */
 #include "internal.h"
 
 static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
                           const struct cot_member *member) {
-    if (member->loan) return arbiter->tuning.high_depth_ns;
+    if (member->lent) return arbiter->tuning.high_depth_ns;
     for (uint32_t i = 0; i < gpu->count && !member->share.high; i++) {
         const struct cot_member *other = &gpu->members[i];
         if (other->present && other->share.high && other != member) return arbiter->tuning.high_depth_ns;
@@ -11,26 +11,25 @@ static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_gp
     return arbiter->tuning.depth_ns;
 }
 
-static void say(struct cot_member *member, uint32_t state, const struct cot_lease_terms *terms) {
+static void set_order(struct cot_member *member, uint32_t state, const struct cot_lease_terms *terms) {
     member->state = state;
     member->epoch += 2;
     member->terms = *terms;
     member->dirty = true;
 }
 
-/* A turn of its own while others wait: so much and no more. */
+/* A turn while others wait: a fixed budget. */
 void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns) {
-    say(member, COT_LEASE_GRANTED,
-        &(struct cot_lease_terms){
-            .limit_ns = member->digest.used_ns + budget_ns,
-            .at_ns = gpu->now_ns,
-            .rate_ppm = 0,
-            .depth_ns = depth_for(arbiter, gpu, member),
-        });
+    set_order(member, COT_LEASE_GRANTED,
+              &(struct cot_lease_terms){
+                  .limit_ns = member->digest.used_ns + budget_ns,
+                  .at_ns = gpu->now_ns,
+                  .rate_ppm = 0,
+                  .depth_ns = depth_for(arbiter, gpu, member),
+              });
 }
 
-/* Nobody else wants the GPU: it goes by its own credit, which grows as it runs. A debt shows as growth that begins
- * later. */
+/* No other container wants the GPU: the limit grows with the container's own credit. A debt delays that growth. */
 void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
     struct cot_lease_terms terms = {
         .limit_ns = member->digest.used_ns,
@@ -41,13 +40,13 @@ void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct co
     if (!cot_limited(member)) terms.limit_ns += member->digest.pending_ns + 2 * arbiter->tuning.depth_ns;
     else if (member->credit_ns >= 0) terms.limit_ns += (uint64_t)member->credit_ns;
     else terms.at_ns += (uint64_t)-member->credit_ns * COT_PPM / member->share.limit_ppm;
-    say(member, COT_LEASE_GRANTED, &terms);
+    set_order(member, COT_LEASE_GRANTED, &terms);
 }
 
 void cot_order_state(struct cot_member *member, uint32_t state) {
     if (member->state == state) return;
-    say(member, state, &member->terms);
-    if (state != COT_LEASE_FREE) member->looked = false;
+    set_order(member, state, &member->terms);
+    if (state != COT_LEASE_FREE) member->digested_since_close = false;
 }
 
 bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_lease_order *order) {

@@ -1,7 +1,7 @@
-/* What the policies of a GPU come to: a guarantee and a limit for each of its containers. */
+/* Policies: turn the requests of a GPU's containers into a guarantee and a limit for each. */
 #include "arbiter.h"
 
-#define LEAST_PPM 10000u /* who asked for nothing is not starved */
+#define LEAST_PPM 10000u /* a container without a request must not starve */
 
 static uint32_t at_most(uint64_t ppm) {
     return ppm > COT_PPM ? COT_PPM : (uint32_t)ppm;
@@ -16,7 +16,7 @@ void cot_policy_shares(uint32_t instances, const struct cot_request *requests, u
         asked += requests[i].share_ppm;
         silent += requests[i].share_ppm == 0;
     }
-    /* Who asked for no amount shares what nobody asked for. */
+    /* Containers that request no amount share what is not requested. */
     uint64_t rest = asked < COT_PPM && silent ? (COT_PPM - asked) / silent : 0;
     if (instances < count) instances = count;
     for (uint32_t i = 0; i < count; i++) {

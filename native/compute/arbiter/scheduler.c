@@ -1,8 +1,8 @@
-/* Who holds a GPU. Every decision starts from what is known now: a release or a new demand is never left to a timer
- * that was set before it. */
+/* Which container holds a GPU. Each decision starts from the current state: a release or a new demand never waits for a
+ * timer that was set earlier. */
 #include "internal.h"
 
-#define POLL_NS 1000000ull /* a holder that others wait for is looked at so often, should its ring be lost */
+#define POLL_NS 1000000ull /* polling interval for a holder that others wait for, in case its ring is lost */
 
 #define LONGEST_WAIT_NS 250000000ull
 
@@ -10,19 +10,19 @@ const struct cot_tuning cot_default_tuning = {
     .quantum_ns = 10000000,
     .idle_ns = 300000,
     .anticipation_ns = 1500000,
-    .loan_ns = 1000000,
+    .lend_ns = 1000000,
     .start_ns = 20000000,
     .depth_ns = 10000000,
     .high_depth_ns = 250000,
     .slack_ns = 1000000,
     .credit_longest = 2,
     .overrun_quanta = 5,
-    .trail_ns = 1000000,
+    .preemption_ns = 1000000,
 };
 
 struct round {
     struct cot_decision *decision;
-    bool moved; /* something changed that another GPU may depend on */
+    bool progressed; /* something changed that another GPU may depend on */
 };
 
 static uint32_t index_of(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu) {
@@ -31,38 +31,38 @@ static uint32_t index_of(const struct cot_arbiter *arbiter, const struct cot_gpu
 static uint64_t bit_of(const struct cot_gpu *gpu, const struct cot_member *member) {
     return 1ull << (member - gpu->members);
 }
-static void come_back(struct round *round, uint64_t at_ns) {
+static void wake_by(struct round *round, uint64_t at_ns) {
     round->decision->next_ns = cot_smaller(round->decision->next_ns, at_ns);
 }
 
-/* ---- whose turn it is ---- */
+/* ---- selection of the next container ---- */
 
-/* A high one that ran dry comes back for a quantum: it takes the GPU from others in the middle of theirs, and what
- * each change of hands costs is nobody's. */
+/* A high-priority container that ran out of credit comes back only for a whole quantum: it preempts others, and the
+ * cost of each switch is charged to no container. */
 static int64_t credit_to_start(const struct cot_arbiter *arbiter, const struct cot_member *member) {
-    return (int64_t)(member->dry ? arbiter->tuning.quantum_ns : cot_start_credit(arbiter, member));
+    return (int64_t)(member->out_of_credit ? arbiter->tuning.quantum_ns : cot_start_credit(arbiter, member));
 }
 
 static bool has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
     return !cot_limited(member) || member->credit_ns >= credit_to_start(arbiter, member);
 }
 
-/* It waits for nothing but its own limit. A high one, which may go on as it grows, would do so in bits too short to
- * give anybody else: it gives the GPU away when little is left. */
-static bool is_dry(const struct cot_arbiter *arbiter, const struct cot_member *holder) {
+/* The holder waits only for its own limit. A high-priority one could continue as its limit grows, in pieces too short
+ * to be useful to others: it releases the GPU when little is left. */
+static bool needs_credit(const struct cot_arbiter *arbiter, const struct cot_member *holder) {
     if (!cot_limited(holder) || holder->digest.inflight || !holder->digest.waiting) return false;
     uint64_t least = cot_start_credit(arbiter, holder);
     if (holder->share.high && holder->turn_charged_ns) least *= 2;
     return holder->credit_ns < (int64_t)least;
 }
 
-static uint64_t credit_at(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
-                          const struct cot_member *member) {
+static uint64_t credit_restored_at(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
+                                   const struct cot_member *member) {
     uint64_t missing = (uint64_t)(credit_to_start(arbiter, member) - member->credit_ns);
     return gpu->now_ns + missing * COT_PPM / member->share.limit_ppm + 1;
 }
 
-static bool goes_before(const struct cot_gpu *gpu, const struct cot_member *a, const struct cot_member *b) {
+static bool precedes(const struct cot_gpu *gpu, const struct cot_member *a, const struct cot_member *b) {
     if (a->share.high != b->share.high) return a->share.high;
     if (a->virtual_ns != b->virtual_ns) return a->virtual_ns < b->virtual_ns;
     uint32_t after_a = (uint32_t)(a - gpu->members) + COT_ARBITER_MEMBERS - gpu->last - 1;
@@ -70,31 +70,32 @@ static bool goes_before(const struct cot_gpu *gpu, const struct cot_member *a, c
     return after_a % COT_ARBITER_MEMBERS < after_b % COT_ARBITER_MEMBERS;
 }
 
-/* Who should have the GPU next, of those other than `except` that want it and may; NULL if nobody. */
-static struct cot_member *best(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *except,
-                               struct round *round) {
+/* The next container for the GPU, of those that want it and may have it, without `except`; NULL if there is none. */
+static struct cot_member *next_member(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *except,
+                                      struct round *round) {
     struct cot_member *found = NULL;
     uint32_t at = index_of(arbiter, gpu);
     for (uint32_t i = 0; i < gpu->count; i++) {
         struct cot_member *member = &gpu->members[i];
         if (!member->present || member == except || !cot_container_wants(arbiter, at, member)) continue;
-        if (member->outcast && member->digest.pending_ns >= arbiter->tuning.depth_ns) continue; /* could do nothing */
+        if (member->undrained && member->digest.pending_ns >= arbiter->tuning.depth_ns)
+            continue; /* it could not launch anything */
         if (!has_credit(arbiter, member)) {
-            come_back(round, credit_at(arbiter, gpu, member));
+            wake_by(round, credit_restored_at(arbiter, gpu, member));
             continue;
         }
-        if (cot_may_acquire(arbiter, at, member) && (!found || goes_before(gpu, member, found))) found = member;
+        if (cot_may_acquire(arbiter, at, member) && (!found || precedes(gpu, member, found))) found = member;
     }
     return found;
 }
 
-/* Somebody whose turn it would be, were it not pausing for a moment. */
-static const struct cot_member *pausing(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
-                                        const struct cot_member *instead) {
+/* Anticipation: the container that would be next if it were not idle for a moment. */
+static const struct cot_member *anticipated_member(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
+                                                   const struct cot_member *instead) {
     const struct cot_member *found = NULL;
     for (uint32_t i = 0; i < gpu->count; i++) {
         const struct cot_member *member = &gpu->members[i];
-        if (!member->present || member == instead || member->share.native || member->outcast) continue;
+        if (!member->present || member == instead || member->share.native || member->undrained) continue;
         if (!cot_is_idle(member) || member->active_ns == 0 || !has_credit(arbiter, member)) continue;
         if (gpu->now_ns - member->active_ns >= arbiter->tuning.anticipation_ns) continue;
         if (instead->share.high || member->virtual_ns >= instead->virtual_ns) continue;
@@ -103,29 +104,29 @@ static const struct cot_member *pausing(const struct cot_arbiter *arbiter, const
     return found;
 }
 
-/* ---- changes of hands ---- */
+/* ---- hand-over ---- */
 
 static void open_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
     member->reserved = false;
     member->granted_ns = gpu->now_ns;
     if (member->digest.inflight == 0) member->unclaimed_ns = 0;
-    member->blocked_ns = member->owed_ns = 0;
+    member->waited_for_ns = member->owed_ns = 0;
     cot_order_turn(arbiter, gpu, member, member->turn_budget_ns);
 }
 
-static void give(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, bool loan) {
+static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, bool lent) {
     uint64_t longest = cot_smaller(member->digest.longest_ns, 200000000);
     uint64_t budget = cot_larger(arbiter->tuning.quantum_ns, longest);
     if (cot_limited(member)) budget = cot_smaller(budget, cot_larger((uint64_t)member->credit_ns, 1));
-    if (loan) budget = cot_smaller(budget, arbiter->tuning.loan_ns);
+    if (lent) budget = cot_smaller(budget, arbiter->tuning.lend_ns);
     gpu->phase = COT_PHASE_HELD;
     gpu->holder = gpu->last = (uint32_t)(member - gpu->members);
     gpu->virtual_ns = cot_larger(gpu->virtual_ns, member->virtual_ns);
     gpu->others_wait = false;
     member->turn_budget_ns = budget;
     member->turn_charged_ns = 0;
-    member->loan = loan;
-    member->dry = false;
+    member->lent = lent;
+    member->out_of_credit = false;
     member->reserved = true;
     if (cot_has_all(arbiter, member)) cot_each_gpu(arbiter, member, open_gpu);
 }
@@ -139,53 +140,53 @@ static void close_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     }
     gpu->phase = COT_PHASE_CLOSING;
     gpu->closing_ns = gpu->now_ns;
-    /* Launches that are known to be long are given their time, within reason. */
-    gpu->overrun_ns = gpu->now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns +
-                      cot_smaller(member->digest.pending_ns, LONGEST_WAIT_NS);
-    cot_order_state(member, member->gang ? COT_LEASE_CATCH_UP : COT_LEASE_CLOSED);
+    /* Launches that are known to be long get their time, up to a bound. */
+    gpu->overrun_at_ns = gpu->now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns +
+                         cot_smaller(member->digest.pending_ns, LONGEST_WAIT_NS);
+    cot_order_state(member, member->multi_gpu ? COT_LEASE_CATCH_UP : COT_LEASE_CLOSED);
 }
 
-static void take_back(struct cot_arbiter *arbiter, struct cot_member *holder, struct round *round) {
+static void revoke_gpu(struct cot_arbiter *arbiter, struct cot_member *holder, struct round *round) {
     cot_each_gpu(arbiter, holder, close_gpu);
-    round->moved = true;
+    round->progressed = true;
 }
 
 /* ---- one GPU ---- */
 
 static void decide_idle(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct round *round) {
-    if (gpu->now_ns < gpu->settling_ns) {
+    if (gpu->now_ns < gpu->draining_until_ns) {
         bool drained = true;
         for (uint32_t i = 0; i < gpu->count; i++) {
             const struct cot_member *member = &gpu->members[i];
-            drained = drained && (!member->present || (member->looked && member->digest.inflight == 0));
+            drained = drained && (!member->present || (member->digested_since_close && member->digest.inflight == 0));
         }
         if (!drained) {
-            come_back(round, cot_smaller(gpu->settling_ns, gpu->now_ns + POLL_NS));
+            wake_by(round, cot_smaller(gpu->draining_until_ns, gpu->now_ns + POLL_NS));
             return;
         }
-        gpu->settling_ns = 0;
+        gpu->draining_until_ns = 0;
     }
-    struct cot_member *next = best(arbiter, gpu, NULL, round);
+    struct cot_member *next = next_member(arbiter, gpu, NULL, round);
     if (!next) return;
-    const struct cot_member *absent = pausing(arbiter, gpu, next);
-    if (absent && next->digest.longest_ns > arbiter->tuning.loan_ns) {
-        come_back(round, absent->active_ns + arbiter->tuning.anticipation_ns);
+    const struct cot_member *absent = anticipated_member(arbiter, gpu, next);
+    if (absent && next->digest.longest_ns > arbiter->tuning.lend_ns) {
+        wake_by(round, absent->active_ns + arbiter->tuning.anticipation_ns);
         return;
     }
-    give(arbiter, gpu, next, absent != NULL);
-    round->moved = true;
+    grant_gpu(arbiter, gpu, next, absent != NULL);
+    round->progressed = true;
 }
 
-/* The holder's terms follow its credit while nobody else wants the GPU. */
+/* The holder's terms follow its credit while no other container wants the GPU. */
 static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *holder) {
     const struct cot_lease_terms *terms = &holder->terms;
     gpu->virtual_ns = cot_larger(gpu->virtual_ns, holder->virtual_ns);
     uint64_t allowed = cot_lease_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, gpu->now_ns);
     if (terms->rate_ppm == holder->share.limit_ppm && holder->state == COT_LEASE_GRANTED) {
         if (!cot_limited(holder)) return;
-        /* An idle holder's credit stops at its cap, and a charge may have been corrected. */
-        int64_t told = (int64_t)(allowed - holder->digest.used_ns);
-        int64_t off = holder->credit_ns >= 0 ? told - holder->credit_ns : 0;
+        /* The credit of an idle holder stops at its cap, and a charge may have been corrected. */
+        int64_t status = (int64_t)(allowed - holder->digest.used_ns);
+        int64_t off = holder->credit_ns >= 0 ? status - holder->credit_ns : 0;
         if (off < (int64_t)arbiter->tuning.quantum_ns / 10 && off > -(int64_t)arbiter->tuning.quantum_ns / 10) return;
     }
     cot_order_alone(arbiter, gpu, holder);
@@ -193,15 +194,15 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
 
 static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct round *round) {
     struct cot_member *holder = cot_holder(gpu);
-    struct cot_member *other = best(arbiter, gpu, holder, round);
+    struct cot_member *other = next_member(arbiter, gpu, holder, round);
     gpu->others_wait = other != NULL;
     if (holder->reserved) return;
-    if (gpu->now_ns < gpu->settling_ns) {
-        take_back(arbiter, holder, round);
+    if (gpu->now_ns < gpu->draining_until_ns) {
+        revoke_gpu(arbiter, holder, round);
         return;
     }
     if (!other) {
-        holder->loan = false;
+        holder->lent = false;
         keep_alone(arbiter, gpu, holder);
         return;
     }
@@ -210,31 +211,31 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     if (cot_limited(holder)) left = holder->credit_ns > 0 ? cot_smaller(left, (uint64_t)holder->credit_ns) : 0;
     bool idle = cot_is_idle(holder) && holder->idle_ns && now - holder->idle_ns >= arbiter->tuning.idle_ns;
     bool outranked = other->share.high && !holder->share.high;
-    bool returned = holder->loan && goes_before(gpu, other, holder);
+    bool agent_returned = holder->lent && precedes(gpu, other, holder);
     bool spent = left <= holder->digest.pending_ns;
-    bool dry = is_dry(arbiter, holder);
-    bool out_of_time = holder->blocked_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
-    /* A high one keeps the GPU while it wants it, within its cap. */
-    bool stays = holder->share.high && !other->share.high && !dry && !idle;
-    if (holder->gang) idle = idle && !cot_container_wants(arbiter, index_of(arbiter, gpu), holder);
-    if (outranked || (!stays && (idle || returned || dry || spent || out_of_time))) {
-        holder->dry = dry && holder->share.high;
-        take_back(arbiter, holder, round);
+    bool out_of_credit = needs_credit(arbiter, holder);
+    bool out_of_time = holder->waited_for_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
+    /* A high-priority container keeps the GPU while it wants it, within its limit. */
+    bool stays = holder->share.high && !other->share.high && !out_of_credit && !idle;
+    if (holder->multi_gpu) idle = idle && !cot_container_wants(arbiter, index_of(arbiter, gpu), holder);
+    if (outranked || (!stays && (idle || agent_returned || out_of_credit || spent || out_of_time))) {
+        holder->out_of_credit = out_of_credit && holder->share.high;
+        revoke_gpu(arbiter, holder, round);
         return;
     }
     if (stays) keep_alone(arbiter, gpu, holder);
     else if (holder->terms.rate_ppm != 0) cot_order_turn(arbiter, gpu, holder, left);
     uint64_t check = now + POLL_NS;
     if (cot_is_idle(holder) && holder->idle_ns) check = holder->idle_ns + arbiter->tuning.idle_ns;
-    come_back(round, check);
+    wake_by(round, check);
 }
 
-/* A high one launches behind what is still under way, and has the GPU as soon as that has ended, instead of hearing of
- * its end first: the driver lets it end, or slices it, and nothing comes after it. */
-static bool is_urged(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *holder,
-                     struct round *round) {
+/* A high-priority container launches behind the work that is still in flight, without waiting for the report of its
+ * end: the driver finishes or slices that work, and nothing is launched after it. */
+static bool high_priority_waits(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *holder,
+                                struct round *round) {
     if (holder->share.high) return false;
-    const struct cot_member *next = best(arbiter, gpu, holder, round);
+    const struct cot_member *next = next_member(arbiter, gpu, holder, round);
     return next && next->share.high;
 }
 
@@ -246,41 +247,41 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
             for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
                 const struct cot_member *there = &arbiter->gpus[at].members[i];
                 if (!there->present || there->container != holder->container) continue;
-                drained = drained && there->looked && there->digest.inflight == 0;
+                drained = drained && there->digested_since_close && there->digest.inflight == 0;
             }
         }
         if (drained || gpu->now_ns - gpu->closing_ns >= arbiter->tuning.quantum_ns) {
             cot_order_state(holder, COT_LEASE_CLOSED);
         }
     }
-    bool over = gpu->now_ns >= gpu->overrun_ns || holder->outcast;
-    bool drained = holder->looked && holder->digest.inflight == 0;
-    bool urged = is_urged(arbiter, gpu, holder, round);
+    bool over = gpu->now_ns >= gpu->overrun_at_ns || holder->undrained;
+    bool drained = holder->digested_since_close && holder->digest.inflight == 0;
+    bool urged = high_priority_waits(arbiter, gpu, holder, round);
     if (holder->state == COT_LEASE_CLOSED && (drained || over || urged)) {
         cot_settle(arbiter, holder);
         if (!drained) {
-            holder->overruns += over && !holder->outcast;
-            if (!over) holder->trails_until_ns = gpu->now_ns + arbiter->tuning.trail_ns;
-            holder->outcast = true;
+            holder->overruns += over && !holder->undrained;
+            if (!over) holder->trailing_until_ns = gpu->now_ns + arbiter->tuning.preemption_ns;
+            holder->undrained = true;
         }
         gpu->phase = COT_PHASE_IDLE;
-        round->moved = true;
+        round->progressed = true;
         return;
     }
-    if (!holder->looked) round->decision->look[index_of(arbiter, gpu)] |= bit_of(gpu, holder);
-    come_back(round, cot_smaller(gpu->overrun_ns, gpu->now_ns + POLL_NS));
+    if (!holder->digested_since_close) round->decision->look[index_of(arbiter, gpu)] |= bit_of(gpu, holder);
+    wake_by(round, cot_smaller(gpu->overrun_at_ns, gpu->now_ns + POLL_NS));
 }
 
 void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot_decision *decision) {
     *decision = (struct cot_decision){.next_ns = now_ns + COT_LEASE_PAGE_HEARTBEAT_NS};
-    struct round round = {.decision = decision, .moved = true};
+    struct round round = {.decision = decision, .progressed = true};
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         cot_advance(arbiter, &arbiter->gpus[at], now_ns);
         cot_cap_credits(arbiter, &arbiter->gpus[at]);
     }
-    /* Each pass moves at least one GPU on; a GPU can be closed, freed and given once in a round. */
-    for (uint32_t pass = 0; round.moved && pass < 4 * COT_ARBITER_GPUS; pass++) {
-        round.moved = false;
+    /* Each pass makes progress on at least one GPU; a GPU can be closed, freed and granted once per round. */
+    for (uint32_t pass = 0; round.progressed && pass < 4 * COT_ARBITER_GPUS; pass++) {
+        round.progressed = false;
         for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
             struct cot_gpu *gpu = &arbiter->gpus[at];
             if (gpu->count == 0) continue;
@@ -295,7 +296,7 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
             const struct cot_member *member = &gpu->members[i];
             if (!member->present) continue;
             if (member->dirty) decision->dirty[at] |= 1ull << i;
-            if (member == cot_holder(gpu) || member->outcast || now_ns < gpu->settling_ns) {
+            if (member == cot_holder(gpu) || member->undrained || now_ns < gpu->draining_until_ns) {
                 decision->watch[at] |= 1ull << i;
             }
         }

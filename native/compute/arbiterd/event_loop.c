@@ -1,7 +1,7 @@
-/* Rounds: reports of whoever rang, decisions, orders; a heartbeat with each, and every so often the records by which
- * processes go when nobody comes. Where nothing waits or runs on any page there is no round until a bell rings, and
- * pages tell until when it is listened for. Nothing here waits but for bells, and nothing that a tenant writes makes it
- * come more often than a budget of rings allows. */
+/* Rounds of the arbiter: digest the pages that rang, decide, publish orders. Heartbeats follow, and every so often the
+ * records by which gates proceed while no arbiter runs. While nothing waits or runs on any page, the loop sleeps until
+ * a bell rings, and pages announce until when it may sleep. It waits for nothing but bells, and a tenant cannot wake it
+ * more often than its budget of rings allows. */
 #include "event_loop.h"
 
 #include <linux/futex.h>
@@ -17,27 +17,27 @@
 #include "rt_priority.h"
 #include "usage_delta.h"
 
-#define TELL_NS 1000000000ull
-#define QUIET_PAUSE_NS (3 * COT_LEASE_PAGE_HEARTBEAT_NS) /* between heartbeats while all pages are like that */
-#define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS) /* until the records of a page are told again, while it is like that */
-#define REST_NS 500000000ull /* between rounds while no lease is given either, and all bells can be heard */
-#define POLL_NS 1000000ull   /* between rounds where not all bells can be heard */
+#define STATUS_NS 1000000000ull
+#define QUIET_PAUSE_NS (3 * COT_LEASE_PAGE_HEARTBEAT_NS) /* between heartbeats while all pages are quiet */
+#define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS)            /* until the records of a quiet page are written again */
+#define IDLE_NS 500000000ull /* between rounds while no lease is granted and all bells are waited for */
+#define POLL_NS 1000000ull   /* between rounds where some bells cannot be waited for */
 
 static struct cot_arbiter arbiter;
 static struct page *pages[COT_ARBITER_GPUS * COT_ARBITER_MEMBERS];
 static uint32_t page_count, containers;
 static struct owner {
     struct page *page;
-    uint32_t gpu; /* of the page */
+    uint32_t gpu; /* index in the page */
 } owners[COT_ARBITER_GPUS][COT_ARBITER_MEMBERS];
 static uint32_t instances[COT_ARBITER_GPUS];
 static struct cot_request requests[COT_ARBITER_GPUS][COT_ARBITER_MEMBERS];
 static uint64_t plan_number, late_ns;
 
 static _Atomic(struct plan *) next_plan;
-static uint32_t plan_bell; /* a futex word of our own: a plan has come */
-static _Atomic(struct told *) newest;
-static int newest_event = -1;
+static uint32_t plan_bell; /* a futex of this process: a plan has come */
+static _Atomic(struct status *) newest_status;
+static int status_event = -1;
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -65,7 +65,7 @@ static void join(struct page *page, uint64_t now) {
         page->throttled_ns[gpu] = 0;
         int member = cot_arbiter_join(&arbiter, page->gpu[gpu], page->container, &digest, now);
         if (member < 0) {
-            page->broken = "its GPU has no place left";
+            page->broken = "its GPU already has 64 containers";
             return;
         }
         page->member[gpu] = member;
@@ -73,7 +73,7 @@ static void join(struct page *page, uint64_t now) {
     }
 }
 
-/* In the order of members: what a policy makes of it does not hang on the order of the plan. */
+/* In the order of members: the resulting shares do not depend on the order of lines in the plan. */
 static void share_gpu(uint32_t at, uint64_t now) {
     struct cot_request asked[COT_ARBITER_MEMBERS];
     struct cot_share shares[COT_ARBITER_MEMBERS];
@@ -85,7 +85,7 @@ static void share_gpu(uint32_t at, uint64_t now) {
     }
     if (count == 0) return;
     cot_policy_shares(instances[at], asked, count, shares);
-    for (uint32_t i = 0; i < count; i++) cot_arbiter_share(&arbiter, at, index[i], &shares[i], now);
+    for (uint32_t i = 0; i < count; i++) cot_arbiter_set_share(&arbiter, at, index[i], &shares[i], now);
 }
 
 static void adopt(struct page *page, uint64_t now) {
@@ -94,18 +94,18 @@ static void adopt(struct page *page, uint64_t now) {
         if (page->member[gpu] < 0 || !page_read_record(page, gpu, &record)) continue;
         const struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
         cot_arbiter_adopt(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], &record, now);
-        counted_join(page, gpu, &record, member->charged_ns, now);
+        usage_delta_join(page, gpu, &record, member->charged_ns, now);
     }
 }
 
 static bool is_wanted(const struct plan *plan, const struct page *page) {
     for (uint32_t i = 0; i < plan->count; i++) {
-        if (plan->want[i].page == page) return true;
+        if (plan->planned[i].page == page) return true;
     }
     return false;
 }
 
-static void follow(struct plan *plan, uint64_t now) {
+static void apply_plan(struct plan *plan, uint64_t now) {
     struct page *joined[sizeof pages / sizeof *pages];
     uint32_t joined_count = 0;
     for (uint32_t i = 0; i < page_count;) {
@@ -114,19 +114,19 @@ static void follow(struct plan *plan, uint64_t now) {
             i++;
             continue;
         }
-        counted_leave(page);
+        usage_delta_leave(page);
         leave(page, now);
         pages[i] = pages[--page_count];
         atomic_store(&page->released, true);
     }
     for (uint32_t i = 0; i < plan->count; i++) {
-        const struct want *want = &plan->want[i];
-        bool is_new = want->page->container == 0;
-        if (is_new) join(want->page, now);
-        if (is_new) pages[page_count++] = joined[joined_count++] = want->page;
-        for (uint32_t gpu = 0; gpu < want->page->gpu_count; gpu++) {
-            int member = want->page->member[gpu];
-            if (member >= 0) requests[want->page->gpu[gpu]][member] = want->request[gpu];
+        const struct planned *planned = &plan->planned[i];
+        bool is_new = planned->page->container == 0;
+        if (is_new) join(planned->page, now);
+        if (is_new) pages[page_count++] = joined[joined_count++] = planned->page;
+        for (uint32_t gpu = 0; gpu < planned->page->gpu_count; gpu++) {
+            int member = planned->page->member[gpu];
+            if (member >= 0) requests[planned->page->gpu[gpu]][member] = planned->request[gpu];
         }
     }
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
@@ -183,7 +183,7 @@ static bool any(const uint64_t *masks) {
     return all != 0;
 }
 
-/* When to come back; UINT64_MAX: nothing but a heartbeat is due. `watch` goes from one round to the next. */
+/* When to come back; UINT64_MAX: only a heartbeat is due. `watch` is kept from one round to the next. */
 static uint64_t decide(uint64_t watch[COT_ARBITER_GPUS], bool all) {
     struct cot_decision decision;
     report_rung(all, now_ns());
@@ -200,16 +200,16 @@ static uint64_t decide(uint64_t watch[COT_ARBITER_GPUS], bool all) {
     return decision.next_ns;
 }
 
-/* A page that somebody wrote over, or that was made anew, is told again. */
-static void mend_order(struct page *page, uint32_t gpu) {
+/* Writes the order again into a page that was overwritten or created anew. */
+static void repair_order(struct page *page, uint32_t gpu) {
     struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
-    if (page_keeps_order(page, gpu, member) || page->broken) return;
+    if (page_has_order(page, gpu, member) || page->broken) return;
     member->faults++;
     page_publish(page, gpu, &arbiter);
 }
 
-/* Where nothing waits and nothing is under way the records stay true, for they tell of a time, and nobody can have died
- * at work. Most containers of a full node are like that at most times. */
+/* Nothing waits and nothing is in flight: the records stay true, since they refer to a time, and no process can have
+ * died at work. Most containers of a full node are quiet most of the time. */
 static bool is_quiet(const struct page *page) {
     for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
         if (page->last[gpu].waiting || page->last[gpu].inflight) return false;
@@ -217,8 +217,9 @@ static bool is_quiet(const struct page *page) {
     return true;
 }
 
-/* Until the next heartbeat, which must be well before this one is stale. */
-static uint64_t beat(uint64_t now, bool all) {
+/* Writes heartbeats and records. Returns the pause until the next heartbeat, which must be well before this one goes
+ * stale. */
+static uint64_t heartbeat(uint64_t now, bool all) {
     uint64_t pause_ns = QUIET_PAUSE_NS;
     for (uint32_t i = 0; i < page_count; i++) {
         struct page *page = pages[i];
@@ -231,7 +232,7 @@ static uint64_t beat(uint64_t now, bool all) {
             struct cot_lease_record record =
                 cot_arbiter_record(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], now);
             page_record(page, gpu, &record);
-            mend_order(page, gpu);
+            repair_order(page, gpu);
         }
         page_find_dead(page);
         if (page->broken) leave(page, now);
@@ -241,22 +242,22 @@ static uint64_t beat(uint64_t now, bool all) {
 
 /* ---- waiting ---- */
 
-/* Nobody but a bell needs the arbiter, and all bells are heard. */
-static bool may_rest(uint64_t next, const uint64_t *watch) {
+/* Only a bell needs the arbiter, and all bells are waited for. */
+static bool may_idle(uint64_t next, const uint64_t *watch) {
     if (next != UINT64_MAX || any(watch)) return false;
     for (uint32_t i = 0; i < page_count; i++) {
-        if (!pages[i]->broken && (pages[i]->rings >= BELLS_RINGS || !is_quiet(pages[i]))) return false;
+        if (!pages[i]->broken && (pages[i]->rings >= MAX_RINGS || !is_quiet(pages[i]))) return false;
     }
     return true;
 }
 
-/* Back from a rest: pages are told first, so whoever asks from now on waits for the arbiter. Whoever asked before may
- * have gone by its own credit, if the rest's end is long past, or where it rang long ago and was not heard. A page can
- * only claim that of the GPUs that it has, and each time they wait for what it claims as for a holder that does not
- * drain. Answers up to when the arbiter was there to all. */
-static uint64_t rouse(uint64_t from, uint64_t until) {
+/* Ends an idle period. Heartbeats are written first, so that gates wait for the arbiter from now on. A gate that asked
+ * before may have launched by its own credit, if the announced end is long past or a ring was not heard: such work
+ * drains first. A page can affect only its own GPUs by such a claim, and each time they wait as for a holder that does
+ * not drain. Returns until when the arbiter counted as present. */
+static uint64_t end_idle(uint64_t from, uint64_t until) {
     uint64_t back = now_ns();
-    for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], back);
+    for (uint32_t i = 0; i < page_count; i++) page_heartbeat(pages[i], back);
     uint64_t now = now_ns();
     if (now >= until + COT_LEASE_PAGE_STALE_NS) return until;
     for (uint32_t i = 0; now - from >= COT_LEASE_PAGE_STALE_NS && i < page_count; i++) {
@@ -272,29 +273,29 @@ static uint64_t rouse(uint64_t from, uint64_t until) {
     return now;
 }
 
-/* `rests`: it may. Answers up to when it rested, or 0. */
-static uint64_t listen(uint32_t plan_bell_seen, uint64_t until, bool rests) {
-    bool all = bells_gather(&plan_bell, plan_bell_seen, pages, page_count);
+/* `rests`: the loop may go idle. Returns until when it was idle, or 0. */
+static uint64_t wait_for_work(uint32_t plan_bell_seen, uint64_t until, bool rests) {
+    bool all = futex_wait_prepare(&plan_bell, plan_bell_seen, pages, page_count);
     uint64_t now = now_ns();
     if (!all && now + POLL_NS < until) until = now + POLL_NS;
     if (until <= now) return 0;
     rests = rests && all;
-    for (uint32_t i = 0; rests && i < page_count; i++) page_rest(pages[i], until);
-    bells_wait(until - now);
-    return rests ? rouse(now, until) : 0;
+    for (uint32_t i = 0; rests && i < page_count; i++) page_announce_idle(pages[i], until);
+    futex_wait_any(until - now);
+    return rests ? end_idle(now, until) : 0;
 }
 
-/* ---- what it comes to ---- */
+/* ---- status ---- */
 
-static void tell(void) {
-    struct told *told = calloc(1, sizeof *told + page_count * sizeof *told->page);
-    if (!told) return;
-    told->plan = plan_number;
-    told->late_ns = late_ns;
-    told->count = page_count;
+static void publish_status(void) {
+    struct status *status = calloc(1, sizeof *status + page_count * sizeof *status->page);
+    if (!status) return;
+    status->plan = plan_number;
+    status->late_ns = late_ns;
+    status->count = page_count;
     for (uint32_t i = 0; i < page_count; i++) {
         struct page *page = pages[i];
-        struct told_page *to = &told->page[i];
+        struct page_status *to = &status->page[i];
         memcpy(to->id, page->id, sizeof to->id);
         to->broken = page->broken;
         to->join = page->container;
@@ -302,8 +303,8 @@ static void tell(void) {
         for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
             if (page->member[gpu] < 0) continue;
             const struct cot_member *member = &arbiter.gpus[page->gpu[gpu]].members[page->member[gpu]];
-            counted_told(page, gpu, member);
-            to->gpu[gpu] = (struct told_gpu){
+            usage_delta_reported(page, gpu, member);
+            to->gpu[gpu] = (struct gpu_status){
                 .charged_ns = member->charged_ns - page->charged_before_ns[gpu],
                 .contended_ns = member->contended_ns - page->contended_before_ns[gpu],
                 .throttled_ns = page->throttled_ns[gpu],
@@ -318,75 +319,76 @@ static void tell(void) {
         }
     }
     late_ns = 0;
-    free(atomic_exchange(&newest, told));
-    eventfd_write(newest_event, 1);
+    free(atomic_exchange(&newest_status, status));
+    eventfd_write(status_event, 1);
 }
 
 /* ---- the thread ---- */
 
 static void *run(void *nothing) {
-    uint64_t watch[COT_ARBITER_GPUS] = {0}, beat_ns = 0, records_ns = 0, pause_ns = 0, told_ns = 0, looked_ns = 0;
-    rise();
+    uint64_t watch[COT_ARBITER_GPUS] = {0}, heartbeat_at_ns = 0, records_ns = 0, pause_ns = 0, status_ns = 0,
+             decided_ns = 0;
+    set_realtime_priority();
     for (;;) {
         uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);
         struct plan *plan = atomic_exchange(&next_plan, NULL);
         uint64_t now = now_ns();
-        if (plan) follow(plan, now);
-        uint64_t next = decide(watch, now - looked_ns >= COT_LEASE_PAGE_STALE_NS);
-        looked_ns = now = now_ns();
-        for (uint32_t i = 0; i < page_count; i++) page_beat(pages[i], now);
-        if (now - beat_ns >= COT_LEASE_PAGE_HEARTBEAT_NS || plan) {
+        if (plan) apply_plan(plan, now);
+        uint64_t next = decide(watch, now - decided_ns >= COT_LEASE_PAGE_STALE_NS);
+        decided_ns = now = now_ns();
+        for (uint32_t i = 0; i < page_count; i++) page_heartbeat(pages[i], now);
+        if (now - heartbeat_at_ns >= COT_LEASE_PAGE_HEARTBEAT_NS || plan) {
             bool all = now - records_ns >= QUIET_RECORDS_NS || plan;
-            pause_ns = beat(now, all);
-            beat_ns = now;
+            pause_ns = heartbeat(now, all);
+            heartbeat_at_ns = now;
             if (all) records_ns = now;
         }
-        if (now - told_ns >= TELL_NS || plan) {
-            tell();
-            told_ns = now;
+        if (now - status_ns >= STATUS_NS || plan) {
+            publish_status();
+            status_ns = now;
         }
-        bool rests = may_rest(next, watch);
-        uint64_t due = rests ? now + REST_NS : beat_ns + pause_ns;
+        bool rests = may_idle(next, watch);
+        uint64_t due = rests ? now + IDLE_NS : heartbeat_at_ns + pause_ns;
         if (next > due) next = due;
-        if (next > told_ns + TELL_NS) next = told_ns + TELL_NS;
-        uint64_t rested_ns = listen(plan_bell_seen, next, rests);
+        if (next > status_ns + STATUS_NS) next = status_ns + STATUS_NS;
+        uint64_t idle_until_ns = wait_for_work(plan_bell_seen, next, rests);
         now = now_ns();
-        if (rested_ns) {
-            cot_arbiter_rest(&arbiter, rested_ns);
-            looked_ns = rested_ns;
+        if (idle_until_ns) {
+            cot_arbiter_skip_idle(&arbiter, idle_until_ns);
+            decided_ns = idle_until_ns;
         }
         if (now > next && now - next > late_ns) late_ns = now - next;
     }
     return nothing;
 }
 
-/* Makes the rounds go on at once. */
-static void call(void) {
+/* Wakes the loop at once. */
+static void wake_loop(void) {
     __atomic_fetch_add(&plan_bell, 1, __ATOMIC_RELEASE);
     syscall(SYS_futex, &plan_bell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-int rounds_start(void) {
+int event_loop_start(void) {
     pthread_t thread;
-    newest_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (newest_event < 0) abort();
+    status_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (status_event < 0) abort();
     cot_arbiter_init(&arbiter, &cot_default_tuning);
     if (pthread_create(&thread, NULL, run, NULL) != 0) abort();
-    return newest_event;
+    return status_event;
 }
 
-void rounds_plan(struct plan *plan) {
+void event_loop_set_plan(struct plan *plan) {
     struct plan *none = NULL;
     while (!atomic_compare_exchange_strong(&next_plan, &none, plan)) {
         struct timespec pause = {.tv_nsec = 1000000};
         nanosleep(&pause, NULL);
         none = NULL;
     }
-    call();
+    wake_loop();
 }
 
-struct told *rounds_told(void) {
+struct status *event_loop_take_status(void) {
     eventfd_t count;
-    eventfd_read(newest_event, &count); /* before it is taken: what comes after is told again */
-    return atomic_exchange(&newest, NULL);
+    eventfd_read(status_event, &count); /* read first: a later status signals again */
+    return atomic_exchange(&newest_status, NULL);
 }

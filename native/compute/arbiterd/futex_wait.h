@@ -1,12 +1,12 @@
-/* The bells of all pages and one of our own, waited for at once. */
+/* Waits for the bells of all pages and for one futex of this process at once. */
 #pragma once
 
 #include "guarded_pages.h"
 
-#define BELLS_RINGS 128u /* of a page until the next heartbeat; further ones are looked at then */
+#define MAX_RINGS 128u /* per page until the next heartbeat; a page that rings more often is read at that heartbeat */
 
-/* What bells_wait waits for: that the own word (private to us) or the bell of a page is no longer as it was seen. Pages
- * that are broken, or have rung often enough, are left out. False: somebody else has to be looked at every so often. */
-bool bells_gather(uint32_t *own, uint32_t own_seen, struct page **pages, uint32_t count);
-/* For `most_ns` at most; notes in its page who rang. */
-void bells_wait(uint64_t most_ns);
+/* Prepares futex_wait_any: it returns when `own` or the bell of a page differs from the value last seen. Broken pages,
+ * and pages that rang MAX_RINGS times, are left out. False: some pages must be polled. */
+bool futex_wait_prepare(uint32_t *own, uint32_t own_seen, struct page **pages, uint32_t count);
+/* Waits for at most `most_ns`; marks the page that rang. */
+void futex_wait_any(uint64_t most_ns);

@@ -1,5 +1,5 @@
-/* Reading what a tenant can shorten or overwrite at any moment: each access to a mapped page is under a guard, and a
- * page that was shortened is given up for good. */
+/* Reads pages that a tenant can truncate or overwrite at any moment. Each access to a mapped page is guarded, and a
+ * truncated page is given up for good. */
 #include "guarded_pages.h"
 
 #include <errno.h>
@@ -15,27 +15,27 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MOST_LOOKS 16u /* at locks, of one page at a time: the kernel walks all that a file has for each */
+#define MOST_LOOKS 16u /* locks of one page at a time: the kernel walks all locks of a file for each test */
 
 static _Thread_local sigjmp_buf *volatile guard;
 
 static void on_bus_error(int number) {
     if (guard) siglongjmp(*guard, 1);
-    signal(number, SIG_DFL); /* not ours: as without a handler */
+    signal(number, SIG_DFL); /* not a guarded access: the default action follows */
 }
 
-void pages_guard(void) {
-    /* Not deferred: the handler never returns, so the signal would stay blocked. */
+void install_page_guard(void) {
+    /* SA_NODEFER: the handler never returns, so the signal would stay blocked. */
     struct sigaction action = {.sa_handler = on_bus_error, .sa_flags = SA_NODEFER};
     sigaction(SIGBUS, &action, NULL);
 }
 
 static bool broke(struct page *page) {
     guard = NULL;
-    page->broken = "it was shortened";
+    page->broken = "the file was truncated";
     return false;
 }
-/* First line of whatever touches a mapping; `guard = NULL` is the last. */
+/* First line of every function that touches a mapping; `guard = NULL` is the last. */
 #define GUARDED(page)                                \
     sigjmp_buf here;                                 \
     if ((page)->broken) return false;                \
@@ -56,7 +56,8 @@ struct page *page_open(const char *id, const char *path, uint32_t slot_count, ui
     if (!page->dead) abort();
     page->ledger = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (page->ledger < 0 || fstat(page->ledger, &info) != 0) *why = strerror(errno);
-    else if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size < at + bytes) *why = "no compute page is in it";
+    else if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size < at + bytes)
+        *why = "the ledger is too small to contain a lease page";
     if (!*why) {
         page->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page->ledger, (off_t)at);
         if (page->map == MAP_FAILED) *why = strerror(errno);
@@ -85,7 +86,7 @@ bool page_digest(struct page *page, uint32_t gpu, struct cot_digest *digest) {
     GUARDED(page);
     cot_digest(page->map, page->slot_count, page->gpu_count, gpu, page->dead, digest);
     guard = NULL;
-    /* What the dead have waited may be taken away with their rows. */
+    /* The waits of ended processes may disappear with their rows. */
     if (digest->throttled_ns > page->last[gpu].throttled_ns)
         page->throttled_ns[gpu] += digest->throttled_ns - page->last[gpu].throttled_ns;
     page->last[gpu] = *digest;
@@ -108,14 +109,14 @@ bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter) 
     return true;
 }
 
-bool page_beat(struct page *page, uint64_t now_ns) {
+bool page_heartbeat(struct page *page, uint64_t now_ns) {
     GUARDED(page);
     cot_lease_page_beat((struct cot_lease_page_header *)page->map, now_ns);
     guard = NULL;
     return true;
 }
 
-bool page_rest(struct page *page, uint64_t until_ns) {
+bool page_announce_idle(struct page *page, uint64_t until_ns) {
     GUARDED(page);
     cot_lease_page_rest((struct cot_lease_page_header *)page->map, until_ns);
     guard = NULL;
@@ -138,16 +139,16 @@ bool page_record(struct page *page, uint32_t gpu, const struct cot_lease_record 
     return true;
 }
 
-bool page_keeps_order(struct page *page, uint32_t gpu, const struct cot_member *member) {
+bool page_has_order(struct page *page, uint32_t gpu, const struct cot_member *member) {
     GUARDED(page);
     uint64_t lease = __atomic_load_n(&cot_lease_order_at(page->map, gpu)->lease, __ATOMIC_RELAXED);
     guard = NULL;
     return member->dirty || lease == cot_lease(member->epoch, member->state);
 }
 
-/* ---- the dead ---- */
+/* ---- ended processes ---- */
 
-/* The stamp of a slot's row on any GPU that says that something is under way; 0: nothing is. */
+/* The stamp of a slot's row on any GPU with work in flight; 0: there is none. */
 static bool busy_stamp(struct page *page, uint32_t slot, uint64_t *stamp) {
     GUARDED(page);
     *stamp = 0;
@@ -170,7 +171,8 @@ static bool used_slots(struct page *page, uint32_t *used) {
     return true;
 }
 
-/* Whoever holds a slot has its byte of the ledger locked, and its stamp in it, from before its row has a stamp. */
+/* A process that has a slot holds the lock on its byte of the ledger, with its stamp in it, before its row has a
+ * stamp. */
 static bool lives(const struct page *page, uint32_t slot, uint64_t stamp) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
     uint64_t holder = 0;

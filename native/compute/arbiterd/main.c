@@ -1,7 +1,6 @@
-/* cotenant-arbitrate: the arbiter as a process of its own, so that neither its parent's pauses nor a page that a tenant
- * shortens can hold it up. Plans come on standard input (plan.h); what came of them goes to standard output, a line of
- * JSON each second and with each plan, a short one where nothing is other than in the line before. It ends when
- * standard input does. */
+/* cotenant-arbitrate: runs the arbiter as a process of its own, so that neither pauses of the agent nor a page that a
+ * tenant truncates can delay it. Standard input takes plans (plan.h). Standard output has one line of JSON each second
+ * and with each plan, a short one if nothing changed since the line before. It exits when standard input ends. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -37,7 +36,7 @@ static void print_text(const char *text) {
     putchar('"');
 }
 
-static void print_gpu(const struct told_gpu *gpu, const char *before) {
+static void print_gpu(const struct gpu_status *gpu, const char *before) {
     printf("%s{\"chargedNs\":%" PRIu64 ",\"contendedNs\":%" PRIu64 ",\"throttledNs\":%" PRIu64 ",\"launches\":%" PRIu64
            ",\"overruns\":%" PRIu64 ",\"faults\":%" PRIu64
            ",\"guaranteePpm\":%u,\"limitPpm\":%u,\"high\":%s,\"native\":%s}",
@@ -45,15 +44,15 @@ static void print_gpu(const struct told_gpu *gpu, const char *before) {
            gpu->guarantee_ppm, gpu->limit_ppm, gpu->high ? "true" : "false", gpu->native ? "true" : "false");
 }
 
-static bool is_same(const struct told *told, const struct told *before) {
-    return before && told->plan == before->plan && told->count == before->count &&
-           !memcmp(told->page, before->page, told->count * sizeof *told->page);
+static bool is_same(const struct status *status, const struct status *before) {
+    return before && status->plan == before->plan && status->count == before->count &&
+           !memcmp(status->page, before->page, status->count * sizeof *status->page);
 }
 
-static void print_pages(const struct told *told) {
+static void print_pages(const struct status *status) {
     printf("\"pages\":[");
-    for (uint32_t i = 0; i < told->count; i++) {
-        const struct told_page *page = &told->page[i];
+    for (uint32_t i = 0; i < status->count; i++) {
+        const struct page_status *page = &status->page[i];
         printf("%s{\"id\":", i ? "," : "");
         print_text(page->id);
         printf(",\"join\":%u", page->join);
@@ -66,20 +65,20 @@ static void print_pages(const struct told *told) {
     printf("]}\n");
 }
 
-/* False: nobody reads any more. */
-static bool print_told(void) {
-    static struct told *before;
-    struct told *told = rounds_told();
-    if (!told) return true;
-    printf("{\"plan\":%" PRIu64 ",\"lateNs\":%" PRIu64 ",", told->plan, told->late_ns);
-    if (is_same(told, before)) printf("\"same\":true}\n");
-    else print_pages(told);
+/* False: the reader has closed its end. */
+static bool print_status(void) {
+    static struct status *before;
+    struct status *status = event_loop_take_status();
+    if (!status) return true;
+    printf("{\"plan\":%" PRIu64 ",\"lateNs\":%" PRIu64 ",", status->plan, status->late_ns);
+    if (is_same(status, before)) printf("\"same\":true}\n");
+    else print_pages(status);
     free(before);
-    before = told;
+    before = status;
     return fflush(stdout) == 0;
 }
 
-static void take(const char *line) {
+static void handle_line(const char *line) {
     const char *why;
     struct plan *plan = plan_line(line, &known, &why);
     if (why) {
@@ -88,7 +87,7 @@ static void take(const char *line) {
         printf("}\n");
         fflush(stdout);
     }
-    if (plan) rounds_plan(plan);
+    if (plan) event_loop_set_plan(plan);
 }
 
 int main(void) {
@@ -96,14 +95,14 @@ int main(void) {
     size_t filled = 0;
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     signal(SIGPIPE, SIG_IGN);
-    pages_guard();
-    struct pollfd events[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = rounds_start(), .events = POLLIN}};
+    install_page_guard();
+    struct pollfd events[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = event_loop_start(), .events = POLLIN}};
     for (;;) {
         close_released();
         int ready = poll(events, 2, -1);
         if (ready < 0 && errno != EINTR) return 1;
         if (ready <= 0) continue;
-        if (events[1].revents && !print_told()) return 0;
+        if (events[1].revents && !print_status()) return 0;
         if (!events[0].revents) continue;
         ssize_t length = read(STDIN_FILENO, buffer + filled, sizeof buffer - filled - 1);
         if (length <= 0) return 0;
@@ -112,10 +111,10 @@ int main(void) {
         char *from = buffer;
         for (char *end; (end = memchr(from, '\n', filled - (size_t)(from - buffer))); from = end + 1) {
             *end = 0;
-            take(from);
+            handle_line(from);
         }
         filled -= (size_t)(from - buffer);
         memmove(buffer, from, filled);
-        if (filled == sizeof buffer - 1) filled = 0; /* no line is so long */
+        if (filled == sizeof buffer - 1) filled = 0; /* no valid line is this long */
     }
 }

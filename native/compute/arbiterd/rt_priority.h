@@ -1,5 +1,5 @@
-/* The priority of whoever has to see others' work in time. */
+/* Real-time priority for the arbiter's thread. */
 #pragma once
 
-/* The calling thread goes before everybody; where that is not allowed, it has more of a processor than others. */
-void rise(void);
+/* Gives the calling thread SCHED_FIFO; without the permission, the highest nice level. */
+void set_realtime_priority(void);

@@ -1,10 +1,11 @@
-/* The gate's decisions and the process's accounts. */
+/* The gate's decisions and the accounts of the process. */
 #include "internal.h"
 
-#define LONGEST_DECAY 64u /* completions after which a long launch counts for half as long */
+#define LONGEST_DECAY 64u /* how fast the longest launch is forgotten, in completions */
 #define LEAST_START_NS 50000ull
 #define LONG_WAIT_NS 20000000ull
-#define LOOK_AGAIN_NS 1000000ull /* at work of another process of the container, whose end nobody tells */
+#define LOOK_AGAIN_NS \
+    1000000ull /* polling interval for work of another process of the container, whose end is not signaled */
 
 const struct cot_gate_tuning cot_default_gate = {
     .bridge_ns = 300000,
@@ -14,7 +15,7 @@ const struct cot_gate_tuning cot_default_gate = {
     .unknown_ns = 0,
 };
 
-#define LOAD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
+#define LOAD(read_word) __atomic_load_n(&(read_word), __ATOMIC_RELAXED)
 
 void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning, void *page, uint32_t slot_count,
                      uint32_t gpu_count, uint32_t slot, uint32_t gpu, uint64_t stamp) {
@@ -42,11 +43,11 @@ struct totals {
     uint64_t used, pending, inflight;
 };
 
-/* Of all of the container's processes on this GPU. Announcements are read before what they turn into. */
+/* Totals of all processes of the container on this GPU. Announcements are read before what they turn into. */
 static struct totals totals_of(const struct cot_gate *gate) {
     struct totals totals = {0};
     uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
-    if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have written it */
+    if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have overwritten it */
     const struct cot_lease_row *row = gate->row - (uint64_t)gate->slot * gate->gpu_count;
     for (uint32_t slot = 0; slot < slots; slot++, row += gate->gpu_count) {
         if (__atomic_load_n(&row->stamp, __ATOMIC_RELAXED) != 0) {
@@ -63,58 +64,58 @@ static bool ring(struct cot_gate *gate) {
     return true;
 }
 
-/* ---- may it go? ---- */
+/* ---- admission ---- */
 
-struct question {
+struct admission {
     const struct cot_launch *launch;
-    struct totals totals; /* the launch announced in them */
+    struct totals totals; /* with this launch announced */
     uint64_t now_ns;
-    uint64_t until_ns; /* out: when the answer may be another one */
-    bool own;          /* out: the container's own work stands in the way */
+    uint64_t until_ns; /* out: when the answer may change */
+    bool own;          /* out: the container's own work is the reason */
 };
 
-/* What a growing limit lets go at once. */
+/* How much of a growing limit is used at once. */
 static uint64_t burst_of(const struct cot_gate *gate, uint32_t rate_ppm) {
     uint64_t burst = gate->tuning.start_ns / COT_PPM * rate_ppm;
     if (burst < LEAST_START_NS) burst = LEAST_START_NS;
     return burst > gate->tuning.most_start_ns ? gate->tuning.most_start_ns : burst;
 }
 
-/* A limit that grows. It is used in bursts, or each launch would wait for its own small part of the growth. Above
- * `most_ns`, if that is not 0, what it grew while nobody wanted it is lost. */
-static bool within_growth(struct cot_gate *gate, struct question *ask, uint64_t limit_ns, uint32_t rate_ppm,
-                          uint64_t starts_ns, uint64_t most_ns) {
-    uint64_t taken = ask->totals.used + ask->totals.pending - ask->launch->predicted_ns;
+/* A growing limit is used in bursts: otherwise each launch would wait for its own small part of the growth. Growth
+ * above `most_ns`, unless that is 0, is lost if it was not used in time. */
+static bool is_within_growing_limit(struct cot_gate *gate, struct admission *admission, uint64_t limit_ns,
+                                    uint32_t rate_ppm, uint64_t starts_ns, uint64_t most_ns) {
+    uint64_t taken = admission->totals.used + admission->totals.pending - admission->launch->predicted_ns;
     if (most_ns) taken += LOAD(gate->forfeited_ns);
     uint64_t start = burst_of(gate, rate_ppm);
     if (taken < limit_ns) {
         uint64_t left = limit_ns - taken;
-        if (most_ns && left > most_ns && ask->totals.inflight <= 1) {
+        if (most_ns && left > most_ns && admission->totals.inflight <= 1) {
             __atomic_fetch_add(&gate->forfeited_ns, left - most_ns, __ATOMIC_RELAXED);
         }
-        if (left >= start || !LOAD(gate->dry)) {
-            __atomic_store_n(&gate->dry, 0, __ATOMIC_RELAXED);
+        if (left >= start || !LOAD(gate->out_of_credit)) {
+            __atomic_store_n(&gate->out_of_credit, 0, __ATOMIC_RELAXED);
             return true;
         }
-        ask->until_ns = ask->now_ns + (start - left) * COT_PPM / rate_ppm + 1;
+        admission->until_ns = admission->now_ns + (start - left) * COT_PPM / rate_ppm + 1;
         return false;
     }
-    __atomic_store_n(&gate->dry, 1, __ATOMIC_RELAXED);
-    uint64_t from = ask->now_ns > starts_ns ? ask->now_ns : starts_ns;
-    ask->until_ns = from + (taken - limit_ns + start) * COT_PPM / rate_ppm + 1;
+    __atomic_store_n(&gate->out_of_credit, 1, __ATOMIC_RELAXED);
+    uint64_t from = admission->now_ns > starts_ns ? admission->now_ns : starts_ns;
+    admission->until_ns = from + (taken - limit_ns + start) * COT_PPM / rate_ppm + 1;
     return false;
 }
 
-static bool within_depth(struct question *ask, uint64_t depth_ns) {
-    if (ask->totals.inflight <= 1) return true; /* nothing but this one */
-    if (ask->totals.pending - ask->launch->predicted_ns < depth_ns) return true;
-    ask->own = true;
-    ask->until_ns = ask->now_ns + LOOK_AGAIN_NS;
+static bool is_within_depth(struct admission *admission, uint64_t depth_ns) {
+    if (admission->totals.inflight <= 1) return true; /* only this launch */
+    if (admission->totals.pending - admission->launch->predicted_ns < depth_ns) return true;
+    admission->own = true;
+    admission->until_ns = admission->now_ns + LOOK_AGAIN_NS;
     return false;
 }
 
-/* The next record begins at what was used by then: nothing is lost of it yet. */
-static void keep_to_record(struct cot_gate *gate, const struct cot_lease_record *record) {
+/* The next record begins at what was used by then: nothing of it is forfeited yet. */
+static void follow_record(struct cot_gate *gate, const struct cot_lease_record *record) {
     uint64_t of = LOAD(gate->forfeited_of);
     if (of != record->check && __atomic_compare_exchange_n(&gate->forfeited_of, &of, record->check, false,
                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -122,24 +123,24 @@ static void keep_to_record(struct cot_gate *gate, const struct cot_lease_record 
     }
 }
 
-/* The agent is away: the record that it left is a credit that all of the container's processes compute alike. */
-static bool go_alone(struct cot_gate *gate, struct question *ask) {
+/* No arbiter runs: the record that it left is a credit that all processes of the container compute alike. */
+static bool may_go_without_arbiter(struct cot_gate *gate, struct admission *admission) {
     struct cot_lease_record record = {0};
-    ask->until_ns = ask->now_ns + LONG_WAIT_NS;
+    admission->until_ns = admission->now_ns + LONG_WAIT_NS;
     if (!cot_lease_order_read_record(gate->order, &record))
-        return false; /* the agent writes one before anybody starts */
-    keep_to_record(gate, &record);
+        return false; /* the agent writes one before any process starts */
+    follow_record(gate, &record);
     const uint64_t depth = 10000000;
-    if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return within_depth(ask, depth);
-    uint64_t limit = cot_lease_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, ask->now_ns);
-    /* All containers' work is on the GPU at once now, and each change between them costs it time: what cannot keep up
-     * must not pile up, for whoever comes next waits for it. */
-    if (!within_depth(ask, burst_of(gate, record.rate_ppm))) return false;
-    return within_growth(gate, ask, limit, record.rate_ppm, record.at_ns, 2 * depth);
+    if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return is_within_depth(admission, depth);
+    uint64_t limit = cot_lease_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, admission->now_ns);
+    /* Work of all containers is on the GPU at once now, and each switch between them costs time: a container that
+     * cannot keep up must not queue more, for the next one waits for it. */
+    if (!is_within_depth(admission, burst_of(gate, record.rate_ppm))) return false;
+    return is_within_growing_limit(gate, admission, limit, record.rate_ppm, record.at_ns, 2 * depth);
 }
 
-/* A turn of several GPUs was closed between two launches that belong together: what has been launched on the other
- * GPUs may be followed on this one. */
+/* The turn of a multi-GPU container was closed between two launches that belong together: a launch that was made on its
+ * other GPUs may follow on this one. */
 static bool may_catch_up(const struct cot_gate *gate) {
     uint64_t own = LOAD(gate->row->launches) - LOAD(gate->launches_mark);
     for (uint32_t i = 0; i < gate->others_count; i++) {
@@ -149,22 +150,22 @@ static bool may_catch_up(const struct cot_gate *gate) {
     return false;
 }
 
-static bool may_go(struct cot_gate *gate, struct question *ask) {
+static bool may_go(struct cot_gate *gate, struct admission *admission) {
     struct cot_lease_order_view view;
     if (!cot_lease_order_read(gate->order, &view)) return false;
     uint32_t state = cot_lease_state(view.lease);
     if (state == COT_LEASE_FREE) return true;
     if (state == COT_LEASE_CATCH_UP) return may_catch_up(gate);
     if (state != COT_LEASE_GRANTED) return false;
-    uint64_t limit = cot_lease_limit_at(view.terms.limit_ns, view.terms.at_ns, view.terms.rate_ppm, ask->now_ns);
-    if (!within_depth(ask, view.terms.depth_ns)) return false;
+    uint64_t limit = cot_lease_limit_at(view.terms.limit_ns, view.terms.at_ns, view.terms.rate_ppm, admission->now_ns);
+    if (!is_within_depth(admission, view.terms.depth_ns)) return false;
     if (view.terms.rate_ppm == 0 || view.terms.rate_ppm >= COT_PPM) {
-        return ask->totals.used + ask->totals.pending - ask->launch->predicted_ns < limit;
+        return admission->totals.used + admission->totals.pending - admission->launch->predicted_ns < limit;
     }
-    return within_growth(gate, ask, limit, view.terms.rate_ppm, view.terms.at_ns, 0);
+    return is_within_growing_limit(gate, admission, limit, view.terms.rate_ppm, view.terms.at_ns, 0);
 }
 
-/* Where a turn of this process began, for may_catch_up. */
+/* Remembers where a turn of this process began, for may_catch_up. */
 static void mark_turn(struct cot_gate *gate) {
     uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), epoch = cot_lease_epoch(lease);
     if (cot_lease_state(lease) != COT_LEASE_GRANTED || LOAD(gate->marked_epoch) == epoch) return;
@@ -174,19 +175,19 @@ static void mark_turn(struct cot_gate *gate) {
     }
 }
 
-/* `until_ns`: by when it may be, if it is not. Looked at after the launch was announced: an agent that comes back says
- * so before it looks at what is under way. */
-static bool is_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {
-    uint64_t beat = __atomic_load_n(&gate->header->heartbeat_ns, __ATOMIC_SEQ_CST);
-    bool rests = beat != 0 && beat == LOAD(gate->header->rest_until_ns);
-    *until_ns = (beat < now_ns ? beat : now_ns) + COT_LEASE_PAGE_STALE_NS;
+/* `until_ns`: the earliest time at which it counts as away, if it does not yet. To be called after the launch was
+ * announced: an arbiter that comes back writes its heartbeat before it reads what is in flight. */
+static bool is_arbiter_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {
+    uint64_t heartbeat = __atomic_load_n(&gate->header->heartbeat_ns, __ATOMIC_SEQ_CST);
+    bool rests = heartbeat != 0 && heartbeat == LOAD(gate->header->rest_until_ns);
+    *until_ns = (heartbeat < now_ns ? heartbeat : now_ns) + COT_LEASE_PAGE_STALE_NS;
     if (*until_ns <= now_ns) return true;
     if (!rests) return false;
-    if (LOAD(gate->unkept) == (uint32_t)beat) return true;
+    if (LOAD(gate->missed_heartbeat) == (uint32_t)heartbeat) return true;
     if (rung_ns == 0) return false;
     if (rung_ns + COT_LEASE_PAGE_STALE_NS < *until_ns) *until_ns = rung_ns + COT_LEASE_PAGE_STALE_NS;
     if (*until_ns > now_ns) return false;
-    __atomic_store_n(&gate->unkept, (uint32_t)beat, __ATOMIC_RELAXED);
+    __atomic_store_n(&gate->missed_heartbeat, (uint32_t)heartbeat, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -195,7 +196,8 @@ static void withdraw(struct cot_gate *gate, uint64_t predicted_ns) {
     __atomic_fetch_sub(&gate->row->inflight, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Time up to then is used, unless it is more than `gap_ns`; `instead_ns`: what counts for it, 0 for the time itself. */
+/* Counts the time until `until_ns` as used, unless that is more than `gap_ns`; `instead_ns` replaces the length of that
+ * time, if not 0. */
 static void use_until(struct cot_gate *gate, uint64_t until_ns, uint64_t gap_ns, uint64_t instead_ns) {
     uint64_t from = LOAD(gate->used_until_ns);
     while (until_ns > from) {
@@ -209,7 +211,7 @@ static void use_until(struct cot_gate *gate, uint64_t until_ns, uint64_t gap_ns,
     }
 }
 
-/* Nothing is under way: the next use begins now, whatever went before. */
+/* Nothing is in flight: the next use begins now. */
 static void begin_use(struct cot_gate *gate, uint64_t now_ns) {
     uint64_t from = LOAD(gate->used_until_ns);
     while (now_ns > from && !__atomic_compare_exchange_n(&gate->used_until_ns, &from, now_ns, false, __ATOMIC_RELAXED,
@@ -220,7 +222,7 @@ static void begin_use(struct cot_gate *gate, uint64_t now_ns) {
 struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, uint64_t rung_ns,
                                   struct cot_launch *launch) {
     struct cot_verdict verdict = {.wake = __atomic_load_n(&gate->order->wake, __ATOMIC_ACQUIRE)};
-    struct cot_lengths length = cot_lengths(gate, key);
+    struct cot_predict_duration length = cot_predict_duration(gate, key);
     uint64_t unknown = gate->tuning.unknown_ns ? gate->tuning.unknown_ns : LOAD(gate->order->depth_ns);
     *launch = (struct cot_launch){
         .key = key,
@@ -231,12 +233,12 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     mark_turn(gate);
     __atomic_fetch_add(&gate->row->pending_ns, launch->predicted_ns, __ATOMIC_SEQ_CST);
     bool first = __atomic_fetch_add(&gate->row->inflight, 1, __ATOMIC_SEQ_CST) == 0;
-    struct question ask = {
+    struct admission admission = {
         .launch = launch, .totals = totals_of(gate), .now_ns = now_ns, .until_ns = now_ns + LONG_WAIT_NS};
     uint64_t stale;
-    verdict.away = is_away(gate, now_ns, rung_ns, &stale);
-    verdict.go = verdict.away ? go_alone(gate, &ask) : may_go(gate, &ask);
-    /* The GPU was kept for this process until it asks, be it only to be told to wait; not while it waits. */
+    verdict.away = is_arbiter_away(gate, now_ns, rung_ns, &stale);
+    verdict.go = verdict.away ? may_go_without_arbiter(gate, &admission) : may_go(gate, &admission);
+    /* The GPU was kept for this process until it asked, even if the answer is to wait, but not while it waits. */
     bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
     if (first && !waited) use_until(gate, now_ns, gate->tuning.bridge_ns, 0);
     launch->waited = waited;
@@ -247,8 +249,8 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
         return verdict;
     }
     withdraw(gate, launch->predicted_ns);
-    verdict.own = ask.own;
-    verdict.until_ns = ask.until_ns;
+    verdict.own = admission.own;
+    verdict.until_ns = admission.until_ns;
     if (!verdict.away && stale < verdict.until_ns) verdict.until_ns = stale;
     return verdict;
 }
@@ -268,7 +270,7 @@ bool cot_gate_wait(struct cot_gate *gate, bool begins, uint64_t waited_ns, uint6
     return false;
 }
 
-/* ---- what it took ---- */
+/* ---- completion ---- */
 
 bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch,
                    uint64_t now_ns) {
@@ -308,25 +310,25 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
             share = (uint64_t)((unsigned __int128)length_ns * batch->kind[i].predicted_ns / batch->predicted_ns);
         }
         uint64_t each = share / batch->kind[i].launches;
-        cot_learn(gate, batch->kind[i].key, each, batch->kind[i].launches);
+        cot_record_duration(gate, batch->kind[i].key, each, batch->kind[i].launches);
         note_longest(gate, each);
     }
 }
 
-/* Streams that ran beside one another each saw the others' time, too: a launch counts for its part. */
+/* Events of streams that ran side by side include each other's time: a launch counts for its part. */
 bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uint64_t begin_ns, uint64_t end_ns,
                        uint32_t streams, bool oldest, uint64_t now_ns) {
     if (end_ns > now_ns) end_ns = now_ns;
     uint64_t length = end_ns > begin_ns ? end_ns - begin_ns : 1;
-    /* A gap before it, in which nothing else of the process was under way. */
+    /* A gap before this batch, in which nothing else of the process was in flight. */
     uint64_t until = LOAD(gate->used_until_ns);
     if (oldest && begin_ns > until && (batch->after_wait || begin_ns - until > gate->tuning.bridge_ns)) {
         begin_use(gate, begin_ns);
     }
-    /* While the agent is away others' work may share the GPU, and events show its time, too: what is known from
-     * better times counts, and nothing new is learned but what was not known at all. */
+    /* While no arbiter runs, work of other containers may share the GPU, and events include its time: use the known
+     * mean, and learn only what was not known at all. */
     uint64_t stale;
-    bool away = batch->away || is_away(gate, now_ns, 0, &stale), known = !batch->unknown;
+    bool away = batch->away || is_arbiter_away(gate, now_ns, 0, &stale), known = !batch->unknown;
     use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
     if (!away || !known) learn(gate, batch, length / (streams ? streams : 1));
     __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);

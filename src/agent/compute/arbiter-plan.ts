@@ -42,7 +42,7 @@ export function planLines(
   const number = (name: ComputePolicy = 'native') => COMPUTE_POLICIES.indexOf(name);
   const cap = highCapPercent < 100 ? highCapPercent * PPM_OF_PERCENT : 0;
   return [
-    ...[...gpus].map((gpuUuid) => `GPU ${placeOf(gpuUuid)} ${instances}`),
+    ...[...gpus].map((gpuUuid) => `gpu ${placeOf(gpuUuid)} ${instances}`),
     ...leased.flatMap(({ grant, ledgerPath, ledgerTurn }) => [
       `page ${pageId({ grant, ledgerTurn })} ${slots} ${grant.gpus.length} ${ledgerPath}`,
       ...grant.gpus.map((gpu, index) =>

@@ -24,11 +24,11 @@ class Arbiter:
     def plan(self, shares: list) -> None:
         """Percent for each grant, of each GPU that it has. Returns when it is in force."""
         self._number += 1
-        GPUs = range(max(grant.gpus for grant, _ in shares))
-        lines = [f"plan {self._number}", *(f"GPU {GPU} 0" for GPU in GPUs)]
+        gpus = range(max(grant.gpus for grant, _ in shares))
+        lines = [f"plan {self._number}", *(f"gpu {gpu} 0" for gpu in gpus)]
         for index, (grant, percent) in enumerate(shares):
             lines += [f"page {index} {grants.SLOTS} {grant.gpus} {grant.folder / 'ledger'}",
-                      *(f"on {GPU} {FIXED} {percent * _PPM_OF_A_PERCENT} 0 0 0 0" for GPU in range(grant.gpus))]
+                      *(f"on {gpu} {FIXED} {percent * _PPM_OF_A_PERCENT} 0 0 0 0" for gpu in range(grant.gpus))]
         self._child.stdin.write(("\n".join([*lines, "end"]) + "\n").encode())
         self._child.stdin.flush()
         deadline = time.monotonic() + 15
@@ -56,7 +56,7 @@ class Arbiter:
             if "broken" in page:
                 raise RuntimeError(f"the arbiter: page {page['id']}: {page['broken']}")
             self._pages[int(page["id"])] = page["gpus"]
-        return {"plan": told["plan"], "pages": {number: GPUs[0] for number, GPUs in self._pages.items()},
+        return {"plan": told["plan"], "pages": {number: gpus[0] for number, gpus in self._pages.items()},
                 "gpus": dict(self._pages)}
 
     def end(self) -> None:

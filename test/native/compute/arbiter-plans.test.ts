@@ -1,5 +1,4 @@
-// What the arbiter's process makes of plans that are wrong, or cut short by the next one: they are refused whole, leave nothing
-// open, and the next one is taken as if they had not been.
+// The arbiter refuses an invalid plan as a whole, leaves no file of it open, and follows the next valid one.
 import { readdirSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -31,21 +30,21 @@ async function ready(t: ExecutionContext): Promise<{ arbiter: Arbiter; ledger: s
 }
 
 const WRONG: readonly (readonly [string, (ledger: string, other: string) => readonly string[], RegExp])[] = [
-  ['a line that is none', (ledger) => [page('a', ledger), on(3), 'nonsense', 'end'], /no such line/],
-  ['a page with a GPU too few', (ledger) => [page('a', ledger), 'end'], /the last page has more GPUs/],
+  ['an unknown line', (ledger) => [page('a', ledger), on(3), 'nonsense', 'end'], /^unknown line; /],
+  ['too few GPUs for its last page', (ledger) => [page('a', ledger), 'end'], /the last page lacks `on` lines/],
   [
-    'a page with a GPU too few before another',
+    'too few GPUs for an earlier page',
     (ledger, other) => [page('a', ledger), page('b', other), on(3), 'end'],
-    /the one before it has more GPUs/,
+    /the page before it lacks `on` lines/,
   ],
-  ['a page with a GPU too many', (ledger) => [page('a', ledger), on(3), on(4), 'end'], /more GPUs than its page has/],
-  ['a page named twice', (ledger) => [page('a', ledger), on(3), page('a', ledger), on(3), 'end'], /named before/],
-  ['another plan before its end', (ledger) => [page('a', ledger), on(3)], /^$/],
+  ['too many GPUs for a page', (ledger) => [page('a', ledger), on(3), on(4), 'end'], /its page has fewer GPUs/],
+  ['one page twice', (ledger) => [page('a', ledger), on(3), page('a', ledger), on(3), 'end'], /it is in the plan twice/],
+  ['no end before the next plan', (ledger) => [page('a', ledger), on(3)], /^$/],
 ];
 for (const [what, lines, why] of WRONG) {
-  test(`of a plan with ${what} nothing is left`, async (t) => {
+  test(`the arbiter drops a plan with ${what} and closes its files`, async (t) => {
     const { arbiter, ledger, other } = await ready(t);
-    arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'GPU 0 0', page('a', ledger), on(0), 'end');
+    arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'gpu 0 0', page('a', ledger), on(0), 'end');
     const told = await planned(arbiter, 2);
     t.deepEqual(
       told.pages.map(({ id, gpus }) => [id, gpus.map(({ limitPpm }) => limitPpm)]),
@@ -59,17 +58,17 @@ for (const [what, lines, why] of WRONG) {
   });
 }
 
-test('a wrong plan leaves the one before it as it was', async (t) => {
+test('an invalid plan leaves the current plan in force', async (t) => {
   const { arbiter, ledger, other } = await ready(t);
-  arbiter.say('plan 1', 'GPU 0 0', page('a', ledger), on(0), 'end');
+  arbiter.say('plan 1', 'gpu 0 0', page('a', ledger), on(0), 'end');
   await planned(arbiter, 1);
-  arbiter.say('plan 2', 'GPU 0 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
+  arbiter.say('plan 2', 'gpu 0 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
   const told = await arbiter.until(() => arbiter.problems.length > 0, 'it is refused');
   t.is(told.plan, 1);
   t.deepEqual(
     told.pages.map(({ id }) => id),
     ['a'],
   );
-  await eventually(() => (openIn(arbiter, other) === 0 ? true : undefined), 'what only the wrong one named is closed');
+  await eventually(() => (openIn(arbiter, other) === 0 ? true : undefined), 'the page that only the invalid plan named is closed');
   t.is(openIn(arbiter, ledger), 1);
 });

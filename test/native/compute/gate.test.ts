@@ -275,7 +275,7 @@ test.serial('a tenant that cuts its page ends itself; the agent says so and its 
   truncateSync(join(grants[0]?.folder ?? '', 'ledger'), 4096);
   const told = await arbiter.until(({ pages }) => pages.some(({ broken }) => broken !== undefined), 'it is reported');
   const broken = Object.fromEntries(told.pages.map(({ id, broken: why }) => [id, why]));
-  t.deepEqual(broken, { 'tenant-0': 'it was shortened', 'tenant-1': undefined });
+  t.deepEqual(broken, { 'tenant-0': 'the file was truncated', 'tenant-1': undefined });
   await hold(t, node, clients.slice(1), [40]);
 });
 

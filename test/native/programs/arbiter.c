@@ -151,7 +151,7 @@ static void overrun_case(void) {
         CHECK(now - asked < 100 * MS);
     }
     const struct cot_member *member = &arbiter.gpus[0].members[one->member[0]];
-    CHECK(member->overruns == 1 && member->outcast);
+    CHECK(member->overruns == 1 && member->undrained);
     CHECK(member->charged_ns > 40 * MS);
     struct cot_batch batch = go(two, 0, 8);
     decide();

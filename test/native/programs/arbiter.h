@@ -60,7 +60,7 @@ static inline struct container *add(uint32_t gpus, struct cot_share share) {
         new->gates[gpu].others_count = gpus;
         struct cot_digest digest = digest_of(new, gpu, NULL);
         new->member[gpu] = cot_arbiter_join(&arbiter, gpu, count, &digest, now);
-        cot_arbiter_share(&arbiter, gpu, (uint32_t)new->member[gpu], &share, now);
+        cot_arbiter_set_share(&arbiter, gpu, (uint32_t)new->member[gpu], &share, now);
     }
     count++;
     return new;

@@ -132,7 +132,7 @@ static void outage_case(void) {
     cot_arbiter_init(&arbiter, &cot_default_tuning);
     struct cot_digest digest = digest_of(one, 0, NULL);
     one->member[0] = cot_arbiter_join(&arbiter, 0, 0, &digest, now);
-    cot_arbiter_share(&arbiter, 0, 0, &half, now);
+    cot_arbiter_set_share(&arbiter, 0, 0, &half, now);
     cot_arbiter_adopt(&arbiter, 0, 0, &record, now);
     const struct cot_member *member = &arbiter.gpus[0].members[0];
     CHECK(member->credit_ns < (int64_t)(15 * MS) && member->credit_ns > -(int64_t)(15 * MS));

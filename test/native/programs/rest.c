@@ -86,14 +86,14 @@ static void plan(uint64_t number, uint32_t count) {
     plan->number = number;
     plan->count = count;
     for (uint32_t i = 0; i < count; i++) {
-        plan->want[i].page = pages[i];
-        plan->want[i].request[0] = (struct cot_request){.policy = COT_POLICY_FIXED, .share_ppm = 250000};
+        plan->planned[i].page = pages[i];
+        plan->planned[i].request[0] = (struct cot_request){.policy = COT_POLICY_FIXED, .share_ppm = 250000};
     }
-    rounds_plan(plan);
+    event_loop_set_plan(plan);
 }
 
 static void begin(uint32_t count) {
-    rounds_start();
+    event_loop_start();
     plan(1, count);
     for (uint32_t i = 0; i < count; i++) AWAIT(rests((int)i));
 }
@@ -139,9 +139,9 @@ static void heard(void) {
 }
 
 static bool tells_broken(void) {
-    struct told *told = rounds_told();
-    bool broken = told && told->page[0].broken;
-    free(told);
+    struct status *status = event_loop_take_status();
+    bool broken = status && status->page[0].broken;
+    free(status);
     return broken;
 }
 
@@ -211,10 +211,10 @@ static void late(void) {
     cot_arbiter_init(&arbiter, &cot_default_tuning);
     for (uint32_t i = 0; i < 2; i++) {
         CHECK(cot_arbiter_join(&arbiter, 0, i, &none, now) == (int)i);
-        cot_arbiter_share(&arbiter, 0, i, &share, now);
+        cot_arbiter_set_share(&arbiter, 0, i, &share, now);
     }
     cot_arbiter_decide(&arbiter, now, &decision);
-    cot_arbiter_rest(&arbiter, now += SECOND / 5);
+    cot_arbiter_skip_idle(&arbiter, now += SECOND / 5);
     cot_arbiter_drain(&arbiter, 0, now);
     cot_arbiter_report(&arbiter, 0, 0, &alone, now);
     cot_arbiter_report(&arbiter, 0, 1, &waits, now);
@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } CASES[] = {{"promises", promises}, {"heard", heard}, {"cut", cut},
                  {"plans", plans},       {"gone", gone},   {"late", late}};
-    pages_guard();
+    install_page_guard();
     for (int i = 0; i < PAGES; i++) open_page(i);
     for (size_t i = 0; argc == 2 && i < sizeof CASES / sizeof *CASES; i++) {
         if (strcmp(CASES[i].name, argv[1]) != 0) continue;

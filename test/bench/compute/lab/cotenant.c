@@ -76,8 +76,8 @@ static uint64_t decide(void) {
     for (uint32_t i = 0; i < COT_ARBITER_MEMBERS && now_ns > 0; i++) {
         const struct cot_gpu *gpu = &arbiter.gpus[GPU];
         const struct cot_member *member = &gpu->members[i];
-        bool watched = (gpu->phase != COT_PHASE_IDLE && gpu->holder == i) || member->outcast;
-        if (member->present && (watched || now_ns < gpu->settling_ns)) watch |= 1ull << i;
+        bool watched = (gpu->phase != COT_PHASE_IDLE && gpu->holder == i) || member->undrained;
+        if (member->present && (watched || now_ns < gpu->draining_until_ns)) watch |= 1ull << i;
     }
     for (;;) {
         for (uint32_t i = 0; i < lab.count; i++) {
@@ -138,7 +138,7 @@ static void share_all(void) {
     if (count) cot_policy_shares(lab.instances, requests, count, shares);
     for (uint32_t i = 0, k = 0; i < lab.count; i++) {
         if (!lab.tenants[i].joined) continue;
-        cot_arbiter_share(&arbiter, GPU, (uint32_t)pages[i].member, &shares[k++], now_ns);
+        cot_arbiter_set_share(&arbiter, GPU, (uint32_t)pages[i].member, &shares[k++], now_ns);
     }
 }
 

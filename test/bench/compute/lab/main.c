@@ -135,7 +135,7 @@ static void read_word(char *word) {
         {"depth_us=", &lab.tuning.depth_ns, US},
         {"high_depth_us=", &lab.tuning.high_depth_ns, US},
         {"anticipation_us=", &lab.tuning.anticipation_ns, US},
-        {"loan_us=", &lab.tuning.loan_ns, US},
+        {"loan_us=", &lab.tuning.lend_ns, US},
         {"unknown_us=", &lab.gate.unknown_ns, US},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {

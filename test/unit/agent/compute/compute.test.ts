@@ -105,8 +105,8 @@ test('the arbiter is told the policy that holds for each GPU of a grant, its lim
   t.deepEqual(
     planLines(terms, 1024, entries, (gpuUuid) => gpuUuid.charCodeAt(0) - 65),
     [
-      'GPU 0 50',
-      'GPU 1 50',
+      'gpu 0 50',
+      'gpu 1 50',
       'page quarter.0 1024 1 /grants/quarter/ledger',
       'on 0 3 250000 0 25 0 900000',
       'page both.2 1024 2 /grants/both/ledger',
@@ -327,14 +327,14 @@ test('counts go on where a page was made anew or the arbiter began again, and en
 
 test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
   const line =
-    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"it was shortened","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
+    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"the file was truncated","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
   t.deepEqual(parseTold(line), {
     plan: 3,
     pages: [
       {
         id: 'a.0',
         join: 5,
-        broken: 'it was shortened',
+        broken: 'the file was truncated',
         gpus: [
           { chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, guaranteePpm: 1, limitPpm: 500_000 },
         ],
