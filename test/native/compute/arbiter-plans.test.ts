@@ -38,7 +38,11 @@ const WRONG: readonly (readonly [string, (ledger: string, other: string) => read
     /the page before it lacks `on` lines/,
   ],
   ['too many GPUs for a page', (ledger) => [page('a', ledger), on(3), on(4), 'end'], /its page has fewer GPUs/],
-  ['one page twice', (ledger) => [page('a', ledger), on(3), page('a', ledger), on(3), 'end'], /it is in the plan twice/],
+  [
+    'one page twice',
+    (ledger) => [page('a', ledger), on(3), page('a', ledger), on(3), 'end'],
+    /it is in the plan twice/,
+  ],
   ['no end before the next plan', (ledger) => [page('a', ledger), on(3)], /^$/],
 ];
 for (const [what, lines, why] of WRONG) {
@@ -69,6 +73,9 @@ test('an invalid plan leaves the current plan in force', async (t) => {
     told.pages.map(({ id }) => id),
     ['a'],
   );
-  await eventually(() => (openIn(arbiter, other) === 0 ? true : undefined), 'the page that only the invalid plan named is closed');
+  await eventually(
+    () => (openIn(arbiter, other) === 0 ? true : undefined),
+    'the page that only the invalid plan named is closed',
+  );
   t.is(openIn(arbiter, ledger), 1);
 });
