@@ -63,7 +63,7 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
     value(
       'Time over limit',
       'Time above grant and tolerance within the last minutes.',
-      `sum(increase(${of('cotenant_container_over_limit_seconds_total')}[$__rate_interval]))`,
+      `sum(increase(${of('cotenant_container_memory_over_limit_seconds_total')}[$__rate_interval]))`,
     ).unit('s'),
     series(
       'Memory',
@@ -90,7 +90,7 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       ).unit('bytes'),
     )
       .withTarget(target('A', `sum by (kind) (${of('cotenant_container_memory_ledger_bytes')})`, '{{kind}}'))
-      .withTarget(target('B', `sum(${of('cotenant_container_bypass_memory_bytes')})`, 'past the interposer')),
+      .withTarget(target('B', `sum(${of('cotenant_container_memory_bypass_bytes')})`, 'past the interposer')),
     series('Compute', 'Share of a GPU in which its kernels ran, and what was granted.', 12)
       .unit('percentunit')
       .min(0)
@@ -130,15 +130,14 @@ function panels({ nearLimit }: Configuration): readonly Panel[] {
       'When it was above its grant and tolerance, or took more compute than a share that is its limit. Stops are red marks.',
       { 0: { text: 'within', color: 'green' }, 1: { text: 'over', color: 'red' } },
     )
-      .withTarget(target('A', max(of('cotenant_container_over_limit')), `${LEGEND} memory`))
-      .withTarget(target('B', max(of('cotenant_container_over_share')), `${LEGEND} compute`)),
+      .withTarget(target('A', max(of('cotenant_container_memory_over_limit')), `${LEGEND} memory`))
+      .withTarget(target('B', max(of('cotenant_container_compute_over_limit')), `${LEGEND} compute`)),
     timeline('Fence', 'What held its memory to the grant: driver, interposer, agent, or none.', {
-      0: { text: 'no', color: 'transparent' },
       1: { text: 'holds', color: 'blue' },
     }).withTarget(
       target(
         'A',
-        `max by (pod, container, fence) (${of('cotenant_container_fence')})`,
+        `max by (pod, container, fence) (${of('cotenant_container_info')})`,
         '{{pod}} {{container}} {{fence}}',
       ),
     ),

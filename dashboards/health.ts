@@ -125,8 +125,8 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       .withTarget(
         target(
           'B',
-          `sum by (instance, family) (increase(${ofTarget('cotenant_exporter_series_dropped_total')}[$__rate_interval]))`,
-          '{{instance}} left out of {{family}}',
+          `sum by (instance, collector) (increase(${ofTarget('cotenant_exporter_series_dropped_total')}[$__rate_interval]))`,
+          '{{instance}} left out of {{collector}}',
         ),
       ),
     series(

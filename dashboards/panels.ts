@@ -97,7 +97,7 @@ function memory(): Panel {
   return stacked(panel.unit('bytes'))
     .withTarget(target('A', own, WHO_LEGEND))
     .withTarget(target('B', foreign, `foreign: ${WHO_LEGEND}`))
-    .withTarget(target('C', `sum(${ofGpus('cotenant_device_unattributed_memory_bytes')})`, 'unattributed'))
+    .withTarget(target('C', `sum(${ofGpus('cotenant_device_memory_unattributed_bytes')})`, 'unattributed'))
     .withTarget(target('D', `sum(${ofGpus('cotenant_device_memory_allocated_bytes')})`, 'granted'))
     .withTarget(target('E', `sum(${ofGpus('cotenant_device_memory_total_bytes')})`, 'gpus'))
     .overrideByQuery('C', [color('dark-yellow'), property('custom.fillOpacity', 60)])
@@ -287,8 +287,8 @@ function containers(): Panel {
     ['A', 'Used', `max by (${by}) (${ofGpus('cotenant_container_memory_used_bytes')})`],
     ['B', 'Limit', `max by (${by}) (${ofGpus('cotenant_container_memory_limit_bytes')} > 0)`],
     ['C', 'Peak', `max by (${by}) (${ofGpus('cotenant_container_memory_peak_bytes')})`],
-    ['D', 'Over limit', `max by (${by}) (${ofGpus('cotenant_container_over_limit')})`],
-    ['E', 'Bypass', `max by (${by}) (${ofGpus('cotenant_container_bypass_memory_bytes')})`],
+    ['D', 'Over limit', `max by (${by}) (${ofGpus('cotenant_container_memory_over_limit')})`],
+    ['E', 'Bypass', `max by (${by}) (${ofGpus('cotenant_container_memory_bypass_bytes')})`],
     ['F', 'Fence value', `max by (${by}, fence) (${ofGpus('cotenant_container_info')})`],
   ];
   const names = Object.fromEntries(columns.map(([refId, title]) => [`Value #${refId}`, title]));
@@ -329,8 +329,8 @@ function containers(): Panel {
 
 /** Rows appear for containers with something to tell, so that an empty panel is the good news. */
 function overLimit({ bypass }: Configuration): Panel {
-  const over = `${ofGpus('cotenant_container_over_limit')} == 1`;
-  const past = `${ofGpus('cotenant_container_bypass_memory_bytes')} > ${bypass.bytes}`;
+  const over = `${ofGpus('cotenant_container_memory_over_limit')} == 1`;
+  const past = `${ofGpus('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes}`;
   return timeline(
     'Over limit and bypass',
     'When containers were over their limit, and when processes in them held memory that the ledger did not know.',

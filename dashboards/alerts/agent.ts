@@ -83,7 +83,7 @@ function seriesDropped(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantSeriesDropped', 'warning', {
     expr: `${grown(dropped, configuration.seriesDropped.within)} > 0`,
     summary: 'The agent on {{ $labels.instance }} leaves series out of its page.',
-    description: 'There are more in {{ $labels.family }} than it publishes: sums over them are too small.',
+    description: 'There are more in {{ $labels.collector }} than it publishes: sums over them are too small.',
   });
 }
 

@@ -6,7 +6,7 @@ import { type AlertRule, CONTAINER, drift, GPU, grown, rule, SEEING, seenWithin,
 const USED = select('cotenant_container_memory_used_bytes');
 // 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
 const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
-const OVER = `${select('cotenant_container_over_limit')} == 1`;
+const OVER = `${select('cotenant_container_memory_over_limit')} == 1`;
 export function containerAlerts(configuration: Configuration): readonly AlertRule[] {
   return [
     nearLimit(configuration),
@@ -86,7 +86,7 @@ function bypass({ bypass, runbook }: Configuration): AlertRule {
   return {
     alert: 'CotenantBypass',
     // Without a limit there is no interposer, so that the ledger rightly knows nothing.
-    expr: `(${select('cotenant_container_bypass_memory_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
+    expr: `(${select('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
     for: bypass.for,
     labels: { severity: 'warning' },
     annotations: {
@@ -181,13 +181,13 @@ function notEnforced(configuration: Configuration): AlertRule {
     expr: `max without (mode) (${weaker}) and ${seenWithin(within)}`,
     lasts,
     summary: `${CONTAINER}: its node enforces more than is done to it.`,
-    description: `For ${lasts} it has been under the mode {{ $labels.enforcement }}, said by {{ $labels.said_by }}: it is not stopped when it goes past its grant on {{ $labels.instance }}.`,
+    description: `For ${lasts} it has been under the mode {{ $labels.enforcement }}, said by {{ $labels.source }}: it is not stopped when it goes past its grant on {{ $labels.instance }}.`,
   });
 }
 
 function ledgerMismatch(configuration: Configuration): AlertRule {
   const { bytes, lasts } = configuration.ledgerMismatch;
-  const own = `(${USED} - ${select('cotenant_container_bypass_memory_bytes')})`;
+  const own = `(${USED} - ${select('cotenant_container_memory_bypass_bytes')})`;
   const told = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
   return rule(configuration, 'CotenantLedgerMismatch', 'warning', {
     expr: `(${own} - ${told} > ${bytes}) and ${SEEING}`,
@@ -214,7 +214,7 @@ function denialStorm(configuration: Configuration): AlertRule {
 function coresIgnored(configuration: Configuration): AlertRule {
   const { ratio, window, lasts } = configuration.coresIgnored;
   const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
-  const most = `avg_over_time(${select('cotenant_container_sm_most_ratio')}[${window}])`;
+  const most = `avg_over_time(${select('cotenant_container_sm_limit_effective_ratio')}[${window}])`;
   return rule(configuration, 'CotenantComputeOverShare', 'warning', {
     expr: `(${share} > (${ratio} * ${most})) and ${SEEING}`,
     lasts,
@@ -284,7 +284,7 @@ function unknownEntryPoints(configuration: Configuration): AlertRule {
 
 function engineBehind(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantEngineBehind', 'warning', {
-    expr: `${select('cotenant_container_engine_behind')} == 1 and ${SEEING}`,
+    expr: `${select('cotenant_container_engine_outdated')} == 1 and ${SEEING}`,
     lasts: configuration.engineBehind.lasts,
     summary: `${CONTAINER}: was not told of the engine that is wanted.`,
     description: 'The agent of {{ $labels.instance }} says in its log what is in the way. Limits hold as before.',
@@ -294,7 +294,7 @@ function engineBehind(configuration: Configuration): AlertRule {
 /** Only a new start helps it, so it is said at once. */
 function withoutGpus(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantContainerWithoutGpus', 'warning', {
-    expr: `${select('cotenant_container_without_gpus')} == 1 and ${SEEING}`,
+    expr: `${select('cotenant_container_gpu_missing')} == 1 and ${SEEING}`,
     lasts: configuration.withoutGpus.lasts,
     summary: `${CONTAINER}: runs without the GPU that it was granted.`,
     description:

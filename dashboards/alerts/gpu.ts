@@ -61,7 +61,7 @@ function overcommitted(configuration: Configuration): AlertRule {
 function unattributed(configuration: Configuration): AlertRule {
   const { ratio, lasts } = configuration.unattributed;
   return rule(configuration, 'CotenantUnattributedMemory', 'warning', {
-    expr: `(${select('cotenant_device_unattributed_memory_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
+    expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by nobody that is known.',
     description: `{{ $value | humanizePercentage }} of ${GPU}: managed memory, processes of the host, or processes out of sight.`,

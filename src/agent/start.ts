@@ -4,7 +4,7 @@ import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import type { Logger } from '../common/logger.ts';
-import { selfMetrics } from '../exporter/process-metrics.ts';
+import { selfMetrics, serializeMetrics } from '../exporter/process-metrics.ts';
 import type { EvictCall } from '../kube/eviction.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { startHttpServer } from '../serving/http-server.ts';
@@ -170,7 +170,7 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     snapshot: node.snapshot,
     history: recorder.history,
     own: () =>
-      self.metrics().catch((error: unknown) => {
+      serializeMetrics(self).catch((error: unknown) => {
         log.component('exporter').warn(`the process's own metrics cannot be read: ${String(error)}`);
         return '';
       }),

@@ -1,4 +1,4 @@
-// The process about itself, under names that are prom-client's own and common to all Node programs.
+// Metrics of the process itself (CPU time, memory, descriptors, heap, event loop), under prom-client's names.
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { collectProcessMetrics, Gauge, Registry } from './prom-client.ts';
 
@@ -9,19 +9,23 @@ export function selfMetrics(): Registry {
   return registry;
 }
 
+/** For render.ts, which may run in another process. */
+export const serializeMetrics = async (registry: Registry): Promise<string> =>
+  JSON.stringify(await registry.getMetricsAsJSON());
+
 const NS_PER_SECOND = 1e9;
 
 /**
- * How long turns of the event loop took since the last page. Node 26.5 and newer look at the turns that there are; an older one
- * has a timer look every 10 ms, and counts those with them.
+ * Duration of event loop iterations since the last page. Node 26.5 and newer measure the iterations that happen; older versions add a
+ * timer every 10 ms, and measure its iterations too.
  */
 function eventLoopMetrics(registry: Registry): void {
   const delay = monitorEventLoopDelay({ samplePerIteration: true });
   delay.enable();
-  // Registered first, so that it fills the others before they are read.
+  // Registered first, so that it sets the others before they are read.
   new Gauge({
     name: 'nodejs_eventloop_lag_seconds',
-    help: 'What a callback that was due waited for the event loop, when the page was made.',
+    help: 'Time that a due callback waited for the event loop, measured for this page.',
     registers: [registry],
     async collect() {
       if (delay.count > 0) for (const fill of fills) fill();
@@ -31,14 +35,14 @@ function eventLoopMetrics(registry: Registry): void {
       this.set((performance.now() - due) / 1000);
     },
   });
-  const sinceLast = (name: string, what: string, read: () => number) => {
-    const help = `${what} of the turns of the event loop since the last page.`;
+  const sinceLast = (name: string, statistic: string, read: () => number) => {
+    const help = `${statistic} of the event loop iterations since the last page.`;
     const gauge = new Gauge({ name: `nodejs_eventloop_lag_${name}_seconds`, help, registers: [registry] });
     return () => gauge.set(read() / NS_PER_SECOND);
   };
   const fills = [
-    sinceLast('max', 'The longest', () => delay.max),
-    sinceLast('mean', 'The mean', () => delay.mean),
-    sinceLast('p99', 'The 99th percentile', () => delay.percentile(99)),
+    sinceLast('max', 'Maximum', () => delay.max),
+    sinceLast('mean', 'Mean', () => delay.mean),
+    sinceLast('p99', '99th percentile', () => delay.percentile(99)),
   ];
 }

@@ -1,22 +1,23 @@
-// The parts of prom-client that are used, each from its own file: the whole of it brings HTTP and TLS clients for a gateway that
-// nobody has here, once more in each thread.
+// The parts of prom-client that the exporter uses, each from its own file: the package's entry also loads the HTTP and TLS clients of
+// the Pushgateway, in every thread.
 import { createRequire } from 'node:module';
 import type * as PromClient from 'prom-client';
 
 const require = createRequire(import.meta.url);
 
 export const Registry = require('prom-client/lib/registry.js') as typeof PromClient.Registry;
-export type Registry = PromClient.Registry;
+export type Registry<T extends PromClient.RegistryContentType = PromClient.PrometheusContentType> =
+  PromClient.Registry<T>;
 export const Gauge = require('prom-client/lib/gauge.js') as typeof PromClient.Gauge;
 export type Gauge = PromClient.Gauge;
 export const Counter = require('prom-client/lib/counter.js') as typeof PromClient.Counter;
 export type Counter = PromClient.Counter;
 
 /**
- * What is told of the process itself: processor, memory, descriptors, heap. The rest of prom-client's list is in nobody's boards, and
- * some of it has names that Prometheus' own linter refuses. Only the main thread tells of it: each is loaded when it is called.
+ * The default metrics that are served. The others are in no dashboard, and promtool refuses some of their names. Loaded when they are
+ * asked for: the worker thread has none.
  */
-const OWN = [
+const DEFAULT_METRICS = [
   'processCpuTotal',
   'processStartTime',
   'osMemoryHeap',
@@ -25,9 +26,9 @@ const OWN = [
   'heapSizeAndUsed',
 ] as const;
 
-/** Those of prom-client's default metrics. For the event loop's it would wake the process a hundred times a second. */
+/** Without prom-client's metric of the event loop, which wakes the process a hundred times a second. */
 export function collectProcessMetrics(register: Registry): void {
-  for (const name of OWN) {
+  for (const name of DEFAULT_METRICS) {
     const collect = require(`prom-client/lib/metrics/${name}.js`) as (register: Registry) => void;
     collect(register);
   }

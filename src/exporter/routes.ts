@@ -2,16 +2,14 @@
 // lock of sampling: it hands out what the last sample left.
 import express, { type Express, type RequestHandler } from 'express';
 import { NO_SAMPLE, type Source } from '../agent/snapshot/source.ts';
-import { OPEN_METRICS, toOpenMetrics, wantsOpenMetrics } from './format/openmetrics.ts';
+import { acceptedFormat } from './accept.ts';
 import type { Scraped } from './metrics-cache.ts';
-import type { PageForm } from './render-worker.ts';
+import { CONTENT_TYPES, type Format, renderDown } from './render.ts';
 import { STATUS_PAGE } from './status-page.ts';
 
 export type ExporterSource = Pick<Source, 'standing' | 'status' | 'history' | 'own'> & {
-  readonly scrape: (form: PageForm) => Promise<Scraped>;
+  readonly scrape: (format: Format) => Promise<Scraped>;
 };
-
-const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
 
 /** `guard` stands before all that tells of tenants; probes are answered to everybody. */
 export function createExporter(source: ExporterSource, guard?: RequestHandler): Express {
@@ -36,25 +34,23 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
   if (guard) app.use(guard);
 
   app.get('/metrics', async (request, response) => {
-    const open = wantsOpenMetrics(request.headers.accept);
-    const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');
-    const body = await source.scrape(`${open ? 'openmetrics' : 'text'}${gzip ? '+gzip' : ''}`);
-    if (body === 'late') {
+    const format = acceptedFormat(request.headers.accept);
+    const page = await source.scrape(format);
+    if (page === 'late') {
       response
         .status(503)
         .type('text')
-        .send('the page is not made yet: the machine is short of time, or the agent hangs\n');
+        .send('the metrics are not rendered yet: the machine is short of CPU time, or the agent hangs\n');
       return;
     }
-    response.setHeader('Content-Type', open ? OPEN_METRICS : TEXT_FORMAT);
-    if (body === 'nothing') {
+    response.setHeader('Content-Type', CONTENT_TYPES[format]);
+    if (page === 'nothing') {
       // Before the first sample, and without a driver library: absence must be visible.
-      const down =
-        '# HELP cotenant_up 1 while the driver answers and the last sample is fresh.\n# TYPE cotenant_up gauge\ncotenant_up 0\n';
-      const text = `${down}${await source.own().catch(() => '')}`;
-      response.end(open ? toOpenMetrics(text) : text);
+      response.end(await renderDown(format, await source.own().catch(() => '')));
       return;
     }
+    const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');
+    const body = gzip ? page.gzip : page.plain;
     if (gzip) response.setHeader('Content-Encoding', 'gzip');
     response.setHeader('Vary', 'Accept, Accept-Encoding');
     response.setHeader('Content-Length', body.byteLength);

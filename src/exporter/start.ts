@@ -9,7 +9,7 @@ import { openBearerFile } from '../serving/bearer-token-file.ts';
 import { startHttpServer } from '../serving/http-server.ts';
 import { fromFiles } from '../serving/tls-files.ts';
 import { createReviews } from '../serving/token-review-cache.ts';
-import { startPage } from './metrics-cache.ts';
+import { createMetricsCache } from './metrics-cache.ts';
 import { createExporter } from './routes.ts';
 import type { ExporterSettings } from './settings.ts';
 
@@ -50,7 +50,7 @@ export async function startExporter(
 ): Promise<Exporter> {
   const { host, port, processMetrics, compatibilityMetrics, kubernetes } = configuration;
   const { certFile, keyFile } = configuration.page;
-  const page = startPage({
+  const page = createMetricsCache({
     processes: processMetrics,
     compatibility: compatibilityMetrics,
     nodeName: kubernetes.nodeName || hostname(),

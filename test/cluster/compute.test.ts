@@ -144,7 +144,7 @@ onCluster(
     await policyIs(bed, 'one', 'fixed');
     await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: gpu, policy: 'fixed', source: 'label' }, 1);
     await hold(t, bed, pids, [30, 30, 10]);
-    await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.3);
+    await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.3);
     t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
     const told = cotenant(bed, 'get', '-n', 'team');
     t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
@@ -152,7 +152,7 @@ onCluster(
     t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
 
     cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
-    await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.6);
+    await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
     await hold(t, bed, pids, [60, 30, 10]);
     t.regex(await topOf(bed, 'one'), / 60% fixed interposer enforce within /);
     t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - - enforce node$/);
@@ -174,7 +174,7 @@ onCluster(
       const { code, err } = bed.kubectl('-n', 'team', 'label', 'pod', 'one', '--overwrite', `x=${value}`);
       t.is(code, 0, err);
     }
-    await metricIs(bed, 'cotenant_container_sm_most_ratio', { pod: 'one' }, 0.6);
+    await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
 
     label(bed, 'weighted');
     await policyIs(bed, 'one', 'weighted');

@@ -121,7 +121,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     // The page is made anew after what was done is told.
     await eventually(async () => ((await decisions('refused')) ?? 0) > 0 || undefined, 'the refusal is counted');
     t.is(await decisions('evicted'), 0);
-    const given = seriesOf((await agentPage(bed)) ?? '', 'cotenant_volume_publishes_total', { result: 'given' });
+    const given = seriesOf((await agentPage(bed)) ?? '', 'cotenant_volume_publishes_total', { result: 'published' });
     t.is(given, 2, 'each pod has its volume once, whatever becomes of its containers');
 
     t.is(bed.kubectl('delete', 'poddisruptionbudget', 'cheat').code, 0);

@@ -80,7 +80,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   bed.apply(podOf('held', [cheatOf(SHARE, ['init', 'context 0'])]));
   const running = await untilRunning(bed, 'held');
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'the driver holds it');
-  await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'enforce', said_by: 'node' }, 'as everybody');
+  await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'enforce', source: 'node' }, 'as everybody');
   const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_device_fence_holds', { fence: 'driver' });
   t.is(found, 1, 'its canary was refused by it, too');
   const folder = groupOf(bed, containerOf(running)?.containerID ?? '');
@@ -90,8 +90,8 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   t.is((await client.ask(`alloc ${512 * MIB}`))[0], OUT_OF_MEMORY, 'its context has its part of the grant');
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and goes on doing so');
   const page = (await agentPage(bed)) ?? '';
-  t.is(seriesOf(page, 'cotenant_container_over_limit', { pod: 'held' }), 0);
-  t.is(seriesOf(page, 'cotenant_container_kills_total', { pod: 'held' }), 0);
+  t.is(seriesOf(page, 'cotenant_container_memory_over_limit', { pod: 'held' }), 0);
+  t.is(seriesOf(page, 'cotenant_container_kills_total', { pod: 'held' }), undefined);
 
   await refused(
     t,
@@ -106,12 +106,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
     cotenant(bed, 'set', 'default/held', '--enforcement', 'report', '--override'),
     'pod default/held: enforcement report, said by administrator\n',
   );
-  await isSeries(
-    bed,
-    'enforcement',
-    { pod: 'held', enforcement: 'report', said_by: 'administrator' },
-    'it is reported',
-  );
+  await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', source: 'administrator' }, 'it is reported');
   await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'the limit is taken back');
   t.is(limitOf(whole, folder).hardBytes, null);
   t.regex(cotenant(bed, 'get', '-n', 'default'), /^default\/held\/main .* report +administrator$/m);
@@ -125,7 +120,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and set again');
   const ofNode = (mode: string) => cotenant(bed, 'set', '--node', NODE_NAME, '--enforcement', mode);
   t.is(ofNode('report'), `node ${NODE_NAME}: enforcement report\n`);
-  await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', said_by: 'node' }, 'its node reports only');
+  await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', source: 'node' }, 'its node reports only');
   await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'nobody is held there');
   t.regex(cotenant(bed, 'inspect'), new RegExp(`^${NODE_NAME} .*/50 +report$`, 'm'));
   t.is(ofNode('default'), `node ${NODE_NAME}: enforcement default\n`);
@@ -150,7 +145,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   const commands = ['init', 'context 0', `alloc ${2 * LIMIT}`];
   bed.apply(podOf('seen', [cheatOf(SHARE, commands)], { ...own, spec: { restartPolicy: 'Never' } }));
   const running = await untilRunning(bed, 'seen', own);
-  await isSeries(bed, 'enforcement', { pod: 'seen', enforcement: 'report', said_by: 'namespace' }, 'it is reported');
+  await isSeries(bed, 'enforcement', { pod: 'seen', enforcement: 'report', source: 'namespace' }, 'it is reported');
   await eventually(
     async () =>
       (await eventsOf(bed, 'seen', TEAM)).some(({ message }) =>

@@ -48,7 +48,7 @@ export const idleSelf: SelfSnapshot = {
   samplersAbandoned: 0,
   decisions: [],
   failures: {},
-  publishes: { given: 0, waiting: 0, refused: 0, failed: 0 },
+  publishes: { published: 0, pending: 0, refused: 0, failed: 0 },
 };
 
 export const exampleContainer: SnapshotContainer = {
@@ -323,7 +323,7 @@ export const exampleSnapshot: Snapshot = {
       { reason: 'rate-limited', count: 2 },
     ],
     failures: { gone: 0, host: 2, no_pid: 0 },
-    publishes: { given: 3, waiting: 2, refused: 1, failed: 0 },
+    publishes: { published: 3, pending: 2, refused: 1, failed: 0 },
   },
 };
 

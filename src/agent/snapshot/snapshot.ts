@@ -116,8 +116,8 @@ export type SnapshotContainer = {
   readonly processes: readonly SnapshotProcess[];
 };
 
-/** Of a volume that the kubelet asks for the first time. `waiting`: refused for now; `failed`: nobody meant to refuse it. */
-export const PUBLISH_RESULTS = ['given', 'waiting', 'refused', 'failed'] as const;
+/** Result of the first NodePublishVolume for a volume. `pending`: refused for now; `failed`: by an error of the agent. */
+export const PUBLISH_RESULTS = ['published', 'pending', 'refused', 'failed'] as const;
 export type PublishResult = (typeof PUBLISH_RESULTS)[number];
 
 export type SelfSnapshot = {

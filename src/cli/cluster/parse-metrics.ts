@@ -98,7 +98,7 @@ export function useOf(page: string): Use {
     known: true,
     ...(mode && { mode }),
     modes: new Map(
-      of(MODE).flatMap(({ labels: { namespace = '', pod = '', container = '', enforcement, said_by: saidBy } }) => {
+      of(MODE).flatMap(({ labels: { namespace = '', pod = '', container = '', enforcement, source: saidBy } }) => {
         const [is, by] = [modeNamed(enforcement), (['node', ...SAYERS] as const).find((one) => one === saidBy)];
         return is && by ? [[nameKey({ namespace, pod, container }), { mode: is, by }]] : [];
       }),

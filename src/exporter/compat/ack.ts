@@ -1,7 +1,8 @@
-// The names of ACK's exporter for shared GPUs. Its families for GPUs as such are dcgm-exporter's.
+// The metrics of ACK's exporter for shared GPUs. Its metrics for GPUs as such are dcgm-exporter's.
 
 import type { Snapshot, SnapshotDevice } from '../../agent/snapshot/snapshot.ts';
-import { type Family, metricSet } from '../format/family.ts';
+import { defineCollector, gauge, type Labels, type Series } from '../collectors/collector.ts';
+import { safeProcessName } from '../collectors/process.ts';
 import {
   type CompatContext,
   createRates,
@@ -9,7 +10,6 @@ import {
   type Holder,
   holdersOf,
   largestProcesses,
-  plainName,
   toMib,
 } from './shared.ts';
 
@@ -18,11 +18,11 @@ const CONTAINER = [...GPU, 'AllocateMode', 'NamespaceName', 'PodName', 'Containe
 const PROCESS = [...CONTAINER, 'ProcessId', 'ProcessName', 'ProcessType'];
 const MODES: Readonly<Record<SnapshotDevice['mode'], number>> = { none: 0, exclusive: 1, mig: 1, shared: 2 };
 
-/** As nvidia-smi says it: compute, graphics, or both; a client of MPS. */
+/** As in nvidia-smi: C compute, G graphics, M client of MPS. */
 const typeOf = (types: number): string =>
   [...(types & 4 ? ['M'] : []), ...(types & 2 && !(types & 5) ? [] : ['C']), ...(types & 2 ? ['G'] : [])].join('+');
 
-/** What the engines did for a container on a GPU so far; of a process only where it is the container's only one there. */
+/** Engine time of a container on a GPU. It is that of a process only where this is the container's only one there. */
 function enginesOf(snapshot: Snapshot, { grant, ...holder }: Holder) {
   if (grant)
     return snapshot.containerTotals.find((one) => one.grantId === grant.grantId && one.gpuUuid === grant.gpuUuid);
@@ -37,115 +37,142 @@ const isOf = (
   b: { gpuUuid: string; containerId: string; podUid: string },
 ) => a.gpuUuid === b.gpuUuid && a.containerId === b.containerId && a.podUid === b.podUid;
 
-export const ack = ({ nodeName }: CompatContext): Family => ({
-  name: 'compat-ack',
-  create(registry, guard) {
-    const set = metricSet(registry, guard);
-    const gauge = (name: string, help: string, labels: readonly string[]) =>
-      set.gauge(`DCGM_CUSTOM_${name}`, help, labels);
-    const mode = gauge('ALLOCATE_MODE', 'How the GPU is given out: 0 not, 1 whole, 2 shared.', GPU);
-    const total = gauge('DEV_FB_TOTAL', 'Memory of the GPU, in MiB.', [...GPU, 'DriverVersion']);
-    const allocated = gauge('DEV_FB_ALLOCATED', 'Part of it that is given out, 0 to 1.', [...GPU, 'DriverVersion']);
-    const containerMemory = gauge('CONTAINER_MEM_ALLOCATED', 'Memory that the container was given, in MiB.', CONTAINER);
-    const containerCompute = gauge(
-      'CONTAINER_CP_ALLOCATED',
-      'Compute that the container was given, 0 to 1.',
-      CONTAINER,
-    );
-    const sm = gauge('PROCESS_SM_UTIL', 'Compute that the process used, in percent.', PROCESS);
-    const memory = gauge('PROCESS_MEM_USED', 'Memory of the process, in MiB.', PROCESS);
-    const alone = 'where it is the only one of its container on the GPU, over ten seconds or more, in percent.';
-    const copies = gauge('PROCESS_MEM_COPY_UTIL', `Memory bus that the process used, ${alone}`, PROCESS);
-    const encoder = gauge('PROCESS_ENCODE_UTIL', `Video encoder that the process used, ${alone}`, PROCESS);
-    const decoder = gauge('PROCESS_DECODE_UTIL', `Video decoder that the process used, ${alone}`, PROCESS);
-    const illegal = gauge(
-      'ILLEGAL_PROCESS_MEM_USED',
-      'Memory of a container that was given no GPU, in MiB.',
-      CONTAINER,
-    );
-    const notGiven = 'of a container that was given no GPU, over ten seconds or more, in percent.';
-    const illegalEngines = [
-      ['smSeconds', gauge('ILLEGAL_PROCESS_SM_UTIL', `Compute ${notGiven}`, CONTAINER)],
-      ['memoryBusySeconds', gauge('ILLEGAL_PROCESS_MEM_COPY_UTIL', `Memory bus ${notGiven}`, CONTAINER)],
-      ['encoderSeconds', gauge('ILLEGAL_PROCESS_ENCODE_UTIL', `Video encoder ${notGiven}`, CONTAINER)],
-      ['decoderSeconds', gauge('ILLEGAL_PROCESS_DECODE_UTIL', `Video decoder ${notGiven}`, CONTAINER)],
-    ] as const;
-    const ratesAt = createRates();
-    return {
-      clear: set.clear,
-      fill(snapshot) {
-        const rate = ratesAt(snapshot.atMs);
-        const percent = (key: readonly string[], seconds: number | undefined) => {
-          const share = rate(JSON.stringify(key), seconds);
-          return share === undefined ? undefined : Math.min(100, 100 * share);
-        };
-        const gpuLabels = ({ gpu }: SnapshotDevice) => ({
-          UUID: gpu.uuid,
-          device: `nvidia${gpu.minor ?? gpu.index}`,
-          gpu: String(gpu.index),
-          modelName: gpu.name,
-          NodeName: nodeName,
-        });
-        const labelsOf = (of: Pick<Holder, 'gpuUuid' | 'namespace' | 'pod' | 'container'>) => {
-          const device = deviceOf(snapshot, of.gpuUuid);
-          return (
-            device && {
-              ...gpuLabels(device),
-              AllocateMode: device.mode,
-              NamespaceName: of.namespace,
-              PodName: of.pod,
-              ContainerName: of.container,
-            }
-          );
-        };
-        for (const device of snapshot.devices) {
-          const { gpu, grantedBytes } = device;
-          const labels = { ...gpuLabels(device), DriverVersion: snapshot.driverVersion };
-          mode(gpuLabels(device), MODES[device.mode]);
-          total(labels, toMib(gpu.totalBytes));
-          if (gpu.totalBytes)
-            allocated(labels, device.mode === 'exclusive' ? 1 : Math.min(1, grantedBytes / gpu.totalBytes));
-        }
-        const holders = holdersOf(snapshot);
-        for (const holder of holders) {
-          const labels = labelsOf(holder);
-          if (!labels || !holder.grant) continue;
-          containerMemory(labels, toMib(holder.grant.limitBytes));
-          if (holder.grant.coresPercent > 0) containerCompute(labels, holder.grant.coresPercent / 100);
-        }
-        for (const { holder, one } of largestProcesses(holders, guard)) {
-          const labels = labelsOf(holder);
-          if (!labels) continue;
-          const process = {
-            ...labels,
-            ProcessId: String(one.pid),
-            ProcessName: plainName(one.command),
-            ProcessType: typeOf(one.types),
-          };
-          sm(process, one.smPercent);
-          memory(process, toMib(one.usedBytes));
-          if (holder.processes.length > 1) continue;
-          const its = enginesOf(snapshot, holder);
-          const engines = its?.computeTold ? its : undefined;
-          const key = (engine: string) => [holder.gpuUuid, String(one.pid), engine];
-          copies(process, percent(key('memory'), engines?.memoryBusySeconds));
-          encoder(process, percent(key('encoder'), engines?.encoderSeconds));
-          decoder(process, percent(key('decoder'), engines?.decoderSeconds));
-        }
-        for (const use of snapshot.foreign) {
-          const labels = labelsOf({ ...use, container: use.container || use.containerId.slice(0, 12) });
-          if (labels) illegal(labels, toMib(use.usedBytes));
-        }
-        for (const total of snapshot.foreignTotals) {
-          const labels = labelsOf({ ...total, container: total.container || total.containerId.slice(0, 12) });
-          const isHere = snapshot.foreign.some((use) => isOf(use, total));
-          for (const [engine, tell] of illegalEngines) {
-            const key = [total.gpuUuid, total.containerId, total.podUid, engine];
-            const share = percent(key, total.computeTold ? total[engine] : undefined);
-            if (labels && isHere) tell(labels, share);
-          }
-        }
-      },
-    };
-  },
+const notAllocated = (what: string) =>
+  gauge(`${what} of a container that was allocated no GPU, over ten seconds or more, in percent.`, CONTAINER);
+const ofProcess = (what: string) =>
+  gauge(
+    `${what} that the process used, if it is the only one of its container on the GPU, over ten seconds or more, in percent.`,
+    PROCESS,
+  );
+
+const METRICS = {
+  DCGM_CUSTOM_ALLOCATE_MODE: gauge('How the GPU is allocated: 0 not, 1 whole, 2 shared.', GPU),
+  DCGM_CUSTOM_DEV_FB_TOTAL: gauge('Memory of the GPU, in MiB.', [...GPU, 'DriverVersion']),
+  DCGM_CUSTOM_DEV_FB_ALLOCATED: gauge('Fraction of the memory that is allocated, 0 to 1.', [...GPU, 'DriverVersion']),
+  DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED: gauge('Memory allocated to the container, in MiB.', CONTAINER),
+  DCGM_CUSTOM_CONTAINER_CP_ALLOCATED: gauge('Compute allocated to the container, 0 to 1.', CONTAINER),
+  DCGM_CUSTOM_PROCESS_SM_UTIL: gauge('Compute that the process used, in percent.', PROCESS),
+  DCGM_CUSTOM_PROCESS_MEM_USED: gauge('Memory of the process, in MiB.', PROCESS),
+  DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL: ofProcess('Memory bus'),
+  DCGM_CUSTOM_PROCESS_ENCODE_UTIL: ofProcess('Video encoder'),
+  DCGM_CUSTOM_PROCESS_DECODE_UTIL: ofProcess('Video decoder'),
+  DCGM_CUSTOM_ILLEGAL_PROCESS_MEM_USED: gauge('Memory of a container that was allocated no GPU, in MiB.', CONTAINER),
+  DCGM_CUSTOM_ILLEGAL_PROCESS_SM_UTIL: notAllocated('Compute'),
+  DCGM_CUSTOM_ILLEGAL_PROCESS_MEM_COPY_UTIL: notAllocated('Memory bus'),
+  DCGM_CUSTOM_ILLEGAL_PROCESS_ENCODE_UTIL: notAllocated('Video encoder'),
+  DCGM_CUSTOM_ILLEGAL_PROCESS_DECODE_UTIL: notAllocated('Video decoder'),
+} as const;
+
+const ILLEGAL_ENGINES = [
+  ['smSeconds', 'DCGM_CUSTOM_ILLEGAL_PROCESS_SM_UTIL'],
+  ['memoryBusySeconds', 'DCGM_CUSTOM_ILLEGAL_PROCESS_MEM_COPY_UTIL'],
+  ['encoderSeconds', 'DCGM_CUSTOM_ILLEGAL_PROCESS_ENCODE_UTIL'],
+  ['decoderSeconds', 'DCGM_CUSTOM_ILLEGAL_PROCESS_DECODE_UTIL'],
+] as const;
+
+type Put = Series<keyof typeof METRICS>['set'];
+/** Percentage of the time that a counter of seconds grew. */
+type Percent = (key: readonly string[], seconds: number | undefined) => number | undefined;
+
+const gpuLabels = ({ gpu }: SnapshotDevice, nodeName: string): Labels => ({
+  UUID: gpu.uuid,
+  device: `nvidia${gpu.minor ?? gpu.index}`,
+  gpu: String(gpu.index),
+  modelName: gpu.name,
+  NodeName: nodeName,
 });
+
+/** Undefined: its GPU is gone. */
+type LabelsOf = (of: Pick<Holder, 'gpuUuid' | 'namespace' | 'pod' | 'container'>) => Labels | undefined;
+
+function setGpu(device: SnapshotDevice, labels: Labels, driverVersion: string, set: Put): void {
+  const { gpu, grantedBytes, mode } = device;
+  const withDriver = { ...labels, DriverVersion: driverVersion };
+  set('DCGM_CUSTOM_ALLOCATE_MODE', labels, MODES[mode]);
+  set('DCGM_CUSTOM_DEV_FB_TOTAL', withDriver, toMib(gpu.totalBytes));
+  if (!gpu.totalBytes) return;
+  const ratio = mode === 'exclusive' ? 1 : Math.min(1, grantedBytes / gpu.totalBytes);
+  set('DCGM_CUSTOM_DEV_FB_ALLOCATED', withDriver, ratio);
+}
+
+function setProcess(
+  snapshot: Snapshot,
+  { holder, one }: ReturnType<typeof largestProcesses>[number],
+  container: Labels,
+  percent: Percent,
+  set: Put,
+): void {
+  const { pid, command, types, smPercent, usedBytes } = one;
+  const labels = {
+    ...container,
+    ProcessId: String(pid),
+    ProcessName: safeProcessName(command),
+    ProcessType: typeOf(types),
+  };
+  set('DCGM_CUSTOM_PROCESS_SM_UTIL', labels, smPercent);
+  set('DCGM_CUSTOM_PROCESS_MEM_USED', labels, toMib(usedBytes));
+  if (holder.processes.length > 1) return;
+  const totals = enginesOf(snapshot, holder);
+  const engines = totals?.computeTold ? totals : undefined;
+  const key = (engine: string) => [holder.gpuUuid, String(pid), engine];
+  set('DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL', labels, percent(key('memory'), engines?.memoryBusySeconds));
+  set('DCGM_CUSTOM_PROCESS_ENCODE_UTIL', labels, percent(key('encoder'), engines?.encoderSeconds));
+  set('DCGM_CUSTOM_PROCESS_DECODE_UTIL', labels, percent(key('decoder'), engines?.decoderSeconds));
+}
+
+const nameOf = ({ container, containerId }: { container: string; containerId: string }): string =>
+  container || containerId.slice(0, 12);
+
+/** Containers that use a GPU without having been allocated it. */
+function setIllegal({ foreign, foreignTotals }: Snapshot, labelsOf: LabelsOf, percent: Percent, set: Put): void {
+  for (const use of foreign) {
+    const labels = labelsOf({ ...use, container: nameOf(use) });
+    if (labels) set('DCGM_CUSTOM_ILLEGAL_PROCESS_MEM_USED', labels, toMib(use.usedBytes));
+  }
+  for (const total of foreignTotals) {
+    const labels = labelsOf({ ...total, container: nameOf(total) });
+    const isPresent = foreign.some((use) => isOf(use, total));
+    for (const [engine, metric] of ILLEGAL_ENGINES) {
+      const key = [total.gpuUuid, total.containerId, total.podUid, engine];
+      // Asked for in any case, so that the rate goes on.
+      const value = percent(key, total.computeTold ? total[engine] : undefined);
+      if (labels && isPresent) set(metric, labels, value);
+    }
+  }
+}
+
+export const ack = ({ nodeName }: CompatContext) => {
+  const ratesAt = createRates();
+  return defineCollector({
+    name: 'compat-ack',
+    metrics: METRICS,
+    collect(snapshot, series) {
+      const { set } = series;
+      const rate = ratesAt(snapshot.atMs);
+      const percent: Percent = (key, seconds) => {
+        const ratio = rate(JSON.stringify(key), seconds);
+        return ratio === undefined ? undefined : Math.min(100, 100 * ratio);
+      };
+      const labelsOf: LabelsOf = (of) => {
+        const device = deviceOf(snapshot, of.gpuUuid);
+        if (!device) return undefined;
+        const names = { NamespaceName: of.namespace, PodName: of.pod, ContainerName: of.container };
+        return { ...gpuLabels(device, nodeName), AllocateMode: device.mode, ...names };
+      };
+      for (const device of snapshot.devices) setGpu(device, gpuLabels(device, nodeName), snapshot.driverVersion, set);
+      const holders = holdersOf(snapshot);
+      for (const holder of holders) {
+        const labels = labelsOf(holder);
+        if (!labels || !holder.grant) continue;
+        const { limitBytes, coresPercent } = holder.grant;
+        set('DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED', labels, toMib(limitBytes));
+        if (coresPercent > 0) set('DCGM_CUSTOM_CONTAINER_CP_ALLOCATED', labels, coresPercent / 100);
+      }
+      for (const largest of largestProcesses(holders, series)) {
+        const labels = labelsOf(largest.holder);
+        if (labels) setProcess(snapshot, largest, labels, percent, set);
+      }
+      setIllegal(snapshot, labelsOf, percent, set);
+    },
+  });
+};

@@ -1,11 +1,13 @@
-// The names of HAMi's monitor, present and older ones, which differ in names and labels alone; and of its scheduler what its board
-// asks for. Its ratios are percentages, but for that of a node's memory; so are these.
-import { type Family, metricSet } from '../format/family.ts';
-import { type CompatContext, deviceOf, holdersOf, parentOf, profileOf } from './shared.ts';
+// The metrics of HAMi's monitor, under its current and its older names, and those of its scheduler that HAMi's dashboard queries.
+// HAMi's ratios are percentages, except that of a node's memory; so are these.
+
+import type { Snapshot, SnapshotDevice } from '../../agent/snapshot/snapshot.ts';
+import { type Collector, gauge, type Labels, type Metric, type Series } from '../collectors/collector.ts';
+import { type CompatContext, deviceOf, type Holder, holdersOf, parentOf, profileOf } from './shared.ts';
 
 type Names = {
-  readonly host: readonly string[];
-  readonly container: readonly string[];
+  readonly hostLabels: readonly string[];
+  readonly containerLabels: readonly string[];
   readonly hostUsed: string;
   readonly hostUtilization: string;
   readonly used: string;
@@ -13,22 +15,22 @@ type Names = {
   readonly memory: string;
   readonly utilization: string;
   readonly lastKernel: string;
-  /** An instance that a container has, and the labels that tell of it. */
+  /** A MIG instance of a container, and the labels that describe it. */
   readonly instance: string;
   readonly instanceLabels: readonly string[];
-  /** By kind; the older ones have none. */
+  /** Memory by kind. The older names have none. */
   readonly kinds?: { readonly context: string; readonly buffer: string };
-  /** Of GPUs, by its scheduler; the older ones are not served. */
+  /** Metrics of GPUs that HAMi's scheduler has. The older ones are not served. */
   readonly scheduler?: Readonly<
     Record<'limit' | 'allocated' | 'allocatedRatio' | 'cores' | 'allocatedCores' | 'shared' | 'memoryBusy', string>
   >;
-  /** A label that every series of theirs has. */
-  readonly fixed: Readonly<Record<string, string>>;
 };
 
+/** A label of every series of HAMi. */
+const FIXED: Labels = { zone: 'vGPU' };
 const PRESENT: Names = {
-  host: ['node', 'device_index', 'device_uuid', 'device_type'],
-  container: ['namespace', 'pod', 'container', 'vdevice_index', 'device_uuid'],
+  hostLabels: ['node', 'device_index', 'device_uuid', 'device_type'],
+  containerLabels: ['namespace', 'pod', 'container', 'vdevice_index', 'device_uuid'],
   hostUsed: 'hami_host_gpu_memory_used_bytes',
   hostUtilization: 'hami_host_gpu_utilization_ratio',
   used: 'hami_vgpu_memory_used_bytes',
@@ -51,11 +53,10 @@ const PRESENT: Names = {
     shared: 'hami_gpu_shared_count',
     memoryBusy: 'hami_host_gpu_memory_controller_utilization_ratio',
   },
-  fixed: { zone: 'vGPU' },
 };
 const LEGACY: Names = {
-  host: ['nodeid', 'deviceidx', 'deviceuuid', 'devicetype'],
-  container: ['podnamespace', 'podname', 'ctrname', 'vdeviceid', 'deviceuuid'],
+  hostLabels: ['nodeid', 'deviceidx', 'deviceuuid', 'devicetype'],
+  containerLabels: ['podnamespace', 'podname', 'ctrname', 'vdeviceid', 'deviceuuid'],
   hostUsed: 'HostGPUMemoryUsage',
   hostUtilization: 'HostCoreUtilization',
   used: 'vGPU_device_memory_usage_in_bytes',
@@ -65,99 +66,104 @@ const LEGACY: Names = {
   lastKernel: 'Device_last_kernel_of_container',
   instance: 'MigInfo',
   instanceLabels: ['instanceid'],
-  fixed: { zone: 'vGPU' },
 };
 
-const labeled = (names: readonly string[], values: readonly string[], fixed: Names['fixed']) => ({
-  ...Object.fromEntries(names.map((name, index) => [name, values[index] ?? ''])),
-  ...fixed,
-});
-
-const family = (name: string, names: Names, { nodeName }: CompatContext): Family => ({
-  name,
-  create(registry, guard) {
-    const set = metricSet(registry, guard);
-    const fixed = Object.keys(names.fixed);
-    const ofHost = (metric: string, help: string) => set.gauge(metric, help, [...names.host, ...fixed]);
-    const ofContainer = (metric: string, help: string) => set.gauge(metric, help, [...names.container, ...fixed]);
-    const hostUsed = ofHost(names.hostUsed, 'Memory of the GPU in use, in bytes.');
-    const hostUtilization = ofHost(names.hostUtilization, 'Utilization of the GPU, in percent.');
-    const used = ofContainer(
-      names.used,
-      'Memory in use by the container on the GPU, in bytes, as the driver counts it.',
-    );
-    const limit = ofContainer(names.limit, 'Memory that the container may have on the GPU, in bytes.');
-    const memory = ofContainer(names.memory, 'Memory in use by the container on the GPU, in bytes.');
-    const utilization = ofContainer(names.utilization, 'Compute of the GPU that the container used, in percent.');
-    const lastKernel = ofContainer(names.lastKernel, 'Seconds since the container last used the GPU.');
-    const context = names.kinds && ofContainer(names.kinds.context, 'Of it, contexts, in bytes.');
-    const buffer = names.kinds && ofContainer(names.kinds.buffer, 'Of it, buffers, in bytes.');
-    const instance = set.gauge(names.instance, 'The container has this instance of a divided GPU; always 1.', [
-      ...names.container,
+function metricsOf(names: Names): Readonly<Record<string, Metric>> {
+  const fixed = Object.keys(FIXED);
+  const ofHost = (help: string) => gauge(help, [...names.hostLabels, ...fixed]);
+  const ofContainer = (help: string) => gauge(help, [...names.containerLabels, ...fixed]);
+  const { kinds, scheduler } = names;
+  return {
+    [names.hostUsed]: ofHost('Memory of the GPU in use, in bytes.'),
+    [names.hostUtilization]: ofHost('Utilization of the GPU, in percent.'),
+    [names.used]: ofContainer('Memory of the container on the GPU, in bytes, as the driver reports it.'),
+    [names.limit]: ofContainer('Memory limit of the container on the GPU, in bytes.'),
+    [names.memory]: ofContainer('Memory of the container on the GPU, in bytes.'),
+    [names.utilization]: ofContainer('Compute of the GPU that the container used, in percent.'),
+    [names.lastKernel]: ofContainer('Seconds since the container last used the GPU.'),
+    ...(kinds && {
+      [kinds.context]: ofContainer('Memory of the contexts of the container, in bytes.'),
+      [kinds.buffer]: ofContainer('Memory of the buffers of the container, in bytes.'),
+    }),
+    [names.instance]: gauge('The container has this MIG instance; always 1.', [
+      ...names.containerLabels,
       ...names.instanceLabels,
       ...fixed,
-    ]);
-    const gpus = names.scheduler && {
-      limit: ofHost(names.scheduler.limit, 'Memory of the GPU, in bytes.'),
-      allocated: ofHost(names.scheduler.allocated, 'Memory of the GPU that is granted, in bytes.'),
-      allocatedRatio: ofHost(names.scheduler.allocatedRatio, 'Memory of the GPU that is granted, 0 to 1.'),
-      cores: ofHost(names.scheduler.cores, 'Compute of the GPU, in percent.'),
-      allocatedCores: ofHost(names.scheduler.allocatedCores, 'Compute of the GPU that is granted, in percent.'),
-      shared: ofHost(names.scheduler.shared, 'Containers that have the GPU.'),
-      memoryBusy: ofHost(names.scheduler.memoryBusy, 'Use of the memory bus of the GPU, in percent.'),
-    };
-    return {
-      clear: set.clear,
-      fill(snapshot) {
-        const holders = holdersOf(snapshot);
-        for (const { gpu, grantedBytes, grantedCoresPercent } of snapshot.devices) {
-          const labels = labeled(names.host, [nodeName, String(gpu.index), gpu.uuid, gpu.name], names.fixed);
-          hostUsed(labels, gpu.usedBytes);
-          hostUtilization(labels, gpu.utilizationPercent);
-          gpus?.limit(labels, gpu.totalBytes);
-          gpus?.allocated(labels, grantedBytes);
-          gpus?.allocatedRatio(labels, gpu.totalBytes ? grantedBytes / gpu.totalBytes : undefined);
-          gpus?.cores(labels, 100);
-          gpus?.allocatedCores(labels, grantedCoresPercent);
-          gpus?.shared(labels, holders.filter(({ gpuUuid }) => gpuUuid === gpu.uuid).length);
-          gpus?.memoryBusy(labels, gpu.memoryBusyPercent);
-        }
-        const counts = new Map<string, number>();
-        for (const holder of holders) {
-          const who = JSON.stringify([holder.namespace, holder.pod, holder.container]);
-          const index = counts.get(who) ?? 0;
-          counts.set(who, index + 1);
-          const labels = labeled(
-            names.container,
-            [holder.namespace, holder.pod, holder.container, String(index), holder.gpuUuid],
-            names.fixed,
-          );
-          used(labels, holder.usedBytes);
-          limit(labels, holder.grant?.limitBytes);
-          memory(labels, holder.usedBytes);
-          utilization(labels, holder.smPercent === undefined ? undefined : Math.min(100, holder.smPercent));
-          if (holder.lastActiveMs !== undefined)
-            lastKernel(labels, Math.max(0, (snapshot.atMs - holder.lastActiveMs) / 1000));
-          context?.(labels, holder.grant?.ledger.contextBytes);
-          buffer?.(labels, holder.grant?.ledger.bufferBytes);
-          const gpu = deviceOf(snapshot, holder.gpuUuid)?.gpu;
-          const parent = gpu && parentOf(snapshot, gpu);
-          if (!parent) continue;
-          const ids = [gpu.gpuInstance, gpu.computeInstance].map((id) => (id === undefined ? '' : String(id)));
-          const told = names.instanceLabels.length === 1 ? ids : [gpu.uuid, profileOf(gpu), ...ids];
-          instance(
-            {
-              ...labels,
-              ...labeled(names.container.slice(-1), [parent.uuid], {}),
-              ...labeled(names.instanceLabels, told, {}),
-            },
-            1,
-          );
-        }
-      },
-    };
+    ]),
+    ...(scheduler && {
+      [scheduler.limit]: ofHost('Memory of the GPU, in bytes.'),
+      [scheduler.allocated]: ofHost('Memory of the GPU that is granted, in bytes.'),
+      [scheduler.allocatedRatio]: ofHost('Memory of the GPU that is granted, 0 to 1.'),
+      [scheduler.cores]: ofHost('Compute of the GPU, in percent.'),
+      [scheduler.allocatedCores]: ofHost('Compute of the GPU that is granted, in percent.'),
+      [scheduler.shared]: ofHost('Containers that have the GPU.'),
+      [scheduler.memoryBusy]: ofHost('Utilization of the memory bus of the GPU, in percent.'),
+    }),
+  };
+}
+
+const labeled = (names: readonly string[], values: readonly string[]): Labels => ({
+  ...Object.fromEntries(names.map((name, index) => [name, values[index] ?? ''])),
+  ...FIXED,
+});
+
+function setGpu(device: SnapshotDevice, shared: number, names: Names, nodeName: string, set: Series<string>['set']) {
+  const { gpu, grantedBytes, grantedCoresPercent } = device;
+  const labels = labeled(names.hostLabels, [nodeName, String(gpu.index), gpu.uuid, gpu.name]);
+  set(names.hostUsed, labels, gpu.usedBytes);
+  set(names.hostUtilization, labels, gpu.utilizationPercent);
+  const { scheduler } = names;
+  if (!scheduler) return;
+  set(scheduler.limit, labels, gpu.totalBytes);
+  set(scheduler.allocated, labels, grantedBytes);
+  set(scheduler.allocatedRatio, labels, gpu.totalBytes ? grantedBytes / gpu.totalBytes : undefined);
+  set(scheduler.cores, labels, 100);
+  set(scheduler.allocatedCores, labels, grantedCoresPercent);
+  set(scheduler.shared, labels, shared);
+  set(scheduler.memoryBusy, labels, gpu.memoryBusyPercent);
+}
+
+function setInstance(snapshot: Snapshot, holder: Holder, labels: Labels, names: Names, set: Series<string>['set']) {
+  const gpu = deviceOf(snapshot, holder.gpuUuid)?.gpu;
+  const parent = gpu && parentOf(snapshot, gpu);
+  if (!parent) return;
+  const ids = [gpu.gpuInstance, gpu.computeInstance].map((id) => (id === undefined ? '' : String(id)));
+  const values = names.instanceLabels.length === 1 ? ids : [gpu.uuid, profileOf(gpu), ...ids];
+  const ofParent = labeled(names.containerLabels.slice(-1), [parent.uuid]);
+  set(names.instance, { ...labels, ...ofParent, ...labeled(names.instanceLabels, values) }, 1);
+}
+
+const collectorOf = (name: string, names: Names, { nodeName }: CompatContext): Collector => ({
+  name,
+  metrics: metricsOf(names),
+  collect(snapshot, { set }) {
+    const holders = holdersOf(snapshot);
+    for (const device of snapshot.devices) {
+      const shared = holders.filter(({ gpuUuid }) => gpuUuid === device.gpu.uuid).length;
+      setGpu(device, shared, names, nodeName, set);
+    }
+    /** GPUs of each container so far: HAMi numbers them. */
+    const counts = new Map<string, number>();
+    for (const holder of holders) {
+      const { namespace, pod, container, grant } = holder;
+      const key = JSON.stringify([namespace, pod, container]);
+      const index = counts.get(key) ?? 0;
+      counts.set(key, index + 1);
+      const labels = labeled(names.containerLabels, [namespace, pod, container, String(index), holder.gpuUuid]);
+      set(names.used, labels, holder.usedBytes);
+      set(names.limit, labels, grant?.limitBytes);
+      set(names.memory, labels, holder.usedBytes);
+      set(names.utilization, labels, holder.smPercent === undefined ? undefined : Math.min(100, holder.smPercent));
+      if (holder.lastActiveMs !== undefined)
+        set(names.lastKernel, labels, Math.max(0, (snapshot.atMs - holder.lastActiveMs) / 1000));
+      if (names.kinds) {
+        set(names.kinds.context, labels, grant?.ledger.contextBytes);
+        set(names.kinds.buffer, labels, grant?.ledger.bufferBytes);
+      }
+      setInstance(snapshot, holder, labels, names, set);
+    }
   },
 });
 
-export const hami = (of: CompatContext): Family => family('compat-hami', PRESENT, of);
-export const hamiLegacy = (of: CompatContext): Family => family('compat-hami-legacy', LEGACY, of);
+export const hami = (context: CompatContext): Collector => collectorOf('compat-hami', PRESENT, context);
+export const hamiLegacy = (context: CompatContext): Collector => collectorOf('compat-hami-legacy', LEGACY, context);

@@ -1,14 +1,13 @@
-// Families under the names of other exporters, from the same snapshot, for boards and alerts that people have. Off unless asked for.
-
-import { COMPAT_NAMES, type CompatName, DCGM_HOSTNAME, listed } from '../../api/compat-exporters.ts';
-import type { Family } from '../format/family.ts';
+// Collectors with the metric names of other exporters, from the same snapshot, for existing dashboards and alerts. Off by default.
+import { COMPAT_NAMES, type CompatName, DCGM_HOSTNAME, parseCompatList } from '../../api/compat-exporters.ts';
+import type { Collector } from '../collectors/collector.ts';
 import { ack } from './ack.ts';
 import { dcgm } from './dcgm.ts';
 import { hami, hamiLegacy } from './hami.ts';
 import { metagpu } from './metagpu.ts';
 import type { CompatContext } from './shared.ts';
 
-const SETS: Readonly<Record<CompatName, (context: CompatContext) => Family>> = {
+const COLLECTORS: Readonly<Record<CompatName, (context: CompatContext) => Collector>> = {
   dcgm,
   hami,
   'hami-legacy': hamiLegacy,
@@ -16,12 +15,11 @@ const SETS: Readonly<Record<CompatName, (context: CompatContext) => Family>> = {
   ack,
 };
 
-/** `names`: as the setting has them. */
-export function compatFamilies(names: string, context: CompatContext): readonly Family[] {
-  const asked = listed(names);
-  const isRenamed = asked.has(DCGM_HOSTNAME);
+/** `list`: as in the settings, names with commas. */
+export function compatCollectors(list: string, context: CompatContext): readonly Collector[] {
+  const names = parseCompatList(list);
   return COMPAT_NAMES.flatMap((name) => {
-    if (name === 'dcgm' && isRenamed) return [dcgm(context, 'hostname')];
-    return asked.has(name) ? [SETS[name](context)] : [];
+    if (name === 'dcgm' && names.has(DCGM_HOSTNAME)) return [dcgm(context, 'hostname')];
+    return names.has(name) ? [COLLECTORS[name](context)] : [];
   });
 }

@@ -2,13 +2,12 @@
 // where it listens and answers `reset` and `read` with what its event loop went through. A bare server beside it, in a
 // process of its own (`server.ts bare SERIES`), hands out the same bytes with nothing around: what HTTP costs anyway.
 import { createServer } from 'node:http';
-import { setTimeout as delay } from 'node:timers/promises';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere, standingOf } from '../../../src/agent/snapshot/source.ts';
-import { startPage } from '../../../src/exporter/metrics-cache.ts';
-import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
-import type { PageForm } from '../../../src/exporter/render-worker.ts';
+import { createMetricsCache } from '../../../src/exporter/metrics-cache.ts';
+import { selfMetrics, serializeMetrics } from '../../../src/exporter/process-metrics.ts';
+import type { Page } from '../../../src/exporter/render-worker.ts';
 import { createExporter } from '../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../src/serving/http-server.ts';
 import { snapshotOfSize } from './snapshot.ts';
@@ -22,8 +21,6 @@ export type Reading = {
   /** Snapshots that there were since `reset`, with the one that was there then. */
   readonly published: number;
   readonly renderings: number;
-  /** Of them, those that a scrape waited for. */
-  readonly asked: number;
 };
 
 const PUBLISH_MS = 1000;
@@ -33,8 +30,12 @@ const wanted = Number(process.argv[bare ? 3 : 2]);
 
 const self = selfMetrics();
 let snapshot: Snapshot | undefined;
-const source = sourceHere({ snapshot: () => snapshot, history: createRecorder().history, own: () => self.metrics() });
-const page = startPage({
+const source = sourceHere({
+  snapshot: () => snapshot,
+  history: createRecorder().history,
+  own: () => serializeMetrics(self),
+});
+const page = createMetricsCache({
   processes: false,
   compatibility: '',
   nodeName: '',
@@ -42,18 +43,16 @@ const page = startPage({
   onProblem: (text) => console.error(text),
 });
 
-async function scraped(form: PageForm): Promise<Uint8Array> {
-  const body = await page.scrape(form);
-  if (typeof body === 'string') throw new Error(`no page was rendered: ${body}`);
-  return body;
+async function scraped(): Promise<Page> {
+  const found = await page.scrape('text');
+  if (typeof found === 'string') throw new Error(`no page was rendered: ${found}`);
+  return found;
 }
 
 async function seriesOf(containers: number): Promise<number> {
   snapshot = snapshotOfSize(containers, 0);
   page.publish(standingOf(snapshot));
-  // For a moment the page before may still be handed out.
-  await delay(300);
-  return Buffer.from(await scraped('text'))
+  return Buffer.from((await scraped()).plain)
     .toString()
     .split('\n')
     .filter((line) => line !== '' && !line.startsWith('#')).length;
@@ -64,8 +63,7 @@ const few = await seriesOf(10);
 const perContainer = ((await seriesOf(20)) - few) / 10;
 const containers = Math.ceil((wanted - few) / perContainer) + 10;
 const series = await seriesOf(containers);
-const plainBody = await scraped('text');
-const body = await scraped('text+gzip');
+const { plain: plainBody, gzip: body } = await scraped();
 const ready = { series, bytes: plainBody.byteLength };
 
 const cpuMs = (): number => {
@@ -88,11 +86,7 @@ function watchLoop(): void {
 }
 let published = 0;
 let before = page.renderings();
-const read = (): Reading => {
-  const { expected, asked } = page.renderings();
-  const asksSince = asked - before.asked;
-  return { ...longest, published, renderings: expected - before.expected + asksSince, asked: asksSince };
-};
+const read = (): Reading => ({ ...longest, published, renderings: page.renderings() - before });
 
 if (bare) {
   await page.close();

@@ -15,7 +15,7 @@ import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
+import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { eventOf } from '../../../src/kube/events.ts';
 import { eventually } from '../../support/node.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
@@ -251,7 +251,7 @@ export async function setUp(bed: Bed): Promise<void> {
       apiVersion: 'v1',
       kind: 'ConfigMap',
       metadata: { name: 'page', namespace: 'cotenant-system' },
-      data: { metrics: (await createPage(FAMILIES)(SNAPSHOT)).text, 'status.json': JSON.stringify(SNAPSHOT) },
+      data: { metrics: (await createRenderer(COLLECTORS)(SNAPSHOT)).text, 'status.json': JSON.stringify(SNAPSHOT) },
     },
     CSI_DRIVER,
     agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),

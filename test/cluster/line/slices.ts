@@ -85,7 +85,7 @@ export function slices(onCluster: OnCluster): void {
           (bytes) => bytes > free - 64 * MIB,
         );
         t.true(used <= limit, `${name}: ${used} of ${limit}`);
-        t.is(await seriesWhen(bed, 'cotenant_container_bypass_memory_bytes', name, () => true), 0);
+        t.is(await seriesWhen(bed, 'cotenant_container_memory_bypass_bytes', name, () => true), 0);
       }
       const page = (await agentPage(bed)) ?? '';
       const own = await getPod(bed, 'own', 'team');

@@ -85,7 +85,7 @@ test('a refusal reaches the kubelet in its own words, and what may come later is
   t.deepEqual(await publish(root, UID, 'early'), { code: status.UNAVAILABLE, details: 'cotenant: no share for early' });
   t.deepEqual(calls, ['publish one false', `unpublish ${UID}`, 'publish early false', `unpublish ${UID}`]);
   t.deepEqual(problems, [], 'a refusal is no problem of the agent');
-  t.deepEqual(results, ['refused', 'waiting']);
+  t.deepEqual(results, ['refused', 'pending']);
 });
 
 test('a fault is told to the kubelet and to the log, and is no reason to end', async (t) => {

@@ -24,7 +24,7 @@ const GIB = 2 ** 30;
 const VALUES: Partial<Readonly<Record<MetricName, number>>> = {
   cotenant_container_memory_used_bytes: 5 * GIB,
   cotenant_container_memory_limit_bytes: 4 * GIB,
-  cotenant_container_bypass_memory_bytes: GIB,
+  cotenant_container_memory_bypass_bytes: GIB,
   cotenant_device_memory_total_bytes: 80 * GIB,
   cotenant_device_memory_allocated_bytes: 40 * GIB,
 };

@@ -63,7 +63,7 @@ const gpus: readonly InputSeries[] = GPUS.flatMap(([gpu, gpu_uuid, mig_mode, all
       ? [
           stands('cotenant_device_memory_total_bytes', of, total),
           stands('cotenant_device_memory_used_bytes', of, used),
-          stands('cotenant_device_unattributed_memory_bytes', of, gpu === '0' ? 5 : 0),
+          stands('cotenant_device_memory_unattributed_bytes', of, gpu === '0' ? 5 : 0),
           ...(own > 0 ? [stands('cotenant_device_memory_reserved_bytes', of, own)] : []),
         ]
       : []),
@@ -114,7 +114,7 @@ const containers: readonly InputSeries[] = [
   grows('cotenant_container_allocations_denied_total', train, 2),
   grows('cotenant_container_allocations_denied_total', serve, 0),
   ...(['train', 'serve'] as const).map((pod) =>
-    stands('cotenant_container_over_limit', pod === 'train' ? train : serve, 0),
+    stands('cotenant_container_memory_over_limit', pod === 'train' ? train : serve, 0),
   ),
 ];
 

@@ -54,7 +54,7 @@ test('dcgm-exporter 2: no family holds GPUs and containers both, so sums are rig
   t.is(
     sum('cotenant_container_memory_used_bytes') +
       sum('cotenant_foreign_memory_used_bytes') +
-      sum('cotenant_device_unattributed_memory_bytes'),
+      sum('cotenant_device_memory_unattributed_bytes'),
     sum('cotenant_device_memory_used_bytes'),
   );
   t.is(sum('DCGM_FI_DEV_FB_USED'), 500);
@@ -65,7 +65,7 @@ test('dcgm-exporter 3: memory that the driver does not tell is absent and counte
   const page = await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
   t.is(seriesOf(page, 'cotenant_container_processes'), 1);
-  t.is(seriesOf(page, 'cotenant_device_unattributed_memory_bytes'), undefined);
+  t.is(seriesOf(page, 'cotenant_device_memory_unattributed_bytes'), undefined);
   t.is(seriesOf(page, 'hami_vgpu_memory_used_bytes'), undefined);
   t.notRegex(page, /1759218604441[56]|1\.8446744\d*e\+19|\bNaN\b/);
 });
@@ -89,11 +89,11 @@ test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once
 
 /** What is said of who uses a GPU, in this family or that. */
 const OF_USERS = [
-  'cotenant_container_bypass_memory_bytes',
-  'cotenant_container_over_limit',
+  'cotenant_container_memory_bypass_bytes',
+  'cotenant_container_memory_over_limit',
   'cotenant_container_processes',
   'cotenant_device_containers',
-  'cotenant_device_unattributed_memory_bytes',
+  'cotenant_device_memory_unattributed_bytes',
 ] as const;
 
 test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the GPU', async (t) => {
@@ -132,7 +132,7 @@ test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure
       const { state } = follow([told, sample], grants, byPid);
       const silent = await show(state);
       // Who is over by what is told is over.
-      const absent = of.filter((name) => seen.length === 0 || name !== 'cotenant_container_over_limit');
+      const absent = of.filter((name) => seen.length === 0 || name !== 'cotenant_container_memory_over_limit');
       for (const name of absent) t.is(seriesOf(silent, name), undefined, `${failed}, ${seen.length} seen: ${name}`);
       t.is(seriesOf(silent, 'cotenant_device_processes'), undefined, 'nor of what kind they are');
       t.false(state.containers[0]?.told);

@@ -7,9 +7,9 @@ import type { Sample } from '../../../src/agent/sampling/sample.ts';
 import { type NameOf, snapshotOf } from '../../../src/agent/snapshot/snapshot.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
 import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
-import { compatFamilies } from '../../../src/exporter/compat/index.ts';
-import { process as ofProcesses } from '../../../src/exporter/families/process.ts';
-import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
+import { processes } from '../../../src/exporter/collectors/process.ts';
+import { compatCollectors } from '../../../src/exporter/compat/index.ts';
+import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { idleSelf } from '../../support/snapshots.ts';
 import { compared, grantOf, owners, reading } from './node.ts';
@@ -17,7 +17,11 @@ import { compared, grantOf, owners, reading } from './node.ts';
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 export type Owners = Readonly<Record<number, Owner>>;
 
-const PAGE = createPage([...FAMILIES, ofProcesses, ...compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' })]);
+const PAGE = createRenderer([
+  ...COLLECTORS,
+  processes,
+  ...compatCollectors(COMPAT_NAMES.join(','), { nodeName: 'node-a' }),
+]);
 /** The page of our own families and of all that others know. */
 export const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
   (await PAGE(snapshotOf(state, totals, [], [], idleSelf, NAMELESS))).text;

@@ -12,7 +12,7 @@ import { modeOn, type Use, useOf } from '../../../src/cli/cluster/parse-metrics.
 import { askedByPod } from '../../../src/cli/lib/words.ts';
 import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
+import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
 const uuid = (index: number) => `GPU-51a0c07e-4a27-4551-8d21-6e100400000${index}`;
@@ -305,7 +305,7 @@ test('use is read from the page that the agent publishes', async (t) => {
     fence: 'agent' as const,
   };
   const snapshot: Snapshot = { ...exampleSnapshot, containers: [...exampleSnapshot.containers, odd], assigned: [] };
-  const { text } = await createPage(FAMILIES)(snapshot);
+  const { text } = await createRenderer(COLLECTORS)(snapshot);
   const use = useOf(text);
   t.true(use.known);
   if (!use.known) return;
@@ -323,7 +323,7 @@ test('use is read from the page that the agent publishes', async (t) => {
 });
 
 test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
-  const { text } = await createPage(FAMILIES)(staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 }));
+  const { text } = await createRenderer(COLLECTORS)(staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 }));
   t.like(useOf(text), { known: false, word: 'no driver' });
   t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
   t.like(useOf('cotenant_up 0\n'), { known: false, why: 'its agent has no sample yet, or its node half is away' });

@@ -1,8 +1,7 @@
-// The page on metrics and what the agent registers.
+// docs/reference/metrics.md and what the collectors declare.
 import test from 'ava';
-import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import { createExposition } from '../../../src/exporter/format/text.ts';
-import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
+import { processes } from '../../../src/exporter/collectors/process.ts';
+import { COLLECTORS, PAGE_METRICS } from '../../../src/exporter/render.ts';
 import { blocks, quoted, readPage, rowsWith } from '../../support/docs.ts';
 
 const page = readPage('docs/reference/metrics.md');
@@ -11,25 +10,13 @@ const C = [...D, 'namespace', 'pod', 'container', 'mode'];
 
 type Shape = { readonly type: string; readonly labels: readonly string[] };
 
-/** Everything on the page of a node: what the families register, and what the page says of its own making. */
-function served(): ReadonlyMap<string, Shape> {
-  const exposition = createExposition();
-  for (const family of [...FAMILIES, PROCESS_FAMILY]) family.create(exposition);
-  const found = new Map(
-    exposition
-      .metrics()
-      .map(({ name, type, labelNames }): [string, Shape] => [name, { type, labels: [...labelNames].sort() }]),
+/** Everything on the page of a node. */
+const served = (): ReadonlyMap<string, Shape> =>
+  new Map(
+    [...COLLECTORS, processes, { metrics: PAGE_METRICS }].flatMap(({ metrics }) =>
+      Object.entries(metrics).map(([name, { type, labels }]) => [name, { type, labels: [...labels].sort() }] as const),
+    ),
   );
-  const make = createPage([{ name: 'none', create: () => ({ fill: () => {}, clear: () => {} }) }]);
-  const snapshot = { atMs: 1000 } as Snapshot;
-  make(snapshot);
-  const { text } = make(snapshot); // the time that a page took stands on the next one
-  for (const [, name = '', type = ''] of text.matchAll(/^# TYPE (\S+) (\S+)$/gm)) {
-    const labels = new RegExp(`^${name}\\{(.*)\\} `, 'm').exec(text)?.[1] ?? '';
-    found.set(name, { type, labels: [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label ?? '').sort() });
-  }
-  return found;
-}
 
 const labelsOf = (cell = ''): string[] => [...(/^D\b/.test(cell) ? D : /^C\b/.test(cell) ? C : []), ...quoted(cell)];
 

@@ -1,12 +1,12 @@
-// Families under other exporters' names: whole, against a golden file, and what must hold of their sums.
+// Metrics under other exporters' names: whole, against a golden file, and what must hold of their sums.
 // After a wanted change: UPDATE_GOLDEN=1 ava test/unit/exporter/compat.test.ts
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Snapshot, SnapshotContainer } from '../../../src/agent/snapshot/snapshot.ts';
 import { COMPAT_NAMES, isCompatList } from '../../../src/api/compat-exporters.ts';
-import { compatFamilies } from '../../../src/exporter/compat/index.ts';
-import { createPage, FAMILIES } from '../../../src/exporter/render.ts';
+import { compatCollectors } from '../../../src/exporter/compat/index.ts';
+import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { KNOWN_BOARDS } from '../../support/known-boards.ts';
 import { exampleContainer, exampleSnapshot, withInstance } from '../../support/snapshots.ts';
@@ -14,8 +14,9 @@ import { exampleContainer, exampleSnapshot, withInstance } from '../../support/s
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/compat.txt');
 const GIB = 2 ** 30;
 const CONTEXT = { nodeName: 'node-a' };
-const families = (names: string) => compatFamilies(names, CONTEXT);
-const pageOf = async (names: string, snapshot = exampleSnapshot) => (await createPage(families(names))(snapshot)).text;
+const collectors = (names: string) => compatCollectors(names, CONTEXT);
+const pageOf = async (names: string, snapshot = exampleSnapshot) =>
+  (await createRenderer(collectors(names))(snapshot)).text;
 const own = (page: string) =>
   page
     .split('\n')
@@ -23,7 +24,7 @@ const own = (page: string) =>
     .join('\n')
     .trim();
 
-test('the families are the golden ones', async (t) => {
+test('the metrics of other exporters are the golden ones', async (t) => {
   const shown = `${own(await pageOf(COMPAT_NAMES.join(','), withInstance))}\n`;
   if (process.env.UPDATE_GOLDEN) writeFileSync(GOLDEN, shown);
   t.is(shown, readFileSync(GOLDEN, 'utf8'));
@@ -68,7 +69,7 @@ test('an instance of a divided GPU goes by its GPU, its profile and its number',
 });
 
 test('bytes over links are rates, from the time that they were seen long enough', async (t) => {
-  const make = createPage(families('dcgm'));
+  const make = createRenderer(collectors('dcgm'));
   const at = async (seconds: number, gigabytes: number | undefined) => {
     const devices = exampleSnapshot.devices.map((device) => ({
       ...device,
@@ -89,7 +90,7 @@ test('bytes over links are rates, from the time that they were seen long enough'
 });
 
 test("ack's names tell of the kind of a process, and of engines only what is a single process's", async (t) => {
-  const make = createPage(families('ack'));
+  const make = createRenderer(collectors('ack'));
   const one = (types: number) => [{ pid: 100, command: 'x', usedBytes: 1, smPercent: 1, types, inLedger: true }];
   const pageAt = async (seconds: number, container: SnapshotContainer, more: Partial<Snapshot> = {}) => {
     const containerTotals = exampleSnapshot.containerTotals.map((totals) => ({
@@ -129,9 +130,9 @@ test("ack's names tell of the kind of a process, and of engines only what is a s
 });
 
 test('none is there unless it is asked for, and each by its own name', async (t) => {
-  t.deepEqual(families(''), []);
+  t.deepEqual(collectors(''), []);
   t.deepEqual(
-    families('hami, dcgm').map(({ name }) => name),
+    collectors('hami, dcgm').map(({ name }) => name),
     ['compat-dcgm', 'compat-hami'],
   );
   for (const names of ['dcgm-hostname', 'dcgm,dcgm-hostname', 'dcgm-hostname,dcgm']) {
@@ -151,7 +152,7 @@ test('none is there unless it is asked for, and each by its own name', async (t)
   const names = (page: string) => [...page.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name ?? '');
   const all = names(own(await pageOf(COMPAT_NAMES.join(','))));
   t.is(new Set(all).size, all.length);
-  const ours = new Set(names((await createPage(FAMILIES)(exampleSnapshot)).text));
+  const ours = new Set(names((await createRenderer(COLLECTORS)(exampleSnapshot)).text));
   t.deepEqual(
     all.filter((name) => ours.has(name)),
     [],
@@ -229,10 +230,10 @@ test('processes that a set of others leaves out are counted as left out', async 
   const processes = Array.from({ length: 57 }, (_, pid) => ({ ...process, pid }));
   const snapshot = { ...exampleSnapshot, assigned: [], containers: [{ ...exampleContainer, processes }] };
   for (const set of ['metagpu', 'ack']) {
-    const make = createPage(families(set));
+    const make = createRenderer(collectors(set));
     await make(snapshot);
     const dropped = seriesOf((await make(snapshot)).text, 'cotenant_exporter_series_dropped_total', {
-      family: `compat-${set}`,
+      collector: `compat-${set}`,
     });
     t.is(dropped, 7 + 7, `${set}: with each page`);
   }

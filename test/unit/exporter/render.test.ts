@@ -1,17 +1,19 @@
-// The page of metrics: whole, against a golden file, and in part, when a collector fails.
+// The page of metrics: whole, against a golden file, and in part, when a collector fails; and what it guards against of prom-client.
 // After a wanted change: UPDATE_GOLDEN=1 ava test/unit/exporter/render.test.ts
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import { staleSnapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import type { Family } from '../../../src/exporter/format/family.ts';
-import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
+import { type Collector, gauge } from '../../../src/exporter/collectors/collector.ts';
+import { device } from '../../../src/exporter/collectors/device.ts';
+import { processes } from '../../../src/exporter/collectors/process.ts';
+import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/page.txt');
-const ALL = [...FAMILIES, PROCESS_FAMILY];
+const ALL = [...COLLECTORS, processes];
 
 /** Times of the rendering itself differ from run to run; that they are numbers is all that is said of them. */
 const masked = (page: string): string =>
@@ -25,12 +27,12 @@ test('of several outcomes of stops, the newest one is the last', async (t) => {
     { ...kill, result: 'released', lastMs: 5000 },
     { ...kill, result: 'stuck', lastMs: 3000 },
   ];
-  const { text: page } = await createPage(FAMILIES)({ ...exampleSnapshot, kills });
+  const { text: page } = await createRenderer(COLLECTORS)({ ...exampleSnapshot, kills });
   t.regex(page, /^cotenant_container_last_kill_timestamp_seconds\{[^}]*\} 5$/m);
 });
 
 test('the page is the golden one', async (t) => {
-  const make = createPage(ALL);
+  const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text, problems } = await make(exampleSnapshot);
   t.deepEqual(problems, []);
@@ -40,7 +42,7 @@ test('the page is the golden one', async (t) => {
 });
 
 test('the example shows every metric that the dashboards may use', async (t) => {
-  const make = createPage(ALL);
+  const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text } = await make({
     ...exampleSnapshot,
@@ -71,8 +73,8 @@ test('the example shows every metric that the dashboards may use', async (t) => 
 test('a page never grows beyond its bound; what comes last is left out, and counted by family', async (t) => {
   const samples = (page: string) =>
     page.split('\n').filter((line) => /^cotenant_(?!exporter_(collector|render|series))/.test(line));
-  const whole = samples((await createPage(ALL)(exampleSnapshot)).text);
-  const make = createPage(ALL, 60);
+  const whole = samples((await createRenderer(ALL)(exampleSnapshot)).text);
+  const make = createRenderer(ALL, 60);
   const first = samples((await make(exampleSnapshot)).text);
   t.is(first.length, 60);
   t.deepEqual(
@@ -80,8 +82,8 @@ test('a page never grows beyond its bound; what comes last is left out, and coun
     [],
   );
   const { text } = await make(exampleSnapshot);
-  const left = (family: string) => seriesOf(text, 'cotenant_exporter_series_dropped_total', { family });
-  t.is(left('exporter'), 0, 'there from the start, so that the first one is seen');
+  const left = (collector: string) => seriesOf(text, 'cotenant_exporter_series_dropped_total', { collector });
+  t.is(left('agent'), 0, 'there from the start, so that the first one is seen');
   t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 2 * (whole.length - 60));
   t.true((left('process') ?? 0) > 0);
 });
@@ -95,10 +97,10 @@ test('however many short-lived containers come and go, what lives and what the n
     pod: `run-${number}`,
     atMs: exampleSnapshot.atMs - 1000 * (400 - number),
   }));
-  const whole = (await createPage(ALL)(exampleSnapshot)).text;
+  const whole = (await createRenderer(ALL)(exampleSnapshot)).text;
   const names = (page: string) =>
     page.split('\n').filter((line) => /^cotenant_(?!exporter_)/.test(line) && !line.includes('run-'));
-  const make = createPage(ALL, names(whole).length + 200);
+  const make = createRenderer(ALL, names(whole).length + 200);
   const { text } = await make({
     ...exampleSnapshot,
     containerTotals: [
@@ -124,36 +126,29 @@ test('however many short-lived containers come and go, what lives and what the n
   );
   const ended = (pod: string) => seriesOf(text, 'cotenant_container_sm_seconds_total', { pod });
   t.deepEqual([ended('run-399'), ended('run-0')], [12.5, undefined]);
-  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'run-399' }), undefined, 'zeros come last');
-  t.true((seriesOf(text, 'cotenant_exporter_series_dropped_total', { family: 'enforcement' }) ?? 0) > 1000);
+  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'run-399' }), undefined, 'a stop that never happened');
 });
 
 test('a collector that throws costs only its own family, and is named', async (t) => {
   for (const broken of ALL) {
-    const families = ALL.map((family): Family => {
-      if (family !== broken) return family;
+    const collectors = ALL.map((collector): Collector => {
+      if (collector !== broken) return collector;
       return {
-        name: family.name,
-        create(registry) {
-          const { fill, clear } = family.create(registry);
-          return {
-            clear,
-            fill(snapshot) {
-              fill(snapshot); // as far as it came
-              throw new Error('on purpose');
-            },
-          };
+        ...collector,
+        collect(snapshot, series) {
+          collector.collect(snapshot, series); // as far as it came
+          throw new Error('on purpose');
         },
       };
     });
-    const whole = await createPage(ALL)(exampleSnapshot);
-    const { text, problems } = await createPage(families)(exampleSnapshot);
+    const whole = await createRenderer(ALL)(exampleSnapshot);
+    const { text, problems } = await createRenderer(collectors)(exampleSnapshot);
     t.deepEqual(problems, [`the collector ${broken.name} failed: Error: on purpose`]);
     for (const { name } of ALL) {
       const success = seriesOf(text, 'cotenant_exporter_collector_success', { collector: name });
       t.is(success, name === broken.name ? 0 : 1, name);
     }
-    const only = await createPage([broken])(exampleSnapshot);
+    const only = await createRenderer([broken])(exampleSnapshot);
     const own = [...seriesNames(only.text)].filter(
       (name) => !/^cotenant_exporter_(collector_|render_|series_)/.test(name),
     );
@@ -165,20 +160,14 @@ test('a collector that throws costs only its own family, and is named', async (t
 
 test('a collector that failed once is whole again with the next snapshot', async (t) => {
   let fail = true;
-  const flaky: Family = {
-    name: 'device',
-    create(registry) {
-      const device = FAMILIES.find(({ name }) => name === 'device')?.create(registry);
-      return {
-        clear: () => device?.clear(),
-        fill(snapshot) {
-          if (fail) throw new Error('on purpose');
-          device?.fill(snapshot);
-        },
-      };
+  const flaky: Collector = {
+    ...device,
+    collect(snapshot, series) {
+      if (fail) throw new Error('on purpose');
+      device.collect(snapshot, series);
     },
   };
-  const make = createPage([flaky]);
+  const make = createRenderer([flaky]);
   const first = await make(exampleSnapshot);
   t.is(seriesOf(first.text, 'cotenant_device_memory_total_bytes'), undefined);
   fail = false;
@@ -189,7 +178,7 @@ test('a collector that failed once is whole again with the next snapshot', async
 
 test('a stale snapshot says so, keeps what was counted, and tells nothing of now', async (t) => {
   const stale = staleSnapshot(exampleSnapshot, 31_400, { abandoned: 2, hung: 0 });
-  const { text } = await createPage(ALL)(stale);
+  const { text } = await createRenderer(ALL)(stale);
   t.is(seriesOf(text, 'cotenant_up'), 0);
   t.is(seriesOf(text, 'cotenant_container_sm_seconds_total', { pod: 'train' }), 12.5);
   t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'cheat' }), 1);
@@ -203,7 +192,7 @@ test('a stale snapshot says so, keeps what was counted, and tells nothing of now
 });
 
 test('what is gone from the snapshot is gone from the page', async (t) => {
-  const make = createPage(ALL);
+  const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text } = await make({
     ...exampleSnapshot,
@@ -216,4 +205,77 @@ test('what is gone from the snapshot is gone from the page', async (t) => {
   t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes'), undefined);
   t.is(seriesOf(text, 'cotenant_device_memory_total_bytes', { gpu: '1' }), undefined);
   t.is(seriesOf(text, 'cotenant_device_memory_total_bytes', { gpu: '0' }), 24 * 2 ** 30);
+});
+
+const one = (collect: Collector['collect']): Collector => ({
+  name: 'one',
+  metrics: {
+    one_bytes: gauge('A "quoted" help,\nwith a \\ in it.', ['pod']),
+    bare_bytes: gauge('Without labels.'),
+    counted_total: { type: 'counter', help: 'Counted.', labels: ['pod'] },
+    COUNTED: { type: 'counter', help: 'Counted, under the name of another exporter.', labels: [] },
+  },
+  collect,
+});
+const samples = (page: string) => page.split('\n').filter((line) => /^(one|bare|counted|COUNTED)/.test(line));
+
+test('values are exact, totals of the same labels are added up, and what is not finite is absent', async (t) => {
+  const { text } = await createRenderer([
+    one((_, { set }) => {
+      set('one_bytes', { pod: 'a' }, 0.1 + 0.2);
+      set('one_bytes', { pod: 'b' }, 2 ** 53 - 1);
+      set('one_bytes', { pod: 'c' }, Number.NaN);
+      set('one_bytes', { pod: 'd' }, Number.POSITIVE_INFINITY);
+      set('one_bytes', { pod: 'e' }, undefined);
+      set('one_bytes', { pod: 'f"\n\\' }, 1e-7);
+      set('counted_total', { pod: 'a' }, 1.5);
+      set('counted_total', { pod: 'a' }, 2);
+    }),
+  ])(exampleSnapshot);
+  t.deepEqual(samples(text), [
+    'one_bytes{pod="a"} 0.30000000000000004',
+    'one_bytes{pod="b"} 9007199254740991',
+    'one_bytes{pod="f\\"\\n\\\\"} 1e-7',
+    'counted_total{pod="a"} 3.5',
+  ]);
+});
+
+test('a metric without labels is absent until it is set, and after its collector failed', async (t) => {
+  const render = createRenderer([one(() => {})]);
+  t.deepEqual(samples((await render(exampleSnapshot)).text), []);
+  const failing = createRenderer([
+    one((_, { set }) => {
+      set('bare_bytes', {}, 1);
+      throw new Error('on purpose');
+    }),
+  ]);
+  t.deepEqual(samples((await failing(exampleSnapshot)).text), []);
+});
+
+test('in OpenMetrics a counter keeps the name of its series, and the page has its end', async (t) => {
+  const render = createRenderer([
+    one((_, { set }) => {
+      set('bare_bytes', {}, 1);
+      set('counted_total', { pod: 'a' }, 2);
+      set('COUNTED', {}, 3);
+    }),
+  ]);
+  const own = JSON.stringify([
+    { name: 'own_seconds_total', help: 'Own.', type: 'counter', values: [{ labels: {}, value: 4 }] },
+  ]);
+  const { text } = await render(exampleSnapshot, 'openmetrics', own);
+  t.deepEqual(samples(text), ['bare_bytes 1', 'counted_total{pod="a"} 2', 'COUNTED 3']);
+  t.regex(text, /^# TYPE counted counter$/m);
+  t.regex(text, /^# TYPE COUNTED unknown$/m);
+  t.regex(text, /^# TYPE own_seconds counter\nown_seconds_total 4$/m);
+  t.regex(text, /\n# EOF\n$/);
+  t.regex(
+    (await render(exampleSnapshot, 'text', own)).text,
+    /^# TYPE own_seconds_total counter\nown_seconds_total 4$/m,
+  );
+});
+
+test('a label that is not declared fails its collector', async (t) => {
+  const { problems } = await createRenderer([one((_, { set }) => set('one_bytes', { node: 'a' }, 1))])(exampleSnapshot);
+  t.regex(problems[0] ?? '', /^the collector one failed: Error: .*"node"/);
 });

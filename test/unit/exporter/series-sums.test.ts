@@ -4,8 +4,9 @@ import test from 'ava';
 import type { ContainerTotals } from '../../../src/agent/counters/totals.ts';
 import type { Snapshot, SnapshotDevice } from '../../../src/agent/snapshot/snapshot.ts';
 import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
-import { compatFamilies } from '../../../src/exporter/compat/index.ts';
-import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../src/exporter/render.ts';
+import { processes } from '../../../src/exporter/collectors/process.ts';
+import { compatCollectors } from '../../../src/exporter/compat/index.ts';
+import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 
 const GIB = 2 ** 30;
@@ -133,7 +134,7 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_device_memory_free_bytes: GPUS_FREE * GIB,
   cotenant_device_memory_reserved_bytes: 5 * GIB,
   cotenant_device_memory_allocated_bytes: 8 * GIB,
-  cotenant_device_unattributed_memory_bytes: 3 * 128 * MIB,
+  cotenant_device_memory_unattributed_bytes: 3 * 128 * MIB,
   cotenant_device_containers: 5,
   cotenant_volume_publishes_total: 6,
   cotenant_device_processes: 8,
@@ -149,7 +150,7 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_container_memory_used_bytes: HELD * GIB,
   cotenant_container_memory_limit_bytes: GRANTED * GIB,
   cotenant_container_memory_ledger_bytes: LEDGER,
-  cotenant_container_bypass_memory_bytes: 0,
+  cotenant_container_memory_bypass_bytes: 0,
   cotenant_container_processes: 6 + 2 * OF_PAIR,
   cotenant_container_mps_processes: 2 + 2 * OF_PAIR,
   cotenant_container_sm_seconds_total: 12.5 + 1 + 42,
@@ -160,16 +161,15 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_container_sm_contended_seconds_total: 4 * 0.25,
   cotenant_container_sm_throttled_seconds_total: 4 * 80,
   cotenant_container_sm_overruns_total: 4 * 2,
-  cotenant_container_compute_page_faults_total: 0,
+  cotenant_container_lease_page_corruptions_total: 0,
   cotenant_container_allocations_denied_total: 7,
   cotenant_container_unknown_entry_points_total: 3,
   cotenant_container_engine_processes: 2 * 2 + 2 * OF_PAIR,
   cotenant_container_engine_refused_processes: 2 + OF_PAIR,
   cotenant_container_observed_processes: 2 + OF_PAIR,
-  cotenant_container_over_limit_seconds_total: 1.5,
+  cotenant_container_memory_over_limit_seconds_total: 1.5,
   cotenant_container_kills_total: 1,
   cotenant_container_info: 5 + 2 * OF_PAIR,
-  cotenant_container_fence: 5 + OF_PAIR,
   cotenant_container_enforcement: 2 + OF_PAIR,
   cotenant_container_compute_policy: 2 + 2 * OF_PAIR,
   cotenant_enforcement_decisions_total: 1,
@@ -210,8 +210,8 @@ const SUMS: Readonly<Record<string, number>> = {
 /** Of which a sum says nothing: parts and percentages, states, times, clocks and temperatures, most ever, counts of errors by kind. */
 const NO_SUMS = [
   /_(ratio|info|celsius|hertz|timestamp_seconds|limit_watts|policy|peak_bytes|mode|reason|pending|failure|rows|pages)$/,
-  /^cotenant_(up|driver_held|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
-  /^cotenant_container_(over_limit|over_share|engine_behind|without_gpus)$/,
+  /^cotenant_(up|driver_attached|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
+  /^cotenant_container_(memory_over_limit|compute_over_limit|engine_outdated|gpu_missing)$/,
   /^(DCGM_FI_PROF_.*|DCGM_FI_DEV_(.*_UTIL|.*_CLOCK|.*_TEMP|XID_ERRORS|PCIE_.*))$/,
   /^MigInfo$|^(Host|Device_|hami_).*([Uu]tilization|[Ee]lapsed|kernel|Info|info|module).*$/,
   /^(metagpu_.*_(shares|share_size|utilization|requests|max_allowed.*)|metagpu_process_max_allowed_.*)$/,
@@ -225,9 +225,9 @@ function sumsOf(text: string): ReadonlyMap<string, number> {
   return sums;
 }
 
-test('every family that may be summed comes to what there is, and of each it is said whether it may', (t) => {
-  const sets = compatFamilies(COMPAT_NAMES.join(','), { nodeName: 'node-a' });
-  const sums = sumsOf(createPage([...FAMILIES, PROCESS_FAMILY, ...sets])(SNAPSHOT).text);
+test('every family that may be summed comes to what there is, and of each it is said whether it may', async (t) => {
+  const sets = compatCollectors(COMPAT_NAMES.join(','), { nodeName: 'node-a' });
+  const sums = sumsOf((await createRenderer([...COLLECTORS, processes, ...sets])(SNAPSHOT)).text);
   for (const [name, sum] of sums) {
     const expected = SUMS[name];
     if (expected === undefined)

@@ -151,7 +151,7 @@ function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
     try {
       await publisher.publish({ ...ask, mounted: false });
       markPublished(native, ask.target);
-      onResult('given');
+      onResult('published');
     } catch (error) {
       const named = `pod ${ask.namespace}/${ask.pod}`;
       try {
@@ -160,7 +160,7 @@ function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
         onProblem(`the refused volume of ${named} is not gone: ${(left as Error).message}`);
       }
       if (error instanceof VolumeRefused) {
-        onResult(error.later ? 'waiting' : 'refused');
+        onResult(error.later ? 'pending' : 'refused');
         throw new Answer(error.later ? status.UNAVAILABLE : status.FAILED_PRECONDITION, error.message);
       }
       const text = `the volume of ${named} cannot be made: ${error instanceof Error ? error.message : error}`;

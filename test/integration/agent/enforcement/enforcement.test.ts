@@ -49,7 +49,7 @@ test.serial(
     t.deepEqual((await tell(cheat, `alloc ${600 * MIB}`))[0], 0);
     await eventually(
       async () =>
-        ((await agent.metric('cotenant_container_bypass_memory_bytes', { pod: 'cheat' })) ?? 0) > 0 || undefined,
+        ((await agent.metric('cotenant_container_memory_bypass_bytes', { pod: 'cheat' })) ?? 0) > 0 || undefined,
       'the bypass is seen',
     );
     t.deepEqual(agent.audit(), [], 'within its grant a bypass is only reported');
@@ -129,7 +129,7 @@ test('processes that belong to no grant are never touched, however much they hol
   );
   t.deepEqual(agent.audit(), []);
   await host.must('alloc 512');
-  t.true(((await agent.metric('cotenant_device_unattributed_memory_bytes')) ?? 0) >= 8000 * MIB);
+  t.true(((await agent.metric('cotenant_device_memory_unattributed_bytes')) ?? 0) >= 8000 * MIB);
   t.true(((await agent.metric('cotenant_exporter_attribution_failures_total', { reason: 'host' })) ?? 0) > 0);
 });
 

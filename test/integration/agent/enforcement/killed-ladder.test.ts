@@ -41,7 +41,7 @@ const sent = (agent: RunningAgent, action: ActionRecord['action'], pid: number) 
 
 /** The page is made anew after what was done is written. */
 const counts = (agent: RunningAgent, name: string, labels: Record<string, string>, expected: number) =>
-  eventually(async () => (await agent.metric(name, labels)) === expected || undefined, `${name} is ${expected}`);
+  eventually(async () => ((await agent.metric(name, labels)) ?? 0) === expected || undefined, `${name} is ${expected}`);
 
 async function softRound(
   t: ExecutionContext,

@@ -4,8 +4,8 @@ import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
-import { startPage } from '../../../../src/exporter/metrics-cache.ts';
-import { selfMetrics } from '../../../../src/exporter/process-metrics.ts';
+import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
+import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-metrics.ts';
 import { createExporter } from '../../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { testUnless } from '../../../support/gate.ts';
@@ -46,9 +46,9 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const source = sourceHere({
     snapshot: () => after(seconds),
     history: createRecorder().history,
-    own: () => self.metrics(),
+    own: () => serializeMetrics(self),
   });
-  const page = startPage({
+  const page = createMetricsCache({
     processes: false,
     compatibility: COMPAT_NAMES.join(','),
     nodeName: 'node-a',

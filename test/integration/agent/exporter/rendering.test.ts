@@ -38,11 +38,11 @@ test('a renderer is attributed, counted with its memory and its video engines, a
     return clients[0]?.gpus[0]?.bytes;
   };
   await eventually(async () => (await agent.metric(USED, own)) === truth() || undefined, "the driver's count of it");
-  t.is(await agent.metric('cotenant_container_fence', { ...own, fence: 'agent' }), 1);
+  t.is(await agent.metric('cotenant_container_info', { ...own, fence: 'agent' }), 1);
   t.is(await agent.metric('cotenant_container_processes', own), 1);
   t.is(await agent.metric('cotenant_device_processes', { type: 'graphics' }), 1);
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 0);
-  t.is(await agent.metric('cotenant_device_unattributed_memory_bytes'), 0);
+  t.is(await agent.metric('cotenant_device_memory_unattributed_bytes'), 0);
 
   /** All of one sample, and when that was taken. */
   const engines = async () => {
@@ -121,8 +121,8 @@ test('a process in both lists counts once, and a renderer takes from what others
   t.is(await agent.metric('cotenant_device_processes', { type: 'graphics' }), 1);
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute+graphics' }), 1);
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 0);
-  t.is(await agent.metric('cotenant_container_fence', { ...own, fence: 'interposer' }), 1);
-  t.true(((await agent.metric('cotenant_container_bypass_memory_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
+  t.is(await agent.metric('cotenant_container_info', { ...own, fence: 'interposer' }), 1);
+  t.true(((await agent.metric('cotenant_container_memory_bypass_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
   // What the driver holds beyond a process's books is told to it after a round in which they did not change.
   const seenMs = (await agent.snapshot())?.atMs ?? 0;
   await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) >= seenMs + 500 || undefined, 'two more samples');

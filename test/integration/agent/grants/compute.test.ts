@@ -47,7 +47,7 @@ test('under a fixed policy shares hold, a tenant without one gives way, metrics 
     'it has waited',
   );
   t.true(((await agent.metric('cotenant_container_sm_charged_seconds_total', { pod: 'free' })) ?? 0) > 0);
-  t.is(await agent.metric('cotenant_container_sm_most_ratio', { pod: 'quarter' }), 0.25);
+  t.is(await agent.metric('cotenant_container_sm_limit_effective_ratio', { pod: 'quarter' }), 0.25);
   t.true(
     second.output.some((line) => /25 % of each GPU's compute$/.test(line)),
     second.output.join('\n'),
@@ -131,8 +131,8 @@ test('policies, shares, weights and priority change under load, within half a se
   const next = await start(t, node, state, 'native');
   await eventually(
     async () =>
-      (await next.metric('cotenant_container_sm_most_ratio', { pod: 'one' })) === 0.7 &&
-      (await next.metric('cotenant_container_sm_most_ratio', { pod: 'two' })) === 0.4
+      (await next.metric('cotenant_container_sm_limit_effective_ratio', { pod: 'one' })) === 0.7 &&
+      (await next.metric('cotenant_container_sm_limit_effective_ratio', { pod: 'two' })) === 0.4
         ? true
         : undefined,
     'a new agent goes on with what was set',

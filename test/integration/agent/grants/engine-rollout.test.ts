@@ -13,7 +13,7 @@ const LOAD = join(BUILD, 'tests/load');
 const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 const RUNS = 'cotenant_container_engine_processes';
 const REFUSED = 'cotenant_container_engine_refused_processes';
-const BEHIND = 'cotenant_container_engine_behind';
+const BEHIND = 'cotenant_container_engine_outdated';
 const own = join(BUILD, engineName(OWN));
 const other = (number: number) => join(OTHER_ENGINES, engineName(number));
 

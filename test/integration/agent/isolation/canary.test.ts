@@ -206,7 +206,7 @@ ofDriver(
     const held = (name: string) =>
       eventually(
         async () =>
-          (await agent.metric('cotenant_container_fence', { pod: 'it', fence: name })) === 1 ? true : undefined,
+          (await agent.metric('cotenant_container_info', { pod: 'it', fence: name })) === 1 ? true : undefined,
         `the fence is ${name}`,
         30_000,
       );
@@ -224,7 +224,7 @@ ofDriver(
     t.is(told.length, 1, second.log.join('\n'));
     await eventually(
       async () =>
-        (await second.metric('cotenant_container_fence', { pod: 'it', fence: 'interposer' })) === 1 ? true : undefined,
+        (await second.metric('cotenant_container_info', { pod: 'it', fence: 'interposer' })) === 1 ? true : undefined,
       'the interposer is the fence',
       30_000,
     );
@@ -239,7 +239,7 @@ ofDriver(
     t.regex(second.log.join('\n'), /the driver's limits hold containers to their grants on GPU-\S+ again/);
     await eventually(
       async () =>
-        (await second.metric('cotenant_container_fence', { pod: 'it', fence: 'driver' })) === 1 ? true : undefined,
+        (await second.metric('cotenant_container_info', { pod: 'it', fence: 'driver' })) === 1 ? true : undefined,
       'the driver is the fence again',
       30_000,
     );

@@ -11,7 +11,7 @@ import { MIB } from '../../../support/grant.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
-const FENCE = 'cotenant_container_fence';
+const FENCE = 'cotenant_container_info';
 const LIMIT = 1024 * MIB;
 const mount = unifiedMount();
 
@@ -82,7 +82,7 @@ testUnless(reason())(
     t.is(await ask(`alloc ${512 * MIB}`), 0);
     t.is(await ask(`alloc ${512 * MIB}`), 2);
     await fenceIs(agent, 'driver');
-    t.is(await agent.metric('cotenant_container_over_limit', { pod: 'it' }), 0);
+    t.is(await agent.metric('cotenant_container_memory_over_limit', { pod: 'it' }), 0);
 
     // Another amount for the grant is another limit.
     execFileSync(process.execPath, [

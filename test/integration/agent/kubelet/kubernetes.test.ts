@@ -239,7 +239,7 @@ testUnless('reason' in place ? place.reason : undefined)(
     t.is(await agent.metric('cotenant_foreign_memory_used_bytes'), undefined);
     t.is(await agent.metric('cotenant_container_memory_limit_bytes'), undefined, 'nobody holds it to anything');
     const gpuUsed = await agent.metric('cotenant_device_memory_used_bytes', { gpu: '0' });
-    t.is(await agent.metric('cotenant_device_unattributed_memory_bytes', { gpu: '0' }), (gpuUsed ?? 0) - books());
+    t.is(await agent.metric('cotenant_device_memory_unattributed_bytes', { gpu: '0' }), (gpuUsed ?? 0) - books());
 
     // On another GPU than its own it is foreign use, and whoever comes is asked about at once.
     const asked = kubelet.asked;
@@ -297,7 +297,7 @@ testUnless('reason' in place ? place.reason : undefined)(
       t.is(seriesOf(page, used, labels), booked(gpu));
       t.is(
         seriesOf(page, 'cotenant_device_memory_used_bytes', labels),
-        booked(gpu) + (seriesOf(page, 'cotenant_device_unattributed_memory_bytes', labels) ?? 0),
+        booked(gpu) + (seriesOf(page, 'cotenant_device_memory_unattributed_bytes', labels) ?? 0),
       );
     }
     t.is(seriesOf(page, used, { mode: 'exclusive' }), booked(0));

@@ -78,7 +78,7 @@ test("published memory is the books' to the byte, per container and per process,
   }
   const page = await agent.metrics();
   t.is(
-    seriesOf(page, 'cotenant_device_unattributed_memory_bytes', { gpu: '0' }),
+    seriesOf(page, 'cotenant_device_memory_unattributed_bytes', { gpu: '0' }),
     300 * MIB,
     'managed memory is in no per-process count, and shows where it is',
   );
@@ -309,7 +309,7 @@ test('a tenant without a group of its own is told, and stopped, by its process t
   t.deepEqual((await tell(tenant, `alloc ${512 * MIB}`))[0], 0);
   // A round of the sampler may fall between the context and the block.
   await eventually(async () => {
-    const used = await agent.metric('cotenant_container_bypass_memory_bytes', { pod: 'tree' });
+    const used = await agent.metric('cotenant_container_memory_bypass_bytes', { pod: 'tree' });
     return (used ?? 0) >= 512 * MIB || undefined;
   }, 'it is attributed');
   for (const { grantId } of (await agent.snapshot())?.containers ?? []) {

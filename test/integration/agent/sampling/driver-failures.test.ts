@@ -258,7 +258,7 @@ test('use of a GPU that is not in the grant is foreign use of that GPU under the
   );
   t.true(used >= 512 * MIB, String(used));
   await samples(agent, 6);
-  t.is(await agent.metric('cotenant_device_unattributed_memory_bytes', { gpu_uuid: other }), 0);
+  t.is(await agent.metric('cotenant_device_memory_unattributed_bytes', { gpu_uuid: other }), 0);
   t.deepEqual(agent.audit(), []);
   t.is(await agent.metric('cotenant_container_memory_used_bytes', { pod: 'stray' }), 0);
   await tell(tenant, 'spin 300 100');

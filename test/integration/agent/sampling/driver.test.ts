@@ -70,7 +70,7 @@ test('a released driver is open in no process of the agent, which reports down u
     async () => (await agent.metric('cotenant_container_memory_used_bytes', { pod: 'inside' })) || undefined,
     'it is seen',
   );
-  t.is(await agent.metric('cotenant_driver_held'), 1);
+  t.is(await agent.metric('cotenant_driver_attached'), 1);
   t.is(await agent.metric('cotenant_up'), 1);
   t.true(holders(agent).length > 0, 'the test can see who has it open');
   const tenants = 1;
@@ -79,7 +79,7 @@ test('a released driver is open in no process of the agent, which reports down u
   t.regex(await cli(agent, 'release'), /^given up since \S+; nobody is watched or stopped\n$/);
   t.deepEqual(holders(agent), []);
   t.is(opened(node), tenants, 'only the tenant has it open');
-  await eventually(async () => (await agent.metric('cotenant_driver_held')) === 0 || undefined, 'the page says so');
+  await eventually(async () => (await agent.metric('cotenant_driver_attached')) === 0 || undefined, 'the page says so');
   t.is(await agent.metric('cotenant_up'), 0);
   t.is(await agent.metric('cotenant_device_memory_used_bytes'), undefined);
   t.is(await agent.metric('cotenant_container_memory_used_bytes'), undefined);
@@ -106,7 +106,7 @@ test('a released driver is open in no process of the agent, which reports down u
   t.regex(await cli(agent, 'release'), /^given up since/, 'a second time changes nothing');
 
   t.is(await cli(agent, 'take'), 'the agent has the driver\n');
-  await eventually(async () => (await agent.metric('cotenant_driver_held')) === 1 || undefined, 'it is read again');
+  await eventually(async () => (await agent.metric('cotenant_driver_attached')) === 1 || undefined, 'it is read again');
   t.is(await agent.metric('cotenant_up'), 1);
   t.true((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'inside' })) !== undefined);
   t.true(holders(agent).length > 0);

@@ -37,10 +37,10 @@ const MACHINES = [
     absent: [
       'cotenant_device_processes',
       'cotenant_device_containers',
-      'cotenant_device_unattributed_memory_bytes',
+      'cotenant_device_memory_unattributed_bytes',
       'cotenant_container_memory_used_bytes',
       'cotenant_container_processes',
-      'cotenant_container_over_limit',
+      'cotenant_container_memory_over_limit',
       'cotenant_container_sm_utilization_ratio',
       'cotenant_container_sm_seconds_total',
       'hami_container_device_utilization_ratio',

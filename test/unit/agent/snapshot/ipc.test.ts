@@ -10,7 +10,8 @@ import {
   wrongWithSnapshot,
 } from '../../../../src/agent/snapshot/ipc/protocol.ts';
 import { materialOf } from '../../../../src/agent/snapshot/source.ts';
-import { createPage, FAMILIES, PROCESS_FAMILY } from '../../../../src/exporter/render.ts';
+import { processes } from '../../../../src/exporter/collectors/process.ts';
+import { COLLECTORS, createRenderer } from '../../../../src/exporter/render.ts';
 import { exampleSnapshot } from '../../../support/snapshots.ts';
 
 const bytesOf = (text: string) => {
@@ -47,14 +48,17 @@ test('a frame that is too long ends the reading before room is made for it, and 
   t.deepEqual(cutter.push(frameOf(3, 2)).frames, []);
 });
 
-test('a page of a snapshot that was handed over is the page of the snapshot itself', (t) => {
+test('a page of a snapshot that was handed over is the page of the snapshot itself', async (t) => {
   for (const withProcesses of [true, false]) {
     const { snapshot, own } = materialFrom(bytesOf(encoded(materialOf(exampleSnapshot, 'own 1\n', withProcesses))));
     t.is(own, 'own 1\n');
-    const families = [...FAMILIES, ...(withProcesses ? [PROCESS_FAMILY] : [])];
-    const render = (of: typeof exampleSnapshot) =>
-      createPage(families)(of).text.replaceAll(/^(cotenant_exporter_\w+_duration_seconds.*) \S+$/gm, '$1');
-    t.is(render(snapshot), render(exampleSnapshot));
+    const collectors = [...COLLECTORS, ...(withProcesses ? [processes] : [])];
+    const render = async (of: typeof exampleSnapshot) =>
+      (await createRenderer(collectors)(of)).text.replaceAll(
+        /^(cotenant_exporter_\w+_duration_seconds.*) \S+$/gm,
+        '$1',
+      );
+    t.is(await render(snapshot), await render(exampleSnapshot));
   }
 });
 
