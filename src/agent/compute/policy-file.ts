@@ -1,48 +1,47 @@
-// What `cotenant set` said of this node's compute, in the state folder: it outlives the agent. Owns what the file says.
+// compute.json in the state folder: the compute policies of this node and its GPUs that `cotenant set` changed, for the next agent.
 import { join } from 'node:path';
-import { COMPUTE_POLICIES, type ComputePolicy } from '../../api/request.ts';
-import { field, isObject, isWithin } from '../../common/json.ts';
+import * as v from 'valibot';
+import { acceptCardsKey } from '../../api/earlier-names.ts';
+import { COMPUTE_POLICIES } from '../../api/request.ts';
+import { oneOf, parse, whole } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 
-export type NodeCompute = {
-  readonly policy?: ComputePolicy;
-  readonly gpus: Readonly<Record<string, ComputePolicy>>;
-  readonly highCapPercent?: number;
-};
-export const NOTHING_SET: NodeCompute = { gpus: {} };
-
-const isPolicy = (given: unknown): given is ComputePolicy => COMPUTE_POLICIES.some((name) => name === given);
+const nodeCompute = v.pipe(
+  v.unknown(),
+  v.transform(acceptCardsKey),
+  v.object({
+    policy: v.exactOptional(oneOf(COMPUTE_POLICIES)),
+    gpus: v.record(v.string(), oneOf(COMPUTE_POLICIES)),
+    highCapPercent: v.exactOptional(whole(1, 100)),
+  }),
+);
+/** Absent: the agent's settings and the Node's label count. */
+export type NodeCompute = v.InferOutput<typeof nodeCompute>;
+const NOTHING_SET: NodeCompute = { gpus: {} };
 
 export const COMPUTE_FORMAT: StateFormat<NodeCompute> = {
   version: 1,
   read(value) {
-    const [policy, gpus, cap] = ['policy', 'gpus', 'highCapPercent'].map((key) => field(value, key));
-    if (policy !== undefined && !isPolicy(policy)) return { wrong: 'its policy is none' };
-    if (!isObject(gpus) || !Object.values(gpus).every(isPolicy)) return { wrong: 'its GPUs are no policies' };
-    if (cap !== undefined && !isWithin(cap, 1, 100)) return { wrong: 'its highCapPercent is no percentage' };
-    return {
-      ...(policy && { policy }),
-      gpus: gpus as Readonly<Record<string, ComputePolicy>>,
-      ...(cap !== undefined && { highCapPercent: cap }),
-    };
+    const read = parse(nodeCompute, value);
+    return read.ok ? read.value : { wrong: read.error };
   },
 };
 
 export type ComputeStore = {
   get(): NodeCompute;
-  /** Throws where it cannot be kept: nothing has changed then. */
+  /** Throws where the file cannot be written: nothing has changed then. */
   put(compute: NodeCompute): void;
 };
 
 export function openComputeStore(stateFolder: string, onProblem: (text: string) => void): ComputeStore {
-  const lost = 'what was set of this node and its GPUs does not hold';
+  const lost = 'compute policies that were set on this node no longer apply';
   const file = openStateFile(join(stateFolder, 'compute.json'), COMPUTE_FORMAT, { lost, onProblem });
-  let held = file.found ?? NOTHING_SET;
+  let current = file.found ?? NOTHING_SET;
   return {
-    get: () => held,
+    get: () => current,
     put(compute) {
       file.write(compute);
-      held = compute;
+      current = compute;
     },
   };
 }

@@ -1,16 +1,22 @@
 // A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
+import * as v from 'valibot';
+import { acceptCardsKey } from '../../api/earlier-names.ts';
 import type { GpuGrant } from '../../api/gpu.ts';
 import {
   COMPUTE_POLICIES,
+  CONTAINER_KINDS,
   type ComputeChoice,
   type ContainerKind,
+  MODES,
   MOST_WEIGHT,
   PRIORITIES,
 } from '../../api/request.ts';
-import { isObject, isWithin } from '../../common/json.ts';
-import { modeNamed, SAYERS, type SaidMode } from '../../policy/mode.ts';
+import { field } from '../../common/json.ts';
+import type { Result } from '../../common/result.ts';
+import { listOf, oneOf, parseVersionedJson, settings, whole } from '../../common/schema.ts';
+import { SAYERS, type SaidMode } from '../../policy/mode.ts';
 import { tenantGroup } from '../os/cgroup.ts';
 
 /** Process that a plain grant was given to; the grant ends with it. */
@@ -78,66 +84,53 @@ export function freeName(name: string, taken: (name: string) => boolean): string
   }
 }
 
+const VERSION = 1;
+
 export function formatGrant(grant: Grant): string {
-  return `${JSON.stringify({ version: 1, ...grant }, null, 2)}\n`;
+  return `${JSON.stringify({ version: VERSION, ...grant }, null, 2)}\n`;
 }
 
-const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
-
+const count = whole(0, Number.MAX_SAFE_INTEGER);
 const POD_UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const isCleanPath = (path: string): boolean => posix.isAbsolute(path) && posix.normalize(path) === path;
 
-function isOwner(owner: Partial<ProcessOwner & PodOwner> | undefined): boolean {
-  if (owner?.podUid === undefined)
-    return isCount(owner?.pid) && isCount(owner?.startTicks) && typeof owner?.cgroup === 'string';
-  const { podUid, target, kind } = owner;
-  if (!POD_UID.test(podUid) || !['init', 'sidecar', 'app'].includes(kind ?? '')) return false;
-  return typeof target === 'string' && posix.isAbsolute(target) && posix.normalize(target) === target;
-}
+const processOwner = v.object({ pid: count, startTicks: count, cgroup: v.string() });
+const podOwner = v.object({
+  podUid: v.pipe(v.string(), v.regex(POD_UID, 'the UID of a pod')),
+  target: v.pipe(v.string(), v.check(isCleanPath, 'an absolute path')),
+  kind: oneOf(CONTAINER_KINDS),
+});
+const gpuGrant = v.object({
+  gpuUuid: v.string(),
+  memoryBytes: count,
+  limitBytes: count,
+  coresPercent: count,
+  heldBytes: v.exactOptional(count),
+  coresLimitPercent: v.exactOptional(count),
+});
+export const computeChoice = settings({
+  policy: v.exactOptional(oneOf(COMPUTE_POLICIES)),
+  priority: v.exactOptional(oneOf(PRIORITIES)),
+  weight: v.exactOptional(whole(1, MOST_WEIGHT)),
+});
+const storedGrant = v.pipe(
+  v.unknown(),
+  v.transform(acceptCardsKey),
+  v.object({
+    id: v.pipe(v.string(), v.regex(GRANT_ID, 'the id of a grant')),
+    namespace: v.string(),
+    pod: v.string(),
+    container: v.string(),
+    createdMs: count,
+    gpus: listOf(gpuGrant, 1),
+    // Read as false it would be a grant that limits nothing.
+    isolateMemory: v.boolean(),
+    compute: v.exactOptional(computeChoice),
+    computeOverride: v.exactOptional(v.string()),
+    enforcement: v.exactOptional(v.object({ mode: oneOf(MODES), by: oneOf(SAYERS) })),
+    owner: v.lazy((owner) => (field(owner, 'podUid') === undefined ? processOwner : podOwner)),
+  }),
+);
 
-export function isChoice(value: unknown): value is ComputeChoice {
-  if (!isObject(value)) return false;
-  const { policy, priority, weight, ...others } = value;
-  return (
-    Object.keys(others).length === 0 &&
-    (policy === undefined || COMPUTE_POLICIES.some((name) => name === policy)) &&
-    (priority === undefined || PRIORITIES.some((name) => name === priority)) &&
-    (weight === undefined || isWithin(weight, 1, MOST_WEIGHT))
-  );
-}
-
-function isSaid(value: unknown): boolean {
-  if (value === undefined) return true;
-  return isObject(value) && modeNamed(value.mode) !== undefined && SAYERS.some((by) => by === value.by);
-}
-
-/** The stored grant, or what is wrong with the text (a file cut short by a crash must not stop the agent). */
-export function parseGrant(text: string): Grant | { readonly wrong: string } {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (error) {
-    return { wrong: String(error) };
-  }
-  const grant = value as (Partial<Grant> & { version?: unknown }) | null;
-  if (typeof grant !== 'object' || grant === null || grant.version !== 1) return { wrong: 'not a grant of version 1' };
-  const texts = [grant.id, grant.namespace, grant.pod, grant.container];
-  if (!texts.every((text) => typeof text === 'string') || !GRANT_ID.test(grant.id ?? ''))
-    return { wrong: 'a name is missing' };
-  const gpuGood = (gpu: Partial<GpuGrant>) =>
-    typeof gpu?.gpuUuid === 'string' &&
-    [gpu.memoryBytes, gpu.limitBytes, gpu.coresPercent, gpu.heldBytes ?? 0, gpu.coresLimitPercent ?? 0].every(
-      (number) => isCount(number),
-    );
-  if (!Array.isArray(grant.gpus) || grant.gpus.length === 0 || !grant.gpus.every(gpuGood))
-    return { wrong: 'its GPUs are not GPUs' };
-  // Read as false it would be a grant that limits nothing.
-  if (typeof grant.isolateMemory !== 'boolean') return { wrong: 'isolateMemory is missing' };
-  if (!isChoice(grant.compute ?? {}) || typeof (grant.computeOverride ?? '') !== 'string')
-    return { wrong: 'its compute is no choice' };
-  if (!isSaid(grant.enforcement)) return { wrong: 'its enforcement is no mode' };
-  if (!isCount(grant.createdMs)) return { wrong: 'its time is missing' };
-  const { owner } = grant;
-  if (!isOwner(owner)) return { wrong: 'its owner is missing' };
-  const { version: _, ...rest } = grant;
-  return rest as Grant;
-}
+/** The stored grant, or what is wrong with the text, which a crash may have cut short. */
+export const parseGrant = (text: string): Result<Grant> => parseVersionedJson(storedGrant, VERSION, text);

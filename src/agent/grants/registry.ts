@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { closeSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { GpuGrant } from '../../api/gpu.ts';
+import { err } from '../../common/result.ts';
 import { prepareFile } from '../../common/state-file.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
@@ -189,14 +190,17 @@ export function openRegistry(options: RegistryOptions): Registry {
   const readStored = (id: string): void => {
     const folder = join(root, id);
     const path = storedPath(folder);
-    const grant = existsSync(path) ? parseGrant(readFileSync(path, 'utf8')) : { wrong: 'grant.json is missing' };
+    const read = existsSync(path) ? parseGrant(readFileSync(path, 'utf8')) : err('the file is missing');
     const drop = (why: string): void => {
       onProblem(`grant ${id} cannot be adopted and is taken down: ${why}`);
       rmSync(folder, { recursive: true, force: true });
     };
-    if ('wrong' in grant) {
-      drop(grant.wrong);
-    } else if (!isOfPod(grant.owner)) {
+    if (!read.ok) {
+      drop(`grant.json: ${read.error}`);
+      return;
+    }
+    const grant = read.value;
+    if (!isOfPod(grant.owner)) {
       adopt(grant, folder);
     } else if (!volumes) {
       // Nothing is lost: an agent that serves pods finds it again.

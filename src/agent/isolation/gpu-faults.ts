@@ -1,5 +1,6 @@
 // GPUs that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
 // is said when one comes or goes. What counts, and what ends it, is decided in quota/gpu-fault.ts.
+import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { bootIdOfMachine } from '../../common/boot-id.ts';
 import { field, isObject } from '../../common/json.ts';
@@ -27,6 +28,8 @@ export type GpuFaultsOptions = {
   readonly bootId?: string;
 };
 
+/** The file's name in versions that called a GPU a card. */
+const EARLIER_NAME = 'card-faults.json';
 /** More than GPUs can come; a file beyond that is none of ours. */
 const MOST = 256;
 
@@ -59,7 +62,10 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
   const lost = 'GPUs that an Xid was held against are offered';
-  const file = openStateFile(join(stateFolder, 'gpu-faults.json'), FAULTS_FORMAT, { lost, onProblem });
+  const path = join(stateFolder, 'gpu-faults.json');
+  const earlierPath = join(stateFolder, EARLIER_NAME);
+  if (!existsSync(path) && existsSync(earlierPath)) renameSync(earlierPath, path);
+  const file = openStateFile(path, FAULTS_FORMAT, { lost, onProblem });
   let faults: readonly GpuFault[] = file.found?.faults ?? [];
   /** What counts grew by is not worth a write: what the file has is less, and a reset is seen all the same. */
   const keyOf = (list: readonly GpuFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
