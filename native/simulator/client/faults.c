@@ -14,7 +14,7 @@
 struct fault {
     char symbol[64];
     int result;
-    unsigned long first, count; /* calls first .. first+count-1; count 0 = all from first */
+    unsigned long first, count; /* calls first .. first+count-1; count 0 = all from first on */
     _Atomic unsigned long calls;
 };
 static struct fault faults[32];

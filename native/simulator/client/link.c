@@ -53,7 +53,7 @@ static bool join(char *path, size_t size, const char *folder, const char *name) 
     return snprintf(path, size, "%s/%s", folder, name) < (int)size;
 }
 
-/* DIR of the node, by the library's own path. */
+/* The node's DIR, found by the library's own path. */
 static bool find_folder(const void *own_symbol, char *folder, size_t size) {
     Dl_info own;
     char path[4096];

@@ -1,6 +1,6 @@
-/* Limits of a GPU's memory for groups of the unified cgroup hierarchy, as drivers from 615 on have them, in the form
- * that their manual calls misc: flat, a process goes by the nearest group above it that has a limit, and managed memory
- * is not counted. A group is known by the number of its folder, which no other group gets while the machine runs. */
+/* Memory limits of cgroups on a GPU, as drivers from 615 on have them, in the form that their manual calls misc: flat,
+ * the nearest cgroup above a process that has a limit applies, and managed memory is not counted. A cgroup is
+ * identified by its folder's inode, which no other cgroup gets while the machine runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "../../abi/nvml.h"
 #include "node.h"
 
-/* Where the hierarchy is mounted for this process; empty: nowhere. */
+/* Where the unified hierarchy is mounted; empty: nowhere. */
 static const char *mounted(void) {
     static char place[4096];
     static bool looked;
@@ -24,7 +24,7 @@ static const char *mounted(void) {
     return place;
 }
 
-/* The client's path, with room behind it cut by the caller; empty: it cannot be told. */
+/* The client's path in it; empty: unknown. */
 static void path_of(const struct client *client, char *path, size_t size) {
     char name[64], line[4096];
     *path = 0;
@@ -46,8 +46,8 @@ static struct limit *find(struct node *node, uint32_t gpu, uint64_t group) {
     return NULL;
 }
 
-/* Finds the limits that a client goes by. What cannot be looked up any more (it has ended) stays as it was. */
-static void settle(struct node *node, struct client *client) {
+/* Finds the cgroups whose limits apply to a client. For a client that has ended they stay as they were. */
+static void find_limit_groups(struct node *node, struct client *client) {
     char path[8192];
     struct stat info;
     path_of(client, path, sizeof path);
@@ -73,10 +73,10 @@ static uint64_t used(const struct node *node, uint32_t gpu, uint64_t group) {
     return sum;
 }
 
-uint64_t limits_room(struct node *node, struct client *client, uint32_t gpu, uint64_t *hard) {
+uint64_t limits_available(struct node *node, struct client *client, uint32_t gpu, uint64_t *hard) {
     *hard = UINT64_MAX;
-    if (node->limit_count == 0 || node->limits_ignored) return UINT64_MAX;
-    settle(node, client);
+    if (node->limit_count == 0 || node->ignore_limits) return UINT64_MAX;
+    find_limit_groups(node, client);
     const struct limit *limit = client->limit_group[gpu] ? find(node, gpu, client->limit_group[gpu]) : NULL;
     if (!limit) return UINT64_MAX;
     *hard = limit->hard;
@@ -90,13 +90,13 @@ static int set(struct node *node, uint32_t gpu, uint64_t group, uint64_t soft, u
     if (soft > hard) return NVML_ABI_INVALID_ARGUMENT;
     if (none && limit) *limit = node->limits[--node->limit_count];
     if (none) return NVML_ABI_SUCCESS;
-    if (!limit && node->limit_count == SIM_MOST_LIMITS) return NVML_ABI_MEMORY;
+    if (!limit && node->limit_count == SIM_MAX_LIMITS) return NVML_ABI_MEMORY;
     if (!limit) limit = &node->limits[node->limit_count++];
     *limit = (struct limit){.gpu = gpu, .group = group, .soft = soft, .hard = hard};
     return NVML_ABI_SUCCESS;
 }
 
-void limits_answer(struct node *node, const struct client *caller, const struct sim_request *request,
+void answer_limits(struct node *node, const struct client *caller, const struct sim_request *request,
                    struct sim_reply *reply) {
     uint64_t group = request->arg[0];
     if (request->op == SIM_LIMIT_SET) {
@@ -104,7 +104,7 @@ void limits_answer(struct node *node, const struct client *caller, const struct 
             caller->root ? set(node, request->gpu, group, request->arg[1], request->arg[2]) : NVML_ABI_NO_PERMISSION;
     }
     atomic_store(&node->facts->limits, (uint32_t)node->limit_count);
-    for (struct client *client = node->clients; client; client = client->next) settle(node, client);
+    for (struct client *client = node->clients; client; client = client->next) find_limit_groups(node, client);
     const struct limit *limit = find(node, request->gpu, group);
     reply->arg[0] = limit ? limit->soft : 0;
     reply->arg[1] = limit ? limit->hard : NVML_ABI_MEMORY_LIMIT_MAX;

@@ -1,4 +1,5 @@
-/* Processes of a simulated node: who they are (from peer credentials and /proc), what they ask, and their end. */
+/* The table of clients: processes with an open connection, identified by peer credentials and /proc, and their
+ * channels. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static uint64_t pid_namespace_of(pid_t pid) {
     return stat(path, &info) == 0 ? info.st_ino : 0;
 }
 
-/* The number on the last column of "NSpid:", the process's pid in its own namespace; 0 = cannot tell. */
+/* The last number of "NSpid:", the PID in the process's own namespace; 0 = unknown. */
 static uint32_t own_namespace_pid(pid_t pid) {
     char path[64], line[256];
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
@@ -48,7 +49,7 @@ static pid_t parent_of(pid_t pid) {
     close(fd);
     if (length <= 0) return 0;
     text[length] = 0;
-    char *end = strrchr(text, ')'); /* the command may hold anything, brackets included */
+    char *end = strrchr(text, ')'); /* the command may contain any character, including brackets */
     int parent = 0;
     if (!end || sscanf(end + 1, " %*c %d", &parent) != 1) return 0;
     return parent;
@@ -102,14 +103,14 @@ void clients_accept(struct node *node) {
         }
         int sockets = 1024 * 1024;
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sockets, sizeof sockets);
-        /* New clients go to the end, so that turns on a GPU follow the order of arrival. */
+        /* New clients are appended, so that turns on a GPU follow the order of arrival. */
         struct client **last = &node->clients;
         while (*last) last = &(*last)->next;
         *last = client;
         struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = client};
         epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, fd, &event);
         if (client->pidfd >= 0) {
-            /* A forked child that inherited the socket must not keep its dead parent's memory alive. */
+            /* A forked child that inherited the socket must not keep its dead parent's memory allocated. */
             struct epoll_event exit_event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uintptr_t)client | 1};
             epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, client->pidfd, &exit_event);
         }
@@ -123,7 +124,7 @@ void channel_close(struct channel *channel) {
 }
 
 void client_free(struct node *node, struct client *client) {
-    for (uint32_t i = 0; i < node->facts->gpu_count; i++) timeline_forget(&node->gpus[i], client);
+    for (uint32_t i = 0; i < node->facts->gpu_count; i++) timeline_remove(&node->gpus[i], client);
     free(client);
 }
 
@@ -131,7 +132,7 @@ int channel_open(struct channel *channel) {
     if (channel->shared) return -1;
     int fd = memfd_create("simulated-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
-    /* Sealed against shrinking: a client that truncated it would take the daemon down with SIGBUS. */
+    /* Sealed against shrinking: a client that truncated it would kill the daemon by SIGBUS. */
     if (ftruncate(fd, sizeof(struct sim_channel)) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         close(fd);

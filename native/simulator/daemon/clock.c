@@ -1,4 +1,4 @@
-/* The monotonic clock, and random numbers that repeat from the seed of --perturb. */
+/* The monotonic clock, and random numbers. */
 #include <time.h>
 
 #include "node.h"
@@ -9,7 +9,7 @@ uint64_t node_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* xorshift64: repeatable from the seed of --perturb. */
+/* xorshift64: repeatable by the seed of --perturb. */
 uint64_t node_random(struct node *node) {
     uint64_t x = node->random;
     x ^= x << 13;

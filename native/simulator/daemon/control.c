@@ -11,7 +11,7 @@
 #include "../../abi/nvml.h"
 #include "../protocol.h"
 
-static int complain(const char *what) {
+static int print_error(const char *what) {
     fprintf(stderr, "cotenant-simulator: %s\n", what);
     return 1;
 }
@@ -31,46 +31,47 @@ static int perform(const char *dir, const struct sim_request *request) {
     static char payload[SIM_MAX_PAYLOAD];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, dir) >= (int)sizeof address.sun_path)
-        return complain("--dir is too long");
+        return print_error("--dir is too long");
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        fprintf(stderr, "cotenant-simulator: %s: %s; is a node served there?\n", address.sun_path, strerror(errno));
+        fprintf(stderr, "cotenant-simulator: %s: %s; is a simulated node running there?\n", address.sun_path,
+                strerror(errno));
         return 1;
     }
     struct sim_request hello = {.op = SIM_HELLO, .arg = {SIM_ROLE_CONTROL}};
     struct sim_reply reply;
     if (send_request(fd, &hello, &reply, payload) != 0 || reply.arg[0] != SIM_PROTOCOL)
-        return complain("the node speaks another protocol");
-    if (send_request(fd, request, &reply, payload) != 0) return complain("the node did not answer");
+        return print_error("the node uses another version of the protocol");
+    if (send_request(fd, request, &reply, payload) != 0) return print_error("the node did not answer");
     close(fd);
     if (reply.result != 0) {
-        fprintf(stderr, "cotenant-simulator: refused with %d\n", reply.result);
+        fprintf(stderr, "cotenant-simulator: the node refused the request with code %d\n", reply.result);
         return 1;
     }
     if (reply.payload_bytes) printf("%.*s\n", (int)reply.payload_bytes, payload);
     return 0;
 }
 
-/* Commands: a word, one more where `what` names it, and so many numbers, the first of which is a GPU where there is a
- * state. `fixed` stands for a number that nobody gives. */
+/* Commands: a name, a second word where `what` has one, and `numbers` numbers, the first of which is a GPU where there
+ * is a state. `fixed` is the value of commands without one. */
 static const struct command {
     const char *name, *what;
     int numbers;
     uint32_t op, state;
     uint64_t fixed;
 } COMMANDS[] = {
-    {"usage", NULL, 0, SIM_BOOKS, 0, 0},
+    {"usage", NULL, 0, SIM_USAGE, 0, 0},
     {"watch", NULL, 1, SIM_WATCH, 0, 0},
-    {"process-list-delay", NULL, 1, SIM_LIST_COST_US, 0, 0},
-    {"ignore-limits", NULL, 1, SIM_LIMITS_IGNORED, 0, 0},
+    {"process-list-delay", NULL, 1, SIM_PROCESS_LIST_DELAY_US, 0, 0},
+    {"ignore-limits", NULL, 1, SIM_IGNORE_LIMITS, 0, 0},
     {"temperature", NULL, 2, SIM_SET_STATE, SIM_STATE_TEMPERATURE, 0},
     {"lose", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 1},
     {"recover", NULL, 1, SIM_SET_STATE, SIM_STATE_LOST, 0},
-    {"hide", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 1},
-    {"show", NULL, 1, SIM_SET_STATE, SIM_STATE_UNLISTED, 0},
-    {"hide-process-memory", NULL, 2, SIM_SET_STATE, SIM_STATE_UNTOLD, 0},
+    {"hide", NULL, 1, SIM_SET_STATE, SIM_STATE_HIDDEN, 1},
+    {"show", NULL, 1, SIM_SET_STATE, SIM_STATE_HIDDEN, 0},
+    {"hide-process-memory", NULL, 2, SIM_SET_STATE, SIM_STATE_HIDE_PROCESS_MEMORY, 0},
     {"reset", NULL, 1, SIM_SET_STATE, SIM_STATE_RESET, 0},
-    {"xid", NULL, 2, SIM_RAISE_XID, 0, 0},
+    {"xid", NULL, 2, SIM_REPORT_XID, 0, 0},
     {"ecc", "corrected", 2, SIM_SET_STATE, SIM_STATE_ECC_CORRECTED_MORE, 0},
     {"ecc", "uncorrected", 2, SIM_SET_STATE, SIM_STATE_ECC_UNCORRECTED_MORE, 0},
     {"rows", "corrected", 2, SIM_SET_STATE, SIM_STATE_ROWS_CORRECTED_MORE, 0},
@@ -127,10 +128,10 @@ int control_main(int argc, char **argv) {
     const struct command *command = command_of(argv[1], what, count);
     if (!dir || !command) return -1;
     struct sim_request request = {.op = command->op, .arg = {numbers[0]}};
-    if (command->op == SIM_SET_STATE || command->op == SIM_RAISE_XID) {
+    if (command->op == SIM_SET_STATE || command->op == SIM_REPORT_XID) {
         uint64_t value = count == 2 ? numbers[1] : command->fixed;
         request.gpu = (uint32_t)numbers[0];
-        request.arg[0] = command->op == SIM_RAISE_XID ? value : command->state;
+        request.arg[0] = command->op == SIM_REPORT_XID ? value : command->state;
         request.arg[1] = value;
     }
     return perform(dir, &request);

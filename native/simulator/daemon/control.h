@@ -1,5 +1,5 @@
-/* The commands that ask or change a node that is already running. */
+/* The commands that query or change a running node. */
 #pragma once
 
-/* Exit code, or -1 when the words are not a command. */
+/* Returns the exit code, or -1 when the arguments are not a command. */
 int control_main(int argc, char **argv);

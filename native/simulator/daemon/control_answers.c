@@ -1,4 +1,4 @@
-/* Answers requests of the control role: the state of the simulated node as JSON, and changes of it. */
+/* Answers requests of the control role: the state of the node as JSON, and changes of it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void add_client(struct text *text, const struct node *node, const struct 
     add(text, "]}");
 }
 
-static void write_books(struct node *node, struct sim_reply *reply, char *payload) {
+static void write_usage(struct node *node, struct sim_reply *reply, char *payload) {
     struct text text = {payload, SIM_MAX_PAYLOAD};
     add(&text, "{\"gpus\":[");
     for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
@@ -81,9 +81,9 @@ static void write_books(struct node *node, struct sim_reply *reply, char *payloa
     if (text.left <= 1) reply->result = NVML_ABI_INSUFFICIENT_SIZE;
 }
 
-static void list_holdings(struct node *node, const struct sim_request *request, struct sim_reply *reply,
-                          char *payload) {
-    struct sim_holding *rows = (struct sim_holding *)payload;
+static void list_process_usage(struct node *node, const struct sim_request *request, struct sim_reply *reply,
+                               char *payload) {
+    struct sim_process_usage *rows = (struct sim_process_usage *)payload;
     size_t count = 0, most = SIM_MAX_PAYLOAD / sizeof *rows;
     for (const struct client *client = node->clients; client; client = client->next) {
         for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
@@ -92,19 +92,20 @@ static void list_holdings(struct node *node, const struct sim_request *request, 
                 reply->result = NVML_ABI_INSUFFICIENT_SIZE;
                 return;
             }
-            struct sim_holding *row = &rows[count++];
-            *row = (struct sim_holding){.pid = (uint32_t)client->pid, .gpu = gpu};
+            struct sim_process_usage *row = &rows[count++];
+            *row = (struct sim_process_usage){.pid = (uint32_t)client->pid, .gpu = gpu};
             memcpy(row->bytes, client->bytes[gpu], sizeof row->bytes);
             for (size_t i = 0; i < node->block_count; i++) {
                 const struct block *block = &node->blocks[i];
-                if (block->id && block->inherited && !block->away && block->payer == client && block->gpu == gpu)
+                if (block->id && block->inherited && !block->checkpointed && block->owner == client &&
+                    block->gpu == gpu)
                     row->inherited[block->kind] += block->bytes;
             }
         }
     }
     reply->payload_bytes = (uint32_t)(count * sizeof *rows);
     for (const struct group *group = node->groups; group; group = group->next) {
-        if (group->root == (pid_t)request->arg[0]) memcpy(reply->arg, group->made_peak, sizeof reply->arg);
+        if (group->root == (pid_t)request->arg[0]) memcpy(reply->arg, group->own_peak, sizeof reply->arg);
     }
 }
 
@@ -130,12 +131,12 @@ static void set_state(struct node *node, const struct sim_request *request, stru
     switch (request->arg[0]) {
     case SIM_STATE_TEMPERATURE: gpu->temperature_c = (uint32_t)value; return;
     case SIM_STATE_POWER_MW: gpu->power_mw = (uint32_t)value; return;
-    case SIM_STATE_UNTOLD: gpu->untold = value != 0; return;
-    case SIM_STATE_UNLISTED:
-        atomic_store((_Atomic uint32_t *)&node->facts->gpus[request->gpu].unlisted, value != 0);
+    case SIM_STATE_HIDE_PROCESS_MEMORY: gpu->hides_process_memory = value != 0; return;
+    case SIM_STATE_HIDDEN:
+        atomic_store((_Atomic uint32_t *)&node->facts->gpus[request->gpu].hidden, value != 0);
         return;
     case SIM_STATE_LOST:
-        if (value && !gpu->lost) health_raise(node, request->gpu, XID_OFF_THE_BUS);
+        if (value && !gpu->lost) health_report_event(node, request->gpu, XID_OFF_THE_BUS);
         gpu->lost = value != 0;
         return;
     default:
@@ -147,16 +148,16 @@ static void set_state(struct node *node, const struct sim_request *request, stru
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
     for (uint32_t i = 0; i < node->facts->gpu_count; i++) timeline_advance(node, &node->gpus[i], node_now_ns());
     switch (request->op) {
-    case SIM_BOOKS: write_books(node, reply, payload); return;
+    case SIM_USAGE: write_usage(node, reply, payload); return;
     case SIM_WATCH: watch_group(node, request, reply); return;
     case SIM_SET_STATE: set_state(node, request, reply); return;
-    case SIM_RAISE_XID:
-        if (request->gpu < node->facts->gpu_count) health_raise(node, request->gpu, request->arg[0]);
+    case SIM_REPORT_XID:
+        if (request->gpu < node->facts->gpu_count) health_report_event(node, request->gpu, request->arg[0]);
         else reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
-    case SIM_HOLDINGS: list_holdings(node, request, reply, payload); return;
-    case SIM_LIST_COST_US: node->list_cost_us = request->arg[0]; return;
-    case SIM_LIMITS_IGNORED: node->limits_ignored = request->arg[0] != 0; return;
+    case SIM_PROCESS_USAGE: list_process_usage(node, request, reply, payload); return;
+    case SIM_PROCESS_LIST_DELAY_US: node->process_list_delay_us = request->arg[0]; return;
+    case SIM_IGNORE_LIMITS: node->ignore_limits = request->arg[0] != 0; return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }

@@ -9,12 +9,12 @@
 #include "../../abi/cuda.h"
 #include "node.h"
 
-void client_gone(struct node *node, struct client *client) {
+void client_end(struct node *node, struct client *client) {
     if (client->fd < 0) return;
-    /* What ran until now is time that it used; nothing of its queue runs after its end. */
+    /* The time that its kernels ran until now counts as used; nothing of its queue runs after its end. */
     for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
         timeline_advance(node, &node->gpus[i], node_now_ns());
-        timeline_forget(&node->gpus[i], client);
+        timeline_remove(&node->gpus[i], client);
         channel_close(&client->channel[i]);
     }
     epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, client->fd, NULL);
@@ -25,7 +25,7 @@ void client_gone(struct node *node, struct client *client) {
         close(client->pidfd);
         client->pidfd = -1;
     }
-    books_bury(node, client);
+    memory_release_all(node, client);
 }
 
 static void reply_with(struct client *client, const struct sim_reply *reply, const char *payload, const int *fds,
@@ -45,7 +45,7 @@ static void reply_with(struct client *client, const struct sim_reply *reply, con
         header->cmsg_len = CMSG_LEN((size_t)fd_count * sizeof(int));
         memcpy(CMSG_DATA(header), fds, (size_t)fd_count * sizeof(int));
     }
-    /* A client that does not read its replies loses them; it cannot hold up the node. */
+    /* A client that does not read its replies loses them; it cannot block the node. */
     if (sendmsg(client->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN) return;
 }
 
@@ -58,11 +58,11 @@ static int process_step(struct node *node, struct client *client, uint64_t step)
         [SIM_PROCESS_RESTORE] = {ABI_PROCESS_CHECKPOINTED, ABI_PROCESS_LOCKED},
         [SIM_PROCESS_UNLOCK] = {ABI_PROCESS_LOCKED, ABI_PROCESS_RUNNING},
     };
-    if (step == SIM_PROCESS_LOOK) return ABI_SUCCESS;
+    if (step == SIM_PROCESS_GET_STATE) return ABI_SUCCESS;
     if (step > SIM_PROCESS_UNLOCK) return ABI_ERROR_INVALID_VALUE;
     if (client->process_state != STEPS[step].from) return ABI_ERROR_ILLEGAL_STATE;
-    int result = step == SIM_PROCESS_CHECKPOINT ? books_take_away(node, client)
-                 : step == SIM_PROCESS_RESTORE  ? books_bring_back(node, client)
+    int result = step == SIM_PROCESS_CHECKPOINT ? memory_checkpoint(node, client)
+                 : step == SIM_PROCESS_RESTORE  ? memory_restore(node, client)
                                                 : ABI_SUCCESS;
     if (result == ABI_SUCCESS) client->process_state = STEPS[step].to;
     return result;
@@ -89,19 +89,19 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
     }
     switch (request->op) {
     case SIM_CONTEXT_NEW:
-        reply->result = books_context(node, client, gpu, &block);
+        reply->result = memory_new_context(node, client, gpu, &block);
         if (reply->result != ABI_SUCCESS) return;
         reply->arg[0] = block->id;
         int fd = channel_open(&client->channel[gpu]);
         if (fd >= 0) fds[(*fd_count)++] = fd;
         return;
-    case SIM_TAKE:
+    case SIM_ALLOCATE:
         if (request->arg[1] == SIM_KIND_CONTEXT || request->arg[1] >= SIM_KIND_COUNT ||
             (request->arg[1] == SIM_KIND_VMM && (passed_fd < 0 || fstat(passed_fd, &info) != 0))) {
             reply->result = ABI_ERROR_INVALID_VALUE;
             return;
         }
-        reply->result = books_take(node, client, gpu, request->arg[0], (uint32_t)request->arg[1], &block);
+        reply->result = memory_allocate(node, client, gpu, request->arg[0], (uint32_t)request->arg[1], &block);
         if (reply->result != ABI_SUCCESS) return;
         block->device = info.st_dev;
         block->inode = info.st_ino;
@@ -109,28 +109,28 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         reply->arg[1] = block->bytes;
         return;
     case SIM_CONTEXT_END:
-    case SIM_GIVE:
-    case SIM_KEEP:
-        block = books_find(node, request->arg[0]);
-        reply->result = !block                    ? ABI_ERROR_INVALID_VALUE
-                        : request->op == SIM_KEEP ? books_keep(client, block)
-                                                  : books_give(node, client, block);
+    case SIM_RELEASE:
+    case SIM_RETAIN:
+        block = memory_find(node, request->arg[0]);
+        reply->result = !block                      ? ABI_ERROR_INVALID_VALUE
+                        : request->op == SIM_RETAIN ? memory_retain(client, block)
+                                                    : memory_release(node, client, block);
         return;
     case SIM_IMPORT:
-        if (passed_fd >= 0 && fstat(passed_fd, &info) == 0) block = books_find_file(node, info.st_dev, info.st_ino);
-        reply->result = block ? books_keep(client, block) : ABI_ERROR_INVALID_VALUE;
+        if (passed_fd >= 0 && fstat(passed_fd, &info) == 0) block = memory_find_file(node, info.st_dev, info.st_ino);
+        reply->result = block ? memory_retain(client, block) : ABI_ERROR_INVALID_VALUE;
         if (reply->result != ABI_SUCCESS) return;
         reply->arg[0] = block->id;
         reply->arg[1] = block->bytes;
         reply->arg[2] = block->gpu;
         return;
     case SIM_SHARE:
-        block = books_find(node, request->arg[0]);
-        reply->result = block ? books_share(client, block, passed_fd) : ABI_ERROR_INVALID_VALUE;
+        block = memory_find(node, request->arg[0]);
+        reply->result = block ? memory_share(client, block, passed_fd) : ABI_ERROR_INVALID_VALUE;
         return;
-    case SIM_OPEN:
-        block = books_find(node, request->arg[0]);
-        reply->result = block ? books_open(client, block) : ABI_ERROR_INVALID_VALUE;
+    case SIM_OPEN_SHARED:
+        block = memory_find(node, request->arg[0]);
+        reply->result = block ? memory_open_shared(client, block) : ABI_ERROR_INVALID_VALUE;
         if (reply->result != ABI_SUCCESS) return;
         reply->arg[0] = block->id;
         reply->arg[1] = block->bytes;
@@ -139,9 +139,9 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         return;
     case SIM_PROCESS: answer_process(node, client, request, reply); return;
     case SIM_MEMORY: {
-        uint64_t hard, room = limits_room(node, client, gpu, &hard), usable = gpu_usable(node, gpu);
+        uint64_t hard, capacity = limits_available(node, client, gpu, &hard), usable = gpu_usable(node, gpu);
         reply->arg[0] = atomic_load(&node->facts->gpus[gpu].used_bytes);
-        reply->arg[1] = usable - reply->arg[0] < room ? usable - reply->arg[0] : room;
+        reply->arg[1] = usable - reply->arg[0] < capacity ? usable - reply->arg[0] : capacity;
         reply->arg[2] = usable < hard ? usable : hard;
         return;
     }
@@ -163,7 +163,7 @@ static void answer_hello(struct node *node, struct client *client, const struct 
 
 #define MAX_PASSED 4
 
-/* Receives a request and the files that came with it; the result is that of recvmsg. */
+/* Receives a request and the descriptors passed with it; returns the result of recvmsg. */
 static ssize_t receive(const struct client *client, struct sim_request *request, int passed[MAX_PASSED],
                        int *passed_count) {
     struct iovec part = {request, sizeof *request};
@@ -185,7 +185,7 @@ static ssize_t receive(const struct client *client, struct sim_request *request,
 }
 
 /* Answers one request per call: a request that was sent after a process died must not be answered before the daemon has
- * noticed that death, and the event loop handles all deaths before it answers anything that was sent by then. */
+ * noticed that death, and the event loop handles all deaths before it answers any request sent by then. */
 void client_readable(struct node *node, struct client *client) {
     static char payload[SIM_MAX_PAYLOAD];
     if (client->fd < 0) return;
@@ -194,7 +194,7 @@ void client_readable(struct node *node, struct client *client) {
     ssize_t length = receive(client, &request, passed, &passed_count);
     if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (length <= 0) {
-        client_gone(node, client);
+        client_end(node, client);
         return;
     }
     struct sim_reply reply = {0};

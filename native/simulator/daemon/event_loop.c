@@ -1,4 +1,4 @@
-/* The event loop of the simulated node: connections, requests, ends of clients, the time line. */
+/* The event loop of the simulated node: connections, requests, exits of clients, the time line. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 #include "node.h"
 
 #define MAX_EVENTS 8192
-#define TAG_CLIENT_EXITED 1 /* a bit beside the client's address */
+#define TAG_CLIENT_EXITED 1 /* a bit added to the client's address */
 #define TAG_CONNECTION 2u
 #define TAG_DOORBELL 4u
 #define TAG_SIGNAL 6u
-#define TAG_LIMIT 4096u /* no client lies below it */
+#define TAG_LIMIT 4096u /* no client has a lower address */
 
 static bool watch(const struct node *node, int fd, uint64_t tag) {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = tag};
@@ -44,7 +44,7 @@ static int timeout_ms(uint64_t until_ns) {
     return ms > 1000 ? 1000 : (int)ms;
 }
 
-/* Sleeps until `until_ns` or an event; finer than epoll's milliseconds where the kernel can. */
+/* Sleeps until `until_ns` or an event; finer than epoll's milliseconds where the kernel supports it. */
 static int wait_events(struct node *node, struct epoll_event *events, uint64_t until_ns) {
     uint64_t now = node_now_ns();
     if (until_ns == UINT64_MAX || until_ns <= now)
@@ -66,15 +66,15 @@ void event_loop_run(struct node *node) {
             uint64_t wake = timeline_next_wake(node, &node->gpus[i]);
             if (wake < until) until = wake;
         }
-        uint64_t expiry = books_expire(node, now);
+        uint64_t expiry = memory_expire(node, now);
         if (expiry < until) until = expiry;
         int count = wait_events(node, events, until);
-        /* Ends first: whoever saw a process die may ask for its memory in the very same batch. */
+        /* Exits first: a process that saw another one die may request its memory in the same batch. */
         for (int i = 0; i < count; i++) {
             uintptr_t tag = (uintptr_t)events[i].data.u64;
-            if (tag & TAG_CLIENT_EXITED) client_gone(node, (struct client *)(tag & ~(uintptr_t)TAG_CLIENT_EXITED));
+            if (tag & TAG_CLIENT_EXITED) client_end(node, (struct client *)(tag & ~(uintptr_t)TAG_CLIENT_EXITED));
             else if (tag > TAG_LIMIT && (events[i].events & (EPOLLHUP | EPOLLERR)))
-                client_gone(node, (struct client *)tag);
+                client_end(node, (struct client *)tag);
         }
         for (int i = 0; i < count; i++) {
             uintptr_t tag = (uintptr_t)events[i].data.u64;

@@ -1,11 +1,11 @@
-/* What a simulated GPU counts of its own parts: for how long a kernel ran, on which part of its SMs, and how busy that
- * kept what somebody has said a figure of. */
+/* GPM counters of a simulated GPU: how long kernels ran, on which part of its SMs, and how busy they kept the units
+ * with a configured activity. */
 #include <string.h>
 
 #include "node.h"
 
-/* A kernel has a block on each SM until there are no more of them, from its begin to its end. */
-void counters_pass(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count) {
+/* A kernel occupies one SM per block, up to all of them, for its whole duration. */
+void counters_advance(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count) {
     struct sim_counters *counters = &gpu->counters;
     counters->at_ns += ns;
     if (!kernel) return;
@@ -17,11 +17,11 @@ void counters_pass(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, 
 bool counters_set(struct gpu *gpu, uint64_t state, uint64_t value) {
     if (state < SIM_STATE_ACTIVE || state >= SIM_STATE_ACTIVE + SIM_ACTIVE_COUNT || value > 100) return false;
     gpu->active_percent[state - SIM_STATE_ACTIVE] = (uint32_t)value;
-    gpu->counters.said |= 1u << (state - SIM_STATE_ACTIVE);
+    gpu->counters.configured |= 1u << (state - SIM_STATE_ACTIVE);
     return true;
 }
 
-void counters_answer(const struct gpu *gpu, struct sim_reply *reply, char *payload) {
+void answer_counters(const struct gpu *gpu, struct sim_reply *reply, char *payload) {
     memcpy(payload, &gpu->counters, sizeof gpu->counters);
     reply->payload_bytes = sizeof gpu->counters;
 }

@@ -1,5 +1,5 @@
-/* Which GPUs a simulated node has. Sizes and counts of the models are public data-sheet figures; context and reserved
- * sizes are the simulator's assumptions until a probe has measured them on the GPU itself. */
+/* The models of GPUs that a simulated node can have. Sizes and counts are public data-sheet figures; context and
+ * reserved sizes are assumptions until they have been measured on real GPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "node.h"
 
 #define MIB (1024ull * 1024)
-#define LEAST_GRANULE (64ull * 1024)
+#define MIN_GRANULE (64ull * 1024)
 #define DEFAULT_GRANULE (2 * MIB)
 #define MIG_SLICES 7
 #define MIG_RESERVED (64 * MIB)
@@ -38,7 +38,7 @@ static bool parse_mib(const char *text, uint64_t *bytes) {
     return true;
 }
 
-static void complain(const char *text, const char *what) {
+static void print_error(const char *text, const char *what) {
     fprintf(stderr,
             "cotenant-simulator: --gpu %s: %s; want "
             "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,mig=1g.10gb+...], MODEL one of",
@@ -47,7 +47,7 @@ static void complain(const char *text, const char *what) {
     fputc('\n', stderr);
 }
 
-/* One instance of a GPU: "3g.40gb" is three of its seven slices of compute and so much memory. */
+/* Adds a MIG instance: "3g.40gb" is three of the GPU's seven compute slices and 40 GiB of its memory. */
 static const char *instance_add(struct node *node, uint32_t parent, uint32_t number, const char *profile) {
     const struct sim_gpu_facts *gpu = &node->facts->gpus[parent];
     unsigned slices, gigabytes;
@@ -55,14 +55,15 @@ static const char *instance_add(struct node *node, uint32_t parent, uint32_t num
     if (sscanf(profile, "%1ug.%3ugb%n", &slices, &gigabytes, &length) != 2 || profile[length] || !slices || !gigabytes)
         return "an instance is written as 3g.40gb";
     uint32_t index = node->facts->gpu_count;
-    if (index == SIM_MAX_GPUS) return "a node has at most 16 GPUs, instances among them";
+    if (index == SIM_MAX_GPUS) return "a node has at most 16 GPUs, instances included";
     uint64_t total = gigabytes * 1024ull * MIB, taken = 0, taken_slices = 0;
     for (uint32_t i = 0; i < index; i++) {
         if (node->facts->gpus[i].parent != parent + 1) continue;
         taken += node->facts->gpus[i].total_bytes;
         taken_slices += node->facts->gpus[i].slices;
     }
-    if (taken_slices + slices > MIG_SLICES || taken + total > gpu->total_bytes) return "it has no room for so much";
+    if (taken_slices + slices > MIG_SLICES || taken + total > gpu->total_bytes)
+        return "the GPU has too few slices or too little memory left";
     if (node->gpus[parent].context_bytes + MIG_RESERVED > total) return "no memory is left for clients";
     struct sim_gpu_facts *facts = &node->facts->gpus[index];
     *facts = *gpu;
@@ -87,7 +88,7 @@ static const char *instance_add(struct node *node, uint32_t parent, uint32_t num
 static const char *divide(struct node *node, uint32_t parent, char *profiles) {
     uint32_t number = 0;
     if (node->facts->gpus[parent].cc_major < 8 || node->facts->gpus[parent].bus_bits < 4096)
-        return "this model cannot be divided";
+        return "this model does not support MIG";
     node->facts->gpus[parent].divided = 1;
     for (char *profile; (profile = strsep(&profiles, "+"));) {
         const char *wrong = instance_add(node, parent, ++number, profile);
@@ -101,28 +102,28 @@ bool gpus_divide(struct node *node) {
         char profiles[sizeof node->gpus[gpu].profiles];
         memcpy(profiles, node->gpus[gpu].profiles, sizeof profiles);
         const char *wrong = profiles[0] ? divide(node, gpu, profiles) : NULL;
-        if (wrong) return complain(node->gpus[gpu].profiles, wrong), false;
+        if (wrong) return print_error(node->gpus[gpu].profiles, wrong), false;
     }
     return true;
 }
 
 bool gpu_add(struct node *node, const char *text) {
     uint32_t index = node->facts->gpu_count;
-    if (index == SIM_MAX_GPUS) return complain(text, "a node has at most 16 GPUs"), false;
+    if (index == SIM_MAX_GPUS) return print_error(text, "a node has at most 16 GPUs"), false;
     char copy[256];
-    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return complain(text, "too long"), false;
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) return print_error(text, "too long"), false;
     char *rest = copy, *word = strsep(&rest, ",");
     const struct model *model = NULL;
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         if (!strcmp(MODELS[i].key, word)) model = &MODELS[i];
     }
-    if (!model) return complain(text, "no such model"), false;
+    if (!model) return print_error(text, "unknown model"), false;
     uint64_t total = model->total_mib * MIB, reserved = model->reserved_mib * MIB;
     uint64_t context = model->context_mib * MIB, granule = DEFAULT_GRANULE;
     const char *profiles = "";
     while ((word = strsep(&rest, ","))) {
         char *value = strchr(word, '=');
-        if (!value) return complain(text, "want NAME=SIZE"), false;
+        if (!value) return print_error(text, "want NAME=SIZE"), false;
         *value++ = 0;
         if (!strcmp(word, "mig")) {
             profiles = value;
@@ -133,16 +134,17 @@ bool gpu_add(struct node *node, const char *text) {
                           : !strcmp(word, "context")  ? &context
                           : !strcmp(word, "granule")  ? &granule
                                                       : NULL;
-        if (!field || !parse_mib(value, field)) return complain(text, word), false;
+        if (!field || !parse_mib(value, field)) return print_error(text, word), false;
     }
-    if (granule < LEAST_GRANULE || granule > 64 * MIB || (granule & (granule - 1))) {
-        return complain(text, "granule must be a power of two from 64Ki to 64Mi"), false;
+    if (granule < MIN_GRANULE || granule > 64 * MIB || (granule & (granule - 1))) {
+        return print_error(text, "granule must be a power of two from 64Ki to 64Mi"), false;
     }
-    if (reserved >= total || context > total - reserved) return complain(text, "no memory is left for clients"), false;
+    if (reserved >= total || context > total - reserved)
+        return print_error(text, "no memory is left for clients"), false;
 
     struct sim_gpu_facts *facts = &node->facts->gpus[index];
     snprintf(facts->name, sizeof facts->name, "%s", model->name);
-    /* "51a0" marks a simulated GPU in the identifier itself; the last byte numbers it */
+    /* "51a0" marks a simulated GPU in its UUID; the last byte is its index */
     static const unsigned char uuid[16] = {0x51, 0xa0, 0xc0, 0x7e, 0x4a, 0x27, 0x45, 0x51,
                                            0x8d, 0x21, 0x6e, 0x10, 0,    0,    0,    0};
     memcpy(facts->uuid, uuid, sizeof uuid);
@@ -173,9 +175,8 @@ bool gpu_add(struct node *node, const char *text) {
     return true;
 }
 
-/* Whoever trusts formulas is wrong here: the granule is larger than the usual one, contexts and arrays cost more, code
- * costs from the first byte, rows of pitched memory are longer, and released memory leaves the books late. All of it
- * can be found out by measuring. */
+/* Makes formulas wrong: the granule is larger than usual, contexts and arrays cost more, code costs from the first
+ * byte, rows of pitched memory are longer, and memory is released late. All of it can be measured. */
 void gpus_perturb(struct node *node) {
     for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
         struct sim_gpu_facts *facts = &node->facts->gpus[i];
@@ -186,8 +187,8 @@ void gpus_perturb(struct node *node) {
     }
     node->facts->code_free_bytes = 0;
     node->facts->pitch_bytes *= 4;
-    node->fat_arrays = true;
-    node->late_ns = 50000000;
+    node->padded_arrays = true;
+    node->max_release_delay_ns = 50000000;
 }
 
 uint64_t gpu_usable(const struct node *node, uint32_t gpu) {

@@ -1,5 +1,4 @@
-/* What goes wrong with a simulated GPU, and who is told: events in the order in which they were raised, counts of
- * errors, rows, bytes over links. */
+/* Health of a simulated GPU: driver events in order, error counts, remapped rows, bytes over links. */
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +8,10 @@
 #include "../../abi/nvml.h"
 #include "node.h"
 
-void health_raise(struct node *node, uint32_t gpu, uint64_t xid) {
+void health_report_event(struct node *node, uint32_t gpu, uint64_t xid) {
     uint32_t number = atomic_load(&node->facts->newest_event) + 1;
     node->events[number % SIM_EVENTS] =
-        (struct sim_raised){.number = number, .gpu = gpu, .type = NVML_ABI_EVENT_XID, .data = xid};
+        (struct sim_driver_event){.number = number, .gpu = gpu, .type = NVML_ABI_EVENT_XID, .data = xid};
     atomic_store(&node->facts->newest_event, number);
     syscall(SYS_futex, &node->facts->newest_event, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
@@ -34,7 +33,7 @@ bool health_set(struct gpu *gpu, uint64_t state, uint64_t value) {
     case SIM_STATE_PCIE_SENT_MORE: health->pcie_bytes[1] += value; return true;
     case SIM_STATE_NVLINK_RECEIVED_MORE: health->nvlink_bytes[0] += value; return true;
     case SIM_STATE_NVLINK_SENT_MORE: health->nvlink_bytes[1] += value; return true;
-    case SIM_STATE_RESET: /* what counts from the driver's initialization of the GPU */
+    case SIM_STATE_RESET: /* counts since the driver initialized the GPU */
         gpu->energy_mj = 0;
         gpu->lost = false;
         for (int kind = 0; kind < 2; kind++) health->ecc[kind][0] = 0; /* volatile */
@@ -43,18 +42,18 @@ bool health_set(struct gpu *gpu, uint64_t state, uint64_t value) {
     }
 }
 
-static const struct sim_raised *next_event(const struct node *node, uint32_t seen) {
-    const struct sim_raised *next = NULL;
+static const struct sim_driver_event *next_event(const struct node *node, uint32_t seen) {
+    const struct sim_driver_event *next = NULL;
     for (size_t i = 0; i < SIM_EVENTS; i++) {
-        const struct sim_raised *event = &node->events[i];
+        const struct sim_driver_event *event = &node->events[i];
         if (event->number > seen && (!next || event->number < next->number)) next = event;
     }
     return next;
 }
 
-void health_answer(const struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
+void answer_health(const struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
     if (request->op == SIM_EVENT) {
-        const struct sim_raised *event = next_event(node, (uint32_t)request->arg[0]);
+        const struct sim_driver_event *event = next_event(node, (uint32_t)request->arg[0]);
         if (!event) return;
         memcpy(payload, event, sizeof *event);
         reply->payload_bytes = sizeof *event;

@@ -79,7 +79,7 @@ struct serve_options {
     const char *driver;
 };
 
-/* Reads the options of `serve`; GPUs are added to the node as they come. False: the problem is printed. */
+/* Reads the options of `serve` and adds GPUs to the node as they come. False: an error was printed. */
 static bool parse_options(struct node *node, int argc, char **argv, struct serve_options *options) {
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[++i] : NULL;

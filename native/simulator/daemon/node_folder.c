@@ -1,5 +1,5 @@
 /* The folder of a simulated node: DIR/node.sock, and DIR/lib with the simulated libraries under the names that programs
- * look for; and the facts page that every client maps. */
+ * load; and the facts page that every client maps. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #include "node.h"
 
-/* DIR/lib/NAME -> the library beside this program. */
+/* Links DIR/lib/NAME to the library beside this program. */
 static bool link_library(const char *dir, const char *name, const char *target) {
     char own[4096], from[4200], to[4200];
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
@@ -32,7 +32,7 @@ static bool link_library(const char *dir, const char *name, const char *target) 
     return symlink(to, from) == 0;
 }
 
-/* What NVML exports came with versions of the driver: the newest library that this one has. */
+/* NVML exports more functions with newer drivers: picks the newest library that is not newer than this driver. */
 static const char *nvml_library(const char *driver_version) {
     static const struct {
         unsigned long since;
@@ -77,11 +77,11 @@ bool folder_create(struct node *node) {
     bool taken = connect(probe, (struct sockaddr *)&address, sizeof address) == 0;
     close(probe);
     if (taken) {
-        fprintf(stderr, "cotenant-simulator: %s: another simulated node serves this folder\n", node->dir);
+        fprintf(stderr, "cotenant-simulator: %s: another simulated node runs in this folder\n", node->dir);
         return false;
     }
     unlink(address.sun_path);
-    mode_t before = umask(0); /* any user of the node may use its GPUs, as with the real device files */
+    mode_t before = umask(0); /* any user may use the GPUs, as with real device nodes */
     int bound = bind(node->listen_fd, (struct sockaddr *)&address, sizeof address);
     umask(before);
     if (bound != 0 || listen(node->listen_fd, 4096) != 0) {
@@ -99,6 +99,6 @@ bool folder_share_facts(struct node *node) {
     node->facts = facts;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    node->facts_fd = open(path, O_RDONLY | O_CLOEXEC); /* clients cannot map this one for writing */
+    node->facts_fd = open(path, O_RDONLY | O_CLOEXEC); /* clients cannot map this descriptor for writing */
     return node->facts_fd >= 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
 }

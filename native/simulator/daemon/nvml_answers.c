@@ -1,7 +1,7 @@
-/* What the simulated kernel driver tells NVML about processes and GPUs, with the quirks of the real one as they were
- * read or reported (sources: the driver's open kernel modules, exporter threads): processes outside the caller's PID
- * namespace are dropped from lists, but keep their raw host pid in utilization; managed memory is in no process's
- * count; a utilization sample names one process only. The control role reads the node's own books. */
+/* Answers NVML requests about processes and GPUs, with the quirks of the real driver as documented or reported
+ * (sources: its open kernel modules, issues of exporters): processes outside the caller's PID namespace are missing in
+ * lists, but appear with their host PID in utilization; managed memory counts for no process; a utilization sample
+ * names one process only. */
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,19 +18,20 @@ static bool in_list(const struct client *client, uint32_t gpu, uint64_t type) {
 
 static void list_processes(struct node *node, struct client *caller, const struct sim_request *request,
                            struct sim_reply *reply, char *payload) {
-    if (node->list_cost_us) usleep((useconds_t)node->list_cost_us);
+    if (node->process_list_delay_us) usleep((useconds_t)node->process_list_delay_us);
     struct sim_process *entries = (struct sim_process *)payload;
     size_t count = 0;
     for (struct client *client = node->clients; client; client = client->next) {
         if (!in_list(client, request->gpu, request->arg[0])) continue;
         uint32_t pid = pid_seen_by(caller, client);
         size_t k = 0;
-        while (k < count && entries[k].pid != pid) k++; /* a process may have opened the driver twice (dlmopen) */
+        while (k < count && entries[k].pid != pid) k++; /* a process may have loaded the driver twice (dlmopen) */
         if (pid == 0 || k == SIM_MAX_PAYLOAD / sizeof *entries) continue;
         if (k == count) entries[count++] = (struct sim_process){.pid = pid};
         entries[k].bytes += client_bytes(client, request->gpu, false);
     }
-    for (size_t k = 0; node->gpus[request->gpu].untold && k < count; k++) entries[k].bytes = NVML_ABI_NOT_AVAILABLE_U64;
+    for (size_t k = 0; node->gpus[request->gpu].hides_process_memory && k < count; k++)
+        entries[k].bytes = NVML_ABI_NOT_AVAILABLE_U64;
     reply->payload_bytes = (uint32_t)(count * sizeof *entries);
 }
 
@@ -48,7 +49,7 @@ static struct sim_process_utilization *row_of(struct sim_process_utilization *ro
     return &rows[k];
 }
 
-/* The video engines are no kernels' and know no turns: who uses them does so all the time. */
+/* Use of the video engines is constant and independent of kernels and time slices. */
 static void add_video(struct node *node, struct client *caller, uint32_t gpu, uint64_t at_us,
                       struct sim_process_utilization *rows, size_t *count) {
     for (struct client *client = node->clients; client; client = client->next) {
@@ -63,8 +64,8 @@ static void add_video(struct node *node, struct client *caller, uint32_t gpu, ui
     }
 }
 
-/* One row per process that a sample after `last seen` names; its figure is the mean over all samples since then, up to
- * the newest that names anybody. */
+/* One row per process named by a sample after the time last seen; its value is the mean over all samples since then, up
+ * to the newest with a process. */
 static void list_utilization(struct node *node, struct client *caller, const struct sim_request *request,
                              struct sim_reply *reply, char *payload) {
     struct gpu *gpu = &node->gpus[request->gpu];
@@ -120,7 +121,7 @@ static void gpu_state(struct node *node, uint32_t index, struct sim_reply *reply
     reply->payload_bytes = sizeof state;
 }
 
-/* The whole ring, whoever ran: power and utilization of the GPU. */
+/* All samples of the ring, for power and utilization of the whole GPU. */
 static void list_samples(const struct gpu *gpu, const struct sim_request *request, struct sim_reply *reply,
                          char *payload) {
     struct sim_ring_sample *rows = (struct sim_ring_sample *)payload;
@@ -133,7 +134,7 @@ static void list_samples(const struct gpu *gpu, const struct sim_request *reques
     reply->payload_bytes = (uint32_t)(count * sizeof *rows);
 }
 
-/* Only the living are remembered, and pids are the caller's. */
+/* Only running processes are known, by the caller's PIDs. */
 static void accounting(struct node *node, struct client *caller, const struct sim_request *request,
                        struct sim_reply *reply, char *payload) {
     struct client *client = node->clients;
@@ -163,8 +164,8 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
         reply->result = NVML_ABI_INVALID_ARGUMENT;
         return;
     }
-    if (request->op == SIM_EVENT) { /* also of a GPU that is lost */
-        health_answer(node, request, reply, payload);
+    if (request->op == SIM_EVENT) { /* also of a lost GPU */
+        answer_health(node, request, reply, payload);
         return;
     }
     struct gpu *gpu = &node->gpus[request->gpu];
@@ -180,9 +181,9 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_ACCOUNTING: accounting(node, caller, request, reply, payload); return;
     case SIM_RING: list_samples(gpu, request, reply, payload); return;
     case SIM_LIMIT_SET:
-    case SIM_LIMIT_GET: limits_answer(node, caller, request, reply); return;
-    case SIM_HEALTH: health_answer(node, request, reply, payload); return;
-    case SIM_COUNTERS: counters_answer(gpu, reply, payload); return;
+    case SIM_LIMIT_GET: answer_limits(node, caller, request, reply); return;
+    case SIM_HEALTH: answer_health(node, request, reply, payload); return;
+    case SIM_COUNTERS: answer_counters(gpu, reply, payload); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }

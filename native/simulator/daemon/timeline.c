@@ -1,8 +1,8 @@
-/* The time line of a simulated GPU: processes with queued kernels take turns in slices, as the hardware's time slicing
- * does, and a kernel that outlasts its slice goes on in its next turn. A kernel is alone on the GPU while it runs.
+/* The time line of a simulated GPU: processes with queued kernels take turns in time slices, as on hardware, and a
+ * kernel that outlasts its slice continues in the next one. A kernel is alone on the GPU while it runs.
  *
- * Nothing runs in the background: the line is moved forward, up to the present, whenever somebody needs to know. That
- * gives the same answer as moving it continuously, for every submission carries its own time. */
+ * Nothing runs in the background: the time line is advanced to the present whenever its state is needed. The result is
+ * the same as that of continuous simulation, for every submission has its own time. */
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -12,14 +12,14 @@
 #include "node.h"
 
 #define FOREVER UINT64_MAX
-#define LEAST_SLEEP_NS 20000ull /* finer wake-ups cost more than they tell */
-#define TICK_NS 5000000ull      /* while anything is queued: keeps samples and published times fresh */
+#define MIN_SLEEP_NS 20000ull /* finer wake-ups cost more than they gain */
+#define TICK_NS 5000000ull    /* while anything is queued: keeps samples and published times current */
 
 static void wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
 
-/* Copies the next item out of the ring, once: the process can write there at any time. False: nothing is queued. */
+/* Copies the next item out of the ring, once: the process can overwrite it at any time. False: the queue is empty. */
 static bool fetch(struct channel *channel) {
     if (channel->busy) return true;
     if (!channel->shared) return false;
@@ -52,10 +52,10 @@ static void complete(struct channel *channel, uint64_t at_ns) {
     }
 }
 
-/* The next client after `from` (round robin) whose head item had arrived by `at_ns`; *arrival gets the earliest later
- * arrival of anyone. */
-static struct client *next_turn(struct node *node, struct gpu *gpu, struct client *from, uint64_t at_ns,
-                                uint64_t *arrival) {
+/* The next client after `from` (round robin) whose first item had arrived by `at_ns`; *arrival gets the earliest later
+ * arrival. */
+static struct client *next_client(struct node *node, struct gpu *gpu, struct client *from, uint64_t at_ns,
+                                  uint64_t *arrival) {
     struct client *first = NULL, *after = NULL;
     bool passed = from == NULL;
     for (struct client *client = node->clients; client; client = client->next) {
@@ -102,7 +102,7 @@ static void pass_time(const struct node *node, struct gpu *gpu, uint64_t step, s
             gpu->busy_in_sample_ns += part;
             gpu->last_pid = client->pid;
         }
-        counters_pass(gpu, part, kernel, node->facts->gpus[gpu->index].sm_count);
+        counters_advance(gpu, part, kernel, node->facts->gpus[gpu->index].sm_count);
         gpu->now_ns += part;
         step -= part;
         if (gpu->now_ns == gpu->next_sample_ns) take_sample(gpu);
@@ -120,7 +120,7 @@ void timeline_advance(struct node *node, struct gpu *gpu, uint64_t now_ns) {
         bool can_run = channel && fetch(channel) && channel->item.submit_ns <= gpu->now_ns;
         if (!can_run || gpu->slice_left_ns == 0) {
             uint64_t arrival = FOREVER;
-            struct client *next = next_turn(node, gpu, client, gpu->now_ns, &arrival);
+            struct client *next = next_client(node, gpu, client, gpu->now_ns, &arrival);
             if (!next) {
                 uint64_t until = arrival < now_ns ? arrival : now_ns;
                 if (until <= gpu->now_ns) return;
@@ -142,8 +142,8 @@ void timeline_advance(struct node *node, struct gpu *gpu, uint64_t now_ns) {
     }
 }
 
-/* When this GPU must be looked at again: the soonest that any waited-for item can be done, and a tick while work is
- * queued. Marks idle channels as sleeping, so that their next submission rings. */
+/* When this GPU must be advanced again: the earliest completion that a thread waits for, and every tick while anything
+ * is queued. Marks idle channels as sleeping, so that their next submission rings the doorbell. */
 uint64_t timeline_next_wake(struct node *node, struct gpu *gpu) {
     uint64_t least = FOREVER;
     bool queued = false;
@@ -168,10 +168,10 @@ uint64_t timeline_next_wake(struct node *node, struct gpu *gpu) {
     }
     if (!queued) return FOREVER;
     if (least > TICK_NS) least = TICK_NS;
-    return gpu->now_ns + (least < LEAST_SLEEP_NS ? LEAST_SLEEP_NS : least);
+    return gpu->now_ns + (least < MIN_SLEEP_NS ? MIN_SLEEP_NS : least);
 }
 
-void timeline_forget(struct gpu *gpu, struct client *client) {
+void timeline_remove(struct gpu *gpu, struct client *client) {
     if (gpu->running == client) {
         gpu->running = NULL;
         gpu->slice_left_ns = 0;

@@ -1,6 +1,6 @@
-/* Checkpoints: a process's memory leaves its GPUs and comes back. Contents stay where they are, in host memory; the
- * node's books say where they count. A process that has locked itself has every other call of the driver wait until it
- * is unlocked, as the real one does; one that another process has locked is not held up here. */
+/* Checkpoints: a process's memory leaves its GPUs and comes back. Contents stay in host memory; only the node's
+ * accounting changes. If a process has locked itself, its other calls of the driver wait until it is unlocked, as with
+ * the real driver; if another process has locked it, its calls go on. */
 #include <string.h>
 #include <unistd.h>
 
@@ -50,14 +50,14 @@ SIM_EXPORT abi_result cuCheckpointProcessUnlock(int pid, const void *arguments) 
 SIM_EXPORT abi_result cuCheckpointProcessGetState(int pid, int *out) {
     uint64_t state = ABI_PROCESS_RUNNING;
     if (!out) return ABI_ERROR_INVALID_VALUE;
-    int result = step("cuCheckpointProcessGetState", pid, SIM_PROCESS_LOOK, &state);
+    int result = step("cuCheckpointProcessGetState", pid, SIM_PROCESS_GET_STATE, &state);
     if (result == ABI_SUCCESS) *out = (int)state;
     return result;
 }
 SIM_EXPORT abi_result cuCheckpointProcessGetRestoreThreadId(int pid, int *out) {
     uint64_t state;
     if (!out) return ABI_ERROR_INVALID_VALUE;
-    int result = step("cuCheckpointProcessGetRestoreThreadId", pid, SIM_PROCESS_LOOK, &state);
-    if (result == ABI_SUCCESS) *out = pid; /* the first thread */
+    int result = step("cuCheckpointProcessGetRestoreThreadId", pid, SIM_PROCESS_GET_STATE, &state);
+    if (result == ABI_SUCCESS) *out = pid; /* its first thread */
     return result;
 }

@@ -1,4 +1,4 @@
-/* Joining the node: maps what the daemon shares, chooses the visible devices, and starts the tables. */
+/* Connects to the node: maps what the daemon shares, selects the visible devices, starts the tables. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ int sim_simple(uint32_t op, uint32_t gpu, uint64_t a, uint64_t b, uint64_t *out)
     return result;
 }
 
-/* The GPU that begins with this text, if it is one; -1 also for a beginning that several share. */
+/* The GPU whose UUID begins with this text; -1: none, or several. */
 static int gpu_of_prefix(const char *text, size_t length, const uint32_t *gpus, uint32_t count) {
     int found = -1;
     for (uint32_t i = 0; i < count; i++) {
@@ -51,7 +51,7 @@ static int gpu_of_prefix(const char *text, size_t length, const uint32_t *gpus, 
     return found;
 }
 
-/* GPUs that programs can use: those that are not divided, and one instance of all there are. */
+/* GPUs that programs can use: those without MIG, and one instance in all. */
 static uint32_t usable_gpus(const uint32_t *visible, uint32_t count, uint32_t gpus[SIM_MAX_GPUS]) {
     uint32_t usable = 0, instances = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -61,8 +61,8 @@ static uint32_t usable_gpus(const uint32_t *visible, uint32_t count, uint32_t gp
     return usable;
 }
 
-/* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first word that
- * names no GPU ends the list. It chooses among the GPUs that the process may see. A MIG instance is named by its UUID
+/* CUDA_VISIBLE_DEVICES as the real driver reads it: indices or UUID prefixes, in the order given; the first entry that
+ * names no GPU ends the list. It selects among the GPUs that the process may see. A MIG instance is named by its UUID
  * and is then the only device. */
 static void choose_devices(void) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
@@ -91,7 +91,7 @@ static void choose_devices(void) {
         if (found < 0) return;
         for (int i = 0; i < sim.device_count; i++) {
             if (sim.gpu_of[i] == (uint32_t)found) {
-                sim.device_count = 0; /* the same GPU twice: none at all */
+                sim.device_count = 0; /* the same GPU twice: no devices at all */
                 return;
             }
         }
@@ -101,13 +101,13 @@ static void choose_devices(void) {
 }
 
 static int join_node(void) {
-    /* What kind of process this is, for programs that stand in for a renderer or an MPS client. */
+    /* Type of this process, for programs that stand in for a renderer or an MPS client. */
     const char *kind = getenv("COTENANT_SIM_PROCESS_TYPE");
     uint64_t types = SIM_TYPE_COMPUTE;
     if (kind && !strcmp(kind, "graphics")) types = SIM_TYPE_GRAPHICS;
     if (kind && !strcmp(kind, "compute+graphics")) types = SIM_TYPE_COMPUTE | SIM_TYPE_GRAPHICS;
     if (kind && !strcmp(kind, "mps")) types = SIM_TYPE_MPS;
-    /* And what it uses of the video engines: "ENCODER,DECODER", in percent. */
+    /* Its use of the video engines: "ENCODER,DECODER", in percent. */
     unsigned encoder, decoder;
     const char *video = getenv("COTENANT_SIM_VIDEO");
     if (video && sscanf(video, "%3u,%3u", &encoder, &decoder) == 2 && encoder <= 100 && decoder <= 100)

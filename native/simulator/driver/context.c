@@ -1,6 +1,6 @@
-/* Contexts: primary and explicit, each with its own memory on the GPU, the per-thread stack of current ones, and
- * errors that stick: after an illegal address, assert or launch failure every call in the process on that GPU says so
- * until its contexts are gone. */
+/* Contexts: primary and explicit, each with its own memory on the GPU; the per-thread stack of current contexts; sticky
+ * errors: after an illegal address, assert or launch failure, every call of the process on that GPU returns the error
+ * until its contexts are destroyed. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +12,8 @@
 static _Thread_local struct sim_context *stack[STACK_DEPTH];
 static _Thread_local int depth;
 
-/* Counts how many stacks hold a context: the first form of cuCtxPushCurrent takes only one that no stack holds. */
+/* Counts how many stacks contain a context: the first form of cuCtxPushCurrent accepts only a context that is on
+ * none. */
 static void set_slot(int slot, struct sim_context *context) {
     if (stack[slot]) atomic_fetch_sub(&stack[slot]->stacked, 1);
     if (context) atomic_fetch_add(&context->stacked, 1);
@@ -52,7 +53,8 @@ void sim_limits_begin(struct sim_context *context) {
     context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
 }
 
-/* Under sim.lock. Context structures are never freed: a handle that outlives its context must answer, not crash. */
+/* Under sim.lock. Context structures are never freed: a handle that outlives its context must return an error, not
+ * crash. */
 int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     uint32_t gpu = sim.gpu_of[device];
@@ -164,7 +166,8 @@ static int primary_drop(abi_device device, bool reset) {
     pthread_mutex_lock(&sim.lock);
     context = sim.primary[device];
     ends = context && (reset || --context->refs == 0);
-    if (ends) { /* at once: nobody may see it gone while it still has memory, or make the next one beside it */
+    if (ends) { /* in one step: no other thread may see it gone while it still has memory, or create the next one beside
+                   it */
         sim.primary[device] = NULL;
         context_end(context);
     }
@@ -300,8 +303,8 @@ SIM_EXPORT abi_result cuCtxPopCurrent_v2(abi_context *context) {
     if (context) *context = (abi_context)top;
     return ABI_SUCCESS;
 }
-/* Takes only a floating context, one that is attached to no thread: CUDA 3.2's reference manual, cuCtxPushCurrent.
- * CUDA 4.0, which made the second form, lifted that. */
+/* Accepts only a floating context, one that is attached to no thread: CUDA 3.2's reference manual, cuCtxPushCurrent.
+ * CUDA 4.0 added the second form without this restriction. */
 SIM_EXPORT abi_result cuCtxPushCurrent(abi_context handle) {
     struct sim_context *context = (struct sim_context *)handle;
     pthread_mutex_lock(&sim.lock);

@@ -1,9 +1,9 @@
-/* Limits of a context. Heap, printf buffer and stacks take memory of the GPU beyond what a context begins with; stacks
- * as if every thread that the GPU can hold at once had one. Assumption: at once when a limit is set, in whole
- * granules, and given back when it is lowered. */
+/* Limits of a context. Heap, printf buffer and stacks beyond their defaults take memory of the GPU; the stack limit
+ * counts for every thread that the GPU can run at once. Assumption: at once when a limit is set, in whole granules, and
+ * released when it is lowered. */
 #include "sim.h"
 
-/* Bytes of the GPU for a limit of `value`, beyond what a new context has for it. */
+/* Bytes of the GPU for a limit of `value`, beyond its default. */
 static uint64_t cost(const struct sim_context *context, int limit, uint64_t value) {
     struct sim_context fresh = {0};
     sim_limits_begin(&fresh);
@@ -12,22 +12,22 @@ static uint64_t cost(const struct sim_context *context, int limit, uint64_t valu
     return value > fresh.limits[limit] ? (value - fresh.limits[limit]) * each : 0;
 }
 
-/* Under sim.lock. What there was goes first, and comes back if there is no room for the new. */
+/* Under sim.lock. The old memory is released first, and allocated again if the new size does not fit. */
 static int resize(struct sim_context *context, int limit, uint64_t value) {
     uint64_t *block = &context->limit_blocks[limit], before = cost(context, limit, context->limits[limit]),
              bytes = cost(context, limit, value);
     if (bytes == before) return ABI_SUCCESS;
-    if (*block) sim_simple(SIM_GIVE, context->gpu, *block, 0, NULL);
+    if (*block) sim_simple(SIM_RELEASE, context->gpu, *block, 0, NULL);
     *block = 0;
-    int result = bytes ? sim_simple(SIM_TAKE, context->gpu, bytes, SIM_KIND_LIMITS, block) : ABI_SUCCESS;
+    int result = bytes ? sim_simple(SIM_ALLOCATE, context->gpu, bytes, SIM_KIND_LIMITS, block) : ABI_SUCCESS;
     if (result != ABI_SUCCESS) {
         *block = 0;
-        if (before && sim_simple(SIM_TAKE, context->gpu, before, SIM_KIND_LIMITS, block) != ABI_SUCCESS) *block = 0;
+        if (before && sim_simple(SIM_ALLOCATE, context->gpu, before, SIM_KIND_LIMITS, block) != ABI_SUCCESS) *block = 0;
     }
     return result;
 }
 
-/* Limits of a green context that are higher than those of the primary context become the primary context's. */
+/* Limits of a green context that are higher than the primary context's become the primary context's. */
 static void inherit(struct sim_context *from, struct sim_context *to) {
     for (int limit = 0; limit < 3; limit++) {
         if (from->limits[limit] <= to->limits[limit]) continue;
@@ -40,7 +40,7 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 
 static void release(struct sim_context *context) {
     for (int limit = 0; limit < 3; limit++) {
-        if (context->limit_blocks[limit]) sim_simple(SIM_GIVE, context->gpu, context->limit_blocks[limit], 0, NULL);
+        if (context->limit_blocks[limit]) sim_simple(SIM_RELEASE, context->gpu, context->limit_blocks[limit], 0, NULL);
     }
 }
 SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)

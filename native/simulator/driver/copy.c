@@ -1,6 +1,6 @@
-/* Copies and fills. They move real bytes, on the calling thread: a synchronous one first waits for the work before it,
- * as on a GPU; an asynchronous one takes effect during the call, which no correct program can tell from later. Copy
- * engines have no time line of their own here. */
+/* Copies and fills. They move real bytes on the calling thread: a synchronous one first waits for earlier work, as on a
+ * GPU; an asynchronous one takes effect during the call, which no correct program can distinguish from later. Copy
+ * engines have no time line of their own. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     if (result != ABI_SUCCESS) return result;
     if (bytes == 0) return ABI_SUCCESS;
     struct sim_step step = {.type = ABI_NODE_MEMCPY, .to = to, .from = from, .bytes = bytes};
-    if (sim_captured(stream, &step, &result)) return result;
+    if (sim_capture_step(stream, &step, &result)) return result;
     bool device;
     if ((result = sim_check_range(to, bytes, &device)) != ABI_SUCCESS) return result;
     if ((result = sim_check_range(from, bytes, &device)) != ABI_SUCCESS) return result;
@@ -45,7 +45,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     return ABI_SUCCESS;
 }
 
-/* One synchronous form and its per-thread twin; one asynchronous form and its twin. */
+/* One synchronous form and its per-thread variant; one asynchronous form and its variant. */
 #define SYNC(name, twin, to_type, from_type)                               \
     SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) { \
         SIM_ENTER(#name);                                                  \
@@ -87,11 +87,11 @@ SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, a
     return copy_on(to, from, bytes, stream);
 }
 
-/* One side of a copy of rows. */
+/* One side of a two-dimensional copy. */
 struct side {
     abi_devptr at; /* the first byte */
     size_t pitch;
-    bool array; /* checked already */
+    bool array; /* checked before */
 };
 
 static int side_of(int type, const void *host, abi_devptr device, void *array, size_t pitch, size_t x, size_t y,
@@ -109,7 +109,7 @@ static int side_of(int type, const void *host, abi_devptr device, void *array, s
     return ABI_SUCCESS;
 }
 
-/* Rows of arrays were checked with the whole. */
+/* Rows of arrays were checked with the array. */
 static int copy_row(abi_devptr to, bool to_array, abi_devptr from, bool from_array, size_t bytes) {
     bool device;
     int result = to_array ? ABI_SUCCESS : sim_check_range(to, bytes, &device);
@@ -131,7 +131,8 @@ static int copy_2d(const abi_memcpy_2d *copy, abi_stream stream, bool wait) {
     if (result == ABI_SUCCESS)
         result = side_of(copy->dst_type, copy->dst_host, copy->dst_device, copy->dst_array, copy->dst_pitch,
                          copy->dst_x, copy->dst_y, copy->width_bytes, copy->height, &to);
-    if (result == ABI_SUCCESS && (to.array || from.array) && sim_capture_breaks(object)) return ABI_ERROR_NOT_SUPPORTED;
+    if (result == ABI_SUCCESS && (to.array || from.array) && sim_capture_invalidate(object))
+        return ABI_ERROR_NOT_SUPPORTED;
     for (size_t row = 0; row < copy->height && copy->width_bytes && result == ABI_SUCCESS; row++) {
         abi_devptr into = to.at + row * to.pitch, out_of = from.at + row * from.pitch;
         if (to.array || from.array) result = copy_row(into, to.array, out_of, from.array, copy->width_bytes);
@@ -179,7 +180,7 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
     int result = sim_stream_context(stream, &context, &object);
     if (to % size || (count && rows > 1 && pitch < count * size)) return ABI_ERROR_INVALID_VALUE;
     struct sim_step step = {.type = ABI_NODE_MEMSET, .fill = {to, pitch, value, size, count, rows}};
-    if (result != ABI_SUCCESS || sim_captured(object, &step, &result)) return result;
+    if (result != ABI_SUCCESS || sim_capture_step(object, &step, &result)) return result;
     if (wait) result = sim_wait_all(context);
     return result == ABI_SUCCESS ? sim_fill_now(&step.fill) : result;
 }

@@ -1,4 +1,4 @@
-/* Devices: what they are and what they can do. Attributes that no simulated kernel could make use of answer 0. */
+/* Devices: properties and capabilities. Attributes that no simulated kernel can use are 0. */
 #include <stdio.h>
 #include <string.h>
 
@@ -109,7 +109,7 @@ SIM_EXPORT abi_result cuDeviceComputeCapability(int *major, int *minor, abi_devi
     return ABI_SUCCESS;
 }
 
-/* Attributes that are the same on every simulated GPU: number, value. */
+/* Attributes that are the same on every simulated GPU: attribute, value. */
 static const int COMMON[][2] = {
     {1, 1024},    {2, 1024},        {3, 1024},
     {4, 64},      {5, 2147483647},  {6, 65535},

@@ -15,7 +15,7 @@ static bool cell_take(uint32_t gpu, uint32_t *cell) {
     return found;
 }
 
-static struct sim_event *events; /* all of them: who holds one may keep it where nobody looks */
+static struct sim_event *events; /* all events, so that those a program has lost are not reported as leaks */
 
 SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_ENTER("cuEventCreate");
@@ -52,7 +52,7 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     struct sim_event *event = (struct sim_event *)handle;
     if (!handle || event->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
     uint32_t gpu = event->context->gpu;
-    /* A cell that the GPU has yet to write must not be handed out again. */
+    /* A cell that the GPU has not written yet must not be reused. */
     if (event->item) sim_wait(event->context, event->item);
     pthread_mutex_lock(&sim.queue_lock[gpu]);
     sim.cell_free[gpu][sim.cell_free_count[gpu]++] = event->cell;
@@ -79,7 +79,7 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     if (result != ABI_SUCCESS) return result;
     if (context->gpu != event->context->gpu) return ABI_ERROR_INVALID_HANDLE;
     if (event->item) sim_wait(context, event->item);
-    if (sim_captured_event(stream, event)) return ABI_SUCCESS;
+    if (sim_capture_event(stream, event)) return ABI_SUCCESS;
     atomic_store_explicit(&sim.channel[context->gpu]->cells[event->cell], 0, memory_order_relaxed);
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);
@@ -116,7 +116,7 @@ SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
     int result = event_of(handle, &event);
     if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
     if (result == ABI_SUCCESS) result = sim_wait(event->context, event->item);
-    sim_pools_settle();
+    sim_pools_trim();
     return result;
 }
 

@@ -1,6 +1,6 @@
-/* Green contexts, as far as memory goes: a context of its own beside the primary one, which it retains, and to which it
- * leaves what was allocated in it. That its kernels run on its SMs alone is not simulated. Assumption: it costs what
- * any context costs. */
+/* Green contexts, as far as memory goes: a context beside the primary one, which it retains, and which inherits what
+ * was allocated in it. The restriction of its kernels to its SMs is not simulated. Assumption: it costs as much as any
+ * context. */
 #include <stdlib.h>
 
 #include "sim.h"
@@ -18,7 +18,7 @@ struct desc {
     abi_resource sms;
     struct desc *next;
 };
-static struct desc *descs; /* nothing ends one */
+static struct desc *descs; /* the primary context stays */
 
 static struct green *green_of(abi_green_context handle) {
     struct green *green = (struct green *)handle;

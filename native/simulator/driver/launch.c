@@ -10,7 +10,7 @@ static int launch(struct sim_function *function, uint64_t blocks, uint64_t threa
     if (blocks == 0 || threads == 0 || threads > 1024) return ABI_ERROR_INVALID_VALUE;
     struct sim_item item = sim_kernel(function, blocks);
     struct sim_step step = {.type = ABI_NODE_KERNEL, .item = item};
-    if (sim_captured(stream, &step, &result)) return result;
+    if (sim_capture_step(stream, &step, &result)) return result;
     return sim_submit(context, stream, &item, NULL);
 }
 

@@ -1,5 +1,5 @@
-/* cuGetProcAddress in its two forms, over the rows of the committed facts: what the newest row not above the asked
- * version (and the driver's own) answers. */
+/* cuGetProcAddress in its two forms, over the table of entry points: returns the newest row that is not above the
+ * requested version (and the driver's own). */
 #include <string.h>
 
 #include "../../abi/generated/cuda_symbols.h"
@@ -33,7 +33,7 @@ static abi_result look_up(const char *base, void **function, int version, uint64
         if (strcmp(ROWS[i].base, base) != 0 || ROWS[i].version > sim_library_cuda) continue;
         exists = 1;
         if (ROWS[i].version > version || (ROWS[i].per_thread && !(flags & ABI_GPA_PER_THREAD_STREAM))) continue;
-        /* Newest first; of two that are equally new the per-thread form, which only comes up when asked for. */
+        /* Newest first; of two with the same version the per-thread form, which is only returned on request. */
         if (best < 0 || ROWS[i].version > ROWS[best].version ||
             (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread))
             best = i;

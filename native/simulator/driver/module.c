@@ -1,8 +1,8 @@
-/* Modules and libraries: which kernels an image holds. Bodies are not run; a kernel has a duration and may end in a
- * sticky error. In PTX text a comment in front of an entry says so:
+/* Modules and libraries: which kernels an image contains. Kernels are not executed; each has a duration and may end in
+ * a sticky error. In PTX text a comment before an entry sets them:
  *     // cotenant-sim: duration_us=250 error=700
- * Cubins (ELF) are listed by their section names; of fat binaries, whose parts are compressed, every name is taken to
- * exist. Code and data larger than what a context holds anyway take memory of the GPU. */
+ * The kernels of a cubin (ELF) are found by its section names; in a fat binary, whose parts are compressed, every name
+ * is assumed to exist. Code and data beyond what a context contains anyway take memory of the GPU. */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
 }
 
-/* Bytes of the arrays that PTX text declares and does not fill: `.global .align 8 .u64 name[1024];`. */
+/* Bytes of the arrays that PTX text declares without initializing them: `.global .align 8 .u64 name[1024];`. */
 static uint64_t declared_bytes(const char *text) {
     uint64_t sum = 0;
     for (const char *at = text; (at = strstr(at, ".global ")); at++) {
@@ -81,7 +81,7 @@ static int parse_ptx(struct sim_module *module, const char *text) {
     return ABI_SUCCESS;
 }
 
-/* Sizes come from the image itself: the driver's interface gives none. Reads nothing outside what the header spans. */
+/* Sizes come from the image itself: the driver's interface passes none. Reads nothing outside what the header spans. */
 static int parse_elf(struct sim_module *module, const unsigned char *image, uint64_t *size) {
     Elf64_Ehdr header;
     memcpy(&header, image, sizeof header);
@@ -134,7 +134,8 @@ static int module_new(struct sim_context *context, const void *image, struct sim
         result = ABI_ERROR_INVALID_IMAGE;
     }
     if (result == ABI_SUCCESS && context && size > sim.facts->code_free_bytes) {
-        result = sim_simple(SIM_TAKE, context->gpu, size - sim.facts->code_free_bytes, SIM_KIND_CODE, &module->block);
+        result =
+            sim_simple(SIM_ALLOCATE, context->gpu, size - sim.facts->code_free_bytes, SIM_KIND_CODE, &module->block);
     }
     if (result != ABI_SUCCESS) {
         module_free(module);
@@ -164,7 +165,7 @@ static int module_end(void *handle) {
         }
     }
     pthread_mutex_unlock(&sim.lock);
-    if (module->block) sim_simple(SIM_GIVE, module->context->gpu, module->block, 0, NULL);
+    if (module->block) sim_simple(SIM_RELEASE, module->context->gpu, module->block, 0, NULL);
     module_free(module);
     return ABI_SUCCESS;
 }
@@ -240,11 +241,11 @@ SIM_EXPORT abi_result cuModuleGetFunction(struct sim_function **function, struct
 SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
     SIM_ENTER("cuModuleGetLoadingMode");
     if (!mode) return ABI_ERROR_INVALID_VALUE;
-    *mode = 1; /* eager */
+    *mode = 1; /* eager loading */
     return ABI_SUCCESS;
 }
 
-/* Libraries are modules that no context owns; a kernel of one is a function that any context can launch. */
+/* Libraries are modules without a context; any context can launch their kernels. */
 SIM_EXPORT abi_result cuLibraryLoadData(struct sim_module **library, const void *code, int *options, void **values,
                                         unsigned count, int *library_options, void **library_values,
                                         unsigned library_count) {
@@ -354,7 +355,7 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 static void release(struct sim_context *context) {
     for (struct sim_module *module = sim.modules; module; module = module->next) {
         if (module->context != context || !module->block) continue;
-        sim_simple(SIM_GIVE, context->gpu, module->block, 0, NULL);
+        sim_simple(SIM_RELEASE, context->gpu, module->block, 0, NULL);
         module->block = 0;
     }
 }

@@ -1,5 +1,5 @@
-/* What a driver newer than every build of ours has more: a new variant of a known allocation and of a known launch, and
- * names that nobody knows. Exported by the library of CUDA 14.0 alone; newer-driver.facts lists them. */
+/* Entry points of a future driver: a new variant of a known allocation and of a known launch, and unknown names. Only
+ * the library of CUDA 14.0 exports them; newer-driver.facts lists them. */
 #include "newer.h"
 
 extern abi_result cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);

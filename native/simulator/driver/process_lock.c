@@ -5,7 +5,7 @@
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
-static bool locked; /* under gate; `sim.ready` is 0 meanwhile, so that entries come here at no cost of their own */
+static bool locked; /* under gate; `sim.ready` is 0 meanwhile, so that entry points come here at no cost of their own */
 
 void sim_wait_for_unlock(const char *name) {
     if (!strncmp(name, "cuCheckpoint", 12) || !*sim_alive) return;

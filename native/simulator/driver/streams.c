@@ -1,5 +1,5 @@
-/* Entry points of streams: create, wait, query. Waits for a stream or a context also give the unused memory of pools
- * back to the GPU. */
+/* Entry points of streams: create, wait, query. Waiting for a stream or a context also releases the unused memory of
+ * pools. */
 #include <stdlib.h>
 
 #include "sim.h"
@@ -9,7 +9,7 @@ int sim_wait_stream(abi_stream handle) {
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    if (sim_capture_breaks(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
+    if (sim_capture_invalidate(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
     return stream ? sim_wait(context, atomic_load(&stream->last)) : sim_wait_all(context);
 }
 
@@ -32,8 +32,8 @@ SIM_EXPORT abi_result cuStreamDestroy_v2(abi_stream handle) {
     struct sim_stream *stream = (struct sim_stream *)handle;
     if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD || stream->magic != SIM_STREAM_MAGIC)
         return ABI_ERROR_INVALID_HANDLE;
-    sim_capture_stream_gone(stream);
-    stream->magic = 0; /* its queued work goes on, as the real one's does */
+    sim_capture_end_with_stream(stream);
+    stream->magic = 0; /* its queued work continues, as with the real driver */
     free(stream);
     return ABI_SUCCESS;
 }
@@ -43,7 +43,7 @@ SIM_EXPORT abi_result cuStreamDestroy(abi_stream handle) {
 SIM_EXPORT abi_result cuStreamSynchronize(abi_stream handle) {
     SIM_ENTER("cuStreamSynchronize");
     int result = sim_wait_stream(handle);
-    sim_pools_settle();
+    sim_pools_trim();
     return result;
 }
 SIM_EXPORT abi_result cuStreamSynchronize_ptsz(abi_stream handle) {
@@ -55,17 +55,17 @@ SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    if (sim_capture_breaks(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
+    if (sim_capture_invalidate(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
     struct sim_channel *channel = sim.channel[context->gpu];
     uint64_t last = stream ? atomic_load(&stream->last) : atomic_load(&channel->put);
     if (atomic_load_explicit(&channel->completed, memory_order_acquire) >= last) return ABI_SUCCESS;
-    sim_ring_doorbell(); /* the time line is moved when somebody asks */
+    sim_ring_doorbell(); /* the time line only advances on demand */
     return ABI_ERROR_NOT_READY;
 }
 SIM_EXPORT abi_result cuStreamQuery_ptsz(abi_stream handle) {
     return cuStreamQuery(handle);
 }
-/* In-order completion: whatever was recorded before this call is done before whatever is submitted after it. */
+/* In-order completion: everything recorded before this call completes before anything submitted after it. */
 SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsigned flags) {
     SIM_ENTER("cuStreamWaitEvent");
     (void)flags;
@@ -74,7 +74,7 @@ SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsi
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
     if (!event || ((struct sim_event *)event)->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    sim_capture_joins(stream, (struct sim_event *)event);
+    sim_capture_join(stream, (struct sim_event *)event);
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuStreamWaitEvent_ptsz(abi_stream handle, abi_event event, unsigned flags) {
@@ -125,6 +125,6 @@ SIM_EXPORT abi_result cuCtxSynchronize(void) {
     struct sim_context *context;
     int result = sim_current(&context);
     if (result == ABI_SUCCESS) result = sim_wait_all(context);
-    sim_pools_settle();
+    sim_pools_trim();
     return result;
 }

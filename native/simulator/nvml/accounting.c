@@ -1,9 +1,9 @@
-/* What the GPU remembers: accounting of its processes, and the ring of samples of the GPU as a whole. */
+/* Process accounting, and the ring of samples of the GPU as a whole. */
 #include <string.h>
 
 #include "nvml.h"
 
-/* As many as the driver keeps of processes that live. */
+/* As many running processes as the driver keeps. */
 #define MOST_ACCOUNTED 3872u
 
 NVML_EXPORT nvmlDeviceGetAccountingMode(nvml_abi_device device, int *mode) {
@@ -26,10 +26,10 @@ NVML_EXPORT nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned *count,
     nvml_abi_return result =
         nvml_ask(SIM_PROCESSES, gpu, SIM_TYPE_COMPUTE | SIM_TYPE_GRAPHICS | SIM_TYPE_MPS, &reply, found, sizeof found);
     if (result != NVML_ABI_SUCCESS) return result;
-    unsigned have = reply.payload_bytes / (unsigned)sizeof *found, room = *count;
+    unsigned have = reply.payload_bytes / (unsigned)sizeof *found, capacity = *count;
     *count = have;
     if (have == 0) return NVML_ABI_SUCCESS;
-    if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (capacity < have) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!pids) return NVML_ABI_INVALID_ARGUMENT;
     for (unsigned i = 0; i < have; i++) pids[i] = found[i].pid;
     return NVML_ABI_SUCCESS;
@@ -65,7 +65,7 @@ NVML_EXPORT nvmlDeviceGetAccountingStats_v2(nvml_abi_device device, struct nvml_
     return NVML_ABI_SUCCESS;
 }
 
-/* Without an array it says how many there can be. Clocks and the engines that are not simulated have none. */
+/* Without an array, returns how many entries there can be. Clocks and engines that are not simulated have none. */
 NVML_EXPORT nvmlDeviceGetSamples(nvml_abi_device device, int type, unsigned long long last_seen, int *value_type,
                                  unsigned *count, struct nvml_abi_sample *out) {
     NVML_ENTER_GPU("nvmlDeviceGetSamples", device, gpu);
@@ -82,10 +82,10 @@ NVML_EXPORT nvmlDeviceGetSamples(nvml_abi_device device, int type, unsigned long
     nvml_abi_return result = nvml_ask(SIM_GPU_STATE, gpu, 0, &reply, &state, sizeof state);
     if (result == NVML_ABI_SUCCESS) result = nvml_ask(SIM_RING, gpu, last_seen, &reply, ring, sizeof ring);
     if (result != NVML_ABI_SUCCESS) return result;
-    unsigned have = reply.payload_bytes / (unsigned)sizeof *ring, room = *count;
+    unsigned have = reply.payload_bytes / (unsigned)sizeof *ring, capacity = *count;
     *count = have;
     if (have == 0) return NVML_ABI_NOT_FOUND;
-    if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (capacity < have) return NVML_ABI_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < have; i++) {
         uint64_t percent = type == NVML_ABI_SAMPLES_GPU ? ring[i].percent : ring[i].percent / 2;
         out[i] = (struct nvml_abi_sample){.timestamp_us = ring[i].timestamp_us,

@@ -1,5 +1,5 @@
-/* What drivers from 615 on have: limits of memory for cgroups. In the library of such a driver alone, so that who looks
- * for the names finds them there and nowhere else. */
+/* Memory limits of cgroups, which drivers from 615 on have. Only the library of such a driver contains them, so that a
+ * program that looks up the names finds them nowhere else. */
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 
 #include "nvml.h"
 
-/* The group's number. The driver opens the folder that it is given, too. */
+/* Inode of the cgroup's folder. The real driver opens that folder too. */
 static nvml_abi_return group_of(const char *path, uint64_t *group) {
     struct statfs system;
     struct stat info;

@@ -74,7 +74,7 @@ NVML_EXPORT nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvml_abi_device *de
     return NVML_ABI_NOT_FOUND;
 }
 
-/* The first form counts the driver's own memory as used; the second names it. */
+/* The first form counts the driver's own memory as used; the second reports it separately. */
 NVML_EXPORT nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *out) {
     NVML_ENTER_ANY("nvmlDeviceGetMemoryInfo", device, gpu);
     struct sim_gpu_state state;
@@ -121,7 +121,7 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
     return result;
 }
 
-/* One unsigned value that is read from the GPU's live state. */
+/* An unsigned value of the GPU's live state. */
 #define READING(name, field)                                            \
     NVML_EXPORT name(nvml_abi_device device, unsigned *value) {         \
         NVML_ENTER_GPU(#name, device, gpu);                             \
@@ -131,7 +131,7 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
         if (result == NVML_ABI_SUCCESS) *value = (unsigned)state.field; \
         return result;                                                  \
     }
-/* One unsigned value that does not change. */
+/* An unsigned value that never changes. */
 #define FACT(name, expression)                                  \
     NVML_EXPORT name(nvml_abi_device device, unsigned *value) { \
         NVML_ENTER_GPU(#name, device, gpu);                     \
@@ -139,7 +139,7 @@ NVML_EXPORT nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_ab
         *value = (unsigned)(expression);                        \
         return NVML_ABI_SUCCESS;                                \
     }
-/* A call that these GPUs do not have. */
+/* A call that these GPUs do not support. */
 #define MISSING(name)                          \
     NVML_EXPORT name(nvml_abi_device device) { \
         NVML_ENTER_GPU(#name, device, gpu);    \
@@ -185,7 +185,7 @@ NVML_EXPORT nvmlDeviceGetTotalEnergyConsumption(nvml_abi_device device, uint64_t
     if (result == NVML_ABI_SUCCESS) *mj = state.energy_mj;
     return result;
 }
-/* Sensor 0 is the GPU's own. */
+/* Sensor 0 is the GPU core. */
 NVML_EXPORT nvmlDeviceGetTemperature(nvml_abi_device device, unsigned sensor, unsigned *celsius) {
     NVML_ENTER_GPU("nvmlDeviceGetTemperature", device, gpu);
     struct sim_gpu_state state;

@@ -1,4 +1,4 @@
-/* Event sets: what was raised on a GPU after somebody registered for it, in order, each told once per set. */
+/* Event sets: events of a GPU after its registration, in order, each once per set. */
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -8,11 +8,11 @@
 #include "nvml.h"
 
 #define SUPPORTED ((uint64_t)NVML_ABI_EVENT_XID)
-#define LONGEST_WAIT_NS 999999999ull /* a node that is gone wakes nobody */
+#define LONGEST_WAIT_NS 999999999ull /* the node may be gone and wake no thread */
 
 struct set {
     _Atomic uint64_t types[SIM_MAX_GPUS]; /* registered */
-    uint32_t seen;                        /* number of the last event that was looked at; of whoever waits */
+    uint32_t seen;                        /* number of the last event examined by the waiting thread */
 };
 
 static uint64_t now_ns(void) {
@@ -49,17 +49,17 @@ NVML_EXPORT nvmlDeviceRegisterEvents(nvml_abi_device device, unsigned long long 
     return NVML_ABI_SUCCESS;
 }
 
-/* The next event that the set is registered for; NOT_FOUND: none by now. */
+/* The next event that the set is registered for; NOT_FOUND: none yet. */
 static nvml_abi_return next(struct set *set, struct nvml_abi_event_data *out) {
     while (set->seen != atomic_load(&nvml_facts->newest_event)) {
-        struct sim_raised event;
+        struct sim_driver_event event;
         struct sim_reply reply;
         nvml_abi_return result = nvml_ask(SIM_EVENT, nvml_gpus[0], set->seen, &reply, &event, sizeof event);
         if (result != NVML_ABI_SUCCESS) return result;
         if (reply.payload_bytes != sizeof event) return NVML_ABI_NOT_FOUND;
         set->seen = event.number;
         if (event.gpu >= nvml_facts->gpu_count) continue;
-        /* An instance's events are its GPU's, which say of which instance they are. */
+        /* Events of a MIG instance are reported for its GPU, with the instance's IDs. */
         const struct sim_gpu_facts *facts = &nvml_facts->gpus[event.gpu];
         uint32_t gpu = facts->parent ? facts->parent - 1 : event.gpu;
         if (!(atomic_load(&set->types[gpu]) & event.type)) continue;
@@ -91,7 +91,7 @@ NVML_EXPORT nvmlEventSetWait_v2(struct set *set, struct nvml_abi_event_data *out
     NVML_ENTER("nvmlEventSetWait_v2");
     return wait_for(set, out, timeout_ms);
 }
-/* The first form does not tell instances: its answer ends before them. */
+/* The first form has no instance IDs: its structure ends before them. */
 NVML_EXPORT nvmlEventSetWait(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
     NVML_ENTER("nvmlEventSetWait");
     struct nvml_abi_event_data data;

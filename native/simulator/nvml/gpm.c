@@ -1,10 +1,10 @@
-/* Counters of a GPU's parts (GPM): what they were at two moments, and from it how busy the parts were between them. */
+/* GPM counters: samples at two times, and how busy the GPU's units were in between. */
 #include <stdlib.h>
 
 #include "gpm.h"
 
 #define GPM_MAGIC 0x47504d53u
-#define LEAST_NS 100000000ull /* the driver renews its own reading no sooner */
+#define LEAST_NS 100000000ull /* the driver refreshes its own readings no faster */
 
 NVML_EXPORT nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *support) {
     NVML_ENTER_GPU("nvmlGpmQueryDeviceSupport", device, gpu);
@@ -41,7 +41,7 @@ nvml_abi_return gpm_fill(uint32_t gpu, struct gpm_sample *sample) {
     return result;
 }
 
-/* A divided GPU's counters are its instances'. */
+/* A GPU divided by MIG has counters only for its instances. */
 NVML_EXPORT nvmlGpmSampleGet(nvml_abi_device device, struct gpm_sample *sample) {
     NVML_ENTER_GPU("nvmlGpmSampleGet", device, gpu);
     NVML_UNDIVIDED(gpu);
@@ -64,7 +64,7 @@ static void fill_metric(const struct sim_counters *first, const struct sim_count
         return;
     }
     for (int i = 0; i < SIM_ACTIVE_COUNT; i++) {
-        if (metric->id != ACTIVE[i] || !(second->said & 1u << i)) continue;
+        if (metric->id != ACTIVE[i] || !(second->configured & 1u << i)) continue;
         metric->value = (double)(second->active_ns[i] - first->active_ns[i]) * percent;
         return;
     }

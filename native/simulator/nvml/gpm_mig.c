@@ -1,4 +1,4 @@
-/* What drivers from 525 on have: a divided GPU's counters, by instance. */
+/* GPM counters of MIG instances, which drivers from 525 on have. */
 #include "gpm.h"
 
 NVML_EXPORT nvmlGpmMigSampleGet(nvml_abi_device device, unsigned gpu_instance, struct gpm_sample *sample) {

@@ -1,8 +1,8 @@
-/* Errors, repairs, why clocks are low, and what went over links. */
+/* Errors, remapped rows and retired pages, reasons for low clocks, bytes over links. */
 #include "nvml.h"
 
-#define HBM_WARMER_C 9 /* than the GPU itself; any number will do */
-#define AMPERE 8       /* major compute capability from which rows are remapped where pages were retired before */
+#define HBM_WARMER_C 9 /* above the GPU's temperature; an arbitrary difference */
+#define AMPERE 8       /* lowest major compute capability that remaps rows; earlier GPUs retire pages */
 
 static nvml_abi_return health_of(uint32_t gpu, struct sim_health *health) {
     struct sim_reply reply;
@@ -34,7 +34,7 @@ NVML_EXPORT nvmlDeviceGetRemappedRows(nvml_abi_device device, unsigned *correcte
     return NVML_ABI_SUCCESS;
 }
 
-/* Their addresses are made up. */
+/* Page addresses are invented. */
 NVML_EXPORT nvmlDeviceGetRetiredPages(nvml_abi_device device, unsigned cause, unsigned *count, uint64_t *addresses) {
     NVML_ENTER_GPU("nvmlDeviceGetRetiredPages", device, gpu);
     struct sim_health health;
@@ -42,9 +42,9 @@ NVML_EXPORT nvmlDeviceGetRetiredPages(nvml_abi_device device, unsigned cause, un
     if (!count || cause > NVML_ABI_PAGES_UNCORRECTED) return NVML_ABI_INVALID_ARGUMENT;
     nvml_abi_return result = health_of(gpu, &health);
     if (result != NVML_ABI_SUCCESS) return result;
-    unsigned room = *count;
+    unsigned capacity = *count;
     *count = health.rows[cause];
-    if (room < *count) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (capacity < *count) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!addresses && *count) return NVML_ABI_INVALID_ARGUMENT;
     for (unsigned i = 0; i < *count; i++) addresses[i] = (uint64_t)(cause + 1) << 32 | i << 12;
     return NVML_ABI_SUCCESS;
@@ -75,8 +75,7 @@ NVML_EXPORT nvmlDeviceGetCurrentClocksThrottleReasons(nvml_abi_device device, ui
     return clock_reasons(gpu, reasons);
 }
 
-/* Only the values that somebody here asks for. Links, and a temperature of their memory, have GPUs with memory of the
- * HBM kind. */
+/* Only fields that Cotenant or its tests ask for. GPUs with HBM have NVLink and a memory temperature. */
 static void fill_field(uint32_t gpu, const struct sim_health *health, struct nvml_abi_field *field) {
     bool linked = nvml_facts->gpus[gpu].bus_bits >= 4096;
     struct sim_gpu_state state;

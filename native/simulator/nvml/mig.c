@@ -1,4 +1,4 @@
-/* GPUs that are divided (MIG), and their instances as devices of their own. */
+/* GPUs divided by MIG, and their instances as devices. */
 #include "nvml.h"
 
 #define MOST_INSTANCES 7
@@ -20,7 +20,7 @@ NVML_EXPORT nvmlDeviceGetMaxMigDeviceCount(nvml_abi_device device, unsigned *cou
     *count = divisible(gpu) ? MOST_INSTANCES : 0;
     return NVML_ABI_SUCCESS;
 }
-/* Numbers without an instance are holes, not the end. */
+/* IDs without an instance are gaps, not the end. */
 NVML_EXPORT nvmlDeviceGetMigDeviceHandleByIndex(nvml_abi_device device, unsigned index, nvml_abi_device *instance) {
     NVML_ENTER_GPU("nvmlDeviceGetMigDeviceHandleByIndex", device, gpu);
     if (!divisible(gpu)) return NVML_ABI_NOT_SUPPORTED;

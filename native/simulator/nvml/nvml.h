@@ -1,4 +1,4 @@
-/* Inside of the simulated libnvidia-ml.so.1: the link to the node, and how every call begins. */
+/* Shared by the simulated libnvidia-ml.so.1: the connection to the node, and the prologue of every call. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,23 +10,23 @@
 #define NVML_EXPORT __attribute__((visibility("default"))) nvml_abi_return
 
 extern const struct sim_facts *nvml_facts; /* NULL until nvmlInit */
-/* The GPUs that this process may see, by index; their numbers are the node's. */
+/* The GPUs that this process may see, by NVML index; the values are the node's indices. */
 extern uint32_t nvml_gpus[SIM_MAX_GPUS], nvml_gpu_count;
 
-/* GPU of a handle, or an NVML return. Handles exist for GPUs that may be seen. */
+/* GPU of a handle, or an NVML error. Only visible GPUs have handles. */
 nvml_abi_return nvml_gpu(nvml_abi_device device, uint32_t *gpu);
 nvml_abi_device nvml_handle(uint32_t gpu);
-/* The same of a handle that may also be an instance's. */
+/* The same for a handle that may also be an instance's. */
 nvml_abi_return nvml_gpu_or_instance(nvml_abi_device device, uint32_t *gpu);
 
-/* Its live readings, those of its instances added up. */
+/* Live state of a GPU, with those of its instances added up. */
 nvml_abi_return nvml_gpu_state(uint32_t gpu, struct sim_gpu_state *state);
 
-/* One request of the NVML role; payload_bytes gets the length of what came. */
+/* One request of the NVML role; payload_bytes gets the length of the payload. */
 nvml_abi_return nvml_ask(uint32_t op, uint32_t gpu, uint64_t a, struct sim_reply *reply, void *payload,
                          uint32_t payload_size);
 
-/* The same with a request that says more. */
+/* The same for a request with arguments. */
 nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_reply *reply, void *payload,
                                uint32_t payload_size);
 
@@ -37,7 +37,7 @@ nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_rep
         if (!nvml_facts) return NVML_ABI_UNINITIALIZED;                 \
     } while (0)
 
-/* Also for instances. Whatever else is asked of one is an invalid argument. */
+/* Calls that also work on instances. All others treat an instance as an invalid argument. */
 #define NVML_ENTER_ANY(name, device, gpu)                           \
     uint32_t gpu;                                                   \
     NVML_ENTER(name);                                               \
@@ -46,7 +46,7 @@ nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_rep
         if (wrong) return wrong;                                    \
     } while (0)
 
-/* Of a divided GPU the driver tells nothing of the kind. */
+/* Calls that a GPU divided by MIG does not support. */
 #define NVML_UNDIVIDED(gpu)                                               \
     do {                                                                  \
         if (nvml_facts->gpus[gpu].divided) return NVML_ABI_NOT_SUPPORTED; \

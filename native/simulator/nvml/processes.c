@@ -1,5 +1,4 @@
-/* Which processes use a GPU, and how much: lists in the layouts that drivers of different ages write, utilization from
- * the ring, accounting. */
+/* Processes on a GPU: lists in the layouts of different driver versions, utilization from the ring. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,11 +33,11 @@ static void write_entries(const struct sim_gpu_facts *facts, const struct sim_pr
     }
 }
 
-/* Processes of one GPU or instance behind those that are in `entries` already, as far as they find room. */
-static nvml_abi_return add_list(uint32_t gpu, uint64_t type, unsigned room, unsigned *have, void *entries,
+/* Appends processes of one GPU or instance to `entries`, as far as they fit. */
+static nvml_abi_return add_list(uint32_t gpu, uint64_t type, unsigned capacity, unsigned *have, void *entries,
                                 size_t stride) {
     static _Thread_local struct sim_process found[MOST_FOUND];
-    unsigned more, left = room > *have ? room - *have : 0;
+    unsigned more, left = capacity > *have ? capacity - *have : 0;
     nvml_abi_return result = ask_list(gpu, type, found, &more);
     if (result != NVML_ABI_SUCCESS) return result;
     if (entries) {
@@ -49,35 +48,35 @@ static nvml_abi_return add_list(uint32_t gpu, uint64_t type, unsigned room, unsi
     return NVML_ABI_SUCCESS;
 }
 
-/* How many there are on the GPU, a divided one's instances together. */
-static nvml_abi_return add_lists(uint32_t gpu, uint64_t type, unsigned room, unsigned *have, void *entries,
+/* How many there are on the GPU, including all instances. */
+static nvml_abi_return add_lists(uint32_t gpu, uint64_t type, unsigned capacity, unsigned *have, void *entries,
                                  size_t stride) {
-    nvml_abi_return result = add_list(gpu, type, room, have, entries, stride);
+    nvml_abi_return result = add_list(gpu, type, capacity, have, entries, stride);
     for (uint32_t i = 0; result == NVML_ABI_SUCCESS && i < nvml_facts->gpu_count; i++) {
-        if (nvml_facts->gpus[i].parent == gpu + 1) result = add_list(i, type, room, have, entries, stride);
+        if (nvml_facts->gpus[i].parent == gpu + 1) result = add_list(i, type, capacity, have, entries, stride);
     }
     return result;
 }
 
-/* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: too small an array is an error that says
- * how many there are, and nothing is written. */
+/* Fills `count` entries of `stride` bytes in the caller's array, as NVML does: if the array is too small, returns an
+ * error with the number of entries, and writes none. */
 static nvml_abi_return list(uint32_t gpu, uint64_t type, unsigned *count, void *entries, size_t stride) {
     static _Thread_local struct sim_process found[MOST_FOUND];
-    unsigned have = 0, room = *count;
+    unsigned have = 0, capacity = *count;
     bool divided = nvml_facts->gpus[gpu].divided;
     nvml_abi_return result = divided ? add_lists(gpu, type, 0, &have, NULL, stride) : ask_list(gpu, type, found, &have);
     if (result != NVML_ABI_SUCCESS) return result;
     *count = have;
     if (have == 0) return NVML_ABI_SUCCESS;
-    if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (capacity < have) return NVML_ABI_INSUFFICIENT_SIZE;
     if (!entries) return NVML_ABI_INVALID_ARGUMENT;
     if (!divided) {
         write_entries(&nvml_facts->gpus[gpu], found, have, entries, stride);
         return NVML_ABI_SUCCESS;
     }
     have = 0;
-    result = add_lists(gpu, type, room, &have, entries, stride);
-    *count = have < room ? have : room;
+    result = add_lists(gpu, type, capacity, &have, entries, stride);
+    *count = have < capacity ? have : capacity;
     return result;
 }
 
@@ -117,13 +116,13 @@ static nvml_abi_return utilization(uint32_t gpu, uint64_t last_seen, unsigned *c
     return result;
 }
 
-/* NOT_FOUND is the answer when nobody ran: it is not a failure. */
+/* NOT_FOUND means that no process ran: it is not a failure. */
 NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_abi_process_utilization *out,
                                             unsigned *count, unsigned long long last_seen) {
     NVML_ENTER_GPU("nvmlDeviceGetProcessUtilization", device, gpu);
     NVML_UNDIVIDED(gpu);
     struct sim_process_utilization rows[SIM_SAMPLES_MAX];
-    unsigned have, room;
+    unsigned have, capacity;
     if (!count) return NVML_ABI_INVALID_ARGUMENT;
     if (!out) {
         *count = SIM_SAMPLES_MAX;
@@ -131,10 +130,10 @@ NVML_EXPORT nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_
     }
     nvml_abi_return result = utilization(gpu, last_seen, &have, rows);
     if (result != NVML_ABI_SUCCESS) return result;
-    room = *count;
+    capacity = *count;
     *count = have;
     if (have == 0) return NVML_ABI_NOT_FOUND;
-    if (room < have) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (capacity < have) return NVML_ABI_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < have; i++) {
         out[i] = (struct nvml_abi_process_utilization){.pid = rows[i].pid,
                                                        .timestamp_us = rows[i].timestamp_us,
@@ -150,16 +149,16 @@ NVML_EXPORT nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device, struct
     NVML_ENTER_GPU("nvmlDeviceGetProcessesUtilizationInfo", device, gpu);
     NVML_UNDIVIDED(gpu);
     struct sim_process_utilization rows[SIM_SAMPLES_MAX];
-    unsigned have, room;
+    unsigned have, capacity;
     if (!out) return NVML_ABI_INVALID_ARGUMENT;
     if (out->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_processes_utilization, 1))
         return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
     nvml_abi_return result = utilization(gpu, out->last_seen_us, &have, rows);
     if (result != NVML_ABI_SUCCESS) return result;
-    room = out->count;
+    capacity = out->count;
     out->count = have;
     if (have == 0) return NVML_ABI_NOT_FOUND;
-    if (room < have || !out->entries) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (capacity < have || !out->entries) return NVML_ABI_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < have; i++) {
         out->entries[i] = (struct nvml_abi_processes_utilization_entry){.timestamp_us = rows[i].timestamp_us,
                                                                         .pid = rows[i].pid,

@@ -1,4 +1,4 @@
-/* Initializing, shutting down, and facts about the system. */
+/* Initialization, shutdown, and facts about the system. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static nvml_abi_return start(void) {
     close(facts_fd);
     close(doorbell);
     if (facts == MAP_FAILED) return NVML_ABI_MEMORY;
-    /* An instance that may be seen shows its GPU. */
+    /* A visible instance makes its GPU visible. */
     uint32_t visible[SIM_MAX_GPUS], count = sim_visible_gpus(&nvml_facts, facts, visible);
     nvml_gpu_count = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -70,10 +70,10 @@ NVML_EXPORT nvmlShutdown(void) {
 }
 
 static bool is_listed(uint32_t gpu) {
-    return !atomic_load((_Atomic uint32_t *)&nvml_facts->gpus[gpu].unlisted);
+    return !atomic_load((_Atomic uint32_t *)&nvml_facts->gpus[gpu].hidden);
 }
 
-/* Of the GPUs that are listed now; NULL: how many they are. */
+/* The GPUs that NVML counts now; NULL: only their number. */
 static uint32_t listed(uint32_t index, uint32_t *gpu) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < nvml_gpu_count; i++) {
@@ -111,7 +111,7 @@ nvml_abi_return nvml_ask_whole(const struct sim_request *request, struct sim_rep
                                uint32_t payload_size) {
     int fds[2], count;
     pthread_mutex_lock(&lock);
-    /* A forked child would steal its parent's replies: to the real driver it is a process without a session, too. */
+    /* A forked child would read its parent's replies: the real driver too treats it as a process without a session. */
     int failed =
         getpid() != owner || sim_link_exchange(link_fd, request, -1, reply, payload, payload_size, fds, &count);
     pthread_mutex_unlock(&lock);

@@ -21,7 +21,7 @@ static int node_socket = -1;
 static pid_t group_root;
 static const char *ledger;
 static uint64_t grants[GPUS], peaks[4];
-static struct sim_holding rows[MOST_ROWS];
+static struct sim_process_usage rows[MOST_ROWS];
 static unsigned row_count;
 static struct {
     uint32_t pid;
@@ -64,7 +64,7 @@ bool check_open(const char *node, const char *grant, pid_t root, const uint64_t 
 bool check_read(void) {
     struct sim_reply reply;
     const struct cot_ledger_header *header = (const void *)ledger;
-    if (!ask(SIM_HOLDINGS, (uint64_t)group_root, &reply, rows, sizeof rows)) return false;
+    if (!ask(SIM_PROCESS_USAGE, (uint64_t)group_root, &reply, rows, sizeof rows)) return false;
     row_count = reply.payload_bytes / sizeof *rows;
     memcpy(peaks, reply.arg, sizeof peaks);
     slot_count = 0;

@@ -1,5 +1,6 @@
-/* Stream capture: calls on a capturing stream become steps of a graph instead of running. A stream joins the capture of
- * an event that it waits for. What a capture forbids elsewhere in the process (its mode) is not simulated. */
+/* Stream capture: calls on a capturing stream become steps of a graph instead of being executed. A stream joins the
+ * capture of an event that it waits for. What a capture forbids elsewhere in the process (its mode) is not
+ * simulated. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@ struct capture {
 };
 static struct capture *captures; /* under sim.lock */
 
-/* Under sim.lock: the stream's capture, or NULL; it may have ended on its origin. */
+/* Under sim.lock: the stream's capture, or NULL; its origin may have ended it. */
 static struct capture *capture_of(struct sim_stream *stream) {
     uint64_t id = stream ? atomic_load_explicit(&stream->capture, memory_order_relaxed) : 0;
     struct capture *capture = id ? captures : NULL;
@@ -32,7 +33,7 @@ static void unlink_capture(struct capture *capture) {
     }
 }
 
-/* Takes the lock and finds the capture; false, and the lock is free: the stream runs what it is given. */
+/* Takes the lock and finds the capture; false: the stream does not capture, and the lock is not held. */
 static bool enter(struct sim_stream *stream, struct capture **capture) {
     if (!stream || !atomic_load_explicit(&stream->capture, memory_order_relaxed)) return false;
     pthread_mutex_lock(&sim.lock);
@@ -41,7 +42,7 @@ static bool enter(struct sim_stream *stream, struct capture **capture) {
     return *capture;
 }
 
-bool sim_captured(struct sim_stream *stream, const struct sim_step *step, int *result) {
+bool sim_capture_step(struct sim_stream *stream, const struct sim_step *step, int *result) {
     struct capture *capture;
     if (!enter(stream, &capture)) return false;
     *result = capture->invalid ? ABI_ERROR_CAPTURE_INVALIDATED : sim_graph_add(capture->graph, step, NULL);
@@ -49,7 +50,7 @@ bool sim_captured(struct sim_stream *stream, const struct sim_step *step, int *r
     return true;
 }
 
-bool sim_captured_alloc(struct sim_stream *stream, uint64_t bytes, abi_devptr *pointer, int *result) {
+bool sim_capture_alloc(struct sim_stream *stream, uint64_t bytes, abi_devptr *pointer, int *result) {
     struct capture *capture;
     struct sim_step step;
     if (!enter(stream, &capture)) return false;
@@ -64,7 +65,7 @@ bool sim_captured_alloc(struct sim_stream *stream, uint64_t bytes, abi_devptr *p
     return true;
 }
 
-bool sim_captured_free(struct sim_stream *stream, abi_devptr pointer, int *result) {
+bool sim_capture_free(struct sim_stream *stream, abi_devptr pointer, int *result) {
     struct capture *capture;
     struct sim_step step;
     if (!enter(stream, &capture)) return false;
@@ -74,7 +75,7 @@ bool sim_captured_free(struct sim_stream *stream, abi_devptr pointer, int *resul
     return true;
 }
 
-bool sim_captured_event(struct sim_stream *stream, struct sim_event *event) {
+bool sim_capture_event(struct sim_stream *stream, struct sim_event *event) {
     struct capture *capture;
     event->capture = 0;
     if (!enter(stream, &capture)) return false;
@@ -84,11 +85,11 @@ bool sim_captured_event(struct sim_stream *stream, struct sim_event *event) {
     return true;
 }
 
-void sim_capture_joins(struct sim_stream *stream, const struct sim_event *event) {
+void sim_capture_join(struct sim_stream *stream, const struct sim_event *event) {
     if (stream && event->capture) atomic_store_explicit(&stream->capture, event->capture, memory_order_relaxed);
 }
 
-bool sim_capture_breaks(struct sim_stream *stream) {
+bool sim_capture_invalidate(struct sim_stream *stream) {
     struct capture *capture;
     if (!enter(stream, &capture)) return false;
     capture->invalid = true;
@@ -96,7 +97,7 @@ bool sim_capture_breaks(struct sim_stream *stream) {
     return true;
 }
 
-void sim_capture_stream_gone(struct sim_stream *stream) {
+void sim_capture_end_with_stream(struct sim_stream *stream) {
     struct capture *capture;
     if (!enter(stream, &capture)) return;
     if (capture->origin == stream) {

@@ -1,4 +1,4 @@
-/* Executable graphs. A launch does one step after the other on its stream; what runs beside what on a GPU is not
+/* Executable graphs. A launch executes one step after the other on its stream; concurrency of steps is not
  * simulated. */
 #include <stdlib.h>
 
@@ -20,16 +20,16 @@ static size_t count_steps(const struct sim_graph *graph, bool *memory) {
     return count;
 }
 
-/* `room` is what count_steps counted. */
-static void copy_steps(const struct sim_graph *graph, struct sim_exec *exec, size_t room) {
-    for (const struct sim_graph_node *node = graph->first; node && exec->count < room; node = node->next) {
+/* `capacity` is the result of count_steps. */
+static void copy_steps(const struct sim_graph *graph, struct sim_exec *exec, size_t capacity) {
+    for (const struct sim_graph_node *node = graph->first; node && exec->count < capacity; node = node->next) {
         if (node->step.child) {
-            copy_steps(node->step.child, exec, room);
+            copy_steps(node->step.child, exec, capacity);
             continue;
         }
         exec->steps[exec->count++] = node->step;
         if (node->step.type == ABI_NODE_MEM_ALLOC) sim_graph_memory_claim(node->step.memory);
-        else if (node->step.memory) sim_graph_memory_keep(node->step.memory);
+        else if (node->step.memory) sim_graph_memory_retain(node->step.memory);
     }
 }
 
@@ -37,7 +37,7 @@ static void copy_steps(const struct sim_graph *graph, struct sim_exec *exec, siz
 static int back_all(struct sim_exec *exec) {
     int result = ABI_SUCCESS;
     for (size_t i = 0; i < exec->count && result == ABI_SUCCESS; i++) {
-        if (exec->steps[i].type == ABI_NODE_MEM_ALLOC) result = sim_graph_memory_back(exec->steps[i].memory);
+        if (exec->steps[i].type == ABI_NODE_MEM_ALLOC) result = sim_graph_memory_ensure_backing(exec->steps[i].memory);
     }
     return result;
 }
@@ -46,8 +46,8 @@ static int back_all(struct sim_exec *exec) {
 static void exec_end(struct sim_exec *exec) {
     for (size_t i = 0; i < exec->count; i++) {
         struct sim_step *step = &exec->steps[i];
-        if (step->type == ABI_NODE_MEM_ALLOC) sim_graph_memory_leave(step->memory);
-        else if (step->memory) sim_graph_memory_drop(step->memory);
+        if (step->type == ABI_NODE_MEM_ALLOC) sim_graph_memory_unclaim(step->memory);
+        else if (step->memory) sim_graph_memory_release(step->memory);
     }
     if (exec->graph && exec->graph->exec == exec) exec->graph->exec = NULL;
     exec->magic = 0;
@@ -144,7 +144,7 @@ SIM_EXPORT abi_result cuGraphUpload_ptsz(abi_graph_exec exec, abi_stream stream)
     return cuGraphUpload(exec, stream);
 }
 
-/* Under sim.lock: what a launch allocated and nobody freed must be freed before the next one. */
+/* Under sim.lock: memory that a launch allocated and the program did not free must be freed before the next launch. */
 static int begin_all(struct sim_exec *exec) {
     for (size_t i = 0; i < exec->count; i++) {
         struct sim_graph_memory *memory = exec->steps[i].memory;

@@ -1,5 +1,4 @@
-/* Graphs: lists of steps in the order in which they were added, which is an order that their dependencies allow. What
- * becomes of them is graph_exec.c's. */
+/* Graphs: lists of steps in the order of their addition, which their dependencies allow. exec.c executes them. */
 #include <stdlib.h>
 
 #include "graph.h"
@@ -25,7 +24,7 @@ struct sim_graph *sim_graph_new(void) {
 void sim_graph_end(struct sim_graph *graph) {
     for (struct sim_graph_node *node = graph->first, *next; node; node = next) {
         next = node->next;
-        if (node->step.memory) sim_graph_memory_drop(node->step.memory);
+        if (node->step.memory) sim_graph_memory_release(node->step.memory);
         if (node->step.child) sim_graph_end(node->step.child);
         node->magic = 0;
         free(node);
@@ -60,11 +59,11 @@ int sim_graph_free_step(abi_devptr pointer, struct sim_step *step) {
     struct sim_region *region = sim_region_at(pointer);
     if (!region || region->kind != SIM_GRAPH || pointer != sim_region_address(region)) return ABI_ERROR_INVALID_VALUE;
     *step = (struct sim_step){.type = ABI_NODE_MEM_FREE, .memory = region->graph_memory};
-    sim_graph_memory_keep(step->memory);
+    sim_graph_memory_retain(step->memory);
     return ABI_SUCCESS;
 }
 
-/* ---- making and reading graphs ---- */
+/* ---- create and query ---- */
 
 SIM_EXPORT abi_result cuGraphCreate(abi_graph *out, unsigned flags) {
     SIM_ENTER("cuGraphCreate");
@@ -210,10 +209,10 @@ SIM_EXPORT abi_result cuGraphGetNodes(abi_graph handle, abi_graph_node *nodes, s
     struct sim_graph *graph = sim_graph_of(handle);
     if (!graph || !count) return ABI_ERROR_INVALID_VALUE;
     if (nodes) {
-        size_t room = *count, k = 0;
-        for (struct sim_graph_node *node = graph->first; node && k < room; node = node->next)
+        size_t capacity = *count, k = 0;
+        for (struct sim_graph_node *node = graph->first; node && k < capacity; node = node->next)
             nodes[k++] = (abi_graph_node)node;
-        for (size_t rest = k; rest < room; rest++) nodes[rest] = NULL;
+        for (size_t rest = k; rest < capacity; rest++) nodes[rest] = NULL;
         *count = k;
     } else {
         *count = graph->count;

@@ -1,4 +1,4 @@
-/* What graph.c and graph_exec.c share: a graph and its nodes. */
+/* A graph and its nodes, shared by graph.c and exec.c. */
 #pragma once
 
 #include "../sim.h"
@@ -11,19 +11,19 @@ struct sim_graph_node {
 
 struct sim_graph {
     uint32_t magic;
-    bool owned; /* by the node of another graph */
+    bool owned; /* child of another graph's node */
     struct sim_graph_node *first, *last;
     size_t count;
-    struct sim_exec *exec; /* of a graph with memory nodes: the only executable one that there may be */
+    struct sim_exec *exec; /* of a graph with memory nodes, which can have only one */
 };
 
 struct sim_exec {
     uint32_t magic;
-    struct sim_graph *graph; /* NULL once that was destroyed */
+    struct sim_graph *graph; /* NULL once it was destroyed */
     bool auto_free;
     struct sim_step *steps;
     size_t count;
 };
 
-/* NULL for what is no graph. */
+/* NULL: not a graph. */
 struct sim_graph *sim_graph_of(abi_graph handle);

@@ -1,34 +1,34 @@
-/* Memory of graphs. A memory node has an address from the moment it is added, and bytes of the GPU behind it from the
- * first launch or upload of its executable graph on. What a graph no longer needs stays reserved for the next one until
- * it is trimmed. Assumption: allocations of one graph never share bytes, even where one is freed before the next. */
+/* Memory of graphs. A memory node has an address from its creation on, and memory of the GPU from the first launch or
+ * upload of its executable graph on. Memory that a graph no longer needs stays reserved for the next one until it is
+ * trimmed. Assumption: allocations of one graph never share memory, even if one is freed before the next. */
 #include <stdlib.h>
 
 #include "../sim.h"
 
 struct reserved {
-    uint64_t block, bytes; /* the daemon's id; 0 = nothing */
+    uint64_t block, bytes; /* block ID of the daemon; 0 = none */
 };
 
 struct sim_graph_memory {
     struct sim_region *region;
     int device;
     uint64_t bytes;
-    struct reserved behind;
+    struct reserved backing;
     bool claimed, live;
     uint64_t busy_until; /* number of the last item that may use it */
-    unsigned references; /* graphs, executable graphs, and its own life */
+    unsigned references; /* of graphs, of executable graphs, and one while it is live */
     struct sim_graph_memory *next;
 };
 
-struct spare {
+struct unused {
     struct reserved reserved;
-    struct spare *next;
+    struct unused *next;
 };
 
 static struct sim_graph_memory *memories;
 static struct {
     uint64_t used, used_high, reserved, reserved_high;
-    struct spare *spares;
+    struct unused *unused_list;
 } gpus[SIM_MAX_GPUS]; /* per ordinal */
 
 static void raise(uint64_t *high, uint64_t now) {
@@ -71,31 +71,31 @@ bool sim_graph_memory_live(const struct sim_graph_memory *memory) {
 
 static void give(int device, struct reserved *reserved) {
     if (!reserved->block) return;
-    sim_simple(SIM_GIVE, sim.gpu_of[device], reserved->block, 0, NULL);
+    sim_simple(SIM_RELEASE, sim.gpu_of[device], reserved->block, 0, NULL);
     gpus[device].reserved -= reserved->bytes;
     *reserved = (struct reserved){0};
 }
 
-/* Keeps what lies behind it for the next graph. */
-static void spare(struct sim_graph_memory *memory) {
-    if (!memory->behind.block) return;
-    struct spare *spare = malloc(sizeof *spare);
-    if (!spare) {
-        give(memory->device, &memory->behind);
+/* Keeps its backing memory for the next graph. */
+static void unused(struct sim_graph_memory *memory) {
+    if (!memory->backing.block) return;
+    struct unused *unused = malloc(sizeof *unused);
+    if (!unused) {
+        give(memory->device, &memory->backing);
         return;
     }
-    *spare = (struct spare){memory->behind, gpus[memory->device].spares};
-    gpus[memory->device].spares = spare;
-    memory->behind = (struct reserved){0};
+    *unused = (struct unused){memory->backing, gpus[memory->device].unused_list};
+    gpus[memory->device].unused_list = unused;
+    memory->backing = (struct reserved){0};
 }
 
-void sim_graph_memory_keep(struct sim_graph_memory *memory) {
+void sim_graph_memory_retain(struct sim_graph_memory *memory) {
     memory->references++;
 }
 
-void sim_graph_memory_drop(struct sim_graph_memory *memory) {
+void sim_graph_memory_release(struct sim_graph_memory *memory) {
     if (--memory->references > 0) return;
-    spare(memory);
+    unused(memory);
     for (struct sim_graph_memory **place = &memories; *place; place = &(*place)->next) {
         if (*place == memory) {
             *place = memory->next;
@@ -107,32 +107,32 @@ void sim_graph_memory_drop(struct sim_graph_memory *memory) {
 }
 
 void sim_graph_memory_claim(struct sim_graph_memory *memory) {
-    sim_graph_memory_keep(memory);
+    sim_graph_memory_retain(memory);
     memory->claimed = true;
 }
 
-void sim_graph_memory_leave(struct sim_graph_memory *memory) {
+void sim_graph_memory_unclaim(struct sim_graph_memory *memory) {
     memory->claimed = false;
-    if (!memory->live) spare(memory);
-    sim_graph_memory_drop(memory);
+    if (!memory->live) unused(memory);
+    sim_graph_memory_release(memory);
 }
 
-int sim_graph_memory_back(struct sim_graph_memory *memory) {
+int sim_graph_memory_ensure_backing(struct sim_graph_memory *memory) {
     int device = memory->device;
     uint64_t bytes = whole(device, memory->bytes);
-    if (memory->behind.block) return ABI_SUCCESS;
-    for (struct spare **place = &gpus[device].spares; *place; place = &(*place)->next) {
-        struct spare *found = *place;
+    if (memory->backing.block) return ABI_SUCCESS;
+    for (struct unused **place = &gpus[device].unused_list; *place; place = &(*place)->next) {
+        struct unused *found = *place;
         if (found->reserved.bytes < bytes) continue;
-        memory->behind = found->reserved;
+        memory->backing = found->reserved;
         *place = found->next;
         free(found);
         return ABI_SUCCESS;
     }
     uint64_t block;
-    int result = sim_simple(SIM_TAKE, sim.gpu_of[device], bytes, SIM_KIND_GRAPH, &block);
+    int result = sim_simple(SIM_ALLOCATE, sim.gpu_of[device], bytes, SIM_KIND_GRAPH, &block);
     if (result != ABI_SUCCESS) return result;
-    memory->behind = (struct reserved){block, bytes};
+    memory->backing = (struct reserved){block, bytes};
     gpus[device].reserved += bytes;
     raise(&gpus[device].reserved_high, gpus[device].reserved);
     return ABI_SUCCESS;
@@ -141,8 +141,8 @@ int sim_graph_memory_back(struct sim_graph_memory *memory) {
 void sim_graph_memory_begin(struct sim_graph_memory *memory) {
     if (memory->live) return;
     memory->live = true;
-    sim_graph_memory_keep(memory);
-    gpus[memory->device].used += memory->behind.bytes;
+    sim_graph_memory_retain(memory);
+    gpus[memory->device].used += memory->backing.bytes;
     raise(&gpus[memory->device].used_high, gpus[memory->device].used);
 }
 
@@ -153,9 +153,9 @@ void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number) {
 int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer) {
     if (!memory->live || pointer != sim_graph_memory_address(memory)) return ABI_ERROR_INVALID_VALUE;
     memory->live = false;
-    gpus[memory->device].used -= memory->behind.bytes;
-    if (!memory->claimed) spare(memory);
-    sim_graph_memory_drop(memory);
+    gpus[memory->device].used -= memory->backing.bytes;
+    if (!memory->claimed) unused(memory);
+    sim_graph_memory_release(memory);
     return ABI_SUCCESS;
 }
 
@@ -163,11 +163,12 @@ static void trim(int device) {
     const struct sim_channel *channel = sim.channel[sim.gpu_of[device]];
     uint64_t completed = channel ? atomic_load(&channel->completed) : UINT64_MAX;
     for (struct sim_graph_memory *memory = memories; memory; memory = memory->next) {
-        if (memory->device == device && !memory->live && memory->busy_until <= completed) give(device, &memory->behind);
+        if (memory->device == device && !memory->live && memory->busy_until <= completed)
+            give(device, &memory->backing);
     }
-    while (gpus[device].spares) {
-        struct spare *first = gpus[device].spares;
-        gpus[device].spares = first->next;
+    while (gpus[device].unused_list) {
+        struct unused *first = gpus[device].unused_list;
+        gpus[device].unused_list = first->next;
         give(device, &first->reserved);
         free(first);
     }
@@ -210,7 +211,8 @@ SIM_EXPORT abi_result cuDeviceGetGraphMemAttribute(abi_device device, int attrib
 SIM_EXPORT abi_result cuDeviceSetGraphMemAttribute(abi_device device, int attribute, void *value) {
     SIM_ENTER("cuDeviceSetGraphMemAttribute");
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
-    if (!value || *(uint64_t *)value != 0) return ABI_ERROR_INVALID_VALUE; /* a mark can only be put back to now */
+    if (!value || *(uint64_t *)value != 0)
+        return ABI_ERROR_INVALID_VALUE; /* a high-water mark can only be reset to the current value */
     if (attribute != ABI_GRAPH_MEMORY_USED_HIGH && attribute != ABI_GRAPH_MEMORY_RESERVED_HIGH)
         return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);

@@ -1,5 +1,4 @@
-/* The address space of one process's device memory: an arena, runs of pages in it (regions), and which region a page
- * belongs to. What a region is for is its owner's business. */
+/* The address space of one process's device memory: ranges of pages (regions), and which region a page belongs to. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,7 +7,7 @@
 
 static char *arena;
 static uint64_t arena_pages;
-static uint32_t *page_owner; /* page -> index into regions, plus one; so untouched (zero) pages are free */
+static uint32_t *page_owner; /* index into regions plus one by page, so untouched (zero) pages are free */
 static struct sim_region **regions;
 static uint32_t region_count, region_capacity, *region_spare, region_spare_count;
 static uint64_t next_page;
@@ -64,10 +63,10 @@ int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment
     if (region_spare_count == 0 && region_count == region_capacity) {
         uint32_t capacity = region_capacity ? region_capacity * 2 : 256;
         struct sim_region **grown = realloc(regions, capacity * sizeof *grown);
-        uint32_t *spare = realloc(region_spare, capacity * sizeof *spare);
+        uint32_t *unused = realloc(region_spare, capacity * sizeof *unused);
         if (grown) regions = grown;
-        if (spare) region_spare = spare;
-        if (!grown || !spare) return ABI_ERROR_OUT_OF_MEMORY;
+        if (unused) region_spare = unused;
+        if (!grown || !unused) return ABI_ERROR_OUT_OF_MEMORY;
         region_capacity = capacity;
     }
     struct sim_region *region = calloc(1, sizeof *region);
@@ -84,8 +83,8 @@ int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment
     return ABI_SUCCESS;
 }
 
-/* A fresh mapping, not just dropped pages: the old one may be a view of physical memory by handle. Where the kernel has
- * no room for another mapping the old bytes stay, which no table points at any more. */
+/* A fresh mapping, not just dropped pages: the old one may map physical memory by handle. Where the kernel has no room
+ * for another mapping, the old bytes stay, but no table refers to them. */
 void sim_arena_forget(uint64_t page, uint64_t count) {
     (void)!mmap(arena + page * SIM_PAGE, count * SIM_PAGE, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -1,7 +1,7 @@
-/* Arrays and mipmapped arrays. The layout is this simulator's own: rows are padded to 64 bytes, and where an array has
- * a height its rows to a multiple of 8; levels follow each other, and the whole has granules of its own. Sparse arrays
- * and those of deferred mapping have no memory until memory by handle is mapped under them. Contents are ordinary host
- * memory, of the first level and slice as far as copies go. */
+/* Arrays and mipmapped arrays. The layout is the simulator's own: rows are padded to 64 bytes, and in arrays with a
+ * height their number to a multiple of 8; levels follow each other, and the whole has its own granules. Sparse and
+ * deferred-mapping arrays have no memory until memory by handle is mapped. Contents are ordinary host memory; copies
+ * reach the first level and slice. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,8 +10,8 @@
 
 #define ROW_BYTES 64u
 #define ROW_COUNT 8u
-#define MOST_WIDTH 131072u
-#define MOST_SLICES 16384u
+#define MAX_WIDTH 131072u
+#define MAX_SLICES 16384u
 #define ALIGNMENT 65536u
 
 static struct sim_array *arrays;
@@ -50,7 +50,7 @@ static uint64_t layout_bytes(const abi_array3d_shape *shape, unsigned levels) {
 }
 
 static bool is_valid(const abi_array3d_shape *shape) {
-    if (shape->width == 0 || shape->width > MOST_WIDTH || shape->height > MOST_WIDTH || shape->depth > MOST_SLICES)
+    if (shape->width == 0 || shape->width > MAX_WIDTH || shape->height > MAX_WIDTH || shape->depth > MAX_SLICES)
         return false;
     if (shape->channels == 0 || shape->channels > 4 || abi_array_element_of(shape->format, shape->channels).bits == 0)
         return false;
@@ -74,11 +74,11 @@ struct sim_array *sim_array_of(const void *handle) {
     return *place_of(handle);
 }
 
-/* Under sim.lock. `levels` 0: an array by itself. */
+/* Under sim.lock. `levels` 0: not mipmapped. */
 static int array_new(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, bool takes,
                      struct sim_array **out) {
     if (!is_valid(shape)) return ABI_ERROR_INVALID_VALUE;
-    int result = sim_usable(context); /* another thread may have ended it before this one had the lock */
+    int result = sim_usable(context); /* another thread may have ended it before this one got the lock */
     if (result != ABI_SUCCESS) return result;
     struct sim_array *array = calloc(1, sizeof *array);
     if (!array) return ABI_ERROR_OUT_OF_MEMORY;
@@ -86,12 +86,12 @@ static int array_new(struct sim_context *context, const abi_array3d_shape *shape
     *array = (struct sim_array){.context = context, .shape = *shape, .levels = levels < most ? levels : most};
     array->bytes = layout_bytes(shape, array->levels ? array->levels : 1);
     if (takes && sim_array_has_memory(array)) {
-        result = sim_simple(SIM_TAKE, context->gpu, array->bytes, SIM_KIND_ARRAY, &array->block);
+        result = sim_simple(SIM_ALLOCATE, context->gpu, array->bytes, SIM_KIND_ARRAY, &array->block);
         if (result == ABI_SUCCESS) {
             void *map =
                 mmap(NULL, array->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (map != MAP_FAILED) array->contents = map;
-            else sim_simple(SIM_GIVE, context->gpu, array->block, 0, NULL);
+            else sim_simple(SIM_RELEASE, context->gpu, array->block, 0, NULL);
             if (map == MAP_FAILED) result = ABI_ERROR_OUT_OF_MEMORY;
         }
     }
@@ -108,16 +108,16 @@ void sim_array_unmap(struct sim_array_part **place) {
     struct sim_array_part *mapping = *place;
     *place = mapping->next;
     mapping->physical->maps--;
-    sim_physical_settle(mapping->physical);
+    sim_physical_end_if_unused(mapping->physical);
     free(mapping);
 }
 
-/* Ends the array at *place, not its parts. */
+/* Ends the array at *place, but not its levels. */
 static void array_end(struct sim_array **place) {
     struct sim_array *array = *place;
     *place = array->next;
     while (array->mappings) sim_array_unmap(&array->mappings);
-    if (array->block) sim_simple(SIM_GIVE, array->context->gpu, array->block, 0, NULL);
+    if (array->block) sim_simple(SIM_RELEASE, array->context->gpu, array->block, 0, NULL);
     if (array->contents && !array->part) munmap(array->contents, array->bytes);
     free(array);
 }
@@ -156,13 +156,13 @@ static int create(void **out, const abi_array3d_shape *shape, unsigned levels) {
     return result;
 }
 
-int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t room,
+int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t capacity,
                    abi_mipmapped *out) {
     struct sim_array *array;
     if (levels == 0) return ABI_ERROR_INVALID_VALUE;
     int result = array_new(context, shape, levels, false, &array);
     if (result != ABI_SUCCESS) return result;
-    if (array->bytes > room) {
+    if (array->bytes > capacity) {
         array_end(&arrays);
         return ABI_ERROR_INVALID_VALUE;
     }
@@ -237,7 +237,7 @@ SIM_EXPORT abi_result cuMipmappedArrayDestroy(abi_mipmapped array) {
     return destroy(array, true);
 }
 
-/* The same level is the same array each time. */
+/* Returns the same array for the same level each time. */
 SIM_EXPORT abi_result cuMipmappedArrayGetLevel(abi_array *out, abi_mipmapped handle, unsigned level) {
     SIM_ENTER("cuMipmappedArrayGetLevel");
     if (!out) return ABI_ERROR_INVALID_VALUE;
@@ -308,7 +308,7 @@ SIM_EXPORT abi_result cuArrayGetDescriptor(abi_array_shape_v1 *out, abi_array ar
     return result;
 }
 
-/* Answered for arrays of deferred mapping alone, as the real driver does. */
+/* Supported for deferred-mapping arrays only, as by the real driver. */
 static int requirements(void *handle, bool chain, abi_array_requirements *out) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);

@@ -1,6 +1,6 @@
-/* Memory that another interface made, imported by its file. A file that memory by handle was exported as is that
- * memory; any other stands for memory of an interface that this node does not simulate, and is in nobody's books until
- * it is imported: so each import takes its size from the GPU. */
+/* External memory: memory of another interface, imported by its file. A file exported from memory by handle is that
+ * memory; any other file stands for memory of an interface that is not simulated: it is not accounted before its
+ * import, and each import allocates its size on the GPU. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ static struct sim_external **place_of(const void *handle) {
 static void end(struct sim_external **place) {
     struct sim_external *external = *place;
     *place = external->next;
-    sim_simple(SIM_GIVE, external->context->gpu, external->block, 0, NULL);
+    sim_simple(SIM_RELEASE, external->context->gpu, external->block, 0, NULL);
     close(external->fd);
     free(external);
 }
@@ -45,7 +45,7 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *block) {
-    struct sim_request import = {.op = SIM_IMPORT}, request = {.op = SIM_TAKE, .gpu = context->gpu};
+    struct sim_request import = {.op = SIM_IMPORT}, request = {.op = SIM_ALLOCATE, .gpu = context->gpu};
     struct sim_reply reply;
     int result = sim_request(&import, fd, &reply, NULL);
     if (result != ABI_SUCCESS) {
@@ -53,14 +53,14 @@ static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *b
         request.arg[1] = SIM_KIND_EXTERNAL;
         result = sim_request(&request, -1, &reply, NULL);
     } else if (bytes > reply.arg[1]) {
-        sim_simple(SIM_GIVE, context->gpu, reply.arg[0], 0, NULL);
+        sim_simple(SIM_RELEASE, context->gpu, reply.arg[0], 0, NULL);
         return ABI_ERROR_INVALID_VALUE;
     }
     *block = reply.arg[0];
     return result;
 }
 
-/* On success the file is the driver's. */
+/* On success the driver owns the descriptor. */
 SIM_EXPORT abi_result cuImportExternalMemory(abi_external *out, const abi_external_handle *from) {
     SIM_ENTER("cuImportExternalMemory");
     struct sim_context *context;
@@ -74,7 +74,7 @@ SIM_EXPORT abi_result cuImportExternalMemory(abi_external *out, const abi_extern
     if (!external) return ABI_ERROR_OUT_OF_MEMORY;
     *external = (struct sim_external){.context = context, .bytes = from->size, .fd = from->handle.fd};
     pthread_mutex_lock(&sim.lock);
-    result = sim_usable(context); /* another thread may have ended it before this one had the lock */
+    result = sim_usable(context); /* another thread may have ended it before this one got the lock */
     if (result == ABI_SUCCESS) result = take(context, external->fd, external->bytes, &external->block);
     if (result == ABI_SUCCESS) {
         external->next = externals;
@@ -130,8 +130,8 @@ SIM_EXPORT abi_result cuExternalMemoryGetMappedMipmappedArray(abi_mipmapped *out
     pthread_mutex_lock(&sim.lock);
     struct sim_external *external = *place_of(handle);
     if (external) {
-        uint64_t room = chain->offset < external->bytes ? external->bytes - chain->offset : 0;
-        result = sim_array_view(external->context, &chain->shape, chain->levels, room, out);
+        uint64_t capacity = chain->offset < external->bytes ? external->bytes - chain->offset : 0;
+        result = sim_array_view(external->context, &chain->shape, chain->levels, capacity, out);
     }
     pthread_mutex_unlock(&sim.lock);
     return result;

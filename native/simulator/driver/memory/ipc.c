@@ -1,6 +1,6 @@
-/* Memory that another process opens by a few bytes which its owner gave it: cuIpc*, and pointers of pools that were
- * made to be exported (pool.c). When a region is first shared, its contents move into a file that the daemon keeps; a
- * thread that writes into the region at that very moment may lose what it wrote. */
+/* Memory shared between processes by IPC handles: cuIpc*, and pointers of exportable pools (pool.c). When a region is
+ * first shared, its contents move into a file that the daemon keeps; a thread that writes into the region at that
+ * moment may lose what it wrote. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #define PLACE_MAGIC 0x31454341504d4953ull
 
-/* Under sim.lock: lets the region lie in a file instead of anonymous memory. */
+/* Under sim.lock: moves a region from anonymous memory into a file. */
 static int move_into_file(struct sim_region *region) {
     char *at = (char *)sim_region_address(region);
     uint64_t length = region->pages * SIM_PAGE;
@@ -36,11 +36,11 @@ static int move_into_file(struct sim_region *region) {
 }
 
 /* Under sim.lock. */
-int sim_share(abi_devptr pointer, struct sim_place *place) {
+int sim_share(abi_devptr pointer, struct sim_shared_address *place) {
     struct sim_region *region = sim_region_at(pointer);
     if (!region) return ABI_ERROR_INVALID_VALUE;
     int result = region->shared ? ABI_SUCCESS : move_into_file(region);
-    *place = (struct sim_place){PLACE_MAGIC, region->block, pointer - sim_region_address(region)};
+    *place = (struct sim_shared_address){PLACE_MAGIC, region->block, pointer - sim_region_address(region)};
     return result;
 }
 
@@ -53,7 +53,7 @@ static struct sim_region *opened(uint64_t block) {
 }
 
 static int open_new(struct sim_context *context, uint64_t block, struct sim_region **out) {
-    struct sim_request request = {.op = SIM_OPEN, .arg = {block}};
+    struct sim_request request = {.op = SIM_OPEN_SHARED, .arg = {block}};
     struct sim_reply reply;
     struct sim_region *region = NULL;
     int fd = -1, device = -1, result = sim_request(&request, -1, &reply, &fd);
@@ -72,7 +72,7 @@ static int open_new(struct sim_context *context, uint64_t block, struct sim_regi
     }
     if (fd >= 0) close(fd);
     if (result != ABI_SUCCESS) {
-        sim_simple(SIM_GIVE, (uint32_t)reply.arg[2], block, 0, NULL);
+        sim_simple(SIM_RELEASE, (uint32_t)reply.arg[2], block, 0, NULL);
         return result;
     }
     region->block = block;
@@ -82,8 +82,8 @@ static int open_new(struct sim_context *context, uint64_t block, struct sim_regi
     return ABI_SUCCESS;
 }
 
-/* Under sim.lock. What is open already is opened once more, at the same place. */
-int sim_open(const struct sim_place *place, bool pooled, abi_devptr *pointer) {
+/* Under sim.lock. A region that is open already is opened again at the same address. */
+int sim_open(const struct sim_shared_address *place, bool pooled, abi_devptr *pointer) {
     struct sim_context *context;
     int result = sim_current(&context);
     if (result != ABI_SUCCESS) return result;
@@ -101,16 +101,16 @@ int sim_open(const struct sim_place *place, bool pooled, abi_devptr *pointer) {
 /* Under sim.lock. */
 int sim_close(struct sim_region *region) {
     if (--region->opens > 0) return ABI_SUCCESS;
-    sim_simple(SIM_GIVE, sim.gpu_of[region->device], region->block, 0, NULL);
+    sim_simple(SIM_RELEASE, sim.gpu_of[region->device], region->block, 0, NULL);
     sim_region_end(region);
     return ABI_SUCCESS;
 }
 
-/* Only what cuMemAlloc gave: neither managed nor pooled memory, nor memory by handle. */
+/* Only memory of cuMemAlloc: neither managed nor pooled memory, nor memory by handle. */
 SIM_EXPORT abi_result cuIpcGetMemHandle(abi_ipc_handle *out, abi_devptr pointer) {
     SIM_ENTER("cuIpcGetMemHandle");
     if (!out) return ABI_ERROR_INVALID_VALUE;
-    struct sim_place place;
+    struct sim_shared_address place;
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
@@ -123,7 +123,7 @@ SIM_EXPORT abi_result cuIpcGetMemHandle(abi_ipc_handle *out, abi_devptr pointer)
 }
 
 static int ipc_open(abi_devptr *out, const abi_ipc_handle *handle) {
-    struct sim_place place;
+    struct sim_shared_address place;
     if (!out) return ABI_ERROR_INVALID_VALUE;
     memcpy(&place, handle, sizeof place);
     pthread_mutex_lock(&sim.lock);
@@ -133,7 +133,7 @@ static int ipc_open(abi_devptr *out, const abi_ipc_handle *handle) {
 }
 SIM_EXPORT abi_result cuIpcOpenMemHandle_v2(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {
     SIM_ENTER("cuIpcOpenMemHandle_v2");
-    (void)flags; /* how peers may reach it: there is one GPU behind each block */
+    (void)flags; /* how peers may reach it: every block is on one GPU */
     return ipc_open(out, &handle);
 }
 SIM_EXPORT abi_result cuIpcOpenMemHandle(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {

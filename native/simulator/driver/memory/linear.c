@@ -1,29 +1,29 @@
-/* Linear and managed memory of one process, carved up as the real driver does it: large requests have pages of their
- * own, small ones share a block of one granule. The daemon decides whether there are bytes; arena.c where they are.
- * Contents are ordinary host memory, so copies move real data. */
+/* Linear and managed memory of one process, allocated as by the real driver: large requests have pages of their own,
+ * small ones share a block of one granule. The daemon decides whether they fit; arena.c assigns addresses. Contents are
+ * ordinary host memory, so copies move real data. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "../sim.h"
 
-static struct sim_region *smalls[SIM_MAX_GPUS]; /* per ordinal, blocks with room first seen first */
+static struct sim_region *smalls[SIM_MAX_GPUS]; /* per ordinal, newest block first */
 
 static uint64_t granule_of(const struct sim_context *context) {
     return sim.facts->gpus[context->gpu].granule_bytes;
 }
 
-/* Under sim.lock: a region with bytes of the GPU behind it. Whoever asks looked at the context before it had the lock,
- * and another thread may have ended it since; what is taken for one that has ended would be nobody's to give back. */
-static int take_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes, uint32_t book,
-                       struct sim_region **out) {
-    struct sim_request request = {.op = SIM_TAKE, .gpu = context->gpu, .arg = {bytes, book}};
+/* Under sim.lock: allocates a region with memory of the GPU. The caller looked up the context before it had the lock,
+ * and another thread may have ended it since: memory allocated for an ended context would never be released. */
+static int allocate_region(struct sim_context *context, enum sim_region_kind kind, uint64_t bytes,
+                           uint32_t accounted_as, struct sim_region **out) {
+    struct sim_request request = {.op = SIM_ALLOCATE, .gpu = context->gpu, .arg = {bytes, accounted_as}};
     struct sim_reply reply;
     int result = sim_usable(context);
     if (result == ABI_SUCCESS) result = sim_request(&request, -1, &reply, NULL);
     if (result != ABI_SUCCESS) return result;
     result = sim_region_new(kind, bytes, granule_of(context), out);
     if (result != ABI_SUCCESS) {
-        sim_simple(SIM_GIVE, context->gpu, reply.arg[0], 0, NULL);
+        sim_simple(SIM_RELEASE, context->gpu, reply.arg[0], 0, NULL);
         return result;
     }
     (*out)->block = reply.arg[0];
@@ -46,7 +46,7 @@ static void mark_units(struct sim_region *block, uint32_t first, uint32_t count,
     }
 }
 
-/* First fit from the block's hint on; the hint is below every free unit. */
+/* First fit from the block's hint on; no unit below the hint is free. */
 static bool carve(struct sim_region *block, uint32_t count, uint32_t *first) {
     if (block->unit_count - block->units_used < count) return false;
     for (uint32_t unit = block->hint; unit + count <= block->unit_count;) {
@@ -78,13 +78,13 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
     }
     uint64_t granule = granule_of(context);
     struct sim_region *block;
-    int result = take_region(context, SIM_SMALLS, granule, SIM_KIND_LINEAR, &block);
+    int result = allocate_region(context, SIM_SMALLS, granule, SIM_KIND_LINEAR, &block);
     if (result != ABI_SUCCESS) return result;
     block->unit_count = (uint32_t)(granule / SIM_SMALL_UNIT);
     block->units = calloc(block->unit_count, sizeof *block->units);
     block->used = calloc(block->unit_count / 64, sizeof *block->used);
     if (!block->units || !block->used) {
-        sim_simple(SIM_GIVE, context->gpu, block->block, 0, NULL);
+        sim_simple(SIM_RELEASE, context->gpu, block->block, 0, NULL);
         sim_region_end(block);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -97,8 +97,8 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
     return ABI_SUCCESS;
 }
 
-static void give_region(struct sim_region *region) {
-    sim_simple(SIM_GIVE, sim.gpu_of[region->device], region->block, 0, NULL);
+static void release_region(struct sim_region *region) {
+    sim_simple(SIM_RELEASE, sim.gpu_of[region->device], region->block, 0, NULL);
     sim_region_end(region);
 }
 
@@ -109,16 +109,16 @@ static void drop_small_block(struct sim_region *block) {
             break;
         }
     }
-    give_region(block);
+    release_region(block);
 }
 
 static int linear_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *pointer) {
     if (bytes == 0) return ABI_ERROR_INVALID_VALUE;
-    /* From 1 MiB on a request gets pages of its own; on GPUs with small pages, from one page on. */
+    /* From 1 MiB on a request gets pages of its own; with a smaller granule, from one granule on. */
     uint64_t granule = granule_of(context);
     if (bytes < (granule < (1u << 20) ? granule : 1u << 20)) return small_alloc(context, bytes, pointer);
     struct sim_region *region;
-    int result = take_region(context, SIM_LARGE, bytes, SIM_KIND_LINEAR, &region);
+    int result = allocate_region(context, SIM_LARGE, bytes, SIM_KIND_LINEAR, &region);
     if (result == ABI_SUCCESS) *pointer = sim_region_address(region);
     return result;
 }
@@ -142,7 +142,7 @@ static int linear_free(abi_devptr pointer) {
     case SIM_LARGE:
     case SIM_MANAGED:
         if (pointer != sim_region_address(region)) return ABI_ERROR_INVALID_VALUE;
-        give_region(region);
+        release_region(region);
         return ABI_SUCCESS;
     case SIM_SMALLS: {
         uint64_t offset = pointer - sim_region_address(region);
@@ -181,7 +181,7 @@ static void release(struct sim_context *context) {
         if (region->context != context) continue;
         if (region->kind == SIM_SMALLS) drop_small_block(region);
         else if (region->kind == SIM_LARGE || region->kind == SIM_MANAGED || region->kind == SIM_OPENED)
-            give_region(region);
+            release_region(region);
         else if (region->kind == SIM_VIEW) sim_region_end(region);
     }
 }
@@ -212,7 +212,7 @@ int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
             start += page * SIM_PAGE;
             length = SIM_PAGE;
         } else if (end > start + length) {
-            result = ABI_ERROR_INVALID_VALUE; /* past the end of one allocation */
+            result = ABI_ERROR_INVALID_VALUE; /* beyond the end of one allocation */
         }
         at = start + length;
     }
@@ -236,7 +236,7 @@ SIM_EXPORT abi_result cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
     return alloc_in_current(bytes, pointer);
 }
 
-/* The 32-bit form of old: an address above 4 GiB cannot be told, so it finds no memory. */
+/* The old 32-bit form cannot return an address above 4 GiB, so it never finds memory. */
 SIM_EXPORT abi_result cuMemAlloc(unsigned *pointer, unsigned bytes) {
     SIM_ENTER("cuMemAlloc");
     (void)pointer;
@@ -266,7 +266,7 @@ SIM_EXPORT abi_result cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsig
     if (!pointer || bytes == 0 || (flags != 1 && flags != 2)) return ABI_ERROR_INVALID_VALUE;
     struct sim_region *region;
     pthread_mutex_lock(&sim.lock);
-    result = take_region(context, SIM_MANAGED, bytes, SIM_KIND_MANAGED, &region);
+    result = allocate_region(context, SIM_MANAGED, bytes, SIM_KIND_MANAGED, &region);
     if (result == ABI_SUCCESS) *pointer = sim_region_address(region);
     pthread_mutex_unlock(&sim.lock);
     return result;

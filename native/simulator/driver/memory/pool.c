@@ -1,9 +1,8 @@
-/* Stream-ordered memory: pools that reserve chunks of the GPU, carve allocations out of them and keep what is freed
- * until they are trimmed or the process synchronizes. Assumption until a probe has measured it: a chunk is the request
- * rounded up to the GPU's granule. Because work runs in submission order, a freed piece can be given out again at
- * once; but the GPU has nothing back of a pool before the streams in which pieces were freed have come so far. A pool
- * that is destroyed keeps all that it has reserved until then, and until its last piece is freed, as CUDA's
- * documentation says. */
+/* Stream-ordered memory: pools reserve chunks of the GPU, sub-allocate from them and keep freed memory until they are
+ * trimmed or the process synchronizes. Assumption, not measured yet: a chunk is the request rounded up to the GPU's
+ * granule. As work runs in submission order, freed memory can be reused at once; but a pool releases nothing to the GPU
+ * before the streams of the frees have reached them. A destroyed pool keeps all its memory until then, and until its
+ * last allocation is freed, as CUDA's documentation says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,13 +49,13 @@ static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **
     if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes))
         return ABI_ERROR_OUT_OF_MEMORY;
     uint64_t block;
-    int result = sim_simple(SIM_TAKE, gpu, bytes, SIM_KIND_POOL, &block);
+    int result = sim_simple(SIM_ALLOCATE, gpu, bytes, SIM_KIND_POOL, &block);
     if (result != ABI_SUCCESS) return result;
     struct sim_segment *segment = calloc(1, sizeof *segment);
     struct sim_region *chunk;
     result = segment ? sim_region_new(SIM_CHUNK, bytes, granule, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
     if (result != ABI_SUCCESS) {
-        sim_simple(SIM_GIVE, gpu, block, 0, NULL);
+        sim_simple(SIM_RELEASE, gpu, block, 0, NULL);
         free(segment);
         return result;
     }
@@ -143,7 +142,7 @@ static void coalesce(struct sim_region *chunk) {
     }
 }
 
-static struct sim_pool *take_out(struct sim_pool **list, struct sim_pool *pool) {
+static struct sim_pool *unlink_pool(struct sim_pool **list, struct sim_pool *pool) {
     while (*list && *list != pool) list = &(*list)->next;
     if (*list) *list = pool->next;
     return pool;
@@ -158,11 +157,11 @@ static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
         if (segment->taken) pool->used -= segment->bytes;
         free(segment);
     }
-    sim_simple(SIM_GIVE, sim.gpu_of[pool->device], chunk->block, 0, NULL);
+    sim_simple(SIM_RELEASE, sim.gpu_of[pool->device], chunk->block, 0, NULL);
     sim_region_end(chunk);
 }
 
-static bool is_freeing(const struct sim_pool *pool) {
+static bool has_pending_frees(const struct sim_pool *pool) {
     for (int device = 0; device < sim.device_count; device++) {
         uint32_t gpu = sim.gpu_of[device];
         if (sim.channel[gpu] && atomic_load(&sim.channel[gpu]->completed) < pool->freed_after[gpu]) return true;
@@ -170,7 +169,7 @@ static bool is_freeing(const struct sim_pool *pool) {
     return false;
 }
 
-/* Of a pool that is in no list any more. */
+/* For a pool that is in no list. */
 static void pool_end(struct sim_pool *pool) {
     while (pool->chunks) chunk_end(pool, &pool->chunks);
     free(pool);
@@ -184,7 +183,7 @@ int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
     segment->taken = false;
     pool->used -= segment->bytes;
     coalesce(region);
-    if (pool->destroyed && pool->used == 0 && !is_freeing(pool)) pool_end(take_out(&ending, pool));
+    if (pool->destroyed && pool->used == 0 && !has_pending_frees(pool)) pool_end(unlink_pool(&ending, pool));
     return ABI_SUCCESS;
 }
 
@@ -198,9 +197,9 @@ static int chunk_free_in(struct sim_region *region, abi_devptr pointer, struct s
     return result;
 }
 
-/* Gives back chunks without any allocation in them while more than `keep` is reserved. */
+/* Releases unused chunks while more than `keep` is reserved. */
 static void trim(struct sim_pool *pool, uint64_t keep) {
-    if (is_freeing(pool)) return;
+    if (has_pending_frees(pool)) return;
     for (struct sim_region **place = &pool->chunks; *place;) {
         struct sim_region *chunk = *place;
         bool empty = !chunk->segments->taken && !chunk->segments->next;
@@ -209,25 +208,25 @@ static void trim(struct sim_pool *pool, uint64_t keep) {
     }
 }
 
-/* The last context of the GPU has ended: pools keep nothing. */
+/* No context is left on the GPU: its pools release everything. */
 static void release_device(int device) {
     for (struct sim_pool *pool = pools; pool; pool = pool->next) {
         while (pool->device == device && pool->chunks) chunk_end(pool, &pool->chunks);
     }
     for (struct sim_pool *pool = ending, *next; pool; pool = next) {
         next = pool->next;
-        if (pool->device == device) pool_end(take_out(&ending, pool));
+        if (pool->device == device) pool_end(unlink_pool(&ending, pool));
     }
 }
 
 SIM_ON_CONTEXT_END(.release_device = release_device)
 
-void sim_pools_settle(void) {
+void sim_pools_trim(void) {
     pthread_mutex_lock(&sim.lock);
     for (struct sim_pool *pool = pools; pool; pool = pool->next) trim(pool, pool->release_threshold);
     for (struct sim_pool *pool = ending, *next; pool; pool = next) {
         next = pool->next;
-        if (pool->used == 0 && !is_freeing(pool)) pool_end(take_out(&ending, pool));
+        if (pool->used == 0 && !has_pending_frees(pool)) pool_end(unlink_pool(&ending, pool));
     }
     pthread_mutex_unlock(&sim.lock);
 }
@@ -244,7 +243,7 @@ static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || sim_captured_alloc(object, bytes, pointer, &result)) return result;
+    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_pool *pool =
         current_pool[context->device] ? current_pool[context->device] : sim_default_pool(context->device);
@@ -265,7 +264,7 @@ SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes,
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || sim_captured_alloc(object, bytes, pointer, &result)) return result;
+    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
     return alloc_locked((struct sim_pool *)pool, bytes, pointer);
 }
 SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
@@ -277,7 +276,7 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || pointer == 0 || sim_captured_free(object, pointer, &result)) return result;
+    if (result != ABI_SUCCESS || pointer == 0 || sim_capture_free(object, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
     result = region && region->kind == SIM_CHUNK                      ? chunk_free_in(region, pointer, context, object)
@@ -314,9 +313,9 @@ SIM_EXPORT abi_result cuMemPoolDestroy(abi_pool handle) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     if (sim_is_pool(pool) && !pool->is_default) {
-        take_out(&pools, pool);
+        unlink_pool(&pools, pool);
         if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
-        if (pool->used == 0 && !is_freeing(pool)) {
+        if (pool->used == 0 && !has_pending_frees(pool)) {
             pool_end(pool);
         } else {
             pool->destroyed = true;

@@ -9,14 +9,14 @@ struct sim_pool {
     uint32_t magic;
     int device;
     bool is_default, destroyed;
-    bool exportable, imported; /* an imported one gives nothing: its owner's pointers are opened through it */
+    bool exportable, imported; /* an imported pool cannot allocate: its owner's pointers are opened through it */
     uint64_t max_bytes, release_threshold;
     uint64_t reserved, reserved_high, used, used_high;
-    uint64_t freed_after[SIM_MAX_GPUS]; /* the last item of a stream in which something was freed, by GPU */
+    uint64_t freed_after[SIM_MAX_GPUS]; /* the last item in a stream of a free, by GPU */
     struct sim_region *chunks;
     struct sim_pool *next;
 };
 
 /* Both under sim.lock. */
-struct sim_pool *sim_pool_new(int device); /* NULL: no memory */
+struct sim_pool *sim_pool_new(int device); /* NULL: out of memory */
 bool sim_is_pool(const struct sim_pool *pool);

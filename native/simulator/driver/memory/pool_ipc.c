@@ -1,4 +1,4 @@
-/* Pools that other processes know: the file says of which GPU, the pointers say the rest. */
+/* Pools shared between processes: the exported file names the GPU, the exported pointers say the rest. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *ha
 
 SIM_EXPORT abi_result cuMemPoolExportPointer(abi_pool_pointer *out, abi_devptr pointer) {
     SIM_ENTER("cuMemPoolExportPointer");
-    struct sim_place place;
+    struct sim_shared_address place;
     if (!out) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
@@ -66,7 +66,7 @@ SIM_EXPORT abi_result cuMemPoolExportPointer(abi_pool_pointer *out, abi_devptr p
 SIM_EXPORT abi_result cuMemPoolImportPointer(abi_devptr *out, abi_pool handle, abi_pool_pointer *from) {
     SIM_ENTER("cuMemPoolImportPointer");
     struct sim_pool *pool = (struct sim_pool *)handle;
-    struct sim_place place;
+    struct sim_shared_address place;
     if (!out || !from) return ABI_ERROR_INVALID_VALUE;
     memcpy(&place, from, sizeof place);
     pthread_mutex_lock(&sim.lock);

@@ -1,11 +1,11 @@
-/* Memory by handle under arrays that have none of their own. */
+/* Maps memory by handle to sparse and deferred-mapping arrays. */
 #include <stdlib.h>
 
 #include "arrays.h"
 
 static void read_part(const struct sim_array *array, const abi_array_map *entry, struct sim_array_part *part) {
     *part = (struct sim_array_part){.to = {1, 1, 1}, .type = entry->part_type};
-    if (array->shape.flags & ABI_ARRAY_DEFERRED) { /* there is one part, whatever the entry says */
+    if (array->shape.flags & ABI_ARRAY_DEFERRED) { /* such an array has one part, whatever the entry says */
         part->type = ABI_TILES_LEVEL;
     } else if (entry->part_type == ABI_TILES_MIP_TAIL) {
         part->layer = entry->part.tail.layer;
@@ -42,7 +42,8 @@ static int add_mapping(struct sim_array *array, const struct sim_array_part *par
     return ABI_SUCCESS;
 }
 
-/* Splits a mapping at the two ends of the part along one axis; what is outside of it becomes a mapping of its own. */
+/* Splits a mapping at both ends of the part along one axis; what is outside of the part becomes a mapping of its
+ * own. */
 static int split(struct sim_array *array, struct sim_array_part *mapping, const struct sim_array_part *part, int axis) {
     int result = ABI_SUCCESS;
     struct sim_array_part before = *mapping, after = *mapping;
@@ -70,7 +71,7 @@ static int unmap_part(struct sim_array *array, const struct sim_array_part *part
             int result = split(array, mapping, part, axis);
             if (result != ABI_SUCCESS) return result;
         }
-        place = &array->mappings; /* pieces may stand before it now */
+        place = &array->mappings; /* new mappings may precede it now */
         while (*place != mapping) place = &(*place)->next;
         sim_array_unmap(place);
         any = true;
@@ -88,7 +89,7 @@ static int map_one(const abi_array_map *entry) {
     part.physical = sim_physical_of(entry->handle);
     if (entry->operation != ABI_TILES_MAP || !part.physical || entry->offset >= part.physical->bytes)
         return ABI_ERROR_INVALID_VALUE;
-    if (!overlap(&part, &part)) return ABI_ERROR_INVALID_VALUE; /* it is empty */
+    if (!overlap(&part, &part)) return ABI_ERROR_INVALID_VALUE; /* the part is empty */
     for (struct sim_array_part *known = array->mappings; known; known = known->next) {
         if (overlap(known, &part)) return ABI_ERROR_INVALID_VALUE;
     }

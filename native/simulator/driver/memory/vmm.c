@@ -1,6 +1,5 @@
-/* Memory by handle: address ranges and physical memory apart. Physical memory is a memfd of its own, so that mapping it
- * twice, exporting it and importing it in another process are real. It lives until its handles, maps and importers are
- * all gone. */
+/* Memory by handle: address ranges and physical memory. Physical memory is a memfd, so that mapping it twice, exporting
+ * it and importing it in another process are real. It lives until its last handle, mapping and importer are gone. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ struct sim_physical *sim_physical_of(abi_vmm_handle handle) {
     return NULL;
 }
 
-void sim_physical_settle(struct sim_physical *physical) {
+void sim_physical_end_if_unused(struct sim_physical *physical) {
     if (physical->handles > 0 || physical->maps > 0) return;
     for (struct sim_physical **place = &sim.physicals; *place; place = &(*place)->next) {
         if (*place == physical) {
@@ -31,13 +30,13 @@ void sim_physical_settle(struct sim_physical *physical) {
             break;
         }
     }
-    if (physical->block) sim_simple(SIM_GIVE, 0, physical->block, 0, NULL);
+    if (physical->block) sim_simple(SIM_RELEASE, 0, physical->block, 0, NULL);
     close(physical->memfd);
     free(physical);
 }
 
-/* Locality domains came with CUDA 13.4. No driver has type 7: it stands for what a later one may add, and has the
- * device in its second byte. */
+/* Locality domains came with CUDA 13.4. No driver has type 7: it stands for a future one, with the device in its second
+ * byte. */
 int sim_device_of_location(const abi_location *location) {
     int device = location->id, since = 0;
     switch (location->type) {
@@ -125,7 +124,7 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
     int result = physical && fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
     struct sim_reply reply = {0};
     if (result == ABI_SUCCESS && on_device) {
-        struct sim_request request = {.op = SIM_TAKE, .gpu = gpu, .arg = {bytes, SIM_KIND_VMM}};
+        struct sim_request request = {.op = SIM_ALLOCATE, .gpu = gpu, .arg = {bytes, SIM_KIND_VMM}};
         result = sim_request(&request, fd, &reply, NULL);
     }
     if (result != ABI_SUCCESS) {
@@ -153,7 +152,7 @@ SIM_EXPORT abi_result cuMemRelease(abi_vmm_handle handle) {
     struct sim_physical *physical = sim_physical_of(handle);
     if (physical) {
         physical->handles--;
-        sim_physical_settle(physical);
+        sim_physical_end_if_unused(physical);
     }
     pthread_mutex_unlock(&sim.lock);
     return physical ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
@@ -201,7 +200,7 @@ void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count) 
         struct sim_physical *physical = region->mapped[i];
         region->mapped[i] = NULL;
         physical->maps--;
-        sim_physical_settle(physical);
+        sim_physical_end_if_unused(physical);
     }
 }
 
@@ -211,7 +210,7 @@ SIM_EXPORT abi_result cuMemUnmap(abi_devptr pointer, size_t bytes) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
-    if (region) { /* no part of a mapping by itself */
+    if (region) { /* not part of a mapping */
         uint64_t end = first + bytes / SIM_PAGE;
         bool full = region->starts[first] && (end == region->pages || !region->mapped[end] || region->starts[end]);
         for (uint64_t i = first; i < end; i++) full = full && region->mapped[i];
@@ -275,7 +274,7 @@ SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle han
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = sim_physical_of(handle);
     if (physical && (physical->prop.requested_handle_types & ABI_HANDLE_POSIX_FD)) {
-        char path[64]; /* an open file of its own each time, as the real driver's are */
+        char path[64]; /* a new open file each time, as with the real driver */
         snprintf(path, sizeof path, "/proc/self/fd/%d", physical->memfd);
         int fd = open(path, O_RDWR | O_CLOEXEC);
         if (fd >= 0) {
