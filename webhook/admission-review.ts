@@ -1,21 +1,21 @@
-// AdmissionReview in, AdmissionReview out: which request it is, which check or change it gets, how the answer is written.
-// Pure, and never throws: a fault of ours is a refusal that says so, without a trace. HTTP is server.ts's business.
+// Answers an AdmissionReview: which checks and changes the request gets, and the response with its patch, warnings and status.
+// Pure, and never throws: a fault of the webhook refuses the pod without a stack trace. HTTP is in server.ts.
 import { Buffer } from 'node:buffer';
+import { isGrantKey } from '../src/api/names.ts';
 import { field, isObject, type JsonObject, objectAt, textAt } from '../src/common/json.ts';
 import { formatProblem, invalid, type Problem } from '../src/common/problem.ts';
 import type { WebhookConfiguration } from './config.ts';
-import { diff, fieldPath, type Operation, prototypeKeyOnTheWay, prove } from './json-patch.ts';
-import { injectPod } from './mutate.ts';
-import { checkGrantKeys } from './validate-pod.ts';
+import { diff, fieldPath, findPrototypeKey, type Operation, verifyPatch } from './json-patch.ts';
+import { mutatePod } from './mutate.ts';
 import { checkUpdate, reviewEphemeral } from './validate-update.ts';
 
 export type Route = 'mutate' | 'validate';
 export type Outcome = 'allowed' | 'patched' | 'denied' | 'malformed' | 'internal';
 
-/** `answer` is the whole AdmissionReview. Without a uid there is nobody to answer: `malformed`, with a text for a 400. */
+/** `answer` is the whole AdmissionReview. A request without a uid cannot be answered: `malformed`, with a text for HTTP 400. */
 export type Reviewed = Answered | { readonly outcome: 'malformed'; readonly message: string };
 
-/** `fault` is what the operator's log gets about a fault of ours; the tenant never sees it. */
+/** `fault` is for the operator's log: a fault of the webhook itself. The tenant never sees it. */
 type Answered = {
   readonly outcome: Exclude<Outcome, 'malformed'>;
   readonly answer: JsonObject;
@@ -28,13 +28,15 @@ type Verdict =
       readonly kind: 'patched';
       readonly before: JsonObject;
       readonly after: JsonObject;
+      /** From `before` to `after`; never empty. */
+      readonly operations: readonly Operation[];
       readonly record?: string;
       readonly warnings: readonly string[];
     }
   | { readonly kind: 'denied'; readonly problems: readonly Problem[] };
 
 const API_VERSION = 'admission.k8s.io/v1';
-// kubectl prints each warning on its own; the API server cuts what is longer and drops what is more.
+// kubectl prints each warning on its own; the API server cuts longer ones and drops more of them.
 const LONGEST_WARNING = 120;
 const MOST_WARNINGS = 8;
 const MOST_PROBLEMS = 10;
@@ -53,66 +55,83 @@ export function review(route: Route, body: unknown, configuration: WebhookConfig
       const message = `apiVersion: ${JSON.stringify(version ?? null)?.slice(0, 80)} is not served; send AdmissionReview of ${API_VERSION}`;
       return { outcome: 'denied', answer: denial(uid, 400, 'BadRequest', message) };
     }
-    return write(uid, judge(route, request, configuration));
+    return toAnswer(uid, decide(route, request, configuration));
   } catch (error) {
     const fault = error instanceof Error ? (error.stack ?? error.message) : String(error);
-    const message = 'internal: the webhook could not judge this pod; the operator finds the reason in its log';
+    const message = 'internal: the webhook failed on this pod; its log has the reason';
     return { outcome: 'internal', answer: denial(uid, 500, 'InternalError', message), fault };
   }
 }
 
-function judge(route: Route, request: JsonObject, configuration: WebhookConfiguration): Verdict {
+function decide(route: Route, request: JsonObject, configuration: WebhookConfiguration): Verdict {
   const resource = field(request, 'resource');
-  const operation = field(request, 'operation');
   if ((textAt(resource, 'group') ?? '') !== '' || textAt(resource, 'resource') !== 'pods') return ALLOWED;
   const pod = field(request, 'object');
   const subresource = textAt(request, 'subResource') ?? '';
-  if (operation === 'CREATE' && subresource === '') {
-    return isObject(pod) ? judgeCreate(route, request, pod, configuration) : noPod('request.object');
+  switch (field(request, 'operation')) {
+    case 'CREATE':
+      if (subresource !== '') return ALLOWED;
+      return isObject(pod) ? decideCreate(route, request, pod, configuration) : missingPod('request.object');
+    case 'UPDATE': {
+      const before = field(request, 'oldObject');
+      if (!isObject(pod)) return missingPod('request.object');
+      if (!isObject(before)) return missingPod('request.oldObject');
+      const user = textAt(field(request, 'userInfo'), 'username');
+      const problems = route === 'validate' ? checkUpdate(before, pod, user, configuration) : [];
+      if (subresource !== 'ephemeralcontainers') return problems.length > 0 ? { kind: 'denied', problems } : ALLOWED;
+      const ephemeral = reviewEphemeral(before, pod);
+      const all = [...problems, ...ephemeral.problems];
+      return all.length > 0 ? { kind: 'denied', problems: all } : change(route, pod, ephemeral.pod, { warnings: [] });
+    }
+    default:
+      return ALLOWED;
   }
-  if (operation !== 'UPDATE') return ALLOWED;
-  const before = field(request, 'oldObject');
-  if (!isObject(pod)) return noPod('request.object');
-  if (!isObject(before)) return noPod('request.oldObject');
-  const user = textAt(field(request, 'userInfo'), 'username');
-  const problems = route === 'validate' ? checkUpdate(before, pod, user, configuration) : [];
-  if (subresource !== 'ephemeralcontainers') return problems.length > 0 ? { kind: 'denied', problems } : ALLOWED;
-  const ephemeral = reviewEphemeral(before, pod);
-  if (problems.length + ephemeral.problems.length > 0) {
-    return { kind: 'denied', problems: [...problems, ...ephemeral.problems] };
-  }
-  const verdict: Verdict = { kind: 'patched', before: pod, after: ephemeral.pod, warnings: [] };
-  return route === 'mutate' ? verdict : unlessChanged(verdict);
 }
 
-function judgeCreate(route: Route, request: JsonObject, pod: JsonObject, configuration: WebhookConfiguration): Verdict {
-  const injection = injectPod(pod, textAt(request, 'namespace'), configuration);
-  // But never with a grant, which the scheduler would count.
-  const forged = checkGrantKeys(objectAt(field(pod, 'metadata'), 'annotations'));
-  if (isMirrorPod(request, pod) && injection.kind !== 'untouched' && forged.length === 0) {
+function decideCreate(
+  route: Route,
+  request: JsonObject,
+  pod: JsonObject,
+  configuration: WebhookConfiguration,
+): Verdict {
+  const mutation = mutatePod(pod, textAt(request, 'namespace'), configuration);
+  // A static pod with a grant is refused all the same: the scheduler would count the grant.
+  const hasGrant = Object.keys(objectAt(field(pod, 'metadata'), 'annotations')).some(isGrantKey);
+  if (isMirrorPod(request, pod) && mutation.kind !== 'untouched' && !hasGrant) {
     return { kind: 'allowed', warnings: ['static pods get no share of a GPU: the node refuses the volume'] };
   }
-  if (injection.kind === 'refused') return { kind: 'denied', problems: injection.problems };
-  if (injection.kind === 'untouched')
-    return { kind: 'allowed', warnings: route === 'mutate' ? injection.warnings : [] };
-  const { pod: after, record, warnings } = injection;
-  const verdict: Verdict = { kind: 'patched', before: pod, after, record, warnings };
-  return route === 'mutate' ? verdict : unlessChanged(verdict);
-}
-
-/** The last word, after every mutation: a pod that would still be patched now did not pass through us, or was changed since. */
-function unlessChanged(verdict: Extract<Verdict, { kind: 'patched' }>): Verdict {
-  const [first] = diff(verdict.before, verdict.after);
-  if (first === undefined) return ALLOWED;
-  const path = fieldPath(first.path);
-  const wrong = 'is not what the mutating webhook of Cotenant leaves there';
-  const right = 'have that webhook called for this pod, after others that change it (reinvocationPolicy: IfNeeded)';
-  return { kind: 'denied', problems: [{ kind: 'forbidden', path, wrong, right }] };
+  switch (mutation.kind) {
+    case 'refused':
+      return { kind: 'denied', problems: mutation.problems };
+    case 'untouched':
+      return { kind: 'allowed', warnings: route === 'mutate' ? mutation.warnings : [] };
+    case 'patched':
+      return change(route, pod, mutation.pod, { record: mutation.record, warnings: mutation.warnings });
+  }
 }
 
 /**
- * The API's image of a static pod, written by the kubelet. Told by who sends it: the annotation alone could be anybody's.
- * Refusing it would only hide a pod that runs anyway, without a share, since it never gets its volume.
+ * Patches the pod, or refuses it on the route that runs after all mutations: a pod that would still be patched there did not
+ * pass through the mutating webhook, or was changed since.
+ */
+function change(
+  route: Route,
+  before: JsonObject,
+  after: JsonObject,
+  more: { readonly record?: string; readonly warnings: readonly string[] },
+): Verdict {
+  const operations = diff(before, after);
+  const [first] = operations;
+  if (first === undefined) return route === 'mutate' ? { kind: 'allowed', warnings: more.warnings } : ALLOWED;
+  if (route === 'mutate') return { kind: 'patched', before, after, operations, ...more };
+  const wrong = 'is not what the mutating webhook of Cotenant writes';
+  const right = 'have that webhook called for this pod, after others that change it (reinvocationPolicy: IfNeeded)';
+  return { kind: 'denied', problems: [{ kind: 'forbidden', path: fieldPath(first.path), wrong, right }] };
+}
+
+/**
+ * A mirror pod: the API's image of a static pod, created by the kubelet. The user is checked because any tenant can write the
+ * annotation. Refusing it would only hide a pod that runs anyway, without a share, because it never gets its volume.
  */
 function isMirrorPod(request: JsonObject, pod: JsonObject): boolean {
   const user = field(request, 'userInfo');
@@ -125,11 +144,11 @@ function isMirrorPod(request: JsonObject, pod: JsonObject): boolean {
   );
 }
 
-function noPod(path: string): Verdict {
+function missingPod(path: string): Verdict {
   return { kind: 'denied', problems: [{ kind: 'invalid', path, wrong: 'is missing', right: 'send the pod' }] };
 }
 
-function write(uid: string, verdict: Verdict): Answered {
+function toAnswer(uid: string, verdict: Verdict): Answered {
   switch (verdict.kind) {
     case 'denied': {
       const [code, reason] = verdict.problems.every(({ kind }) => kind === 'invalid')
@@ -140,35 +159,30 @@ function write(uid: string, verdict: Verdict): Answered {
     case 'allowed':
       return { outcome: 'allowed', answer: answer({ uid, allowed: true, ...withWarnings(verdict.warnings) }) };
     case 'patched': {
-      const operations = diff(verdict.before, verdict.after);
-      const warnings = withWarnings(verdict.warnings);
-      if (operations.length === 0) return { outcome: 'allowed', answer: answer({ uid, allowed: true, ...warnings }) };
-      const proof = prove(verdict.before, operations, verdict.after);
-      if (!proof.ok) return unproven(uid, verdict.before, operations, proof.why);
-      const audit = verdict.record === undefined ? {} : { auditAnnotations: { request: verdict.record } };
-      return {
-        outcome: 'patched',
-        answer: answer({
-          uid,
-          allowed: true,
-          patchType: 'JSONPatch',
-          patch: encode(operations),
-          ...warnings,
-          ...audit,
-        }),
+      const { before, after, operations, record } = verdict;
+      const verified = verifyPatch(before, operations, after);
+      if (!verified.ok) return wrongPatch(uid, before, operations, verified.error);
+      const response = {
+        uid,
+        allowed: true,
+        patchType: 'JSONPatch',
+        patch: encode(operations),
+        ...withWarnings(verdict.warnings),
+        ...(record !== undefined && { auditAnnotations: { request: record } }),
       };
+      return { outcome: 'patched', answer: answer(response) };
     }
   }
 }
 
-/** A patch that its proof refutes is never sent. Either a key of the pod stood in the way of the proof, or we are at fault. */
-function unproven(uid: string, pod: JsonObject, operations: readonly Operation[], why: string): Answered {
-  const hostile = prototypeKeyOnTheWay(pod, operations);
+/** A patch that fails its verification is never sent: a key of the pod prevents the verification, or the webhook is at fault. */
+function wrongPatch(uid: string, pod: JsonObject, operations: readonly Operation[], why: string): Answered {
+  const hostile = findPrototypeKey(pod, operations);
   if (hostile === undefined) {
     const fault = `internal: ${why}`;
     return { outcome: 'internal', answer: denial(uid, 500, 'InternalError', fault), fault };
   }
-  const problem = invalid(hostile, undefined, 'is no name that Kubernetes allows', 'leave it out');
+  const problem = invalid(hostile, undefined, 'is not a name that Kubernetes allows', 'leave it out');
   return { outcome: 'denied', answer: denial(uid, 422, 'Invalid', formatProblem(problem)) };
 }
 
@@ -194,7 +208,7 @@ function withWarnings(warnings: readonly string[]): JsonObject {
   if (warnings.length === 0) return {};
   const shown = warnings.length > MOST_WARNINGS ? warnings.slice(0, MOST_WARNINGS - 1) : warnings;
   const more = warnings.length - shown.length;
-  const all = more > 0 ? [...shown, `and ${more} warnings more`] : shown;
+  const all = more > 0 ? [...shown, `and ${more} more warnings`] : shown;
   return {
     warnings: all.map((text) => (text.length <= LONGEST_WARNING ? text : `${text.slice(0, LONGEST_WARNING - 3)}...`)),
   };

@@ -1,14 +1,14 @@
-// Environment variables of a container: which GPU it sees, which driver parts, and which names are not the tenant's.
-// Owns the table of names and the reason for each. Our own fence reads no variable; these belong to what stands beside it.
+// Environment variables of a container: the GPUs and driver parts that it gets, and names that are removed. The interposer
+// reads no variable; these are read by NVIDIA's toolkit and driver, and by other sharing systems.
 
 import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/api/names.ts';
-import { same } from '../src/common/deep-equal.ts';
+import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { type JsonObject, textAt } from '../src/common/json.ts';
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../src/request/rules/namespace-rules.ts';
 import type { DeviceRoute } from './config.ts';
 
 export const VISIBLE_DEVICES = 'NVIDIA_VISIBLE_DEVICES';
-/** NVIDIA's runtime then does nothing for the container: no device, no driver library, whatever its image says. */
+/** NVIDIA's runtime then adds nothing to the container, whatever its image sets: no device, no driver library. */
 export const NO_DEVICES = { name: VISIBLE_DEVICES, value: 'void' };
 
 /**
@@ -16,20 +16,20 @@ export const NO_DEVICES = { name: VISIBLE_DEVICES, value: 'void' };
  * /etc/ld.so.preload. CUDA_VISIBLE_DEVICES stays: it can only narrow what was granted.
  */
 const REMOVED: readonly { readonly names: RegExp; readonly because: string }[] = [
-  { names: /^CUDA_MPS_/, because: 'who has a share chooses no MPS server, for all of its clients fail together' },
+  { names: /^CUDA_MPS_/, because: 'all clients of one MPS server fail together' },
   { names: /^NVIDIA_GPU_MEMORY_/, because: 'the driver would take its memory limit from it' },
   { names: /^NVIDIA_MIG_(CONFIG|MONITOR)_DEVICES$/, because: 'it gives control over how GPUs are partitioned' },
-  { names: /^LD_AUDIT$/, because: 'an audit library can lead the loader past the interposer' },
+  { names: /^LD_AUDIT$/, because: 'an audit library can make the loader bypass the interposer' },
   { names: /^(CUDA_DISABLE_CONTROL|CUDA_REDIRECT|CUDA_DEVICE_MEMORY_SHARED_CACHE)$/, because: 'it switches HAMi off' },
   { names: /^(ENABLE_CUDA_HOOKS|DISABLE_GPU_LIMITER)$/, because: 'it switches another sharing system off' },
-  { names: /^CGPU_DISABLE$/, because: 'it was read, and cGPU is not what holds the limit here' },
-  { names: /^COTENANT_/, because: 'these names are kept for Cotenant' },
+  { names: /^CGPU_DISABLE$/, because: 'the webhook has read it, and cGPU does not enforce the limit here' },
+  { names: /^COTENANT_/, because: 'these names are reserved for Cotenant' },
 ];
 
 export type Environment = { readonly entries: readonly unknown[]; readonly warnings: readonly string[] };
 
-/** The variables of a container with a share. Warnings name what was taken out or replaced; none once that is done. */
-export function withShare(
+/** The variables of a container with a share. Warnings name removed and replaced variables; a second pass has none. */
+export function shareEnvironment(
   entries: readonly unknown[],
   container: string,
   deviceRoute: DeviceRoute,
@@ -39,14 +39,15 @@ export function withShare(
   const kept = entries.filter((entry) => {
     const name = textAt(entry, 'name') ?? '';
     const rule = REMOVED.find(({ names }) => names.test(name));
-    // A variable that a dialect reads is no surprise to its writer: it had its effect.
+    // Not for a variable that a dialect reads: it had its effect.
     if (rule && name !== 'CGPU_DISABLE') warnings.push(`${container}: ${name} is removed: ${rule.because}`);
     return rule === undefined;
   });
   const visible = deviceRoute === 'nri' ? NO_DEVICES : grantedDevices(container);
-  const present = last(kept, VISIBLE_DEVICES);
-  if (present !== undefined && !same(visible, present)) warnings.push(`${container}: ${VISIBLE_DEVICES} is replaced`);
-  const { value, warning } = capabilitiesOf(last(kept, DRIVER_CAPABILITIES_VARIABLE), allowed);
+  const present = findLastNamed(kept, VISIBLE_DEVICES);
+  if (present !== undefined && !isDeepEqual(visible, present))
+    warnings.push(`${container}: ${VISIBLE_DEVICES} is replaced`);
+  const { value, warning } = capabilitiesOf(findLastNamed(kept, DRIVER_CAPABILITIES_VARIABLE), allowed);
   if (warning !== undefined) warnings.push(`${container}: ${DRIVER_CAPABILITIES_VARIABLE} ${warning}`);
   return { entries: withEntry(withEntry(kept, visible), { name: DRIVER_CAPABILITIES_VARIABLE, value }), warnings };
 }
@@ -54,8 +55,8 @@ export function withShare(
 const USUAL: readonly string[] = ['compute', 'utility'];
 
 /**
- * What was asked for as far as it is allowed, all that is allowed for `all`, and the usual two where that is nothing. What an image
- * says counts for nothing: its words cannot be seen here.
+ * The requested driver parts that are allowed, all allowed ones for `all`, and the usual two where none is left. An image's
+ * own value is always replaced: it is not known here.
  */
 function capabilitiesOf(
   entry: unknown,
@@ -70,17 +71,17 @@ function capabilitiesOf(
     if (more.length === 0) return { value: usual };
     return {
       value: usual,
-      warning: `is ${usual}, whatever its image says; to be named in the pod: ${more.join(', ')}`,
+      warning: `is set to ${usual}; the pod may set more: ${more.join(', ')}`,
     };
   }
-  const words = (textAt(entry, 'value') ?? '').split(',').flatMap((word) => word.trim() || []);
-  if (words.includes('all')) return { value: allowed.join(','), warning: `is replaced; ${allowedAre}` };
-  const [given, lost] = [words.filter(isAllowed), words.filter((word) => !isAllowed(word))];
+  const asked = (textAt(entry, 'value') ?? '').split(',').flatMap((name) => name.trim() || []);
+  if (asked.includes('all')) return { value: allowed.join(','), warning: `is replaced; ${allowedAre}` };
+  const [given, lost] = [asked.filter(isAllowed), asked.filter((name) => !isAllowed(name))];
   if (given.length === 0) return { value: usual, warning: `is replaced; ${allowedAre}` };
   const value = [...new Set(given)].join(',');
   if (lost.length === 0) return { value };
   const names = DRIVER_CAPABILITIES.filter((name) => lost.includes(name));
-  const others = lost.every((word) => names.some((name) => name === word)) ? [] : ['unknown words'];
+  const others = lost.every((one) => names.some((name) => name === one)) ? [] : ['unknown names'];
   return { value, warning: `loses ${[...names, ...others].join(', ')}; ${allowedAre}` };
 }
 
@@ -90,17 +91,17 @@ function grantedDevices(container: string) {
   return { name: VISIBLE_DEVICES, valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath } } };
 }
 
-/** The variables of a container that has no share, in a pod where another one has. */
-export function withoutDevices(entries: readonly unknown[]): readonly unknown[] {
+/** The variables of a container without a share, in a pod where another container has one. */
+export function withoutGpus(entries: readonly unknown[]): readonly unknown[] {
   return withEntry(entries, NO_DEVICES);
 }
 
 /** The entry that counts: of several with one name, Kubernetes takes the last. */
-export function last(entries: readonly unknown[], name: string): unknown {
+export function findLastNamed(entries: readonly unknown[], name: string): unknown {
   return entries.findLast((entry) => textAt(entry, 'name') === name);
 }
 
-/** The entry in the place of the first of its name, no second one; appended where there is none. */
+/** The entries with `own` in the place of the first of its name, and no others of that name. */
 function withEntry(entries: readonly unknown[], own: JsonObject): readonly unknown[] {
   const name = textAt(own, 'name');
   const first = entries.findIndex((entry) => textAt(entry, 'name') === name);

@@ -1,9 +1,10 @@
-// The JSON Patch (RFC 6902) that turns the pod that was sent into the pod that is wanted: add, replace and remove only.
-// Owns the diff and the proof that it applies; what the wanted pod is, is inject.ts's business.
+// The JSON Patch (RFC 6902) from the received pod to the wanted pod, with add, replace and remove only, and the verification
+// that it applies.
 import { apply_patch } from 'jsonpatch';
-import { same } from '../src/common/deep-equal.ts';
+import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { isObject, type JsonObject, textAt } from '../src/common/json.ts';
 import { keyPath } from '../src/common/problem.ts';
+import { err, ok, type Result } from '../src/common/result.ts';
 
 export type Operation =
   | { readonly op: 'add' | 'replace'; readonly path: string; readonly value: unknown }
@@ -13,12 +14,10 @@ function unescapeStep(step: string): string {
   return step.replaceAll('~1', '/').replaceAll('~0', '~');
 }
 
-/** A list with more changes is sent whole: applying one of them copies the list, so that many would take quadratic time. */
+/** A list with more changes is sent whole: applying each of them copies the list, which takes quadratic time. */
 export const MOST_CHANGES_OF_A_LIST = 256;
 
-export type Proof = { readonly ok: true } | { readonly ok: false; readonly why: string };
-
-/** Operations in the order in which they apply. Parts that are the same object in both are not looked into. */
+/** Operations in the order in which they apply. Parts that are the same object in both are skipped. */
 export function diff(original: JsonObject, wanted: JsonObject): Operation[] {
   const operations: Operation[] = [];
   diffObjects(original, wanted, '', operations);
@@ -30,7 +29,7 @@ export function escapeStep(step: string): string {
   return step.replaceAll('~', '~0').replaceAll('/', '~1');
 }
 
-/** The field that a pointer means, as Kubernetes writes it: `spec.containers[0].env`. */
+/** The field path of a pointer, as Kubernetes writes it: `spec.containers[0].env`. */
 export function fieldPath(pointer: string): string {
   return pointer
     .split('/')
@@ -44,24 +43,23 @@ export function fieldPath(pointer: string): string {
 }
 
 /**
- * Applies the patch with the library that stands in for the API server's and compares. The library copies what is on the
- * way and changes no input, but it copies by assignment, which turns an own key `__proto__` into a prototype: see below.
+ * Applies the patch as the API server would and compares. The library copies the objects on the path and changes no input, but
+ * it copies by assignment, which turns an own key `__proto__` into a prototype (see `findPrototypeKey`).
  */
-export function prove(original: JsonObject, operations: readonly Operation[], wanted: JsonObject): Proof {
+export function verifyPatch(original: JsonObject, operations: readonly Operation[], wanted: JsonObject): Result<true> {
   try {
     const applied: unknown = apply_patch(original, [...operations]);
-    if (same(wanted, applied)) return { ok: true };
-    return { ok: false, why: 'the patch does not lead to the pod that was meant' };
+    return isDeepEqual(wanted, applied) ? ok(true) : err('the patch does not lead to the wanted pod');
   } catch (error) {
-    return { ok: false, why: `the patch does not apply: ${error instanceof Error ? error.message : String(error)}` };
+    return err(`the patch does not apply: ${error instanceof Error ? error.message : String(error)}`);
   }
 }
 
 /**
- * The field of an own key `__proto__` in an object that the patch goes through, or undefined. No name that Kubernetes allows
- * is spelt so; a pod that has one is refused for it, since the proof cannot tell it from a fault of ours.
+ * The field of an own key `__proto__` in an object on the path of an operation, or undefined. Kubernetes allows no such name;
+ * a pod that has one is refused for it, because the verification cannot distinguish it from a fault of the webhook.
  */
-export function prototypeKeyOnTheWay(original: JsonObject, operations: readonly Operation[]): string | undefined {
+export function findPrototypeKey(original: JsonObject, operations: readonly Operation[]): string | undefined {
   for (const { path } of operations) {
     const steps = path.split('/').slice(1, -1);
     let value: unknown = original;
@@ -81,7 +79,7 @@ function diffValues(original: unknown, wanted: unknown, path: string, operations
   if (original === wanted) return;
   if (isObject(original) && isObject(wanted)) diffObjects(original, wanted, path, operations);
   else if (Array.isArray(original) && Array.isArray(wanted)) diffLists(original, wanted, path, operations);
-  else if (!same(wanted, original)) operations.push({ op: 'replace', path, value: wanted });
+  else if (!isDeepEqual(wanted, original)) operations.push({ op: 'replace', path, value: wanted });
 }
 
 function diffObjects(original: JsonObject, wanted: JsonObject, path: string, operations: Operation[]): void {
@@ -108,8 +106,8 @@ function diffLists(
 }
 
 /**
- * Invariant: the patched list is wanted[0..to) followed by original[from..). Each turn keeps an entry, removes one or adds
- * one, so the result is right whatever pairs up; pairing by name only makes the patch short.
+ * Invariant: the patched list is wanted[0..to) followed by original[from..). Each step keeps, removes or adds one entry, so the
+ * result is right whatever entries are paired; pairing by name only makes the patch short.
  */
 function diffEntries(
   original: readonly unknown[],
@@ -147,7 +145,7 @@ function count(counts: Map<string, number>, key: string, by: number): void {
   counts.set(key, (counts.get(key) ?? 0) + by);
 }
 
-/** What an entry is in its list: containers, variables and volumes by name, mounts by name and path, plain values by value. */
+/** Pairs entries of two lists: containers, variables and volumes by name, mounts by name and path, plain values by value. */
 function identity(entry: unknown): string {
   if (!isObject(entry)) return `${typeof entry} ${Array.isArray(entry) ? '' : String(entry)}`;
   return `object ${textAt(entry, 'name') ?? ''} ${textAt(entry, 'mountPath') ?? ''}`;

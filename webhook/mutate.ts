@@ -1,31 +1,32 @@
-// Pod in, patched pod out: normalized resources, the volume and its mounts, the device environment, scheduler, annotation.
-// Pure. "Patched" is judged by this structure alone, so a second pass changes nothing and a forged mark means nothing.
+// Patches a pod that asks for a share of a GPU: normalized resources, our volume and its mounts, the environment, scheduler and
+// request annotation. Pure. The result follows from the pod alone, so a second pass changes nothing.
 
 import { CARDS_KEY } from '../src/api/earlier-names.ts';
 import { isOwnKey, OWN_RESOURCES, REQUEST_ANNOTATION, TENANT_ANNOTATIONS } from '../src/api/names.ts';
-import type { ContainerRequest } from '../src/api/request.ts';
+import type { ContainerRequest, PodRequest } from '../src/api/request.ts';
 import { formatPodRequest } from '../src/api/request-annotation.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
 import { ownAmounts } from '../src/request/amounts.ts';
-import { type ContainerPlace, containersOf } from '../src/request/containers.ts';
+import type { PodContainer } from '../src/request/containers.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
 import { readPodRequest } from '../src/request/read-pod.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import { type DeviceRoute, rulesOf, type WebhookConfiguration } from './config.ts';
-import { last, VISIBLE_DEVICES, withoutDevices, withShare } from './environment.ts';
+import { findLastNamed, shareEnvironment, VISIBLE_DEVICES, withoutGpus } from './environment.ts';
 import { requirePlugin } from './required-plugins.ts';
-import { checkContainer, checkGrantKeys, checkNames, checkPod, ownSchedulers } from './validate-pod.ts';
+import { checkContainer, checkGrantKeys, checkPod, checkUniqueNames, ownSchedulers } from './validate-pod.ts';
 import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
 
-export type Injection =
-  /** The pod asks for no share and carries none of our names. */
+export type Mutation =
+  /** The pod asks for no share and has none of our names. */
   | { readonly kind: 'untouched'; readonly warnings: readonly string[] }
-  /** The pod as it must be; deeply equal to the one that was given where it had been patched before. */
+  /** The pod as it must be; deeply equal to the given one where that was patched before. */
   | {
       readonly kind: 'patched';
       readonly pod: JsonObject;
+      /** The text of the request annotation. */
       readonly record: string;
       readonly warnings: readonly string[];
     }
@@ -34,92 +35,107 @@ export type Injection =
 const DEFAULT_SCHEDULER = 'default-scheduler';
 
 /** Never throws and never changes `pod`, whatever it is. Unchanged parts of the result are the given objects themselves. */
-export function injectPod(
+export function mutatePod(
   pod: JsonObject,
   namespace: string | undefined,
   configuration: WebhookConfiguration,
-): Injection {
+): Mutation {
   const rules = rulesOf(configuration, namespace);
   const annotations = objectAt(field(pod, 'metadata'), 'annotations');
   const reading = readPodRequest(pod, rules);
-  const grants = checkGrantKeys(annotations);
-  if (reading.kind === 'refused') return { kind: 'refused', problems: [...grants, ...reading.problems] };
-  const places = containersOf(pod);
-  if (!places.ok) return { kind: 'refused', problems: places.error };
-  if (reading.kind === 'none') return leaveAlone(pod, places.value, annotations, grants);
+  const forged = checkGrantKeys(annotations);
+  if (reading.kind === 'refused') return { kind: 'refused', problems: [...forged, ...reading.problems] };
+  const { containers } = reading;
+  if (reading.kind === 'none') {
+    const problems = [...forged, ...checkPodWithoutShare(pod, containers, annotations)];
+    return problems.length > 0
+      ? { kind: 'refused', problems }
+      : { kind: 'untouched', warnings: warningsWithoutShare(containers, annotations) };
+  }
 
-  const shares = new Map(reading.request.containers.map((container) => [container.name, container]));
+  const shares = new Map(reading.request.containers.map((share) => [share.name, share]));
   const dialects = dialectsOf(rules);
   const replaced = [DEFAULT_SCHEDULER, ...dialects.flatMap((dialect) => dialect.schedulers)];
-  const shareOf = (place: ContainerPlace) => shares.get(textAt(place.container, 'name') ?? '');
   const plugins = requirePlugin(annotations, [...shares.keys()], configuration);
   const problems = [
-    ...grants,
+    ...forged,
     ...plugins.problems,
     ...checkPod(pod, replaced, configuration),
     ...checkVolumes(pod, true),
-    ...checkNames(places.value),
-    ...places.value.flatMap((place) => checkContainer(place, shareOf(place) !== undefined)),
+    ...checkUniqueNames(containers),
+    ...containers.flatMap((container) => checkContainer(container, shares.has(container.name))),
   ];
   if (problems.length > 0) return { kind: 'refused', problems };
 
-  const warnings = [...reading.warnings];
-  for (const key of Object.keys(annotations)) {
-    const known = key === REQUEST_ANNOTATION || TENANT_ANNOTATIONS.includes(key);
-    if (isOwnKey(key) && !known) warnings.push(`annotation ${key} is not known to Cotenant and has no effect`);
-  }
+  const warnings = [...reading.warnings, ...unknownAnnotations(annotations)];
   const foreign = dialects.flatMap((dialect) => dialect.resources).filter((name) => !OWN_RESOURCES.includes(name));
-  const containers = new Map<unknown, JsonObject>();
-  for (const place of places.value) {
-    const share = shareOf(place);
-    const patched = share
-      ? withShareOf(place.container, share, foreign, configuration.deviceRoute, rules, warnings)
-      : closed(place, foreign);
-    containers.set(place.container, patched);
+  const context: Context = { rules, deviceRoute: configuration.deviceRoute, foreign, warnings };
+  const patched = new Map<unknown, JsonObject>();
+  for (const { spec, name } of containers) {
+    const share = shares.get(name);
+    patched.set(spec, share ? withShare(spec, share, context) : withoutShare(spec, foreign));
   }
-  const earlier = formatPodRequest(reading.request, CARDS_KEY);
-  const record = field(annotations, REQUEST_ANNOTATION) === earlier ? earlier : formatPodRequest(reading.request);
+  const record = recordOf(reading.request, annotations);
   const required = { ...plugins.annotations, [REQUEST_ANNOTATION]: record };
-  return { kind: 'patched', pod: rebuild(pod, containers, required, configuration), record, warnings };
+  return { kind: 'patched', pod: rebuild(pod, patched, required, configuration), record, warnings };
 }
 
-/** A pod that asks for nothing: refused where it carries what only a patched pod has, else allowed as it is. */
-function leaveAlone(
+/** The request annotation's text. A webhook of an earlier version may have patched the pod: its form of this request stays. */
+function recordOf(request: PodRequest, annotations: JsonObject): string {
+  const earlier = formatPodRequest(request, CARDS_KEY);
+  return field(annotations, REQUEST_ANNOTATION) === earlier ? earlier : formatPodRequest(request);
+}
+
+function unknownAnnotations(annotations: JsonObject): readonly string[] {
+  return Object.keys(annotations)
+    .filter((key) => isOwnKey(key) && key !== REQUEST_ANNOTATION && !TENANT_ANNOTATIONS.includes(key))
+    .map((key) => `annotation ${key} is not known to Cotenant and has no effect`);
+}
+
+/** Refuses what only a patched pod has. */
+function checkPodWithoutShare(
   pod: JsonObject,
-  places: readonly ContainerPlace[],
+  containers: readonly PodContainer[],
   annotations: JsonObject,
-  grants: readonly Problem[],
-): Injection {
-  const problems = [...grants, ...checkVolumes(pod, false)];
-  for (const { container, path } of places) problems.push(...checkVolumeMounts(container, path, undefined));
+): readonly Problem[] {
+  const problems = checkVolumes(pod, false);
+  for (const { spec, path } of containers) problems.push(...checkVolumeMounts(spec, path, undefined));
   if (field(annotations, REQUEST_ANNOTATION) !== undefined) {
     const path = keyPath('metadata.annotations', REQUEST_ANNOTATION);
     const right = 'leave this annotation out, or ask for a share under resources.limits';
     problems.push(forbidden(path, undefined, 'records a request, but no container asks for a share', right));
   }
-  if (problems.length > 0) return { kind: 'refused', problems };
-  const warnings: string[] = [];
-  for (const { container } of places) {
-    const entry = last(listAt(container, 'env'), VISIBLE_DEVICES);
-    const value = textAt(entry, 'value');
-    if (entry === undefined || value === 'void' || value === 'none') continue;
-    const name = textAt(container, 'name') ?? '';
-    warnings.push(`${name}: ${VISIBLE_DEVICES} without a share: GPU use is reported as foreign on shared nodes`);
-  }
-  const idle = TENANT_ANNOTATIONS.filter((key) => field(annotations, key) !== undefined);
-  if (idle.length > 0) warnings.push(`${idle.join(', ')}: without effect, for no container asks for a share of a GPU`);
-  return { kind: 'untouched', warnings };
+  return problems;
 }
 
-function withShareOf(
+function warningsWithoutShare(containers: readonly PodContainer[], annotations: JsonObject): readonly string[] {
+  const warnings: string[] = [];
+  for (const { spec, name } of containers) {
+    const entry = findLastNamed(listAt(spec, 'env'), VISIBLE_DEVICES);
+    const value = textAt(entry, 'value');
+    if (entry === undefined || value === 'void' || value === 'none') continue;
+    warnings.push(`${name}: ${VISIBLE_DEVICES} without a share: GPU use is reported as foreign on shared nodes`);
+  }
+  const unused = TENANT_ANNOTATIONS.filter((key) => field(annotations, key) !== undefined);
+  if (unused.length > 0)
+    warnings.push(`${unused.join(', ')}: no effect, because no container asks for a share of a GPU`);
+  return warnings;
+}
+
+type Context = {
+  readonly rules: Rules;
+  readonly deviceRoute: DeviceRoute;
+  /** Resources of other dialects, which are replaced by ours. */
+  readonly foreign: readonly string[];
+  readonly warnings: string[];
+};
+
+function withShare(
   container: JsonObject,
   share: ContainerRequest,
-  foreign: readonly string[],
-  deviceRoute: DeviceRoute,
-  rules: Rules,
-  warnings: string[],
+  { rules, deviceRoute, foreign, warnings }: Context,
 ): JsonObject {
-  const environment = withShare(listAt(container, 'env'), share.name, deviceRoute, rules.driverCapabilities);
+  const environment = shareEnvironment(listAt(container, 'env'), share.name, deviceRoute, rules.driverCapabilities);
   warnings.push(...environment.warnings);
   const resources = objectAt(container, 'resources');
   const amounts = ownAmounts(share.gpus);
@@ -135,21 +151,19 @@ function withShareOf(
   };
 }
 
-/** A container without a share sees no device, and amounts of nothing in a dialect's names are not left for others to count. */
-function closed({ container }: ContainerPlace, foreign: readonly string[]): JsonObject {
+/** A container that gets no GPU, in a pod with a share. Zero amounts of a dialect are removed, so that nothing counts them. */
+function withoutShare(container: JsonObject, foreign: readonly string[]): JsonObject {
+  const env = withoutGpus(listAt(container, 'env'));
+  if (field(container, 'resources') === undefined) return { ...container, env };
   const resources = objectAt(container, 'resources');
-  const without = (key: string) => {
+  const cleaned = (key: string) => {
     const map = field(resources, key);
     return isObject(map) ? { [key]: withAmounts(map, new Map(), foreign) } : {};
   };
-  const cleaned = { ...resources, ...without('limits'), ...without('requests') };
-  const env = withoutDevices(listAt(container, 'env'));
-  return field(container, 'resources') === undefined
-    ? { ...container, env }
-    : { ...container, env, resources: cleaned };
+  return { ...container, env, resources: { ...resources, ...cleaned('limits'), ...cleaned('requests') } };
 }
 
-/** The map with our amounts and without the dialect's names. An amount that is there keeps its text if the value is right. */
+/** The map with our amounts and without the dialect's names. An amount of the right value keeps its text. */
 function withAmounts(map: JsonObject, amounts: ReadonlyMap<string, string>, foreign: readonly string[]): JsonObject {
   const entries = Object.entries(map).filter(([name]) => !foreign.includes(name) && !OWN_RESOURCES.includes(name));
   for (const [name, amount] of amounts) {

@@ -221,7 +221,7 @@ function errorHandler(metrics: WebhookMetrics, log: (line: string) => void): Err
     // What is left of the body is not worth reading, so the connection cannot be used again.
     response.set('connection', 'close');
     if (code === 503) response.set('retry-after', '1');
-    refuse(response, code, theirs ? why : 'internal: the operator finds the reason in the log');
+    refuse(response, code, theirs ? why : 'internal: the log of the webhook has the reason');
     const route: Route = request.path === '/validate' ? 'validate' : 'mutate';
     metrics.observe(route, code === 503 ? 'overloaded' : theirs ? 'malformed' : 'internal', 0);
   };

@@ -1,40 +1,40 @@
-// What a pod with a share of a GPU may not have, because it would lead around the limits or past the scheduler.
-// Owns these refusals and their words; volumes and mounts are in volume.ts, variables (stripped, not refused) elsewhere.
+// Refuses what a pod with a share of a GPU may not have, because it would escape the limits or bypass the scheduler.
+// Volumes and mounts are in volume.ts; environment variables are removed, not refused (environment.ts).
 
 import { isContainerName, isGrantKey } from '../src/api/names.ts';
-import { field, isObject, type JsonObject, listAt, textAt } from '../src/common/json.ts';
+import { field, isObject, type JsonObject, listAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
-import type { ContainerPlace } from '../src/request/containers.ts';
+import type { PodContainer } from '../src/request/containers.ts';
 import type { WebhookConfiguration } from './config.ts';
-import { checkCovers, checkDeviceLists, checkList, checkLists, checkVolumeMounts } from './volume.ts';
+import { checkDeviceLists, checkList, checkLists, checkReservedPaths, checkVolumeMounts } from './volume.ts';
 
 /**
- * Each lets a container unmount, mount or load its way out, or make nodes of devices that it was not given (CVE-2021-1056). ALL
- * contains them. Some runtimes give MKNOD to everybody, and the device group is what holds then; here nobody asks for it.
+ * With each of them a container can unmount, mount or load its way out, or create device nodes that it was not granted
+ * (CVE-2021-1056); ALL contains them. Some runtimes give MKNOD to every container: there the device cgroup holds the limit.
  */
 const REFUSED_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE', 'SYS_RAWIO', 'BPF', 'MKNOD'];
 
-/** Keys that say what a pod got: only the scheduler's Binding writes them, so nobody may create a pod with them. */
+/** Annotations that only the scheduler's Binding and operators write: no pod is created with them. */
 export function checkGrantKeys(annotations: JsonObject): Problem[] {
   return Object.keys(annotations)
     .filter(isGrantKey)
     .map((key) => {
-      const path = keyPath('metadata.annotations', key);
+      const wrong = 'is written only by the scheduler or an operator';
       return forbidden(
-        path,
+        keyPath('metadata.annotations', key),
         field(annotations, key),
-        'says what the scheduler granted, or an operator changed',
+        wrong,
         'leave this annotation out',
       );
     });
 }
 
-/** Schedulers that ask our extender; a pod that names one of them keeps it. */
+/** Schedulers that call our extender; a pod that names one of them keeps it. */
 export function ownSchedulers({ schedulerName, allowedSchedulers }: WebhookConfiguration): readonly string[] {
   return [schedulerName, ...allowedSchedulers];
 }
 
-/** The pod as a whole. `schedulers` are names that our own replaces. */
+/** The pod as a whole. `schedulers`: names that our own replaces. */
 export function checkPod(pod: unknown, schedulers: readonly string[], configuration: WebhookConfiguration): Problem[] {
   const spec = field(pod, 'spec');
   const problems: Problem[] = [];
@@ -45,7 +45,7 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
   const nodeName = field(spec, 'nodeName');
   if (nodeName !== undefined && nodeName !== '') {
     const right = 'leave it out; to choose a node use spec.nodeSelector or spec.affinity';
-    problems.push(forbidden('spec.nodeName', nodeName, 'goes past the scheduler, which alone grants GPUs', right));
+    problems.push(forbidden('spec.nodeName', nodeName, 'bypasses the scheduler, which grants GPUs', right));
   }
   const scheduler = field(spec, 'schedulerName') ?? '';
   const own = ownSchedulers(configuration);
@@ -67,11 +67,11 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
   return problems;
 }
 
-/** Two containers of one name would be one container to limits and grants. */
-export function checkNames(places: readonly ContainerPlace[]): Problem[] {
+/** Limits and grants are kept by container name. */
+export function checkUniqueNames(containers: readonly PodContainer[]): Problem[] {
   const seen = new Set<unknown>();
-  return places.flatMap(({ container, path }) => {
-    const name = field(container, 'name');
+  return containers.flatMap(({ spec, path }) => {
+    const name = field(spec, 'name');
     if (!seen.has(name)) {
       seen.add(name);
       return [];
@@ -80,24 +80,24 @@ export function checkNames(places: readonly ContainerPlace[]): Problem[] {
   });
 }
 
-/** One container of a pod with a share; `hasShare` says whether it is this one that has it. */
-export function checkContainer(place: ContainerPlace, hasShare: boolean): Problem[] {
-  const { container, path } = place;
-  const name = field(container, 'name');
-  const problems = checkLists(place);
+/** One container of a pod with a share, which this container has or not. */
+export function checkContainer(container: PodContainer, hasShare: boolean): Problem[] {
+  const { spec, path } = container;
+  const name = field(spec, 'name');
+  const problems = checkLists(container);
   if (!isContainerName(name)) {
     const right = 'write at most 63 of a-z, 0-9 and "-"';
-    problems.push(invalid(`${path}.name`, name ?? 'nothing', 'is no name of a container', right));
+    problems.push(invalid(`${path}.name`, name ?? 'nothing', 'is not a container name', right));
   }
-  problems.push(...checkVolumeMounts(container, path, hasShare ? textAt(container, 'name') : undefined));
-  problems.push(...checkDeviceLists(container, path));
-  if (hasShare) problems.push(...checkCovers(container, path));
-  if (hasShare) problems.push(...checkPrivileges(container, path, [...REFUSED_CAPABILITIES, 'SYS_PTRACE']));
+  problems.push(...checkVolumeMounts(spec, path, hasShare ? container.name : undefined));
+  problems.push(...checkDeviceLists(spec, path));
+  if (hasShare) problems.push(...checkReservedPaths(spec, path));
+  if (hasShare) problems.push(...checkPrivileges(spec, path, [...REFUSED_CAPABILITIES, 'SYS_PTRACE']));
   return problems;
 }
 
 /**
- * A debug container in a pod with a share. It gets no device, so it may trace (which a process may do to its own kind
+ * A debug container in a pod with a share. It gets no device, so it may trace (a process may trace those of its own user
  * anyway), but not enter another container's mounts.
  */
 export function checkEphemeral(container: unknown, path: string): Problem[] {
@@ -112,7 +112,7 @@ export function checkEphemeral(container: unknown, path: string): Problem[] {
 function checkPrivileges(container: JsonObject, path: string, refused: readonly string[]): Problem[] {
   const context = field(container, 'securityContext');
   const problems: Problem[] = [];
-  const wrong = 'would let the container out of its limits';
+  const wrong = 'would let the container escape its limits';
   if (field(context, 'privileged') === true) {
     const at = `${path}.securityContext.privileged`;
     problems.push(forbidden(at, true, wrong, 'leave it out in a pod with a share of a GPU'));

@@ -1,5 +1,4 @@
-// Changes to pods that exist: our annotations stay as they are, our amounts too, and debug containers get no device.
-// Owns what an UPDATE may not do; how pods look when they are created is inject.ts's business.
+// Checks updates of existing pods: our annotations and amounts do not change, and debug containers get no device.
 
 import {
   ENFORCEMENT_ANNOTATION,
@@ -10,18 +9,18 @@ import {
 } from '../src/api/names.ts';
 import type { Mode } from '../src/api/request.ts';
 import { parsePodRequest } from '../src/api/request-annotation.ts';
-import { same } from '../src/common/deep-equal.ts';
+import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
 import { modeNamed, notWeakerThan, saidMode } from '../src/policy/mode.ts';
 import type { WebhookConfiguration } from './config.ts';
-import { last, NO_DEVICES, VISIBLE_DEVICES, withoutDevices } from './environment.ts';
+import { findLastNamed, NO_DEVICES, VISIBLE_DEVICES, withoutGpus } from './environment.ts';
 import { isRequiredPluginsKey } from './required-plugins.ts';
 import { checkEphemeral } from './validate-pod.ts';
 import { hasVolume } from './volume.ts';
 
-/** Problems of a change from `before` to `after`, which may be an update of the pod or of any subresource of it. */
+/** Problems of an update of the pod or of any of its subresources. */
 export function checkUpdate(
   before: JsonObject,
   after: JsonObject,
@@ -37,19 +36,19 @@ export function checkUpdate(
   if (user !== undefined && annotationWriters.includes(user)) return [...problems, ...override];
   for (const key of new Set([...Object.keys(old), ...Object.keys(now)])) {
     const guarded = isOwnKey(key) || (isRequiredPluginsKey(key) && hasVolume(before));
-    if (!guarded || same(field(old, key), field(now, key))) continue;
+    if (!guarded || isDeepEqual(field(old, key), field(now, key))) continue;
     if (key === ENFORCEMENT_ANNOTATION && parsePodRequest(field(old, REQUEST_ANNOTATION)).ok) {
       problems.push(...checkStricter(old, now));
       continue;
     }
     const wrong = `may not be ${field(old, key) === undefined ? 'added' : 'changed'} by ${JSON.stringify(user ?? '')}`;
-    const right = 'leave it as it is; to ask for something else create the pod anew';
+    const right = 'leave it as it is; to ask for something else, recreate the pod';
     problems.push(forbidden(keyPath('metadata.annotations', key), field(now, key), wrong, right));
   }
   return problems;
 }
 
-/** A tenant may have its own pod watched more strictly while it runs, and never less than it is now. */
+/** A tenant may make the enforcement of its running pod stricter, and never weaker than it is now. */
 function checkStricter(old: JsonObject, now: JsonObject): Problem[] {
   const record = parsePodRequest(field(old, REQUEST_ANNOTATION));
   const namespace: Mode = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
@@ -60,20 +59,21 @@ function checkStricter(old: JsonObject, now: JsonObject): Problem[] {
   if (allowed.some((mode) => mode === given)) return [];
   const path = keyPath('metadata.annotations', ENFORCEMENT_ANNOTATION);
   const right = `write one of ${allowed.join(', ')}; only administrators make it weaker`;
-  if (given === undefined) return [forbidden(path, given, `may not be taken away while it is ${present}`, right)];
+  if (given === undefined) return [forbidden(path, given, `may not be removed while it is ${present}`, right)];
   if (modeNamed(given) === undefined) return [invalid(path, given, 'is not known', right)];
   return [forbidden(path, given, `is weaker than the pod's mode, ${present}`, right)];
 }
 
-/** Also of those who may write it: what is no mode would change nothing. */
+/** Also for the configured writers: a value that is not a mode would change nothing. */
 function checkOverride(old: JsonObject, now: JsonObject): Problem[] {
   const given = field(now, ENFORCEMENT_OVERRIDE_ANNOTATION);
-  if (given === undefined || same(field(old, ENFORCEMENT_OVERRIDE_ANNOTATION), given) || modeNamed(given)) return [];
+  if (given === undefined || isDeepEqual(field(old, ENFORCEMENT_OVERRIDE_ANNOTATION), given) || modeNamed(given))
+    return [];
   const path = keyPath('metadata.annotations', ENFORCEMENT_OVERRIDE_ANNOTATION);
   return [invalid(path, given, 'is not known', `write one of ${notWeakerThan('off').join(', ')}`)];
 }
 
-/** Kubernetes lets nobody resize extended resources today; this holds it to that for ours. */
+/** Kubernetes does not resize extended resources today; for ours this check keeps it so. */
 function checkAmounts(before: JsonObject, after: JsonObject): Problem[] {
   const problems: Problem[] = [];
   for (const list of ['initContainers', 'containers']) {
@@ -95,8 +95,8 @@ function checkAmounts(before: JsonObject, after: JsonObject): Problem[] {
 export type EphemeralReview = { readonly problems: readonly Problem[]; readonly pod: JsonObject };
 
 /**
- * New debug containers of a pod with a share: refused where they reach for the volume, the devices or the mounts of others,
- * and given `void`, since the image may itself say that it wants all devices. Other pods are not ours.
+ * New debug containers of a pod with a share: refused where they use our volume, devices or mounts of other containers, and
+ * given `NVIDIA_VISIBLE_DEVICES: void`, because their image may ask for all devices. Other pods are left as they are.
  */
 export function reviewEphemeral(before: JsonObject, after: JsonObject): EphemeralReview {
   if (!hasVolume(after)) return { problems: [], pod: after };
@@ -107,12 +107,12 @@ export function reviewEphemeral(before: JsonObject, after: JsonObject): Ephemera
     const path = `spec.ephemeralContainers[${index}]`;
     problems.push(...checkEphemeral(container, path));
     const env = listAt(container, 'env');
-    const visible = last(env, VISIBLE_DEVICES);
-    if (visible !== undefined && !same(NO_DEVICES, visible)) {
+    const visible = findLastNamed(env, VISIBLE_DEVICES);
+    if (visible !== undefined && !isDeepEqual(NO_DEVICES, visible)) {
       const wrong = `sets ${VISIBLE_DEVICES} in a pod with a share of a GPU, to which debug containers have no limit`;
       problems.push(forbidden(`${path}.env`, textAt(visible, 'value'), wrong, 'leave it out, or write void'));
     }
-    return isObject(container) ? { ...container, env: withoutDevices(env) } : container;
+    return isObject(container) ? { ...container, env: withoutGpus(env) } : container;
   });
   return { problems, pod: { ...after, spec: { ...objectAt(after, 'spec'), ephemeralContainers: containers } } };
 }

@@ -1,11 +1,11 @@
-// The inline CSI volume through which the node's agent hands a pod its interposer, limits and ledgers, and its mounts.
-// Owns what is mounted where, and which of a pod's own volumes and mounts would stand in its way.
+// The inline CSI volume through which the node's agent gives a pod its interposer, limits pages and ledgers: adds it and its
+// mounts, and refuses a pod's own volumes and mounts that would replace or cover them.
 import { posix } from 'node:path';
 import { CSI_DRIVER, HOME, mountsOf, PRELOAD, VOLUME, VOLUME_NAME } from '../src/api/csi-volume.ts';
-import { same } from '../src/common/deep-equal.ts';
+import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { field, isObject, type JsonObject, listAt, textAt } from '../src/common/json.ts';
 import { forbidden, invalid, type Problem } from '../src/common/problem.ts';
-import type { ContainerPlace } from '../src/request/containers.ts';
+import type { PodContainer } from '../src/request/containers.ts';
 
 // NVIDIA's toolkit can be set to read the list of devices from what is mounted below this path.
 const DEVICE_LIST = '/run/nvidia-container-devices';
@@ -15,9 +15,9 @@ const MOST_ENTRIES = 1000;
 
 const BYTE_EQUAL = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
 
-/** The pod's volumes with ours, which `checkVolumes` has found to be absent or exactly right. */
+/** The pod's volumes with ours, which is absent or exact after `checkVolumes`. */
 export function withVolume(volumes: readonly unknown[]): readonly unknown[] {
-  return volumes.some((volume) => same(VOLUME, volume)) ? volumes : [...volumes, VOLUME];
+  return volumes.some((volume) => isDeepEqual(VOLUME, volume)) ? volumes : [...volumes, VOLUME];
 }
 
 /**
@@ -26,15 +26,15 @@ export function withVolume(volumes: readonly unknown[]): readonly unknown[] {
  */
 export function withMounts(mounts: readonly unknown[], container: string): readonly unknown[] {
   const ours = mountsOf(container);
-  const isOurs = (mount: unknown) => ours.some((own) => same(own, mount));
+  const isOurs = (mount: unknown) => ours.some((own) => isDeepEqual(own, mount));
   const lastCover = mounts.findLastIndex((mount) => !isOurs(mount) && absolute(textAt(mount, 'mountPath')) === '/run');
   const firstOurs = mounts.findIndex(isOurs);
-  const present = ours.filter((own) => mounts.some((mount) => same(own, mount)));
+  const present = ours.filter((own) => mounts.some((mount) => isDeepEqual(own, mount)));
   if (present.length === ours.length && (lastCover < 0 || firstOurs > lastCover)) return mounts;
   return [...mounts.filter((mount) => !isOurs(mount)), ...ours];
 }
 
-/** Volumes that only we may bring: ours under another shape, and our driver under another name. */
+/** Refuses our volume in another form, and our driver under another name. */
 export function checkVolumes(pod: unknown, hasShare: boolean): Problem[] {
   const problems: Problem[] = [];
   let ours = 0;
@@ -43,9 +43,9 @@ export function checkVolumes(pod: unknown, hasShare: boolean): Problem[] {
     if (field(volume, 'name') !== VOLUME_NAME && driver !== CSI_DRIVER) continue;
     const path = `spec.volumes[${index}]`;
     ours += 1;
-    if (!same(VOLUME, volume)) {
+    if (!isDeepEqual(VOLUME, volume)) {
       const value = driver === CSI_DRIVER ? `csi.driver ${CSI_DRIVER}` : textAt(volume, 'name');
-      problems.push(forbidden(path, value, 'is a name of Cotenant in a volume of another shape', BYTE_EQUAL));
+      problems.push(forbidden(path, value, 'uses a name of Cotenant for another volume', BYTE_EQUAL));
     } else if (!hasShare) {
       const right = 'leave the volume out, or ask for a share with cotenant.io/gpu-memory';
       problems.push(
@@ -58,31 +58,31 @@ export function checkVolumes(pod: unknown, hasShare: boolean): Problem[] {
   return problems;
 }
 
-/** Mounts of our volume that are not ours. `shareOf` is the container's name if it has a share, for which some are. */
+/** Refuses mounts of our volume that the webhook does not write. `shareOf`: the container's name if it has a share. */
 export function checkVolumeMounts(container: JsonObject, path: string, shareOf: string | undefined): Problem[] {
   const problems: Problem[] = [];
   const ours = shareOf === undefined ? [] : mountsOf(shareOf);
   for (const [index, mount] of listAt(container, 'volumeMounts').entries()) {
-    if (textAt(mount, 'name') !== VOLUME_NAME || ours.some((own) => same(own, mount))) continue;
-    const wrong = `mounts the volume "${VOLUME_NAME}", which is not the pod's to mount`;
+    if (textAt(mount, 'name') !== VOLUME_NAME || ours.some((own) => isDeepEqual(own, mount))) continue;
+    const wrong = `mounts the volume "${VOLUME_NAME}", which only the webhook mounts`;
     const right = 'leave it out: the webhook adds the mounts that are needed';
     problems.push(forbidden(`${path}.volumeMounts[${index}]`, textAt(mount, 'mountPath'), wrong, right));
   }
   return problems;
 }
 
-/** Mounts that NVIDIA's toolkit would take for a list of devices, in any container of a pod with a share. */
+/** Refuses mounts that NVIDIA's toolkit reads as a list of devices, in any container of a pod with a share. */
 export function checkDeviceLists(container: JsonObject, path: string): Problem[] {
   return listAt(container, 'volumeMounts').flatMap((mount, index) => {
     const mountPath = textAt(mount, 'mountPath');
     if (!isWithin(absolute(mountPath), DEVICE_LIST)) return [];
-    const wrong = 'would be taken for a list of devices, past what was granted';
+    const wrong = 'is read as a list of devices by the NVIDIA runtime, past what was granted';
     return [forbidden(`${path}.volumeMounts[${index}].mountPath`, mountPath, wrong, 'write another path')];
   });
 }
 
-/** Mounts over the paths through which a container with a share gets its limits. */
-export function checkCovers(container: JsonObject, path: string): Problem[] {
+/** Refuses mounts over the paths through which a container with a share gets its limits. */
+export function checkReservedPaths(container: JsonObject, path: string): Problem[] {
   const problems: Problem[] = [];
   for (const [index, mount] of listAt(container, 'volumeMounts').entries()) {
     const mountPath = textAt(mount, 'mountPath');
@@ -100,19 +100,19 @@ export function checkCovers(container: JsonObject, path: string): Problem[] {
   return problems;
 }
 
-/** True when the pod carries our volume, which only a patched pod does: the structure that says a pod has a share. */
+/** True where the pod has our volume, as only a patched pod has: this is how a pod with a share is recognized. */
 export function hasVolume(pod: unknown): boolean {
-  return listAt(field(pod, 'spec'), 'volumes').some((volume) => same(VOLUME, volume));
+  return listAt(field(pod, 'spec'), 'volumes').some((volume) => isDeepEqual(VOLUME, volume));
 }
 
-/** Problems for parts that must be lists of objects before anything of them may be copied into a patch. */
-export function checkLists(place: ContainerPlace): Problem[] {
+/** Parts that must be lists of objects before they may be copied into a patch. */
+export function checkLists({ spec, path }: PodContainer): Problem[] {
   return ['env', 'volumeMounts', 'volumeDevices'].flatMap((key) => {
-    return checkList(field(place.container, key), `${place.path}.${key}`);
+    return checkList(field(spec, key), `${path}.${key}`);
   });
 }
 
-/** One such part. Its length is bounded, since the webhook and the API server's policies look at each entry. */
+/** One such part. Its length is bounded, because the webhook and the API server's policies examine each entry. */
 export function checkList(given: unknown, path: string): Problem[] {
   if (given === undefined) return [];
   if (!Array.isArray(given) || !given.every(isObject)) {
@@ -128,7 +128,7 @@ function covers(path: string, value: string | undefined): Problem {
   return forbidden(path, value, wrong, 'write another path');
 }
 
-/** `..` is refused as such: runtimes resolve it after links, so `/var/run/../etc` is `/etc` and not `/var/etc`. */
+/** `..` is always refused: runtimes resolve it after links, so `/var/run/../etc` is `/etc` and not `/var/etc`. */
 function isReserved(path: string | undefined): boolean {
   if (path?.split('/').includes('..')) return true;
   const at = absolute(path);

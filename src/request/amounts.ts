@@ -1,44 +1,48 @@
-// The amounts that one container wrote, sorted by dialect, and the other way: a request's amounts in our own names.
-// Owns limits against requests and what the cluster counts; the meaning of an amount is its dialect's.
+// The GPU amounts of one container's limits, by dialect, and the reverse: a request's amounts as `cotenant.io/*` resources.
+// The meaning of an amount is in dialects/.
 
 import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import { type GpuShare, nominalBytes } from '../api/request.ts';
 import { field, isObject, type JsonObject } from '../common/json.ts';
 import { invalid, keyPath, type Problem } from '../common/problem.ts';
 import { formatBytes, formatCount, sameQuantity } from '../common/quantity.ts';
-import type { ContainerPlace } from './containers.ts';
+import type { PodContainer } from './containers.ts';
 import type { Dialect } from './dialects/dialect.ts';
 
-/** Dialect -> resource name -> text of its limit; only dialects of which at least one name is there. */
-export type AmountsByDialect = ReadonlyMap<Dialect, ReadonlyMap<string, string>>;
+/** Resource name -> text of its limit. */
+export type Amounts = ReadonlyMap<string, string>;
+/** Only dialects of which the container has at least one resource. */
+export type AmountsByDialect = ReadonlyMap<Dialect, Amounts>;
 
 export function amountPath(container: string, resource: string): string {
   return keyPath(`${container}.resources.limits`, resource);
 }
 
-/** Reads the limits, and notes a problem wherever requests say something else: shares have one size for now. */
+/** Reads the limits; adds a problem wherever `requests` differ from them: a share has one size. */
 export function collectAmounts(
-  place: ContainerPlace,
+  { spec, path: containerPath }: PodContainer,
   dialects: readonly Dialect[],
   problems: Problem[],
 ): AmountsByDialect {
   const found = new Map<Dialect, Map<string, string>>();
-  const resources = field(place.container, 'resources');
+  const resources = field(spec, 'resources');
   if (resources === undefined) return found;
-  const limits = mapAt(resources, 'limits', place.path, problems);
-  const requests = mapAt(resources, 'requests', place.path, problems);
+  const limits = mapAt(resources, 'limits', containerPath, problems);
+  const requests = mapAt(resources, 'requests', containerPath, problems);
   if (limits === undefined && requests === undefined) return found;
   for (const dialect of dialects) {
     for (const resource of dialect.resources) {
       const limit = field(limits, resource);
       const request = field(requests, resource);
       if (limit === undefined && request === undefined) continue;
-      const path = keyPath(`${place.path}.resources.requests`, resource);
+      const path = keyPath(`${containerPath}.resources.requests`, resource);
       if (limit === undefined) {
-        problems.push(invalid(path, request, 'has no limit beside it', 'write the same amount under resources.limits'));
+        problems.push(
+          invalid(path, request, 'has no limit for the same resource', 'write the same amount under resources.limits'),
+        );
       } else if (typeof limit !== 'string' && typeof limit !== 'number') {
         problems.push(
-          invalid(amountPath(place.path, resource), limit, 'is not a quantity', 'write a number or a text'),
+          invalid(amountPath(containerPath, resource), limit, 'is not a quantity', 'write a number or a text'),
         );
       } else if (request !== undefined && request !== limit && !sameQuantity(request, limit)) {
         problems.push(invalid(path, request, `is not the limit "${limit}"`, 'write the same amount in both'));
@@ -59,10 +63,10 @@ function mapAt(resources: unknown, key: string, path: string, problems: Problem[
 }
 
 /**
- * What the cluster counts for these GPUs, in our own names. Shares in percent and whole GPUs have a size only once the
- * GPU is known: for them the scheduler and quotas count GPUs alone, and the exact share stands in the annotation.
+ * The `cotenant.io/*` resources to count for these GPUs. Shares in percent and whole GPUs have a size only once the GPU is
+ * known: the scheduler and quotas count only GPUs for them, and the exact share is in the request annotation.
  */
-export function ownAmounts(gpus: readonly GpuShare[]): ReadonlyMap<string, string> {
+export function ownAmounts(gpus: readonly GpuShare[]): Amounts {
   const amounts = new Map([[GPU, formatCount(gpus.length)]]);
   let bytes: number | undefined = 0;
   let cores: number | undefined = 0;
@@ -77,7 +81,7 @@ export function ownAmounts(gpus: readonly GpuShare[]): ReadonlyMap<string, strin
 }
 
 /** True when both name the same resources with the same values, however they are written. */
-export function sameAmounts(one: ReadonlyMap<string, string>, other: ReadonlyMap<string, string>): boolean {
+export function sameAmounts(one: Amounts, other: Amounts): boolean {
   if (one.size !== other.size) return false;
   for (const [resource, amount] of one) {
     if (!sameQuantity(amount, other.get(resource))) return false;
@@ -86,6 +90,6 @@ export function sameAmounts(one: ReadonlyMap<string, string>, other: ReadonlyMap
 }
 
 /** `cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi`, for messages. */
-export function showAmounts(amounts: ReadonlyMap<string, string>): string {
+export function showAmounts(amounts: Amounts): string {
   return [...amounts].map(([resource, amount]) => `${resource}: ${amount}`).join(', ');
 }

@@ -1,5 +1,5 @@
-// What a pod's annotations choose beside the amounts: placement, policy, priority, isolation, GPUs, templates.
-// Owns their values and whether the operator's rules allow them; other annotation keys are not looked at.
+// Reads the tenant's annotations of a pod: placement, compute policy, weight and limits, priority, isolation, enforcement
+// mode, GPUs, templates. Checks their values and whether the namespace's rules allow them.
 
 import {
   COMPUTE_POLICY_ANNOTATION,
@@ -36,7 +36,7 @@ export type Choices = {
   readonly placement: Placement | undefined;
   readonly computePolicy: ComputePolicy | undefined;
   readonly computeWeight: number | undefined;
-  /** Percent over all GPUs, of the only container with a share, or of each container named. */
+  /** Percent over all GPUs: of the only container with a share, or of each of the named containers. */
   readonly coresLimits: number | ReadonlyMap<string, number> | undefined;
   readonly priority: Priority;
   readonly memoryIsolation: MemoryIsolation | undefined;
@@ -44,19 +44,19 @@ export type Choices = {
   readonly enforcement: Mode | undefined;
   readonly gpuModels: readonly string[];
   readonly gpuUuids: readonly string[];
-  /** One template for the only container, or a template for each container named. */
+  /** One template for the only container, or a template for each of the named containers. */
   readonly templates: string | ReadonlyMap<string, string> | undefined;
 };
 
 const LONGEST_LIST = 32;
-/** Room for a list of that length, each entry with two of Kubernetes' longest names; more is no choice but a burden. */
+/** Enough for a list of that length whose entries hold two of Kubernetes' longest names each. */
 const LONGEST_TEXT = 8192;
 
 export function annotationPath(key: string): string {
   return keyPath('metadata.annotations', key);
 }
 
-/** Reads our annotations; what is wrong or not allowed is added to `problems`, and reads as not chosen. */
+/** Values that are wrong or not allowed are added to `problems`, and read as not chosen. */
 export function readChoices(annotations: JsonObject, rules: Rules, problems: Problem[]): Choices {
   const text = (key: string): string | undefined => {
     const value = field(annotations, key);
@@ -78,7 +78,8 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     const value = text(key);
     if (value === undefined) return undefined;
     const chosen = named(value);
-    const right = `write one of ${allowed.join(', ') || 'none: this namespace allows no choice'}`;
+    const right =
+      allowed.length > 0 ? `write one of ${allowed.join(', ')}` : 'leave it out: this namespace allows no choice';
     if (chosen === undefined) problems.push(invalid(annotationPath(key), value, 'is not known', right));
     else if (!allowed.includes(chosen)) problems.push(notAllowed(key, value, right));
     else return chosen;
@@ -130,16 +131,16 @@ function readWeight(text: string | undefined, rules: Rules, problems: Problem[])
 /** `80`, or `main=80,helper=40`. */
 function readCoresLimits(text: string | undefined, rules: Rules, problems: Problem[]): Choices['coresLimits'] {
   if (text === undefined) return undefined;
-  // Who may choose the soft policy may have all that is idle anyway.
+  // The soft policy gives a container all idle compute, so where it is allowed a limit is allowed too.
   if (!rules.computePolicies.includes('soft')) {
     problems.push(notAllowed(CORES_LIMIT_ANNOTATION, text, 'leave it out, or have the policy soft allowed'));
     return undefined;
   }
   const limits = new Map<string, number>();
-  for (const { entry, container, value, repeated } of byContainer(text)) {
+  for (const { entry, container, value, repeated } of splitByContainer(text)) {
     const percent = parseWhole(value, 1, 100 * MOST_GPUS);
     if (!percent.ok || repeated || limits.size >= LONGEST_LIST) {
-      const wrong = repeated ? 'names no container, or one twice' : 'is no percentage';
+      const wrong = repeated ? 'lacks a container, or names one twice' : 'is not a percentage';
       const right = 'write percent over all its GPUs, such as "80", or container=percent with commas';
       problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, wrong, right));
       return undefined;
@@ -151,16 +152,16 @@ function readCoresLimits(text: string | undefined, rules: Rules, problems: Probl
 
 type Entry = {
   readonly entry: string;
-  /** Empty: it names none. */
+  /** Empty where the entry names no container. */
   readonly container: string;
   readonly value: string;
-  /** It names a container again, or none although there are several entries. */
+  /** It names a container a second time, or no container although there are several entries. */
   readonly repeated: boolean;
 };
 
-/** `value`, or `container=value` with commas; a few more than are allowed. */
-function byContainer(text: string): readonly Entry[] {
-  const seen = new Set<string>();
+/** Splits `value`, or `container=value` with commas, into at most one entry more than is allowed. */
+function splitByContainer(text: string): readonly Entry[] {
+  const named = new Set<string>();
   return text
     .split(',')
     .slice(0, LONGEST_LIST + 1)
@@ -168,8 +169,8 @@ function byContainer(text: string): readonly Entry[] {
       // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
       const equals = entry.indexOf('=');
       const container = entry.slice(0, Math.max(equals, 0)).trim();
-      const repeated = seen.has(container) || (container === '' && text.includes(','));
-      seen.add(container);
+      const repeated = named.has(container) || (container === '' && text.includes(','));
+      named.add(container);
       return { entry, container, value: entry.slice(equals + 1).trim(), repeated };
     });
 }
@@ -184,9 +185,9 @@ function readTemplates(text: string | undefined, rules: Rules, problems: Problem
     return undefined;
   }
   const chosen = new Map<string, string>();
-  for (const { entry, container, value: template, repeated } of byContainer(text)) {
+  for (const { entry, container, value: template, repeated } of splitByContainer(text)) {
     if (!rules.templates.has(template) || repeated || chosen.size >= LONGEST_LIST) {
-      const wrong = repeated ? 'names no container, or one twice' : 'is no configured template';
+      const wrong = repeated ? 'lacks a container, or names one twice' : 'is not a configured template';
       const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
       problems.push(invalid(path, entry, wrong, right));
       return undefined;

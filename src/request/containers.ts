@@ -1,23 +1,24 @@
-// The containers of a pod as places: the object, its field path, its kind. Checks that the lists are lists.
-// Owns how a pod is walked; ephemeral containers are not here, for they can hold no resources.
+// A pod's containers with their field paths and kinds. Ephemeral containers are left out: they cannot have resources.
 
 import type { ContainerKind } from '../api/request.ts';
-import { field, isObject, type JsonObject } from '../common/json.ts';
+import { field, isObject, type JsonObject, textAt } from '../common/json.ts';
 import { type Checked, invalid, missing, type Problem } from '../common/problem.ts';
-import { err } from '../common/result.ts';
+import { err, ok } from '../common/result.ts';
 
-export type ContainerPlace = {
-  readonly container: JsonObject;
+export type PodContainer = {
+  readonly spec: JsonObject;
+  /** Empty where the container has no name or one that is not text. */
+  readonly name: string;
   /** e.g. `spec.initContainers[0]` */
   readonly path: string;
   readonly kind: ContainerKind;
 };
 
-/** Init containers (a sidecar is one that restarts always), then containers, in the pod's order. */
-export function containersOf(pod: unknown): Checked<ContainerPlace[]> {
+/** Init containers (one that always restarts is a sidecar), then containers, in the pod's order. */
+export function listContainers(pod: unknown): Checked<readonly PodContainer[]> {
   const spec = field(pod, 'spec');
   if (!isObject(spec)) return err([missing('spec', 'write the pod with its spec')]);
-  const places: ContainerPlace[] = [];
+  const containers: PodContainer[] = [];
   const problems: Problem[] = [];
   for (const list of ['initContainers', 'containers']) {
     const given = field(spec, list);
@@ -28,14 +29,20 @@ export function containersOf(pod: unknown): Checked<ContainerPlace[]> {
     }
     for (const [index, container] of given.entries()) {
       const path = `spec.${list}[${index}]`;
-      if (!isObject(container)) {
-        problems.push(invalid(path, container, 'is not a container', 'write an object with a name and an image'));
-      } else if (list === 'containers') {
-        places.push({ container, path, kind: 'app' });
-      } else {
-        places.push({ container, path, kind: field(container, 'restartPolicy') === 'Always' ? 'sidecar' : 'init' });
-      }
+      if (isObject(container))
+        containers.push({
+          spec: container,
+          name: textAt(container, 'name') ?? '',
+          path,
+          kind: kindOf(container, list),
+        });
+      else problems.push(invalid(path, container, 'is not a container', 'write an object with a name and an image'));
     }
   }
-  return problems.length > 0 ? err(problems) : { ok: true, value: places };
+  return problems.length > 0 ? err(problems) : ok(containers);
+}
+
+function kindOf(container: JsonObject, list: string): ContainerKind {
+  if (list === 'containers') return 'app';
+  return field(container, 'restartPolicy') === 'Always' ? 'sidecar' : 'init';
 }

@@ -1,5 +1,5 @@
 // Alibaba's ACK shared GPU scheduling and open-source gpushare: `aliyun.com/gpu-mem` in units of the cluster.
-// Owns these names' meaning. The limit is the proportional one of cGPU unless the operator chose the literal size.
+// The limit is proportional, as in cGPU, unless the operator chose the literal size (`rounding`).
 
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
@@ -27,7 +27,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   const { unitBytes, rounding } = rules.ack;
   const memoryText = asked.amounts.get(MEMORY);
   if (memoryText === undefined) {
-    return err([missing(asked.amountPath(MEMORY), `${CORES} is only served beside an amount of ${MEMORY}`)]);
+    return err([missing(asked.amountPath(MEMORY), `${CORES} needs an amount of ${MEMORY}`)]);
   }
   const problems: Problem[] = [];
   const units = parseWhole(memoryText, 1, MOST_MEMORY_BYTES / unitBytes);

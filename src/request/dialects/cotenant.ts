@@ -1,5 +1,5 @@
-// Our own names: totals over the container's GPUs, split equally, so that scheduler and quota can add them up.
-// Owns how the three amounts become shares; the pod's annotations are read in choices.ts.
+// The `cotenant.io/*` resources: totals over the container's GPUs, which are split equally, so that scheduler and quotas can
+// add them up.
 import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../../api/names.ts';
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, type Problem } from '../../common/problem.ts';
@@ -29,17 +29,17 @@ function read(asked: Asked): Checked<Answer> {
   const bytes = memoryText === undefined ? undefined : perGpuBytes(memoryText, gpus.value, asked, problems);
   const cores = coresText === undefined ? undefined : perGpuCores(coresText, gpus.value, asked, problems);
   if (problems.length > 0) return err(problems);
-  // Without an amount the whole GPU is meant: a share of a size that nobody named could only be a guess.
+  // Without an amount of memory the request is for the whole GPU.
   const memory: MemoryAmount = bytes === undefined ? { kind: 'whole' } : { kind: 'bytes', bytes };
   const share: GpuShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
   const warnings =
     bytes === undefined && cores !== undefined
-      ? [`${GPU_MEMORY} is not given, so all memory of the GPU is reserved and nobody else fits on it`]
+      ? [`${GPU_MEMORY} is not set, so all memory of the GPU is reserved and no other container fits on it`]
       : [];
   return { ok: true, value: { gpus: Array.from({ length: gpus.value }, () => share), warnings } };
 }
 
-/** Whole MiB for each GPU, or undefined with the problem noted. */
+/** Whole MiB for each GPU, or undefined with a problem added. */
 function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
   const path = asked.amountPath(GPU_MEMORY);
   const refuse = (wrong: string, right: string) => {
@@ -51,7 +51,7 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   const step = gpus * MIB;
   const most = `at most ${formatBytes(MOST_MEMORY_BYTES)}`;
   const least = `write at least ${formatBytes(step)}${gpus > 1 ? ` (1Mi on each of ${gpus} GPUs)` : ''}`;
-  if (parsed.quantity.numerator <= 0n) return refuse('is not more than nothing', `${least}, or leave it out`);
+  if (parsed.quantity.numerator <= 0n) return refuse('is not more than 0', `${least}, or leave it out`);
   const steps = wholeUnits(parsed.quantity, BigInt(step));
   const below = floorUnits(parsed.quantity, BigInt(step));
   if (below * BigInt(step) > BigInt(MOST_MEMORY_BYTES)) return refuse('is more than any node has', `write ${most}`);
@@ -62,17 +62,17 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   return refuse(wrong, `write ${near.join(' or ')}${binaryTwin(text)}`);
 }
 
-/** Said in Mi, so that both neighbors are in the same unit. */
+/** In Mi, so that both suggestions have the same unit. */
 function mebibytes(steps: bigint, gpus: number): string {
   return `${steps * BigInt(gpus)}Mi`;
 }
 
-/** "4G" is most often meant as "4Gi". */
+/** Most writers of "4G" mean "4Gi". */
 function binaryTwin(text: string): string {
   return /^\d+[kMGTP]$/.test(text) ? ` (or "${text.replace('k', 'K')}i", if binary units were meant)` : '';
 }
 
-/** Whole percent for each GPU, or undefined with the problem noted. */
+/** Whole percent for each GPU, or undefined with a problem added. */
 function perGpuCores(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
   const path = asked.amountPath(GPU_CORES);
   const whole = parseWhole(text, gpus, 100 * gpus);

@@ -1,4 +1,4 @@
-// Which dialects exist, and which of them count under an operator's rules.
+// The dialects, and which of them the operator's rules switch on.
 import type { Rules } from '../rules/namespace-rules.ts';
 import { ack } from './ack.ts';
 import { cotenant } from './cotenant.ts';
@@ -7,7 +7,7 @@ import { metagpu } from './metagpu.ts';
 
 const FOREIGN: readonly Dialect[] = [ack, metagpu];
 
-/** Our own names, always, and the dialects that are switched on. The others' resources are not ours to read. */
+/** Our own names, always, and the dialects that are switched on. Resources of the others are not read. */
 export function dialectsOf(rules: Rules): readonly Dialect[] {
   return [cotenant, ...FOREIGN.filter((dialect) => rules.dialects.some((name) => name === dialect.name))];
 }

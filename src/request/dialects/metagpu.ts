@@ -1,5 +1,5 @@
 // cnvrg.io MetaGPU: 100 units are one GPU, 150 are one whole GPU and half of a second one.
-// Owns this name's meaning. A remainder is never split over two GPUs, which MetaGPU did silently when none fitted.
+// A remainder is never split over two GPUs, which MetaGPU does silently where no single GPU has enough left.
 
 import { type GpuShare, type MemoryAmount, MOST_GPUS } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';

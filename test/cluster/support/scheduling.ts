@@ -7,7 +7,7 @@ import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { GIB } from '../../../src/common/quantity.ts';
 import { needOf } from '../../../src/placement/demand.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
-import { injectPod } from '../../../webhook/mutate.ts';
+import { mutatePod } from '../../../webhook/mutate.ts';
 import { eventually } from '../../support/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';
@@ -71,7 +71,7 @@ export function podOf(name: string, containers: Limits, annotations: Record<stri
       })),
     },
   };
-  const injected = injectPod(pod, 'default', CONFIGURATION);
+  const injected = mutatePod(pod, 'default', CONFIGURATION);
   if (injected.kind !== 'patched') throw new Error(JSON.stringify(injected));
   return injected.pod;
 }

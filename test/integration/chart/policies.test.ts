@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { OWN_RESOURCES } from '../../../src/api/names.ts';
 import { field, type JsonObject, listAt } from '../../../src/common/json.ts';
 import { DEVICE_ROUTES } from '../../../webhook/config.ts';
-import { injectPod } from '../../../webhook/mutate.ts';
+import { mutatePod } from '../../../webhook/mutate.ts';
 import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
 import { find, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
 import { denialsOf } from './conditions.ts';
@@ -37,7 +37,7 @@ for (const deviceRoute of DEVICE_ROUTES) {
       const seen = { patched: 0, untouched: 0 };
       fc.assert(
         fc.property(fc.oneof(pod, soundPod), (given) => {
-          const injection = injectPod(given, 'team-a', configuration);
+          const injection = mutatePod(given, 'team-a', configuration);
           if (injection.kind === 'refused') return;
           const [before, after] = [given, injection.kind === 'patched' ? injection.pod : given].map((each) =>
             denials(creation(each)),
@@ -86,7 +86,7 @@ testWithHelm('who writes what is said once, and follows the release and the sett
   t.deepEqual(changed(values, 'alice'), []);
   t.deepEqual(changed(values, `system:serviceaccount:${NAMESPACE}:cotenant-agent`), []);
   t.deepEqual(changed(values, 'bob'), [
-    'metadata.annotations: cotenant.io/grant may not be changed by "bob"; to ask for something else create the pod anew',
+    'metadata.annotations: cotenant.io/grant may not be changed by "bob"; to ask for something else, recreate the pod',
   ]);
   t.deepEqual(changed(values, 'alice', 'cotenant.io/compute'), []);
   t.is(changed(values, 'bob', 'cotenant.io/compute').length, 1);

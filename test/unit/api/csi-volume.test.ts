@@ -2,7 +2,7 @@
 import test from 'ava';
 import { mountsOf, VOLUME, wrongMounts } from '../../../src/api/csi-volume.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
-import { injectPod } from '../../../webhook/mutate.ts';
+import { mutatePod } from '../../../webhook/mutate.ts';
 
 type Mount = Record<string, unknown>;
 type Pod = {
@@ -32,7 +32,7 @@ test('what the webhook writes is right, also as a reader of the API has it', (t)
       containers: [{ name: 'main', resources: { limits: { 'cotenant.io/gpu-memory': '1Gi' } } }, { name: 'side' }],
     },
   };
-  const injected = injectPod(asked, 'team', DEFAULT_CONFIGURATION);
+  const injected = mutatePod(asked, 'team', DEFAULT_CONFIGURATION);
   t.is(injected.kind, 'patched');
   if (injected.kind === 'patched') t.is(wrongMounts(injected.pod, SHARES), undefined);
   const read = made();

@@ -3,8 +3,7 @@ import fc from 'fast-check';
 import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
 import { formatPodRequest, parsePodRequest } from '../../../src/api/request-annotation.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { readPodRequest } from '../../../src/request/read-pod.ts';
-import { outcome, podWith, rules } from '../request/pods.ts';
+import { outcome, podWith, requestOf, rules } from '../request/pods.ts';
 
 const amount: fc.Arbitrary<MemoryAmount> = fc.oneof(
   fc.integer({ min: 1, max: 2 ** 30 }).map((count): MemoryAmount => ({ kind: 'bytes', bytes: count * MIB })),
@@ -71,8 +70,8 @@ test('a record reads back to the very request that it was written from', (t) => 
 });
 
 const pod = podWith({ 'aliyun.com/gpu-mem': '3' });
-const reading = readPodRequest(pod, rules());
-const written = reading.kind === 'request' ? formatPodRequest(reading.request) : '';
+const requested = requestOf(pod);
+const written = formatPodRequest(requested);
 
 test('the text of a record is canonical', (t) => {
   t.is(
@@ -123,13 +122,13 @@ const normalized = (record: string, amounts: object) =>
 const counted = { 'cotenant.io/gpu': '1', 'cotenant.io/gpu-memory': '3Gi' };
 
 test('a patched pod reads to the request of its dialect again', (t) => {
-  t.deepEqual(readPodRequest(normalized(written, counted), rules()), reading);
+  t.deepEqual(requestOf(normalized(written, counted)), requested);
 });
 
 test('a record counts only with the amounts beside it, and only as far as the rules would allow it', (t) => {
   const path = 'metadata.annotations["cotenant.io/request"]';
   t.deepEqual(outcome(normalized(written, { ...counted, 'cotenant.io/gpu-memory': '2Gi' }), rules()), [
-    `${path}: records cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi for "main", whose resources are cotenant.io/gpu: 1, cotenant.io/gpu-memory: 2Gi; leave this annotation out: only the webhook writes it`,
+    `${path}: records cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi for "main", but its resources are cotenant.io/gpu: 1, cotenant.io/gpu-memory: 2Gi; leave this annotation out: only the webhook writes it`,
   ]);
   t.deepEqual(outcome(normalized(written, counted), rules({ dialects: ['metagpu'] })), [
     `${path}: records a request of "main" in the dialect ack, which is not read here; leave this annotation out`,
@@ -146,5 +145,5 @@ test('a record counts only with the amounts beside it, and only as far as the ru
 
 test('what a record claims beside the amounts that were asked for is read anew', (t) => {
   const larger = written.replace('"units":3', '"units":300').replace('"on"', '"off"');
-  t.deepEqual(readPodRequest(normalized(larger, counted), rules()), reading);
+  t.deepEqual(requestOf(normalized(larger, counted)), requested);
 });

@@ -89,24 +89,24 @@ test('a limit above the share is a total over the GPUs, of the only container wi
     [
       { 'cotenant.io/gpu-cores': '20' },
       '10',
-      '"10" is no limit for "main"; write 20 to 100, whole percent of each GPU',
+      '"10" is not a limit for "main"; write 20 to 100, whole percent of each GPU',
     ],
     [
       { 'cotenant.io/gpu-cores': '20', 'cotenant.io/gpu': '2' },
       '41',
-      '"41" is no limit for "main"; write 20 to 200, whole percent of each GPU',
+      '"41" is not a limit for "main"; write 20 to 200, whole percent of each GPU',
     ],
-    [{}, '80', '"80" stands beside no cotenant.io/gpu-cores of "main"; write both'],
+    [{}, '80', '"80" needs cotenant.io/gpu-cores of "main"; write both'],
     [{ 'cotenant.io/gpu-cores': '20' }, 'other=80', '"other" names no container with a share; write one of main'],
     [
       { 'cotenant.io/gpu-cores': '20' },
       'main=80,main=90',
-      '"main=90" names no container, or one twice; write percent over all its GPUs, such as "80", or container=percent with commas',
+      '"main=90" lacks a container, or names one twice; write percent over all its GPUs, such as "80", or container=percent with commas',
     ],
     [
       { 'cotenant.io/gpu-cores': '20' },
       'much',
-      '"much" is no percentage; write percent over all its GPUs, such as "80", or container=percent with commas',
+      '"much" is not a percentage; write percent over all its GPUs, such as "80", or container=percent with commas',
     ],
   ];
   for (const [limits, limit, text] of refused)

@@ -67,13 +67,11 @@ table('our names', {
   },
   'no memory': {
     limits: { [M]: '0' },
-    expected: [`${limit(M)}: "0" is not more than nothing; write at least 1Mi, or leave it out`],
+    expected: [`${limit(M)}: "0" is not more than 0; write at least 1Mi, or leave it out`],
   },
   'negative memory': {
     limits: { [G]: '4', [M]: '-1Gi' },
-    expected: [
-      `${limit(M)}: "-1Gi" is not more than nothing; write at least 4Mi (1Mi on each of 4 GPUs), or leave it out`,
-    ],
+    expected: [`${limit(M)}: "-1Gi" is not more than 0; write at least 4Mi (1Mi on each of 4 GPUs), or leave it out`],
   },
   'more memory than any node has': {
     limits: { [M]: '1e30' },
@@ -194,7 +192,7 @@ table('ACK', {
   },
   'compute without memory': {
     limits: { [PCT]: '30' },
-    expected: [`${limit(MEM)}: is missing; ${PCT} is only served beside an amount of ${MEM}`],
+    expected: [`${limit(MEM)}: is missing; ${PCT} needs an amount of ${MEM}`],
   },
   'compute above a GPU': {
     limits: { [MEM]: '2', [PCT]: '101' },

@@ -62,7 +62,7 @@ const REFUSED: Record<string, [pod: object, expected: string[]]> = {
   'requests without limits': [
     { spec: { containers: [{ name: 'a', resources: { requests: { [M]: '1Gi' } } }] } },
     [
-      `spec.containers[0].resources.requests["${M}"]: "1Gi" has no limit beside it; write the same amount under resources.limits`,
+      `spec.containers[0].resources.requests["${M}"]: "1Gi" has no limit for the same resource; write the same amount under resources.limits`,
     ],
   ],
   'a limit of another type': [
@@ -81,11 +81,11 @@ const REFUSED: Record<string, [pod: object, expected: string[]]> = {
   ],
   'a container without a name': [
     { spec: { containers: [share('')] } },
-    ['spec.containers[0].name: "" is no name; write at most 63 of a-z, 0-9 and "-"'],
+    ['spec.containers[0].name: "" is not a container name; write at most 63 of a-z, 0-9 and "-"'],
   ],
   'a name that would be a path': [
     { spec: { containers: [share('../../x')] } },
-    ['spec.containers[0].name: "../../x" is no name; write at most 63 of a-z, 0-9 and "-"'],
+    ['spec.containers[0].name: "../../x" is not a container name; write at most 63 of a-z, 0-9 and "-"'],
   ],
   'one name twice': [
     { spec: { initContainers: [share('a')], containers: [share('a')] } },
@@ -134,7 +134,7 @@ for (const [name, [pod, expected]] of Object.entries(REFUSED)) {
 test('where every share must count in a quota on memory, whole GPUs and percent are refused, however they are asked for', (t) => {
   const counted = rules({ allowUncountedMemory: false, templates: { whole: { gpu: 1 } } });
   const refusal = (amounts: string) =>
-    `spec.containers[0].resources.limits: "${amounts}" is a share whose memory no quota counts, which is not allowed in this namespace; write ${M}, or have allowUncountedMemory switched on`;
+    `spec.containers[0].resources.limits: "${amounts}" has no fixed amount of memory that a quota can count, which is not allowed in this namespace; write ${M}, or have allowUncountedMemory switched on`;
   const G = 'cotenant.io/gpu';
   const C = 'cotenant.io/gpu-cores';
   t.deepEqual(outcome(podWith({ [G]: '1' }), counted), [refusal(`${G}: 1`)]);
@@ -155,7 +155,7 @@ test('what a user must know but need not change is a warning', (t) => {
     'aliyun.com/gpu-core.percentage: 7 is taken as it is; ACK itself takes steps of 5',
   ]);
   t.deepEqual(warningsOf(podWith({ 'cotenant.io/gpu-cores': '10' })), [
-    'cotenant.io/gpu-memory is not given, so all memory of the GPU is reserved and nobody else fits on it',
+    'cotenant.io/gpu-memory is not set, so all memory of the GPU is reserved and no other container fits on it',
   ]);
 });
 

@@ -40,7 +40,7 @@ test('blanks around names of templates do not count, however many there are', (t
   );
   // Whoever tries all ways to split these blanks never comes to an end.
   const hostile = outcome(templated(`${' '.repeat(8000)}x\ny`, { name: 'a' }), sizes) as string[];
-  t.regex(hostile[0] ?? '', /is no configured template/);
+  t.regex(hostile[0] ?? '', /is not a configured template/);
 });
 
 test('an annotation that is absurdly long is refused unread', (t) => {
@@ -56,15 +56,15 @@ test('a template that is unclear, unknown or contradicted is refused', (t) => {
     `${path}: "small" does not say which container it is for; write container=small for each of the 2 containers that is meant`,
   ]);
   t.deepEqual(outcome(templated('huge', { name: 'a' }), sizes), [
-    `${path}: "huge" is no configured template; write one of small, large, or container=template with commas`,
+    `${path}: "huge" is not a configured template; write one of small, large, or container=template with commas`,
   ]);
   t.deepEqual(outcome(templated('z=small', ...two), sizes), [
     `${path}: "z=small" names a container that is not in the pod; write one of a, b`,
   ]);
   t.deepEqual(outcome(templated('a=small,a=large', ...two), sizes), [
-    `${path}: "a=large" names no container, or one twice; write one of small, large, or container=template with commas`,
+    `${path}: "a=large" lacks a container, or names one twice; write one of small, large, or container=template with commas`,
   ]);
   t.deepEqual(outcome(templated('small', share('a')), sizes), [
-    `spec.containers[0].resources.limits: "${M}: 1Gi" stands beside template "small", which is cotenant.io/gpu: 1, ${M}: 4Gi; leave out the amounts or annotation cotenant.io/template`,
+    `spec.containers[0].resources.limits: "${M}: 1Gi" differs from template "small", which is cotenant.io/gpu: 1, ${M}: 4Gi; leave out the amounts or annotation cotenant.io/template`,
   ]);
 });

@@ -86,7 +86,7 @@ const ODD: Record<string, [pod: object, expected: RegExp | 'allowed' | 'patched'
   'annotations as a list': [sharePod({}, {}, { annotations: [] }), /metadata\.annotations: a list of 0 is not a map/],
   'a hostile name of a container': [
     sharePod({ name: "x']}}$(reboot)" }),
-    /spec\.containers\[0\]\.name: "x'\]\}\}\$\(reboot\)" is no name/,
+    /spec\.containers\[0\]\.name: "x'\]\}\}\$\(reboot\)" is not a container name/,
   ],
   'inherited names as keys': [
     sharePod({}, {}, { annotations: { constructor: 'x', toString: 'y', hasOwnProperty: 'z' } }),
@@ -98,7 +98,7 @@ const ODD: Record<string, [pod: object, expected: RegExp | 'allowed' | 'patched'
   ],
   'a prototype on the way': [
     sharePod({}, {}, JSON.parse('{"annotations": {"__proto__": {"cotenant.io/grant": "x"}}}')),
-    /^422 Invalid: metadata\.annotations\["__proto__"\]: is no name that Kubernetes allows; leave it out$/,
+    /^422 Invalid: metadata\.annotations\["__proto__"\]: is not a name that Kubernetes allows; leave it out$/,
   ],
   'a share in a prototype': [
     JSON.parse(`{"spec": {"containers": [{"name": "a", "resources": {"__proto__": {"limits": {"${M}": "1Gi"}}}}]}}`),
@@ -133,7 +133,7 @@ test('a pod that is nested very deeply is answered, wherever the nest is', (t) =
     [sharePod({}, { affinity: deep }), 'patched'],
     [sharePod({}, { volumes: [{ name: 'own', emptyDir: deep }] }), 'patched'],
     [sharePod({ env: [deep] }), 'patched'],
-    [sharePod({}, { volumes: [{ name: 'cotenant', csi: deep }] }), /another shape/],
+    [sharePod({}, { volumes: [{ name: 'cotenant', csi: deep }] }), /for another volume/],
     [sharePod({}, {}, { annotations: { 'cotenant.io/placement': deep } }), /an object is not text/],
     [sharePod({ resources: { limits: { [M]: deep } } }), /an object is not a quantity/],
     [sharePod({}, { runtimeClassName: deep, schedulerName: deep }), /spec\.schedulerName: an object does not grant/],
@@ -183,7 +183,7 @@ test('very many warnings are cut to a few', (t) => {
   const env = Array.from({ length: 100 }, (_, index) => ({ name: `CUDA_MPS_${index}`, value: '' }));
   const { warnings } = answerOf(creation(sharePod({ env })));
   t.is(warnings.length, 8);
-  t.is(warnings[7], 'and 93 warnings more');
+  t.is(warnings[7], 'and 93 more warnings');
 });
 
 test('a static pod of a node is let through with a warning, and nobody else can pretend to be one', (t) => {
@@ -200,11 +200,14 @@ test('a static pod of a node is let through with a warning, and nobody else can 
     undefined,
   ];
   for (const userInfo of impostors) {
-    t.regex(answerOf(creation(mirror, { userInfo })).denial ?? '', /^403 Forbidden: spec\.nodeName: "gpu-1" goes past/);
+    t.regex(
+      answerOf(creation(mirror, { userInfo })).denial ?? '',
+      /^403 Forbidden: spec\.nodeName: "gpu-1" bypasses the scheduler/,
+    );
   }
   const metadata = { annotations: { 'kubernetes.io/config.mirror': 'abc', 'cotenant.io/grant': '{}' } };
   const forged = creation({ ...mirror, metadata }, { userInfo: node });
-  t.regex(answerOf(forged).denial ?? '', /says what the scheduler granted/, 'which would count on that node');
+  t.regex(answerOf(forged).denial ?? '', /is written only by the scheduler/, 'which would count on that node');
   const plain = creation({ ...mirror, spec: { containers: [] } }, { userInfo: node });
   t.deepEqual(answerOf(plain).warnings, [], 'static pods that ask for nothing are not ours');
 });
@@ -228,7 +231,7 @@ test('a fault of ours is a refusal without a trace, and the log gets the trace',
       status: 'Failure',
       code: 500,
       reason: 'InternalError',
-      message: 'internal: the webhook could not judge this pod; the operator finds the reason in its log',
+      message: 'internal: the webhook failed on this pod; its log has the reason',
     },
   });
 });

@@ -1,15 +1,15 @@
 import test from 'ava';
 import fc from 'fast-check';
 import jsonpatch from 'jsonpatch';
-import { same } from '../../../src/common/deep-equal.ts';
+import { isDeepEqual } from '../../../src/common/deep-equal.ts';
 import {
   diff,
   escapeStep,
   fieldPath,
+  findPrototypeKey,
   MOST_CHANGES_OF_A_LIST,
   type Operation,
-  prototypeKeyOnTheWay,
-  prove,
+  verifyPatch,
 } from '../../../webhook/json-patch.ts';
 
 test('a patch is as short as the change', (t) => {
@@ -40,7 +40,7 @@ test('a list with very many changes is sent whole, and a list in a list alone wh
   const after = { list: [{ name: 'a', env: [{ name: 'new' }] }, { name: 'b' }] };
   const operations = diff(before, after);
   t.deepEqual(operations, [{ op: 'replace', path: '/list/0/env', value: [{ name: 'new' }] }]);
-  t.deepEqual(prove(before, operations, after), { ok: true });
+  t.deepEqual(verifyPatch(before, operations, after), { ok: true, value: true });
 });
 
 test('keys are escaped so that they come back as they were', (t) => {
@@ -51,7 +51,7 @@ test('keys are escaped so that they come back as they were', (t) => {
     operations.map(({ path }) => path),
     ['/0', '/~01', '/~00', '/~1', '/', '/-'].map((step) => `/cotenant.io~1gpu${step}`),
   );
-  t.deepEqual(prove({ 'cotenant.io/gpu': { '0': 1 } }, operations, after), { ok: true });
+  t.deepEqual(verifyPatch({ 'cotenant.io/gpu': { '0': 1 } }, operations, after), { ok: true, value: true });
 });
 
 test('a pointer is told as the field that it means', (t) => {
@@ -84,9 +84,9 @@ test('for any two documents, the patch of their difference turns one into the ot
       fc.property(document, document, (before, after) => {
         const texts = [JSON.stringify(before), JSON.stringify(after)];
         const operations = diff(before, after);
-        const proof = prove(before, operations, after);
-        if (!proof.ok) throw new Error(`${proof.why}: ${JSON.stringify(operations)}`);
-        if (operations.length === 0 && !same(before, after)) throw new Error('no operation for a difference');
+        const proof = verifyPatch(before, operations, after);
+        if (!proof.ok) throw new Error(`${proof.error}: ${JSON.stringify(operations)}`);
+        if (operations.length === 0 && !isDeepEqual(before, after)) throw new Error('no operation for a difference');
         if (JSON.stringify(before) !== texts[0] || JSON.stringify(after) !== texts[1]) throw new Error('input changed');
         if (diff(after, structuredClone(after)).length > 0) throw new Error('equal documents differ');
       }),
@@ -96,7 +96,7 @@ test('for any two documents, the patch of their difference turns one into the ot
 });
 
 test('equality knows own keys only, and no order of keys', (t) => {
-  t.true(same({ a: 1, b: [{ c: null }] }, { b: [{ c: null }], a: 1 }));
+  t.true(isDeepEqual({ a: 1, b: [{ c: null }] }, { b: [{ c: null }], a: 1 }));
   for (const [a, b] of [
     [{ a: undefined }, {}],
     [{ a: undefined }, { b: undefined }],
@@ -108,20 +108,25 @@ test('equality knows own keys only, and no order of keys', (t) => {
     ['1', 1],
     [JSON.parse('{"__proto__": 1}'), {}],
   ]) {
-    t.false(same(a, b), JSON.stringify([a, b]));
-    t.false(same(b, a), JSON.stringify([b, a]));
+    t.false(isDeepEqual(a, b), JSON.stringify([a, b]));
+    t.false(isDeepEqual(b, a), JSON.stringify([b, a]));
   }
 });
 
 test('an own key __proto__ on the way of a patch is named; elsewhere it does no harm', (t) => {
   const onTheWay = JSON.parse('{"metadata": {"annotations": {"__proto__": "x"}}}');
   const operations: Operation[] = [{ op: 'add', path: '/metadata/annotations/a', value: '1' }];
-  t.is(prototypeKeyOnTheWay(onTheWay, operations), 'metadata.annotations["__proto__"]');
-  t.false(prove(onTheWay, operations, JSON.parse('{"metadata": {"annotations": {"__proto__": "x", "a": "1"}}}')).ok);
+  t.is(findPrototypeKey(onTheWay, operations), 'metadata.annotations["__proto__"]');
+  t.false(
+    verifyPatch(onTheWay, operations, JSON.parse('{"metadata": {"annotations": {"__proto__": "x", "a": "1"}}}')).ok,
+  );
 
   const elsewhere = JSON.parse('{"metadata": {"annotations": {}}, "spec": {"__proto__": {"polluted": true}}}');
-  t.is(prototypeKeyOnTheWay(elsewhere, operations), undefined);
-  t.deepEqual(prove(elsewhere, operations, { ...elsewhere, metadata: { annotations: { a: '1' } } }), { ok: true });
+  t.is(findPrototypeKey(elsewhere, operations), undefined);
+  t.deepEqual(verifyPatch(elsewhere, operations, { ...elsewhere, metadata: { annotations: { a: '1' } } }), {
+    ok: true,
+    value: true,
+  });
   t.false('polluted' in {}, 'and no prototype is changed by it');
 });
 
@@ -135,8 +140,8 @@ test('a patch that does not apply, or leads elsewhere, is refuted', (t) => {
     [{ a: [] }, [{ op: 'remove', path: '/a/-' }], /does not apply/],
   ];
   for (const [before, operations, why] of cases) {
-    const proof = prove(before as Record<string, unknown>, operations, {});
-    t.regex(proof.ok ? 'proven' : proof.why, why);
+    const proof = verifyPatch(before as Record<string, unknown>, operations, {});
+    t.regex(proof.ok ? 'proven' : proof.error, why);
   }
 });
 

@@ -1,7 +1,7 @@
 import test from 'ava';
 import { uuidsAnnotation } from '../../../src/api/names.ts';
 import { objectAt } from '../../../src/common/json.ts';
-import { injectPod } from '../../../webhook/mutate.ts';
+import { mutatePod } from '../../../webhook/mutate.ts';
 import { answerOf, configured, creation, sharePod } from './reviews.ts';
 
 type Variable = { name: string; value?: string; valueFrom?: object };
@@ -49,7 +49,7 @@ test('choices without a share are left alone, with a warning', (t) => {
   };
   t.like(patched(pod), {
     patch: [],
-    warnings: ['cotenant.io/placement: without effect, for no container asks for a share of a GPU'],
+    warnings: ['cotenant.io/placement: no effect, because no container asks for a share of a GPU'],
   });
 });
 
@@ -68,8 +68,11 @@ test('a pod without a share may carry nothing that only a patched pod has', (t) 
       { spec: { containers: [plain], volumes: [{ name: 'cotenant', csi: { driver: 'cotenant.io' } }] } },
       /asks for no share/,
     ],
-    [{ spec: { containers: [plain], volumes: [{ name: 'x', csi: { driver: 'cotenant.io' } }] } }, /another shape/],
-    [{ spec: { containers: [{ ...plain, volumeMounts: [{ name: 'cotenant', mountPath: '/x' }] }] } }, /not the pod's/],
+    [{ spec: { containers: [plain], volumes: [{ name: 'x', csi: { driver: 'cotenant.io' } }] } }, /for another volume/],
+    [
+      { spec: { containers: [{ ...plain, volumeMounts: [{ name: 'cotenant', mountPath: '/x' }] }] } },
+      /only the webhook mounts/,
+    ],
     [{ metadata: { annotations: { 'cotenant.io/grant': '{}' } }, spec: { containers: [plain] } }, /scheduler granted/],
     [
       { metadata: { annotations: { 'cotenant.io/request': '{}' } }, spec: { containers: [plain] } },
@@ -172,13 +175,11 @@ test('whoever gets other driver capabilities than were meant is warned, and nobo
     return answer.warnings.map((text) => text.replace(/^main: NVIDIA_DRIVER_CAPABILITIES /, ''));
   };
   const allowed = 'allowed are compute, utility, graphics, video';
-  t.deepEqual(warned(undefined), [
-    'is compute,utility, whatever its image says; to be named in the pod: graphics, video',
-  ]);
+  t.deepEqual(warned(undefined), ['is set to compute,utility; the pod may set more: graphics, video']);
   t.deepEqual(warned('video, compute'), []);
   t.deepEqual(warned('compute,display,graphics,ngx'), [`loses display, ngx; ${allowed}`]);
-  t.deepEqual(warned('compute,display,Graphics'), [`loses display, unknown words; ${allowed}`]);
-  t.deepEqual(warned('compute,\r\nx'), [`loses unknown words; ${allowed}`]);
+  t.deepEqual(warned('compute,display,Graphics'), [`loses display, unknown names; ${allowed}`]);
+  t.deepEqual(warned('compute,\r\nx'), [`loses unknown names; ${allowed}`]);
   for (const value of ['all', 'display', '', ' , ']) t.deepEqual(warned(value), [`is replaced; ${allowed}`], value);
   t.deepEqual(warned(undefined, configured()), [], 'nothing else is allowed, as anybody expects');
   t.deepEqual(warned(undefined, configured({ rules: { driverCapabilities: ['video'] } })), []);
@@ -333,7 +334,7 @@ test('a mount that would cover ours through the usual link, added after us, goes
 test('an injection changes neither the pod that it was given nor the parts that it keeps', (t) => {
   const pod = sharePod({ env: [{ name: 'LD_AUDIT', value: 'x' }] }, { volumes: [{ name: 'own', emptyDir: {} }] });
   const before = structuredClone(pod);
-  const injection = injectPod(pod, 'team-a', configured());
+  const injection = mutatePod(pod, 'team-a', configured());
   t.deepEqual(pod, before);
   t.is(injection.kind, 'patched');
   if (injection.kind === 'patched') t.is(specOf(injection.pod).volumes[0], specOf(pod).volumes[0]);

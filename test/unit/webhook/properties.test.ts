@@ -1,12 +1,12 @@
 // Random pods, reasonable and hostile: what holds for every one of them.
 import test from 'ava';
 import fc from 'fast-check';
-import { same } from '../../../src/common/deep-equal.ts';
+import { isDeepEqual } from '../../../src/common/deep-equal.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { review } from '../../../webhook/admission-review.ts';
 import { DEVICE_ROUTES } from '../../../webhook/config.ts';
-import { diff, prove } from '../../../webhook/json-patch.ts';
-import { injectPod } from '../../../webhook/mutate.ts';
+import { diff, verifyPatch } from '../../../webhook/json-patch.ts';
+import { mutatePod } from '../../../webhook/mutate.ts';
 import { configured, creation } from './reviews.ts';
 
 const configuration = configured({
@@ -126,17 +126,17 @@ test('for any pod: nothing is thrown, inputs stay, patches lead where they shoul
     fc.assert(
       fc.property(anyPod, (given) => {
         const text = JSON.stringify(given);
-        const injection = injectPod(given, 'team-a', configuration);
+        const injection = mutatePod(given, 'team-a', configuration);
         kinds[injection.kind] += 1;
         if (JSON.stringify(given) !== text) throw new Error('the pod was changed');
         if (injection.kind !== 'patched') return;
         const operations = diff(given, injection.pod);
         if (operations.length === 0) throw new Error('a pod of this shape cannot have been patched before');
-        const proof = prove(given, operations, injection.pod);
-        if (!proof.ok) throw new Error(proof.why);
+        const proof = verifyPatch(given, operations, injection.pod);
+        if (!proof.ok) throw new Error(proof.error);
         // The API server reads the patched pod anew, so the second pass must not depend on objects being the same.
         const reread = JSON.parse(JSON.stringify(injection.pod));
-        const again = injectPod(reread, 'team-a', configuration);
+        const again = mutatePod(reread, 'team-a', configuration);
         if (again.kind !== 'patched' || diff(reread, again.pod).length > 0) throw new Error('a second pass changes it');
         if (again.record !== injection.record) throw new Error('a second pass reads another request');
       }),
@@ -150,7 +150,7 @@ test('for any pod, a share never leaves without its volume, its devices and our 
   t.notThrows(() => {
     fc.assert(
       fc.property(anyPod, fc.constantFrom(...DEVICE_ROUTES), (given, deviceRoute) => {
-        const injection = injectPod(given, 'team-a', { ...configuration, deviceRoute });
+        const injection = mutatePod(given, 'team-a', { ...configuration, deviceRoute });
         if (injection.kind !== 'patched') return;
         const spec = injection.pod.spec as {
           volumes: unknown[];
@@ -162,7 +162,7 @@ test('for any pod, a share never leaves without its volume, its devices and our 
           }[];
           initContainers?: (typeof spec)['containers'];
         };
-        if (!spec.volumes.some((volume) => same({ name: 'cotenant', csi: { driver: 'cotenant.io' } }, volume))) {
+        if (!spec.volumes.some((volume) => isDeepEqual({ name: 'cotenant', csi: { driver: 'cotenant.io' } }, volume))) {
           throw new Error('no volume');
         }
         if (spec.schedulerName !== 'cotenant-scheduler') throw new Error(spec.schedulerName);

@@ -4,7 +4,7 @@ import { answerOf, configured, creation, sharePod } from './reviews.ts';
 
 const COVERS =
   "would cover /etc/ld.so.preload or /run/cotenant, through which the container's limits reach it; write another path";
-const LEAVES = 'would let the container out of its limits; leave';
+const LEAVES = 'would let the container escape its limits; leave';
 const ONLY =
   'the only one allowed is {"name":"cotenant","csi":{"driver":"cotenant.io"}}, which the webhook adds itself';
 const ours = { name: 'cotenant', csi: { driver: 'cotenant.io' } };
@@ -57,7 +57,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'a preset node': [
     sharePod({}, { nodeName: 'gpu-1' }),
-    'spec.nodeName: "gpu-1" goes past the scheduler, which alone grants GPUs; leave it out; to choose a node use spec.nodeSelector or spec.affinity',
+    'spec.nodeName: "gpu-1" bypasses the scheduler, which grants GPUs; leave it out; to choose a node use spec.nodeSelector or spec.affinity',
   ],
   'another scheduler': [
     sharePod({}, { schedulerName: 'volcano' }),
@@ -65,15 +65,15 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'a forged grant': [
     sharePod({}, {}, { annotations: { 'cotenant.io/grant': '{"main":[]}' } }),
-    'metadata.annotations["cotenant.io/grant"]: "{\\"main\\":[]}" says what the scheduler granted, or an operator changed; leave this annotation out',
+    'metadata.annotations["cotenant.io/grant"]: "{\\"main\\":[]}" is written only by the scheduler or an operator; leave this annotation out',
   ],
   'compute that only operators change': [
     sharePod({}, {}, { annotations: { 'cotenant.io/compute': '{"main":{"priority":"high"}}' } }),
-    'metadata.annotations["cotenant.io/compute"]: "{\\"main\\":{\\"priority\\":\\"high\\"}}" says what the scheduler granted, or an operator changed; leave this annotation out',
+    'metadata.annotations["cotenant.io/compute"]: "{\\"main\\":{\\"priority\\":\\"high\\"}}" is written only by the scheduler or an operator; leave this annotation out',
   ],
   'enforcement that only administrators weaken': [
     sharePod({}, {}, { annotations: { 'cotenant.io/enforcement-override': 'off' } }),
-    'metadata.annotations["cotenant.io/enforcement-override"]: "off" says what the scheduler granted, or an operator changed; leave this annotation out',
+    'metadata.annotations["cotenant.io/enforcement-override"]: "off" is written only by the scheduler or an operator; leave this annotation out',
   ],
   'enforcement that is weaker than the namespace has it': [
     sharePod({}, {}, { annotations: { 'cotenant.io/enforcement': 'report' } }),
@@ -81,7 +81,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'forged devices': [
     sharePod({}, {}, { annotations: { 'gpu-uuids.cotenant.io/main': 'all' } }),
-    'metadata.annotations["gpu-uuids.cotenant.io/main"]: "all" says what the scheduler granted, or an operator changed; leave this annotation out',
+    'metadata.annotations["gpu-uuids.cotenant.io/main"]: "all" is written only by the scheduler or an operator; leave this annotation out',
   ],
   'a forged record': [
     sharePod({}, {}, { annotations: { 'cotenant.io/request': '{"version":1}' } }),
@@ -89,19 +89,19 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'our volume with more in it': [
     sharePod({}, { volumes: [{ name: 'cotenant', csi: { driver: 'cotenant.io', readOnly: true } }] }),
-    `spec.volumes[0]: "csi.driver cotenant.io" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+    `spec.volumes[0]: "csi.driver cotenant.io" uses a name of Cotenant for another volume; ${ONLY}`,
   ],
   'our volume with attributes': [
     sharePod({}, { volumes: [{ name: 'cotenant', csi: { driver: 'cotenant.io', volumeAttributes: { pod: 'x' } } }] }),
-    `spec.volumes[0]: "csi.driver cotenant.io" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+    `spec.volumes[0]: "csi.driver cotenant.io" uses a name of Cotenant for another volume; ${ONLY}`,
   ],
   'our driver under another name': [
     sharePod({}, { volumes: [{ name: 'mine', csi: { driver: 'cotenant.io' } }] }),
-    `spec.volumes[0]: "csi.driver cotenant.io" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+    `spec.volumes[0]: "csi.driver cotenant.io" uses a name of Cotenant for another volume; ${ONLY}`,
   ],
   'our name on another volume': [
     sharePod({}, { volumes: [{ name: 'cotenant', emptyDir: {} }] }),
-    `spec.volumes[0]: "cotenant" is a name of Cotenant in a volume of another shape; ${ONLY}`,
+    `spec.volumes[0]: "cotenant" uses a name of Cotenant for another volume; ${ONLY}`,
   ],
   'our volume twice': [
     sharePod({}, { volumes: [ours, { ...ours }] }),
@@ -109,11 +109,11 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'a writable mount of our volume': [
     mounting('/mnt/all', 'cotenant'),
-    'spec.containers[0].volumeMounts[0]: "/mnt/all" mounts the volume "cotenant", which is not the pod\'s to mount; leave it out: the webhook adds the mounts that are needed',
+    'spec.containers[0].volumeMounts[0]: "/mnt/all" mounts the volume "cotenant", which only the webhook mounts; leave it out: the webhook adds the mounts that are needed',
   ],
   "another container's ledger": [
     sharePod({ volumeMounts: [{ name: 'cotenant', mountPath: '/run/cotenant/ledger', subPath: 'ledgers/x/ledger' }] }),
-    'spec.containers[0].volumeMounts[0]: "/run/cotenant/ledger" mounts the volume "cotenant", which is not the pod\'s to mount; leave it out: the webhook adds the mounts that are needed',
+    'spec.containers[0].volumeMounts[0]: "/run/cotenant/ledger" mounts the volume "cotenant", which only the webhook mounts; leave it out: the webhook adds the mounts that are needed',
   ],
   'a mount over the preload list': mountRow('/etc/ld.so.preload'),
   'a mount below our folder': mountRow('/run/cotenant/limits'),
@@ -139,7 +139,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
         ],
       },
     ),
-    'spec.initContainers[0].volumeMounts[0].mountPath: "/var/run/nvidia-container-devices/all" would be taken for a list of devices, past what was granted; write another path',
+    'spec.initContainers[0].volumeMounts[0].mountPath: "/var/run/nvidia-container-devices/all" is read as a list of devices by the NVIDIA runtime, past what was granted; write another path',
   ],
   'a second container of the same name': [
     sharePod({}, { initContainers: [{ name: 'main' }] }),
@@ -147,7 +147,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   'a neighbor without a usable name': [
     sharePod({}, { initContainers: [{ name: 'A/B' }] }),
-    'spec.initContainers[0].name: "A/B" is no name of a container; write at most 63 of a-z, 0-9 and "-"',
+    'spec.initContainers[0].name: "A/B" is not a container name; write at most 63 of a-z, 0-9 and "-"',
   ],
   'variables of another type': [
     sharePod({ env: { A: 'b' } }),

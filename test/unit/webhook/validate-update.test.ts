@@ -42,7 +42,7 @@ test('annotations in our domain are changed by nobody but the configured writers
   ];
   for (const [annotations, message] of cases) {
     const { denial } = update(annotated(annotations));
-    t.is(denial, `403 Forbidden: ${message}; leave it as it is; to ask for something else create the pod anew`);
+    t.is(denial, `403 Forbidden: ${message}; leave it as it is; to ask for something else, recreate the pod`);
     t.true(update(annotated(annotations), { userInfo: { username: 'system:serviceaccount:cotenant:agent' } }).allowed);
     t.false(update(annotated(annotations), { userInfo: {} }).allowed, 'nobody is no writer');
     t.false(update(annotated(annotations), { subResource: 'status' }).allowed, 'status updates carry annotations too');
@@ -186,7 +186,7 @@ test('a pod’s mode of enforcement is made stricter by its tenant, and weaker b
     [
       { ...REPORTED, [KEY]: 'enforce' },
       REPORTED,
-      `403 Forbidden: ${path}: may not be taken away while it is enforce; write one of enforce; ${only}`,
+      `403 Forbidden: ${path}: may not be removed while it is enforce; write one of enforce; ${only}`,
     ],
     [
       REPORTED,
@@ -196,7 +196,7 @@ test('a pod’s mode of enforcement is made stricter by its tenant, and weaker b
     [
       ENFORCED,
       { ...ENFORCED, [OVERRIDE]: 'off' },
-      `403 Forbidden: metadata.annotations["${OVERRIDE}"]: "off" may not be added by "alice"; leave it as it is; to ask for something else create the pod anew`,
+      `403 Forbidden: metadata.annotations["${OVERRIDE}"]: "off" may not be added by "alice"; leave it as it is; to ask for something else, recreate the pod`,
     ],
   ];
   for (const [from, to, message] of cases) t.is(changed(from, to).denial, message);
