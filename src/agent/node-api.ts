@@ -1,5 +1,5 @@
-// What may be asked of the node half from outside, and what it is given to ask others with.
-
+// The node half as other parts see it: its operations, the events that it emits, and what it needs from the process around it.
+import type { EventEmitter } from 'node:events';
 import type { PodGrant } from '../api/grant-annotation.ts';
 import type { Mode } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
@@ -15,81 +15,79 @@ import type { ActionRecord } from './enforcement/action-record.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Grant } from './grants/grant.ts';
 import type { LiveGrant } from './grants/registry.ts';
+import type { MissedContainer } from './kubelet/missed-containers.ts';
 import type { Driver } from './os/driver-handle.ts';
 import type { AbandonedCounts } from './os/helper-process.ts';
 import type { Sample } from './sampling/sample.ts';
 import type { NameOf, PublishResult, Snapshot } from './snapshot/snapshot.ts';
 
+export type NodeEvents = {
+  /** A new snapshot is published. */
+  snapshot: [snapshot: Snapshot];
+  /** Enforcement acted on containers. */
+  actions: [records: readonly ActionRecord[]];
+  /** When the next sample is wanted. */
+  interval: [intervalMs: number];
+  /** A compute annotation of a pod is not applied; once for each text. */
+  'compute-refused': [change: RefusedChange];
+  /** A container with a grant was created without its GPUs; once for each, across restarts of the agent. */
+  'gpus-missing': [container: MissedContainer, message: string];
+};
+
 export type Node = {
-  onSample(sample: Sample): void;
-  /** To be asked every second or so: what is published must not outlive the samples that it tells of. */
-  lookAtAge(): void;
+  readonly events: EventEmitter<NodeEvents>;
+  onSample(sample: Sample, samplers?: AbandonedCounts): void;
+  /** Marks the snapshot as stale or the driver as released; to be called every second or so. */
+  checkAge(samplers?: AbandonedCounts): void;
   readonly snapshot: () => Snapshot | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
-  /** Other amounts for a grant, another choice of compute, another mode: all of it, or nothing. */
+  /** Changes amounts, compute or enforcement of a grant: all of it, or nothing. */
   change(id: string, change: GrantChange, memoryBytesPerGpu?: number): LiveGrant | Refusal;
   readonly compute: NodeCompute;
-  /** Of this node; an administrator's label goes before its settings. */
+  /** Of this node; an administrator's label takes precedence over the settings. */
   readonly mode: () => Mode;
-  /** Labels of the Node as they are now. */
   onLabels(labels: Readonly<Record<string, string>>): void;
-  /** A pod of this node has these annotations now. */
   onPod(podUid: string, annotations: unknown): void;
+  /** False: there is no such grant. */
   release(id: string): boolean;
-  /** Files for all containers with a share, or why not. */
+  /** Makes the files of all containers of the pod that have a grant, or says why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
-  /** What the kubelet was told of a volume in the end. */
+  /** Counts how a NodePublishVolume call ended. */
   onPublish(result: PublishResult): void;
-  /** The grants of that volume end; another one of the pod is another matter. */
+  /** Ends the grants of that volume; other volumes of the pod keep theirs. */
   unpublish(podUid: string, target: string): void;
-  /** Has each container that the volume was made for its grant? */
+  /** Does each container that the volume was made for have its grant? */
   holds(podUid: string, target: string): boolean;
-  /** The container with a share that the runtime is about to make: its GPUs, none left of who was in it before. */
+  /** The runtime is about to create a container: its GPUs, with the usage ledger emptied; undefined without a grant. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
-  /** The runtime has a container that it made without a GPU; of one without a share that is as it should be. */
-  containerPassedBy(container: PassedBy): void;
+  /** The runtime created a container without calling the agent. Without a grant that is correct. */
+  containerMissed(container: MissedContainer): void;
   /** Container ids; fed by the runtime's events. */
   readonly containers: ContainerBook;
   /** What the scheduler may choose from; undefined until the driver has been read. */
   gpus(): GpusReading | undefined;
   grantFiles(id: string): LiveGrant | undefined;
-  /** Offers a GPU again although nothing proves that it was reset; undefined: no Xid was held against it. */
+  /** Offers a GPU again without proof of a reset; undefined: it had no fault. */
   clearFault(gpuUuid: string): GpuFault | undefined;
-  /** What was done to a container, by its id, its pod's name or namespace/pod; also after its end. */
-  actionsOn(who: string): readonly ActionRecord[];
+  /** Actions on a container, by grant id, pod name or namespace/pod; also after its end. */
+  actionsOn(name: string): readonly ActionRecord[];
   close(): Promise<void>;
 };
 
-export type PassedBy = {
-  readonly containerId: string;
-  readonly podUid: string;
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-};
-
-export type NodeHooks = {
-  readonly onSnapshot: (snapshot: Snapshot) => void;
-  readonly onActions: (records: readonly ActionRecord[]) => void;
+export type NodeInputs = {
   readonly log: Logger;
-  /** What a pod's annotation says of its compute is not done; told once of each text. */
-  readonly onRefused?: ((change: RefusedChange) => void) | undefined;
-  /** A container with a share was made without its GPUs; told once of each, over restarts, with the sentence for its pod. */
-  readonly onPassedBy?: ((container: PassedBy, message: string) => void) | undefined;
-  /** None: no pod is evicted, whatever the settings say. */
-  readonly evict?: EvictCall | undefined;
-  readonly onInterval: (intervalMs: number) => void;
-  readonly samplers: () => AbandonedCounts;
-  readonly driver: Driver;
-  readonly nameOf: NameOf;
-  /** What others gave out on this node; none: nobody is asked. */
-  readonly assignments?: Assignments | undefined;
-  /** How volumes of pods are made; none: this agent serves no pods. */
-  readonly volumes?: Volumes | undefined;
-  /** Before a container of a pod is stopped: its last words. */
-  readonly lastWords?: (grant: Grant, message: string, terminationLog: string | undefined) => void;
-  readonly version: string;
-  readonly revision: string;
-  /** A clock that nobody sets, in milliseconds. */
+  /** Monotonic milliseconds. */
   readonly clock: () => number;
+  readonly build: { readonly version: string; readonly revision: string };
+  readonly driver: Pick<Driver, 'join' | 'releasedMs'>;
+  /** Names of containers without a grant. */
+  readonly nameOf: NameOf;
+  /** Devices of this node that others allocated; absent: not known. */
+  readonly assignments?: Assignments | undefined;
+  /** Absent: no pod is evicted, whatever the settings say. */
+  readonly evict?: EvictCall | undefined;
+  /** Volumes of pods; absent: this agent serves no pods. */
+  readonly volumes?: Volumes | undefined;
+  /** Writes the reason into the termination message of a container that is about to be stopped. */
+  readonly writeReason?: (grant: Grant, message: string, terminationLog: string | undefined) => void;
 };

@@ -1,5 +1,5 @@
-// The agent put together: sampler, node half, local socket, and the exporter half, or the socket on which that one is told of snapshots
-// (page.socket). Owns their start, their order of ending, and what is said on standard error.
+// Starts the agent: node half, sampler, local socket, and either the exporter half or the socket through which one in another
+// process follows the snapshots (page.socket). Subscribes the parts to one another's events, and closes them in order.
 import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
@@ -9,17 +9,19 @@ import type { EvictCall } from '../kube/eviction.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { startHttpServer } from '../serving/http-server.ts';
 import { createAdmin } from './admin-api.ts';
+import type { Assignments } from './attribution/other-allocations.ts';
 import type { DeviceUuids } from './attribution/resource-slices.ts';
 import type { RefusedChange } from './compute/node-policy.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './config.ts';
 import { type ActionRecord, resultText } from './enforcement/action-record.ts';
 import { createLastWords } from './enforcement/termination-message.ts';
+import type { MissedContainer } from './kubelet/missed-containers.ts';
 import type { Cluster, PodServices } from './kubelet/start.ts';
 import { openNode } from './node.ts';
-import type { PassedBy } from './node-api.ts';
-import { loadNative } from './os/addon.ts';
-import { createDriver } from './os/driver-handle.ts';
-import { startSampler } from './sampling/sampler-process.ts';
+import type { Node } from './node-api.ts';
+import { loadNative, type Native } from './os/addon.ts';
+import { createDriver, type Driver } from './os/driver-handle.ts';
+import { type SamplerHandle, startSampler } from './sampling/sampler-process.ts';
 import { createRecorder } from './snapshot/history.ts';
 import { serveSnapshots } from './snapshot/ipc/server.ts';
 import type { NameOf, Snapshot } from './snapshot/snapshot.ts';
@@ -32,39 +34,42 @@ export type Agent = {
   close(): Promise<void>;
 };
 
-export type AgentHooks = {
+/** What the agent uses of its cluster. */
+export type AgentCluster = Cluster & {
+  /** Names of containers without a grant. */
+  readonly nameOf: NameOf;
+  /** Has that pod ended? */
+  readonly isOver: (namespace: string, pod: string) => boolean;
+  /** GPUs of the devices of DRA drivers. */
+  readonly deviceUuids: () => DeviceUuids;
+  readonly review: ReviewCall;
+  readonly evict: EvictCall;
+  /** Write Events for pods. */
+  reportActions(records: readonly ActionRecord[]): void;
+  reportRefused(change: RefusedChange): void;
+  reportMissing(container: MissedContainer, message: string): void;
+};
+
+export type AgentInputs = {
   readonly log: Logger;
-  /** Names of containers without a grant; a watch of pods where there is a cluster. */
-  readonly nameOf?: NameOf;
-  /** Has that pod ended, by the cluster's word? */
-  readonly isOver?: (namespace: string, pod: string) => boolean;
-  /** Which GPUs the devices of DRA drivers are; none: they are told by their names. */
-  readonly deviceUuids?: () => DeviceUuids;
-  readonly onActions?: (records: readonly ActionRecord[]) => void;
-  readonly onRefused?: (change: RefusedChange) => void;
-  readonly onPassedBy?: (container: PassedBy, message: string) => void;
-  /** Needed where the API server says who may read the page. */
-  readonly review?: ReviewCall;
-  /** Needed where pods that are stopped too often are evicted. */
-  readonly evict?: EvictCall;
-  /** Needed where pods are served. */
-  readonly cluster?: Cluster;
+  /** Absent: the agent serves processes of one machine. */
+  readonly cluster?: AgentCluster | undefined;
 };
 
 export const VERSION = (
   JSON.parse(readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')) as { version: string }
 ).version;
-const LOOK_AT_AGE_MS = 1000;
-const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
+const CHECK_AGE_MS = 1000;
+const NO_NAMES: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });
 
-/** With the keys of the container; what was not done as planned is a warning, as each stop is. */
+/** An action that ends a restriction is no warning. */
 function logAction(log: Logger, record: ActionRecord): void {
   const { action, message, namespace, pod, container, grantId } = record;
   const write = action === 'released' || action === 'open-gate' ? log.info : log.warn;
   write(`${action}: ${message} (${resultText(record)})`, { pod: `${namespace}/${pod}`, container, grant: grantId });
 }
 
-/** Another agent on the same state folder would fight over its files. */
+/** Does another process listen there? Two agents with one state folder would overwrite each other's files. */
 async function isServed(socket: string): Promise<boolean> {
   return new Promise((resolve) => {
     const probe = connect(socket);
@@ -84,13 +89,17 @@ type Publishing = {
   close(): Promise<void>;
 };
 
-/** The exporter half in this process, or what one in another process connects to; rejects where it cannot be had. */
-async function openPublishing(configuration: AgentConfiguration, here: Here, hooks: AgentHooks): Promise<Publishing> {
+/** The exporter half in this process, or the socket to which one in another process connects. */
+async function openPublishing(
+  configuration: AgentConfiguration,
+  here: Here,
+  { log: rootLog, cluster }: AgentInputs,
+): Promise<Publishing> {
   const { socket: path, socketUser, tokenReview } = configuration.page;
-  const review = tokenReview ? hooks.review : undefined;
-  const log = hooks.log.component(path === '' ? 'exporter' : 'snapshot-socket');
+  const review = tokenReview ? cluster?.review : undefined;
+  const log = rootLog.component(path === '' ? 'exporter' : 'snapshot-socket');
   if (path === '') {
-    // What serves a network is not even there in a process that must not.
+    // Not even loaded in a process that must not serve a network.
     const { guardOf, startExporter } = await import('../exporter/start.ts');
     const access = await guardOf(configuration, review, log.warn);
     const exporter = await startExporter(configuration, sourceHere(here), access, {
@@ -108,89 +117,87 @@ async function openPublishing(configuration: AgentConfiguration, here: Here, hoo
   };
 }
 
-export async function startAgent(configuration: AgentConfiguration, hooks: AgentHooks): Promise<Agent> {
-  const native = loadNative();
-  mkdirSync(configuration.stateFolder, { recursive: true, mode: 0o755 });
-  const socket = join(configuration.stateFolder, SOCKET_NAME);
+/** The path of the agent's socket in its state folder; rejects where another agent uses the folder. */
+async function claimStateFolder({ stateFolder }: AgentConfiguration): Promise<string> {
+  mkdirSync(stateFolder, { recursive: true, mode: 0o755 });
+  const socket = join(stateFolder, SOCKET_NAME);
   if (await isServed(socket))
     throw new Error(`${socket}: another agent serves this folder; give this one its own stateFolder`);
   rmSync(socket, { force: true });
+  return socket;
+}
 
-  const { log } = hooks;
+/** Devices that the kubelet allocated to other containers of this node. */
+async function followAllocations(
+  { kubernetes }: AgentConfiguration,
+  { log, cluster }: AgentInputs,
+): Promise<(Assignments & { close(): Promise<void> }) | undefined> {
+  if (!kubernetes.enabled || kubernetes.podResources === '') return undefined;
+  const { followAssignments } = await import('./attribution/pod-resources.ts');
+  return followAssignments({
+    socket: kubernetes.podResources,
+    isOver: cluster?.isOver ?? (() => false),
+    uuids: cluster?.deviceUuids,
+    onProblem: log.component('pod-resources').warn,
+  });
+}
+
+type NodeNeeds = { readonly native: Native; readonly driver: Driver; readonly assignments: Assignments | undefined };
+
+async function createNode(configuration: AgentConfiguration, inputs: AgentInputs, needs: NodeNeeds): Promise<Node> {
   const { kubernetes } = configuration;
-  const { cluster } = hooks;
+  const { log, cluster } = inputs;
   const servesPods = kubernetes.enabled && kubernetes.pods;
-  if (servesPods && !cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
-  // Loaded where there is a kubelet: they bring gRPC, which is large.
-  const pods = servesPods ? await import('./kubelet/start.ts') : undefined;
-  const assignments =
-    kubernetes.enabled && kubernetes.podResources !== ''
-      ? (await import('./attribution/pod-resources.ts')).followAssignments({
-          socket: kubernetes.podResources,
-          isOver: hooks.isOver ?? (() => false),
-          uuids: hooks.deviceUuids,
-          onProblem: log.component('pod-resources').warn,
-        })
-      : undefined;
-  const self = selfMetrics();
-  const recorder = createRecorder();
-  let services: PodServices | undefined;
-  const driver = createDriver(() => {
-    log.info('the driver is released on command; no container is watched or stopped until it is opened again');
-    node.lookAtAge();
-    services?.changed();
-  });
-  const node = openNode(configuration, native, {
-    onSnapshot: (snapshot) => {
-      if (snapshot.self.problem !== undefined) log.component('sampler').warn(snapshot.self.problem);
-      recorder.push(snapshot);
-      publishing.publish(snapshot);
-    },
-    onActions: (records) => {
-      for (const record of records) logAction(log.component('enforcer'), record);
-      hooks.onActions?.(records);
-    },
+  const volumes = servesPods ? (await import('./kubelet/csi/volume.ts')).podVolumes(needs.native) : undefined;
+  const node = openNode(configuration, needs.native, {
     log,
-    onRefused: hooks.onRefused,
-    onPassedBy: hooks.onPassedBy,
-    evict: hooks.evict,
-    onInterval: (intervalMs) => sampler.setInterval(intervalMs),
-    samplers: () => sampler.abandonedCounts(),
-    driver,
-    nameOf: hooks.nameOf ?? NAMELESS,
-    assignments,
-    volumes: pods?.volumesOf(native),
-    lastWords: createLastWords(kubernetes.kubeletRoot, log.component('enforcer').warn),
-    version: VERSION,
-    revision: process.env.COTENANT_REVISION ?? '',
     clock: () => performance.now(),
+    build: { version: VERSION, revision: process.env.COTENANT_REVISION ?? '' },
+    driver: needs.driver,
+    nameOf: cluster?.nameOf ?? NO_NAMES,
+    assignments: needs.assignments,
+    evict: cluster?.evict,
+    volumes,
+    writeReason: createLastWords(kubernetes.kubeletRoot, log.component('enforcer').warn),
   });
-
-  const here: Here = {
-    snapshot: node.snapshot,
-    history: recorder.history,
-    own: () =>
-      serializeMetrics(self).catch((error: unknown) => {
-        log.component('exporter').warn(`the process's own metrics cannot be read: ${String(error)}`);
-        return '';
-      }),
-  };
-  const publishing = await openPublishing(configuration, here, hooks);
-  const admin = await startHttpServer(createAdmin(node, driver), { listen: { socket } }).catch(
-    async (error: unknown) => {
-      await publishing.close();
-      throw error;
-    },
-  );
-  chmodSync(socket, 0o660);
-  // Before the driver is read: pods that end need us whether there is a driver or not.
-  if (pods && cluster) {
-    services = await pods.startPodServices(configuration, node, cluster, log).catch(async (error: unknown) => {
-      await Promise.all([publishing.close(), admin.close()]);
-      throw error;
-    });
+  node.events.on('snapshot', ({ self }) => {
+    if (self.problem !== undefined) log.component('sampler').warn(self.problem);
+  });
+  node.events.on('actions', (records) => {
+    for (const record of records) logAction(log.component('enforcer'), record);
+    cluster?.reportActions(records);
+  });
+  if (cluster) {
+    node.events.on('compute-refused', cluster.reportRefused);
+    node.events.on('gpus-missing', cluster.reportMissing);
   }
-  // Last: where a port is taken, nothing is left running.
+  return node;
+}
+
+/** Serves pods of the cluster; undefined where the settings say that it does not. */
+async function startServices(
+  configuration: AgentConfiguration,
+  { log, cluster }: AgentInputs,
+  node: Node,
+): Promise<PodServices | undefined> {
+  const { enabled, pods } = configuration.kubernetes;
+  if (!enabled || !pods) return undefined;
+  if (!cluster) throw new Error('kubernetes.pods: there is no cluster to serve pods of');
+  // Loaded only for a kubelet: gRPC is large.
+  const { startPodServices } = await import('./kubelet/start.ts');
+  return startPodServices(configuration, node, cluster, log);
+}
+
+type Sampled = {
+  readonly node: Node;
+  readonly driver: Driver;
+  readonly log: Logger;
+  /** Called after each change of the snapshot. */
+  readonly onChange: () => void;
+};
+
+/** Samples go to the node, and its intervals to the sampler; both follow the release of the driver. */
+function startSampling(configuration: AgentConfiguration, { node, driver, log, onChange }: Sampled): SamplerHandle {
   const sampler = startSampler({
     intervalMs: configuration.intervalMs,
     library: configuration.nvmlLibrary,
@@ -198,14 +205,19 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     onProblem: log.component('sampler').warn,
     onSample: (sample) => {
       try {
-        node.onSample(sample);
-        services?.changed();
+        node.onSample(sample, sampler.abandonedCounts());
+        onChange();
       } catch (error) {
         log.error(`a sample could not be processed: ${(error as Error).stack ?? String(error)}`);
       }
     },
   });
-
+  node.events.on('interval', sampler.setInterval);
+  driver.onRelease(() => {
+    log.info('the driver is released on command; no container is watched or stopped until it is opened again');
+    node.checkAge(sampler.abandonedCounts());
+    onChange();
+  });
   driver.join({
     release: sampler.release,
     reacquire() {
@@ -214,23 +226,54 @@ export async function startAgent(configuration: AgentConfiguration, hooks: Agent
     },
     openCount: () => sampler.abandonedCounts().hung,
   });
+  return sampler;
+}
 
+export async function startAgent(configuration: AgentConfiguration, inputs: AgentInputs): Promise<Agent> {
+  const { log } = inputs;
+  const native = loadNative();
+  await using opened = new AsyncDisposableStack();
+  const socket = await claimStateFolder(configuration);
+  opened.defer(() => rmSync(socket, { force: true }));
+  const driver = createDriver();
+  const assignments = await followAllocations(configuration, inputs);
+  opened.defer(() => assignments?.close());
+  const node = await createNode(configuration, inputs, { native, driver, assignments });
+  opened.defer(() => node.close());
+
+  const self = selfMetrics();
+  const recorder = createRecorder();
+  node.events.on('snapshot', recorder.push);
+  const own = () =>
+    serializeMetrics(self).catch((error: unknown) => {
+      log.component('exporter').warn(`the process's own metrics cannot be read: ${String(error)}`);
+      return '';
+    });
+  const publishing = await openPublishing(
+    configuration,
+    { snapshot: node.snapshot, history: recorder.history, own },
+    inputs,
+  );
+  opened.defer(() => publishing.close());
+  node.events.on('snapshot', publishing.publish);
+  const admin = await startHttpServer(createAdmin(node, driver), { listen: { socket } });
+  opened.defer(() => admin.close());
+  chmodSync(socket, 0o660);
+
+  let sampler: SamplerHandle | undefined;
+  opened.defer(() => sampler?.close());
+  // Before the driver is read: pods can end without a driver.
+  const services = await startServices(configuration, inputs, node);
+  opened.defer(() => services?.close());
+  // Last: where a port is taken, no sampler is left running.
+  sampler = startSampling(configuration, { node, driver, log, onChange: () => services?.changed() });
   const ageing = setInterval(() => {
-    node.lookAtAge();
+    node.checkAge(sampler.abandonedCounts());
     publishing.beat();
     services?.changed();
-  }, LOOK_AT_AGE_MS);
+  }, CHECK_AGE_MS);
+  opened.defer(() => clearInterval(ageing));
 
-  return {
-    port: publishing.port,
-    socket,
-    async close() {
-      clearInterval(ageing);
-      await Promise.all([services?.close(), assignments?.close()]);
-      await sampler.close();
-      await Promise.all([publishing.close(), admin.close()]);
-      await node.close();
-      rmSync(socket, { force: true });
-    },
-  };
+  const running = opened.move();
+  return { port: publishing.port, socket, close: () => running.disposeAsync() };
 }

@@ -59,7 +59,7 @@ if (import.meta.main) {
   const nri = startNri({
     gpusOf: (podUid, container) => grants?.[`${podUid}/${container}`],
     onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
-    onPassedBy: (container) => tell({ told: 'passed by', container }),
+    onMissed: (container) => tell({ told: 'passed by', container }),
     onRemoved: (containerId) => tell({ told: 'removed', containerId }),
     onProblem,
   });

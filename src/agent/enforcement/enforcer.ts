@@ -1,5 +1,6 @@
 // The enforcer: at each sample, asks src/policy/enforcement.ts for every container what is due, carries it out (audit log, gate, signals)
 // and keeps the new state. Makes no decision of its own and reads nothing but the node's state.
+import type { Mode } from '../../api/request.ts';
 import {
   adopt,
   afterStop,
@@ -41,6 +42,8 @@ export type EnforcerOptions = {
   readonly native: Native;
   readonly audit: Audit;
   readonly policy: EnforcementPolicy;
+  /** Of the node now; an administrator can change it while the agent runs. */
+  readonly mode: () => Mode;
   readonly clocks: Clocks;
   readonly pods?: StopPods;
   readonly onProblem: (text: string) => void;
@@ -108,7 +111,7 @@ export function createEnforcer(options: EnforcerOptions): Enforcer {
     const { id } = container.grant;
     const live = registry.get(id);
     if (!live) return;
-    const { mode } = effectiveMode(policy.mode, live.grant.enforcement);
+    const { mode } = effectiveMode(options.mode(), live.grant.enforcement);
     const before = states.get(id) ?? INITIAL;
     const moment = {
       node,

@@ -29,7 +29,7 @@ export type ProbingOptions = {
   readonly tools: HelperRunner;
   readonly profiles: Profiles;
   readonly registry: Registry;
-  readonly driver: Driver;
+  readonly driver: Pick<Driver, 'releasedMs'>;
   /** What an Xid holds against a GPU, a clause; undefined: nothing. */
   readonly faultOf: (gpuUuid: string) => string | undefined;
   readonly onProblem: (text: string) => void;

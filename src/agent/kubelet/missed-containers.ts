@@ -1,91 +1,103 @@
-// Containers with a share that the runtime made without their GPUs: each is told of once, with the first sample that shows nothing
-// of it on a GPU, by whichever agent comes to it first; whoever was seen on a GPU has its GPUs from then on. Owns what is
-// remembered of both, also over restarts; who it is, is the runtime's word, and what the page says of them is the snapshot's.
+// Containers with a grant that the runtime created without their GPUs, because the agent did not answer it: each is reported
+// once, when a sample shows no process of it on a GPU, across restarts of the agent. A container that was seen on a GPU has
+// its GPUs from then on.
 import { join } from 'node:path';
 import { field } from '../../common/json.ts';
+import type { Logger } from '../../common/logger.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import type { ContainerBook } from '../attribution/container-index.ts';
-import type { PassedBy } from '../node-api.ts';
 import { knownOwnerOf } from '../os/cgroup.ts';
 import type { Snapshot } from '../snapshot/snapshot.ts';
 import type { ProcessState } from '../usage/gpu-processes.ts';
 
-export type PassedByBook = {
-  /** Of one that has its GPUs: nothing. */
-  add(container: PassedBy): void;
-  /** `processesOf`: of a grant, those on its GPUs. */
+export type MissedContainer = {
+  readonly containerId: string;
+  readonly podUid: string;
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+};
+
+export type MissedContainers = {
+  /** Ignored for a container that has its GPUs. */
+  add(container: MissedContainer): void;
+  /** `processesOf`: those on the GPUs of a grant. */
   after(
     snapshot: Pick<Snapshot, 'self' | 'containers'>,
     processesOf: (grantId: string) => readonly Pick<ProcessState, 'cgroup'>[],
   ): void;
 };
 
-/** Those told of last: more than a node has containers. */
-const MOST = 1000;
-const LONGEST_ID = 256;
+/** Ids that are kept: more than a node has containers. */
+const MAX_IDS = 1000;
+const MAX_ID_CHARS = 256;
 
-const isId = (value: unknown): value is string => typeof value === 'string' && value.length <= LONGEST_ID;
+const isId = (value: unknown): value is string => typeof value === 'string' && value.length <= MAX_ID_CHARS;
 
-const isList = (value: unknown): value is string[] => Array.isArray(value) && value.length <= MOST && value.every(isId);
+const isList = (value: unknown): value is string[] =>
+  Array.isArray(value) && value.length <= MAX_IDS && value.every(isId);
 
-/** Ids of containers, the newest last: of whom it was told, and who was seen on a GPU though they had been passed by. */
+/** Ids of containers, the newest last: `told` were reported, `seen` were on a GPU although they had been missed. */
 export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
   {
     version: 1,
     read(value) {
-      // Agents before it was kept wrote none.
+      // Earlier agents wrote no `seen`.
       const [told, seen = []] = [field(value, 'told'), field(value, 'seen')];
-      if (!isList(told)) return { wrong: 'what was told is no list of containers' };
-      return isList(seen) ? { told, seen } : { wrong: 'what was seen is no list of containers' };
+      if (!isList(told)) return { wrong: 'field "told" is not a list of container ids' };
+      return isList(seen) ? { told, seen } : { wrong: 'field "seen" is not a list of container ids' };
     },
   };
 
-/** Not if it is another one's: what is left of the container before it. Behind a sandboxed runtime nobody can tell. */
-function mayBeOf(container: PassedBy, { cgroup }: Pick<ProcessState, 'cgroup'>): boolean {
+/** False: it is left over from an earlier container. Behind a sandboxed runtime the cgroup does not show the container. */
+function mayBelongTo(container: MissedContainer, { cgroup }: Pick<ProcessState, 'cgroup'>): boolean {
   const podOf = (id: string) => (id === container.containerId ? container.podUid : undefined);
   const { containerId = container.containerId } = knownOwnerOf(cgroup, podOf);
   return containerId === container.containerId;
 }
 
-export type PassedByOptions = {
+export type MissedContainersOptions = {
   readonly stateFolder: string;
-  readonly onProblem: (text: string) => void;
+  readonly log: Logger;
   readonly containers: Pick<ContainerBook, 'passBy' | 'isPassedBy' | 'hasGpus'>;
-  readonly tell: (container: PassedBy) => void;
+  readonly report: (container: MissedContainer) => void;
 };
 
-export function openPassedBy({ stateFolder, onProblem, containers: book, tell }: PassedByOptions): PassedByBook {
-  const lost = 'who is without its GPUs is told of again';
-  const path = join(stateFolder, 'without-gpus.json');
-  const file = openStateFile(path, WITHOUT_GPUS_FORMAT, { lost, onProblem, sync: false });
-  let { told, seen } = file.found ?? { told: [], seen: [] };
-  /** By id: passed by, and not seen on a GPU yet. */
-  const doubted = new Map<string, PassedBy>();
+export function openMissedContainers(options: MissedContainersOptions): MissedContainers {
+  const { stateFolder, log, containers: index, report } = options;
+  const file = openStateFile(join(stateFolder, 'without-gpus.json'), WITHOUT_GPUS_FORMAT, {
+    lost: 'containers without their GPUs are reported again',
+    onProblem: log.warn,
+    sync: false,
+  });
+  let { told: reported, seen: onGpu } = file.found ?? { told: [], seen: [] };
+  /** By id: missed, and not seen on a GPU yet. */
+  const candidates = new Map<string, MissedContainer>();
   return {
     add(container) {
       const { containerId } = container;
-      if (!seen.includes(containerId) && book.passBy(containerId)) doubted.set(containerId, container);
+      if (!onGpu.includes(containerId) && index.passBy(containerId)) candidates.set(containerId, container);
     },
     after({ self, containers }, processesOf) {
-      if (!self.up || doubted.size === 0) return;
-      const [using, news]: [string[], PassedBy[]] = [[], []];
-      for (const [id, container] of doubted) {
-        const gpus = containers.filter(({ containerId }) => containerId === id);
-        if (!book.isPassedBy(id)) doubted.delete(id);
-        else if (gpus.some(({ grantId }) => processesOf(grantId).some((process) => mayBeOf(container, process)))) {
-          book.hasGpus(id);
+      if (!self.up || candidates.size === 0) return;
+      const [using, missing]: [string[], MissedContainer[]] = [[], []];
+      for (const [id, container] of candidates) {
+        const rows = containers.filter(({ containerId }) => containerId === id);
+        if (!index.isPassedBy(id)) candidates.delete(id);
+        else if (rows.some(({ grantId }) => processesOf(grantId).some((process) => mayBelongTo(container, process)))) {
+          index.hasGpus(id);
           using.push(id);
-          doubted.delete(id);
-        } else if (gpus.some(({ withoutGpus }) => withoutGpus) && !told.includes(id)) news.push(container);
+          candidates.delete(id);
+        } else if (rows.some(({ withoutGpus }) => withoutGpus) && !reported.includes(id)) missing.push(container);
       }
-      if (news.length + using.length === 0) return;
-      for (const container of news) tell(container);
-      told = [...told, ...news.map(({ containerId }) => containerId)].slice(-MOST);
-      seen = [...seen, ...using].slice(-MOST);
+      if (missing.length + using.length === 0) return;
+      for (const container of missing) report(container);
+      reported = [...reported, ...missing.map(({ containerId }) => containerId)].slice(-MAX_IDS);
+      onGpu = [...onGpu, ...using].slice(-MAX_IDS);
       try {
-        file.write({ told, seen });
+        file.write({ told: reported, seen: onGpu });
       } catch (error) {
-        onProblem(`of whom it was told that they are without GPUs is not kept: ${(error as Error).message}`);
+        log.warn(`cannot save the list of containers reported without GPUs: ${(error as Error).message}`);
       }
     },
   };

@@ -1,39 +1,29 @@
-// The agent's faces to the kubelet, the runtime and the cluster: pods' volumes, slots, devices, and what this node has to give.
-// Owns their start, what each is told of the node half, and their end; none of them may take the others down.
+// Starts what serves pods: the CSI driver, the NRI plugin with CDI devices, the device plugin, and the node's advertised amounts.
+// The failure of one does not stop the others.
 
 import { join } from 'node:path';
 import type { Logger } from '../../common/logger.ts';
 import type { GpusReading } from '../../kube/node-gpus.ts';
-import { WHOLE_POD } from '../attribution/container-index.ts';
-import type { Volumes } from '../grants/files.ts';
-import type { Node } from '../node-api.ts';
-import type { Native } from '../os/addon.ts';
+import { type ContainerBook, WHOLE_POD } from '../attribution/container-index.ts';
+import type { PublishResult } from '../snapshot/snapshot.ts';
 import { type Cdi, followCdi } from './cdi/watch.ts';
 import { startCsi } from './csi/driver.ts';
-import { createPublisher, type PodSource } from './csi/publish-pod.ts';
-import {
-  containersOf,
-  isMounted,
-  ledgerPath,
-  libraryFolder,
-  mountVolume,
-  pagePath,
-  withWritable,
-} from './csi/volume.ts';
+import { createPublisher, type PodSource, type PodVolumes } from './csi/publish-pod.ts';
 import { startDevicePlugin } from './device-plugin/plugin.ts';
+import type { MissedContainer } from './missed-containers.ts';
 import { startNri } from './nri/plugin.ts';
 import { foldersOf, type KubernetesSettings } from './settings.ts';
 
-/** What the agent asks of a cluster. */
+/** What the agent needs from a cluster. */
 export type Cluster = {
   readonly pods: PodSource;
-  /** Keeps the Node object as `gpus` has it; `changed` says that it may have another answer. */
+  /** Keeps the Node object up to date with `gpus`; `changed` has it read again. */
   advertise(
     gpus: () => GpusReading | undefined,
     withSlots: boolean,
     onLabels: (labels: Readonly<Record<string, string>>) => void,
   ): { changed(): void; close(): Promise<void> };
-  /** Tells of each pod of this node, those that are there and those that change. */
+  /** Calls the listener for each pod of this node, present and changed ones. */
   onPod(listener: (podUid: string, annotations: unknown) => void): void;
   problemOf(error: unknown): string;
 };
@@ -44,20 +34,20 @@ export type PodServices = {
   close(): Promise<void>;
 };
 
-export const volumesOf = (native: Native): Volumes => ({
-  mount: (target, containers, ledgerBytes, libraries) =>
-    mountVolume(native, { target, containers, ledgerBytes, libraries }),
-  isMounted,
-  containers: containersOf,
-  withWritable: (target, write) => withWritable(native, target, write),
-  libraryFolder,
-  pagePath,
-  ledgerPath,
-});
+/** What the services need from the node half. */
+export type PodNode = PodVolumes & {
+  readonly containers: Pick<ContainerBook, 'tell' | 'forget'>;
+  gpus(): GpusReading | undefined;
+  containerStarts(podUid: string, container: string): readonly string[] | undefined;
+  containerMissed(container: MissedContainer): void;
+  onPublish(result: PublishResult): void;
+  onLabels(labels: Readonly<Record<string, string>>): void;
+  onPod(podUid: string, annotations: unknown): void;
+};
 
 export async function startPodServices(
   { kubernetes, mostTenantsPerGpu }: { readonly kubernetes: KubernetesSettings; readonly mostTenantsPerGpu: number },
-  node: Node,
+  node: PodNode,
   cluster: Cluster,
   log: Logger,
 ): Promise<PodServices> {
@@ -72,7 +62,7 @@ export async function startPodServices(
     nriSocket === '' || cdiFolders.length === 0
       ? undefined
       : followCdi({ folders: cdiFolders, kind: cdiKind, onProblem: log.component('cdi').warn });
-  // The runtime first: containers that start once their volume is there must get their GPUs.
+  // NRI first: containers start as soon as their volume is published, and must get their GPUs then.
   const nri =
     nriSocket === ''
       ? undefined
@@ -82,7 +72,7 @@ export async function startPodServices(
           gpusOf: node.containerStarts,
           ...(cdi && { devicesFor: cdi.devicesFor }),
           onContainer: ({ containerId, ...name }) => node.containers.tell(containerId, name),
-          onPassedBy: node.containerPassedBy,
+          onMissed: node.containerMissed,
           onSandbox: (sandboxId, podUid) => node.containers.tell(sandboxId, { podUid, container: WHOLE_POD }),
           onRemoved: node.containers.forget,
           onProblem: log.component('nri').warn,
@@ -100,7 +90,7 @@ export async function startPodServices(
     onResult: node.onPublish,
     onProblem: log.component('csi').warn,
   });
-  // A plugin's devices go with it: pods that are bound just then fail at the kubelet. Amounts in the status stay, and pods wait.
+  // While a device plugin is away the kubelet rejects pods that were just bound. Amounts in the Node's status stay, and pods wait.
   const plugin =
     kubernetes.slots === 'device-plugin'
       ? startDevicePlugin({
@@ -111,12 +101,12 @@ export async function startPodServices(
       : undefined;
   const advertising = cluster.advertise(node.gpus, plugin === undefined, node.onLabels);
   cluster.onPod(node.onPod);
-  let told = '';
+  let advertised = '';
   return {
     changed() {
       const now = JSON.stringify(node.gpus());
-      if (now === told) return;
-      told = now;
+      if (now === advertised) return;
+      advertised = now;
       plugin?.changed();
       advertising.changed();
     },

@@ -19,24 +19,28 @@ export type DriverState = {
 
 export type Driver = {
   join(user: DriverUser): void;
+  /** Calls `listener` when the driver is released, before its processes end. */
+  onRelease(listener: () => void): void;
   readonly releasedMs: () => number | undefined;
   readonly state: () => DriverState;
   release(): Promise<DriverState>;
   reacquire(): DriverState;
 };
 
-export function createDriver(onChange: () => void, now: () => number = Date.now): Driver {
+export function createDriver(now: () => number = Date.now): Driver {
   const users: DriverUser[] = [];
+  const listeners: (() => void)[] = [];
   let releasedMs: number | undefined;
   const state = () => ({ releasedMs, held: users.reduce((sum, user) => sum + user.openCount(), 0) });
   return {
     join: (user) => void users.push(user),
+    onRelease: (listener) => void listeners.push(listener),
     releasedMs: () => releasedMs,
     state,
     async release() {
       if (releasedMs === undefined) {
         releasedMs = now();
-        onChange();
+        for (const listener of listeners) listener();
       }
       await Promise.all(users.map((user) => user.release()));
       return state();

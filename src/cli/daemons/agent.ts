@@ -4,7 +4,7 @@ import { NO_SLICES, uuidsOfSlices } from '../../agent/attribution/resource-slice
 import { type AgentConfiguration, DEFAULTS } from '../../agent/config.ts';
 import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import { beFrugal } from '../../agent/os/memory-tuning.ts';
-import { type AgentHooks, startAgent } from '../../agent/start.ts';
+import { type AgentCluster, startAgent } from '../../agent/start.ts';
 import { GRANT_ANNOTATION } from '../../api/names.ts';
 import type { Logger } from '../../common/logger.ts';
 import type { PodEvent } from '../../kube/events.ts';
@@ -37,10 +37,10 @@ export const agent: Command = {
     const start = async () => {
       makeStateFolder(configuration, log.warn);
       await checkPageFiles(configuration);
-      const { hooks, close: closeKube } = await kubeHooks(configuration, log);
-      const started = await startAgent(configuration, { log, ...hooks });
+      const { cluster, close: closeCluster } = await connectCluster(configuration, log);
+      const started = await startAgent(configuration, { log, cluster });
       const close = async () => {
-        await closeKube();
+        await closeCluster();
         await started.close();
         log.flush();
       };
@@ -86,15 +86,15 @@ export function eventsOf(records: readonly ActionRecord[], nodeName: string): re
     }));
 }
 
-async function kubeHooks(
-  configuration: AgentConfiguration,
-  log: Logger,
-): Promise<{ hooks: Partial<AgentHooks>; close: () => Promise<void> }> {
-  const { enabled, nodeName } = configuration.kubernetes;
-  if (!enabled) return { hooks: {}, close: async () => {} };
+type Connected = { readonly cluster: AgentCluster | undefined; close(): Promise<void> };
+
+/** Watches the cluster that the settings name; none: the agent runs without one. */
+async function connectCluster(configuration: AgentConfiguration, log: Logger): Promise<Connected> {
+  const { enabled, nodeName, podResources } = configuration.kubernetes;
+  if (!enabled) return { cluster: undefined, close: async () => {} };
   if (nodeName === '')
     throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
-  // Large, and of no use without a cluster.
+  // Large, and not needed without a cluster.
   const { KubeConfig } = await import('@kubernetes/client-node');
   const { createReporter } = await import('../../kube/events.ts');
   const { watchPods } = await import('../../kube/pod-informer.ts');
@@ -107,65 +107,48 @@ async function kubeHooks(
   config.loadFromDefault();
   const pods = watchPods(config, nodeName, log.component('pod-informer').warn);
   let uuids = NO_SLICES;
+  const onSlices = (slices: Parameters<typeof uuidsOfSlices>[0]) => {
+    uuids = uuidsOfSlices(slices, nodeName);
+  };
   const slices =
-    configuration.kubernetes.podResources === ''
-      ? undefined
-      : followSlices(
-          config,
-          nodeName,
-          (told) => {
-            uuids = uuidsOfSlices(told, nodeName);
-          },
-          log.component('resource-slices').warn,
-        );
+    podResources === '' ? undefined : followSlices(config, nodeName, onSlices, log.component('resource-slices').warn);
   const report = createReporter(config, log.component('events').warn);
-  const nowhere: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };
-  return {
-    hooks: {
-      nameOf(containerId, podUid) {
-        const found = pods.of(containerId);
-        if (found || podUid === undefined) return found ?? nowhere;
-        const { namespace = '', name = '' } = pods.cached(podUid)?.metadata ?? {};
-        return { namespace, pod: name, podUid, container: '' };
-      },
-      isOver: (namespace, pod) => /^(Succeeded|Failed)$/.test(pods.named(namespace, pod)?.status?.phase ?? ''),
-      onActions: (records) => {
-        for (const event of eventsOf(records, nodeName)) void report(event);
-      },
-      deviceUuids: () => uuids,
-      review: reviewer(config),
-      evict: evictor(config),
-      onRefused: (change) => {
-        const by = { component: 'agent', instance: nodeName } as const;
-        void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by });
-      },
-      onPassedBy: ({ namespace, pod, podUid, container }, message) => {
-        const by = { component: 'agent', instance: nodeName } as const;
-        const of = { namespace, pod, podUid, container };
-        void report({ ...of, reason: 'GPUsMissing', type: 'Warning', message, atMs: Date.now(), by });
-      },
-      cluster: {
-        pods,
-        onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
-        advertise(gpus, withSlots, onLabels) {
-          const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
-          const advertising = startAdvertising({
-            config,
-            nodeName,
-            gpus,
-            grantTextOf,
-            withSlots,
-            onLabels,
-            onProblem: log.component('node-status').warn,
-          });
-          void pods.ready.then(advertising.changed);
-          return advertising;
-        },
-        problemOf,
-      },
+  const by = { component: 'agent', instance: nodeName } as const;
+  const cluster: AgentCluster = {
+    pods,
+    problemOf,
+    review: reviewer(config),
+    evict: evictor(config),
+    nameOf(containerId, podUid) {
+      const found = pods.of(containerId);
+      if (found || podUid === undefined) return found ?? NO_NAME;
+      const { namespace = '', name = '' } = pods.cached(podUid)?.metadata ?? {};
+      return { namespace, pod: name, podUid, container: '' };
     },
-    async close() {
-      await Promise.all([pods.close(), slices?.close()]);
+    isOver: (namespace, pod) => /^(Succeeded|Failed)$/.test(pods.named(namespace, pod)?.status?.phase ?? ''),
+    deviceUuids: () => uuids,
+    onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
+    advertise(gpus, withSlots, onLabels) {
+      const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
+      const onProblem = log.component('node-status').warn;
+      const advertising = startAdvertising({ config, nodeName, gpus, grantTextOf, withSlots, onLabels, onProblem });
+      void pods.ready.then(advertising.changed);
+      return advertising;
+    },
+    reportActions(records) {
+      for (const event of eventsOf(records, nodeName)) void report(event);
+    },
+    reportRefused: (change) =>
+      void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by }),
+    reportMissing({ namespace, pod, podUid, container }, message) {
+      const of = { namespace, pod, podUid, container };
+      void report({ ...of, reason: 'GPUsMissing', type: 'Warning', message, atMs: Date.now(), by });
     },
   };
+  const close = async () => {
+    await Promise.all([pods.close(), slices?.close()]);
+  };
+  return { cluster, close };
 }
+
+const NO_NAME: ContainerName = { namespace: '', pod: '', podUid: '', container: '' };

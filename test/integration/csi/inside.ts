@@ -27,11 +27,11 @@ import {
   markPublished,
   mountVolume,
   pagePath,
+  podVolumes,
   unmountVolume,
   type VolumePlan,
   withWritable,
 } from '../../../src/agent/kubelet/csi/volume.ts';
-import { volumesOf } from '../../../src/agent/kubelet/start.ts';
 import { BUILD_FOLDER, loadNative } from '../../../src/agent/os/addon.ts';
 import { OTHER_ENGINES, SAME_AGAIN } from '../../support/engines.ts';
 
@@ -158,7 +158,7 @@ function upgraded() {
     openRegistry({
       stateFolder: join(folder, 'state'),
       native,
-      volumes: volumesOf(native),
+      volumes: podVolumes(native),
       profileOf: () => ({ contextBytes: 0, granuleBytes: 0, releasesLate: false }),
       onProblem: (text) => problems.push(text),
       build,

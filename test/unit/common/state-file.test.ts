@@ -104,7 +104,7 @@ test('the files that agents have written until now are read as they are', (t) =>
   t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, '{"version":1,"told":["0a1b"]}'), { told: ['0a1b'], seen: [] });
   for (const no of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')]) {
     const readOf = (value: object) => parseState(WITHOUT_GPUS_FORMAT, JSON.stringify({ version: 1, ...value }));
-    t.deepEqual(readOf({ told: no }), { wrong: 'what was told is no list of containers' });
-    t.deepEqual(readOf({ told: [], seen: no }), { wrong: 'what was seen is no list of containers' });
+    t.deepEqual(readOf({ told: no }), { wrong: 'field "told" is not a list of container ids' });
+    t.deepEqual(readOf({ told: [], seen: no }), { wrong: 'field "seen" is not a list of container ids' });
   }
 });

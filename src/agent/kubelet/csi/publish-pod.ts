@@ -1,7 +1,7 @@
-// What the kubelet's word is answered with: which pod it is, what it was granted, its files, or a sentence for its events.
-// Owns the order of these questions; the ruling is the referee's, files and mounts are the registry's and the volume's.
+// Handles NodePublishVolume and NodeUnpublishVolume: finds the pod, has its grant verified and its files made, or refuses with
+// a sentence for the pod's Events.
 import { CSI_DRIVER, wrongMounts } from '../../../api/csi-volume.ts';
-import type { Node } from '../../node-api.ts';
+import type { PodAsk } from '../../allocation/pod-grants.ts';
 import { type Publisher, type VolumeAsk, VolumeRefused } from './driver.ts';
 
 /** A pod as the API server has it; only what is read here. */
@@ -17,8 +17,18 @@ export type PodSource = {
   read(namespace: string, pod: string): Promise<KubePod | undefined>;
 };
 
+/** What the publisher needs from the node half. */
+export type PodVolumes = {
+  /** Makes the files of all containers of the pod that have a grant, or says why not. */
+  publish(ask: PodAsk): object | { readonly refused: string; readonly later?: boolean };
+  /** Ends the grants of that volume. */
+  unpublish(podUid: string, target: string): void;
+  /** Does each container that the volume was made for have its grant? */
+  holds(podUid: string, target: string): boolean;
+};
+
 export type PublisherOptions = {
-  readonly node: Pick<Node, 'publish' | 'unpublish' | 'holds'>;
+  readonly node: PodVolumes;
   readonly nodeName: string;
   readonly pods: PodSource;
   readonly problemOf: (error: unknown) => string;
@@ -35,17 +45,18 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
       read = await pods.read(namespace, pod);
     } catch (error) {
       const why = problemOf(error);
-      throw new VolumeRefused(`the API server was asked for the pod and did not answer: ${why}`, { later: true });
+      throw new VolumeRefused(`the API server did not answer a request for the pod: ${why}`, { later: true });
     }
-    if (read?.metadata?.uid !== podUid) throw new VolumeRefused(`pod ${namespace}/${pod} is another one by now`);
+    if (read?.metadata?.uid !== podUid)
+      throw new VolumeRefused(`pod ${namespace}/${pod} has another UID: it was deleted and created again`);
     if (read.spec?.nodeName !== nodeName) throw new VolumeRefused(`pod ${namespace}/${pod} is not bound to this node`);
     return read;
   };
 
-  const give = async (ask: VolumeAsk & { readonly mounted: boolean }): Promise<void> => {
+  const publishFiles = async (ask: VolumeAsk & { readonly mounted: boolean }): Promise<void> => {
     const { podUid, namespace, pod, target, mounted } = ask;
     const found = await podOf(ask);
-    const given = node.publish({
+    const published = node.publish({
       podUid,
       namespace,
       pod,
@@ -54,20 +65,18 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
       annotations: found.metadata?.annotations,
       wrongMounts: (shares) => wrongMounts(found, shares),
     });
-    if ('refused' in given) throw new VolumeRefused(given.refused, { later: given.later ?? false });
+    if ('refused' in published) throw new VolumeRefused(published.refused, { later: published.later ?? false });
   };
 
   return {
     async publish(ask) {
-      if (!ask.mounted) return give(ask);
-      // A kubelet that was restarted asks again for what is mounted: a pod that is refused then could never end.
+      if (!ask.mounted) return publishFiles(ask);
+      // A restarted kubelet publishes mounted volumes again: a pod that is refused then could never end.
       if (node.holds(ask.podUid, ask.target)) return;
       try {
-        await give(ask);
+        await publishFiles(ask);
       } catch (error) {
-        onProblem(
-          `pod ${ask.namespace}/${ask.pod} has its volume of ${CSI_DRIVER} and keeps it, but ${(error as Error).message}`,
-        );
+        onProblem(`pod ${ask.namespace}/${ask.pod} keeps its volume of ${CSI_DRIVER}, but ${(error as Error).message}`);
       }
     },
     unpublish: ({ podUid, target }) => node.unpublish(podUid, target),

@@ -26,8 +26,21 @@ import { HOME } from '../../../api/csi-volume.ts';
 import { isContainerName } from '../../../api/names.ts';
 import { replaceFile } from '../../../common/state-file.ts';
 import { copyLibrary, engineNumber } from '../../grants/engine-files.ts';
+import type { Volumes } from '../../grants/files.ts';
 import type { Native } from '../../os/addon.ts';
 import { memoryPageBytes } from './page-size.ts';
+
+/** Volumes as the grant registry uses them. */
+export const podVolumes = (native: Native): Volumes => ({
+  mount: (target, containers, ledgerBytes, libraries) =>
+    mountVolume(native, { target, containers, ledgerBytes, libraries }),
+  isMounted,
+  containers: containersOf,
+  withWritable: (target, write) => withWritable(native, target, write),
+  libraryFolder,
+  pagePath,
+  ledgerPath,
+});
 
 export type VolumePlan = {
   readonly target: string;

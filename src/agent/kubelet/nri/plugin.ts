@@ -55,7 +55,7 @@ export type NriOptions = {
   /** Once for each container: those that are there at the start, and new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
   /** With each connection, of a container that is there and was made without a GPU, by all that the runtime shows; also without a grant. */
-  readonly onPassedBy?: (container: NriContainer) => void;
+  readonly onMissed?: (container: NriContainer) => void;
   /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
   /** A container, or a sandbox. */
@@ -183,7 +183,7 @@ export function startNri(options: NriOptions): Nri {
             const pod = podsSeen.get(container.pod_sandbox_id);
             learn(pod, container);
             if (pod && LIVING.includes(container.state) && !hasGpus(container))
-              options.onPassedBy?.(containerOf(pod, container));
+              options.onMissed?.(containerOf(pod, container));
           }
           if (!more) {
             for (const id of known) if (!present.has(id)) forget(id);

@@ -22,9 +22,9 @@ import {
   markPublished,
   mountVolume,
   pagePath,
+  podVolumes,
   withWritable,
 } from '../../../../src/agent/kubelet/csi/volume.ts';
-import { volumesOf } from '../../../../src/agent/kubelet/start.ts';
 import { openNode } from '../../../../src/agent/node.ts';
 import type { Node } from '../../../../src/agent/node-api.ts';
 import { loadNative } from '../../../../src/agent/os/addon.ts';
@@ -51,35 +51,33 @@ type Started = {
   readonly node: Node;
   readonly problems: string[];
   readonly actions: string[];
-  readonly passedBy: string[];
+  readonly missing: string[];
 };
 
 function start(mode: Mode = 'enforce'): Started {
   const problems: string[] = [];
   const actions: string[] = [];
-  const passedBy: string[] = [];
+  const missing: string[] = [];
   const enforcement = { ...DEFAULTS.enforcement, mode, mostStopsPerMinute: 100 };
   const settings = { ...DEFAULTS, stateFolder: state, calibrate: false, canary: false, enforcement };
   const node = openNode(settings, native, {
-    onSnapshot: () => {},
-    onActions: (records) => actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
     log: createLogger({
       component: 'agent',
       format: 'json',
       level: 'warn',
       write: (line) => problems.push((JSON.parse(line) as { msg: string }).msg.replaceAll(folder, '')),
     }),
-    onPassedBy: (_, message) => passedBy.push(message),
-    onInterval: () => {},
-    samplers: () => ({ abandoned: 0, hung: 0 }),
-    driver: createDriver(() => {}),
+    driver: createDriver(),
     nameOf: () => ({ namespace: '', pod: '', podUid: '', container: '' }),
-    volumes: volumesOf(native),
-    version: '0',
-    revision: '',
+    volumes: podVolumes(native),
+    build: { version: '0', revision: '' },
     clock: () => performance.now(),
   });
-  return { node, problems, actions, passedBy };
+  node.events.on('actions', (records) =>
+    actions.push(...records.map(({ action, container }) => `${action} ${container}`)),
+  );
+  node.events.on('gpus-missing', (_, message) => missing.push(message));
+  return { node, problems, actions, missing };
 }
 
 /** One that is nowhere else to be found, in a container of a pod. */
@@ -376,7 +374,7 @@ const scenarios: Record<string, () => unknown> = {
     const started = start();
     const { node } = started;
     const tell = (container: string, at = node) =>
-      at.containerPassedBy({
+      at.containerMissed({
         containerId: containerIdOf(1, container),
         podUid: uidOf(1),
         namespace: 'team',
@@ -395,7 +393,7 @@ const scenarios: Record<string, () => unknown> = {
     publish(started, 1, { a: 300, b: 300, d: 300 });
     const before = withoutGpus();
     for (const container of ['a', 'b', 'plain', 'd', 'b']) tell(container);
-    const early = started.passedBy.length;
+    const early = started.missing.length;
     const a = processOf(1, 'a', 100);
     const b = { ...processOf(1, 'b', 100), pid: 2 ** 22 + 100 };
     const phases = [withoutGpus(a), withoutGpus(a, b), withoutGpus()];
@@ -416,10 +414,10 @@ const scenarios: Record<string, () => unknown> = {
     next.node.containers.tell('f'.repeat(64), name);
     const anew = seen(next.node, left);
     next.node.containers.tell('e'.repeat(64), name);
-    next.node.containerPassedBy({ ...name, containerId: 'e'.repeat(64), namespace: 'team', pod: 'pod-1' });
+    next.node.containerMissed({ ...name, containerId: 'e'.repeat(64), namespace: 'team', pod: 'pod-1' });
     const leftOver = [seen(next.node, left), seen(next.node)];
     const problems = [...started.problems, ...next.problems];
-    return { before, early, phases, after, anew, leftOver, told: started.passedBy, again: next.passedBy, problems };
+    return { before, early, phases, after, anew, leftOver, told: started.missing, again: next.missing, problems };
   },
 
   anew() {

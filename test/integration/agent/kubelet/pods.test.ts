@@ -121,8 +121,8 @@ test('a container that was made without its GPUs is told of once, over restarts,
   t.is((again as string[]).length, 1);
   const sentences = told as string[];
   t.is(sentences.length, 2, 'a neighbor without a grant wants no GPU, and one with a process on it has it');
-  t.regex(sentences[0] ?? '', /^team\/pod-1\/b was made without its GPU: /);
-  t.regex(sentences[1] ?? '', /^team\/pod-1\/d was made without its GPU: /);
+  t.regex(sentences[0] ?? '', /^team\/pod-1\/b was created without its GPUs: /);
+  t.regex(sentences[1] ?? '', /^team\/pod-1\/d was created without its GPUs: /);
   t.deepEqual(problems, [...sentences, ...(again as string[])]);
 });
 

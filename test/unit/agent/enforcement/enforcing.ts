@@ -119,6 +119,7 @@ export function setUp(
     native: people ?? native,
     audit: kept,
     policy: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS, ...policy },
+    mode: () => policy?.mode ?? DEFAULT_LADDER.mode,
     clocks: { now: () => nowMs + jumpedMs, steady: () => nowMs - START },
     onProblem: (text) => problems.push(text),
   });

@@ -273,8 +273,8 @@ test('granted containers get exactly their GPUs, others pass, and each container
 });
 
 test('who was made without an answer of ours is told with each connection, and whoever has ended is not', async (t) => {
-  const passedBy: string[] = [];
-  const { runtime } = await startPlugin(t, { onPassedBy: ({ container }) => passedBy.push(container) });
+  const missed: string[] = [];
+  const { runtime } = await startPlugin(t, { onMissed: ({ container }) => missed.push(container) });
   const given = { 'cotenant.io/gpus-given': 'GPU-1' };
   const of = (name: string, state: number, annotations: object = {}) => ({
     ...containerNamed(name),
@@ -296,13 +296,13 @@ test('who was made without an answer of ours is told with each connection, and w
   ];
   await runtime.call(0, 'Synchronize', synchronize(there.slice(0, 2), true));
   await runtime.call(0, 'Synchronize', synchronize(there.slice(2)));
-  t.deepEqual(passedBy, ['made', 'runs', 'no GPU']);
+  t.deepEqual(missed, ['made', 'runs', 'no GPU']);
   // Asked too late: the runtime has gone on, and says so when it connects again.
   const late = encode('ContainerRequest', { pod: POD, container: containerNamed('late') });
   await runtime.call(0, 'CreateContainer', late);
   (await runtime.registered(0)).socket.end();
   await runtime.call(1, 'Synchronize', synchronize([of('given', RUNNING, given), of('late', RUNNING)]));
-  t.deepEqual(passedBy, ['made', 'runs', 'no GPU', 'late']);
+  t.deepEqual(missed, ['made', 'runs', 'no GPU', 'late']);
 });
 
 test('devices are named by whoever knows the parts of the driver, from the environment of the container', async (t) => {

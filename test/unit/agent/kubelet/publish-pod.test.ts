@@ -55,8 +55,20 @@ test('a pod that the watch does not show, or not yet bound, is read', async (t) 
 });
 
 for (const [what, source, answer, why, later] of [
-  ['gone', { read: async () => undefined }, GRANT, /^pod team\/one is another one by now$/, false],
-  ['another', { read: async () => pod({ metadata: { uid: 'x' } }) }, GRANT, /is another one by now$/, false],
+  [
+    'gone',
+    { read: async () => undefined },
+    GRANT,
+    /^pod team\/one has another UID: it was deleted and created again$/,
+    false,
+  ],
+  [
+    'another',
+    { read: async () => pod({ metadata: { uid: 'x' } }) },
+    GRANT,
+    /has another UID: it was deleted and created again$/,
+    false,
+  ],
   [
     'bound elsewhere',
     { read: async () => pod({ spec: { nodeName: 'b' } }) },
@@ -64,13 +76,7 @@ for (const [what, source, answer, why, later] of [
     /is not bound to this node$/,
     false,
   ],
-  [
-    'not to be read',
-    {},
-    GRANT,
-    /^the API server was asked for the pod and did not answer: nobody is to be asked$/,
-    true,
-  ],
+  ['not to be read', {}, GRANT, /^the API server did not answer a request for the pod: nobody is to be asked$/, true],
   ['refused', { cached: () => pod() }, { refused: 'no room' }, /^no room$/, false],
   ['refused for now', { cached: () => pod() }, { refused: 'no room', later: true }, /^no room$/, true],
 ] as const) {
@@ -88,10 +94,7 @@ test('a volume that a pod has is never refused: it is kept, and what is wrong is
   t.deepEqual([known.asked, known.problems], [[], []], 'nobody is asked about what is known');
   const lost = setUp({});
   await t.notThrowsAsync(lost.publisher.publish({ ...ASK, mounted: true }));
-  t.regex(
-    lost.problems[0] ?? '',
-    /^pod team\/one has its volume of cotenant\.io and keeps it, but the API server was asked/,
-  );
+  t.regex(lost.problems[0] ?? '', /^pod team\/one keeps its volume of cotenant\.io, but the API server did not answer/);
   const found = setUp({ read: async () => pod() });
   await found.publisher.publish({ ...ASK, mounted: true });
   t.deepEqual(
