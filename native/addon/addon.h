@@ -1,5 +1,5 @@
-// The parts of the addon. Each exports plain functions over plain values and descriptors; the addon holds no state, so
-// that it may be loaded in several threads.
+// The parts of the addon. Each exports plain functions over plain values and descriptors; the addon has no state, so
+// that several threads may load it.
 #pragma once
 
 #include <napi.h>

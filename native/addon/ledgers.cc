@@ -1,5 +1,5 @@
-// Ledgers from the agent's side, and the compute pages behind them: made with their room, and read into private memory,
-// every field once. Nothing here maps a file that a tenant can shorten.
+// Usage ledgers and the lease pages behind them, as the agent creates and reads them: created with their space
+// allocated, read into private memory, every field once. Nothing here maps a file that a tenant can truncate.
 #include "record_io.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace {
 
-// The compute page behind it: what each GPU's processes go by until an arbiter has come.
-bool write_compute(int fd, const cot_ledger_header &ledger, const Napi::Array &rates) {
+// The initial lease page: gates follow its records until an arbiter runs.
+bool write_lease_page(int fd, const cot_ledger_header &ledger, const Napi::Array &rates) {
     alignas(8) static thread_local char half[COT_LEASE_REPORTS_OFFSET];
     uint32_t rate_ppm[COT_MAX_GPUS] = {};
     for (uint32_t gpu = 0; gpu < ledger.gpu_count; gpu++) rate_ppm[gpu] = rates.Get(gpu).ToNumber().Uint32Value();
@@ -25,8 +25,8 @@ uint64_t ledger_file_bytes(uint32_t slots, uint32_t gpus) {
     return cot_lease_page_offset_for(slots, gpus) + cot_lease_page_bytes(slots, gpus);
 }
 
-// initLedger(fd, slots, gpuCount, ratesPpm): a fresh ledger, all slots free; with `ratesPpm`, a share of each GPU
-// (0: nothing limits), a compute page behind it.
+// initLedger(fd, slots, gpuCount, ratesPpm): writes a new ledger with all slots free; with `ratesPpm`, a share of each
+// GPU (0: unlimited), also a lease page behind it.
 Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     cot_ledger_header header{};
@@ -42,10 +42,11 @@ Napi::Value InitLedger(const Napi::CallbackInfo &info) {
     const uint64_t bytes = has_compute ? ledger_file_bytes(header.slot_count, header.gpu_count)
                                        : cot_ledger_bytes(header.slot_count, header.gpu_count);
     if (ftruncate(fd, 0) != 0) return fail(info.Env(), "ledger");
-    // With its room: a file system that another tenant has filled would kill whoever touches a hole.
+    // Allocates its space: on a full file system, which another tenant can fill, a process that touches a hole would be
+    // killed.
     const int full = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
     if (full != 0) errno = full;
-    if (full != 0 || (has_compute && !write_compute(fd, header, info[3].As<Napi::Array>())) ||
+    if (full != 0 || (has_compute && !write_lease_page(fd, header, info[3].As<Napi::Array>())) ||
         !write_at(fd, &header, sizeof header, 0))
         return fail(info.Env(), "ledger");
     return info.Env().Undefined();
@@ -57,14 +58,14 @@ Napi::Value LedgerBytes(const Napi::CallbackInfo &info) {
     return Napi::Number::New(info.Env(), static_cast<double>(bytes));
 }
 
-// ledgerFileBytes(slots, gpuCount): the same with a compute page behind it.
+// ledgerFileBytes(slots, gpuCount): the same with a lease page behind it.
 Napi::Value LedgerFileBytes(const Napi::CallbackInfo &info) {
     const uint64_t bytes = ledger_file_bytes(info[0].ToNumber().Uint32Value(), info[1].ToNumber().Uint32Value());
     return Napi::Number::New(info.Env(), static_cast<double>(bytes));
 }
 
-// clearLedger(fd, slots, gpuCount, ratesPpm): all slots free again, in place; what the container counts as a whole
-// stays. For when none of its processes is left: a process that had the file mapped would not survive it.
+// clearLedger(fd, slots, gpuCount, ratesPpm): frees all slots in place; the container's totals stay. Only when none of
+// its processes is left: a process that has the file mapped would not survive it.
 Napi::Value ClearLedger(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const uint32_t gpus = info[2].ToNumber().Uint32Value();
@@ -94,8 +95,8 @@ Napi::Value bytes_value(Napi::Env env, uint64_t value) {
     return Napi::Number::New(env, static_cast<double>(value < most ? value : most));
 }
 
-// Has this thread computed for so long? Time in which others had the processor does not count; most of the time the
-// cheaper clock tells.
+// Whether this thread has computed for this long. Time in which other threads had the processor does not count; mostly
+// the cheaper clock is enough.
 class Budget {
   public:
     explicit Budget(uint64_t most_ns) : most_ns_(most_ns), wall_(boot_ns()), cpu_(clock_ns(CLOCK_THREAD_CPUTIME_ID)) {}
@@ -107,15 +108,15 @@ class Budget {
     uint64_t most_ns_, wall_, cpu_;
 };
 
-constexpr uint64_t MOST_LOCK_NS = 5000000; // a ledger of 1024 living processes takes 3 ms
+constexpr uint64_t MAX_LOCK_NS = 5000000; // a ledger with 1024 running processes takes 3 ms
 
-// Which of the slots that are in use are locked, each by its byte of the file. The kernel walks all locks of a file for
-// each question, and a tenant may take as many as it likes: so a range is asked about, not each slot, and only for so
-// long. False: not all could be told; those pass for locked.
+// Finds which slots in use are locked, each by its byte of the file. The kernel walks all locks of a file for each
+// query, and a tenant may take any number of locks: so ranges are queried, not single slots, and only for a limited
+// time. False: some are unknown, and count as locked.
 bool find_locked(int fd, const std::vector<bool> &used, std::vector<bool> &locked) {
-    const Budget budget(MOST_LOCK_NS);
+    const Budget budget(MAX_LOCK_NS);
     std::vector<std::pair<off_t, off_t>> ranges{{0, static_cast<off_t>(used.size())}};
-    bool all_told = true;
+    bool all_known = true;
     for (bool first = true; !ranges.empty(); first = false) {
         auto [from, to] = ranges.back();
         ranges.pop_back();
@@ -127,16 +128,17 @@ bool find_locked(int fd, const std::vector<bool> &used, std::vector<bool> &locke
         lock.l_whence = SEEK_SET;
         lock.l_start = from;
         lock.l_len = to - from;
-        all_told = all_told && (first || !budget.is_spent()) && fcntl(fd, F_GETLK, &lock) == 0;
-        if (all_told && lock.l_type == F_UNLCK) continue;
-        // The answer is one of the locks in the range; where there is none, the question stands: the whole range.
+        all_known = all_known && (first || !budget.is_spent()) && fcntl(fd, F_GETLK, &lock) == 0;
+        if (all_known && lock.l_type == F_UNLCK) continue;
+        // The answer is one lock in the range; if there is none, the lock of the query itself comes back: the whole
+        // range.
         const off_t begin = std::clamp<off_t>(lock.l_start, from, to - 1);
         const off_t end = lock.l_len == 0 ? to : std::clamp<off_t>(lock.l_start + lock.l_len, begin + 1, to);
         std::fill(locked.begin() + begin, locked.begin() + end, true);
         ranges.emplace_back(from, begin);
         ranges.emplace_back(end, to);
     }
-    return all_told;
+    return all_known;
 }
 
 Napi::Object row_object(Napi::Env env, const cot_slot_gpu &row) {
@@ -151,7 +153,7 @@ Napi::Object row_object(Napi::Env env, const cot_slot_gpu &row) {
     return out;
 }
 
-// Reads up to `size` bytes; what is not there is zero. How many there were.
+// Reads up to `size` bytes and fills the rest with zeros. Returns how many it read.
 size_t read_at(int fd, char *to, size_t size, off_t offset) {
     size_t got = 0;
     while (got < size) {
@@ -164,12 +166,12 @@ size_t read_at(int fd, char *to, size_t size, off_t offset) {
     return got;
 }
 
-// A ledger as it was read: header, totals and the slots that were ever in use, then a byte for each of these slots (is
-// it locked?), one for all of it (is it whole?) and one for its name (does it still lead there?).
-struct Seen {
+// A ledger as read: header, totals and the slots that were ever used; then one byte for each of these slots (is it
+// locked?), one for the whole (is it complete?) and one for its path (does it still lead to this file?).
+struct LedgerReading {
     std::vector<char> bytes;
     uint32_t slots = 0;
-    uint64_t locks_ns = 0; // when its locks were asked for
+    uint64_t locks_ns = 0; // when its locks were queried
     const char *slot_at(uint32_t index, uint32_t gpus) const {
         return bytes.data() + cot_ledger_slots_offset(gpus) + index * cot_slot_bytes(gpus);
     }
@@ -179,10 +181,10 @@ struct Seen {
     bool untouched() const { return bytes.back() != 0; }
 };
 
-// An earlier reading: what was seen then, and when its locks were asked for. Nothing where there is none.
-class Before {
+// An earlier reading and when its locks were queried; empty if there is none.
+class EarlierReading {
   public:
-    explicit Before(const Napi::Value &reading) {
+    explicit EarlierReading(const Napi::Value &reading) {
         if (!reading.IsObject()) return;
         const Napi::Object from = reading.As<Napi::Object>();
         const Napi::Value seen = from.Get("seen"), locks_ns = from.Get("locksNs");
@@ -198,7 +200,9 @@ class Before {
     bool begins_with(const char *bytes, size_t size) const {
         return size_ >= size && std::memcmp(data_, bytes, size) == 0;
     }
-    bool says(const Seen &seen) const { return size_ == seen.bytes.size() && begins_with(seen.bytes.data(), size_); }
+    bool equals(const LedgerReading &seen) const {
+        return size_ == seen.bytes.size() && begins_with(seen.bytes.data(), size_);
+    }
 
   private:
     const char *data_ = nullptr;
@@ -206,9 +210,10 @@ class Before {
     uint64_t locks_ns_ = 0;
 };
 
-// Locks of before are those of now where not a byte of the ledger has changed, every slot in use was locked (who is
-// waited for is asked about each time) and nobody has asked for longer than `locks_for_ns`.
-bool keep_locks(const Before &before, uint64_t locks_for_ns, const std::vector<bool> &used, uint32_t gpus, Seen &seen) {
+// Reuses earlier locks if no byte of the ledger has changed, every slot in use was locked (an unlocked slot is queried
+// each time) and they are not older than `locks_for_ns`.
+bool reuse_locks(const EarlierReading &before, uint64_t locks_for_ns, const std::vector<bool> &used, uint32_t gpus,
+                 LedgerReading &seen) {
     const size_t read = seen.flags_at(gpus);
     if (locks_for_ns == 0 || before.size() != seen.bytes.size() || !before.begins_with(seen.bytes.data(), read))
         return false;
@@ -221,18 +226,18 @@ bool keep_locks(const Before &before, uint64_t locks_for_ns, const std::vector<b
     return true;
 }
 
-// Is the file of that name the open one? A link in its place is another file, wherever it leads.
+// Whether the path leads to the open file. A symbolic link is another file, wherever it leads.
 bool is_same_file(const struct stat &held, const char *path) {
     struct stat named{};
     return lstat(path, &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
-// Slots beyond those that the header says were ever taken are not read: a tenant that lies there hides its own
-// processes from its books, and whatever they hold passes for memory that no ledger knows.
-void see_ledger(int fd, uint32_t slots, uint32_t gpus, const char *path, const Before &before, uint64_t locks_for_ns,
-                Seen &seen) {
+// Slots beyond the header's slots_used are not read: a tenant that writes a lower number hides its own processes, and
+// their memory counts as used without a ledger.
+void read_ledger(int fd, uint32_t slots, uint32_t gpus, const char *path, const EarlierReading &before,
+                 uint64_t locks_for_ns, LedgerReading &seen) {
     const size_t head = cot_ledger_slots_offset(gpus);
-    // As much as there was before: then one call reads all of it.
+    // As much as the last time: then one call reads all of it.
     const size_t first = std::max(head, std::min<size_t>(before.size(), cot_ledger_bytes(slots, gpus)));
     seen.bytes.resize(first);
     size_t got = read_at(fd, seen.bytes.data(), first, 0);
@@ -249,21 +254,21 @@ void see_ledger(int fd, uint32_t slots, uint32_t gpus, const char *path, const B
         std::memcpy(&slot, seen.slot_at(i, gpus), sizeof slot);
         used[i] = slot.stamp != 0;
     }
-    bool all_told = true;
-    if (!keep_locks(before, locks_for_ns, used, gpus, seen)) {
+    bool all_known = true;
+    if (!reuse_locks(before, locks_for_ns, used, gpus, seen)) {
         seen.locks_ns = boot_ns();
         std::vector<bool> locked(seen.slots);
-        all_told = find_locked(fd, used, locked);
+        all_known = find_locked(fd, used, locked);
         for (uint32_t i = 0; i < seen.slots; i++) seen.bytes[all + i] = locked[i];
     }
     struct stat file{};
-    const bool is_told = fstat(fd, &file) == 0;
-    const bool is_long = is_told && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, gpus);
-    seen.bytes[all + seen.slots] = is_ledger && is_long && got >= all && all_told;
-    seen.bytes.back() = !path || (is_told && is_same_file(file, path));
+    const bool has_info = fstat(fd, &file) == 0;
+    const bool is_long = has_info && static_cast<uint64_t>(file.st_size) >= cot_ledger_bytes(slots, gpus);
+    seen.bytes[all + seen.slots] = is_ledger && is_long && got >= all && all_known;
+    seen.bytes.back() = !path || (has_info && is_same_file(file, path));
 }
 
-Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32_t gpus) {
+Napi::Object slot_object(Napi::Env env, const LedgerReading &seen, uint32_t index, uint32_t gpus) {
     const char *at = seen.slot_at(index, gpus);
     cot_slot slot;
     std::memcpy(&slot, at, sizeof slot);
@@ -289,7 +294,7 @@ Napi::Object slot_object(Napi::Env env, const Seen &seen, uint32_t index, uint32
     return entry;
 }
 
-Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t gpus) {
+Napi::Object reading_object(Napi::Env env, const LedgerReading &seen, uint32_t gpus) {
     Napi::Object out = Napi::Object::New(env);
     cot_ledger_header header;
     std::memcpy(&header, seen.bytes.data(), sizeof header);
@@ -314,12 +319,11 @@ Napi::Object reading_object(Napi::Env env, const Seen &seen, uint32_t gpus) {
     return out;
 }
 
-// readLedger(fd, slots, gpuCount, before?, path?, locksForMs?) -> {whole, untouched, denied: number[], unknown,
-// slots: [...], seen, locksNs, readNs}; sizes are the agent's own, never the file's. `whole` is false when the file is
-// shorter than it was made: then only what could be read is there; and when it has so many locks that not all slots
-// could be told locked or not: then those pass for locked. `untouched` is false when the file of that path is another
-// one. Where nothing has changed since `before`, the parts of it are handed out again; then its locks are asked for
-// only where that was done `locksForMs` ago or longer, or some slot had none.
+// readLedger(fd, slots, gpuCount, before?, path?, locksForMs?) -> {whole, untouched, denied: number[], unknown, slots:
+// [...], seen, locksNs, readNs}; sizes are the agent's own, never the file's. `whole` is false if the file was
+// truncated: then it has only what could be read; and if it has so many locks that some are unknown: those count as
+// locked. `untouched` is false if the path leads to another file. If nothing has changed since `before`, its parts are
+// returned again; locks are then queried only if they are older than `locksForMs` or some slot had none.
 Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const int fd = info[0].ToNumber().Int32Value();
@@ -330,11 +334,11 @@ Napi::Value ReadLedger(const Napi::CallbackInfo &info) {
     }
     const std::string path = info[4].IsString() ? info[4].As<Napi::String>().Utf8Value() : "";
     const uint64_t locks_for_ns = info[5].IsNumber() ? info[5].As<Napi::Number>().Uint32Value() * 1000000ull : 0;
-    const Before before(info[3]);
-    static thread_local Seen seen;
-    see_ledger(fd, slots, gpus, path.empty() ? nullptr : path.c_str(), before, locks_for_ns, seen);
+    const EarlierReading before(info[3]);
+    static thread_local LedgerReading seen;
+    read_ledger(fd, slots, gpus, path.empty() ? nullptr : path.c_str(), before, locks_for_ns, seen);
     Napi::Object out;
-    if (before.says(seen)) {
+    if (before.equals(seen)) {
         out = Napi::Object::New(env);
         for (const char *part : {"whole", "untouched", "denied", "unknown", "slots", "seen"})
             out.Set(part, info[3].As<Napi::Object>().Get(part));

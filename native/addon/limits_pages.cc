@@ -1,4 +1,4 @@
-// Limits pages from the agent's side: written in place, one entry per write.
+// Writes limits pages: in place, one entry per write.
 #include "record_io.h"
 
 #include <sys/stat.h>
@@ -48,16 +48,16 @@ bool parse_gpus(const Napi::CallbackInfo &info, const Napi::Array &gpus, cot_lim
     return true;
 }
 
-// Only where there is a compute page can launches go by it.
+// Launches can only be leased where there is a lease page.
 uint32_t gate_word(bool is_closed, bool is_leased, uint64_t lease_page_offset) {
     return (is_closed ? COT_GATE_CLOSED : COT_GATE_OPEN) |
            (is_leased && lease_page_offset ? COT_GATE_LEASED : COT_GATE_OPEN);
 }
 
-// writePage(fd, {slots, isolateMemory, engine, compute, leased, GPUs}): gives the file its size and writes header and
-// GPUs. For a page that is in use, `slots` and the number of GPUs must be what they were; it keeps its version, for
-// processes have it mapped, the engine where none is named, and the compute page that it has or has not. One of a
-// version that is not known here is left as it is.
+// writePage(fd, {slots, isolateMemory, engine, compute, leased, gpus}): sets the file's size and writes header and
+// GPUs. For a page in use, `slots` and the number of GPUs must not change. It keeps its version, because processes have
+// it mapped; its engine, if none is given; and its lease page or lack of one. A page of an unknown version is not
+// changed.
 Napi::Value WritePage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const Napi::Object spec = info[1].As<Napi::Object>();
@@ -106,13 +106,13 @@ Napi::Value WritePage(const Napi::CallbackInfo &info) {
     header.gate = gate_word(old.gate & COT_GATE_CLOSED, spec.Get("leased").ToBoolean(), header.lease_page_offset);
     header.generation = old.generation + 1;
     header.heartbeat_ns = boot_ns();
-    // Entries first: whoever sees the new generation must find them.
+    // Entries first: a process that sees the new generation must find them.
     if (!write_at(fd, entries, sizeof entries, offsetof(cot_limits_page, gpus))) return fail(info.Env(), "limits page");
     if (!write_at(fd, &header, sizeof header, 0)) return fail(info.Env(), "limits page");
     return Napi::Number::New(info.Env(), static_cast<double>(header.generation));
 }
 
-// touchPage(fd, gateClosed, leased): the agent was here; the gate is so.
+// touchPage(fd, gateClosed, leased): writes the agent's heartbeat and the state of the gate.
 Napi::Value TouchPage(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const uint64_t now = boot_ns();
@@ -128,7 +128,7 @@ Napi::Value TouchPage(const Napi::CallbackInfo &info) {
     return info.Env().Undefined();
 }
 
-// hasCompute(fd): does the page say that there is a compute page beside it?
+// hasCompute(fd): whether the page says that there is a lease page.
 Napi::Value HasCompute(const Napi::CallbackInfo &info) {
     cot_limits_page_header header{};
     const ssize_t length = pread(info[0].ToNumber().Int32Value(), &header, sizeof header, 0);
@@ -141,7 +141,7 @@ uint64_t big(const Napi::Value &value) {
     return value.IsBigInt() ? value.As<Napi::BigInt>().Uint64Value(&lossless) : 0;
 }
 
-// writeFeedback(fd, gpuCount, entries): each {slot, GPU, stamp, residualBytes, releasedBytes, signature, deadStamp}.
+// writeFeedback(fd, gpuCount, entries): each {slot, gpu, stamp, residualBytes, releasedBytes, signature, deadStamp}.
 Napi::Value WriteFeedback(const Napi::CallbackInfo &info) {
     const int fd = info[0].ToNumber().Int32Value();
     const uint32_t gpu_count = info[1].ToNumber().Uint32Value();

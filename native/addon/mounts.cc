@@ -1,5 +1,5 @@
-// Mounts of a pod's volume: a small tmpfs, made and taken down, and its superblock made read-only and writable again.
-// Only the superblock's flag holds in every mount of it; that of one mount is not seen by the kubelet's binds.
+// Mounts of a pod's volume: a small tmpfs, and switching its superblock between read-only and writable. Only the
+// superblock's flag applies to every mount of it; the flag of one mount does not affect the kubelet's bind mounts.
 #include "addon.h"
 
 #include <cerrno>
@@ -11,10 +11,10 @@
 
 namespace {
 
-// The kernel clears them at a remount unless they are said again.
+// A remount clears the flags that it does not repeat.
 constexpr unsigned long flags_always = MS_NOSUID | MS_NODEV;
 
-// Throws an error with the name of errno as its `code`, as Node's own do.
+// Throws an error with the name of errno as its `code`, as Node's own errors have it.
 Napi::Value fail(Napi::Env env, const std::string &what, const std::string &path) {
     const int number = errno;
     const char *name = strerrorname_np(number);
@@ -25,7 +25,7 @@ Napi::Value fail(Napi::Env env, const std::string &what, const std::string &path
     return env.Undefined();
 }
 
-// A folder by a handle, so that what is mounted on is what was looked at, and never the target of a link.
+// Opens a folder, so that the mount is made on the folder that was checked, and never on the target of a link.
 class Folder {
   public:
     explicit Folder(const std::string &path)
@@ -66,7 +66,7 @@ Napi::Value Remount(const Napi::CallbackInfo &info) {
     return info.Env().Undefined();
 }
 
-// unmount(folder, lazy): lazy takes it out of sight at once and ends it when its last user is gone.
+// unmount(folder, lazy): lazy detaches it at once and ends it when its last user is gone.
 Napi::Value Unmount(const Napi::CallbackInfo &info) {
     const std::string path = info[0].ToString().Utf8Value();
     const int flags = UMOUNT_NOFOLLOW | (info[1].ToBoolean() ? MNT_DETACH : 0);

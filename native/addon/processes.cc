@@ -1,5 +1,5 @@
-// Processes: who they are (from /proc), handles on them that cannot come to mean another one (pidfd), and signals that
-// are sent only after identity was checked again.
+// Processes: their identity (from /proc), and signals that are sent through a pidfd only after the identity was checked
+// again.
 #include "addon.h"
 
 #include <cerrno>
@@ -24,7 +24,7 @@ bool has_ended(int pidfd) {
 }
 
 // readProcess(pid) -> {startTicks, parent, ended, leaderless, command, cgroup, pidNamespace, namespacePid} or
-// undefined; without namespacePid where it could not be read.
+// undefined; without namespacePid if it could not be read.
 Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     proc::Process process;
@@ -41,7 +41,7 @@ Napi::Value ReadProcess(const Napi::CallbackInfo &info) {
     return out;
 }
 
-// isRunning(pid, startTicks): is there such a process, and has it not ended?
+// isRunning(pid, startTicks): whether that process exists and has not ended.
 Napi::Value IsRunning(const Napi::CallbackInfo &info) {
     proc::Process process;
     const bool is_running = proc::read_stat(info[0].ToNumber().Int32Value(), process) && !process.ended &&
@@ -49,9 +49,9 @@ Napi::Value IsRunning(const Napi::CallbackInfo &info) {
     return Napi::Boolean::New(info.Env(), is_running);
 }
 
-// signalExact(pid, startTicks, cgroup, signal) -> 'sent' | 'gone' | 'reused' | 'moved' | 'refused: ...'.
-// The handle is opened first, then identity is read through /proc and compared, then the handle is asked whether its
-// process still lives: only then can what was read have been the handle's own process.
+// signalExact(pid, startTicks, cgroup, signal) -> 'sent' | 'gone' | 'reused' | 'moved' | 'refused: ...'. Opens the
+// pidfd first, then reads and compares the identity in /proc, then checks that the pidfd's process has not ended: only
+// then was the identity that of this process.
 Napi::Value SignalExact(const Napi::CallbackInfo &info) {
     const Napi::Env env = info.Env();
     const pid_t pid = info[0].ToNumber().Int32Value();
@@ -74,12 +74,12 @@ Napi::Value SignalExact(const Napi::CallbackInfo &info) {
     return answer(result);
 }
 
-// becomeSubreaper(): orphaned descendants become our children, so that a process tree stays one.
+// becomeSubreaper(): orphaned descendants become children of this process, so that a process tree stays together.
 Napi::Value BecomeSubreaper(const Napi::CallbackInfo &info) {
     return Napi::Boolean::New(info.Env(), prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
 }
 
-// dieWithParent(): this process gets SIGTERM when the one that started it ends.
+// dieWithParent(): this process gets SIGTERM when its parent ends.
 Napi::Value DieWithParent(const Napi::CallbackInfo &info) {
     return Napi::Boolean::New(info.Env(), prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0) == 0);
 }

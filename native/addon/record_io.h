@@ -1,4 +1,4 @@
-// What the addon's functions on limits pages and on ledgers share.
+// Shared by the functions for limits pages and ledgers.
 #pragma once
 
 #include "addon.h"
@@ -35,7 +35,7 @@ inline Napi::Value fail(Napi::Env env, const char *what) {
     return env.Undefined();
 }
 
-// An error that the agent distinguishes from others by its `code`.
+// An error that the agent recognizes by its `code`.
 inline Napi::Value fail_with_code(Napi::Env env, const char *code, const std::string &text) {
     const Napi::Error error = Napi::Error::New(env, text);
     error.Set("code", Napi::String::New(env, code));

@@ -1,9 +1,9 @@
-/* cotenant-calibrate: what this driver and GPU really cost, measured from outside by the driver's own count per
+/* cotenant-calibrate: measures what contexts and allocations cost on this driver and GPU, by the driver's own count per
  * process:
  *   cotenant-calibrate [--cuda libcuda.so.1] [--nvml libnvidia-ml.so.1]
- * measures the one device that it sees (CUDA_VISIBLE_DEVICES chooses) and prints one line of JSON:
+ * It measures the first visible device (CUDA_VISIBLE_DEVICES) and prints one line of JSON:
  *   {"uuid": ..., "contextBytes": ..., "granuleBytes": ..., "releasesLate": ..., "driverVersion": ...}
- * It takes a context and a few MiB for about a second, changes no setting, and must not run under the interposer. */
+ * It uses a context and a few MiB for about a second, changes no setting, and must not run under the interposer. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -37,10 +37,10 @@ static int fail(const char *what, int code) {
         call_ ? call_(__VA_ARGS__) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;    \
     })
 
-#define MOST_PROCESSES 1024
-#define FILLING 0xaa
+#define MAX_PROCESSES 1024
+#define FILLER 0xaa
 
-/* The forms of the process list, newest first, with the nominal length of an entry. Drivers before 510 lack the third
+/* The forms of the process list, newest first, with the nominal size of an entry. Drivers before 510 lack the third
  * form, those before 470 the second. */
 static const struct {
     const char *name;
@@ -49,12 +49,12 @@ static const struct {
              {"nvmlDeviceGetComputeRunningProcesses_v2", sizeof(struct nvml_abi_process_v2)},
              {"nvmlDeviceGetComputeRunningProcesses", sizeof(struct nvml_abi_process_v1)}};
 
-/* The length of an entry has changed under one name, so the end of what the driver wrote over the filling decides. */
+/* The size of an entry has changed under one name, so the end of what the driver wrote over the filler decides. */
 static size_t entry_length(const unsigned char *buffer, size_t size, unsigned count, size_t nominal) {
     static const size_t LENGTHS[] = {sizeof(struct nvml_abi_process_v1), sizeof(struct nvml_abi_process_v2),
                                      sizeof(struct nvml_abi_process_535)};
     size_t end = size;
-    while (end > 0 && buffer[end - 1] == FILLING) end--;
+    while (end > 0 && buffer[end - 1] == FILLER) end--;
     if (count == 0 || (end > (count - 1) * nominal && end <= count * nominal)) return nominal;
     for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++)
         if (end > (count - 1) * LENGTHS[i] && end <= count * LENGTHS[i]) return LENGTHS[i];
@@ -62,17 +62,16 @@ static size_t entry_length(const unsigned char *buffer, size_t size, unsigned co
 }
 
 /* Bytes that the driver counts for this process. */
-static bool own_bytes(uint64_t *bytes) {
-    static unsigned char buffer[MOST_PROCESSES * sizeof(struct nvml_abi_process_535)];
+static bool driver_bytes(uint64_t *bytes) {
+    static unsigned char buffer[MAX_PROCESSES * sizeof(struct nvml_abi_process_535)];
     for (size_t form = 0; form < sizeof FORMS / sizeof *FORMS; form++) {
         nvml_abi_return (*list)(nvml_abi_device, unsigned *, void *) =
             (nvml_abi_return (*)(nvml_abi_device, unsigned *, void *))dlsym(nvml, FORMS[form].name);
-        unsigned count = MOST_PROCESSES;
-        memset(buffer, FILLING, sizeof buffer);
+        unsigned count = MAX_PROCESSES;
+        memset(buffer, FILLER, sizeof buffer);
         nvml_abi_return code = list ? list(gpu, &count, buffer) : (nvml_abi_return)NVML_ABI_FUNCTION_NOT_FOUND;
-        if (code == NVML_ABI_FUNCTION_NOT_FOUND)
-            continue; /* a library may have the name of a call that its driver lacks */
-        if (code != NVML_ABI_SUCCESS || count > MOST_PROCESSES) return false;
+        if (code == NVML_ABI_FUNCTION_NOT_FOUND) continue; /* a library may export a function that its driver lacks */
+        if (code != NVML_ABI_SUCCESS || count > MAX_PROCESSES) return false;
         size_t length = entry_length(buffer, sizeof buffer, count, FORMS[form].length);
         *bytes = 0;
         for (unsigned i = 0; i < count; i++) {
@@ -101,8 +100,8 @@ static void pause_ms(long ms) {
     nanosleep(&pause, NULL);
 }
 
-/* A kernel that does nothing: what the first launch costs belongs to the context. A driver that cannot compile it is
- * calibrated without. */
+/* Launches an empty kernel: the cost of the first launch belongs to the context. Skipped if the driver cannot compile
+ * it. */
 static void launch_once(void) {
     static const char TEXT[] =
         ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n ret;\n}\n";
@@ -119,16 +118,16 @@ static void launch_once(void) {
     CUDA(cuCtxSynchronize, (void));
 }
 
-/* The largest piece that all growth is a multiple of. */
+/* The largest size that every growth is a multiple of. */
 static bool measure_granule(uint64_t *granule) {
     static const uint64_t SIZES[] = {1, MIB, MIB + 1, 2 * MIB + 1, 3 * MIB, 5 * MIB, 7 * MIB + 4097};
     abi_devptr held[sizeof SIZES / sizeof *SIZES];
     uint64_t before, after;
     *granule = 0;
     for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
-        if (!own_bytes(&before)) return false;
+        if (!driver_bytes(&before)) return false;
         if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &held[i], (size_t)SIZES[i]) != ABI_SUCCESS ||
-            !own_bytes(&after))
+            !driver_bytes(&after))
             return false;
         if (after > before) *granule = common_divisor(after - before, *granule);
     }
@@ -136,21 +135,22 @@ static bool measure_granule(uint64_t *granule) {
     return *granule != 0;
 }
 
-/* Does freed memory leave the count at once? One late time out of several is late. */
+/* Whether freed memory leaves the driver's count at once. One late release out of several counts as late. */
 static bool measure_release(bool *late) {
     uint64_t floor, held, after;
     *late = false;
     pause_ms(300);
-    if (!own_bytes(&floor)) return false;
+    if (!driver_bytes(&floor)) return false;
     for (int i = 0; i < 8; i++) {
         abi_devptr block;
-        if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &block, (size_t)(16 * MIB)) != ABI_SUCCESS || !own_bytes(&held))
+        if (CUDA(cuMemAlloc_v2, (abi_devptr *, size_t), &block, (size_t)(16 * MIB)) != ABI_SUCCESS ||
+            !driver_bytes(&held))
             return false;
-        if (CUDA(cuMemFree_v2, (abi_devptr), block) != ABI_SUCCESS || !own_bytes(&after)) return false;
+        if (CUDA(cuMemFree_v2, (abi_devptr), block) != ABI_SUCCESS || !driver_bytes(&after)) return false;
         if (after > floor) *late = true;
         for (int waited = 0; after > floor && waited < 100; waited++) {
             pause_ms(10);
-            if (!own_bytes(&after)) return false;
+            if (!driver_bytes(&after)) return false;
         }
     }
     return true;
@@ -166,14 +166,14 @@ int main(int argc, char **argv) {
     cuda = dlopen(cuda_name, RTLD_NOW);
     nvml = dlopen(nvml_name, RTLD_NOW);
     if (!cuda || !nvml) return fail(dlerror(), 0);
-    if (dlsym(cuda, "cotenant_interposer")) return fail("it runs inside a grant and would measure that", 0);
+    if (dlsym(cuda, "cotenant_interposer")) return fail("it runs under the interposer and would measure its grant", 0);
     int code = NVML(nvmlInit_v2, (void));
     if (code) return fail("NVML does not start", code);
     abi_uuid uuid;
     abi_context context;
     if ((code = CUDA(cuInit, (unsigned), 0u))) return fail("CUDA does not start", code);
     if ((code = CUDA(cuDeviceGetUuid, (abi_uuid *, abi_device), &uuid, (abi_device)0)))
-        return fail("the device has no identifier", code);
+        return fail("cannot read the UUID of the device", code);
     const unsigned char *u = uuid.bytes;
     char text[48];
     snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
@@ -181,12 +181,12 @@ int main(int argc, char **argv) {
     if ((code = NVML(nvmlDeviceGetHandleByUUID, (const char *, nvml_abi_device *), text, &gpu)))
         return fail("NVML does not know the device", code);
     if ((code = CUDA(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)0)))
-        return fail("no context can be made", code);
-    if ((code = CUDA(cuCtxSetCurrent, (abi_context), context))) return fail("the context cannot be used", code);
+        return fail("cannot create a context", code);
+    if ((code = CUDA(cuCtxSetCurrent, (abi_context), context))) return fail("cannot use the context", code);
     launch_once();
     uint64_t context_bytes = 0, granule = 0;
     bool late = false;
-    if (!own_bytes(&context_bytes) || context_bytes == 0)
+    if (!driver_bytes(&context_bytes) || context_bytes == 0)
         return fail("the driver does not count this process's memory", 0);
     if (!measure_granule(&granule) || !measure_release(&late)) return fail("memory cannot be measured", 0);
     char driver[NVML_ABI_VERSION_BYTES] = "";

@@ -1,10 +1,10 @@
-/* cotenant-canary: tries to exceed a grant, as a tenant's program would, and says what the driver answered:
+/* cotenant-canary: tries to exceed a grant, as a tenant's program would, and prints the driver's results:
  *   cotenant-canary --within BYTES --beyond BYTES [--cuda libcuda.so.1] [--group FOLDER]
- * in that group of the unified cgroup hierarchy, where one is named, and on the one device that it sees
- * (CUDA_VISIBLE_DEVICES chooses). Who starts it puts it behind a fence, or behind none. It prints one line of JSON:
+ * in that cgroup of the unified hierarchy, if given, and on the first visible device (CUDA_VISIBLE_DEVICES). Its caller
+ * starts it with or without isolation. It prints one line of JSON:
  *   {"loaded": ..., "within": ..., "beyond": {"handle": ..., "default": ..., "table": ...}}
- * with results of the driver, or {"loaded": ..., "failed": "what", "code": ...} where it did not come so far. What it
- * takes it gives back at once; it judges nothing. */
+ * with results of the driver, or {"loaded": ..., "failed": "what", "code": ...} if it fails earlier. It frees what it
+ * allocates at once, and judges nothing. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static int failed(const char *what, int code) {
         call_ ? call_(__VA_ARGS__) : (abi_result)ABI_ERROR_NOT_FOUND;       \
     })
 
-static abi_result take(allocate *call, uint64_t bytes) {
+static abi_result try_allocate(allocate *call, uint64_t bytes) {
     abi_devptr at;
     if (!call) return ABI_ERROR_NOT_FOUND;
     const abi_result result = call(&at, (size_t)bytes);
@@ -42,14 +42,14 @@ static abi_result take(allocate *call, uint64_t bytes) {
     return result;
 }
 
-static bool bytes_option(const char *text, uint64_t *bytes) {
+static bool parse_bytes(const char *text, uint64_t *bytes) {
     char *end;
     errno = 0;
     *bytes = strtoull(text, &end, 10);
     return errno == 0 && end != text && *end == 0 && *bytes > 0;
 }
 
-/* Before it has anything of the driver's. 0, or what errno says. */
+/* Enters the cgroup before it uses the driver. Returns 0 or errno. */
 static int enter(const char *folder) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/cgroup.procs", folder) >= (int)sizeof path) return ENAMETOOLONG;
@@ -68,8 +68,8 @@ int main(int argc, char **argv) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--cuda")) name = value;
         else if (!strcmp(argv[i], "--group")) group = value;
-        else if (!strcmp(argv[i], "--within")) good = good && bytes_option(value, &within);
-        else if (!strcmp(argv[i], "--beyond")) good = good && bytes_option(value, &beyond);
+        else if (!strcmp(argv[i], "--within")) good = good && parse_bytes(value, &within);
+        else if (!strcmp(argv[i], "--beyond")) good = good && parse_bytes(value, &beyond);
         else good = false;
     }
     if (!good || !within || !beyond) {
@@ -77,9 +77,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     loaded = dlsym(RTLD_DEFAULT, "cotenant_interposer") != NULL;
-    const int kept_out = group ? enter(group) : 0;
-    if (kept_out) return failed("entering the group", kept_out);
-    /* For all, as programs that are linked with the driver have it. */
+    const int enter_error = group ? enter(group) : 0;
+    if (enter_error) return failed("entering the group", enter_error);
+    /* RTLD_GLOBAL, as for programs that are linked with the driver. */
     cuda = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (!cuda) return failed("opening the driver's library", 0);
     abi_context context;
@@ -88,13 +88,14 @@ int main(int argc, char **argv) {
     if ((code = CUDA(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)0)))
         return failed("making a context", code);
     if ((code = CUDA(cuCtxSetCurrent, (abi_context), context))) return failed("entering the context", code);
-    /* As programs find the driver: by its handle, by linking, by its own table. */
+    /* The ways in which programs find the driver: by its handle, by linking, by cuGetProcAddress. */
     allocate *const by_handle = (allocate *)dlsym(cuda, "cuMemAlloc_v2");
     allocate *const by_default = (allocate *)dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
     allocate *by_table = NULL;
     CUDA(cuGetProcAddress, (const char *, allocate **, int, uint64_t), "cuMemAlloc", &by_table, 11030, (uint64_t)0);
-    const abi_result given = take(by_handle, within);
+    const abi_result given = try_allocate(by_handle, within);
     printf("{\"loaded\":%s,\"within\":%d,\"beyond\":{\"handle\":%d,\"default\":%d,\"table\":%d}}\n",
-           loaded ? "true" : "false", given, take(by_handle, beyond), take(by_default, beyond), take(by_table, beyond));
+           loaded ? "true" : "false", given, try_allocate(by_handle, beyond), try_allocate(by_default, beyond),
+           try_allocate(by_table, beyond));
     return 0;
 }

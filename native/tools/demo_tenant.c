@@ -1,6 +1,6 @@
-/* Tenants of the demonstration: small CUDA driver-API programs that behave, want too much, or cheat.
+/* Tenants of the demonstration: small CUDA driver API programs that stay within their grant, exceed it, or bypass it.
  *   cotenant-tenant trainer | server | greedy | cheat
- * Each says on standard output, a line at a time, what it meets. They find the driver as most programs do. */
+ * Each prints what happens to it, one line at a time. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,11 +57,11 @@ static void launch(abi_function function) {
          "a launch");
 }
 
-static abi_result take(uint64_t bytes, abi_devptr *at) {
+static abi_result try_allocate(uint64_t bytes, abi_devptr *at) {
     return CALL(cuMemAlloc_v2, (abi_devptr *, size_t), at, (size_t)bytes);
 }
 
-/* Fills blocks with a pattern, works, and looks whether the pattern is still there. */
+/* Fills blocks with a pattern, runs kernels, and checks that the pattern is intact. */
 static void train(unsigned kernel_us, unsigned kernels, long rest_ms) {
     enum { BLOCKS = 8, BYTES = 256 * 1024 };
     abi_devptr blocks[BLOCKS];
@@ -70,7 +70,7 @@ static void train(unsigned kernel_us, unsigned kernels, long rest_ms) {
     size_t left, total;
     must(CALL(cuMemGetInfo_v2, (size_t *, size_t *), &left, &total), "asking for memory");
     printf("sees a GPU of %zu MiB\n", (size_t)(total / MIB));
-    for (int i = 0; i < BLOCKS; i++) must(take(left / 10, &blocks[i]), "taking memory");
+    for (int i = 0; i < BLOCKS; i++) must(try_allocate(left / 10, &blocks[i]), "allocating memory");
     for (unsigned round = 0;; round++) {
         for (int i = 0; i < BLOCKS; i++) {
             memset(pattern, (int)(round * BLOCKS + (unsigned)i), BYTES);
@@ -89,34 +89,34 @@ static void train(unsigned kernel_us, unsigned kernels, long rest_ms) {
     }
 }
 
-/* Takes memory until it is refused, gives half of it back, and begins again. */
-static void want_all(void) {
+/* Allocates until it is refused, frees half of it, and starts again. */
+static void allocate_all(void) {
     static abi_devptr blocks[4096];
     for (;;) {
         int count = 0;
         abi_result result = ABI_SUCCESS;
-        while (count < 4096 && (result = take(64 * MIB, &blocks[count])) == ABI_SUCCESS) {
+        while (count < 4096 && (result = try_allocate(64 * MIB, &blocks[count])) == ABI_SUCCESS) {
             count++;
             if (count % 8 == 0) pause_ms(50);
         }
-        printf("holds %d MiB and was refused more with %d (%s)\n", count * 64, result,
+        printf("has %d MiB and was refused more: %d (%s)\n", count * 64, result,
                result == ABI_ERROR_OUT_OF_MEMORY ? "out of memory" : "?");
         pause_ms(3000);
-        while (count > 0) must(CALL(cuMemFree_v2, (abi_devptr), blocks[--count]), "giving memory back");
+        while (count > 0) must(CALL(cuMemFree_v2, (abi_devptr), blocks[--count]), "freeing memory");
         pause_ms(500);
     }
 }
 
-/* Past the interposer nothing refuses it: it takes and takes. */
+/* Bypasses the interposer, so nothing refuses it: allocates on and on. */
 static void cheat(void) {
     abi_devptr at;
     for (uint64_t held = 0;; held += 128 * MIB) {
-        abi_result result = take(128 * MIB, &at);
+        abi_result result = try_allocate(128 * MIB, &at);
         if (result != ABI_SUCCESS) {
-            printf("even the GPU has no more, after %" PRIu64 " MiB\n", held / MIB);
+            printf("the GPU is full after %" PRIu64 " MiB\n", held / MIB);
             pause_ms(60000);
         }
-        printf("has taken %" PRIu64 " MiB and nobody refused\n", (held + 128 * MIB) / MIB);
+        printf("allocated %" PRIu64 " MiB, nothing refused it\n", (held + 128 * MIB) / MIB);
         pause_ms(200);
     }
 }
@@ -140,7 +140,7 @@ int main(int argc, char **argv) {
     must(CALL(cuCtxSetCurrent, (abi_context), context), "using a context");
     if (!strcmp(role, "trainer")) train(2000, 100, 20);
     if (!strcmp(role, "server")) train(500, 20, 90);
-    if (!strcmp(role, "greedy")) want_all();
+    if (!strcmp(role, "greedy")) allocate_all();
     cheat();
     return 0;
 }

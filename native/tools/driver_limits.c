@@ -1,10 +1,9 @@
-/* cotenant-limits: the driver's own limits of memory for cgroups, which drivers from 615 on have, asked for and set:
+/* cotenant-limits: reads and sets the driver's memory limits of cgroups, which drivers from 615 on have:
  *   cotenant-limits [--library libnvidia-ml.so.1] < commands
- * one command a line: `get UUID FOLDER`, or `set UUID SOFT HARD FOLDER` in bytes, `max` for none. One line of JSON for
- * each:
+ * one command a line: `get UUID FOLDER`, or `set UUID SOFT HARD FOLDER` in bytes, `max` for no limit. One line of JSON
+ * for each:
  *   {"result": NVML's, "softBytes": ..., "hardBytes": ..., "usedBytes": ...}
- * where a hard limit that is none is null. A driver without them: {"result": 13} (not found) for each. It decides
- * nothing. */
+ * A hard limit of null means none. A driver without these calls: {"result": 13} (not found) for each. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +32,7 @@ static int fail(const char *what, int code) {
     return 1;
 }
 
-/* The next word, ended in place; the last one is all that is left. */
+/* The next word, terminated in place; the last one is the rest of the line. */
 static char *word(char **rest, bool last) {
     char *at = *rest;
     if (!at) return NULL;
@@ -55,7 +54,7 @@ static bool bytes_of(const char *text, uint64_t *bytes) {
     return errno == 0 && end != text && *end == 0 && *text != '-';
 }
 
-/* False: the line is no command. */
+/* False: not a command. */
 static bool obey(char *line) {
     char *rest = line;
     const char *verb = word(&rest, false), *uuid = word(&rest, false);

@@ -138,7 +138,7 @@ export type Native = {
    * Gives back what is resident of the program's own file, code and constants, and returns how many bytes that were. What is used
    * again comes back from the kernel's cache, some 50 us for a MiB; where the kernel does not tell of mappings, 0.
    */
-  letGoOfProgram(): number;
+  trimProgramMemory(): number;
   /** On an existing folder, never through a link; `options` are those of tmpfs, nosuid and nodev come by themselves. */
   mountTmpfs(folder: string, options: string, mayExecute: boolean): void;
   /** The file system mounted there, in every mount of it. EBUSY: something is open for writing. */

@@ -13,7 +13,7 @@ const EVERY_MS = 600_000;
  */
 export function beFrugal(): void {
   setFlagsFromString('--optimize-for-size');
-  const { letGoOfProgram } = loadNative();
-  for (const ms of STARTED_MS) setTimeout(letGoOfProgram, ms).unref();
-  setInterval(letGoOfProgram, EVERY_MS).unref();
+  const { trimProgramMemory } = loadNative();
+  for (const ms of STARTED_MS) setTimeout(trimProgramMemory, ms).unref();
+  setInterval(trimProgramMemory, EVERY_MS).unref();
 }

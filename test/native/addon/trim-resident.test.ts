@@ -21,9 +21,9 @@ test('what a program used of its own file at its start is given back, and it goe
     };
     const work = () => JSON.stringify([...'abc'].map((each, index) => each.repeat(index + 1)).toSorted().reverse());
     const before = ofProgram(), first = work();
-    const letGo = loadNative().letGoOfProgram();
+    const letGo = loadNative().trimProgramMemory();
     const after = ofProgram(), second = work();
-    const again = loadNative().letGoOfProgram();
+    const again = loadNative().trimProgramMemory();
     console.log(JSON.stringify({ before, after, letGo, again, first, second }));`;
   const out = execFileSync(process.execPath, ['--input-type=module-typescript', '-e', script], { encoding: 'utf8' });
   const { before, after, letGo, again, first, second } = JSON.parse(out) as Record<string, number>;
