@@ -1,12 +1,12 @@
-// The webhook's metrics about itself, in a registry of its own. Owns their names and buckets; who serves the page is server.ts.
+// The webhook's own metrics: reviews, their duration, certificates.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { Outcome as Reviewed, Route } from './admission-review.ts';
 
-/** `overloaded`: not read, for too much was being sent. */
+/** `overloaded`: not read, because too many large bodies were being sent. */
 export type Outcome = Reviewed | 'overloaded';
 
 export type WebhookMetrics = {
-  /** One answered request: what came of it, and the seconds from the last byte of the body to the finished answer. */
+  /** One answered request: its outcome, and the seconds from the last byte of the body to the finished answer. */
   readonly observe: (route: Route, outcome: Outcome, seconds: number) => void;
   readonly certificateLoaded: (notAfter: Date) => void;
   readonly certificateRefused: () => void;
@@ -23,7 +23,7 @@ export function createMetrics(): WebhookMetrics {
   const registers = [registry];
   const reviews = new Counter({
     name: 'cotenant_webhook_reviews_total',
-    help: 'Admission reviews by what came of them; internal counts faults of the webhook itself',
+    help: 'Admission reviews by outcome; internal counts faults of the webhook itself',
     labelNames: ['route', 'outcome'],
     registers,
   });
@@ -36,7 +36,7 @@ export function createMetrics(): WebhookMetrics {
   });
   const reloads = new Counter({
     name: 'cotenant_webhook_certificate_loads_total',
-    help: 'Certificates taken into use or refused, since a refused one leaves the old one serving until it expires',
+    help: 'Certificates loaded or refused; after a refused one the old one stays in use until it expires',
     labelNames: ['result'],
     registers,
   });
@@ -45,7 +45,7 @@ export function createMetrics(): WebhookMetrics {
     help: 'When the serving certificate expires',
     registers,
   });
-  // Series that exist from the start let a rate see the first event.
+  // A series must exist before its first event for rate() to count that event.
   const counters = new Map<string, ReturnType<typeof reviews.labels>>();
   for (const route of ROUTES) {
     for (const outcome of OUTCOMES) {

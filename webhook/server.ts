@@ -1,11 +1,18 @@
-// The HTTPS server that API servers call, and the plain one for probes and metrics.
-// Owns HTTP, TLS, limits of time and size, and stopping; what is answered to a review is review.ts's business.
+// The webhook's HTTPS server for API servers (/mutate, /validate) and its plain one for probes and metrics: limits of time and
+// size, graceful stop. admission-review.ts answers the reviews.
 import { isUtf8 } from 'node:buffer';
 import { X509Certificate } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
+import type { Logger } from '../src/common/logger.ts';
+import { attempt, err, type Result } from '../src/common/result.ts';
 import { type BodyLimits, BodyRefused, createBodyReader, type ReadBody } from '../src/serving/body-limit.ts';
-import { type CertificateSource, createHealthHandler, startHttpServer } from '../src/serving/http-server.ts';
+import {
+  type CertificateSource,
+  createHealthHandler,
+  type ServerLogger,
+  startHttpServer,
+} from '../src/serving/http-server.ts';
 import { selfSigned } from '../src/serving/x509.ts';
 import { type Route, review } from './admission-review.ts';
 import type { WebhookConfiguration } from './config.ts';
@@ -13,6 +20,7 @@ import { createMetrics, type WebhookMetrics } from './metrics.ts';
 
 export type WebhookOptions = {
   readonly configuration: WebhookConfiguration;
+  readonly logger: ServerLogger & Pick<Logger, 'error'>;
   /** Address to listen on; all addresses by default. */
   readonly host?: string;
   /** 0, the default, takes a free port. */
@@ -25,21 +33,19 @@ export type WebhookOptions = {
   readonly healthPort?: number;
   readonly timeouts?: Partial<Timeouts>;
   readonly limits?: Partial<Limits>;
-  /** One line for the operator; standard error by default. */
-  readonly log?: (line: string) => void;
 };
 
 export type Webhook = {
   readonly url: string;
   readonly port: number;
   readonly healthPort: number | undefined;
-  /** The certificate it began with, in PEM; with a self-signed one this is also the authority to trust. */
+  /** The first certificate, in PEM; a self-signed one is also the authority to trust. */
   readonly certificate: string;
   /** The metrics page in Prometheus' text format. */
   readonly metrics: () => Promise<string>;
   /**
-   * Goes on for the drain time, then stops accepting, answers what has begun and closes idle connections; after the grace time
-   * cuts what is left.
+   * Serves for the drain time, then stops accepting, answers open requests and closes idle connections; after the grace time
+   * closes the rest.
    */
   readonly close: () => Promise<void>;
 };
@@ -50,15 +56,15 @@ export type Timeouts = {
   /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
   readonly idleMs: number;
   /**
-   * How long it goes on when it is told to stop: clients hear of that late, and one that writes on a connection that is being
-   * closed loses its request. Each answer of that time is the last one on its connection.
+   * How long it serves after `close`: API servers learn late that a replica stops, and one that writes on a connection that is
+   * being closed loses its request. Each answer of that time is the last one on its connection.
    */
   readonly drainMs: number;
   readonly graceMs: number;
 };
 
 export type Limits = BodyLimits & {
-  /** On each of the two ports; one more is closed unread. */
+  /** On each of the two ports; further connections are closed unread. */
   readonly connections: number;
 };
 
@@ -68,18 +74,17 @@ const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, gra
 const KIB = 1024;
 const MIB = 1024 * KIB;
 /**
- * API servers read no request above 3 MiB, and the review of an update has two pods, with some more for what is written
- * longer in JSON. All together these take some 150 MiB at most, of which the chart's limit of 384 MiB has room.
+ * API servers read no request above 3 MiB, the review of an update has two pods, and JSON writes some values longer. All bodies
+ * together take at most some 150 MiB, within the chart's limit of 384 MiB.
  */
 const LIMITS: Limits = { connections: 512, largestBytes: 8 * MIB, freeBytes: 64 * KIB, sharedBytes: 48 * MIB };
 
 /**
- * Starts serving once there is a certificate; until then only the probes are answered, as not ready. Rejects when none can be
- * had or a port is taken.
+ * Serves once there is a certificate; until then only the probes are answered, as not ready. Rejects where no certificate can
+ * be had or a port is taken.
  */
 export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
-  const { configuration, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
-  const log = options.log ?? ((line: string) => console.error(line));
+  const { configuration, logger, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
   const limits = { ...LIMITS, ...options.limits };
   const metrics = createMetrics();
@@ -94,8 +99,7 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
     return started;
   };
   const health = options.healthPort === undefined ? undefined : await healthServer(options.healthPort);
-  const logger = { info: (line: string) => log(`webhook: ${line}`), warn: (line: string) => log(`webhook: ${line}`) };
-  const server = await startHttpServer(createApp(configuration, metrics, state, log, limits), {
+  const server = await startHttpServer(createApp({ configuration, metrics, state, logger, limits }), {
     listen: { host, port: options.port ?? 0 },
     tls: {
       source: options.certificate ?? developmentCertificate(names),
@@ -140,90 +144,85 @@ function developmentCertificate(names: readonly string[]): CertificateSource {
   return async () => ({ certificate: selfSigned(names, new Date()), close: async () => {} });
 }
 
-/** The application without a listener; `state.stopping` makes every answer the last one on its connection. */
-export function createApp(
-  configuration: WebhookConfiguration,
-  metrics: WebhookMetrics,
-  state: Pick<State, 'stopping'>,
-  log: (line: string) => void,
-  limits: BodyLimits = LIMITS,
-): Express {
+export type AppOptions = {
+  readonly configuration: WebhookConfiguration;
+  readonly metrics: WebhookMetrics;
+  /** `stopping` makes every answer the last one on its connection. */
+  readonly state: Pick<State, 'stopping'>;
+  readonly logger: Pick<Logger, 'error'>;
+  readonly limits?: BodyLimits;
+};
+
+/** The application without a listener. */
+export function createApp(options: AppOptions): Express {
   const app = express();
   app.disable('x-powered-by');
   app.disable('etag');
-  // Any content type is read: what counts is that the body is a review.
-  const read = createBodyReader(limits);
-  app.post('/mutate', reviewHandler('mutate', read, configuration, metrics, state, log));
-  app.post('/validate', reviewHandler('validate', read, configuration, metrics, state, log));
+  // Any content type is read, as long as the body is a review.
+  const readBody = createBodyReader(options.limits ?? LIMITS);
+  app.post('/mutate', reviewHandler('mutate', readBody, options));
+  app.post('/validate', reviewHandler('validate', readBody, options));
   app.use((request, response) => {
     const known = request.path === '/mutate' || request.path === '/validate';
     if (known) response.set('allow', 'POST');
     refuse(response, known ? 405 : 404, 'POST an AdmissionReview to /mutate or /validate');
   });
-  app.use(errorHandler(metrics, log));
+  app.use(errorHandler(options));
   return app;
 }
 
 function reviewHandler(
   route: Route,
-  read: ReadBody,
-  configuration: WebhookConfiguration,
-  metrics: WebhookMetrics,
-  state: Pick<State, 'stopping'>,
-  log: (line: string) => void,
+  readBody: ReadBody,
+  { configuration, metrics, state, logger }: AppOptions,
 ): RequestHandler {
   return async (request, response) => {
-    const body = await read(request, response);
+    const body = await readBody(request, response);
     const started = performance.now();
-    // Asked now and not when the request began: the server may have been told to stop while the body was on its way.
+    // Checked only now: the server may have begun to stop while the body was on its way.
     if (state.stopping) response.set('connection', 'close');
     const parsed = parseBody(body);
     const reviewed = parsed.ok
       ? review(route, parsed.value, configuration)
-      : ({ outcome: 'malformed', message: parsed.why } as const);
+      : ({ outcome: 'malformed', message: parsed.error } as const);
     if (reviewed.outcome === 'malformed') {
       refuse(response, 400, reviewed.message);
     } else {
       const text = JSON.stringify(reviewed.answer);
       response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
       response.end(text);
-      if (reviewed.fault !== undefined) log(`webhook: ${route}: ${reviewed.fault}`);
+      if (reviewed.fault !== undefined) logger.error(`${route}: ${reviewed.fault}`);
     }
     metrics.observe(route, reviewed.outcome, (performance.now() - started) / 1000);
   };
 }
 
-type Body = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly why: string };
-
-/** UTF-8 and JSON, strictly: a byte that is replaced silently could make two names one. */
-function parseBody(body: Buffer): Body {
-  if (body.length === 0) return { ok: false, why: 'the body is empty' };
-  if (!isUtf8(body)) return { ok: false, why: 'the body is not UTF-8' };
-  try {
-    return { ok: true, value: JSON.parse(body.toString('utf8')) };
-  } catch (error) {
-    return { ok: false, why: `the body is not JSON: ${error instanceof Error ? error.message : String(error)}` };
-  }
+/** Strict about UTF-8: a decoder that replaces wrong bytes could make two names equal. */
+function parseBody(body: Buffer): Result<unknown> {
+  if (body.length === 0) return err('the body is empty');
+  if (!isUtf8(body)) return err('the body is not UTF-8');
+  const value = attempt(() => JSON.parse(body.toString('utf8')) as unknown);
+  return value.ok ? value : err(`the body is not JSON: ${value.error}`);
 }
 
-/** What went wrong before a review could be read: a body that is not, or a path that makes no sense; else a fault of ours. */
-function errorHandler(metrics: WebhookMetrics, log: (line: string) => void): ErrorRequestHandler {
+/** Answers a body that cannot be read or a malformed path (4xx), and faults of the webhook (500). */
+function errorHandler({ metrics, logger }: AppOptions): ErrorRequestHandler {
   return (error: unknown, request, response, next) => {
     if (response.headersSent) {
       next(error);
       return;
     }
     const { status } = error as { status?: unknown };
-    const theirs = error instanceof BodyRefused || (typeof status === 'number' && status >= 400 && status < 500);
-    const code = theirs ? Number(status) : 500;
-    if (!theirs) log(`webhook: ${error instanceof Error ? error.stack : String(error)}`);
-    const why = error instanceof BodyRefused ? error.message : String(error);
-    // What is left of the body is not worth reading, so the connection cannot be used again.
+    const isClientError = error instanceof BodyRefused || (typeof status === 'number' && status >= 400 && status < 500);
+    const code = isClientError ? Number(status) : 500;
+    if (!isClientError) logger.error(String(error instanceof Error ? error.stack : error));
+    const message = error instanceof BodyRefused ? error.message : String(error);
+    // The rest of the body stays unread, so the connection cannot be used again.
     response.set('connection', 'close');
     if (code === 503) response.set('retry-after', '1');
-    refuse(response, code, theirs ? why : 'internal: the log of the webhook has the reason');
+    refuse(response, code, isClientError ? message : 'internal: the log of the webhook has the reason');
     const route: Route = request.path === '/validate' ? 'validate' : 'mutate';
-    metrics.observe(route, code === 503 ? 'overloaded' : theirs ? 'malformed' : 'internal', 0);
+    metrics.observe(route, code === 503 ? 'overloaded' : isClientError ? 'malformed' : 'internal', 0);
   };
 }
 

@@ -63,7 +63,7 @@ export const webhook: Command = {
     const log = loggerOf(parsed, 'webhook');
     const start = () =>
       startWebhook({
-        log: log.info,
+        logger: log,
         timeouts: { drainMs },
         configuration: read.value,
         port,

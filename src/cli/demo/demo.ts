@@ -144,7 +144,7 @@ async function play(
     configuration: rules.value,
     host: '127.0.0.1',
     port: ports.webhook,
-    log: log.component('webhook').warn,
+    logger: log.component('webhook'),
   });
   ending.defer(() => webhook.close());
   const review = await reviewOnce(webhook.url, webhook.certificate);

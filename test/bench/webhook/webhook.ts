@@ -45,7 +45,14 @@ function parseOnly(body: Buffer): string {
 }
 
 async function timeHttp(body: Buffer, runs: number): Promise<number[]> {
-  const server = createServer(createApp(configuration, createMetrics(), { stopping: false }, console.error)).listen(0);
+  const server = createServer(
+    createApp({
+      configuration,
+      metrics: createMetrics(),
+      state: { stopping: false },
+      logger: { error: console.error },
+    }),
+  ).listen(0);
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });

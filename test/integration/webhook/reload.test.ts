@@ -29,14 +29,15 @@ async function write(folder: string, { cert, key }: Certificate): Promise<void> 
 async function started(t: ExecutionContext, folder: string) {
   const lines: string[] = [];
   let wake = () => {};
+  const write = (line: string) => {
+    lines.push(line);
+    wake();
+  };
   const webhook = await startWebhook({
     configuration: configured(),
     host: 'localhost',
     certificate: fromFiles({ certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') }),
-    log: (line) => {
-      lines.push(line);
-      wake();
-    },
+    logger: { info: write, warn: write, error: write },
   });
   t.teardown(() => webhook.close());
   const logged = async (wanted: RegExp) => {

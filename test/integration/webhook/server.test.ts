@@ -8,10 +8,11 @@ import { eventually } from '../../support/node.ts';
 import { configured, creation, fixture, sharePod } from '../../unit/webhook/reviews.ts';
 import { connectRaw, post, trusting } from './client.ts';
 
+const SILENT = { info: () => {}, warn: () => {}, error: () => {} };
 const BODY = JSON.stringify(creation(sharePod()));
 
 async function started(t: ExecutionContext, options: Partial<WebhookOptions> = {}): Promise<Webhook> {
-  const webhook = await startWebhook({ configuration: configured(), host: 'localhost', log: () => {}, ...options });
+  const webhook = await startWebhook({ configuration: configured(), host: 'localhost', logger: SILENT, ...options });
   t.teardown(() => webhook.close());
   return webhook;
 }
