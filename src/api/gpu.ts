@@ -17,7 +17,7 @@ export type PlaceableGpu = {
   /** Why a limit on it would not hold, a clause: it accepts no new containers until then. Absent: limits hold. */
   readonly unfenced?: string;
   /** Why it accepts no new containers now, a clause; absent: it does. */
-  readonly closed?: string;
+  readonly blocked?: string;
   /** Sum of the grants on it. */
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
@@ -41,8 +41,8 @@ export type GpuGrant = {
   readonly coresLimitPercent?: number;
 };
 
-/** What several containers take of one GPU together. */
-export type GpuNeed = {
+/** What several containers need of one GPU at the same time. */
+export type GpuDemand = {
   readonly memoryBytes: number;
   readonly coresPercent: number;
   /** Containers on it. */

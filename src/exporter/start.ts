@@ -4,11 +4,11 @@ import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
 import type { Source, Standing } from '../agent/snapshot/source.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
-import { guard } from '../serving/auth.ts';
-import { openBearerFile } from '../serving/bearer-token-file.ts';
+import { requireAuth } from '../serving/auth.ts';
+import { openBearerTokenFile } from '../serving/bearer-token-file.ts';
 import { startHttpServer } from '../serving/http-server.ts';
 import { fromFiles } from '../serving/tls-files.ts';
-import { createReviews } from '../serving/token-review-cache.ts';
+import { createTokenReviewCache } from '../serving/token-review-cache.ts';
 import { createMetricsCache } from './metrics-cache.ts';
 import { createExporter } from './routes.ts';
 import type { ExporterSettings } from './settings.ts';
@@ -37,8 +37,11 @@ export async function guardOf(
   if (bearerTokenFile === '' && !tokenReview) return undefined;
   if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
   const clock = () => performance.now();
-  const bearer = bearerTokenFile === '' ? undefined : await openBearerFile(bearerTokenFile, clock);
-  return guard({ bearer, reviews: tokenReview && review ? createReviews(review, clock) : undefined }, onProblem);
+  const bearer = bearerTokenFile === '' ? undefined : await openBearerTokenFile(bearerTokenFile, clock);
+  return requireAuth(
+    { bearer, reviews: tokenReview && review ? createTokenReviewCache(review, clock) : undefined },
+    onProblem,
+  );
 }
 
 /** Listens once it resolves. Rejects where it cannot. */

@@ -1,6 +1,6 @@
 // What an API server's refusal says, in one line: the client library's own text also carries every header.
 
-export function problemOf(error: unknown): string {
+export function describeApiError(error: unknown): string {
   const { code, statusCode, body, message } = (error ?? {}) as Partial<Record<string, unknown>>;
   const status = code ?? statusCode;
   let said: unknown;

@@ -9,7 +9,7 @@ export const ANSWER_MS = 5000;
 /** Of one page of a list. */
 export const PAGE_MS = 30_000;
 
-export function clientOf<T>(
+export function createApiClient<T>(
   config: KubeConfig,
   Client: new (configuration: Configuration) => T,
   withinMs = ANSWER_MS,

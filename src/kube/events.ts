@@ -1,8 +1,8 @@
 // Tells a pod what was done to it, as an Event. Owns the shape; what happened and why comes from the enforcement record.
 import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
 import { ACTION_ANNOTATION } from '../api/names.ts';
-import { problemOf } from './api-error.ts';
-import { clientOf } from './client.ts';
+import { describeApiError } from './api-error.ts';
+import { createApiClient } from './client.ts';
 
 export type PodEvent = {
   readonly namespace: string;
@@ -24,7 +24,7 @@ const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/schedule
 /** Kubernetes cuts nothing: longer messages are refused. */
 const LONGEST_MESSAGE = 1024;
 
-export function eventOf(event: PodEvent): CoreV1Event {
+export function buildEvent(event: PodEvent): CoreV1Event {
   const at = new Date(event.atMs);
   return {
     metadata: {
@@ -53,16 +53,16 @@ export function eventOf(event: PodEvent): CoreV1Event {
 }
 
 /** Writes the event; a cluster that cannot be reached costs the event, never the action that it tells of. */
-export function createReporter(
+export function createEventWriter(
   config: KubeConfig,
   onProblem: (text: string) => void,
 ): (event: PodEvent) => Promise<void> {
-  const api = clientOf(config, CoreV1Api);
+  const api = createApiClient(config, CoreV1Api);
   return async (event) => {
     try {
-      await api.createNamespacedEvent({ namespace: event.namespace, body: eventOf(event) });
+      await api.createNamespacedEvent({ namespace: event.namespace, body: buildEvent(event) });
     } catch (error) {
-      onProblem(`the Event for ${event.namespace}/${event.pod} could not be written: ${problemOf(error)}`);
+      onProblem(`the Event for ${event.namespace}/${event.pod} could not be written: ${describeApiError(error)}`);
     }
   };
 }

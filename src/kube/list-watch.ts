@@ -2,7 +2,7 @@
 // listing again; keeps no object, so that a caller with many of them keeps only what it needs.
 import { type KubeConfig, Watch } from '@kubernetes/client-node';
 import { field } from '../common/json.ts';
-import { problemOf } from './api-error.ts';
+import { describeApiError } from './api-error.ts';
 
 /** One page of a list, as the client library gives it. */
 export type Listed<T> = {
@@ -10,7 +10,7 @@ export type Listed<T> = {
   readonly metadata?: { readonly resourceVersion?: string; readonly _continue?: string };
 };
 
-export type Followed<T, Kept> = {
+export type WatchedObjects<T, Kept> = {
   /** Path and query of the watch, e.g. `/api/v1/pods`. */
   readonly path: string;
   readonly query?: Readonly<Record<string, string>>;
@@ -28,7 +28,7 @@ export type Followed<T, Kept> = {
   readonly times?: { readonly answerMs: number; readonly quietMs: number };
 };
 
-export type Following = {
+export type ListWatch = {
   /** Resolves when the first list is in. */
   readonly ready: Promise<void>;
   /** Lists again; resolves when a list that began after this call is in. */
@@ -45,7 +45,7 @@ const TIMES = { answerMs: 10_000, quietMs: 25_000 };
 /** Quiet connections in a row after which is asked for everything: nothing happens, or nothing gets through. */
 const MOST_QUIET = 4;
 
-export function follow<T extends object, Kept>(config: KubeConfig, what: Followed<T, Kept>): Following {
+export function listAndWatch<T extends object, Kept>(config: KubeConfig, what: WatchedObjects<T, Kept>): ListWatch {
   const watch = new Watch(config);
   const { answerMs, quietMs } = what.times ?? TIMES;
   const waiting: (() => void)[] = [];
@@ -164,7 +164,7 @@ export function follow<T extends object, Kept>(config: KubeConfig, what: Followe
         if (!closing.signal.aborted && waiting.length === 0) await watchOnce();
       } catch (error) {
         failed = true;
-        if (!closing.signal.aborted) what.onProblem(problemOf(error));
+        if (!closing.signal.aborted) what.onProblem(describeApiError(error));
       }
       if (waiting.length > 0 && !failed) continue;
       failures = failed || performance.now() - startedMs < SHORT_MS ? failures + 1 : 0;

@@ -2,8 +2,8 @@
 // what the agent granted beyond the annotations of pods.
 import { parsePodGrant } from '../api/grant-annotation.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
-import { needOf } from '../placement/demand.ts';
-import { type Held, othersOn } from '../placement/unscheduled-demand.ts';
+import { demandOf } from '../placement/demand.ts';
+import { type AgentGrant, unscheduledDemand } from '../placement/unscheduled-demand.ts';
 import type { HealthState } from '../policy/gpu-health.ts';
 import type { FenceState } from '../policy/isolation-check.ts';
 
@@ -12,7 +12,7 @@ export type GpusReading = NodeGpus & {
   /** False: the driver could not be asked, and there may be more GPUs. */
   readonly complete: boolean;
   /** All grants on the node. */
-  readonly held: readonly Held[];
+  readonly grants: readonly AgentGrant[];
   /** For the Node's condition; absent: not known, or not asked for. */
   readonly fences?: FenceState | undefined;
   /** Likewise; absent: the driver could not be asked. */
@@ -29,9 +29,9 @@ export function gpusToAdvertise(
   shown: NodeGpus | undefined,
   grantTextOf: (podUid: string) => string | undefined,
 ): NodeGpus {
-  const { mostTenantsPerGpu, gpus, complete, held } = reading;
+  const { mostTenantsPerGpu, gpus, complete, grants } = reading;
   const ofPods = new Set(
-    held.flatMap(({ podUid, containers }) =>
+    grants.flatMap(({ podUid, containers }) =>
       podUid === undefined ? [] : containers.flatMap((one) => one.gpus.map(({ gpuUuid }) => gpuUuid)),
     ),
   );
@@ -41,9 +41,9 @@ export function gpusToAdvertise(
   );
   for (const { gpuUuid } of gpus) before.delete(gpuUuid);
   const missing = [...before.values()].filter(({ gpuUuid }) => !complete || ofPods.has(gpuUuid));
-  const others = othersOn(held, (podUid) => {
+  const others = unscheduledDemand(grants, (podUid) => {
     const grant = parsePodGrant(grantTextOf(podUid) ?? '');
-    return grant.ok ? needOf(grant.value.containers) : undefined;
+    return grant.ok ? demandOf(grant.value.containers) : undefined;
   });
   return {
     mostTenantsPerGpu,

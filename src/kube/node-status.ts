@@ -6,9 +6,9 @@ import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
-import { problemOf } from './api-error.ts';
-import { clientOf } from './client.ts';
-import { follow } from './list-watch.ts';
+import { describeApiError } from './api-error.ts';
+import { createApiClient } from './client.ts';
+import { listAndWatch } from './list-watch.ts';
 import { type GpusReading, gpusToAdvertise } from './node-gpus.ts';
 
 export type AdvertisingOptions = {
@@ -34,8 +34,8 @@ export type Advertising = {
 };
 
 /** One of a Node's conditions as it is written; the server merges it into the list by its type. */
-export type StateForCondition = { readonly status: string; readonly reason: string; readonly message: string };
-export type NodeCondition = StateForCondition & {
+export type ConditionState = { readonly status: string; readonly reason: string; readonly message: string };
+export type NodeCondition = ConditionState & {
   readonly type: string;
   readonly lastTransitionTime: string;
   readonly lastHeartbeatTime: string;
@@ -59,7 +59,7 @@ const LONGEST_RETRY_MS = 60_000;
  * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. GPUs that are not
  * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each GPU.
  */
-export function patchOf(
+export function buildNodePatch(
   offered: NodeGpus,
   withSlots: boolean,
   ...conditions: readonly (NodeCondition | undefined)[]
@@ -78,9 +78,9 @@ export function patchOf(
 }
 
 /** What the Node is to say under that type; its time is that of the last change, as far as the Node tells it. */
-export function conditionOf(
+export function buildCondition(
   type: string,
-  state: StateForCondition | undefined,
+  state: ConditionState | undefined,
   node: V1Node,
   now: Date,
 ): NodeCondition | undefined {
@@ -115,7 +115,7 @@ function amountOf(text: string | undefined): bigint | undefined {
 export function startAdvertising(options: AdvertisingOptions): Advertising {
   const { config, nodeName, gpus, grantTextOf, withSlots, onProblem } = options;
   const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
-  const api = clientOf(config, CoreV1Api);
+  const api = createApiClient(config, CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
   let seen: V1Node | undefined;
   let next: NodeJS.Timeout | undefined;
@@ -128,11 +128,11 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     const reading = gpus();
     if (!seen || !reading) return;
     const now = new Date();
-    const patch = patchOf(
+    const patch = buildNodePatch(
       gpusToAdvertise(reading, shownGpus(seen), grantTextOf),
       withSlots,
-      conditionOf(FENCES_HOLD, reading.fences, seen, now),
-      conditionOf(GPUS_HEALTHY, reading.health, seen, now),
+      buildCondition(FENCES_HOLD, reading.fences, seen, now),
+      buildCondition(GPUS_HEALTHY, reading.health, seen, now),
     );
     if (shows(seen, patch)) return;
     writing = true;
@@ -144,7 +144,9 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
       retryMs = SHORTEST_RETRY_MS;
     } catch (error) {
       if (closing) return;
-      onProblem(`the amounts of node ${nodeName} could not be written, and it is tried again: ${problemOf(error)}`);
+      onProblem(
+        `the amounts of node ${nodeName} could not be written, and it is tried again: ${describeApiError(error)}`,
+      );
       waitMs = retryMs;
       retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
     } finally {
@@ -170,7 +172,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   const gone = () => {
     seen = undefined;
   };
-  const following = follow(config, {
+  const following = listAndWatch(config, {
     path: '/api/v1/nodes',
     query: { fieldSelector },
     list: () => api.listNode({ fieldSelector }),

@@ -2,8 +2,8 @@
 // list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves nothing about a pod that
 // has just been bound.
 import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
-import { clientOf, PAGE_MS } from './client.ts';
-import { follow } from './list-watch.ts';
+import { createApiClient, PAGE_MS } from './client.ts';
+import { listAndWatch } from './list-watch.ts';
 
 export type ContainerName = {
   readonly namespace: string;
@@ -49,9 +49,9 @@ export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
   });
 }
 
-export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
-  const api = clientOf(config, CoreV1Api, PAGE_MS);
-  const reader = clientOf(config, CoreV1Api, READ_MS);
+export function startPodInformer(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
+  const api = createApiClient(config, CoreV1Api, PAGE_MS);
+  const reader = createApiClient(config, CoreV1Api, READ_MS);
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
@@ -68,7 +68,7 @@ export function watchPods(config: KubeConfig, nodeName: string, onProblem: (text
     byPod.set(pod.metadata?.uid ?? '', pod);
     for (const listener of listeners) listener(pod);
   };
-  const following = follow(config, {
+  const following = listAndWatch(config, {
     path: '/api/v1/pods',
     query: { fieldSelector },
     list: (limit, from) =>

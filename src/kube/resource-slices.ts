@@ -3,8 +3,8 @@
 // read them, is told of once and asked again.
 import { type KubeConfig, ResourceV1Api } from '@kubernetes/client-node';
 import { inTurn } from '../common/single-flight.ts';
-import { problemOf } from './api-error.ts';
-import { clientOf, PAGE_MS } from './client.ts';
+import { describeApiError } from './api-error.ts';
+import { createApiClient, PAGE_MS } from './client.ts';
 
 export type SliceFollowing = { close(): Promise<void> };
 
@@ -12,14 +12,14 @@ const EVERY_MS = 60_000;
 const PAGE = 100;
 const MOST_PAGES = 10;
 
-export function followSlices(
+export function pollResourceSlices(
   config: KubeConfig,
   nodeName: string,
   onSlices: (slices: readonly unknown[]) => void,
   onProblem: (text: string) => void,
   everyMs = EVERY_MS,
 ): SliceFollowing {
-  const api = clientOf(config, ResourceV1Api, PAGE_MS);
+  const api = createApiClient(config, ResourceV1Api, PAGE_MS);
   let told = false;
   const read = async () => {
     try {
@@ -41,7 +41,7 @@ export function followSlices(
       // What was told last stands: devices keep their GPUs while the API server is away.
       if (!told)
         onProblem(
-          `resource slices of this node cannot be read, so devices of DRA claims are told by their names: ${problemOf(error)}`,
+          `resource slices of this node cannot be read, so devices of DRA claims are told by their names: ${describeApiError(error)}`,
         );
       told = true;
     }

@@ -1,8 +1,8 @@
 // Asks the API server whose a token is and whether they may get a path, as kube-rbac-proxy does: a TokenReview, then a
 // SubjectAccessReview of a URL that is no resource. Owns these two calls and what their answers mean.
 import { AuthenticationV1Api, AuthorizationV1Api, type KubeConfig } from '@kubernetes/client-node';
-import { problemOf } from './api-error.ts';
-import { clientOf } from './client.ts';
+import { describeApiError } from './api-error.ts';
+import { createApiClient } from './client.ts';
 
 export type Reviewed = 'allowed' | 'unauthenticated' | 'forbidden';
 /** Rejects when the API server cannot be asked. */
@@ -11,9 +11,9 @@ export type ReviewCall = (token: string, path: string) => Promise<Reviewed>;
 /** Of each of the two: together they are shorter than a scrape may take. */
 const WITHIN_MS = 2000;
 
-export function reviewer(config: KubeConfig): ReviewCall {
-  const authentication = clientOf(config, AuthenticationV1Api, WITHIN_MS);
-  const authorization = clientOf(config, AuthorizationV1Api, WITHIN_MS);
+export function createTokenReviewer(config: KubeConfig): ReviewCall {
+  const authentication = createApiClient(config, AuthenticationV1Api, WITHIN_MS);
+  const authorization = createApiClient(config, AuthorizationV1Api, WITHIN_MS);
   return async (token, path) => {
     try {
       const { status: who } = await authentication.createTokenReview({ body: { spec: { token } } });
@@ -32,7 +32,7 @@ export function reviewer(config: KubeConfig): ReviewCall {
       });
       return may?.allowed === true && may.denied !== true ? 'allowed' : 'forbidden';
     } catch (error) {
-      throw new Error(problemOf(error));
+      throw new Error(describeApiError(error));
     }
   };
 }

@@ -1,64 +1,63 @@
-// Who has what on which GPU of which node: the nodes' GPUs, what their agents have given away, and the bound pods' grants, added up. Owns the sums; where both
-// come from (a watch, a binding that is under way) and what is decided by them is elsewhere. No I/O.
-
-import type { GpuNeed } from '../api/gpu.ts';
+// What is allocated on every GPU of the cluster: the nodes' GPUs, what their agents granted themselves, and the grants of
+// bound pods, added up. No I/O: the watch and the binder write to it.
+import type { GpuDemand } from '../api/gpu.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
-import type { NodeBooks } from './place-pod.ts';
+import type { PlaceableNode } from './place-pod.ts';
 
-/** What one bound pod takes. */
-export type Booking = {
+/** What one bound pod holds. */
+export type Allocation = {
   readonly podUid: string;
   readonly nodeName: string;
   /** By UUID of the GPU. */
-  readonly need: ReadonlyMap<string, GpuNeed>;
-  /** GPUs that nobody else may get because this pod's grant cannot be read, and the clause that says so. */
-  readonly closes?: { readonly gpuUuids: readonly string[]; readonly because: string };
+  readonly demand: ReadonlyMap<string, GpuDemand>;
+  /** GPUs that take no new pods because this pod's grant cannot be read, and the clause that says so. */
+  readonly blocks?: { readonly gpuUuids: readonly string[]; readonly reason: string };
 };
 
-export type Ledger = {
+export type Allocations = {
   setNode(name: string, gpus: NodeGpus): void;
-  /** Its bookings stay: a node that comes back has them still. */
+  /** Its allocations stay: a node that comes back still has them. */
   removeNode(name: string): void;
   /** Replaces what the pod had. */
-  book(booking: Booking): void;
+  allocate(allocation: Allocation): void;
   release(podUid: string): void;
-  bookingOf(podUid: string): Booking | undefined;
-  /** The same object until something changes on the node, so that what follows from it can be kept with it. */
-  books(nodeName: string): NodeBooks | undefined;
-  bookings(): Iterable<Booking>;
-  bookingsOn(nodeName: string): Iterable<Booking>;
+  allocationOf(podUid: string): Allocation | undefined;
+  /** The same object until something changes on the node. */
+  placeableNode(nodeName: string): PlaceableNode | undefined;
+  all(): Iterable<Allocation>;
+  allocationsOn(nodeName: string): Iterable<Allocation>;
   gpusOf(nodeName: string): NodeGpus | undefined;
   nodeNames(): Iterable<string>;
   /** Grows with each change. */
   readonly version: number;
-  /** Nodes that changed since that version; undefined: that is too long ago to be known. */
+  /** Nodes that changed since that version; undefined: it is too old. */
   changedSince(version: number): ReadonlySet<string> | undefined;
   readonly nodes: number;
 };
 
-/** Changes that are remembered: a request that was not seen for longer is decided anew. */
-const REMEMBERED = 4096;
+/** Changes that `changedSince` knows. */
+const MOST_CHANGES = 4096;
 
-export function createLedger(): Ledger {
+export function createAllocations(): Allocations {
   const nodes = new Map<string, NodeGpus>();
-  const byPod = new Map<string, Booking>();
-  const byNode = new Map<string, Map<string, Booking>>();
-  const summed = new Map<string, NodeBooks>();
+  const byPod = new Map<string, Allocation>();
+  const byNode = new Map<string, Map<string, Allocation>>();
+  const placeable = new Map<string, PlaceableNode>();
   const changes: string[] = [];
   let version = 0;
   const changed = (nodeName: string): void => {
-    summed.delete(nodeName);
-    changes[version % REMEMBERED] = nodeName;
+    placeable.delete(nodeName);
+    changes[version % MOST_CHANGES] = nodeName;
     version += 1;
   };
   const release = (podUid: string): void => {
-    const booking = byPod.get(podUid);
-    if (!booking) return;
+    const allocation = byPod.get(podUid);
+    if (!allocation) return;
     byPod.delete(podUid);
-    const on = byNode.get(booking.nodeName);
-    on?.delete(podUid);
-    if (on?.size === 0) byNode.delete(booking.nodeName);
-    changed(booking.nodeName);
+    const onNode = byNode.get(allocation.nodeName);
+    onNode?.delete(podUid);
+    if (onNode?.size === 0) byNode.delete(allocation.nodeName);
+    changed(allocation.nodeName);
   };
   return {
     setNode(name, gpus) {
@@ -68,34 +67,34 @@ export function createLedger(): Ledger {
     removeNode(name) {
       if (nodes.delete(name)) changed(name);
     },
-    book(booking) {
-      release(booking.podUid);
-      byPod.set(booking.podUid, booking);
-      const on = byNode.get(booking.nodeName) ?? new Map<string, Booking>();
-      byNode.set(booking.nodeName, on.set(booking.podUid, booking));
-      changed(booking.nodeName);
+    allocate(allocation) {
+      release(allocation.podUid);
+      byPod.set(allocation.podUid, allocation);
+      const onNode = byNode.get(allocation.nodeName) ?? new Map<string, Allocation>();
+      byNode.set(allocation.nodeName, onNode.set(allocation.podUid, allocation));
+      changed(allocation.nodeName);
     },
     release,
-    bookingOf: (podUid) => byPod.get(podUid),
-    books(nodeName) {
-      const known = summed.get(nodeName);
+    allocationOf: (podUid) => byPod.get(podUid),
+    placeableNode(nodeName) {
+      const known = placeable.get(nodeName);
       const gpus = nodes.get(nodeName);
       if (known || !gpus) return known;
-      const books = sum(gpus, [...(byNode.get(nodeName)?.values() ?? [])]);
-      summed.set(nodeName, books);
-      return books;
+      const node = addUp(gpus, [...(byNode.get(nodeName)?.values() ?? [])]);
+      placeable.set(nodeName, node);
+      return node;
     },
-    bookings: () => byPod.values(),
-    bookingsOn: (nodeName) => byNode.get(nodeName)?.values() ?? [],
+    all: () => byPod.values(),
+    allocationsOn: (nodeName) => byNode.get(nodeName)?.values() ?? [],
     gpusOf: (nodeName) => nodes.get(nodeName),
     nodeNames: () => nodes.keys(),
     get version() {
       return version;
     },
     changedSince(since) {
-      if (version - since > REMEMBERED) return undefined;
+      if (version - since > MOST_CHANGES) return undefined;
       const names = new Set<string>();
-      for (let at = since; at < version; at += 1) names.add(changes[at % REMEMBERED] ?? '');
+      for (let at = since; at < version; at += 1) names.add(changes[at % MOST_CHANGES] ?? '');
       return names;
     },
     get nodes() {
@@ -104,12 +103,12 @@ export function createLedger(): Ledger {
   };
 }
 
-function sum({ mostTenantsPerGpu, gpus }: NodeGpus, bookings: readonly Booking[]): NodeBooks {
+function addUp({ mostTenantsPerGpu, gpus }: NodeGpus, allocations: readonly Allocation[]): PlaceableNode {
   return {
     mostTenantsPerGpu,
     gpus: gpus.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
-      const needs = [...(others ? [others] : []), ...bookings.flatMap(({ need }) => need.get(gpuUuid) ?? [])];
-      const closing = bookings.find(({ closes }) => closes?.gpuUuids.includes(gpuUuid))?.closes;
+      const demands = [...(others ? [others] : []), ...allocations.flatMap(({ demand }) => demand.get(gpuUuid) ?? [])];
+      const blocking = allocations.find(({ blocks }) => blocks?.gpuUuids.includes(gpuUuid))?.blocks;
       return {
         gpuUuid,
         model,
@@ -117,10 +116,10 @@ function sum({ mostTenantsPerGpu, gpus }: NodeGpus, bookings: readonly Booking[]
         healthy,
         ...(fault !== undefined && { fault }),
         ...(unfenced !== undefined && { unfenced }),
-        ...(closing && { closed: closing.because }),
-        grantedBytes: needs.reduce((total, need) => total + need.memoryBytes, 0),
-        grantedCoresPercent: needs.reduce((total, need) => total + need.coresPercent, 0),
-        tenants: needs.reduce((total, need) => total + need.tenants, 0),
+        ...(blocking && { blocked: blocking.reason }),
+        grantedBytes: demands.reduce((total, { memoryBytes }) => total + memoryBytes, 0),
+        grantedCoresPercent: demands.reduce((total, { coresPercent }) => total + coresPercent, 0),
+        tenants: demands.reduce((total, { tenants }) => total + tenants, 0),
       };
     }),
   };

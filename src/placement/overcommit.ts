@@ -1,82 +1,84 @@
-// GPUs of which bound pods need more than there is, as after two leaders for a while, and which pods have to go: pure. The
-// node's agent lets no such pod start; who evicts it, and when, is the scheduler's business.
-
-import type { GpuNeed } from '../api/gpu.ts';
+// GPUs on which more is granted than there is, as after two schedulers led for a while, and which pods to evict. Pure. The
+// node's agent does not start such a pod; the scheduler evicts it.
+import type { GpuDemand } from '../api/gpu.ts';
 import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
 import { MIB } from '../common/quantity.ts';
-import { added } from './unscheduled-demand.ts';
+import { addDemand } from './demand.ts';
 
 /** A bound pod. */
-export type Holder = {
+export type GrantedPod = {
   readonly podUid: string;
   /** By UUID of the GPU. */
-  readonly need: ReadonlyMap<string, GpuNeed>;
+  readonly demand: ReadonlyMap<string, GpuDemand>;
   readonly epoch: number;
   readonly createdMs: number;
-  /** `leaves`: it is being deleted and no container has started, so that none will. */
-  readonly state: 'waits' | 'started' | 'leaves';
+  /** `terminating`: it is being deleted and no container has started, so none will. */
+  readonly state: 'waiting' | 'started' | 'terminating';
 };
 
-export type Excess = {
+export type OvercommittedGpu = {
   readonly gpuUuid: string;
   /** One clause with GPU and numbers. */
   readonly text: string;
 };
 
-/**
- * Every GPU of which too much is granted, what its agent has given away itself included, and every one that is granted and not
- * there. What leaves is gone already.
- */
-export function excessesOf(
+/** Also GPUs that are granted and that the node does not have. Terminating pods do not count; grants of the agent do. */
+export function findOvercommittedGpus(
   node: string,
   { gpus, mostTenantsPerGpu }: NodeGpus,
-  holders: readonly Holder[],
-): readonly Excess[] {
-  const sums = new Map<string, GpuNeed>(gpus.flatMap(({ gpuUuid, others }) => (others ? [[gpuUuid, others]] : [])));
-  for (const { need, state } of holders) {
-    if (state === 'leaves') continue;
-    for (const [gpuUuid, own] of need) sums.set(gpuUuid, added(sums.get(gpuUuid), own));
+  pods: readonly GrantedPod[],
+): readonly OvercommittedGpu[] {
+  const sums = new Map<string, GpuDemand>(gpus.flatMap(({ gpuUuid, others }) => (others ? [[gpuUuid, others]] : [])));
+  for (const { demand, state } of pods) {
+    if (state === 'terminating') continue;
+    for (const [gpuUuid, own] of demand) sums.set(gpuUuid, addDemand(sums.get(gpuUuid), own));
   }
   return [...sums].flatMap(([gpuUuid, { memoryBytes, coresPercent, tenants }]) => {
-    const over = (amounts: string) => [{ gpuUuid, text: `${gpuUuid} of node ${node} is overbooked: ${amounts}` }];
+    const overcommitted = (amounts: string) => [
+      { gpuUuid, text: `${gpuUuid} of node ${node} is overcommitted: ${amounts}` },
+    ];
     const gpu = gpus.find((one) => one.gpuUuid === gpuUuid);
-    if (!gpu) return [{ gpuUuid, text: `${gpuUuid} is granted, and node ${node} does not have it (${GPU})` }];
-    const own = gpu.others?.memoryBytes ?? 0;
-    const byAgent = own > 0 ? `, ${mib(own)} MiB of them by the agent of the node` : '';
-    if (memoryBytes > gpu.usableBytes)
-      return over(`${mib(memoryBytes)} MiB of ${GPU_MEMORY} are granted${byAgent}, it has ${mib(gpu.usableBytes)} MiB`);
-    if (coresPercent > 100) return over(`${coresPercent} % of ${GPU_CORES} are granted, it has 100 %`);
+    if (!gpu) return [{ gpuUuid, text: `${gpuUuid} is granted, but node ${node} does not have it (${GPU})` }];
+    const agentBytes = gpu.others?.memoryBytes ?? 0;
+    const byAgent = agentBytes > 0 ? `, ${mib(agentBytes)} MiB of them by the agent of the node` : '';
+    if (memoryBytes > gpu.usableBytes) {
+      const granted = `${mib(memoryBytes)} MiB of ${GPU_MEMORY} are granted${byAgent}`;
+      return overcommitted(`${granted}, but it has ${mib(gpu.usableBytes)} MiB`);
+    }
+    if (coresPercent > 100) return overcommitted(`${coresPercent} % of ${GPU_CORES} are granted, but it has 100 %`);
     if (tenants > mostTenantsPerGpu)
-      return over(`${tenants} tenants (${GPU}) are on it, it takes ${mostTenantsPerGpu}`);
+      return overcommitted(`it has ${tenants} containers (${GPU}), but takes ${mostTenantsPerGpu}`);
     return [];
   });
 }
 
-export type Displaced = { readonly podUid: string; readonly because: string };
+export type PodToEvict = { readonly podUid: string; readonly because: string };
 
 /**
- * Who has to go from the GPUs in `ripe`, so that what is left fits: the youngest that have not started, by the leader that
- * granted (epoch) and then by age. What has started stays, whatever it needs.
+ * The pods to evict from the GPUs in `ripe` so that the rest fits: the youngest that have not started, by the epoch of the
+ * grant and then by creation. Started pods stay, whatever they demand.
  */
-export function displacedOn(
+export function choosePodsToEvict(
   node: string,
   gpus: NodeGpus,
-  holders: readonly Holder[],
+  pods: readonly GrantedPod[],
   ripe: ReadonlySet<string>,
-): readonly Displaced[] {
-  const displaced: Displaced[] = [];
-  let left = holders;
-  for (const youngest of holders.filter(({ state }) => state === 'waits').sort(youngestFirst)) {
-    const excess = excessesOf(node, gpus, left).find(({ gpuUuid }) => ripe.has(gpuUuid) && youngest.need.has(gpuUuid));
+): readonly PodToEvict[] {
+  const chosen: PodToEvict[] = [];
+  let left = pods;
+  for (const youngest of pods.filter(({ state }) => state === 'waiting').sort(youngestFirst)) {
+    const excess = findOvercommittedGpus(node, gpus, left).find(
+      ({ gpuUuid }) => ripe.has(gpuUuid) && youngest.demand.has(gpuUuid),
+    );
     if (!excess) continue;
-    displaced.push({ podUid: youngest.podUid, because: excess.text });
+    chosen.push({ podUid: youngest.podUid, because: excess.text });
     left = left.filter((other) => other !== youngest);
   }
-  return displaced;
+  return chosen;
 }
 
-const youngestFirst = (a: Holder, b: Holder): number =>
+const youngestFirst = (a: GrantedPod, b: GrantedPod): number =>
   b.epoch - a.epoch || b.createdMs - a.createdMs || (a.podUid < b.podUid ? 1 : -1);
 
 const mib = (bytes: number): number => Math.floor(bytes / MIB);

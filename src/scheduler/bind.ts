@@ -1,187 +1,127 @@
-// Binds pods: decides on the ledger as it stands, books at once, and has node and grant written in one call. Between the
-// judgement of who leads and the booking nothing else runs, so no two decisions see the same room. Owns what is under way; what
-// bound pods have comes from the watch (cluster.ts).
+// Binds pods: decides by the allocations as they are, allocates at once, and writes node and grant in one call. Nothing else
+// runs between the check of leadership and the allocation, so no two decisions use the same free memory.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../api/names.ts';
-import { problemOf } from '../kube/api-error.ts';
-import type { Ledger } from '../placement/allocations.ts';
-import { needOf } from '../placement/demand.ts';
-import { type BindingRequest, bindingOf, createBindingWriter, type Fate } from './binding-writer.ts';
-import type { Decider, Shape } from './filter-and-score.ts';
+import type { Logger } from '../common/logger.ts';
+import { err, type Result } from '../common/result.ts';
+import { describeApiError } from '../kube/api-error.ts';
+import type { Allocations } from '../placement/allocations.ts';
+import { demandOf } from '../placement/demand.ts';
+import { type BindingRequest, buildBinding, createBindingWriter, type WriteResult } from './binding-writer.ts';
+import type { Decider, ParsedRequest } from './filter-and-score.ts';
+import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
 import type { Leadership } from './leader-election.ts';
-import { createRemembered } from './request-cache.ts';
+import { createRequestCache } from './request-cache.ts';
 
-/** `refused`: it does not fit, or must not be bound by this replica. `failed`: the API server did not take it. */
-export type Bound =
+/** `refused`: the pod does not fit, or this replica must not bind it. `failed`: the API server did not take it. */
+export type BindResult =
   | { readonly outcome: 'bound' }
   | { readonly outcome: 'refused' | 'failed'; readonly because: string };
 
 export type Binder = {
-  bind(request: BindingRequest): Promise<Bound>;
-  /** What filter saw of a pod, so that bind need not ask for it. */
-  remember(podUid: string, request: string): void;
-  /** True while a booking is not yet shown by the watch and was not there for a list that began at `listedMs`. */
-  isUnderWay(podUid: string, listedMs: number): boolean;
-  /** The watch shows it, or shows that it has gone. */
-  settle(podUid: string): void;
-  readonly underWay: number;
+  bind(request: BindingRequest): Promise<BindResult>;
+  /** The request that filter saw of a pod, so that bind need not read the pod. */
+  cacheRequest(podUid: string, request: string): void;
   close(): void;
 };
 
 export type BinderTimes = {
-  /** For how long who asked waits for a binding's answer. */
+  /** How long kube-scheduler waits for a binding's answer. */
   readonly answerMs: number;
-  /** So long after its beginning a write cannot happen any more: the API server's own 60 s for a request, and some. */
+  /** So long after its start a write is no longer carried out: the API server's own 60 s for a request, and a margin. */
   readonly landsMs: number;
-  /** What was written and is not shown for so long may have ended without a word. */
+  /** A pod that was written and is not shown for so long may have ended in between. */
   readonly shownMs: number;
 };
 
 const TIMES: BinderTimes = { answerMs: 5000, landsMs: 75_000, shownMs: 30_000 };
-/** Who asked has given up by then, and the pod may be on its way to another node. */
+/** By then kube-scheduler has given up, and the pod may go to another node. */
 const DECIDE_MS = 8000;
 
 export type BinderParts = {
   readonly config: KubeConfig;
-  readonly ledger: Ledger;
+  readonly allocations: Allocations;
+  readonly inFlight: InFlightBindings;
   readonly decider: Decider;
   readonly leadership: Leadership;
-  /** Reads all bound pods again, as the API server has them now. */
+  /** Lists all bound pods again. */
   readonly relist: () => Promise<void>;
   readonly times?: BinderTimes;
-  readonly log: (line: string) => void;
+  readonly logger: Logger;
 };
 
-/** Booked here; `writtenMs` once the API server has it. */
-type UnderWay = { readonly node: string; writtenMs: number | undefined };
-
 export function createBinder(parts: BinderParts): Binder {
-  const { config, ledger, decider, leadership, relist, times = TIMES, log } = parts;
+  const { config, allocations, inFlight, decider, leadership, relist, times = TIMES, logger } = parts;
   const closing = new AbortController();
-  const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, log });
-  const remembered = createRemembered(() => performance.now());
-  const running = new Map<string, { readonly node: string; readonly bound: Promise<Bound> }>();
-  const underWay = new Map<string, UnderWay>();
-  let readyFor: string | undefined;
-  let reading: { readonly term: string; readonly done: Promise<void> } | undefined;
+  const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, logger });
+  const requests = createRequestCache(() => performance.now());
+  const takeOver = createTakeover(relist, logger);
+  const running = new Map<string, { readonly node: string; readonly result: Promise<BindResult> }>();
 
-  /** A new leader looks at what the one before has bound until its end. */
-  const takeOver = async (term: string, epoch: number): Promise<void> => {
-    if (readyFor === term) return;
-    if (reading?.term !== term) {
-      const done = relist().then(() => {
-        readyFor = term;
-        log(`leads with epoch ${epoch}: read what is bound`);
-      });
-      reading = { term, done };
-    }
-    await reading.done;
-  };
-
-  const shapeOf = async (request: BindingRequest): Promise<Shape | { wrong: string }> => {
-    const { podUid, podName, podNamespace } = request;
-    const known = remembered.get(podUid);
-    if (known !== undefined) return decider.read(known);
-    const pod = await writer.readPod(request);
-    if (pod?.metadata?.uid !== podUid) return { wrong: `there is no pod ${podNamespace}/${podName} of uid ${podUid}` };
+  const readRequest = async (binding: BindingRequest): Promise<Result<ParsedRequest>> => {
+    const { podUid, podName, podNamespace } = binding;
+    const cached = requests.get(podUid);
+    if (cached !== undefined) return decider.read(cached);
+    const pod = await writer.readPod(binding);
+    if (pod?.metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
     return decider.read(pod.metadata.annotations?.[REQUEST_ANNOTATION]);
   };
 
-  const bindOnce = async (request: BindingRequest): Promise<Bound> => {
-    const { podUid, node } = request;
-    const askedMs = performance.now();
-    const leading = leadership.state();
-    if (!leading.leads) return refused(`this replica does not bind: ${leading.because}`);
-    await takeOver(leading.term, leading.epoch);
-    const shape = await shapeOf(request);
-    if ('wrong' in shape) return refused(shape.wrong);
-    // From here to the booking nothing waits.
-    const still = leadership.state();
-    if (!still.leads || still.term !== leading.term) return refused('this replica does not lead any more');
-    if (performance.now() - askedMs > DECIDE_MS) return refused('what is bound could not be read in time');
-    const before = underWay.get(podUid);
-    if (before && before.writtenMs === undefined) return refused(unknownYet(before.node));
-    if (ledger.bookingOf(podUid)) return refused('the pod has a grant already');
-    const placed = decider.on(shape, node);
+  const bindOnce = async (binding: BindingRequest): Promise<BindResult> => {
+    const { podUid, node } = binding;
+    const startedMs = performance.now();
+    const before = leadership.state();
+    if (!before.leads) return refused(`this replica is not the leader: ${before.because}`);
+    await takeOver(before.term, before.epoch);
+    const request = await readRequest(binding);
+    if (!request.ok) return refused(request.error);
+    // No await from here to the allocation.
+    const now = leadership.state();
+    if (!now.leads || now.term !== before.term) return refused('this replica is no longer the leader');
+    if (performance.now() - startedMs > DECIDE_MS) return refused('the bound pods could not be listed in time');
+    const pending = inFlight.of(podUid);
+    if (pending && pending.writtenMs === undefined) return refused(pendingOn(pending.node));
+    if (allocations.allocationOf(podUid)) return refused('the pod already has a grant');
+    const placed = decider.on(request.value, node);
     if (!placed.ok) return refused(`node ${node}: ${placed.reason()}`);
-    ledger.book({ podUid, nodeName: node, need: needOf(placed.containers) });
-    const own: UnderWay = { node, writtenMs: undefined };
-    underWay.set(podUid, own);
+    allocations.allocate({ podUid, nodeName: node, demand: demandOf(placed.containers) });
+    const own = inFlight.add(podUid, node);
     const written = writer
-      .write(request, bindingOf(request, leading.epoch, placed.containers))
-      .then((fate) => conclude(podUid, own, fate));
-    return beforeAnswer(written, node);
+      .write(binding, buildBinding(binding, before.epoch, placed.containers))
+      .then((result) => conclude(podUid, own, result));
+    return answerWithin(times.answerMs, written, { outcome: 'failed', because: pendingOn(node) });
   };
 
-  const conclude = (podUid: string, own: UnderWay, fate: Fate): Bound => {
-    // The watch may have been quicker.
-    const isOpen = underWay.get(podUid) === own;
-    if (fate.kind === 'written') {
+  const conclude = (podUid: string, own: InFlightBinding, result: WriteResult): BindResult => {
+    if (result.kind === 'written') {
       own.writtenMs = performance.now();
-      remembered.forget(podUid);
+      requests.forget(podUid);
       return { outcome: 'bound' };
     }
-    if (fate.kind === 'unknown') return { outcome: 'failed', because: unknownYet(own.node) };
-    if (isOpen) {
-      underWay.delete(podUid);
-      ledger.release(podUid);
+    if (result.kind === 'unknown') return { outcome: 'failed', because: pendingOn(own.node) };
+    // Unless the watch was quicker.
+    if (inFlight.of(podUid) === own) {
+      inFlight.settle(podUid);
+      allocations.release(podUid);
     }
-    return { outcome: 'failed', because: fate.because };
+    return { outcome: 'failed', because: result.because };
   };
 
-  /** The room stays taken behind an answer that is given before it is known what became of the binding. */
-  const beforeAnswer = async (written: Promise<Bound>, node: string): Promise<Bound> => {
-    const answered = new AbortController();
-    const late = delay(times.answerMs, undefined, { signal: answered.signal, ref: false }).then(
-      (): Bound => ({ outcome: 'failed', because: unknownYet(node) }),
-    );
-    late.catch(() => undefined);
-    try {
-      return await Promise.race([written, late]);
-    } finally {
-      answered.abort();
-    }
-  };
-
-  let looking = false;
-  /** A pod that ended as soon as it was bound is in no list, and no event tells of it any more. */
-  const lookForLost = async (): Promise<void> => {
-    const nowMs = performance.now();
-    const lost = [...underWay.values()].some(
-      ({ writtenMs }) => writtenMs !== undefined && nowMs - writtenMs > times.shownMs,
-    );
-    if (looking || !lost) return;
-    looking = true;
-    await relist();
-    looking = false;
-  };
-  const timer = setInterval(() => void lookForLost(), times.shownMs / 6);
-  timer.unref();
+  const timer = relistForLostPods(inFlight, relist, times.shownMs);
 
   return {
     bind(request) {
       const known = running.get(request.podUid);
-      if (known?.node === request.node) return known.bound;
+      if (known?.node === request.node) return known.result;
       if (known) return Promise.resolve(refused(`the pod is being bound to node ${known.node}`));
-      const bound = bindOnce(request)
-        .catch((error): Bound => ({ outcome: 'failed', because: problemOf(error) }))
+      const result = bindOnce(request)
+        .catch((error): BindResult => ({ outcome: 'failed', because: describeApiError(error) }))
         .finally(() => running.delete(request.podUid));
-      running.set(request.podUid, { node: request.node, bound });
-      return bound;
+      running.set(request.podUid, { node: request.node, result });
+      return result;
     },
-    remember: remembered.put,
-    isUnderWay(podUid, listedMs) {
-      const own = underWay.get(podUid);
-      return own !== undefined && (own.writtenMs === undefined || own.writtenMs >= listedMs);
-    },
-    settle(podUid) {
-      underWay.delete(podUid);
-      remembered.forget(podUid);
-    },
-    get underWay() {
-      return underWay.size;
-    },
+    cacheRequest: requests.put,
     close() {
       clearInterval(timer);
       closing.abort();
@@ -189,7 +129,46 @@ export function createBinder(parts: BinderParts): Binder {
   };
 }
 
-const refused = (because: string): Bound => ({ outcome: 'refused', because });
+/** A new leader first lists what the leader before it bound; all bindings of its term wait for that one list. */
+function createTakeover(relist: () => Promise<void>, logger: Logger) {
+  let listing: { readonly term: string; readonly done: Promise<void> } | undefined;
+  return async (term: string, epoch: number): Promise<void> => {
+    if (listing?.term !== term) {
+      const done = relist().then(() => logger.info(`this replica leads with epoch ${epoch}; bound pods were listed`));
+      listing = { term, done };
+      done.catch(() => {
+        if (listing?.done === done) listing = undefined;
+      });
+    }
+    await listing.done;
+  };
+}
 
-const unknownYet = (node: string): string =>
-  `whether the pod was bound to node ${node} is not known yet, and its room there stays taken until it is`;
+/** A pod that ended as soon as it was bound is in no list, and no event shows it: only a new list ends its binding. */
+function relistForLostPods(inFlight: InFlightBindings, relist: () => Promise<void>, shownMs: number): NodeJS.Timeout {
+  let listing = false;
+  const relistOnce = async (): Promise<void> => {
+    if (listing || !inFlight.hasWrittenBefore(performance.now() - shownMs)) return;
+    listing = true;
+    await relist();
+    listing = false;
+  };
+  return setInterval(() => void relistOnce(), shownMs / 6).unref();
+}
+
+/** The allocation stays while the answer is given before the binding's result is known. */
+async function answerWithin(ms: number, written: Promise<BindResult>, late: BindResult): Promise<BindResult> {
+  const answered = new AbortController();
+  const timeout = delay(ms, late, { signal: answered.signal, ref: false });
+  timeout.catch(() => undefined);
+  try {
+    return await Promise.race([written, timeout]);
+  } finally {
+    answered.abort();
+  }
+}
+
+const refused = (because: string): BindResult => ({ outcome: 'refused', because });
+
+const pendingOn = (node: string): string =>
+  `it is not known yet whether the pod was bound to node ${node}; what it requests there stays reserved until it is`;

@@ -1,11 +1,12 @@
-// One Binding on its way: node and grant in one write, and what became of it. Owns finding that out: a write without an answer
-// may still be carried out, so nothing is taken for unwritten before it cannot happen any more.
+// Writes one Binding, node and grant in one call, and finds out what became of it. A write without an answer may still be
+// carried out: it counts as pending until the API server's timeout.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig, type V1Binding, type V1Pod } from '@kubernetes/client-node';
 import { type ContainerGrant, formatPodGrant } from '../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, uuidsAnnotation } from '../api/names.ts';
-import { problemOf } from '../kube/api-error.ts';
-import { clientOf } from '../kube/client.ts';
+import type { Logger } from '../common/logger.ts';
+import { describeApiError } from '../kube/api-error.ts';
+import { createApiClient } from '../kube/client.ts';
 
 export type BindingRequest = {
   readonly podName: string;
@@ -14,36 +15,36 @@ export type BindingRequest = {
   readonly node: string;
 };
 
-/** `unknown`: it was not found out until `closed`. */
-export type Fate =
+/** `unknown`: it was not known yet when `closed` was aborted. */
+export type WriteResult =
   | { readonly kind: 'written' }
-  | { readonly kind: 'unwritten'; readonly because: string }
+  | { readonly kind: 'not-written'; readonly because: string }
   | { readonly kind: 'unknown' };
 
 export type BindingWriter = {
   /** Resolves when it is known, which takes up to `landsMs`. */
-  write(request: BindingRequest, body: V1Binding): Promise<Fate>;
+  write(request: BindingRequest, body: V1Binding): Promise<WriteResult>;
   readPod(request: BindingRequest): Promise<V1Pod | undefined>;
 };
 
 export type WriterParts = {
   readonly config: KubeConfig;
-  /** So long after its beginning a write cannot happen any more. */
+  /** So long after its start a write is no longer carried out. */
   readonly landsMs: number;
   readonly closed: AbortSignal;
-  readonly log: (line: string) => void;
+  readonly logger: Logger;
 };
 
-/** Answers that say that nothing was written. */
-const REFUSALS = [400, 401, 403, 404, 405, 413, 422, 429];
+/** Status codes after which nothing was written. */
+const NOT_WRITTEN = [400, 401, 403, 404, 405, 413, 422, 429];
 const CONFLICT = 409;
-/** Between the times that the pod is asked for. */
+/** Between two looks at the pod. */
 const PAUSE_MS = { first: 250, most: 5000 };
 
-export function createBindingWriter({ config, landsMs, closed, log }: WriterParts): BindingWriter {
-  // The API server gives a request up after 60 s by itself.
-  const poster = clientOf(config, CoreV1Api, landsMs);
-  const reader = clientOf(config, CoreV1Api);
+export function createBindingWriter({ config, landsMs, closed, logger }: WriterParts): BindingWriter {
+  // The API server itself gives up after 60 s.
+  const poster = createApiClient(config, CoreV1Api, landsMs);
+  const reader = createApiClient(config, CoreV1Api);
 
   const readPod = async ({ podName: name, podNamespace: namespace }: BindingRequest): Promise<V1Pod | undefined> => {
     try {
@@ -54,12 +55,12 @@ export function createBindingWriter({ config, landsMs, closed, log }: WriterPart
     }
   };
 
-  const find = async (request: BindingRequest, body: V1Binding): Promise<'ours' | 'unbound' | 'not ours'> => {
+  const findBinding = async (request: BindingRequest, body: V1Binding): Promise<'ours' | 'unbound' | 'other'> => {
     const pod = await readPod(request);
-    if (pod?.metadata?.uid !== request.podUid) return 'not ours';
+    if (pod?.metadata?.uid !== request.podUid) return 'other';
     if (!pod.spec?.nodeName) return 'unbound';
     const same = pod.metadata.annotations?.[GRANT_ANNOTATION] === body.metadata?.annotations?.[GRANT_ANNOTATION];
-    return same && pod.spec.nodeName === request.node ? 'ours' : 'not ours';
+    return same && pod.spec.nodeName === request.node ? 'ours' : 'other';
   };
 
   return {
@@ -74,19 +75,22 @@ export function createBindingWriter({ config, landsMs, closed, log }: WriterPart
         return { kind: 'written' };
       } catch (error) {
         const { code } = error as { code?: unknown };
-        because = `the binding was not taken: ${problemOf(error)}`;
-        if (REFUSALS.some((refusal) => refusal === code) || wasNeverSent(error)) return { kind: 'unwritten', because };
-        // The echo of our own, or of somebody else's.
+        because = `the binding failed: ${describeApiError(error)}`;
+        if (NOT_WRITTEN.some((status) => status === code) || wasNeverSent(error))
+          return { kind: 'not-written', because };
+        // The pod is bound already: by this binding, or by another scheduler.
         answered = code === CONFLICT;
       }
       for (let pauseMs = PAUSE_MS.first; !closed.aborted; pauseMs = Math.min(2 * pauseMs, PAUSE_MS.most)) {
         const over = answered || performance.now() - begunMs >= landsMs;
         try {
-          const found = await find(request, body);
+          const found = await findBinding(request, body);
           if (found === 'ours') return { kind: 'written' };
-          if (found === 'not ours' || over) return { kind: 'unwritten', because };
+          if (found === 'other' || over) return { kind: 'not-written', because };
         } catch (problem) {
-          log(`whether pod ${namespace}/${name} was bound is not known yet: ${problemOf(problem)}`);
+          logger.warn(`cannot read whether the pod was bound: ${describeApiError(problem)}`, {
+            pod: `${namespace}/${name}`,
+          });
         }
         await delay(pauseMs, undefined, { signal: closed, ref: false }).catch(() => undefined);
       }
@@ -95,7 +99,7 @@ export function createBindingWriter({ config, landsMs, closed, log }: WriterPart
   };
 }
 
-/** No connection came about. */
+/** No connection was made. */
 function wasNeverSent(error: unknown): boolean {
   const cause = (error as { cause?: unknown }).cause;
   const causes = cause instanceof AggregateError ? cause.errors : [cause];
@@ -106,7 +110,7 @@ function wasNeverSent(error: unknown): boolean {
 }
 
 /** Node and grant in one write: the API server puts a Binding's annotations on the pod. */
-export function bindingOf(
+export function buildBinding(
   { podName, podNamespace, podUid, node }: BindingRequest,
   epoch: number,
   containers: readonly ContainerGrant[],

@@ -1,146 +1,165 @@
-// The ledger as the cluster has it: a watch of nodes for their GPUs, and of bound pods for their grants. Owns keeping it so;
-// of pods it keeps besides what evictor.ts must know, and nothing else of either.
+// Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods it
+// keeps besides what the evictor must know, and nothing else of either.
 import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
 import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
-import { clientOf, PAGE_MS } from '../kube/client.ts';
-import { follow } from '../kube/list-watch.ts';
-import type { Ledger } from '../placement/allocations.ts';
-import { type BoundPod, type BoundPodFacts, HOLDERS, readBoundPod } from './bound-pod.ts';
+import type { Logger } from '../common/logger.ts';
+import { createApiClient, PAGE_MS } from '../kube/client.ts';
+import { listAndWatch } from '../kube/list-watch.ts';
+import type { Allocations } from '../placement/allocations.ts';
+import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, readBoundPod } from './bound-pod.ts';
+import type { InFlightBindings } from './in-flight.ts';
 
-export type ClusterHooks = {
-  readonly onProblem: (of: 'nodes' | 'pods', text: string) => void;
-  readonly isUnderWay: (podUid: string, listedMs: number) => boolean;
-  readonly settle: (podUid: string) => void;
-  /** Told once for each text that cannot be read. */
-  readonly onUnreadable: (text: string) => void;
+export type ClusterParts = {
+  readonly config: KubeConfig;
+  /** Written here. */
+  readonly allocations: Allocations;
+  /** Settled here. */
+  readonly inFlight: InFlightBindings;
+  readonly onWatchProblem: (kind: 'nodes' | 'pods', text: string) => void;
+  readonly logger: Logger;
 };
 
 export type Cluster = {
-  /** Resolves when nodes and pods were read once. */
+  /** Resolves when nodes and pods were listed once. */
   readonly ready: Promise<void>;
   relistPods(): Promise<void>;
-  /** Those with a grant that can be read, by UID. */
+  /** Those with a valid grant, by UID. */
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
-  /** Bound pods whose grant, and nodes whose GPUs, cannot be read. */
-  readonly unreadable: { readonly pods: number; readonly nodes: number };
+  /** How many bound pods have an invalid grant, and how many nodes an invalid annotation. */
+  readonly invalid: { readonly pods: number; readonly nodes: number };
   close(): Promise<void>;
 };
 
-type KeptNode = { readonly name: string; readonly text: string | undefined };
-/** `text`: what decides whether the grant has changed; empty without one. */
-type KeptPod = { readonly podUid: string; readonly read: BoundPod; readonly text: string };
+type ClosableWatch = { readonly ready: Promise<void>; close(): Promise<void> };
 
-const NOTHING: BoundPod = { kind: 'nothing' };
-
-function keepPod(pod: V1Pod): KeptPod {
-  const { metadata, spec } = pod;
-  const podUid = metadata?.uid ?? '';
-  const read = readBoundPod(pod);
-  // Most pods of a cluster have no grant: one object serves all of them.
-  if (read.kind === 'nothing') return { podUid, read: NOTHING, text: '' };
-  return { podUid, read, text: `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}` };
-}
-
-export function followCluster(config: KubeConfig, ledger: Ledger, hooks: ClusterHooks): Cluster {
-  const api = clientOf(config, CoreV1Api, PAGE_MS);
-  const boundPods = new Map<string, BoundPodFacts>();
-  const badPods = new Map<string, string>();
-  const badNodes = new Map<string, string>();
-  // Nodes and pods are written all the time; what is read of them here hardly ever changes.
-  const gpusText = new Map<string, string>();
-  const grantText = new Map<string, string>();
-  const complain = (bad: Map<string, string>, key: string, text: string) => {
-    if (bad.get(key) !== text) hooks.onUnreadable(text);
-    bad.set(key, text);
-  };
-
-  const forgetNode = (name: string) => {
-    ledger.removeNode(name);
-    gpusText.delete(name);
-    badNodes.delete(name);
-  };
-  const learnNode = ({ name, text }: KeptNode) => {
-    if (text === undefined) return forgetNode(name);
-    if (gpusText.get(name) === text) return;
-    const gpus = parseNodeGpus(text);
-    if (!gpus.ok) {
-      forgetNode(name);
-      complain(badNodes, name, `node ${name}: annotation ${GPUS_ANNOTATION} cannot be read: ${gpus.error}`);
-    } else {
-      badNodes.delete(name);
-      ledger.setNode(name, gpus.value);
-    }
-    gpusText.set(name, text);
-  };
-
-  const forgetPod = (podUid: string) => {
-    hooks.settle(podUid);
-    ledger.release(podUid);
-    boundPods.delete(podUid);
-    badPods.delete(podUid);
-    grantText.delete(podUid);
-  };
-  const learnPod = ({ podUid, read, text }: KeptPod) => {
-    if (read.kind === 'nothing') return forgetPod(podUid);
-    if (read.kind === 'booking') boundPods.set(podUid, read.facts);
-    else boundPods.delete(podUid);
-    if (grantText.get(podUid) === text) return;
-    grantText.set(podUid, text);
-    hooks.settle(podUid);
-    if (read.kind === 'unreadable') complain(badPods, podUid, `pod ${read.pod}: its grant cannot be read: ${read.why}`);
-    else badPods.delete(podUid);
-    ledger.book(read.booking);
-  };
-
-  const nodes = follow(config, {
-    path: '/api/v1/nodes',
-    list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
-    keep: ({ metadata }: V1Node): KeptNode => ({
-      name: metadata?.name ?? '',
-      text: nodeGpusText(metadata?.annotations),
-    }),
-    onList(items) {
-      const there = new Set(items.map(({ name }) => name));
-      for (const name of [...gpusText.keys()]) if (!there.has(name)) forgetNode(name);
-      for (const node of items) learnNode(node);
-    },
-    onChange: learnNode,
-    onGone: ({ name }) => forgetNode(name),
-    onProblem: (text) => hooks.onProblem('nodes', text),
-  });
-  const pods = follow(config, {
-    path: '/api/v1/pods',
-    query: { fieldSelector: HOLDERS },
-    list: (limit, from) =>
-      api.listPodForAllNamespaces({ fieldSelector: HOLDERS, limit, ...(from !== undefined && { _continue: from }) }),
-    keep: keepPod,
-    onList(items, startedMs) {
-      const there = new Set(items.map(({ podUid }) => podUid));
-      for (const { podUid } of [...ledger.bookings()]) {
-        if (!there.has(podUid) && !hooks.isUnderWay(podUid, startedMs)) forgetPod(podUid);
-      }
-      for (const pod of items) learnPod(pod);
-    },
-    onChange: learnPod,
-    onGone: ({ podUid }) => forgetPod(podUid),
-    onProblem: (text) => hooks.onProblem('pods', text),
-  });
+export function watchCluster(parts: ClusterParts): Cluster {
+  const nodes = watchNodes(parts);
+  const pods = watchBoundPods(parts);
   return {
     ready: Promise.all([nodes.ready, pods.ready]).then(() => undefined),
     relistPods: pods.relist,
-    boundPods,
-    unreadable: {
+    boundPods: pods.boundPods,
+    invalid: {
       get pods() {
-        return badPods.size;
+        return pods.invalid.size;
       },
       get nodes() {
-        return badNodes.size;
+        return nodes.invalid.size;
       },
     },
     async close() {
       await Promise.all([nodes.close(), pods.close()]);
     },
   };
+}
+
+type WatchedNode = { readonly name: string; readonly text: string | undefined };
+
+/** Nodes are written all the time, their GPUs hardly ever: only another text of the annotation is read again. */
+function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: ReadonlyMap<string, string> } {
+  const { config, allocations, onWatchProblem, logger } = parts;
+  const api = createApiClient(config, CoreV1Api, PAGE_MS);
+  const texts = new Map<string, string>();
+  const invalid = new Map<string, string>();
+  const forget = (name: string) => {
+    allocations.removeNode(name);
+    texts.delete(name);
+    invalid.delete(name);
+  };
+  const update = ({ name, text }: WatchedNode) => {
+    if (text === undefined) return forget(name);
+    if (texts.get(name) === text) return;
+    const gpus = parseNodeGpus(text);
+    if (!gpus.ok) {
+      forget(name);
+      invalid.set(name, gpus.error);
+      logger.warn(`annotation ${GPUS_ANNOTATION} of the node is invalid: ${gpus.error}`, { node: name });
+    } else {
+      invalid.delete(name);
+      allocations.setNode(name, gpus.value);
+    }
+    texts.set(name, text);
+  };
+  const watch = listAndWatch(config, {
+    path: '/api/v1/nodes',
+    list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
+    keep: ({ metadata }: V1Node): WatchedNode => ({
+      name: metadata?.name ?? '',
+      text: nodeGpusText(metadata?.annotations),
+    }),
+    onList(items) {
+      const listed = new Set(items.map(({ name }) => name));
+      for (const name of [...texts.keys()]) if (!listed.has(name)) forget(name);
+      for (const node of items) update(node);
+    },
+    onChange: update,
+    onGone: ({ name }) => forget(name),
+    onProblem: (text) => onWatchProblem('nodes', text),
+  });
+  return { ...watch, invalid };
+}
+
+/** `text`: what decides whether the grant has changed; empty without one. */
+type WatchedPod = { readonly podUid: string; readonly read: BoundPod; readonly text: string };
+
+const NO_GRANT: BoundPod = { kind: 'no-grant' };
+
+function readWatchedPod(pod: V1Pod): WatchedPod {
+  const { metadata, spec } = pod;
+  const podUid = metadata?.uid ?? '';
+  const read = readBoundPod(pod);
+  // Most pods of a cluster have no grant: one object serves all of them.
+  if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, text: '' };
+  return { podUid, read, text: `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}` };
+}
+
+function watchBoundPods(parts: ClusterParts) {
+  const { config, allocations, inFlight, onWatchProblem, logger } = parts;
+  const api = createApiClient(config, CoreV1Api, PAGE_MS);
+  const boundPods = new Map<string, BoundPodFacts>();
+  const texts = new Map<string, string>();
+  const invalid = new Map<string, string>();
+  const forget = (podUid: string) => {
+    inFlight.settle(podUid);
+    allocations.release(podUid);
+    boundPods.delete(podUid);
+    texts.delete(podUid);
+    invalid.delete(podUid);
+  };
+  const update = ({ podUid, read, text }: WatchedPod) => {
+    if (read.kind === 'no-grant') return forget(podUid);
+    if (read.kind === 'granted') boundPods.set(podUid, read.facts);
+    else boundPods.delete(podUid);
+    if (texts.get(podUid) === text) return;
+    texts.set(podUid, text);
+    inFlight.settle(podUid);
+    if (read.kind === 'invalid') {
+      invalid.set(podUid, read.why);
+      logger.warn(`annotation ${GRANT_ANNOTATION} of the pod is invalid: ${read.why}`, { pod: read.pod });
+    } else invalid.delete(podUid);
+    allocations.allocate(read.allocation);
+  };
+  const watch = listAndWatch(config, {
+    path: '/api/v1/pods',
+    query: { fieldSelector: BOUND_POD_FIELDS },
+    list: (limit, from) =>
+      api.listPodForAllNamespaces({
+        fieldSelector: BOUND_POD_FIELDS,
+        limit,
+        ...(from !== undefined && { _continue: from }),
+      }),
+    keep: readWatchedPod,
+    onList(items, startedMs) {
+      const listed = new Set(items.map(({ podUid }) => podUid));
+      for (const { podUid } of [...allocations.all()])
+        if (!listed.has(podUid) && !inFlight.isExpected(podUid, startedMs)) forget(podUid);
+      for (const pod of items) update(pod);
+    },
+    onChange: update,
+    onGone: ({ podUid }) => forget(podUid),
+    onProblem: (text) => onWatchProblem('pods', text),
+  });
+  return { ...watch, boundPods, invalid };
 }

@@ -1,8 +1,8 @@
-// The scheduler extender protocol (k8s.io/kube-scheduler/extender/v1): what kube-scheduler sends, read without trust, and what
-// it gets back. Pure. Its structures have no JSON names, so that keys are Go's own.
-
+// The scheduler extender protocol (k8s.io/kube-scheduler/extender/v1): checks what kube-scheduler sends and builds the
+// answers. Pure. Its Go structures have no JSON tags, so keys are Go's field names.
 import { REQUEST_ANNOTATION } from '../api/names.ts';
 import { field, textAt } from '../common/json.ts';
+import { err, ok, type Result } from '../common/result.ts';
 import type { BindingRequest } from './binding-writer.ts';
 import type { Filtered } from './filter-and-score.ts';
 
@@ -15,29 +15,28 @@ export type NodesAsked = {
   readonly objects: readonly unknown[] | undefined;
 };
 
-/** Arguments of filter and prioritize, or what is wrong with them. */
-export function readNodesAsked(value: unknown): NodesAsked | { readonly wrong: string } {
+/** Arguments of filter and prioritize. */
+export function readNodesAsked(value: unknown): Result<NodesAsked> {
   const metadata = field(field(value, 'Pod'), 'metadata');
   const podUid = textAt(metadata, 'uid');
-  if (podUid === undefined) return { wrong: 'Pod.metadata.uid is missing' };
+  if (podUid === undefined) return err('Pod.metadata.uid is missing');
   const given = field(value, 'NodeNames');
   const objects = field(field(value, 'Nodes'), 'items');
   const request = textAt(field(metadata, 'annotations'), REQUEST_ANNOTATION);
-  if (isTexts(given)) return { podUid, request, names: given, objects: undefined };
-  if (!Array.isArray(objects)) return { wrong: 'there is neither NodeNames nor Nodes' };
+  if (isTexts(given)) return ok({ podUid, request, names: given, objects: undefined });
+  if (!Array.isArray(objects)) return err('NodeNames and Nodes are both missing');
   const names = objects.map((node) => textAt(field(node, 'metadata'), 'name') ?? '');
-  return names.includes('') ? { wrong: 'a Node has no name' } : { podUid, request, names, objects };
+  return names.includes('') ? err('a Node has no metadata.name') : ok({ podUid, request, names, objects });
 }
 
-export function readBindingRequest(value: unknown): BindingRequest | { readonly wrong: string } {
+export function readBindingRequest(value: unknown): Result<BindingRequest> {
   const [podName, podNamespace] = [textAt(value, 'PodName'), textAt(value, 'PodNamespace')];
   const [podUid, node] = [textAt(value, 'PodUID'), textAt(value, 'Node')];
-  if (!podName || !podNamespace || !podUid || !node)
-    return { wrong: 'PodName, PodNamespace, PodUID or Node is missing' };
-  return { podName, podNamespace, podUid, node };
+  if (!podName || !podNamespace || !podUid || !node) return err('PodName, PodNamespace, PodUID or Node is missing');
+  return ok({ podName, podNamespace, podUid, node });
 }
 
-/** In the form in which the nodes came. */
+/** Names or whole Nodes, as they came. */
 export function filterResult({ feasible, failed, unresolvable }: Filtered, { names, objects }: NodesAsked): object {
   const reasons = { FailedNodes: failed, FailedAndUnresolvableNodes: unresolvable };
   if (!objects) return { NodeNames: feasible, ...reasons };

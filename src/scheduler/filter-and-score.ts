@@ -1,80 +1,87 @@
-// What the extender answers: which nodes can take a pod and which is best, from the ledger as it stands. Pure but for a bounded
-// cache of decisions about nodes that have not changed since. Nothing here reserves anything.
+// What the extender answers: which nodes can take a pod and which is best, by the allocations as they are. Reserves nothing. Pure
+// but for a bounded cache of decisions about nodes that have not changed since.
 import { createHash } from 'node:crypto';
 import { GPUS_ANNOTATION, REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Placement, PodRequest } from '../api/request.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
-import type { Ledger } from '../placement/allocations.ts';
-import { type PodPlaced, type PodRefusal, placePod } from '../placement/place-pod.ts';
-import { compareFits, type Fit, fitOf, scoreOf } from '../placement/score.ts';
+import { err, ok, type Result } from '../common/result.ts';
+import type { Allocations } from '../placement/allocations.ts';
+import { type PodPlacement, type PodRefusal, placePod } from '../placement/place-pod.ts';
+import { assessFit, compareFits, type Fit, scoreOfRank } from '../placement/score.ts';
 
 export type Filtered = {
   readonly feasible: readonly string[];
-  /** Node -> sentence, where room can come when others leave. */
+  /** Node -> sentence, where the pod can fit once others leave. */
   readonly failed: Readonly<Record<string, string>>;
-  /** Node -> sentence, where it cannot. */
+  /** Node -> sentence, where it cannot fit. */
   readonly unresolvable: Readonly<Record<string, string>>;
 };
 
 export type Decider = {
-  /** The request in a pod's annotation, or what is wrong with it. */
-  read(annotation: string | undefined): Shape | { readonly wrong: string };
-  /** Where on this node it would go. */
-  on(shape: Shape, node: string): PodPlaced;
-  filter(shape: Shape, nodes: readonly string[]): Filtered;
+  /** The request in a pod's annotation. */
+  read(annotation: string | undefined): Result<ParsedRequest>;
+  /** Which GPUs of this node it would get. */
+  on(request: ParsedRequest, node: string): PodPlacement;
+  filter(request: ParsedRequest, nodes: readonly string[]): Filtered;
   /** Scores in the order of `nodes`. */
-  prioritize(shape: Shape, nodes: readonly string[]): readonly { readonly Host: string; readonly Score: number }[];
+  prioritize(
+    request: ParsedRequest,
+    nodes: readonly string[],
+  ): readonly { readonly Host: string; readonly Score: number }[];
   /** The size of the cache. */
   readonly cached: { readonly requests: number; readonly decisions: number };
 };
 
-/** A pod's request, and the key under which the decisions about it are cached. */
-export type Shape = { readonly request: PodRequest; readonly key: string };
+/** A pod's request, and the key under which decisions about it are cached. */
+export type ParsedRequest = { readonly request: PodRequest; readonly key: string };
 
 /** The decisions about all requests with the same amounts. */
 type Cached = {
-  /** Of the ledger, up to which `byNode` and `order` are true. */
+  /** Of the allocations that `byNode` and `order` were decided by. */
   version: number;
-  /** Only nodes that the ledger knows. */
+  /** Only nodes that the allocations know. */
   readonly byNode: Map<string, Decided>;
   /** Nodes that can take it, best first. */
   readonly order: Fitting[];
 };
 
 /**
- * Plain values only: there is one per request and node, and an object held here (a grant, a reason with its GPUs) would be held
- * as often. Both are computed again from the request where they are needed.
+ * Small values only: there is one per request and node. Grants and sentences are computed again from the request where they
+ * are needed.
  */
 type Decided = Fitting | (Refusal & { readonly node: string });
 type Fitting = Fit & {
   readonly node: string;
-  /** Place in the order, while it is in there. */
+  /** Position in `Cached.order`. */
   rank: number;
 };
-type Refusal = Pick<PodRefusal, 'general' | 'distance' | 'passing'>;
+type Refusal = Pick<PodRefusal, 'summary' | 'distance' | 'temporary'>;
 
-/** Of all requests together. Each takes some 200 bytes; those of the requests asked about longest ago are dropped. */
+/** Of all requests together, some 200 bytes each. The decisions about the least recently used requests are dropped. */
 const MOST_DECISIONS = 250_000;
 /**
- * Sentences with GPU and numbers, for the nodes that miss by least. The scheduler writes them all into the pod's condition,
- * where those of thousands of nodes would not fit; the others are told by kind, which the scheduler counts.
+ * Sentences with GPU and numbers, for the nodes that miss by least. kube-scheduler writes all reasons into the pod's condition,
+ * where thousands of sentences would not fit; the other nodes get summaries, of which it counts the equal ones.
  */
 const MOST_SENTENCES = 3;
 
-export function createDecider(ledger: Ledger, fallback: Placement): Decider {
-  /** By the request's key, the one asked about longest ago first. */
+export function createDecider(allocations: Allocations, defaultPlacement: Placement): Decider {
+  /** By the request's key, the least recently used first. */
   const cache = new Map<string, Cached>();
   let decisions = 0;
 
-  const place = (request: PodRequest, node: string): PodPlaced => {
-    const books = ledger.books(node);
-    return books ? placePod(request, books, fallback) : sharesNothing(node);
+  const place = (request: PodRequest, node: string): PodPlacement => {
+    const placeable = allocations.placeableNode(node);
+    return placeable ? placePod(request, placeable, defaultPlacement) : NO_SHARED_GPU;
   };
 
   const decide = (request: PodRequest, node: string): Decided => {
     const placed = place(request, node);
-    if (!placed.ok) return { node, general: placed.general, distance: placed.distance, passing: placed.passing };
-    const { opened, granted } = fitOf(placed.containers, ledger.books(node) ?? NO_GPUS);
+    if (!placed.ok) {
+      const { summary, distance, temporary } = placed;
+      return { node, summary, distance, temporary };
+    }
+    const { opened, granted } = assessFit(placed.containers, allocations.placeableNode(node) ?? NO_GPUS);
     return { node, opened, granted, rank: -1 };
   };
 
@@ -86,9 +93,9 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
   /** Drops the decisions about nodes that have changed. */
   const refresh = (cached: Cached): void => {
     const { byNode, order } = cached;
-    if (cached.version === ledger.version) return;
-    const changed = ledger.changedSince(cached.version);
-    cached.version = ledger.version;
+    if (cached.version === allocations.version) return;
+    const changed = allocations.changedSince(cached.version);
+    cached.version = allocations.version;
     const before = byNode.size;
     if (changed === undefined) {
       byNode.clear();
@@ -102,29 +109,29 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
     decisions += byNode.size - before;
   };
 
-  /** The decisions about these nodes, in their order, and all nodes known to fit, best first. */
-  const decideAll = (
-    { request, key }: Shape,
-    nodes: readonly string[],
-  ): { readonly decided: readonly Decided[]; readonly order: readonly Fitting[] } => {
-    const cached = cache.get(key) ?? { version: ledger.version, byNode: new Map<string, Decided>(), order: [] };
+  /** The cached decisions about this request, without those about nodes that have changed; now the most recently used. */
+  const cachedFor = (key: string): Cached => {
+    const cached = cache.get(key) ?? { version: allocations.version, byNode: new Map<string, Decided>(), order: [] };
     cache.delete(key);
     cache.set(key, cached);
     refresh(cached);
-    const { byNode, order } = cached;
+    return cached;
+  };
+
+  /** The decisions about these nodes, in their order, and all nodes known to fit, best first. */
+  const decideAll = (
+    { request, key }: ParsedRequest,
+    nodes: readonly string[],
+  ): { readonly decided: readonly Decided[]; readonly order: readonly Fitting[] } => {
+    const { byNode, order } = cachedFor(key);
     const before = byNode.size;
-    const fresh: Fitting[] = [];
-    const decided = nodes.map((node) => {
-      const known = byNode.get(node);
-      if (known) return known;
-      const one = decide(request, node);
-      // Nodes without shared GPUs come and go without a change of the ledger: their names would pile up.
-      if (ledger.books(node)) byNode.set(node, one);
-      if ('rank' in one) fresh.push(one);
-      return one;
-    });
-    insert(order, fresh, request.placement ?? fallback);
+    const added = new Map(nodes.flatMap((node) => (byNode.has(node) ? [] : [[node, decide(request, node)]])));
+    // Nodes without shared GPUs come and go without a change of the allocations: their names would pile up.
+    for (const [node, one] of added) if (allocations.placeableNode(node)) byNode.set(node, one);
+    const fitting = [...added.values()].filter((one) => 'rank' in one);
+    insert(order, fitting, request.placement ?? defaultPlacement);
     decisions += byNode.size - before;
+    const decided = nodes.flatMap((node) => byNode.get(node) ?? added.get(node) ?? []);
     for (const oldest of cache.keys()) {
       if (decisions <= MOST_DECISIONS) break;
       drop(oldest);
@@ -135,32 +142,37 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
   return {
     read(annotation) {
       if (annotation === undefined)
-        return { wrong: `the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass through Cotenant's webhook` };
+        return err(
+          `the pod has no annotation ${REQUEST_ANNOTATION}: Cotenant's webhook did not admit it; delete it and create it again`,
+        );
       const record = parsePodRequest(annotation);
-      if (!record.ok) return { wrong: `the pod's annotation ${REQUEST_ANNOTATION} is not what the webhook writes` };
-      return { request: record.value, key: keyOf(record.value) };
+      if (!record.ok)
+        return err(
+          `Cotenant's webhook did not write the pod's annotation ${REQUEST_ANNOTATION}; create the pod without it`,
+        );
+      return ok({ request: record.value, key: keyOf(record.value) });
     },
     on: ({ request }, node) => place(request, node),
-    filter(shape, nodes) {
+    filter(request, nodes) {
       const feasible: string[] = [];
-      const refused: Refused[] = [];
-      for (const one of decideAll(shape, nodes).decided) {
+      const refused: RefusedNode[] = [];
+      for (const one of decideAll(request, nodes).decided) {
         if ('rank' in one) feasible.push(one.node);
         else refused.push(one);
       }
       const reasonOf = (node: string): string => {
-        const placed = place(shape.request, node);
+        const placed = place(request.request, node);
         return placed.ok ? '' : placed.reason();
       };
-      return { feasible, ...told(refused, reasonOf) };
+      return { feasible, ...toReasons(refused, reasonOf) };
     },
-    prioritize(shape, nodes) {
-      const { decided, order } = decideAll(shape, nodes);
+    prioritize(request, nodes) {
+      const { decided, order } = decideAll(request, nodes);
       let best: Fitting | undefined;
       for (const one of decided) if ('rank' in one && (best === undefined || one.rank < best.rank)) best = one;
       return decided.map((one) => ({
         Host: one.node,
-        Score: 'rank' in one ? scoreOf(one === best ? 0 : one.rank, order.length) : 0,
+        Score: 'rank' in one ? scoreOfRank(one === best ? 0 : one.rank, order.length) : 0,
       }));
     },
     get cached() {
@@ -169,10 +181,7 @@ export function createDecider(ledger: Ledger, fallback: Placement): Decider {
   };
 }
 
-/**
- * Equal for requests that fit the same nodes equally well: what placePod reads of a request, without names. A digest, so that
- * the length of a request costs nothing.
- */
+/** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without names. */
 function keyOf({ placement, gpuModels, gpuUuids, containers }: PodRequest): string {
   const amounts = containers.map(({ kind, gpus }) => [kind, gpus]);
   return createHash('sha256')
@@ -185,7 +194,7 @@ function remove(order: Fitting[], decided: Fitting): void {
   renumber(order, decided.rank);
 }
 
-/** A few by halving, many by sorting all. */
+/** A few by binary search, many by sorting all. */
 function insert(order: Fitting[], fresh: readonly Fitting[], placement: Placement): void {
   if (fresh.length === 0) return;
   const before = (a: Fitting, b: Fitting): number => compareFits(a, b, placement) || (a.node < b.node ? -1 : 1);
@@ -215,37 +224,38 @@ function renumber(order: readonly Fitting[], from: number): void {
   }
 }
 
-type Refused = Refusal & { readonly node: string };
+type RefusedNode = Refusal & { readonly node: string };
 
 const NO_GPUS = { mostTenantsPerGpu: 0, gpus: [] };
 
-const sharesNothing = (node: string): PodPlaced => ({
+const NO_SHARED_GPU: PodPlacement = {
   ok: false,
-  reason: () => `it shares no GPU (no annotation ${GPUS_ANNOTATION} on node ${node})`,
-  general: 'no GPU is shared',
+  reason: () => `the node shares no GPU (it has no annotation ${GPUS_ANNOTATION})`,
+  summary: 'no GPU is shared',
   distance: 8,
-  passing: false,
-});
+  temporary: false,
+};
 
-function told(
-  refused: readonly Refused[],
+function toReasons(
+  refused: readonly RefusedNode[],
   reasonOf: (node: string) => string,
 ): Pick<Filtered, 'failed' | 'unresolvable'> {
   const nearest = new Set(nearestOf(refused));
   const failed: Record<string, string> = {};
   const unresolvable: Record<string, string> = {};
   for (const one of refused) {
-    const { node, general, passing } = one;
-    const text = nearest.has(one) ? `node ${node}: ${reasonOf(node)}` : `node(s) where ${general}`;
-    (passing ? failed : unresolvable)[node] = text;
+    const { node, summary, temporary } = one;
+    const text = nearest.has(one) ? `node ${node}: ${reasonOf(node)}` : `node(s) where ${summary}`;
+    (temporary ? failed : unresolvable)[node] = text;
   }
   return { failed, unresolvable };
 }
 
-/** The few that are nearest to fitting; of equal ones the first in order of names. */
-function nearestOf(refused: readonly Refused[]): readonly Refused[] {
-  const found: Refused[] = [];
-  const before = (a: Refused, b: Refused) => a.distance < b.distance || (a.distance === b.distance && a.node < b.node);
+/** The nodes that are nearest to fitting; of equal ones the first by name. */
+function nearestOf(refused: readonly RefusedNode[]): readonly RefusedNode[] {
+  const found: RefusedNode[] = [];
+  const before = (a: RefusedNode, b: RefusedNode) =>
+    a.distance < b.distance || (a.distance === b.distance && a.node < b.node);
   for (const one of refused) {
     const last = found.at(-1);
     if (last && found.length === MOST_SENTENCES && !before(one, last)) continue;

@@ -1,54 +1,55 @@
-// Whether this replica may bind: by the Lease that kube-scheduler keeps in the same pod, or by one that is kept here for a
-// kube-scheduler elsewhere. Owns talking to the API server about it; the judgement is in lease.ts.
+// Leader election of the extender: by the Lease that kube-scheduler holds in the same pod, or by one that this process holds
+// for a kube-scheduler elsewhere. Talks to the API server; lease.ts judges.
 import { randomUUID } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@kubernetes/client-node';
-import { problemOf } from '../kube/api-error.ts';
-import { clientOf } from '../kube/client.ts';
-import { follow } from '../kube/list-watch.ts';
-import { judge, type Leading, type SeenLease, seen, termOf } from './lease.ts';
+import { describeApiError } from '../kube/api-error.ts';
+import { createApiClient } from '../kube/client.ts';
+import { listAndWatch } from '../kube/list-watch.ts';
+import { heldBy, judgeLease, type LeadershipState, type ObservedLease, observeLease, termOf } from './lease.ts';
 
 export type LeaseName = { readonly namespace: string; readonly name: string };
 
 export type Leadership = {
   /** As of now. */
-  state(): Leading;
-  /** Resolves when it is known who leads. */
+  state(): LeadershipState;
+  /** Resolves when the Lease was read once. */
   readonly ready: Promise<void>;
   close(): Promise<void>;
 };
 
 const now = () => ({ monotonicMs: performance.now(), wallMs: Date.now() });
 
-/** The Lease of the kube-scheduler in this pod, followed. */
+/** Watches the Lease of the kube-scheduler in this pod. */
 export function followLease(
   config: KubeConfig,
   { namespace, name }: LeaseName,
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = clientOf(config, CoordinationV1Api);
+  const api = createApiClient(config, CoordinationV1Api);
   const fieldSelector = `metadata.name=${name}`;
-  let lease: SeenLease | undefined;
-  const learn = (object: V1Lease) => {
-    lease = seen(object, lease, performance.now());
+  let lease: ObservedLease | undefined;
+  const observe = (object: V1Lease) => {
+    lease = observeLease(object, lease, performance.now());
   };
   const forget = () => {
     lease = undefined;
   };
-  const following = follow(config, {
+  const watch = listAndWatch(config, {
     path: `/apis/coordination.k8s.io/v1/namespaces/${namespace}/leases`,
     query: { fieldSelector },
     list: () => api.listNamespacedLease({ namespace, fieldSelector }),
     keep: (object: V1Lease) => object,
-    onList: ([object]) => (object ? learn(object) : forget()),
-    onChange: learn,
+    onList: ([object]) => (object ? observe(object) : forget()),
+    onChange: observe,
     onGone: forget,
-    onProblem: (text) => onProblem(`the Lease ${namespace}/${name} cannot be followed: ${text}`),
+    onProblem: (text) => onProblem(`the watch of the Lease ${namespace}/${name} failed and is retried: ${text}`),
   });
   return {
-    state: () => judge(lease, `${namespace}/${name}`, hostname, now()),
-    ready: following.ready,
-    close: following.close,
+    state: () => judgeLease(lease, `${namespace}/${name}`, hostname, now()),
+    ready: watch.ready,
+    close: watch.close,
   };
 }
 
@@ -59,24 +60,25 @@ const EVERY_MS = 2000;
 /** One call without an answer leaves time for another round. */
 const CALL_MS = 3000;
 
-/** A Lease kept here: taken when nobody renews it, renewed while it is ours, given back at the end. */
-export function keepLease(
+/** Holds the Lease in this process: acquires it when it has expired, renews it, and releases it at the end. */
+export function holdLease(
   config: KubeConfig,
   { namespace, name }: LeaseName,
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = clientOf(config, CoordinationV1Api, CALL_MS);
+  const api = createApiClient(config, CoordinationV1Api, CALL_MS);
+  const fullName = `${namespace}/${name}`;
   const holderIdentity = `${hostname}_${randomUUID()}`;
-  const { promise: ready, resolve: asked } = Promise.withResolvers<void>();
-  let held: { readonly lease: SeenLease; readonly untilMs: number } | undefined;
-  let others: SeenLease | undefined;
-  let closing = false;
+  const { promise: ready, resolve: firstRead } = Promise.withResolvers<void>();
+  const closing = new AbortController();
+  let held: { readonly lease: ObservedLease; readonly untilMs: number } | undefined;
+  let observed: ObservedLease | undefined;
 
-  const round = async (): Promise<void> => {
+  const acquireOrRenew = async (): Promise<void> => {
     const startedMs = performance.now();
     const hold = (lease: V1Lease) => {
-      held = { lease: seen(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
+      held = { lease: observeLease(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
     };
     const at = new V1MicroTime();
     const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
@@ -89,66 +91,56 @@ export function keepLease(
       hold(await api.createNamespacedLease({ namespace, body }));
       return;
     }
-    others = seen(lease, others, startedMs);
-    const ours = others.holder === holderIdentity;
-    if (!ours && others.holder !== '' && startedMs < others.seenMs + others.durationMs) {
+    observed = observeLease(lease, observed, startedMs);
+    const isOurs = observed.holder === holderIdentity;
+    if (!isOurs && observed.holder !== '' && startedMs < observed.seenMs + observed.durationMs) {
       held = undefined;
       return;
     }
-    const taken = { acquireTime: at, leaseTransitions: others.transitions + 1 };
-    const body = { ...lease, spec: { ...lease.spec, ...spec, ...(ours ? {} : taken) } };
-    // The resource version that was read goes with it: of two that try, one is refused.
+    const acquired = { acquireTime: at, leaseTransitions: observed.transitions + 1 };
+    const body = { ...lease, spec: { ...lease.spec, ...spec, ...(isOurs ? {} : acquired) } };
+    // Carries the resource version that was read: of two replicas that try, one is refused.
     hold(await api.replaceNamespacedLease({ namespace, name, body }));
   };
+
   const run = async (): Promise<void> => {
-    while (!closing) {
+    while (!closing.signal.aborted) {
       try {
-        await round();
-        asked();
+        await acquireOrRenew();
+        firstRead();
       } catch (error) {
         if ((error as { code?: number }).code !== 409)
-          onProblem(`the Lease ${namespace}/${name} cannot be kept: ${problemOf(error)}`);
+          onProblem(`cannot acquire or renew the Lease ${fullName}: ${describeApiError(error)}`);
       }
-      await pause();
+      await delay(EVERY_MS, undefined, { signal: closing.signal }).catch(() => undefined);
     }
   };
-  let wake: (() => void) | undefined;
-  const pause = async (): Promise<void> => {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const timer = setTimeout(resolve, EVERY_MS);
-    wake = resolve;
-    if (closing) resolve();
-    await promise;
-    clearTimeout(timer);
+
+  const release = async (): Promise<void> => {
+    const lease = await api.readNamespacedLease({ namespace, name });
+    if (lease.spec?.holderIdentity !== holderIdentity) return;
+    const spec = { ...lease.spec, holderIdentity: '', leaseDurationSeconds: 1 };
+    await api.replaceNamespacedLease({ namespace, name, body: { ...lease, spec } });
   };
-  const ran = run();
+
+  const running = run();
   return {
     ready,
     state() {
       if (held && performance.now() < held.untilMs)
         return { leads: true, epoch: held.lease.transitions, term: termOf(held.lease) };
-      if (held) return { leads: false, because: `the Lease ${namespace}/${name} could not be renewed in time` };
-      return {
-        leads: false,
-        because: `${others?.holder || 'nobody'} holds the Lease ${namespace}/${name}, not ${hostname}`,
-      };
+      if (held) return { leads: false, because: `this replica could not renew the Lease ${fullName} in time` };
+      return { leads: false, because: heldBy(fullName, observed?.holder, hostname) };
     },
     async close() {
-      closing = true;
-      wake?.();
-      await ran;
+      closing.abort();
+      await running;
       if (!held) return;
       held = undefined;
       try {
-        const lease = await api.readNamespacedLease({ namespace, name });
-        if (lease.spec?.holderIdentity !== holderIdentity) return;
-        await api.replaceNamespacedLease({
-          namespace,
-          name,
-          body: { ...lease, spec: { ...lease.spec, holderIdentity: '', leaseDurationSeconds: 1 } },
-        });
+        await release();
       } catch (error) {
-        onProblem(`the Lease ${namespace}/${name} could not be given back: ${problemOf(error)}`);
+        onProblem(`cannot release the Lease ${fullName}: ${describeApiError(error)}`);
       }
     },
   };

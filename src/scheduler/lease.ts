@@ -1,30 +1,34 @@
-// Who may bind, judged from a Lease. Pure: takes the Lease as last seen and both clocks.
+// Which replica leads, judged from a Lease. Pure: takes the Lease as last seen and both clocks.
 import type { V1Lease } from '@kubernetes/client-node';
 
-export type Leading =
+export type LeadershipState =
   /**
-   * `epoch` tells the grants of this leader from those of the ones before, unless the Lease was deleted; `term` is never the same
-   * after somebody else has led.
+   * `epoch` tells the grants of this leader from those of earlier leaders, unless the Lease was deleted; `term` is never the
+   * same after another replica has led.
    */
   | { readonly leads: true; readonly epoch: number; readonly term: string }
   | { readonly leads: false; readonly because: string };
 
-export type SeenLease = {
-  /** Of the object: one that was deleted and made anew counts its transitions from 0 again. */
+export type ObservedLease = {
+  /** A Lease that was deleted and created again counts its transitions from 0. */
   readonly uid: string;
   readonly holder: string;
   readonly transitions: number;
   /** By the holder's wall clock. */
   readonly renewedMs: number;
   readonly durationMs: number;
-  /** When this renewal was first seen, by our own monotonic clock. */
+  /** When this renewal was first seen, by this process's monotonic clock. */
   readonly seenMs: number;
 };
 
 export type Now = { readonly monotonicMs: number; readonly wallMs: number };
 
-/** What follows from seeing the Lease again: only a renewal that is new makes it younger. */
-export function seen({ metadata, spec }: V1Lease, before: SeenLease | undefined, monotonicMs: number): SeenLease {
+/** Only a new renewal makes the Lease younger. */
+export function observeLease(
+  { metadata, spec }: V1Lease,
+  before: ObservedLease | undefined,
+  monotonicMs: number,
+): ObservedLease {
   const renewedMs = spec?.renewTime === undefined ? 0 : new Date(spec.renewTime).getTime();
   const holder = spec?.holderIdentity ?? '';
   const same = before?.renewedMs === renewedMs && before.holder === holder;
@@ -39,17 +43,24 @@ export function seen({ metadata, spec }: V1Lease, before: SeenLease | undefined,
 }
 
 /**
- * kube-scheduler, in the same pod, holds the Lease as `<hostname>_<uuid>`. A Lease that is ours ends by whichever clock is first:
- * the time since its renewal was seen, and, as the holder's wall clock is that of this machine, the time that the renewal names.
+ * kube-scheduler, in the same pod, holds the Lease as `<hostname>_<uuid>`. The Lease expires by whichever clock is first: the
+ * time since its renewal was seen, and, as the holder's wall clock is that of this machine, the time in the renewal.
  */
-export function judge(lease: SeenLease | undefined, name: string, hostname: string, now: Now): Leading {
-  if (!lease) return { leads: false, because: `there is no Lease ${name} yet` };
-  const of = lease.holder.startsWith(`${hostname}_`);
-  if (!of) return { leads: false, because: `${lease.holder || 'nobody'} holds the Lease ${name}, not ${hostname}` };
+export function judgeLease(
+  lease: ObservedLease | undefined,
+  name: string,
+  hostname: string,
+  now: Now,
+): LeadershipState {
+  if (!lease) return { leads: false, because: `the Lease ${name} does not exist yet` };
+  if (!lease.holder.startsWith(`${hostname}_`)) return { leads: false, because: heldBy(name, lease.holder, hostname) };
   const expired =
     now.monotonicMs >= lease.seenMs + lease.durationMs || now.wallMs >= lease.renewedMs + lease.durationMs;
-  if (expired) return { leads: false, because: `the Lease ${name} of ${hostname} has not been renewed in time` };
+  if (expired) return { leads: false, because: `${hostname} did not renew the Lease ${name} in time` };
   return { leads: true, epoch: lease.transitions, term: termOf(lease) };
 }
 
-export const termOf = ({ uid, holder, transitions }: SeenLease): string => `${uid} ${holder} ${transitions}`;
+export const heldBy = (name: string, holder: string | undefined, hostname: string): string =>
+  `the Lease ${name} is held by ${holder || 'no replica'}, not by ${hostname}`;
+
+export const termOf = ({ uid, holder, transitions }: ObservedLease): string => `${uid} ${holder} ${transitions}`;

@@ -1,136 +1,74 @@
-// Evicts what was double-booked, so that its successor is placed anew: looks at the GPUs that have changed, waits for overlaps
-// that pass, and asks the API server. Owns when that is done and how often; who has to go is overbooked.ts' business. A pod that
-// nobody would make again is only told.
+// Evicts pods from overcommitted GPUs so that their successors are placed anew: looks at GPUs that changed, waits for overlaps
+// that pass by themselves, and asks the API server. overcommit.ts chooses the pods. A pod that no controller would recreate
+// gets an Event only.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
-import { problemOf } from '../kube/api-error.ts';
-import { clientOf } from '../kube/client.ts';
-import { createReporter } from '../kube/events.ts';
-import type { Ledger } from '../placement/allocations.ts';
-import { displacedOn, excessesOf, type Holder } from '../placement/overcommit.ts';
+import type { Logger } from '../common/logger.ts';
+import { describeApiError } from '../kube/api-error.ts';
+import { createApiClient } from '../kube/client.ts';
+import { createEventWriter } from '../kube/events.ts';
+import type { Allocations } from '../placement/allocations.ts';
+import { choosePodsToEvict, findOvercommittedGpus, type GrantedPod, type PodToEvict } from '../placement/overcommit.ts';
 import type { BoundPodFacts } from './bound-pod.ts';
 import type { Leadership } from './leader-election.ts';
 
-/** `kept`: told, and left where it is. */
-export type Displacement = 'evicted' | 'kept' | 'failed';
+/** `kept`: got an Event, and was left where it is. */
+export type EvictionOutcome = 'evicted' | 'kept' | 'failed';
 
 export type EvictorParts = {
   readonly config: KubeConfig;
-  readonly ledger: Ledger;
+  readonly allocations: Allocations;
   readonly leadership: Leadership;
   /** By UID. */
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
-  /** For how long a GPU must be overbooked: pods that are just ending pass. */
+  /** How long a GPU must be overcommitted: overlaps with pods that are ending pass. */
   readonly afterMs: number;
   /** Of this replica, for Events. */
   readonly hostname: string;
-  readonly onDisplaced: (outcome: Displacement) => void;
-  readonly log: (line: string) => void;
+  readonly onEviction: (outcome: EvictionOutcome) => void;
+  readonly logger: Logger;
 };
 
-export type Evictor = {
-  /** As of the last look; none while another replica leads. */
-  readonly overbookedGpus: number;
+export type OvercommitEvictor = {
+  start(): void;
+  /** As of the last look; 0 while another replica leads. */
+  readonly overcommittedGpus: number;
   close(): Promise<void>;
 };
 
-/** What a pod is told behind the reason. */
-export const EVICTED = 'this pod had not started and was evicted, for its successor to be placed anew';
+/** What the Event says behind the reason. */
+export const EVICTED = 'the pod had not started and was evicted, so that its successor is placed anew';
 export const KEPT =
-  'this pod has not started, and nobody is known to make another in its place, so it is left here: it starts when others leave the GPU. To have it placed elsewhere, delete it and create it anew';
+  'the pod has not started, and no controller is known to recreate it, so it was not evicted: it starts when other pods leave the GPU. To have it placed elsewhere, delete it and create it again';
 const ROUND_MS = 1000;
 /** In one round, over all nodes. */
 const MOST_EVICTIONS = 5;
-const AGAIN_MS = 5000;
+const RETRY_MS = 5000;
 
-export function startEvictor(parts: EvictorParts): Evictor {
-  const { config, ledger, leadership, boundPods, afterMs, hostname, onDisplaced, log } = parts;
-  const api = clientOf(config, CoreV1Api);
-  const report = createReporter(config, log);
+type Done = ReadonlyMap<string, { readonly outcome: EvictionOutcome; readonly atMs: number }>;
+
+export function createOvercommitEvictor(parts: EvictorParts): OvercommitEvictor {
+  const { leadership, boundPods, afterMs, onEviction } = parts;
+  const evict = createEviction(parts);
   const closing = new AbortController();
-  /** Node -> GPU -> since when. */
-  const overbooked = new Map<string, Map<string, number>>();
   /** By UID of the pod. */
-  const done = new Map<string, { readonly outcome: Displacement; readonly atMs: number }>();
-  let seen: number | undefined;
-
-  const holdersOn = (node: string): Holder[] =>
-    [...ledger.bookingsOn(node)].map(({ podUid, need }) => {
-      // What the watch has not shown yet cannot be judged, and stays.
-      const { epoch = 0, createdMs = 0, state = 'started' } = boundPods.get(podUid) ?? {};
-      // The API server has taken it; the watch is to tell.
-      return { podUid, need, epoch, createdMs, state: done.get(podUid)?.outcome === 'evicted' ? 'leaves' : state };
-    });
-
-  /** Who has to go, from GPUs that have been overbooked for long enough. */
-  const look = (nowMs: number) => {
-    const changed = (seen !== undefined && ledger.changedSince(seen)) || ledger.nodeNames();
-    seen = ledger.version;
-    return [...new Set([...changed, ...overbooked.keys()])].flatMap((node) => {
-      const gpus = ledger.gpusOf(node);
-      const holders = gpus ? holdersOn(node) : [];
-      const excesses = gpus ? excessesOf(node, gpus, holders) : [];
-      const before = overbooked.get(node);
-      const since = new Map(excesses.map(({ gpuUuid }) => [gpuUuid, before?.get(gpuUuid) ?? nowMs]));
-      if (since.size > 0) overbooked.set(node, since);
-      else overbooked.delete(node);
-      if (!gpus) return [];
-      const ripe = new Set([...since].flatMap(([gpuUuid, sinceMs]) => (nowMs - sinceMs >= afterMs ? gpuUuid : [])));
-      return ripe.size === 0 ? [] : displacedOn(node, gpus, holders, ripe);
-    });
-  };
-
-  const displace = async (podUid: string, pod: BoundPodFacts, because: string): Promise<Displacement> => {
-    const { namespace, name, resourceVersion } = pod;
-    const tell = (what: string) =>
-      report({
-        namespace,
-        pod: name,
-        podUid,
-        reason: 'GPUGrantOverbooked',
-        type: 'Warning',
-        message: `${because}; ${what}`,
-        atMs: Date.now(),
-        by: { component: 'scheduler', instance: hostname },
-      });
-    if (!pod.isMadeAgain) {
-      await tell(KEPT);
-      log(`${because}; pod ${namespace}/${name} is left there, for nobody is known to make it again`);
-      return 'kept';
-    }
-    try {
-      // With the version that was seen: a pod that has started meanwhile stays.
-      const deleteOptions = { preconditions: { uid: podUid, resourceVersion } };
-      const body = { metadata: { name, namespace }, deleteOptions };
-      await api.createNamespacedPodEviction({ name, namespace, body });
-    } catch (error) {
-      // Gone, or another than was judged: the next look tells.
-      const { code } = error as { code?: unknown };
-      if (code !== 404 && code !== 409) log(`pod ${namespace}/${name} could not be evicted: ${problemOf(error)}`);
-      return 'failed';
-    }
-    await tell(EVICTED);
-    log(`${because}; pod ${namespace}/${name} had not started and was evicted`);
-    return 'evicted';
-  };
+  const done = new Map<string, { readonly outcome: EvictionOutcome; readonly atMs: number }>();
+  const overcommit = createOvercommitTracker(parts, done);
+  let running: Promise<void> | undefined;
 
   const round = async (): Promise<void> => {
-    if (!leadership.state().leads) {
-      overbooked.clear();
-      seen = undefined;
-      return;
-    }
+    if (!leadership.state().leads) return overcommit.reset();
     for (const podUid of done.keys()) if (!boundPods.has(podUid)) done.delete(podUid);
     const nowMs = performance.now();
     let evictions = 0;
-    for (const { podUid, because } of look(nowMs)) {
+    for (const { podUid, because } of overcommit.choosePods(nowMs, afterMs)) {
       const [pod, before] = [boundPods.get(podUid), done.get(podUid)];
-      if (!pod || (before && (before.outcome !== 'failed' || nowMs < before.atMs + AGAIN_MS))) continue;
-      if (pod.isMadeAgain) evictions += 1;
+      if (!pod || (before && (before.outcome !== 'failed' || nowMs < before.atMs + RETRY_MS))) continue;
+      if (pod.isRecreated) evictions += 1;
       if (evictions > MOST_EVICTIONS || closing.signal.aborted || !leadership.state().leads) return;
-      const outcome = await displace(podUid, pod, because);
+      const outcome = await evict(podUid, pod, because);
       done.set(podUid, { outcome, atMs: performance.now() });
-      onDisplaced(outcome);
+      onEviction(outcome);
     }
   };
   const run = async (): Promise<void> => {
@@ -139,14 +77,98 @@ export function startEvictor(parts: EvictorParts): Evictor {
       await delay(ROUND_MS, undefined, { signal: closing.signal }).catch(() => undefined);
     }
   };
-  const ran = run();
   return {
-    get overbookedGpus() {
-      return [...overbooked.values()].reduce((count, gpus) => count + gpus.size, 0);
+    start() {
+      running ??= run();
+    },
+    get overcommittedGpus() {
+      return overcommit.gpus;
     },
     async close() {
       closing.abort();
-      await ran;
+      await running;
     },
+  };
+}
+
+/** Which GPUs are overcommitted, and since when. Looks only at nodes that changed, and at those that were overcommitted. */
+function createOvercommitTracker({ allocations, boundPods }: EvictorParts, done: Done) {
+  /** Node -> GPU -> since when. */
+  const overcommitted = new Map<string, Map<string, number>>();
+  let seenVersion: number | undefined;
+
+  const podsOn = (node: string): GrantedPod[] =>
+    [...allocations.allocationsOn(node)].map(({ podUid, demand }) => {
+      // A pod that the watch has not shown yet cannot be judged, and stays.
+      const { epoch = 0, createdMs = 0, state = 'started' } = boundPods.get(podUid) ?? {};
+      // The API server accepted the eviction; the watch shows it later.
+      const evicted = done.get(podUid)?.outcome === 'evicted';
+      return { podUid, demand, epoch, createdMs, state: evicted ? 'terminating' : state };
+    });
+
+  const chooseOn = (node: string, nowMs: number, afterMs: number): readonly PodToEvict[] => {
+    const gpus = allocations.gpusOf(node);
+    const pods = gpus ? podsOn(node) : [];
+    const before = overcommitted.get(node);
+    const now = gpus ? findOvercommittedGpus(node, gpus, pods) : [];
+    const since = new Map(now.map(({ gpuUuid }) => [gpuUuid, before?.get(gpuUuid) ?? nowMs]));
+    if (since.size > 0) overcommitted.set(node, since);
+    else overcommitted.delete(node);
+    const ripe = new Set([...since].flatMap(([gpuUuid, sinceMs]) => (nowMs - sinceMs >= afterMs ? gpuUuid : [])));
+    return gpus && ripe.size > 0 ? choosePodsToEvict(node, gpus, pods, ripe) : [];
+  };
+
+  return {
+    /** The pods to evict from GPUs that have been overcommitted for `afterMs`. */
+    choosePods(nowMs: number, afterMs: number): readonly PodToEvict[] {
+      const changed = (seenVersion !== undefined && allocations.changedSince(seenVersion)) || allocations.nodeNames();
+      seenVersion = allocations.version;
+      return [...new Set([...changed, ...overcommitted.keys()])].flatMap((node) => chooseOn(node, nowMs, afterMs));
+    },
+    reset() {
+      overcommitted.clear();
+      seenVersion = undefined;
+    },
+    get gpus() {
+      return [...overcommitted.values()].reduce((count, gpus) => count + gpus.size, 0);
+    },
+  };
+}
+
+/** Evicts one pod, or leaves it, and writes the Event about it. */
+function createEviction({ config, hostname, logger }: EvictorParts) {
+  const api = createApiClient(config, CoreV1Api);
+  const writeEvent = createEventWriter(config, logger.warn);
+  return async (podUid: string, pod: BoundPodFacts, because: string): Promise<EvictionOutcome> => {
+    const { namespace, name, resourceVersion } = pod;
+    const notify = async (consequence: string) => {
+      logger.info(`${because}; ${consequence}`, { pod: `${namespace}/${name}` });
+      await writeEvent({
+        ...{ namespace, pod: name, podUid, type: 'Warning', reason: 'GPUGrantOvercommitted', atMs: Date.now() },
+        message: `${because}; ${consequence}`,
+        by: { component: 'scheduler', instance: hostname },
+      });
+    };
+    if (!pod.isRecreated) {
+      await notify(KEPT);
+      return 'kept';
+    }
+    try {
+      // With the version that was judged: a pod that has started since stays.
+      const deleteOptions = { preconditions: { uid: podUid, resourceVersion } };
+      await api.createNamespacedPodEviction({
+        name,
+        namespace,
+        body: { metadata: { name, namespace }, deleteOptions },
+      });
+    } catch (error) {
+      // 404 and 409: the pod is gone or has changed, and the next round judges it anew.
+      const { code } = error as { code?: unknown };
+      if (code !== 404 && code !== 409)
+        logger.warn(`cannot evict the pod: ${describeApiError(error)}`, { pod: `${namespace}/${name}` });
+      return 'failed';
+    }
+    await notify(EVICTED);
+    return 'evicted';
   };
 }

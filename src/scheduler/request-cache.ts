@@ -1,7 +1,7 @@
-// What pods ask for, from filter until bind, so that bind need not read the pod. Owns how much of it is kept: the texts alone,
-// for a few minutes; what is not here any more is read again.
+// The requests of pods from filter until bind, so that bind need not read the pod. Bounded in size and time; what is no longer
+// here is read again.
 
-export type Remembered = {
+export type RequestCache = {
   put(podUid: string, text: string): void;
   get(podUid: string): string | undefined;
   forget(podUid: string): void;
@@ -11,10 +11,10 @@ export type Remembered = {
 
 export type Bounds = { readonly mostLength: number; readonly mostMs: number };
 
-/** A text is a few hundred characters, in the worst case some hundred thousand. */
+/** A text has a few hundred characters, in the worst case some hundred thousand. */
 const BOUNDS: Bounds = { mostLength: 8 * 2 ** 20, mostMs: 300_000 };
 
-export function createRemembered(now: () => number, { mostLength, mostMs }: Bounds = BOUNDS): Remembered {
+export function createRequestCache(now: () => number, { mostLength, mostMs }: Bounds = BOUNDS): RequestCache {
   /** Oldest first. */
   const texts = new Map<string, { readonly text: string; readonly atMs: number }>();
   let length = 0;

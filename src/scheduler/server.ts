@@ -1,5 +1,6 @@
 // The HTTP API that kube-scheduler calls: /filter, /prioritize and /bind of the scheduler extender protocol.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
+import type { Logger } from '../common/logger.ts';
 import { BodyRefused, createBodyReader, type ReadBody } from '../serving/body-limit.ts';
 import { sendJson } from '../serving/http-server.ts';
 import type { Binder } from './bind.ts';
@@ -13,7 +14,7 @@ export type ExtenderParts = {
   readonly metrics: SchedulerMetrics;
   /** What is missing until nodes and pods were read; then undefined. */
   readonly notReadyReason: () => string | undefined;
-  readonly log: (line: string) => void;
+  readonly logger: Logger;
 };
 
 const MIB = 2 ** 20;
@@ -34,7 +35,7 @@ export function createExtender(parts: ExtenderParts): RequestListener {
       await answer(verb, parts, read, { request, response });
     } catch (error) {
       // The caller went away, or this is a fault: a broken answer must not be taken for a decision.
-      if (!request.destroyed) parts.log(`${url}: ${error instanceof Error ? error.stack : String(error)}`);
+      if (!request.destroyed) parts.logger.error(`${url}: ${error instanceof Error ? error.stack : String(error)}`);
       if (response.headersSent) response.destroy();
       else sendJson(response, 500, { error: 'internal error; the log of the scheduler extender has the cause' });
     }
@@ -75,33 +76,33 @@ type Answered = { readonly outcome: Outcome; readonly status?: number; readonly 
 const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => Answered | Promise<Answered>>> = {
   filter(value, { decider, binder, notReadyReason }) {
     const asked = readNodesAsked(value);
-    if ('wrong' in asked) return { outcome: 'malformed', status: 400, answer: { Error: asked.wrong } };
-    const missing = notReadyReason();
-    if (missing !== undefined) return { outcome: 'failed', answer: { Error: missing } };
-    const shape = decider.read(asked.request);
-    if ('wrong' in shape) return { outcome: 'refused', answer: { Error: shape.wrong } };
-    if (asked.request !== undefined) binder.remember(asked.podUid, asked.request);
-    const filtered = decider.filter(shape, asked.names);
+    if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
+    const notReady = notReadyReason();
+    if (notReady !== undefined) return { outcome: 'failed', answer: { Error: notReady } };
+    const { request: annotation, podUid, names } = asked.value;
+    const request = decider.read(annotation);
+    if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
+    if (annotation !== undefined) binder.cacheRequest(podUid, annotation);
+    const filtered = decider.filter(request.value, names);
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
-    return { outcome, answer: filterResult(filtered, asked) };
+    return { outcome, answer: filterResult(filtered, asked.value) };
   },
   prioritize(value, { decider, notReadyReason }) {
     const asked = readNodesAsked(value);
-    const wrong = 'wrong' in asked ? asked.wrong : undefined;
-    if ('wrong' in asked) return { outcome: 'malformed', status: 400, answer: { error: wrong } };
-    const shape = decider.read(asked.request);
-    const missing = notReadyReason() ?? ('wrong' in shape ? shape.wrong : undefined);
-    // The protocol has no place for an error here.
-    if (missing !== undefined || 'wrong' in shape)
-      return { outcome: 'failed', status: 503, answer: { error: missing } };
-    return { outcome: 'ok', answer: decider.prioritize(shape, asked.names) };
+    if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { error: asked.error } };
+    // The protocol has no field for an error here.
+    const notReady = notReadyReason();
+    if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
+    const request = decider.read(asked.value.request);
+    if (!request.ok) return { outcome: 'failed', status: 503, answer: { error: request.error } };
+    return { outcome: 'ok', answer: decider.prioritize(request.value, asked.value.names) };
   },
   async bind(value, { binder, notReadyReason }) {
     const asked = readBindingRequest(value);
-    if ('wrong' in asked) return { outcome: 'malformed', status: 400, answer: { Error: asked.wrong } };
-    const missing = notReadyReason();
-    if (missing !== undefined) return { outcome: 'failed', answer: { Error: missing } };
-    const bound = await binder.bind(asked);
+    if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
+    const notReady = notReadyReason();
+    if (notReady !== undefined) return { outcome: 'failed', answer: { Error: notReady } };
+    const bound = await binder.bind(asked.value);
     if (bound.outcome === 'bound') return { outcome: 'ok', answer: {} };
     return { outcome: bound.outcome, answer: { Error: bound.because } };
   },

@@ -2,11 +2,11 @@
 // one request, and that everything that cannot be told is a refusal.
 import type { RequestHandler } from 'express';
 import type { BearerFile } from './bearer-token-file.ts';
-import type { Reviews } from './token-review-cache.ts';
+import type { TokenReviewCache } from './token-review-cache.ts';
 
 export type AccessRules = {
   readonly bearer?: BearerFile | undefined;
-  readonly reviews?: Reviews | undefined;
+  readonly reviews?: TokenReviewCache | undefined;
 };
 
 export type Verdict =
@@ -16,14 +16,14 @@ export type Verdict =
 const UNAUTHENTICATED = { may: false, status: 401, why: 'want a bearer token that is valid here' } as const;
 
 /** The token of an Authorization header, if that is one of a bearer. */
-export function tokenOf(header: string | undefined): string | undefined {
+export function bearerTokenIn(header: string | undefined): string | undefined {
   return /^Bearer +([\x21-\x7e]+) *$/i.exec(header ?? '')?.[1];
 }
 
-export async function judge(rules: AccessRules, header: string | undefined, path: string): Promise<Verdict> {
+export async function checkAccess(rules: AccessRules, header: string | undefined, path: string): Promise<Verdict> {
   const { bearer, reviews } = rules;
   if (!bearer && !reviews) return { may: true };
-  const token = tokenOf(header);
+  const token = bearerTokenIn(header);
   if (token === undefined) return UNAUTHENTICATED;
   let unknown: string | undefined;
   try {
@@ -43,9 +43,9 @@ export async function judge(rules: AccessRules, header: string | undefined, path
 }
 
 /** Lets pass who may; `onProblem` hears why somebody could not be judged. */
-export function guard(rules: AccessRules, onProblem: (text: string) => void): RequestHandler {
+export function requireAuth(rules: AccessRules, onProblem: (text: string) => void): RequestHandler {
   return async (request, response, next) => {
-    const verdict = await judge(rules, request.headers.authorization, request.path);
+    const verdict = await checkAccess(rules, request.headers.authorization, request.path);
     if (verdict.may) {
       next();
       return;

@@ -21,7 +21,7 @@ async function readToken(path: string): Promise<Buffer> {
 }
 
 /** Rejects when the file cannot serve at the start. */
-export async function openBearerFile(path: string, now: () => number): Promise<BearerFile> {
+export async function openBearerTokenFile(path: string, now: () => number): Promise<BearerFile> {
   let reading = readToken(path);
   let readAt = now();
   await reading;

@@ -9,14 +9,14 @@ const MOST_KEPT = 256;
 /** Reviews under way of tokens that were not let in before. */
 const MOST_STRANGERS = 8;
 
-export type Reviews = {
+export type TokenReviewCache = {
   /** Rejects where nobody can say: the API server does not answer, or too many ask at once. */
   of(token: string, path: string): Promise<Reviewed>;
 };
 
 type Kept = { readonly said: Reviewed; readonly untilMs: number };
 
-export function createReviews(call: ReviewCall, now: () => number): Reviews {
+export function createTokenReviewCache(call: ReviewCall, now: () => number): TokenReviewCache {
   // Apart, so that no number of wrong tokens pushes out a right one. Tokens themselves are not kept.
   const allowed = new Map<string, Kept>();
   const refused = new Map<string, Kept>();

@@ -3,7 +3,7 @@
 import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../src/api/names.ts';
-import { needOf } from '../../src/placement/demand.ts';
+import { demandOf } from '../../src/placement/demand.ts';
 import { eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { clientOf, containerOf, MIB, namespaceOf, outputOf, type Pod, podOf } from './support/pods.ts';
@@ -127,7 +127,7 @@ onCluster(
       for (const { metadata } of pods) {
         const grant = parsePodGrant(metadata.annotations?.[GRANT_ANNOTATION] ?? '');
         if (!grant.ok) throw new Error(grant.error);
-        for (const [uuid, need] of needOf(grant.value.containers))
+        for (const [uuid, need] of demandOf(grant.value.containers))
           granted.set(uuid, (granted.get(uuid) ?? 0) + need.memoryBytes);
       }
       t.true([...granted.keys()].every((uuid) => uuids.includes(uuid)));

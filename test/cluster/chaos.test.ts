@@ -6,7 +6,7 @@ import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../src/api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../src/api/names.ts';
 import { parseNodeGpus } from '../../src/api/node-annotation.ts';
-import { needOf } from '../../src/placement/demand.ts';
+import { demandOf } from '../../src/placement/demand.ts';
 import { seriesOf } from '../support/agent.ts';
 import { eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
@@ -48,7 +48,7 @@ const ENDS_WITHOUT_GPU = [
 ];
 const SCHEDULER = ['extender', 'kube-scheduler'];
 const OUT_OF_MEMORY = 2;
-const NO_ROOM = /node-1: GPU-[0-9a-f-]+ has \d+ MiB of cotenant\.io\/gpu-memory left, \d+ MiB are asked for/;
+const NO_ROOM = /node-1: GPU-[0-9a-f-]+ has \d+ MiB of cotenant\.io\/gpu-memory free, but \d+ MiB are requested/;
 const EVERY_MS = 700;
 
 type Load = {
@@ -79,7 +79,8 @@ function granted(pods: readonly Pod[]): Map<string, number> {
     if (text === undefined || status?.phase === 'Succeeded' || status?.phase === 'Failed') continue;
     const grant = parsePodGrant(text);
     if (!grant.ok) throw new Error(`${metadata.name}: ${grant.error}`);
-    for (const [uuid, need] of needOf(grant.value.containers)) sums.set(uuid, (sums.get(uuid) ?? 0) + need.memoryBytes);
+    for (const [uuid, need] of demandOf(grant.value.containers))
+      sums.set(uuid, (sums.get(uuid) ?? 0) + need.memoryBytes);
   }
   return sums;
 }

@@ -72,7 +72,7 @@ if (import.meta.main) {
   for await (const line of createInterface({ input: process.stdin })) {
     const order = JSON.parse(line) as Order;
     slots = order.slots ?? slots;
-    gpus = order.gpus ? { ...order.gpus, complete: true, held: [] } : gpus;
+    gpus = order.gpus ? { ...order.gpus, complete: true, grants: [] } : gpus;
     grants = order.grants ?? grants;
     plugin.changed();
     advertising.changed();

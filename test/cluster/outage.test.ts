@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { GPUS_ANNOTATION } from '../../src/api/names.ts';
 import { parseNodeGpus } from '../../src/api/node-annotation.ts';
-import { bindingOf } from '../../src/scheduler/binding-writer.ts';
+import { buildBinding } from '../../src/scheduler/binding-writer.ts';
 import { BUILD, eventually } from '../support/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
@@ -178,7 +178,7 @@ onCluster('of two pods that are bound beyond a GPU the second waits for the firs
       bed,
       name,
       TEAM.namespace,
-      bindingOf(asked, 1, [container]).metadata?.annotations,
+      buildBinding(asked, 1, [container]).metadata?.annotations,
     );
     if (status !== 201) throw new Error(JSON.stringify(body));
   };

@@ -125,7 +125,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     if (!ground.ok) throw new Error(ground.reason);
     const { bed, uuids } = await startWhole(ground, ['l4'], (line) => t.log(line), {
       ...WHOLE_VALUES,
-      scheduler: { ...WHOLE_VALUES.scheduler, overbookedAfterSeconds: 1 },
+      scheduler: { ...WHOLE_VALUES.scheduler, overcommittedAfterSeconds: 1 },
     });
     t.teardown(() => bed.close());
 

@@ -93,7 +93,7 @@ testUnless(reason)(
       agent: OFF,
       csi: OFF,
       webhook: OFF,
-      scheduler: { enabled: true, overbookedAfterSeconds: 2, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
+      scheduler: { enabled: true, overcommittedAfterSeconds: 2, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
     });
     step('installed');
     const watching = new AbortController();
@@ -137,15 +137,15 @@ testUnless(reason)(
     t.is((await bound(bed, 'spread')).spec.nodeName, two);
     step('one by one');
 
-    // What fits nowhere is told what is missing, on which GPU; and goes as soon as there is room.
+    // A pod that fits on no node shows what is missing on which GPU, and is bound as soon as it fits.
     await must(bed, 'DELETE', `/api/v1/nodes/${one}`);
     await add(bed, podOf('large', { main: memory(16) }));
-    const left = 'MiB of cotenant\\.io\\/gpu-memory left';
+    const free = 'MiB of cotenant\\.io\\/gpu-memory free';
     const more = (count: string) => `, and ${count} not fit either`;
     await pending(
       bed,
       'large',
-      new RegExp(`node gpu-2: ${uuid(2, 1)} has 15360 ${left}, 16384 MiB are asked for${more('1 more GPU does')}`),
+      new RegExp(`node gpu-2: ${uuid(2, 1)} has 15360 ${free}, but 16384 MiB are requested${more('1 more GPU does')}`),
     );
     await must(bed, 'DELETE', `${podPath('there')}?gracePeriodSeconds=0`);
     t.is(grantOf(await bound(bed, 'large')).containers[0]?.gpus[0]?.gpuUuid, uuid(2, 1));
@@ -188,12 +188,12 @@ testUnless(reason)(
     await pending(
       bed,
       'after',
-      new RegExp(`${uuid(2, 0)} has 1024 ${left}, 4096 MiB are asked for${more('1 more GPU does')}`),
+      new RegExp(`${uuid(2, 0)} has 1024 ${free}, but 4096 MiB are requested${more('1 more GPU does')}`),
     );
     await pending(
       bed,
       'closed',
-      new RegExp(`${uuid(2, 1)} is closed: the grant of pod default/garbled on it cannot be read`),
+      new RegExp(`${uuid(2, 1)} takes no new pods: the grant of pod default/garbled on it cannot be read`),
     );
     await clear(bed, two);
     step('grants of others');
@@ -208,7 +208,9 @@ testUnless(reason)(
     await checkBooks(t, bed, 40);
     t.log(`40 pods bound ${Math.round(performance.now() - beganMs)} ms after the first was written`);
     const late = (await podsOf(bed)).find(({ spec }) => spec.nodeName === undefined);
-    const few = new RegExp(`node gpu-3: GPU-\\S+ has 1024 ${left}, 1536 MiB are asked for${more('3 more GPUs do')}`);
+    const few = new RegExp(
+      `node gpu-3: GPU-\\S+ has 1024 ${free}, but 1536 MiB are requested${more('3 more GPUs do')}`,
+    );
     await pending(bed, late?.metadata.name ?? '', few);
     await clear(bed, three);
     step('many at once');
@@ -253,7 +255,7 @@ testUnless(reason)(
       eventually(
         () => {
           const { out } = bed.namespaces.run(['wget', '-q', '-O', '-', `http://127.0.0.1:${health}/metrics`]);
-          const found = seriesOf(out, 'cotenant_scheduler_leads');
+          const found = seriesOf(out, 'cotenant_scheduler_leader');
           return found === leads ? seriesOf(out, 'cotenant_scheduler_epoch') : undefined;
         },
         `the one at ${health} leads: ${leads}`,
@@ -267,7 +269,7 @@ testUnless(reason)(
     await epochAt(9942, 0);
     // A Service must not lead to one that does not bind.
     const probed = (said: RegExp) => eventually(() => said.test(readyz(9942)) || undefined, `it says ${said}`, WAIT_MS);
-    await probed(/holds the Lease default\/own/);
+    await probed(/the Lease default\/own is held by/);
     await bed.namespaces.stop('keeper-one', 'SIGTERM');
     t.is(await epochAt(9942, 1), 1);
     await probed(/^ok$/m);

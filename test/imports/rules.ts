@@ -23,8 +23,7 @@ export const LAYERS: readonly (readonly string[])[] = [
   ['src/agent/snapshot'],
   ['src/agent/snapshot/ipc', 'src/agent/allocation'],
   ['src/agent/kubelet/csi'],
-  ['src/agent/kubelet', 'src/exporter/format'],
-  ['src/exporter/families'],
+  ['src/agent/kubelet', 'src/exporter/collectors'],
   ['src/exporter/compat'],
   ['src/exporter'],
   // Entry points: the daemons, then the command line that starts them.

@@ -14,8 +14,8 @@ import {
   type V1ValidatingWebhookConfiguration,
   Watch,
 } from '@kubernetes/client-node';
-import { problemOf } from '../../src/kube/api-error.ts';
-import { clientOf } from '../../src/kube/client.ts';
+import { describeApiError } from '../../src/kube/api-error.ts';
+import { createApiClient } from '../../src/kube/client.ts';
 import type { CertificateSource } from '../../src/serving/http-server.ts';
 import { type Certificate, CLOCKS_DIFFER_MS } from '../../src/serving/x509.ts';
 import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from './rotation.ts';
@@ -123,8 +123,8 @@ async function follow(
       // Somebody else was first: what they wrote is looked at next.
       if (conflicts > 0 && conflicts <= MOST_CONFLICTS) {
         wait = CONFLICT_MS;
-      } else if (problemOf(error) !== said) {
-        said = problemOf(error);
+      } else if (describeApiError(error) !== said) {
+        said = describeApiError(error);
         log(`the certificate cannot be looked after: ${said}`);
       }
     }
@@ -164,7 +164,7 @@ async function publish(registrations: readonly Kind[], kept: Kept, now: Date): P
 }
 
 function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): readonly Kind[] {
-  const api = clientOf(config, AdmissionregistrationV1Api);
+  const api = createApiClient(config, AdmissionregistrationV1Api);
   const asPatch = setHeaderOptions('Content-Type', PatchStrategy.JsonPatch);
   const path = (plural: string) =>
     `/apis/admissionregistration.k8s.io/v1/${plural}?fieldSelector=metadata.name%3D${name}`;
@@ -187,7 +187,7 @@ function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): reado
  * make it at the same time the second is told of a conflict, since each applies under its own name.
  */
 function createSecret(config: KubeConfig, { namespace, secret: name, service }: SecretPlace) {
-  const api = clientOf(config, CoreV1Api);
+  const api = createApiClient(config, CoreV1Api);
   const asApply = setHeaderOptions('Content-Type', PatchStrategy.ServerSideApply);
   return {
     path: `/api/v1/namespaces/${namespace}/secrets?fieldSelector=metadata.name%3D${name}`,

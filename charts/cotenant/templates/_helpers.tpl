@@ -165,8 +165,8 @@ seccompProfile:
 - --port={{ .Values.scheduler.port }}
 - --health-port={{ .Values.scheduler.healthPort }}
 - --placement={{ .Values.scheduler.placement }}
-{{- with .Values.scheduler.overbookedAfterSeconds }}
-- --overbooked-after={{ . }}
+{{- with .Values.scheduler.overcommittedAfterSeconds }}
+- --overcommitted-after={{ . }}
 {{- end }}
 {{- with .Values.scheduler.extender.extraArgs }}
 {{ toYaml . }}

@@ -44,6 +44,6 @@ export function offeredGpus({ sample, devices }: NodeState, offer: Offer): GpusR
     ...(offer.fencesOf && { fences: offer.fencesOf(healthy) }),
     ...(complete && !offer.isStale && health && { health }),
     complete,
-    held: heldBy(offer.grants),
+    grants: heldBy(offer.grants),
   };
 }

@@ -4,7 +4,7 @@
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
 import type { GpuShare, Mode, Placement } from '../../api/request.ts';
-import { type Placed, place } from '../../placement/place-container.ts';
+import { placePod } from '../../placement/place-pod.ts';
 import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { resized } from '../grants/resize.ts';
@@ -64,43 +64,47 @@ export function grantPlain(
     return { refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` };
   }
   const live = registry.list().map(({ grant }) => grant);
-  const placed: Placed = place(
-    ask.shares,
-    state.devices
-      .filter(({ gpu }) => isShareable(gpu))
-      .map(({ gpu }) => {
-        const granted = grantedOn(live, gpu.uuid);
-        return {
-          ...standingOf(gpu.uuid),
-          gpuUuid: gpu.uuid,
-          model: gpu.name,
-          usableBytes: usableBytes(gpu),
-          healthy: gpu.healthy,
-          grantedBytes: granted.memoryBytes,
-          grantedCoresPercent: granted.coresPercent,
-          tenants: granted.tenants,
-        };
-      }),
+  const container = plainName(ask.container);
+  const memoryIsolation = ask.isolateMemory ? 'on' : 'off';
+  const gpus = state.devices
+    .filter(({ gpu }) => isShareable(gpu))
+    .map(({ gpu }) => {
+      const granted = grantedOn(live, gpu.uuid);
+      return {
+        ...standingOf(gpu.uuid),
+        gpuUuid: gpu.uuid,
+        model: gpu.name,
+        usableBytes: usableBytes(gpu),
+        healthy: gpu.healthy,
+        grantedBytes: granted.memoryBytes,
+        grantedCoresPercent: granted.coresPercent,
+        tenants: granted.tenants,
+      };
+    });
+  const placed = placePod(
     {
-      placement: configuration.placement,
-      mostTenantsPerGpu: configuration.mostTenantsPerGpu,
+      gpuModels: [],
       gpuUuids: ask.gpuUuids,
+      containers: [{ name: container, kind: 'app', memoryIsolation, gpus: ask.shares }],
     },
+    { mostTenantsPerGpu: configuration.mostTenantsPerGpu, gpus },
+    configuration.placement,
   );
-  if (!placed.ok) return { refused: placed.reason };
+  if (!placed.ok) return { refused: placed.reason('all') };
+  const granted = placed.containers.flatMap((one) => one.gpus);
   const group = unifiedPath(owner.cgroup) ?? '';
   const isEnforced = configuration.enforcement.mode === 'enforce';
   const wait = notYet(
-    placed.gpus.map(({ gpuUuid }) => gpuUuid),
+    granted.map(({ gpuUuid }) => gpuUuid),
     isEnforced && group !== '',
   );
   if (wait) return wait;
   return registry.create({
     namespace: 'local',
     pod: freeName(plainName(ask.name), (name) => live.some(({ pod }) => pod === name)),
-    container: plainName(ask.container),
+    container,
     createdMs: Date.now(),
-    gpus: placed.gpus,
+    gpus: granted,
     isolateMemory: ask.isolateMemory,
     owner: { ...ask.owner, cgroup: group },
   });

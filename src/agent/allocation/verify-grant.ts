@@ -1,14 +1,14 @@
 // Whether a pod may have on this node what its annotation says: pure. The scheduler decides, but two of them may have decided
 // at once, somebody else may have bound the pod, and a GPU may have gone; nothing starts on a GPU that is given away twice.
 
-import type { GpuNeed } from '../../api/gpu.ts';
+import type { GpuDemand } from '../../api/gpu.ts';
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
 import { MIB } from '../../common/quantity.ts';
-import { needOf } from '../../placement/demand.ts';
+import { demandOf } from '../../placement/demand.ts';
 import type { Grant } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
 import { isShareable } from '../sampling/sample.ts';
@@ -20,7 +20,7 @@ export type RefereeGpu = {
   readonly usableBytes: number;
   readonly healthy: boolean;
   /** Given to others on this node already. */
-  readonly granted: GpuNeed;
+  readonly granted: GpuDemand;
 };
 
 export type Ruling =
@@ -54,7 +54,7 @@ export function rule(annotations: unknown, gpus: readonly RefereeGpu[]): Ruling 
   const grant = read.value;
   const mismatch = differs(request.value, grant, gpus);
   if (mismatch !== undefined) return no(mismatch);
-  for (const [gpuUuid, need] of needOf(grant.containers)) {
+  for (const [gpuUuid, need] of demandOf(grant.containers)) {
     const gpu = gpus.find((one) => one.gpuUuid === gpuUuid);
     if (!gpu) return no(`${gpuUuid}, which was granted, is not on this node`);
     if (!gpu.healthy) return no(`${gpuUuid}, which was granted, is not healthy`, true);

@@ -1,11 +1,11 @@
 // What a GPU has given away on this node: plain grants each for itself, a pod's containers by what they need at a time. Pure.
-import type { GpuNeed } from '../../api/gpu.ts';
-import { needOf } from '../../placement/demand.ts';
-import type { Held } from '../../placement/unscheduled-demand.ts';
+import type { GpuDemand } from '../../api/gpu.ts';
+import { demandOf } from '../../placement/demand.ts';
+import type { AgentGrant } from '../../placement/unscheduled-demand.ts';
 import { type Grant, isOfPod, podUidOf } from './grant.ts';
 
 /** Grants of one pod together, plain ones each for itself. */
-export function heldBy(grants: readonly Grant[]): readonly Held[] {
+export function heldBy(grants: readonly Grant[]): readonly AgentGrant[] {
   const holders = Map.groupBy(grants, (grant) => podUidOf(grant) || grant.id);
   return [...holders.values()].map((own) => {
     const podUid = own[0] && podUidOf(own[0]);
@@ -14,13 +14,13 @@ export function heldBy(grants: readonly Grant[]): readonly Held[] {
   });
 }
 
-const NOTHING: GpuNeed = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
+const NOTHING: GpuDemand = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
 
 /** Sums over the grants on each GPU that has any; for containers of pods this is less than the sum of their GPUs' figures. */
-export function grantedByGpu(grants: readonly Grant[]): ReadonlyMap<string, GpuNeed> {
-  const sums = new Map<string, GpuNeed>();
+export function grantedByGpu(grants: readonly Grant[]): ReadonlyMap<string, GpuDemand> {
+  const sums = new Map<string, GpuDemand>();
   for (const { containers } of heldBy(grants)) {
-    for (const [gpuUuid, need] of needOf(containers)) {
+    for (const [gpuUuid, need] of demandOf(containers)) {
       const sum = sums.get(gpuUuid) ?? NOTHING;
       sums.set(gpuUuid, {
         memoryBytes: sum.memoryBytes + need.memoryBytes,
@@ -32,5 +32,5 @@ export function grantedByGpu(grants: readonly Grant[]): ReadonlyMap<string, GpuN
   return sums;
 }
 
-export const grantedOn = (grants: readonly Grant[], gpuUuid: string): GpuNeed =>
+export const grantedOn = (grants: readonly Grant[], gpuUuid: string): GpuDemand =>
   grantedByGpu(grants).get(gpuUuid) ?? NOTHING;

@@ -1,7 +1,7 @@
 // The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
 // published, shown or acted upon is read from this value.
 
-import type { GpuNeed } from '../../api/gpu.ts';
+import type { GpuDemand } from '../../api/gpu.ts';
 import { remembering, sameList } from '../../common/memo.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
 import type { Owned } from '../attribution/processes-by-owner.ts';
@@ -125,7 +125,7 @@ function deviceState(
   gpu: SampledGpu,
   isTold: boolean,
   { bytesTold, ...processes }: GpuUses = NO_USES,
-  granted: GpuNeed | undefined,
+  granted: GpuDemand | undefined,
   held: Held = { bytes: 0, containers: 0 },
   assigned: readonly AssignedState[],
   foreign: readonly ForeignState[],

@@ -5,7 +5,7 @@ import { request as plainRequest } from 'node:http';
 import { type RequestOptions, request as tlsRequest } from 'node:https';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { problemOf } from '../../kube/api-error.ts';
+import { describeApiError } from '../../kube/api-error.ts';
 import { UsageError } from '../lib/command.ts';
 
 export type Refusal = { readonly ok: false; readonly status: number; readonly message: string };
@@ -69,7 +69,7 @@ export async function connect(file: string | undefined, context: string | undefi
   try {
     await config.applyToHTTPSOptions(options);
   } catch (error) {
-    throw new UsageError(`${from}: no credentials for ${server}: ${problemOf(error)}`);
+    throw new UsageError(`${from}: no credentials for ${server}: ${describeApiError(error)}`);
   }
   const namespace = config.getContextObject(config.getCurrentContext())?.namespace || 'default';
   return clusterAt(server, namespace, options);
@@ -149,7 +149,7 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
 }
 
 function refusalOf({ status, body }: Answer): Refusal {
-  return { ok: false, status, message: problemOf({ body: body.trim(), message: 'without a word' }) };
+  return { ok: false, status, message: describeApiError({ body: body.trim(), message: 'without a word' }) };
 }
 
 function whyNot(error: unknown, patienceMs: number): string {

@@ -2,13 +2,13 @@
 // screen is inventory-text.ts's business.
 
 import { nodeGpusText } from '../../api/earlier-names.ts';
-import type { GpuNeed } from '../../api/gpu.ts';
+import type { GpuDemand } from '../../api/gpu.ts';
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import type { ContainerKind, MemoryIsolation, Mode } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import { needOf } from '../../placement/demand.ts';
+import { demandOf } from '../../placement/demand.ts';
 import type { EffectiveMode } from '../../policy/mode.ts';
 import { modeOf } from '../commands/enforcement-options.ts';
 import { askedByPod } from '../lib/words.ts';
@@ -56,7 +56,7 @@ export type InventoryGpu = {
   readonly grantedCoresPercent: number;
   readonly tenants: number;
   /** Of these sums: given away by the node's agent beyond what annotations say. */
-  readonly others?: GpuNeed;
+  readonly others?: GpuDemand;
   readonly usedBytes?: number;
   readonly containers: readonly Tenant[];
   /** Use without a grant. */
@@ -149,7 +149,7 @@ function nodeOf(
   // What may not be read, or where to look, is no matter of one node, and was said once.
   else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
     notes.push(`Use on node ${name} is not known: ${use.why}.`);
-  const needs = granted.map(({ grant }) => needOf(grant.containers));
+  const needs = granted.map(({ grant }) => demandOf(grant.containers));
   const uuids = new Set([
     ...(list?.gpus ?? []).map((gpu) => gpu.gpuUuid),
     ...needs.flatMap((need) => [...need.keys()]),

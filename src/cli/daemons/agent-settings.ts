@@ -10,7 +10,7 @@ import {
   isText,
   readSettings,
 } from '../../agent/config.ts';
-import { openBearerFile } from '../../serving/bearer-token-file.ts';
+import { openBearerTokenFile } from '../../serving/bearer-token-file.ts';
 import { readCertificate } from '../../serving/tls-files.ts';
 import { settingOf, UsageError } from '../lib/command.ts';
 
@@ -35,7 +35,7 @@ export function configurationOf(file: string | undefined, pairs: readonly string
 export async function checkPageFiles({ page }: AgentConfiguration): Promise<void> {
   const { bearerTokenFile, certFile, keyFile } = page;
   if (bearerTokenFile !== '')
-    await openBearerFile(bearerTokenFile, () => 0).catch((error: Error) => {
+    await openBearerTokenFile(bearerTokenFile, () => 0).catch((error: Error) => {
       throw new UsageError(`page.bearerTokenFile: ${error.message}`);
     });
   if (certFile !== '')

@@ -96,29 +96,31 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
     throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
   // Large, and not needed without a cluster.
   const { KubeConfig } = await import('@kubernetes/client-node');
-  const { createReporter } = await import('../../kube/events.ts');
-  const { watchPods } = await import('../../kube/pod-informer.ts');
+  const { createEventWriter } = await import('../../kube/events.ts');
+  const { startPodInformer } = await import('../../kube/pod-informer.ts');
   const { startAdvertising } = await import('../../kube/node-status.ts');
-  const { problemOf } = await import('../../kube/api-error.ts');
-  const { evictor } = await import('../../kube/eviction.ts');
-  const { reviewer } = await import('../../kube/token-review.ts');
-  const { followSlices } = await import('../../kube/resource-slices.ts');
+  const { describeApiError } = await import('../../kube/api-error.ts');
+  const { createEvictCall } = await import('../../kube/eviction.ts');
+  const { createTokenReviewer } = await import('../../kube/token-review.ts');
+  const { pollResourceSlices } = await import('../../kube/resource-slices.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
-  const pods = watchPods(config, nodeName, log.component('pod-informer').warn);
+  const pods = startPodInformer(config, nodeName, log.component('pod-informer').warn);
   let uuids = NO_SLICES;
   const onSlices = (slices: Parameters<typeof uuidsOfSlices>[0]) => {
     uuids = uuidsOfSlices(slices, nodeName);
   };
   const slices =
-    podResources === '' ? undefined : followSlices(config, nodeName, onSlices, log.component('resource-slices').warn);
-  const report = createReporter(config, log.component('events').warn);
+    podResources === ''
+      ? undefined
+      : pollResourceSlices(config, nodeName, onSlices, log.component('resource-slices').warn);
+  const report = createEventWriter(config, log.component('events').warn);
   const by = { component: 'agent', instance: nodeName } as const;
   const cluster: AgentCluster = {
     pods,
-    problemOf,
-    review: reviewer(config),
-    evict: evictor(config),
+    problemOf: describeApiError,
+    review: createTokenReviewer(config),
+    evict: createEvictCall(config),
     nameOf(containerId, podUid) {
       const found = pods.of(containerId);
       if (found || podUid === undefined) return found ?? NO_NAME;

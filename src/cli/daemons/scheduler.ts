@@ -4,7 +4,7 @@ import { isIP } from 'node:net';
 import { hostname } from 'node:os';
 import { KubeConfig } from '@kubernetes/client-node';
 import { PLACEMENTS } from '../../api/request.ts';
-import { startScheduler } from '../../scheduler/start.ts';
+import { type SchedulerOptions, startScheduler } from '../../scheduler/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
@@ -12,15 +12,15 @@ import { runUntilSignal } from '../lib/run-until-signal.ts';
 export const scheduler: Command = {
   name: 'scheduler',
   summary:
-    'Extends kube-scheduler: chooses the GPUs of pods that ask for a share, and writes the choice as it binds them.',
+    'Extends kube-scheduler: chooses the GPUs of pods that request a share, and writes the choice as it binds them.',
   usage:
     '--lease NAMESPACE/NAME [--lease-holder WHO] [--host ADDRESS --cert FILE --key FILE --client-ca FILE] [--port N]',
   options: {
-    lease: { type: 'string', value: 'NAMESPACE/NAME', help: 'the Lease whose holder alone binds. Required' },
+    lease: { type: 'string', value: 'NAMESPACE/NAME', help: 'the Lease; only its holder binds pods. Required' },
     'lease-holder': {
       type: 'string',
       value: 'WHO',
-      help: 'sidecar (default): the kube-scheduler in the same pod keeps the Lease; self: this process does',
+      help: 'sidecar (default): the kube-scheduler in the same pod holds the Lease; self: this process does',
     },
     host: { type: 'string', value: 'ADDRESS', help: 'address to listen on (default 127.0.0.1)' },
     port: { type: 'string', short: 'p', value: 'N', help: 'port (default 9840)' },
@@ -30,13 +30,17 @@ export const scheduler: Command = {
       help: 'certificate in PEM; with --key and --client-ca, for any other address',
     },
     key: { type: 'string', value: 'FILE', help: 'its private key' },
-    'client-ca': { type: 'string', value: 'FILE', help: 'authority of the certificates that callers must show' },
+    'client-ca': { type: 'string', value: 'FILE', help: 'authority that must have signed the certificates of callers' },
     'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
-    placement: { type: 'string', value: 'HOW', help: 'binpack (default) or spread, for pods that do not say' },
-    'overbooked-after': {
+    placement: {
+      type: 'string',
+      value: 'HOW',
+      help: 'binpack (default) or spread, for pods that choose none; fragmentation is binpack',
+    },
+    'overcommitted-after': {
       type: 'string',
       value: 'SECONDS',
-      help: 'pods that have not started are evicted from a GPU that is overbooked for so long (default 15)',
+      help: 'evict pods that have not started from a GPU that is overcommitted for so long (default 15)',
     },
     kubeconfig: { type: 'string', value: 'FILE', help: 'how to reach the API server (default: as any pod does)' },
     ...LOG_OPTIONS,
@@ -48,7 +52,7 @@ export const scheduler: Command = {
     if (given !== 0 && given !== 3) throw new UsageError('--cert, --key and --client-ca go together');
     if (given === 0 && !isLoopback(host)) {
       throw new UsageError(
-        `--host ${host}: whoever calls decides about GPUs, so any other address than loopback needs --cert, --key and --client-ca`,
+        `--host ${host}: an address other than loopback needs --cert, --key and --client-ca, because callers decide about GPUs`,
       );
     }
     const tls = certFile && keyFile && clientCaFile ? { certFile, keyFile, clientCaFile } : undefined;
@@ -61,8 +65,8 @@ export const scheduler: Command = {
     const placement = PLACEMENTS.find((one) => one === wanted);
     if (!placement) throw new UsageError(`--placement ${wanted}: want one of ${PLACEMENTS.join(', ')}`);
     const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
-    const log = loggerOf(parsed, 'scheduler');
-    const options = {
+    const logger = loggerOf(parsed, 'scheduler');
+    const options: SchedulerOptions = {
       config: kubeConfig(text(parsed, 'kubeconfig')),
       host,
       port: portOf(text(parsed, 'port'), '--port') ?? 9840,
@@ -72,13 +76,13 @@ export const scheduler: Command = {
       leaseHolder,
       hostname: hostname(),
       placement,
-      overbookedAfterMs: 1000 * secondsOf(text(parsed, 'overbooked-after') ?? '15', '--overbooked-after'),
-      log: log.info,
-    } as const;
+      evictOvercommittedAfterMs: 1000 * secondsOf(text(parsed, 'overcommitted-after') ?? '15', '--overcommitted-after'),
+      logger,
+    };
     const address = `${tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}`;
     return runUntilSignal(
       () => startScheduler(options),
-      ({ port }) => log.info(`extender on ${address}:${port}, Lease ${namespace}/${name}`),
+      ({ port }) => logger.info(`extender on ${address}:${port}, Lease ${namespace}/${name}`),
     );
   },
 };

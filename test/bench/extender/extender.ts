@@ -7,11 +7,13 @@ import { text } from 'node:stream/consumers';
 import { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
+import { createLogger } from '../../../src/common/logger.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { createLedger, type Ledger } from '../../../src/placement/allocations.ts';
-import { needOf } from '../../../src/placement/demand.ts';
+import { type Allocations, createAllocations } from '../../../src/placement/allocations.ts';
+import { demandOf } from '../../../src/placement/demand.ts';
 import { createBinder } from '../../../src/scheduler/bind.ts';
 import { createDecider, type Decider } from '../../../src/scheduler/filter-and-score.ts';
+import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
 import { createExtender } from '../../../src/scheduler/server.ts';
 import type { Teardown } from '../../support/node.ts';
@@ -40,9 +42,9 @@ function randomOf(seed: number): () => number {
   };
 }
 
-function clusterOf(count: number): { ledger: Ledger; names: readonly string[] } {
+function clusterOf(count: number): { allocations: Allocations; names: readonly string[] } {
   const random = randomOf(count);
-  const ledger = createLedger();
+  const allocations = createAllocations();
   const names = Array.from({ length: count }, (_, index) => `node-${index}.pool-a.example`);
   for (const [node, nodeName] of names.entries()) {
     const gpus = Array.from({ length: GPUS }, (_, index) => ({
@@ -52,14 +54,16 @@ function clusterOf(count: number): { ledger: Ledger; names: readonly string[] } 
       usableBytes: GPU_BYTES,
       healthy: true,
     }));
-    ledger.setNode(nodeName, { mostTenantsPerGpu: 50, gpus });
+    allocations.setNode(nodeName, { mostTenantsPerGpu: 50, gpus });
     for (const { gpuUuid } of gpus) {
       const memoryBytes = Math.floor((GPU_BYTES * FULL * (0.5 + random())) / MIB) * MIB;
-      const need = new Map([[gpuUuid, { memoryBytes: Math.min(memoryBytes, GPU_BYTES), coresPercent: 0, tenants: 3 }]]);
-      ledger.book({ podUid: `before-${gpuUuid}`, nodeName, need });
+      const demand = new Map([
+        [gpuUuid, { memoryBytes: Math.min(memoryBytes, GPU_BYTES), coresPercent: 0, tenants: 3 }],
+      ]);
+      allocations.allocate({ podUid: `before-${gpuUuid}`, nodeName, demand });
     }
   }
-  return { ledger, names };
+  return { allocations, names };
 }
 
 /** A request of one container, of which there are SHAPES kinds: `which` picks one. */
@@ -73,14 +77,21 @@ function recordOf(which: number, salt = 0): string {
 }
 
 /** What the extender decides for one pod, without HTTP: filter, prioritize, and the choice on the best node. */
-function decide(decider: Decider, ledger: Ledger, names: readonly string[], podUid: string, record: string): void {
-  const shape = decider.read(record);
-  if ('wrong' in shape) throw new Error(shape.wrong);
-  const { feasible } = decider.filter(shape, names);
-  const best = decider.prioritize(shape, feasible).reduce((a, b) => (b.Score > a.Score ? b : a));
-  const placed = decider.on(shape, best.Host);
+function decide(
+  decider: Decider,
+  allocations: Allocations,
+  names: readonly string[],
+  podUid: string,
+  record: string,
+): void {
+  const read = decider.read(record);
+  if (!read.ok) throw new Error(read.error);
+  const request = read.value;
+  const { feasible } = decider.filter(request, names);
+  const best = decider.prioritize(request, feasible).reduce((a, b) => (b.Score > a.Score ? b : a));
+  const placed = decider.on(request, best.Host);
   if (!placed.ok) throw new Error(placed.reason());
-  ledger.book({ podUid, nodeName: best.Host, need: needOf(placed.containers) });
+  allocations.allocate({ podUid, nodeName: best.Host, demand: demandOf(placed.containers) });
 }
 
 async function serve(scope: Teardown, handler: RequestListener): Promise<number> {
@@ -106,7 +117,7 @@ const noop: RequestListener = async (incoming, response) => {
   response.end(said);
 };
 
-async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListener> {
+async function extenderOn(scope: Teardown, allocations: Allocations): Promise<RequestListener> {
   // Takes every binding, as an API server that costs nothing would.
   const port = await serve(scope, (incoming, response) => {
     incoming.resume();
@@ -117,20 +128,19 @@ async function extenderOn(scope: Teardown, ledger: Ledger): Promise<RequestListe
     { name: 'stub', server: `http://127.0.0.1:${port}`, skipTLSVerify: true },
     { name: 'bench' },
   );
-  const decider = createDecider(ledger, 'binpack');
+  const decider = createDecider(allocations, 'binpack');
   const leadership = {
     state: () => ({ leads: true, epoch: 1, term: 'a' }) as const,
     ready: Promise.resolve(),
     close: async () => {},
   };
-  const log = (line: string) => console.error(line);
-  const binder = createBinder({ config, ledger, decider, leadership, relist: async () => {}, log: () => {} });
-  const none = () => 0;
-  const metrics = createMetrics({
-    ...{ epoch: none, nodes: none, grantedPods: none, underWay: none },
-    ...{ overbookedGpus: none, unreadable: none },
+  const logger = createLogger({ component: 'scheduler', level: 'error' });
+  const inFlight = createInFlightBindings();
+  const binder = createBinder({
+    ...{ config, allocations, inFlight, decider, leadership, logger },
+    relist: async () => {},
   });
-  return createExtender({ decider, binder, metrics, notReadyReason: () => undefined, log });
+  return createExtender({ decider, binder, metrics: createMetrics(), notReadyReason: () => undefined, logger });
 }
 
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */
@@ -176,25 +186,25 @@ export const extender: Bench = {
     const rows: Row[] = [];
     const runs = quick ? 300 : 2000;
     for (const count of [100, 1000, 5000]) {
-      const { ledger, names } = clusterOf(count);
-      const decider = createDecider(ledger, 'binpack');
+      const { allocations, names } = clusterOf(count);
+      const decider = createDecider(allocations, 'binpack');
       const fresh: number[] = [];
       for (let run = 0; run < (quick ? 5 : 20); run += 1) {
         const record = recordOf(run, run + 1);
         const started = performance.now();
-        const shape = decider.read(record);
-        if ('wrong' in shape) throw new Error(shape.wrong);
-        decider.filter(shape, names);
+        const read = decider.read(record);
+        if (!read.ok) throw new Error(read.error);
+        decider.filter(read.value, names);
         fresh.push(performance.now() - started);
       }
       const times: number[] = [];
       for (let run = -SHAPES; run < runs; run += 1) {
         const record = recordOf(run + SHAPES);
         const started = performance.now();
-        decide(decider, ledger, names, `core-${run}`, record);
+        decide(decider, allocations, names, `core-${run}`, record);
         if (run >= 0) times.push((performance.now() - started) * 1000);
       }
-      const own = await timePods(await serve(scope, await extenderOn(scope, ledger)), names, runs, 'http');
+      const own = await timePods(await serve(scope, await extenderOn(scope, allocations)), names, runs, 'http');
       const floor = await timePods(await serve(scope, noop), names, runs, 'noop');
       const what = 'an extender that decides nothing';
       const goal = count === 5000;

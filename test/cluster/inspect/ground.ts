@@ -16,7 +16,7 @@ import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
-import { eventOf } from '../../../src/kube/events.ts';
+import { buildEvent } from '../../../src/kube/events.ts';
 import { eventually } from '../../support/node.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
@@ -271,7 +271,7 @@ export async function setUp(bed: Bed): Promise<void> {
     const [status] = bed.get<Pod>('pod', 'cheat', 'team')?.status?.containerStatuses ?? [];
     return status?.lastState?.terminated ?? status?.state?.terminated;
   }, 'the cheat has ended');
-  const event = eventOf({
+  const event = buildEvent({
     namespace: 'team',
     pod: 'cheat',
     podUid: bed.get<Pod>('pod', 'cheat', 'team')?.metadata.uid ?? '',

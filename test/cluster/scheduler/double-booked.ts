@@ -70,10 +70,10 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
   t.is(successor.spec.nodeName, other);
   t.like(grantOf(successor).containers[0]?.gpus, [{ gpuUuid: uuid(6, 0), memoryBytes: 4 * GIB }]);
   const over = (gpu: string, gib: number) =>
-    `${gpu} of node ${gpu === uuid(5, 0) ? full : other} is overbooked: ${gib * 1024} MiB of cotenant.io/gpu-memory are granted, it has 16384 MiB`;
+    `${gpu} of node ${gpu === uuid(5, 0) ? full : other} is overcommitted: ${gib * 1024} MiB of cotenant.io/gpu-memory are granted, but it has 16384 MiB`;
   const toldOf = (name: string) =>
     eventually(
-      async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOverbooked'),
+      async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOvercommitted'),
       `${name} is told`,
       WAIT_MS,
     );

@@ -75,6 +75,6 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
   await pending(
     bed,
     'too-large',
-    new RegExp(`node gpu-7: ${uuid(7, 0)} has 6144 MiB of cotenant\\.io/gpu-memory left`),
+    new RegExp(`node gpu-7: ${uuid(7, 0)} has 6144 MiB of cotenant\\.io/gpu-memory free`),
   );
 }

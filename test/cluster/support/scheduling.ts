@@ -5,7 +5,7 @@ import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { GIB } from '../../../src/common/quantity.ts';
-import { needOf } from '../../../src/placement/demand.ts';
+import { demandOf } from '../../../src/placement/demand.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
 import { eventually } from '../../support/node.ts';
@@ -116,7 +116,7 @@ export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): 
   for (const [index, { containers }] of grants.entries()) {
     const node = Number(holders[index]?.spec.nodeName?.slice('gpu-'.length));
     const own = [0, 1, 2, 3].map((gpu) => uuid(node, gpu));
-    for (const [gpu, { memoryBytes }] of needOf(containers)) {
+    for (const [gpu, { memoryBytes }] of demandOf(containers)) {
       t.true(own.includes(gpu), `${holders[index]?.metadata.name} has a GPU of another node`);
       sums.set(gpu, (sums.get(gpu) ?? 0) + memoryBytes);
     }

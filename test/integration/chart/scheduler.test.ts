@@ -21,7 +21,7 @@ const configurationOf = (objects: readonly Json[]): Json =>
 
 testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lease', (t) => {
   const objects = objectsOf(t, {
-    scheduler: { port: 9555, weight: 300, placement: 'spread', overbookedAfterSeconds: 40 },
+    scheduler: { port: 9555, weight: 300, placement: 'spread', overcommittedAfterSeconds: 40 },
   });
   const configuration = configurationOf(objects);
   const { extender, kubeScheduler } = containersOf(objects);
@@ -35,7 +35,7 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
     port: '9555',
     'health-port': '9841',
     placement: 'spread',
-    'overbooked-after': '40',
+    'overcommitted-after': '40',
   });
   t.like(configuration, {
     leaderElection: { leaderElect: true, resourceName: NAME, resourceNamespace: NAMESPACE },

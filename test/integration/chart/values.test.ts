@@ -99,7 +99,7 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['nri.cdiFolders', ['/var/run/cdi', '/var/run/cdi']],
   ['scheduler.replicas', 0],
   ['scheduler.placement', 'tetris'],
-  ['scheduler.overbookedAfterSeconds', 0],
+  ['scheduler.overcommittedAfterSeconds', 0],
   ['scheduler.kubeScheduler.image.tag', 'latest'],
   ['serviceMonitor.interval', '15'],
 ];

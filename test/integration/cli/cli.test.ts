@@ -261,7 +261,7 @@ test('run passes the exit code and signals on, and says why there is no grant', 
   t.regex(tooMuch.err, /^cotenant: no grant: .*102400 MiB/m);
   const noGpu = run('--gpu-memory', '1Gi', '--gpu', 'GPU-none', '--', 'true');
   t.is(noGpu.code, 125);
-  t.regex(noGpu.err, /^cotenant: no grant: no GPU GPU-none on this node; there are GPU-/m);
+  t.regex(noGpu.err, /^cotenant: no grant: the node has none of the requested GPUs GPU-none; its GPUs are GPU-/m);
   await eventually(
     async () => ((await agent.snapshot())?.containers.length === 0 ? true : undefined),
     'no grant is left',

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
 import { CoordinationV1Api, CoreV1Api, KubeConfig } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
-import { clientOf } from '../../../src/kube/client.ts';
+import { createApiClient } from '../../../src/kube/client.ts';
 import { answerList } from '../../support/api-server.ts';
 import { temporaryFolder } from '../../support/node.ts';
 
@@ -57,7 +57,7 @@ async function startSecureApi(t: ExecutionContext) {
 
 test('calls one after the other share a connection, whichever client makes them', async (t) => {
   const { config, api } = await startSecureApi(t);
-  const [core, leases] = [clientOf(config, CoreV1Api), clientOf(config, CoordinationV1Api, 1000)];
+  const [core, leases] = [createApiClient(config, CoreV1Api), createApiClient(config, CoordinationV1Api, 1000)];
   for (let call = 0; call < 100; call += 1) {
     await core.listNode();
     await leases.listNamespacedLease({ namespace: 'ns' });
@@ -69,7 +69,7 @@ test('calls one after the other share a connection, whichever client makes them'
 
 test('a call that gets no answer does not leave its connection to the next one', async (t) => {
   const { config, api } = await startSecureApi(t);
-  const [core, impatient] = [clientOf(config, CoreV1Api), clientOf(config, CoreV1Api, 200)];
+  const [core, impatient] = [createApiClient(config, CoreV1Api), createApiClient(config, CoreV1Api, 200)];
   await core.listNode();
   api.silent = true;
   await t.throwsAsync(impatient.listNode(), { message: /no answer within 0.2 s/ });
@@ -80,7 +80,7 @@ test('a call that gets no answer does not leave its connection to the next one',
 
 test('a new authority opens a new connection, and the old one is closed', async (t) => {
   const { config, api, sockets, renew } = await startSecureApi(t);
-  const core = clientOf(config, CoreV1Api);
+  const core = createApiClient(config, CoreV1Api);
   await core.listNode();
   const [old] = sockets;
   if (!old || sockets.size > 1) return t.fail();

@@ -3,8 +3,8 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test from 'ava';
-import { clientOf } from '../../../src/kube/client.ts';
-import { follow } from '../../../src/kube/list-watch.ts';
+import { createApiClient } from '../../../src/kube/client.ts';
+import { listAndWatch } from '../../../src/kube/list-watch.ts';
 import { answer, startApiServer, watchers } from '../../support/api-server.ts';
 import { eventually } from '../../support/node.ts';
 
@@ -24,12 +24,12 @@ test('the objects of a page are dropped before the next page but one is asked fo
     const items = [nodeOf(`a${page}`, 'one'), nodeOf(`b${page}`, 'two')];
     answer(response, 200, { kind: 'NodeList', apiVersion: 'v1', metadata, items });
   });
-  const client = clientOf(config, CoreV1Api);
+  const client = createApiClient(config, CoreV1Api);
   const listed: WeakRef<V1Node>[] = [];
   /** At the time of each request of a page: how many objects were kept so far, and how many are still in memory. */
   const asked: [kept: number, inMemory: number][] = [];
   const seen = { kept: 0, lists: [] as (readonly string[])[], changed: [] as string[], gone: [] as string[] };
-  const following = follow(config, {
+  const following = listAndWatch(config, {
     path: '/api/v1/nodes',
     async list(limit, from) {
       collect();

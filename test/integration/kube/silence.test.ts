@@ -2,11 +2,11 @@
 import type { ServerResponse } from 'node:http';
 import { CoordinationV1Api, CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
-import { problemOf } from '../../../src/kube/api-error.ts';
-import { clientOf } from '../../../src/kube/client.ts';
-import { createReporter } from '../../../src/kube/events.ts';
-import { follow } from '../../../src/kube/list-watch.ts';
-import { keepLease } from '../../../src/scheduler/leader-election.ts';
+import { describeApiError } from '../../../src/kube/api-error.ts';
+import { createApiClient } from '../../../src/kube/client.ts';
+import { createEventWriter } from '../../../src/kube/events.ts';
+import { listAndWatch } from '../../../src/kube/list-watch.ts';
+import { holdLease } from '../../../src/scheduler/leader-election.ts';
 import { answerList, startApiServer } from '../../support/api-server.ts';
 import { eventually } from '../../support/node.ts';
 
@@ -41,9 +41,9 @@ async function startApi(t: ExecutionContext) {
 type Api = Awaited<ReturnType<typeof startApi>>;
 
 function followNodes(t: ExecutionContext, api: Api, times: { answerMs: number; quietMs: number }, pageMs = 30_000) {
-  const client = clientOf(api.config, CoreV1Api, pageMs);
+  const client = createApiClient(api.config, CoreV1Api, pageMs);
   const seen = { problems: [] as string[] };
-  const following = follow(api.config, {
+  const following = listAndWatch(api.config, {
     path: '/api/v1/nodes',
     list: (limit) => client.listNode({ limit }),
     keep: (node: V1Node) => node,
@@ -63,16 +63,16 @@ const watched = (api: Api, count: number) =>
 test('a call without an answer, or with half of one, is given up and told', async (t) => {
   const api = await startApi(t);
   api.silent.add('other');
-  const leases = clientOf(api.config, CoordinationV1Api, 100);
+  const leases = createApiClient(api.config, CoordinationV1Api, 100);
   const error = await t.throwsAsync(leases.readNamespacedLease({ namespace: 'ns', name: 'l' }));
-  t.is(problemOf(error), 'no answer within 0.1 s');
+  t.is(describeApiError(error), 'no answer within 0.1 s');
   api.halves = 1;
-  const half = await t.throwsAsync(clientOf(api.config, CoreV1Api, 100).listNode());
-  t.is(problemOf(half), 'no answer within 0.1 s');
-  t.is((await clientOf(api.config, CoreV1Api, 10_000).listNode()).items.length, 1);
+  const half = await t.throwsAsync(createApiClient(api.config, CoreV1Api, 100).listNode());
+  t.is(describeApiError(half), 'no answer within 0.1 s');
+  t.is((await createApiClient(api.config, CoreV1Api, 10_000).listNode()).items.length, 1);
 
   const problems: string[] = [];
-  const report = createReporter(api.config, (text) => problems.push(text));
+  const report = createEventWriter(api.config, (text) => problems.push(text));
   const by = { component: 'agent' as const, instance: 'n' };
   await report({ namespace: 'team', pod: 'one', podUid: 'u', reason: 'R', type: 'Normal', message: 'm', atMs: 0, by });
   t.deepEqual(problems, ['the Event for team/one could not be written: no answer within 5 s']);
@@ -82,10 +82,10 @@ test('a Lease whose keeper gets no answer once is kept all the same, and it is t
   const api = await startApi(t);
   api.silent.add('other');
   const problems: string[] = [];
-  const leadership = keepLease(api.config, { namespace: 'ns', name: 'l' }, 'me', (text) => problems.push(text));
+  const leadership = holdLease(api.config, { namespace: 'ns', name: 'l' }, 'me', (text) => problems.push(text));
   t.teardown(() => leadership.close());
   await eventually(() => problems[0], 'it is told');
-  t.is(problems[0], 'the Lease ns/l cannot be kept: no answer within 3 s');
+  t.is(problems[0], 'cannot acquire or renew the Lease ns/l: no answer within 3 s');
   api.silent.clear();
   await eventually(() => leadership.state().leads || undefined, 'it leads', 10_000);
 });

@@ -1,36 +1,37 @@
-// What is booked while a binding is on its way, and when its room is given back: with an API server that takes its time, cuts
-// connections, and carries out afterwards what it never answered.
+// What is allocated while a binding is in flight, and when it is released: with an API server that is slow, cuts connections,
+// and carries out requests that it did not answer.
 import test from 'ava';
 import { eventually } from '../../support/node.ts';
 import { startApi } from './api.ts';
 import { feasible, leads, shows, start } from './running.ts';
 
-const UNDER_WAY = 'cotenant_scheduler_bindings_under_way';
+const IN_FLIGHT = 'cotenant_scheduler_bindings_in_flight';
 const TIMES = { answerMs: 300, landsMs: 60_000, shownMs: 60_000 };
-const NOT_KNOWN = 'whether the pod was bound to node a is not known yet, and its room there stays taken until it is';
+const NOT_KNOWN =
+  'it is not known yet whether the pod was bound to node a; what it requests there stays reserved until it is';
 
-test('room is given back at once when a binding was refused, or never sent', async (t) => {
+test('A binding that was refused or never sent releases its allocation at once', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: TIMES });
   await leads(running);
   for (const name of ['refused', 'raced', 'away']) api.addPod(name, 800);
   api.fault = 'refused';
-  t.regex(String(await running.bind('refused', 'a')), /the binding was not taken: .*not today/);
+  t.regex(String(await running.bind('refused', 'a')), /the binding failed: .*not today/);
   t.deepEqual(await feasible(running, 800), ['a']);
   // Somebody else was quicker, to another node.
   api.fault = 'none';
   const raced = api.pods.get('raced');
   if (raced?.spec) raced.spec.nodeName = 'b';
-  t.regex(String(await running.bind('raced', 'a')), /the binding was not taken: status 409/);
+  t.regex(String(await running.bind('raced', 'a')), /the binding failed: status 409/);
   t.deepEqual(await feasible(running, 800), ['a']);
   await running.filter('away', 800, ['a']);
   api.close();
-  t.regex(String(await running.bind('away', 'a')), /the binding was not taken/);
+  t.regex(String(await running.bind('away', 'a')), /the binding failed/);
   t.deepEqual(await feasible(running, 800), ['a']);
 });
 
-test('a binding that takes longer than its answer keeps its room, and lands in it', async (t) => {
+test('A binding that takes longer than its answer keeps its allocation', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: TIMES });
@@ -50,16 +51,16 @@ test('a binding that takes longer than its answer keeps its room, and lands in i
   await eventually(() => slow.spec?.nodeName, 'it lands');
   t.deepEqual(await feasible(running, 300), []);
   await eventually(
-    async () => ((await running.bind('slow', 'a')) === 'the pod has a grant already' ? true : undefined),
+    async () => ((await running.bind('slow', 'a')) === 'the pod already has a grant' ? true : undefined),
     'it is known',
   );
   t.deepEqual(await feasible(running, 300), []);
   api.show('ADDED', slow);
-  await shows(running, UNDER_WAY, 0);
+  await shows(running, IN_FLIGHT, 0);
   t.deepEqual(await feasible(running, 300), []);
 });
 
-test('a binding whose connection was cut keeps its room until it landed, or cannot any more', async (t) => {
+test('A binding whose connection was cut stays allocated until its result is known', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: { ...TIMES, landsMs: 3000 } });
@@ -67,7 +68,7 @@ test('a binding whose connection was cut keeps its room until it landed, or cann
   const gone = async (name: string) => {
     const pod = api.pods.get(name);
     if (pod) api.show('ADDED', pod);
-    await shows(running, UNDER_WAY, 0);
+    await shows(running, IN_FLIGHT, 0);
     if (pod) api.show('DELETED', pod);
     api.pods.delete(name);
     await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
@@ -110,7 +111,7 @@ test('a binding whose connection was cut keeps its room until it landed, or cann
   t.is(await running.bind('lost', 'a'), undefined);
 });
 
-test('a pod that ended before the watch could show it gives its room back', async (t) => {
+test('A pod that ended before the watch showed it releases its allocation', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: { ...TIMES, shownMs: 600 } });
@@ -120,10 +121,10 @@ test('a pod that ended before the watch could show it gives its room back', asyn
   api.pods.delete('short');
   t.deepEqual(await feasible(running, 800), []);
   await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
-  await shows(running, UNDER_WAY, 0);
+  await shows(running, IN_FLIGHT, 0);
 });
 
-test('what is being bound is kept when all pods are listed anew meanwhile', async (t) => {
+test('A binding in flight stays allocated when all pods are listed again', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -141,7 +142,7 @@ test('what is being bound is kept when all pods are listed anew meanwhile', asyn
   marker.metadata = { ...marker.metadata, annotations: { 'cotenant.io/grant': 'x' } };
   await eventually(async () => {
     api.show('ADDED', marker);
-    return (await running.series('cotenant_scheduler_unreadable', { of: 'pods' })) === 1 ? true : undefined;
+    return (await running.series('cotenant_scheduler_invalid_objects', { kind: 'pods' })) === 1 ? true : undefined;
   }, 'the list is known');
   t.deepEqual(await feasible(running, 800), []);
   held.resolve();

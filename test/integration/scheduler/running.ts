@@ -1,6 +1,7 @@
 // The extender for one test, called as kube-scheduler calls it.
 import type { ExecutionContext } from 'ava';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
+import { createLogger } from '../../../src/common/logger.ts';
 import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/start.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually } from '../../support/node.ts';
@@ -20,8 +21,8 @@ export async function start(t: ExecutionContext, api: Api, more: Partial<Schedul
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
     placement: 'binpack',
-    overbookedAfterMs: 15_000,
-    log: (line) => lines.push(line),
+    evictOvercommittedAfterMs: 15_000,
+    logger: createLogger({ component: 'scheduler', write: (line) => lines.push(line) }),
     ...more,
   });
   t.teardown(() => running.close());
@@ -50,7 +51,7 @@ export async function start(t: ExecutionContext, api: Api, more: Partial<Schedul
 
 export type Running = Awaited<ReturnType<typeof start>>;
 export const leads = (running: Running) =>
-  eventually(async () => ((await running.series('cotenant_scheduler_leads')) === 1 ? true : undefined), 'it leads');
+  eventually(async () => ((await running.series('cotenant_scheduler_leader')) === 1 ? true : undefined), 'it leads');
 /** Which of the nodes would take another pod of so many MiB. */
 export const feasible = async (running: Running, mib: number) =>
   (await running.filter('other', mib, ['a'])).body.NodeNames;

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
 import { formatPodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
+import { createLogger } from '../../../src/common/logger.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { startScheduler } from '../../../src/scheduler/start.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
@@ -15,13 +16,16 @@ import { uuid } from '../../unit/scheduler/cluster.ts';
 import { startApi } from './api.ts';
 import { feasible, leads, start } from './running.ts';
 
-test('only the replica that holds the Lease binds, with its epoch, and it reads what is bound first', async (t) => {
+test('Only the holder of the Lease binds, with its epoch, after listing bound pods', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 4);
   const running = await start(t, api);
   for (const name of ['one', 'two', 'three', 'four']) api.addPod(name, 300);
   await running.filter('one', 300, ['a']);
-  t.is(await running.bind('one', 'a'), 'this replica does not bind: pod-b_1 holds the Lease ns/l, not pod-a');
+  t.is(
+    await running.bind('one', 'a'),
+    'this replica is not the leader: the Lease ns/l is held by pod-b_1, not by pod-a',
+  );
   t.is(api.bindings.length, 0);
 
   // The other one bound a pod that no watch has shown here yet.
@@ -39,7 +43,7 @@ test('only the replica that holds the Lease binds, with its epoch, and it reads 
   t.is(api.podLists, before + 1);
   t.deepEqual(answers, [
     undefined,
-    `node a: ${uuid(0)} has 100 MiB of cotenant.io/gpu-memory left, 300 MiB are asked for`,
+    `node a: ${uuid(0)} has 100 MiB of cotenant.io/gpu-memory free, but 300 MiB are requested`,
   ]);
   t.like(parsePodGrant(api.pods.get('one')?.metadata?.annotations?.['cotenant.io/grant'] ?? ''), {
     ok: true,
@@ -47,19 +51,16 @@ test('only the replica that holds the Lease binds, with its epoch, and it reads 
   });
   t.is(api.bindings[0]?.metadata?.uid, 'uid-one');
 
-  // A Lease that nobody renews is nobody's.
+  // A Lease that is not renewed has no holder.
   api.lead('pod-a_2', 5, 15_000);
   await eventually(
-    async () => ((await running.series('cotenant_scheduler_leads')) === 0 ? true : undefined),
+    async () => ((await running.series('cotenant_scheduler_leader')) === 0 ? true : undefined),
     'it stops',
   );
-  t.is(
-    await running.bind('three', 'a'),
-    'this replica does not bind: the Lease ns/l of pod-a has not been renewed in time',
-  );
+  t.is(await running.bind('three', 'a'), 'this replica is not the leader: pod-a did not renew the Lease ns/l in time');
 });
 
-test('who loses the Lease while reading what is bound does not bind', async (t) => {
+test('A replica that loses the Lease while it lists bound pods does not bind', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -72,15 +73,15 @@ test('who loses the Lease while reading what is bound does not bind', async (t) 
   await eventually(() => (api.podLists > lists ? true : undefined), 'it reads what is bound');
   api.lead('pod-b_1', 1);
   await eventually(
-    async () => ((await running.series('cotenant_scheduler_leads')) === 0 ? true : undefined),
+    async () => ((await running.series('cotenant_scheduler_leader')) === 0 ? true : undefined),
     'it hears that another one leads',
   );
   held.resolve();
-  t.is(await binding, 'this replica does not lead any more');
+  t.is(await binding, 'this replica is no longer the leader');
   t.is(api.bindings.length, 0);
 });
 
-test('after a Lease that was deleted and made anew what is bound is read again, whatever its epoch', async (t) => {
+test('After the Lease was deleted and created again, bound pods are listed again', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -92,7 +93,7 @@ test('after a Lease that was deleted and made anew what is bound is read again, 
   // The watch has heard of it once it has heard of a later one.
   api.lead('pod-b_1', 0, 0, 'another');
   await eventually(
-    async () => ((await running.series('cotenant_scheduler_leads')) === 0 ? true : undefined),
+    async () => ((await running.series('cotenant_scheduler_leader')) === 0 ? true : undefined),
     'it hears that another one leads',
   );
   api.lead('pod-a_1', 0, 0, 'a third');
@@ -101,7 +102,7 @@ test('after a Lease that was deleted and made anew what is bound is read again, 
   t.is(api.podLists, lists + 1);
 });
 
-test('one that cannot listen ends, and says why', async (t) => {
+test('A scheduler that cannot listen exits with the reason', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 0);
   const file = join(temporaryFolder(t), 'kubeconfig');
@@ -125,7 +126,7 @@ test('one that cannot listen ends, and says why', async (t) => {
   }
 });
 
-test('a pod is bound once, as the pod that was asked for, and only where there is room', async (t) => {
+test('A pod is bound once, by its UID, and only where it fits', async (t) => {
   const api = await startApi(t, { a: 1000, b: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -141,12 +142,12 @@ test('a pod is bound once, as the pod that was asked for, and only where there i
   t.is(api.bindings.length, 1);
   const took = await running.series('cotenant_scheduler_decision_duration_seconds_count', { verb: 'bind' });
   t.is(took, 3, 'how long each of them took is told');
-  t.is(await running.bind('gone', 'a', 'uid-other'), 'there is no pod team/gone of uid uid-other');
+  t.is(await running.bind('gone', 'a', 'uid-other'), 'pod team/gone with UID uid-other does not exist');
   t.regex(String(await running.bind('bare', 'a')), /has no annotation cotenant.io\/request/);
-  t.regex(String(await running.bind('one', 'c')), /the pod has a grant already/);
+  t.regex(String(await running.bind('one', 'c')), /the pod already has a grant/);
 });
 
-test('watches that are cut are made anew, and a pod that went meanwhile gives its room back', async (t) => {
+test('Watches that are cut are renewed, and deleted pods release their memory', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -155,7 +156,7 @@ test('watches that are cut are made anew, and a pod that went meanwhile gives it
   t.is(await running.bind('one', 'a'), undefined);
   api.show('ADDED', pod);
   await eventually(
-    async () => ((await running.series('cotenant_scheduler_bindings_under_way')) === 0 ? true : undefined),
+    async () => ((await running.series('cotenant_scheduler_bindings_in_flight')) === 0 ? true : undefined),
     'shown',
   );
   api.pods.delete('one');
@@ -170,13 +171,14 @@ test('watches that are cut are made anew, and a pod that went meanwhile gives it
       spec: { containers: [], nodeName: 'a' },
       metadata: { ...next.metadata, annotations: { 'cotenant.io/grant': uuid(0) } },
     });
-    return (await running.series('cotenant_scheduler_unreadable', { of: 'pods' })) === 1 ? true : undefined;
+    return (await running.series('cotenant_scheduler_invalid_objects', { kind: 'pods' })) === 1 ? true : undefined;
   }, 'changes are heard again');
   t.deepEqual(await feasible(running, 1), []);
-  t.true(running.lines.includes('pod team/two: its grant cannot be read: it is not JSON'));
+  const line = 'warn scheduler: annotation cotenant.io/grant of the pod is invalid: it is not JSON pod=team/two\n';
+  t.true(running.lines.some((one) => one.endsWith(line)));
 });
 
-test('what was double-booked is evicted by the leader alone, once it has lasted, unless it has started or stands alone', async (t) => {
+test('Only the leader evicts from overcommitted GPUs, and only recreated, waiting pods', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 1);
   const granted = (name: string, mib: number, epoch: number, more: Partial<V1Pod>) => {
@@ -197,9 +199,9 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
   const younger = granted('younger', 700, 2, {});
   // The first one fails.
   api.evictionFault = 500;
-  const running = await start(t, api, { overbookedAfterMs: 2000, hostname: 'pod-a' });
-  const displaced = (outcome: string) => running.series('cotenant_scheduler_displacements_total', { outcome });
-  const overbooked = () => running.series('cotenant_scheduler_overbooked_gpus');
+  const running = await start(t, api, { evictOvercommittedAfterMs: 2000, hostname: 'pod-a' });
+  const displaced = (outcome: string) => running.series('cotenant_scheduler_overcommit_evictions_total', { outcome });
+  const overbooked = () => running.series('cotenant_scheduler_overcommitted_gpus');
   t.is(await overbooked(), 0, 'another replica leads');
   const ledMs = performance.now();
   api.lead('pod-a_1', 3);
@@ -212,24 +214,24 @@ test('what was double-booked is evicted by the leader alone, once it has lasted,
     api.evictions.map(({ metadata, deleteOptions }) => [metadata?.name, deleteOptions?.preconditions]),
     Array(2).fill(['younger', { uid: 'uid-younger', resourceVersion: younger.metadata?.resourceVersion }]),
   );
-  const said = `${uuid(0)} of node a is overbooked: `;
-  await eventually(() => (api.events.length === 3 ? true : undefined), 'all are told');
+  const said = `${uuid(0)} of node a is overcommitted: `;
+  await eventually(() => (api.events.length === 3 ? true : undefined), 'all pods got an Event');
   t.deepEqual(
     api.events.map(({ involvedObject, type, reason }) => [involvedObject.uid, type, reason]),
-    ['uid-job', 'uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOverbooked']),
+    ['uid-job', 'uid-bare', 'uid-younger'].map((uid) => [uid, 'Warning', 'GPUGrantOvercommitted']),
   );
   t.regex(
     api.events[0]?.message ?? '',
-    new RegExp(`^${said}1600 MiB of cotenant.io/gpu-memory are granted, it has 1000`),
+    new RegExp(`^${said}1600 MiB of cotenant.io/gpu-memory are granted, but it has 1000`),
   );
-  t.regex(api.events[0]?.message ?? '', /nobody is known to make another in its place, so it is left here/);
+  t.regex(api.events[0]?.message ?? '', /no controller is known to recreate it, so it was not evicted/);
   t.regex(api.events[2]?.message ?? '', new RegExp(`^${said}1500 MiB .* had not started and was evicted`));
   t.like(api.events[0]?.source, { component: 'cotenant-scheduler', host: 'pod-a' });
   await eventually(async () => ((await overbooked()) === 0 ? true : undefined), 'what leaves is not counted');
   t.is(await displaced('kept'), 2);
 });
 
-test('what is not the protocol is refused, and nothing of it is taken for an answer', async (t) => {
+test('Requests that are not of the protocol are refused', async (t) => {
   const api = await startApi(t, { a: 1000 });
   const running = await start(t, api);
   for (const verb of ['filter', 'prioritize', 'bind']) {
@@ -239,7 +241,7 @@ test('what is not the protocol is refused, and nothing of it is taken for an ans
   t.is((await running.call('preempt', {})).status, 404);
   t.is((await running.call('filter', 'x'.repeat(8 * 2 ** 20 + 1))).status, 413);
   t.is(await running.series('cotenant_scheduler_decisions_total', { verb: 'filter', outcome: 'malformed' }), 3);
-  t.regex(String(await running.bind('one', 'a')), /there is no Lease ns\/l yet/);
+  t.regex(String(await running.bind('one', 'a')), /the Lease ns\/l does not exist yet/);
 });
 
 test('With mutual TLS only clients of the authority are served, also after it is replaced', async (t) => {
@@ -282,8 +284,8 @@ test('With mutual TLS only clients of the authority are served, also after it is
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
     placement: 'binpack',
-    overbookedAfterMs: 15_000,
-    log: () => {},
+    evictOvercommittedAfterMs: 15_000,
+    logger: createLogger({ component: 'scheduler', level: 'error' }),
   });
   t.teardown(() => running.close());
   const ask = (who: string | undefined) =>
@@ -313,7 +315,7 @@ test('With mutual TLS only clients of the authority are served, also after it is
   t.deepEqual(await Promise.all([ask('caller'), ask(undefined)]), ['refused', 'refused']);
 });
 
-test('the command refuses an open address without mutual TLS, and says what is missing', (t) => {
+test('The command refuses invalid options and says what is missing', (t) => {
   const main = join(import.meta.dirname, '../../../src/cli/main.ts');
   const run = (...args: string[]) => spawnSync(process.execPath, [main, 'scheduler', ...args], { encoding: 'utf8' });
   const cases: [args: string[], said: RegExp][] = [
@@ -322,7 +324,7 @@ test('the command refuses an open address without mutual TLS, and says what is m
     [[], /--lease: want NAMESPACE\/NAME/],
     [['--lease', 'a/b', '--lease-holder', 'me'], /want sidecar or self/],
     [['--lease', 'a/b', '--placement', 'tetris'], /want one of binpack/],
-    [['--lease', 'a/b', '--overbooked-after', '0'], /--overbooked-after 0: want whole seconds, 1 to 9999/],
+    [['--lease', 'a/b', '--overcommitted-after', '0'], /--overcommitted-after 0: want whole seconds, 1 to 9999/],
     [['--lease', 'a/b', '--kubeconfig', '/none'], /\/none/],
   ];
   for (const [args, said] of cases) {

@@ -13,7 +13,7 @@ import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import { sourceHere } from '../../../src/agent/snapshot/source.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { createExporter } from '../../../src/exporter/routes.ts';
-import { place } from '../../../src/placement/place-container.ts';
+import { placePod } from '../../../src/placement/place-pod.ts';
 import { startHttpServer } from '../../../src/serving/http-server.ts';
 import { seriesOf } from '../../support/agent.ts';
 import {
@@ -322,14 +322,18 @@ test('MetaGPU 9 and 10: what fits on no single GPU is refused with each in the w
   const find = (mib: readonly number[], room: readonly number[]) => {
     const shares = mib.map((each) => ({ memory: { kind: 'bytes' as const, bytes: each * MIB } }));
     const gpus = room.map((each, index) => free(String(index), each));
-    const found = place(shares, gpus, { placement: 'binpack', mostTenantsPerGpu: 50, gpuUuids: [] });
-    return found.ok ? found.gpus.map(({ gpuUuid, memoryBytes }) => `${gpuUuid} ${memoryBytes / MIB}`) : found.reason;
+    const containers = [{ name: 'main', kind: 'app', memoryIsolation: 'on', gpus: shares }] as const;
+    const node = { mostTenantsPerGpu: 50, gpus };
+    const found = placePod({ gpuModels: [], gpuUuids: [], containers }, node, 'binpack');
+    return found.ok
+      ? found.containers.flatMap((one) => one.gpus).map((gpu) => `${gpu.gpuUuid} ${gpu.memoryBytes / MIB}`)
+      : found.reason('all');
   };
   const alone = String(find([9000], [8000, 8000]));
-  t.regex(alone, /^GPU 1 of 1 fits nowhere: .*GPU-0 .*GPU-1 /);
+  t.regex(alone, /^GPU-0 has 8000 MiB .*; GPU-1 has 8000 MiB /);
   // What the first of two takes is not looked at as if it were free, nor is its search begun anew for the second.
   t.deepEqual(find([7000, 7000], [8000, 8000]), ['GPU-0 7000', 'GPU-1 7000']);
-  t.regex(String(find([7000, 7000], [8000, 6000])), /^GPU 2 of 2 fits nowhere: /);
+  t.regex(String(find([7000, 7000], [8000, 6000])), /^only 1 of 2 requested GPUs can be granted: GPU-1 has 6000 MiB /);
 });
 
 test('MetaGPU 11: nothing of ours runs a program in a container of others, or could', (t) => {

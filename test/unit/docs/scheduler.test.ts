@@ -1,5 +1,4 @@
-// The page on the scheduler: its metrics are those that are served, its sentence the one that is said, its configuration the
-// chart's.
+// docs/operate/scheduler.md: its metrics, sentences, configuration and commands are those of the code and the chart.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
@@ -7,21 +6,21 @@ import { parse as parseYaml } from 'yaml';
 import { scheduler } from '../../../src/cli/daemons/scheduler.ts';
 import { parse } from '../../../src/cli/lib/command.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { excessesOf } from '../../../src/placement/overcommit.ts';
+import { findOvercommittedGpus } from '../../../src/placement/overcommit.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
 import { EVICTED } from '../../../src/scheduler/overcommit-evictor.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
-import { clusterOf, shapeOf, uuid } from '../scheduler/cluster.ts';
+import { clusterOf, parsedRequest, uuid } from '../scheduler/cluster.ts';
 
 const page = readPage('docs/operate/scheduler.md');
 
-test('the metrics of the page are those that are served, with their labels', async (t) => {
+test('The metrics of the page are those that are served, with their labels', async (t) => {
   const none = () => 0;
-  const state = {
-    ...{ epoch: () => 1, nodes: none, grantedPods: none, underWay: none },
-    ...{ overbookedGpus: none, unreadable: none },
-  };
-  const metrics = createMetrics(state);
+  const metrics = createMetrics();
+  metrics.addState({
+    ...{ epoch: () => 1, nodes: none, grantedPods: none, bindingsInFlight: none, overcommittedGpus: none },
+    invalid: () => ({ nodes: 0, pods: 0 }),
+  });
   // A histogram has no labels before its first value.
   metrics.observe('filter', 'ok', 1);
   const text = await metrics.render();
@@ -30,31 +29,31 @@ test('the metrics of the page are those that are served, with their labels', asy
     const names = [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label);
     return names.length === 0 ? name : `${name}{${names.join(', ')}}`;
   });
-  const told = rowsWith(section(page, '## Metrics'), 'metric').map((row) => quoted(row.metric)[0] ?? '');
-  t.deepEqual(told.toSorted(), served.toSorted());
+  const documented = rowsWith(section(page, '## Metrics'), 'metric').map((row) => quoted(row.metric)[0] ?? '');
+  t.deepEqual(documented.toSorted(), served.toSorted());
 });
 
-test('the sentence of the page is the one that a pod is told', (t) => {
-  const { ledger, decider } = clusterOf({ 'gpu-2': 16_000 });
-  const need = new Map([[uuid(0), { memoryBytes: 15_488 * MIB, coresPercent: 0, tenants: 1 }]]);
-  ledger.book({ podUid: 'p', nodeName: 'gpu-2', need });
-  const said = decider.filter(shapeOf(decider, 2048), ['gpu-2']).failed['gpu-2'] ?? '';
-  const [shown = ''] = blocks(section(page, '## What a Pending pod is told'), '');
+test('The reason of a Pending pod on the page is the one that the extender gives', (t) => {
+  const { allocations, decider } = clusterOf({ 'gpu-2': 16_000 });
+  const demand = new Map([[uuid(0), { memoryBytes: 15_488 * MIB, coresPercent: 0, tenants: 1 }]]);
+  allocations.allocate({ podUid: 'p', nodeName: 'gpu-2', demand });
+  const said = decider.filter(parsedRequest(decider, 2048), ['gpu-2']).failed['gpu-2'] ?? '';
+  const [shown = ''] = blocks(section(page, '## What a Pending pod shows'), '');
   t.true(shown.replace(/GPU-[0-9a-f-]+/, uuid(0)).includes(said), said);
 });
 
-test('the sentence of the page on an overbooked GPU is the one that is told', (t) => {
-  const [shown = ''] = blocks(section(page, '## What was double-booked is placed again'), '');
+test('The Event on the page about an overcommitted GPU is the one that is written', (t) => {
+  const [shown = ''] = blocks(section(page, '## Overcommitted GPUs'), '');
   const gpu = { gpuUuid: uuid(0), index: 0, model: 'x', usableBytes: 16_384 * MIB, healthy: true };
-  const need = new Map([[uuid(0), { memoryBytes: 9216 * MIB, coresPercent: 0, tenants: 1 }]]);
-  const holder = { podUid: 'p', need, epoch: 0, createdMs: 0, state: 'waits' as const };
-  const [said] = excessesOf('gpu-2', { mostTenantsPerGpu: 5, gpus: [gpu] }, [holder, holder]);
+  const demand = new Map([[uuid(0), { memoryBytes: 9216 * MIB, coresPercent: 0, tenants: 1 }]]);
+  const pod = { podUid: 'p', demand, epoch: 0, createdMs: 0, state: 'waiting' as const };
+  const [said] = findOvercommittedGpus('gpu-2', { mostTenantsPerGpu: 5, gpus: [gpu] }, [pod, pod]);
   const [because, ...what] = shown.trim().split('; ');
   t.is(because?.replace(/GPU-[0-9a-f-]+/, uuid(0)), said?.text);
   t.deepEqual(what, [EVICTED]);
 });
 
-test('the configuration of the page asks for the same as that of the chart, and its command line is one', (t) => {
+test('The configuration of the page is that of the chart, and its command parses', (t) => {
   const [text = ''] = blocks(page, 'yaml');
   const [own] = parseYaml(text).extenders;
   const chart = readFileSync(join(ROOT, 'charts/cotenant/templates/scheduler/_configuration.tpl'), 'utf8');

@@ -1,11 +1,11 @@
 import test from 'ava';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../../../src/api/node-annotation.ts';
 import {
-  conditionOf,
+  buildCondition,
+  buildNodePatch,
   FENCES_HOLD,
   GPUS_HEALTHY,
   type NodePatch,
-  patchOf,
   shows,
 } from '../../../src/kube/node-status.ts';
 
@@ -19,13 +19,17 @@ const GPUS: NodeGpus = {
     healthy: index < 2,
   })),
 };
-const patch = patchOf(GPUS, true);
+const patch = buildNodePatch(GPUS, true);
 
 test('amounts are those of all GPUs, for an unhealthy one may have pods, and the annotation tells which those are', (t) => {
   const amounts = { 'cotenant.io/gpu-memory': String(60_141 * 2 ** 20), 'cotenant.io/gpu-cores': '300' };
   const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
   t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
-  t.deepEqual(patchOf(GPUS, false).status, { capacity: amounts, allocatable: amounts }, 'a device plugin counts slots');
+  t.deepEqual(
+    buildNodePatch(GPUS, false).status,
+    { capacity: amounts, allocatable: amounts },
+    'a device plugin counts slots',
+  );
   t.deepEqual(parseNodeGpus(patch.metadata.annotations['cotenant.io/gpus'] ?? ''), { ok: true, value: GPUS });
 });
 
@@ -70,10 +74,10 @@ test('a Node that lacks anything of it, or shows another value, does not', (t) =
 test('the condition about fences is written when it says something else, and keeps the time since when it is so', (t) => {
   const [first, later] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-02T00:00:00Z')];
   const state = { status: 'False', reason: 'FenceFails', message: 'GPU-0: why' } as const;
-  t.is(conditionOf(FENCES_HOLD, undefined, {}, first), undefined);
-  const condition = conditionOf(FENCES_HOLD, state, {}, first);
+  t.is(buildCondition(FENCES_HOLD, undefined, {}, first), undefined);
+  const condition = buildCondition(FENCES_HOLD, state, {}, first);
   t.like(condition, { ...state, type: 'CotenantFencesHold', lastTransitionTime: first.toISOString() });
-  const withCondition = patchOf(GPUS, true, condition);
+  const withCondition = buildNodePatch(GPUS, true, condition);
   const plain = nodeOf(patch);
   t.false(shows(plain, withCondition));
   const conditions = [
@@ -83,16 +87,19 @@ test('the condition about fences is written when it says something else, and kee
   const told = { ...plain, status: { ...plain.status, conditions } };
   t.true(shows(told, withCondition));
   t.true(shows(told, patch), 'what is not known changes nothing');
-  t.is(conditionOf(FENCES_HOLD, { ...state, message: 'other' }, told, later)?.lastTransitionTime, first.toISOString());
+  t.is(
+    buildCondition(FENCES_HOLD, { ...state, message: 'other' }, told, later)?.lastTransitionTime,
+    first.toISOString(),
+  );
   const mended = { status: 'True', reason: 'FencesHold', message: '' } as const;
-  t.is(conditionOf(FENCES_HOLD, mended, told, later)?.lastTransitionTime, later.toISOString());
+  t.is(buildCondition(FENCES_HOLD, mended, told, later)?.lastTransitionTime, later.toISOString());
   for (const change of [mended, { ...state, message: 'other' }])
-    t.false(shows(told, patchOf(GPUS, true, conditionOf(FENCES_HOLD, change, told, later))));
+    t.false(shows(told, buildNodePatch(GPUS, true, buildCondition(FENCES_HOLD, change, told, later))));
 });
 
 test('a GPU on which limits do not hold is told with the reason, and its amounts stay', (t) => {
   const gpus = GPUS.gpus.map((gpu, index) => (index === 0 ? { ...gpu, unfenced: 'why' } : gpu));
-  const unfenced = patchOf({ ...GPUS, gpus }, true);
+  const unfenced = buildNodePatch({ ...GPUS, gpus }, true);
   t.deepEqual(unfenced.status, patch.status);
   t.deepEqual(parseNodeGpus(unfenced.metadata.annotations['cotenant.io/gpus'] ?? ''), {
     ok: true,
@@ -106,11 +113,11 @@ test('a GPU that is not healthy is told with the reason, and the conditions are 
   const told = { status: 'False', reason: 'GpuUnhealthy', message: 'GPU-0: Xid 79' } as const;
   const fences = { status: 'True', reason: 'FencesHold', message: '' } as const;
   const now = new Date('2026-01-01T00:00:00Z');
-  const both = patchOf(
+  const both = buildNodePatch(
     { ...GPUS, gpus },
     true,
-    conditionOf(FENCES_HOLD, fences, {}, now),
-    conditionOf(GPUS_HEALTHY, told, {}, now),
+    buildCondition(FENCES_HOLD, fences, {}, now),
+    buildCondition(GPUS_HEALTHY, told, {}, now),
   );
   t.deepEqual(
     both.status.conditions?.map(({ type, status }) => [type, status]),

@@ -1,7 +1,7 @@
 // The two annotations that carry GPUs over the cluster: one value has one text, and only that text is read.
 import test from 'ava';
 import fc from 'fast-check';
-import type { GpuNeed } from '../../../src/api/gpu.ts';
+import type { GpuDemand } from '../../../src/api/gpu.ts';
 import {
   type ContainerGrant,
   formatPodGrant,
@@ -10,7 +10,7 @@ import {
 } from '../../../src/api/grant-annotation.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../../../src/api/node-annotation.ts';
 import { type GpusReading, gpusToAdvertise } from '../../../src/kube/node-gpus.ts';
-import { needOf } from '../../../src/placement/demand.ts';
+import { demandOf } from '../../../src/placement/demand.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
 const bytes = fc.integer({ min: 1, max: 2 ** 40 });
@@ -89,7 +89,7 @@ test('a pod needs the larger of its biggest init container and all its container
     memoryIsolation: 'on' as const,
     gpus: amounts.map(([on, size]) => ({ ...oneGpu, gpuUuid: uuid(on), memoryBytes: size, coresPercent: size / 10 })),
   });
-  const need = needOf([
+  const need = demandOf([
     of('init', 'a', [1, 500], [2, 100]),
     of('init', 'b', [1, 300]),
     of('sidecar', 'c', [1, 50]),
@@ -125,22 +125,22 @@ const toTell = (
 ) => gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, shown, (podUid) => texts[podUid]).gpus;
 
 test('a GPU that is missing stays, not healthy, while pods hold grants on it, and then no longer', (t) => {
-  const reading = { gpus: [gpuOf(1)], complete: true, held: [held(1, [1, 2], 'p')] };
+  const reading = { gpus: [gpuOf(1)], complete: true, grants: [held(1, [1, 2], 'p')] };
   t.deepEqual(toTell(reading, known), [gpuOf(1), gpuOf(2, false)]);
-  t.deepEqual(toTell({ ...reading, held: [] }, known), [gpuOf(1)]);
+  t.deepEqual(toTell({ ...reading, grants: [] }, known), [gpuOf(1)]);
   t.deepEqual(toTell(reading), [gpuOf(1)]);
   const tell = gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, known, () => undefined);
   t.is(tell.mostTenantsPerGpu, 20);
 });
 
 test('while the driver cannot be asked all GPUs stay, and none is healthy', (t) => {
-  const reading = { gpus: [], complete: false, held: [] };
+  const reading = { gpus: [], complete: false, grants: [] };
   t.deepEqual(toTell(reading, known), [gpuOf(0, false), gpuOf(1, false), gpuOf(2, false)]);
 });
 
 test('a lost GPU, which no longer tells its memory, keeps the amount that it had', (t) => {
   const lost = { ...gpuOf(1, false), usableBytes: 0 };
-  const reading = { gpus: [gpuOf(0), lost], complete: true, held: [] };
+  const reading = { gpus: [gpuOf(0), lost], complete: true, grants: [] };
   t.deepEqual(toTell(reading, known), [gpuOf(0), gpuOf(1, false)]);
   t.deepEqual(toTell(reading), [gpuOf(0), lost]);
 });
@@ -150,12 +150,16 @@ const annotated = (memoryBytes: number) =>
     epoch: 1,
     containers: [{ ...one, gpus: [{ ...oneGpu, gpuUuid: gpuOf(0).gpuUuid, memoryBytes }] }],
   });
-const need = (memoryBytes: number, coresPercent = 0, tenants = 0): GpuNeed => ({ memoryBytes, coresPercent, tenants });
+const need = (memoryBytes: number, coresPercent = 0, tenants = 0): GpuDemand => ({
+  memoryBytes,
+  coresPercent,
+  tenants,
+});
 const OTHERS: [
   what: string,
-  held: GpusReading['held'],
+  held: GpusReading['grants'],
   texts: Record<string, string>,
-  others: (GpuNeed | undefined)[],
+  others: (GpuDemand | undefined)[],
 ][] = [
   ['nothing is held', [], {}, [undefined, undefined]],
   ['plain grants count whole', [held(300, [0]), held(50, [0, 1])], {}, [need(350, 40, 2), need(50, 20, 1)]],
@@ -175,7 +179,7 @@ for (const [what, grants, texts, others] of OTHERS) {
   test(`what the agent gave away beyond annotations is told: ${what}`, (t) => {
     // What was told before is not told again by itself.
     const shown = { ...known, gpus: known.gpus.map((gpu) => ({ ...gpu, others: need(7, 7, 7) })) };
-    const reading = { gpus: [gpuOf(0), gpuOf(1)], complete: true, held: grants };
+    const reading = { gpus: [gpuOf(0), gpuOf(1)], complete: true, grants };
     const told = toTell(reading, shown, texts).map((gpu) => gpu.others);
     t.deepEqual(told, others);
   });

@@ -1,11 +1,11 @@
-// Where a whole pod goes on one node: held against a search through every possible assignment, and what refusals say.
+// Which GPUs of a node a pod gets, compared with a search through every possible assignment, and the texts of refusals.
 import test from 'ava';
 import fc from 'fast-check';
 import type { PlaceableGpu } from '../../../src/api/gpu.ts';
 import type { ContainerGrant } from '../../../src/api/grant-annotation.ts';
 import type { ContainerKind, ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { type NodeBooks, placePod } from '../../../src/placement/place-pod.ts';
+import { type PlaceableNode, placePod } from '../../../src/placement/place-pod.ts';
 
 const gpu = (name: string, leftMib: number, more: Partial<PlaceableGpu> = {}): PlaceableGpu => ({
   gpuUuid: `GPU-${name}`,
@@ -37,18 +37,18 @@ const pod = (containers: readonly ContainerRequest[], more: Partial<PodRequest> 
   gpuUuids: [],
   ...more,
 });
-const books = (...gpus: readonly PlaceableGpu[]): NodeBooks => ({ mostTenantsPerGpu: 50, gpus });
+const nodeOf = (...gpus: readonly PlaceableGpu[]): PlaceableNode => ({ mostTenantsPerGpu: 50, gpus });
 
 /** `a:x,y b:z`: container and its GPUs; or why not. */
-const placed = (request: PodRequest, node: NodeBooks): string => {
+const placed = (request: PodRequest, node: PlaceableNode): string => {
   const found = placePod(request, node, 'binpack');
   const gpusOf = ({ name, gpus }: ContainerGrant) =>
     `${name}:${gpus.map(({ gpuUuid }) => gpuUuid.slice('GPU-'.length)).join(',')}`;
   return found.ok ? found.containers.map(gpusOf).join(' ') : found.reason();
 };
 
-test('containers go together or apart as the placement says, and init containers use again what the others have', (t) => {
-  const node = books(gpu('a', 9000), gpu('b', 4000), gpu('c', 16_000, { tenants: 0 }));
+test('Containers go together or apart by placement; init containers reuse GPUs', (t) => {
+  const node = nodeOf(gpu('a', 9000), gpu('b', 4000), gpu('c', 16_000, { tenants: 0 }));
   const cases: [what: string, containers: ContainerRequest[], binpack: string, spread: string][] = [
     ['one', [container('m', 'app', share(3000))], 'm:b', 'm:c'],
     [
@@ -85,138 +85,141 @@ test('containers go together or apart as the placement says, and init containers
   }
 });
 
-test('a refusal is one sentence with the nearest miss, its GPU and its numbers', (t) => {
+test('A refusal is one sentence with the nearest miss, its GPU and its numbers', (t) => {
   const main = (...shares: GpuShare[]) => [container('m', 'app', ...shares)];
-  const cases: [what: string, request: PodRequest, node: NodeBooks, reason: string, passing: boolean][] = [
+  const cases: [what: string, request: PodRequest, node: PlaceableNode, reason: string, temporary: boolean][] = [
     [
       'memory',
       pod(main(share(2048))),
-      books(gpu('a', 512)),
-      'GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for',
+      nodeOf(gpu('a', 512)),
+      'GPU-a has 512 MiB of cotenant.io/gpu-memory free, but 2048 MiB are requested',
       true,
     ],
     [
       'the nearest of several',
       pod(main(share(2048))),
-      books(gpu('a', 512), gpu('b', 2000), gpu('c', 9000, { healthy: false })),
-      'GPU-b has 2000 MiB of cotenant.io/gpu-memory left, 2048 MiB are asked for, and 2 more GPUs do not fit either',
+      nodeOf(gpu('a', 512), gpu('b', 2000), gpu('c', 9000, { healthy: false })),
+      'GPU-b has 2000 MiB of cotenant.io/gpu-memory free, but 2048 MiB are requested, and 2 more GPUs do not fit either',
       true,
     ],
     [
       'compute',
       pod(main(share(1, 50))),
-      books(gpu('a', 512, { grantedCoresPercent: 60 }), gpu('b', 0)),
-      'GPU-b has 0 MiB of cotenant.io/gpu-memory left, 1 MiB are asked for, and 1 more GPU does not fit either',
+      nodeOf(gpu('a', 512, { grantedCoresPercent: 60 }), gpu('b', 0)),
+      'GPU-b has 0 MiB of cotenant.io/gpu-memory free, but 1 MiB are requested, and 1 more GPU does not fit either',
       true,
     ],
     [
       'compute alone',
       pod(main(share(1, 50))),
-      books(gpu('a', 512, { grantedCoresPercent: 60 })),
-      'GPU-a has 40 % of cotenant.io/gpu-cores left, 50 % are asked for',
+      nodeOf(gpu('a', 512, { grantedCoresPercent: 60 })),
+      'GPU-a has 40 % of cotenant.io/gpu-cores free, but 50 % are requested',
       true,
     ],
     [
       'tenants',
       pod(main(share(1))),
-      { ...books(gpu('a', 512, { tenants: 3 })), mostTenantsPerGpu: 3 },
-      'GPU-a has 3 tenants, which is its limit',
+      { ...nodeOf(gpu('a', 512, { tenants: 3 })), mostTenantsPerGpu: 3 },
+      'GPU-a has 3 of at most 3 containers, and this would be one more',
       true,
     ],
     [
       'two more tenants',
       pod([...main(share(1)), container('n', 'app', share(1))]),
-      { ...books(gpu('a', 512, { tenants: 2 })), mostTenantsPerGpu: 3 },
-      'GPU-a has 2 tenants of at most 3, 2 more are asked for',
+      { ...nodeOf(gpu('a', 512, { tenants: 2 })), mostTenantsPerGpu: 3 },
+      'GPU-a has 2 of at most 3 containers, and these would be 2 more',
       true,
     ],
     [
       'more than any GPU has',
       pod(main(share(16_001))),
-      books(gpu('a', 512)),
-      'GPU-a has 16000 MiB in all, 16001 MiB are asked for',
+      nodeOf(gpu('a', 512)),
+      'GPU-a has 16000 MiB of cotenant.io/gpu-memory, but 16001 MiB are requested',
       false,
     ],
     [
       'more compute than a GPU has',
       pod([...main(share(1, 60)), container('n', 'app', share(1, 60))]),
-      books(gpu('a', 512)),
-      'GPU-a has 100 % of cotenant.io/gpu-cores in all, 120 % are asked for',
+      nodeOf(gpu('a', 512)),
+      'GPU-a has 100 % of cotenant.io/gpu-cores, but 120 % are requested',
       false,
     ],
-    ['health', pod(main(share(1))), books(gpu('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
+    ['health', pod(main(share(1))), nodeOf(gpu('a', 512, { healthy: false })), 'GPU-a is not healthy', false],
     [
       'health, with its reason',
       pod(main(share(1))),
-      books(gpu('a', 512, { healthy: false, fault: 'Xid 79' })),
+      nodeOf(gpu('a', 512, { healthy: false, fault: 'Xid 79' })),
       'GPU-a is not healthy: Xid 79',
       false,
     ],
     [
-      "a fence that fails, which nobody else's end mends",
+      'limits that are not enforced, which other pods do not change',
       pod(main(share(1))),
-      books(gpu('a', 512, { unfenced: 'why' })),
-      'limits do not hold on GPU-a: why',
+      nodeOf(gpu('a', 512, { unfenced: 'why' })),
+      'limits are not enforced on GPU-a: why',
       false,
     ],
     [
-      'a grant that nobody can read',
+      'a grant that cannot be read',
       pod(main(share(1))),
-      books(gpu('a', 512, { closed: 'the grant of team/x on it cannot be read' })),
-      'GPU-a is closed: the grant of team/x on it cannot be read',
+      nodeOf(gpu('a', 512, { blocked: 'the grant of team/x on it cannot be read' })),
+      'GPU-a takes no new pods: the grant of team/x on it cannot be read',
       true,
     ],
     [
       'gpus',
       pod(main(share(1), share(1))),
-      books(gpu('a', 512)),
-      'one GPU can be chosen from, 2 are asked for (cotenant.io/gpu)',
+      nodeOf(gpu('a', 512)),
+      'one GPU can be used, but 2 are requested (cotenant.io/gpu)',
       false,
     ],
     [
       'one of two',
       pod(main(share(2000), share(2000))),
-      books(gpu('a', 512), gpu('b', 9000)),
-      '1 of 2 GPUs have room: GPU-a has 512 MiB of cotenant.io/gpu-memory left, 2000 MiB are asked for',
+      nodeOf(gpu('a', 512), gpu('b', 9000)),
+      'only 1 of 2 requested GPUs can be granted: GPU-a has 512 MiB of cotenant.io/gpu-memory free, but 2000 MiB are requested',
       true,
     ],
     [
-      'one of two for ever',
+      'one of two, permanently',
       pod(main(share(2000), share(2000))),
-      books(gpu('a', 512, { healthy: false }), gpu('b', 9000)),
-      '1 of 2 GPUs have room: GPU-a is not healthy',
+      nodeOf(gpu('a', 512, { healthy: false }), gpu('b', 9000)),
+      'only 1 of 2 requested GPUs can be granted: GPU-a is not healthy',
       false,
     ],
     [
       'model',
       pod(main(share(1)), { gpuModels: ['Tesla T4'] }),
-      books(gpu('a', 512)),
-      'no GPU is a Tesla T4; there is NVIDIA L4',
+      nodeOf(gpu('a', 512)),
+      'no GPU is a Tesla T4; the node has NVIDIA L4',
       false,
     ],
     [
       'uuid',
       pod(main(share(1)), { gpuUuids: ['GPU-z'] }),
-      books(gpu('a', 512)),
-      'it has none of the GPUs GPU-z',
+      nodeOf(gpu('a', 512)),
+      'the node has none of the requested GPUs GPU-z; its GPUs are GPU-a',
       false,
     ],
-    ['no GPU', pod(main(share(1))), books(), 'its agent reports no GPU (cotenant.io/gpu)', false],
+    ['no GPU', pod(main(share(1))), nodeOf(), 'the agent reports no GPU (cotenant.io/gpu)', false],
   ];
-  for (const [what, request, node, reason, passing] of cases) {
+  for (const [what, request, node, reason, temporary] of cases) {
     const found = placePod(request, node, 'binpack');
     if (found.ok) return t.fail(what);
     t.is(found.reason(), reason, what);
-    t.is(found.passing, passing, what);
+    t.is(found.temporary, temporary, what);
   }
 });
 
-test('models and GPUs that the pod names are the only ones', (t) => {
-  const node = books(gpu('a', 9000), gpu('b', 9000, { model: 'Tesla T4' }), gpu('c', 9000, { model: 'Tesla T4' }));
+test('A pod gets only the models and GPUs that it names', (t) => {
+  const node = nodeOf(gpu('a', 9000), gpu('b', 9000, { model: 'Tesla T4' }), gpu('c', 9000, { model: 'Tesla T4' }));
   const main = [container('m', 'app', share(1000))];
   t.is(placed(pod(main, { gpuModels: ['tesla t4'] }), node), 'm:b');
   t.is(placed(pod(main, { gpuUuids: ['GPU-c', 'GPU-elsewhere'] }), node), 'm:c');
-  t.is(placed(pod(main, { gpuModels: ['NVIDIA L4'], gpuUuids: ['GPU-c'] }), node), 'it has none of the GPUs GPU-c');
+  t.is(
+    placed(pod(main, { gpuModels: ['NVIDIA L4'], gpuUuids: ['GPU-c'] }), node),
+    'the node has none of the requested GPUs GPU-c; its GPUs are GPU-a, GPU-b, GPU-c',
+  );
 });
 
 // The oracle: counts every phase of a pod's life by itself, and tries every assignment.
@@ -245,7 +248,7 @@ function peak(containers: readonly { kind: ContainerKind; taken: Taken | undefin
 function holds(
   containers: readonly ContainerRequest[],
   gpus: readonly (readonly number[])[],
-  node: NodeBooks,
+  node: PlaceableNode,
 ): boolean {
   return node.gpus.every((one, index) => {
     const taken = containers.map(({ kind, gpus: shares }, which) => {
@@ -280,7 +283,7 @@ function* choices(count: number, of: number, without: readonly number[] = []): G
 
 function possible(
   containers: readonly ContainerRequest[],
-  node: NodeBooks,
+  node: PlaceableNode,
   chosen: readonly (readonly number[])[] = [],
 ): boolean {
   const next = containers[chosen.length];
@@ -327,7 +330,7 @@ const anyNode = fc
     ),
   })
   .map(
-    ({ mostTenantsPerGpu, gpus }): NodeBooks => ({
+    ({ mostTenantsPerGpu, gpus }): PlaceableNode => ({
       mostTenantsPerGpu,
       gpus: gpus.map(({ usable, part, sick, grantedCoresPercent, tenants }, index) => ({
         gpuUuid: `GPU-${index}`,
@@ -348,12 +351,12 @@ const indexes = (grants: readonly ContainerGrant[], containers: readonly Contain
     ),
   );
 
-test('a pod with one container is placed if, and only if, some assignment of GPUs holds', (t) => {
+test('A pod with one container is placed if and only if some assignment fits', (t) => {
   t.notThrows(() =>
     fc.assert(
       fc.property(anyContainer(3), anyNode, placement, (one, node, chosen) => {
         const found = placePod(pod([one], { placement: chosen }), node, 'binpack');
-        if (found.ok && !holds([one], indexes(found.containers, [one]), node)) throw new Error('overbooked');
+        if (found.ok && !holds([one], indexes(found.containers, [one]), node)) throw new Error('overcommitted');
         if (found.ok !== possible([one], node)) throw new Error(found.ok ? 'placed' : found.reason());
       }),
       { numRuns: 2000 },
@@ -361,13 +364,13 @@ test('a pod with one container is placed if, and only if, some assignment of GPU
   );
 });
 
-test('no assignment of several containers overbooks a GPU in any phase of the pod, and few that exist are missed', (t) => {
+test('Several containers never overcommit a GPU, and few assignments are missed', (t) => {
   let [there, missed] = [0, 0];
   fc.assert(
     fc.property(fc.array(anyContainer(2), { minLength: 2, maxLength: 3 }), anyNode, placement, (some, node, chosen) => {
       const containers = some.map((one, index) => ({ ...one, name: `c${index}` }));
       const found = placePod(pod(containers, { placement: chosen }), node, 'binpack');
-      if (found.ok && !holds(containers, indexes(found.containers, containers), node)) throw new Error('overbooked');
+      if (found.ok && !holds(containers, indexes(found.containers, containers), node)) throw new Error('overcommitted');
       const exists = possible(containers, node);
       if (found.ok && !exists) throw new Error('placed');
       there += exists ? 1 : 0;

@@ -17,7 +17,7 @@ import type { Event } from '../../../src/cli/cluster/objects.ts';
 import { eventsOf } from '../../../src/cli/daemons/agent.ts';
 import { topLines } from '../../../src/cli/output/top-screen.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { eventOf } from '../../../src/kube/events.ts';
+import { buildEvent } from '../../../src/kube/events.ts';
 import { exampleSnapshot } from '../../support/snapshots.ts';
 import { peopledNode, setUp, there } from '../agent/enforcement/enforcing.ts';
 import { grantOf } from '../agent/node.ts';
@@ -86,7 +86,7 @@ function explained(action: ActionRecord['action']): string {
     result: 'sent',
   });
   const events = eventsOf([{ ...record, podUid: uid }], 'node-1').map(
-    (event) => JSON.parse(JSON.stringify(eventOf(event))) as Event,
+    (event) => JSON.parse(JSON.stringify(buildEvent(event))) as Event,
   );
   return explain({ ...known, events }, NOW)
     .causes.map(({ text }) => text)

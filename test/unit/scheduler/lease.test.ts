@@ -1,27 +1,32 @@
-// Who may bind: the holder of the Lease, while it is renewed, by whichever clock says first that it is not.
+// Which replica leads: the holder of the Lease, until either clock says that it was not renewed in time.
 import { V1MicroTime } from '@kubernetes/client-node';
 import test from 'ava';
-import { judge, type SeenLease, seen } from '../../../src/scheduler/lease.ts';
+import { judgeLease, type ObservedLease, observeLease } from '../../../src/scheduler/lease.ts';
 
 const WALL = Date.parse('2026-11-21T10:00:00.000Z');
 const lease = (renewedMs: number, holderIdentity = 'pod-a_uuid', leaseTransitions = 3, uid = 'uid') => ({
   metadata: { uid },
   spec: { holderIdentity, leaseTransitions, leaseDurationSeconds: 15, renewTime: new V1MicroTime(WALL + renewedMs) },
 });
-const at = (lease: SeenLease | undefined, monotonicMs: number, wallMs = monotonicMs, hostname = 'pod-a') =>
-  judge(lease, 'ns/name', hostname, { monotonicMs, wallMs: WALL + wallMs });
+const at = (lease: ObservedLease | undefined, monotonicMs: number, wallMs = monotonicMs, hostname = 'pod-a') =>
+  judgeLease(lease, 'ns/name', hostname, { monotonicMs, wallMs: WALL + wallMs });
 
-test('the replica whose kube-scheduler holds the Lease leads, with its transitions as epoch', (t) => {
-  const fresh = seen(lease(0), undefined, 0);
+test('The replica whose kube-scheduler holds the Lease leads; its epoch: transitions', (t) => {
+  const fresh = observeLease(lease(0), undefined, 0);
   t.like(at(fresh, 1000), { leads: true, epoch: 3 });
-  t.like(at(fresh, 1000, 1000, 'pod-b'), { leads: false, because: 'pod-a_uuid holds the Lease ns/name, not pod-b' });
+  t.like(at(fresh, 1000, 1000, 'pod-b'), {
+    leads: false,
+    because: 'the Lease ns/name is held by pod-a_uuid, not by pod-b',
+  });
   t.like(at(fresh, 1000, 1000, 'pod'), { leads: false }, 'a name that only begins alike');
-  t.like(at(seen(lease(0, ''), undefined, 0), 1000), { because: 'nobody holds the Lease ns/name, not pod-a' });
-  t.like(at(undefined, 0), { leads: false, because: 'there is no Lease ns/name yet' });
+  t.like(at(observeLease(lease(0, ''), undefined, 0), 1000), {
+    because: 'the Lease ns/name is held by no replica, not by pod-a',
+  });
+  t.like(at(undefined, 0), { leads: false, because: 'the Lease ns/name does not exist yet' });
 });
 
-test('a Lease ends when its renewal was seen too long ago, or names a time too long ago', (t) => {
-  const fresh = seen(lease(0), undefined, 5000);
+test('A Lease expires by the time it was seen, or by the time that the renewal names', (t) => {
+  const fresh = observeLease(lease(0), undefined, 5000);
   const cases: [what: string, monotonicMs: number, wallMs: number, leads: boolean][] = [
     ['both fresh', 6000, 6000, true],
     ['just before', 19_999, 14_999, true],
@@ -32,21 +37,24 @@ test('a Lease ends when its renewal was seen too long ago, or names a time too l
   for (const [what, monotonicMs, wallMs, leads] of cases) t.is(at(fresh, monotonicMs, wallMs).leads, leads, what);
 });
 
-test('seeing the same renewal again makes it no younger; another one does', (t) => {
-  const first = seen(lease(0), undefined, 0);
-  t.is(seen(lease(0), first, 9000).seenMs, 0);
-  t.is(seen(lease(2000), first, 9000).seenMs, 9000);
-  t.is(seen(lease(0, 'pod-b_x'), first, 9000).seenMs, 9000);
-  // As it comes from a watch: text, not a time.
+test('Only a new renewal makes a Lease younger', (t) => {
+  const first = observeLease(lease(0), undefined, 0);
+  t.is(observeLease(lease(0), first, 9000).seenMs, 0);
+  t.is(observeLease(lease(2000), first, 9000).seenMs, 9000);
+  t.is(observeLease(lease(0, 'pod-b_x'), first, 9000).seenMs, 9000);
+  // The watch delivers the time as text.
   const text = { spec: { ...lease(0).spec, renewTime: '2026-11-21T10:00:00.000000Z' as unknown as V1MicroTime } };
-  t.is(seen(text, first, 9000).seenMs, 0);
-  t.deepEqual(at(seen({}, undefined, 0), 0), { leads: false, because: 'nobody holds the Lease ns/name, not pod-a' });
+  t.is(observeLease(text, first, 9000).seenMs, 0);
+  t.deepEqual(at(observeLease({}, undefined, 0), 0), {
+    leads: false,
+    because: 'the Lease ns/name is held by no replica, not by pod-a',
+  });
 });
 
-test('a term is another one after another holder, and after the Lease was deleted and its transitions count anew', (t) => {
+test('A new holder, transition or Lease object starts a new term', (t) => {
   const terms = [lease(0), lease(0, 'pod-a_other'), lease(0, 'pod-a_uuid', 4), lease(0, 'pod-a_uuid', 3, 'new')].map(
     (one) => {
-      const state = at(seen(one, undefined, 0), 1000);
+      const state = at(observeLease(one, undefined, 0), 1000);
       return state.leads && state.term;
     },
   );

@@ -1,30 +1,30 @@
-// How much is kept of pods that were filtered and not bound.
+// How many requests are cached of pods that were filtered and not bound.
 import test from 'ava';
-import { createRemembered } from '../../../src/scheduler/request-cache.ts';
+import { createRequestCache } from '../../../src/scheduler/request-cache.ts';
 
-test('the newest texts are kept, of each pod the last one', (t) => {
-  const kept = createRemembered(() => 0, { mostLength: 10, mostMs: 1000 });
-  kept.put('a', 'xxxx');
-  kept.put('b', 'yyyy');
-  kept.put('a', 'zzzzzz');
-  t.deepEqual([kept.get('a'), kept.get('b'), kept.length], ['zzzzzz', 'yyyy', 10]);
-  kept.put('c', 'v');
-  t.deepEqual([kept.get('a'), kept.get('b'), kept.get('c'), kept.length], ['zzzzzz', undefined, 'v', 7]);
-  kept.put('huge', 'h'.repeat(11));
-  t.deepEqual([kept.get('huge'), kept.length], [undefined, 0]);
-  kept.put('d', 'w');
-  kept.forget('d');
-  kept.forget('d');
-  t.deepEqual([kept.get('d'), kept.length], [undefined, 0]);
+test('The newest texts are kept, of each pod the last one', (t) => {
+  const cache = createRequestCache(() => 0, { mostLength: 10, mostMs: 1000 });
+  cache.put('a', 'xxxx');
+  cache.put('b', 'yyyy');
+  cache.put('a', 'zzzzzz');
+  t.deepEqual([cache.get('a'), cache.get('b'), cache.length], ['zzzzzz', 'yyyy', 10]);
+  cache.put('c', 'v');
+  t.deepEqual([cache.get('a'), cache.get('b'), cache.get('c'), cache.length], ['zzzzzz', undefined, 'v', 7]);
+  cache.put('huge', 'h'.repeat(11));
+  t.deepEqual([cache.get('huge'), cache.length], [undefined, 0]);
+  cache.put('d', 'w');
+  cache.forget('d');
+  cache.forget('d');
+  t.deepEqual([cache.get('d'), cache.length], [undefined, 0]);
 });
 
-test('texts of pods that were filtered long ago go', (t) => {
+test('Texts of pods that were filtered long ago are dropped', (t) => {
   let nowMs = 0;
-  const kept = createRemembered(() => nowMs, { mostLength: 1000, mostMs: 1000 });
-  kept.put('old', 'x');
+  const cache = createRequestCache(() => nowMs, { mostLength: 1000, mostMs: 1000 });
+  cache.put('old', 'x');
   nowMs = 500;
-  kept.put('younger', 'x');
+  cache.put('younger', 'x');
   nowMs = 1001;
-  kept.put('new', 'x');
-  t.deepEqual([kept.get('old'), kept.get('younger'), kept.get('new'), kept.length], [undefined, 'x', 'x', 2]);
+  cache.put('new', 'x');
+  t.deepEqual([cache.get('old'), cache.get('younger'), cache.get('new'), cache.length], [undefined, 'x', 'x', 2]);
 });

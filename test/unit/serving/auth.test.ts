@@ -4,9 +4,9 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Reviewed } from '../../../src/kube/token-review.ts';
-import { judge, tokenOf } from '../../../src/serving/auth.ts';
-import { openBearerFile } from '../../../src/serving/bearer-token-file.ts';
-import { createReviews } from '../../../src/serving/token-review-cache.ts';
+import { bearerTokenIn, checkAccess } from '../../../src/serving/auth.ts';
+import { openBearerTokenFile } from '../../../src/serving/bearer-token-file.ts';
+import { createTokenReviewCache } from '../../../src/serving/token-review-cache.ts';
 import { temporaryFolder } from '../../support/node.ts';
 
 const TOKEN = 'a-token-of-some-length';
@@ -16,7 +16,7 @@ const PATH = '/metrics';
 function reviewed(answer: (token: string) => Reviewed | Promise<Reviewed>) {
   const asked: string[] = [];
   const clock = { ms: 0 };
-  const reviews = createReviews(
+  const reviews = createTokenReviewCache(
     async (token, path) => {
       asked.push(`${token} ${path}`);
       return answer(token);
@@ -97,7 +97,7 @@ test('only a header of a bearer has a token', (t) => {
     ['', undefined],
     [undefined, undefined],
   ];
-  for (const [header, token] of cases) t.is(tokenOf(header), token, header ?? 'none');
+  for (const [header, token] of cases) t.is(bearerTokenIn(header), token, header ?? 'none');
 });
 
 test('what opens the page is the token of the file or the word of the API server; what cannot be told refuses', async (t) => {
@@ -113,8 +113,8 @@ test('what opens the page is the token of the file or the word of the API server
       throw new Error('no answer within 2 s');
     },
   };
-  const of = async (rules: Parameters<typeof judge>[0], token?: string) => {
-    const verdict = await judge(rules, token === undefined ? undefined : `Bearer ${token}`, PATH);
+  const of = async (rules: Parameters<typeof checkAccess>[0], token?: string) => {
+    const verdict = await checkAccess(rules, token === undefined ? undefined : `Bearer ${token}`, PATH);
     return verdict.may ? 200 : verdict.status;
   };
   t.is(await of({}), 200);
@@ -138,18 +138,18 @@ test("a token's file is read again, and while it has none nobody gets in by it",
   const path = join(temporaryFolder(t), 'token');
   let ms = 0;
   await t.throwsAsync(
-    openBearerFile(path, () => ms),
+    openBearerTokenFile(path, () => ms),
     { message: /ENOENT.*token/ },
   );
   for (const wrong of ['', 'short\n', 'one-long-token another-long-token']) {
     writeFileSync(path, wrong);
     await t.throwsAsync(
-      openBearerFile(path, () => ms),
+      openBearerTokenFile(path, () => ms),
       { message: `${path}: want one token of at least 16 characters without blanks` },
     );
   }
   writeFileSync(path, `${TOKEN}\n`);
-  const file = await openBearerFile(path, () => ms);
+  const file = await openBearerTokenFile(path, () => ms);
   t.deepEqual(
     [await file.matches(TOKEN), await file.matches(`${TOKEN}x`), await file.matches('')],
     [true, false, false],

@@ -73,7 +73,10 @@ test('a pod without a share may carry nothing that only a patched pod has', (t) 
       { spec: { containers: [{ ...plain, volumeMounts: [{ name: 'cotenant', mountPath: '/x' }] }] } },
       /only the webhook mounts/,
     ],
-    [{ metadata: { annotations: { 'cotenant.io/grant': '{}' } }, spec: { containers: [plain] } }, /only by the scheduler/],
+    [
+      { metadata: { annotations: { 'cotenant.io/grant': '{}' } }, spec: { containers: [plain] } },
+      /only by the scheduler/,
+    ],
     [
       { metadata: { annotations: { 'cotenant.io/request': '{}' } }, spec: { containers: [plain] } },
       /records a request/,

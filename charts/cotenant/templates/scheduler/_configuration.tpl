@@ -1,7 +1,6 @@
 {{/*
-kube-scheduler's configuration. The extender is asked about pods with our resources alone. Amounts are not counted by
-kube-scheduler itself, so that what a Pending pod is told comes from the extender, which names the GPU; the number of
-tenants that a node takes is.
+kube-scheduler's configuration. It calls the extender only for pods with our resources. It does not count memory and compute
+itself, so that the reasons of Pending pods come from the extender, which names GPUs; it does count containers per node.
 */}}
 {{- define "cotenant.scheduler.configuration" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -21,7 +20,7 @@ extenders:
     filterVerb: filter
     prioritizeVerb: prioritize
     bindVerb: bind
-    # Above the sum of what all plugins of kube-scheduler can give, so that where GPUs are packed is decided by the GPUs.
+    # Above the sum of what all plugins of kube-scheduler can give, so that GPUs decide how pods are packed.
     weight: {{ .Values.scheduler.weight }}
     enableHTTPS: false
     httpTimeout: 20s

@@ -6,7 +6,6 @@ import type { ContainerBook } from '../../attribution/container-index.ts';
 import type { Grant } from '../../grants/grant.ts';
 import type { Native } from '../../os/addon.ts';
 import type { Sample, SampledProcess } from '../../sampling/sample.ts';
-import type { IsolationSettings } from '../settings.ts';
 import { type DriverLimitsOptions, openDriverLimits } from './sync.ts';
 
 export type DriverFence = {
@@ -22,7 +21,7 @@ export type DriverFence = {
 };
 
 export function createDriverFence(
-  configuration: Pick<IsolationSettings, 'driverLimits' | 'stateFolder' | 'nvmlLibrary'>,
+  configuration: Pick<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & { readonly driverLimits: boolean },
   options: Omit<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & {
     readonly native: Native;
     readonly containers: ContainerBook;

@@ -293,15 +293,21 @@ test('requests that cannot be granted are refused with what stands in the way', 
     t.true(code === 125 || code === 2, `${flags}: ${code}`);
     return tenant.output.join('\n');
   };
-  t.regex(await refusal('--gpu-memory', '100Gi'), /has 14940 MiB in all, 102400 MiB are asked for/);
-  t.regex(await refusal('--gpu-memory', '2Gi', '--gpus', '2'), /GPU 2 of 2 fits nowhere/);
+  t.regex(
+    await refusal('--gpu-memory', '100Gi'),
+    /has 14940 MiB of cotenant.io\/gpu-memory, but 102400 MiB are requested/,
+  );
+  t.regex(await refusal('--gpu-memory', '2Gi', '--gpus', '2'), /one GPU can be used, but 2 are requested/);
   t.regex(await refusal('--gpu-memory', '1000'), /whole number of MiB/);
   t.regex(await refusal('--gpu-memory', 'lots'), /is not a quantity/);
   t.regex(await refusal('--gpu-memory', '1Gi', '--gpu-cores', '101'), /want 1 to 100/);
   t.regex(await refusal(), /--gpu-memory is missing/);
   const holder = runTenant(t, node, agent, ['--gpu-memory', '14Gi'], [CLIENT]);
   await tell(holder, 'init');
-  t.regex(await refusal('--gpu-memory', '1Gi'), /has 604 MiB of cotenant.io\/gpu-memory left, 1024 MiB are asked for/);
+  t.regex(
+    await refusal('--gpu-memory', '1Gi'),
+    /has 604 MiB of cotenant.io\/gpu-memory free, but 1024 MiB are requested/,
+  );
 });
 
 test('under the native policy compute shares are taken, published, and said not to be enforced', async (t) => {

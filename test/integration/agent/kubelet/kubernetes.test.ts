@@ -3,9 +3,9 @@
 import { join } from 'node:path';
 import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
-import { createReporter } from '../../../../src/kube/events.ts';
-import { watchPods } from '../../../../src/kube/pod-informer.ts';
-import { followSlices } from '../../../../src/kube/resource-slices.ts';
+import { createEventWriter } from '../../../../src/kube/events.ts';
+import { startPodInformer } from '../../../../src/kube/pod-informer.ts';
+import { pollResourceSlices } from '../../../../src/kube/resource-slices.ts';
 import { runTenant, seriesOf, startAgent, tell } from '../../../support/agent.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
@@ -25,7 +25,7 @@ test('containers get their names from a list and a watch of this node only', asy
   const api = await startApi(t);
   api.pods = [podOf('one', UID, ID)];
   const problems: string[] = [];
-  const pods = watchPods(api.config, 'node-a', (text) => problems.push(text));
+  const pods = startPodInformer(api.config, 'node-a', (text) => problems.push(text));
   t.teardown(() => pods.close());
   await pods.ready;
   const name = { namespace: 'team', pod: 'one', podUid: UID, container: 'main' };
@@ -65,7 +65,7 @@ test('init and debug containers have their names as the others of their pod do',
       },
     },
   ];
-  const pods = watchPods(api.config, 'node-a', t.log);
+  const pods = startPodInformer(api.config, 'node-a', t.log);
   t.teardown(() => pods.close());
   await pods.ready;
   t.deepEqual(
@@ -78,7 +78,7 @@ test('a watch that breaks is made anew, and nothing that was learned is forgotte
   const api = await startApi(t);
   api.pods = [podOf('one', UID, ID)];
   const problems: string[] = [];
-  const pods = watchPods(api.config, 'node-a', (text) => problems.push(text));
+  const pods = startPodInformer(api.config, 'node-a', (text) => problems.push(text));
   t.teardown(() => pods.close());
   await pods.ready;
   await eventually(() => (api.watchers.size > 0 ? true : undefined), 'a watch');
@@ -99,7 +99,7 @@ test('a list that is refused at the start is asked for again', async (t) => {
   api.status = 403;
   api.pods = [podOf('one', UID, ID)];
   const problems: string[] = [];
-  const pods = watchPods(api.config, 'node-a', (text) => problems.push(text));
+  const pods = startPodInformer(api.config, 'node-a', (text) => problems.push(text));
   t.teardown(() => pods.close());
   await eventually(() => (problems.length > 0 ? true : undefined), 'the refusal is told');
   t.is(problems[0], 'the pods of this node cannot be followed, and are asked for again: status 403: on purpose');
@@ -125,7 +125,7 @@ test('resource slices of this node are read again and again; where they cannot b
   api.status = 404;
   const problems: string[] = [];
   const told: (readonly unknown[])[] = [];
-  const slices = followSlices(
+  const slices = pollResourceSlices(
     api.config,
     'node-a',
     (list) => told.push(list),
@@ -152,7 +152,7 @@ test('resource slices of this node are read again and again; where they cannot b
 test('an Event names pod, container, reason and node; one that cannot be written is told and costs nothing else', async (t) => {
   const api = await startApi(t);
   const problems: string[] = [];
-  const report = createReporter(api.config, (text) => problems.push(text));
+  const report = createEventWriter(api.config, (text) => problems.push(text));
   const event = {
     namespace: 'team',
     pod: 'one',

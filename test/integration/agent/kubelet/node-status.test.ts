@@ -4,13 +4,13 @@ import type { V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import type { GpusReading } from '../../../../src/kube/node-gpus.ts';
-import { type NodePatch, patchOf, startAdvertising } from '../../../../src/kube/node-status.ts';
+import { buildNodePatch, type NodePatch, startAdvertising } from '../../../../src/kube/node-status.ts';
 import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/api-server.ts';
 import { eventually } from '../../../support/node.ts';
 
 const gpusOf = (mib: number): GpusReading => ({
   complete: true,
-  held: [],
+  grants: [],
   mostTenantsPerGpu: 50,
   gpus: [
     {
@@ -95,7 +95,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
   await patches(api, 1);
   t.is(api.patches[0]?.path, '/api/v1/nodes/node-a/status');
   t.is(api.patches[0]?.type, 'application/strategic-merge-patch+json');
-  t.deepEqual(api.patches[0]?.body, patchOf(gpus, false));
+  t.deepEqual(api.patches[0]?.body, buildNodePatch(gpus, false));
   t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
 
   // What the server tells of the time before is no news; neither are questions when nothing changed.
@@ -106,7 +106,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
     advertising.changed();
   }
   // Somebody takes the memory away, and it comes back.
-  const { metadata, status } = patchOf(gpus, false);
+  const { metadata, status } = buildNodePatch(gpus, false);
   api.set({
     metadata,
     status: { ...status, capacity: { 'cotenant.io/gpu-memory': '0', 'cotenant.io/gpu-cores': '100' } },
@@ -131,8 +131,8 @@ test('a GPU that vanishes under pods is told as not healthy, and its amounts sta
     return { name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus };
   };
   const grantText = formatPodGrant({ epoch: 1, containers: [granted(10)] });
-  const held = [{ podUid: 'p', containers: [granted(10)] }];
-  let reading: GpusReading = { ...gpusOf(100), held };
+  const grants = [{ podUid: 'p', containers: [granted(10)] }];
+  let reading: GpusReading = { ...gpusOf(100), grants };
   const advertising = startAdvertising({
     config: api.config,
     nodeName: 'node-a',
@@ -148,14 +148,14 @@ test('a GPU that vanishes under pods is told as not healthy, and its amounts sta
   advertising.changed();
   await patches(api, 2);
   const { metadata, status } = api.node();
-  t.deepEqual(status?.allocatable, patchOf(gpusOf(100), true).status.allocatable);
+  t.deepEqual(status?.allocatable, buildNodePatch(gpusOf(100), true).status.allocatable);
   t.regex(metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"healthy":false/);
   t.notRegex(metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"others"/);
-  reading = { ...reading, held: [{ podUid: 'p', containers: [granted(30)] }] };
+  reading = { ...reading, grants: [{ podUid: 'p', containers: [granted(30)] }] };
   advertising.changed();
   await patches(api, 3);
   t.regex(api.node().metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"others":\{"memoryBytes":20,/);
-  reading = { ...reading, held: [] };
+  reading = { ...reading, grants: [] };
   advertising.changed();
   await patches(api, 4);
   t.is(api.node().status?.allocatable?.['cotenant.io/gpu-memory'], '0');

@@ -1,10 +1,29 @@
-// Which GPUs a request gets: never more than a GPU has, the choice that the policy names, and refusals that say why.
+// Requests of one container, such as a plain process has: never more than a GPU has, by the placement policy, and refusals
+// with the reason for every GPU.
 import test from 'ava';
 import fc from 'fast-check';
-import type { PlaceableGpu } from '../../../src/api/gpu.ts';
-import type { GpuShare, MemoryAmount } from '../../../src/api/request.ts';
+import type { GpuGrant, PlaceableGpu } from '../../../src/api/gpu.ts';
+import type { GpuShare, MemoryAmount, Placement } from '../../../src/api/request.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { type PlacementRules, place } from '../../../src/placement/place-container.ts';
+import { placePod } from '../../../src/placement/place-pod.ts';
+
+type PlacementRules = {
+  readonly placement: Placement;
+  readonly mostTenantsPerGpu: number;
+  readonly gpuUuids: readonly string[];
+};
+type Placed =
+  | { readonly ok: true; readonly gpus: readonly GpuGrant[] }
+  | { readonly ok: false; readonly reason: string };
+
+function place(shares: readonly GpuShare[], gpus: readonly PlaceableGpu[], given: PlacementRules): Placed {
+  const { gpuUuids, mostTenantsPerGpu, placement } = given;
+  const containers = [{ name: 'main', kind: 'app', memoryIsolation: 'on', gpus: shares }] as const;
+  const found = placePod({ gpuModels: [], gpuUuids, containers }, { mostTenantsPerGpu, gpus }, placement);
+  return found.ok
+    ? { ok: true, gpus: found.containers.flatMap((one) => one.gpus) }
+    : { ok: false, reason: found.reason('all') };
+}
 
 const gpu = (name: string, freeMib: number, more: Partial<PlaceableGpu> = {}): PlaceableGpu => ({
   gpuUuid: `GPU-${name}`,
@@ -36,7 +55,7 @@ const placed = (
   return found.ok ? found.gpus.map(({ gpuUuid }) => gpuUuid.slice('GPU-'.length)).join(' ') : found.reason;
 };
 
-test('binpack takes the fullest GPU that fits, spread the emptiest; ties go to the first', (t) => {
+test('Binpack takes the fullest GPU, spread the emptiest; ties go to the first', (t) => {
   const gpus = [gpu('a', 8000), gpu('b', 2000), gpu('c', 12_000), gpu('d', 2000)];
   const cases: [shares: GpuShare[], binpack: string, spread: string][] = [
     [[share(1000)], 'b', 'c'],
@@ -53,7 +72,7 @@ test('binpack takes the fullest GPU that fits, spread the emptiest; ties go to t
   }
 });
 
-test('a refusal says of every GPU what stands in the way', (t) => {
+test('A refusal names the reason for every GPU', (t) => {
   const cases: [
     what: string,
     shares: GpuShare[],
@@ -61,69 +80,69 @@ test('a refusal says of every GPU what stands in the way', (t) => {
     more: Partial<PlacementRules>,
     reason: string,
   ][] = [
-    ['no GPU', [share(1)], [], {}, 'GPU 1 of 1 fits nowhere: no GPU is left to choose from'],
+    ['no GPU', [share(1)], [], {}, 'the agent reports no GPU (cotenant.io/gpu)'],
     [
       'memory left',
       [share(1024)],
       [gpu('a', 604)],
       {},
-      'GPU 1 of 1 fits nowhere: GPU-a has 604 MiB of cotenant.io/gpu-memory left, 1024 MiB are asked for',
+      'GPU-a has 604 MiB of cotenant.io/gpu-memory free, but 1024 MiB are requested',
     ],
     [
       'memory in all',
       [share(16_001)],
       [gpu('a', 16_000)],
       {},
-      'GPU 1 of 1 fits nowhere: GPU-a has 16000 MiB in all, 16001 MiB are asked for',
+      'GPU-a has 16000 MiB of cotenant.io/gpu-memory, but 16001 MiB are requested',
     ],
     [
       'compute',
       [share(1, 50)],
       [gpu('a', 9000, { grantedCoresPercent: 60 })],
       {},
-      'GPU 1 of 1 fits nowhere: GPU-a has 40 % of cotenant.io/gpu-cores left, 50 % are asked for',
+      'GPU-a has 40 % of cotenant.io/gpu-cores free, but 50 % are requested',
     ],
-    ['health', [share(1)], [gpu('a', 9000, { healthy: false })], {}, 'GPU 1 of 1 fits nowhere: GPU-a is not healthy'],
+    ['health', [share(1)], [gpu('a', 9000, { healthy: false })], {}, 'GPU-a is not healthy'],
     [
       'tenants',
       [share(1)],
       [gpu('a', 9000, { tenants: 3 })],
       { mostTenantsPerGpu: 3 },
-      'GPU 1 of 1 fits nowhere: GPU-a has 3 tenants, which is its limit',
+      'GPU-a has 3 of at most 3 containers, and this would be one more',
     ],
     [
       'only these GPUs',
       [share(1)],
       [gpu('a', 9000)],
       { gpuUuids: ['GPU-b'] },
-      'no GPU GPU-b on this node; there are GPU-a',
+      'the node has none of the requested GPUs GPU-b; its GPUs are GPU-a',
     ],
     [
       'each GPU has its own reason',
       [share(5000)],
       [gpu('a', 9000, { healthy: false }), gpu('b', 4000)],
       {},
-      'GPU 1 of 1 fits nowhere: GPU-a is not healthy; GPU-b has 4000 MiB of cotenant.io/gpu-memory left, 5000 MiB are asked for',
+      'GPU-a is not healthy; GPU-b has 4000 MiB of cotenant.io/gpu-memory free, but 5000 MiB are requested',
     ],
     [
-      'the share that fits nowhere is named by its place in the request',
+      'the share that fits on no GPU, with every GPU',
       [share(100), share(5000)],
       [gpu('a', 4000), gpu('b', 4000)],
       {},
-      'GPU 2 of 2 fits nowhere: GPU-a has 4000 MiB of cotenant.io/gpu-memory left, 5000 MiB are asked for; GPU-b has 4000 MiB of cotenant.io/gpu-memory left, 5000 MiB are asked for',
+      'GPU-a has 4000 MiB of cotenant.io/gpu-memory free, but 5000 MiB are requested; GPU-b has 4000 MiB of cotenant.io/gpu-memory free, but 5000 MiB are requested',
     ],
     [
       'shares go to different GPUs',
       [share(1), share(1)],
       [gpu('a', 9000)],
       {},
-      'GPU 2 of 2 fits nowhere: no GPU is left to choose from',
+      'one GPU can be used, but 2 are requested (cotenant.io/gpu)',
     ],
   ];
   for (const [what, shares, gpus, more, reason] of cases) t.is(placed(shares, gpus, more), reason, what);
 });
 
-test('a GPU is used to its last byte, percent and tenant, and not beyond', (t) => {
+test('A GPU is used to its last byte, percent and container, and not beyond', (t) => {
   const cases: [GpuShare, PlaceableGpu, boolean][] = [
     [share(604), gpu('a', 604), true],
     [share(605), gpu('a', 604), false],
@@ -138,7 +157,7 @@ test('a GPU is used to its last byte, percent and tenant, and not beyond', (t) =
   for (const [asked, on, fits] of cases) t.is(place([asked], [on], rules()).ok, fits, JSON.stringify([asked, on]));
 });
 
-test('amounts that need the GPU are those of the GPU that was chosen', (t) => {
+test('Relative amounts are those of the GPU that was chosen', (t) => {
   const small = gpu('small', 15_079, { usableBytes: 15_079 * MIB, grantedBytes: 0 });
   const big = gpu('big', 80_000, { usableBytes: 80_000 * MIB + 5, grantedBytes: 0 });
   const cases: [GpuShare, PlaceableGpu, memoryMib: number, limitMib: number][] = [
@@ -202,7 +221,7 @@ const shareOf = (memory: MemoryAmount, cores: number): GpuShare => ({
 });
 const cores = fc.constantFrom(0, 0, 10, 50, 100);
 
-test('no GPU is ever given more than it has left, whatever is asked for', (t) => {
+test('No GPU is granted beyond what is free, whatever is requested', (t) => {
   const shares = fc.array(fc.tuple(anyAmount, cores), { minLength: 1, maxLength: 4 });
   t.notThrows(() => {
     fc.assert(
@@ -218,9 +237,9 @@ test('no GPU is ever given more than it has left, whatever is asked for', (t) =>
         for (const [index, grant] of found.gpus.entries()) {
           const on = gpus.find(({ gpuUuid }) => gpuUuid === grant.gpuUuid);
           if (!on) throw new Error('a GPU that is not there');
-          if (grant.memoryBytes + on.grantedBytes > on.usableBytes) throw new Error('memory overbooked');
-          if (grant.coresPercent + on.grantedCoresPercent > 100) throw new Error('compute overbooked');
-          if (on.tenants >= given.mostTenantsPerGpu || !on.healthy) throw new Error('a GPU that is closed');
+          if (grant.memoryBytes + on.grantedBytes > on.usableBytes) throw new Error('memory overcommitted');
+          if (grant.coresPercent + on.grantedCoresPercent > 100) throw new Error('compute overcommitted');
+          if (on.tenants >= given.mostTenantsPerGpu || !on.healthy) throw new Error('a GPU that takes no new pods');
           if (given.gpuUuids.length > 0 && !given.gpuUuids.includes(on.gpuUuid)) throw new Error('another GPU');
           if (grant.coresPercent !== asked[index]?.[1]) throw new Error('another share of compute');
           if (grant.memoryBytes % MIB !== 0) throw new Error('not whole MiB');
@@ -240,7 +259,7 @@ function* assignments(count: number, gpus: readonly PlaceableGpu[]): Generator<r
   }
 }
 
-test('what fits in any way at all is placed: equal shares, and unequal amounts of memory', (t) => {
+test('Shares that fit in any way are placed, equal and unequal ones', (t) => {
   const equal = fc
     .tuple(bytesAmount, cores, mib(1, 4))
     .map(([memory, percent, count]) => Array.from({ length: count }, () => shareOf(memory, percent)));
@@ -270,7 +289,7 @@ test('what fits in any way at all is placed: equal shares, and unequal amounts o
   });
 });
 
-test('placing reads its arguments and changes none of them', (t) => {
+test('Placing does not change its arguments', (t) => {
   const gpus = Object.freeze([Object.freeze(gpu('a', 500)), Object.freeze(gpu('b', 700))]);
   const shares = Object.freeze([share(600), share(100)]);
   t.is(placed(shares, gpus), 'b a');
