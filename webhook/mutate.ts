@@ -82,8 +82,9 @@ export function mutatePod(
 
 /** The request annotation's text. A webhook of an earlier version may have patched the pod: its form of this request stays. */
 function recordOf(request: PodRequest, annotations: JsonObject): string {
-  const earlier = formatPodRequest(request, CARDS_KEY);
-  return field(annotations, REQUEST_ANNOTATION) === earlier ? earlier : formatPodRequest(request);
+  const present = field(annotations, REQUEST_ANNOTATION);
+  const isEarlierForm = present !== undefined && present === formatPodRequest(request, CARDS_KEY);
+  return isEarlierForm ? String(present) : formatPodRequest(request);
 }
 
 function unknownAnnotations(annotations: JsonObject): readonly string[] {

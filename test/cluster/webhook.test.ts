@@ -3,7 +3,12 @@
 // Its pods stay Pending here, for no scheduler of the name that it writes is there.
 import { X509Certificate } from 'node:crypto';
 import type { ExecutionContext } from 'ava';
-import { dataOf, type Kept, readKept, renewed } from '../../webhook/certificates/rotation.ts';
+import {
+  readSecretData,
+  renewIfDue,
+  toSecretData,
+  type WebhookCertificates,
+} from '../../webhook/certificates/rotation.ts';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
 import { eventually } from '../support/node.ts';
@@ -229,9 +234,9 @@ async function checkDebugging(t: ExecutionContext, bed: Bed): Promise<void> {
   t.deepEqual(visibleOf(debug as Container), ['void']);
 }
 
-const secretOf = async (bed: Bed): Promise<Kept | undefined> => {
+const secretOf = async (bed: Bed): Promise<WebhookCertificates | undefined> => {
   const secret = await bed.api.get<Secret>(SECRET);
-  return secret && readKept(secret.data, NAMES, new Date());
+  return secret && readSecretData(secret.data, NAMES, new Date());
 };
 
 /** Serial numbers of the authorities that the API server is told to trust by both registrations. */
@@ -284,8 +289,8 @@ async function checkRotation(t: ExecutionContext, bed: Bed): Promise<void> {
   );
 
   // A certificate that is due is made anew by the authority that made it; this one comes from a backup, say.
-  const old = renewed(undefined, NAMES, new Date(Date.now() - 61 * DAY_MS)) as Kept;
-  t.is((await bed.api.ask('PATCH', SECRET, { data: dataOf(old) })).status, 200);
+  const old = renewIfDue(undefined, NAMES, new Date(Date.now() - 61 * DAY_MS)) as WebhookCertificates;
+  t.is((await bed.api.ask('PATCH', SECRET, { data: toSecretData(old) })).status, 200);
   await untilLoaded(bed, 3);
   const third = await secretOf(bed);
   t.is(third?.authorities, old.authorities);

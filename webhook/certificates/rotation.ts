@@ -1,11 +1,11 @@
-// What the webhook's replicas keep together, and when which part of it is due: an authority, the server's certificate that it
-// signed, and which authorities API servers must trust meanwhile. Pure but for the making of keys; the clock is an argument.
+// Rotates the certificate that the webhook's replicas share: an authority, the server certificate that it signs, and the
+// authorities that API servers must trust meanwhile. Decides what is due for renewal; the clock is an argument.
 import { createPrivateKey, X509Certificate } from 'node:crypto';
 import { makeAuthority, signedBy } from '../../src/serving/x509.ts';
 
-/** PEM texts, as they lie in the Secret. */
-export type Kept = {
-  /** Authorities to trust, the one that signs first. */
+/** The content of the Secret, PEM texts. */
+export type WebhookCertificates = {
+  /** Authorities to trust; the first one signs. */
   readonly authorities: string;
   readonly authorityKey: string;
   readonly cert: string;
@@ -13,44 +13,44 @@ export type Kept = {
 };
 
 const SERVER_DAYS = 90;
-/** So long that a certificate never outlives the authority that signed it, with renewal at two thirds. */
+/** With renewal at two thirds of it, no certificate outlives the authority that signed it. */
 const AUTHORITY_DAYS = 12 * SERVER_DAYS;
 const RENEWED_AT = 2 / 3;
-// Authorities that are trusted without signing: what another replica still serves may be theirs.
+// Authorities that are trusted and no longer sign: another replica may still serve a certificate of theirs.
 const MOST_FORMER = 3;
 const PEM = /-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----/g;
 
-/** The Secret's data where all of it belongs together and can serve `names` now; anything else is made anew. */
-export function readKept(
+/** Reads the Secret's data; undefined where its parts do not match or cannot serve `names` now, so that it must be replaced. */
+export function readSecretData(
   data: Readonly<Record<string, string>>,
   names: readonly string[],
   now: Date,
-): Kept | undefined {
+): WebhookCertificates | undefined {
   const text = (name: string) => Buffer.from(data[name] ?? '', 'base64').toString('utf8');
-  const kept = {
+  const found = {
     authorities: text('ca.crt'),
     authorityKey: text('ca.key'),
     cert: text('tls.crt'),
     key: text('tls.key'),
   };
   try {
-    const [authority] = certificatesIn(kept.authorities);
-    const leaf = new X509Certificate(kept.cert);
-    const good =
-      authority?.checkPrivateKey(createPrivateKey(kept.authorityKey)) &&
-      leaf.checkPrivateKey(createPrivateKey(kept.key)) &&
+    const [authority] = certificatesIn(found.authorities);
+    const leaf = new X509Certificate(found.cert);
+    const isGood =
+      authority?.checkPrivateKey(createPrivateKey(found.authorityKey)) &&
+      leaf.checkPrivateKey(createPrivateKey(found.key)) &&
       leaf.verify(authority.publicKey) &&
       leaf.issuer === authority.subject &&
       names.every((name) => leaf.checkHost(name) !== undefined) &&
       [authority, leaf].every((each) => isValid(each, now));
-    return good ? kept : undefined;
+    return isGood ? found : undefined;
   } catch {
     return undefined;
   }
 }
 
-/** The same as a Secret's data. */
-export function dataOf({ authorities, authorityKey, cert, key }: Kept): Record<string, string> {
+/** The Secret's data. */
+export function toSecretData({ authorities, authorityKey, cert, key }: WebhookCertificates): Record<string, string> {
   const encode = (text: string) => Buffer.from(text).toString('base64');
   return {
     'ca.crt': encode(authorities),
@@ -60,24 +60,33 @@ export function dataOf({ authorities, authorityKey, cert, key }: Kept): Record<s
   };
 }
 
-/** What must be kept instead, or undefined where nothing is due. A new authority stands beside those that it follows. */
-export function renewed(kept: Kept | undefined, names: readonly string[], now: Date): Kept | undefined {
-  const [current] = certificatesIn(kept?.authorities ?? '');
-  if (kept === undefined || current === undefined || isDue(current, now)) {
+/** The certificates to replace `current` with, or undefined where nothing is due. Former authorities stay trusted. */
+export function renewIfDue(
+  current: WebhookCertificates | undefined,
+  names: readonly string[],
+  now: Date,
+): WebhookCertificates | undefined {
+  const [authority] = certificatesIn(current?.authorities ?? '');
+  if (current === undefined || authority === undefined || isDue(authority, now)) {
     const made = makeAuthority('cotenant webhook authority', now, AUTHORITY_DAYS);
     const { cert, key } = signedBy(made, names, now, SERVER_DAYS);
-    return { authorities: bundleOf(made.cert, kept?.authorities ?? '', now), authorityKey: made.key, cert, key };
+    return {
+      authorities: authorityBundle(made.cert, current?.authorities ?? '', now),
+      authorityKey: made.key,
+      cert,
+      key,
+    };
   }
-  if (!isDue(new X509Certificate(kept.cert), now)) return undefined;
-  const { cert, key } = signedBy({ cert: current.toString(), key: kept.authorityKey }, names, now, SERVER_DAYS);
-  return { ...kept, cert, key };
+  if (!isDue(new X509Certificate(current.cert), now)) return undefined;
+  const signer = { cert: authority.toString(), key: current.authorityKey };
+  return { ...current, ...signedBy(signer, names, now, SERVER_DAYS) };
 }
 
 /**
- * The authorities to publish: those of `first` in their order, then the newest that are valid still of what is published. Of
- * its own result it makes the same again, so that replicas agree.
+ * The authorities to publish: those of `first` in their order, then the newest published ones that are still valid. Applied to
+ * its own result it gives the same result, so that replicas agree.
  */
-export function bundleOf(first: string, published: string, now: Date): string {
+export function authorityBundle(first: string, published: string, now: Date): string {
   const own = certificatesIn(first);
   const known = new Set(own.map(({ fingerprint256 }) => fingerprint256));
   const former = certificatesIn(published)
@@ -90,12 +99,11 @@ export function bundleOf(first: string, published: string, now: Date): string {
     .join('');
 }
 
-/** The authority that signs, by which one tells whether it has been published long enough. */
-export function authorityOf({ authorities }: Kept): X509Certificate | undefined {
+export function signingAuthority({ authorities }: WebhookCertificates): X509Certificate | undefined {
   return certificatesIn(authorities)[0];
 }
 
-/** The certificates of a text; what cannot be read as one is left out. */
+/** The certificates of a PEM text, without those that cannot be read. */
 function certificatesIn(text: string): readonly X509Certificate[] {
   return (text.match(PEM) ?? []).flatMap((pem) => {
     try {

@@ -1,5 +1,5 @@
-// The certificate that the webhook's replicas make themselves: kept in a Secret which all follow and whoever comes first
-// renews, its authority written into the webhook's registrations. Owns the calls and their order; what is due is renewal.ts's.
+// The certificate that the webhook's replicas issue themselves: stored in a Secret that all replicas watch and the first one
+// renews, its authority written into the webhook configurations. Makes the API calls; rotation.ts decides what is due.
 import { X509Certificate } from 'node:crypto';
 import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -16,144 +16,164 @@ import {
 } from '@kubernetes/client-node';
 import { describeApiError } from '../../src/kube/api-error.ts';
 import { createApiClient } from '../../src/kube/client.ts';
-import type { CertificateSource } from '../../src/serving/http-server.ts';
+import type { CertificateListener, CertificateSource } from '../../src/serving/http-server.ts';
 import { type Certificate, CLOCKS_DIFFER_MS } from '../../src/serving/x509.ts';
-import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from './rotation.ts';
+import {
+  authorityBundle,
+  readSecretData,
+  renewIfDue,
+  signingAuthority,
+  toSecretData,
+  type WebhookCertificates,
+} from './rotation.ts';
 
-export type SecretPlace = {
+export type SecretOptions = {
   readonly namespace: string;
   readonly secret: string;
-  /** The Service that API servers call. The Secret goes with it when it is deleted. */
+  /** The Service that API servers call. It owns the Secret, which is deleted with it. */
   readonly service: string;
-  /** Name of both registrations, the mutating and the validating one. */
+  /** Name of the mutating and of the validating webhook configuration. */
   readonly registration: string;
 };
 
 type Registration = V1MutatingWebhookConfiguration | V1ValidatingWebhookConfiguration;
-type Kind = {
+type RegistrationClient = {
   readonly path: string;
   readonly read: () => Promise<Registration>;
   readonly patch: (body: object[]) => Promise<unknown>;
 };
 
-// API servers hear of a registration's change by a watch, so a new authority is given some time before anybody relies on it.
+// API servers learn of a changed registration by a watch, so a new authority needs some time before its certificates are used.
 const SETTLE_MS = 3_000;
-// Nothing but the clock tells that a renewal is due, and a watch may be lost.
-const LOOK_EVERY_MS = 60_000;
+// A renewal becomes due without an event, and a watch may be lost.
+const CHECK_EVERY_MS = 60_000;
 const RETRY_MS = 5_000;
 const CONFLICT_MS = 200;
 const MOST_CONFLICTS = 10;
 
 /** Resolves with the first certificate only when API servers trust it, however long that takes. */
-export function fromSecret(config: KubeConfig, place: SecretPlace): CertificateSource {
+export function fromSecret(config: KubeConfig, options: SecretOptions): CertificateSource {
   return async ({ onCertificate, onRejected, logger }) => {
     const { promise: first, resolve, reject } = Promise.withResolvers<Certificate>();
     const stop = new AbortController();
     let serving: Certificate | undefined;
-    const following = follow(config, place, stop.signal, logger.info, onRejected, (certificate) => {
+    const serve = (certificate: Certificate) => {
       if (serving === undefined) resolve(certificate);
       else if (serving.cert !== certificate.cert) onCertificate(certificate);
       serving = certificate;
-    });
-    following.catch(reject);
+    };
+    const running = keepCertificate(config, options, { signal: stop.signal, logger, onRejected, serve });
+    running.catch(reject);
     return {
       certificate: await first,
       close: async () => {
         stop.abort();
-        await following;
+        await running;
       },
     };
   };
 }
 
-async function follow(
-  config: KubeConfig,
-  place: SecretPlace,
-  signal: AbortSignal,
-  log: (line: string) => void,
-  refuse: (why: string) => void,
-  serve: (certificate: Certificate) => void,
-): Promise<void> {
-  const secret = createSecret(config, place);
-  const registrations = kindsOf(config, place);
-  const bell = createBell(signal);
+type Replica = Pick<CertificateListener, 'logger' | 'onRejected'> & {
+  readonly signal: AbortSignal;
+  readonly serve: (certificate: Certificate) => void;
+};
+
+/** Checks Secret and registrations whenever one of them changes, until the signal. */
+async function keepCertificate(config: KubeConfig, options: SecretOptions, replica: Replica): Promise<void> {
+  const { signal, logger } = replica;
+  const secret = createSecretClient(config, options);
+  const registrations = registrationClients(config, options);
+  const changes = createWakeUp(signal);
   const watched = [secret.path, ...registrations.map(({ path }) => path)];
-  const watching = watched.map((path) => ringOnChange(config, path, bell.ring, signal));
-  const host = `${place.service}.${place.namespace}.svc`;
-  const names = [host, `${place.service}.${place.namespace}`];
-  /** When each authority was first seen in both registrations. */
-  const seen = new Map<string, number>();
-  let said = '';
+  const watching = watched.map((path) => wakeOnChange(config, path, changes.wake, signal));
+  const check = createCheck(secret, registrations, options, replica);
+  let lastProblem = '';
   let conflicts = 0;
-
-  /** One look at everything; returns how long nothing needs to be looked at again. */
-  const look = async (): Promise<number> => {
-    const now = new Date();
-    const found = await secret.read();
-    const present = found && readKept(found.data, names, now);
-    if (found !== undefined && present === undefined)
-      refuse(`the Secret ${place.secret} cannot serve and is made anew`);
-    const next = renewed(present, names, now);
-    if (next !== undefined) {
-      await secret.write(next, found?.version);
-      log(`made a certificate for ${host}, valid until ${new X509Certificate(next.cert).validToDate.toISOString()}`);
-      return 0;
-    }
-    const kept = present as Kept;
-    const authority = authorityOf(kept) as X509Certificate;
-    const changed = await publish(registrations, kept, now);
-    // A replica that starts finds what API servers have long heard of, unless it was made or published just now.
-    const settled = seen.size === 0 && !changed && isOld(authority, now);
-    const since = seen.get(authority.fingerprint256) ?? (settled ? 0 : now.getTime());
-    seen.set(authority.fingerprint256, since);
-    const wait = since + SETTLE_MS - now.getTime();
-    if (wait > 0) return wait;
-    serve({ cert: kept.cert, key: kept.key });
-    return LOOK_EVERY_MS;
-  };
-
   while (!signal.aborted) {
-    let wait = RETRY_MS;
+    let waitMs = RETRY_MS;
     try {
-      wait = await look();
-      said = '';
+      waitMs = await check();
+      lastProblem = '';
       conflicts = 0;
     } catch (error) {
       conflicts = isConflict(error) ? conflicts + 1 : 0;
-      // Somebody else was first: what they wrote is looked at next.
+      // Another replica was first: the next check reads what it wrote.
       if (conflicts > 0 && conflicts <= MOST_CONFLICTS) {
-        wait = CONFLICT_MS;
-      } else if (describeApiError(error) !== said) {
-        said = describeApiError(error);
-        log(`the certificate cannot be looked after: ${said}`);
+        waitMs = CONFLICT_MS;
+      } else if (describeApiError(error) !== lastProblem) {
+        lastProblem = describeApiError(error);
+        logger.warn(`cannot check or renew the certificate, and retries: ${lastProblem}`);
       }
     }
-    await bell.within(wait);
+    await changes.within(waitMs);
   }
   await Promise.all(watching);
 }
 
+/** The check resolves with the time until the next one, if nothing changes. */
+function createCheck(
+  secret: ReturnType<typeof createSecretClient>,
+  registrations: readonly RegistrationClient[],
+  { service, namespace, secret: secretName }: SecretOptions,
+  { logger, onRejected, serve }: Replica,
+): () => Promise<number> {
+  const host = `${service}.${namespace}.svc`;
+  const names = [host, `${service}.${namespace}`];
+  /** When each authority was first seen in both registrations. */
+  const publishedMs = new Map<string, number>();
+  return async () => {
+    const now = new Date();
+    const found = await secret.read();
+    const current = found && readSecretData(found.data, names, now);
+    if (found !== undefined && current === undefined)
+      onRejected(`the Secret ${secretName} cannot serve and is replaced`);
+    const next = renewIfDue(current, names, now);
+    if (next !== undefined) {
+      await secret.write(next, found?.version);
+      const validTo = new X509Certificate(next.cert).validToDate.toISOString();
+      logger.info(`issued a certificate for ${host}, valid until ${validTo}`);
+      return 0;
+    }
+    const certificates = current as WebhookCertificates;
+    const authority = signingAuthority(certificates) as X509Certificate;
+    const changed = await publishAuthorities(registrations, certificates, now);
+    // At the start of a replica API servers know the authority already, unless it was issued or published just now.
+    const isKnown = publishedMs.size === 0 && !changed && isOld(authority, now);
+    const sinceMs = publishedMs.get(authority.fingerprint256) ?? (isKnown ? 0 : now.getTime());
+    publishedMs.set(authority.fingerprint256, sinceMs);
+    const waitMs = sinceMs + SETTLE_MS - now.getTime();
+    if (waitMs > 0) return waitMs;
+    serve({ cert: certificates.cert, key: certificates.key });
+    return CHECK_EVERY_MS;
+  };
+}
+
 /**
- * Every webhook of every registration trusts the kept authorities, and those that were published before and are valid. True
- * when that had to be written.
+ * Makes every webhook of every registration trust our authorities and the published ones that are still valid. True where a
+ * registration had to be changed.
  */
-async function publish(registrations: readonly Kind[], kept: Kept, now: Date): Promise<boolean> {
-  const found = await Promise.all(registrations.map(async (kind) => ({ ...kind, object: await kind.read() })));
-  const bundleAt = (bundle: string | undefined) => Buffer.from(bundle ?? '', 'base64').toString('utf8');
+async function publishAuthorities(
+  registrations: readonly RegistrationClient[],
+  { authorities }: WebhookCertificates,
+  now: Date,
+): Promise<boolean> {
+  const found = await Promise.all(registrations.map(async (client) => ({ ...client, object: await client.read() })));
+  const decode = (bundle: string | undefined) => Buffer.from(bundle ?? '', 'base64').toString('utf8');
   const published = found.flatMap(({ object }) =>
-    (object.webhooks ?? []).map(({ clientConfig }) => bundleAt(clientConfig.caBundle)),
+    (object.webhooks ?? []).map(({ clientConfig }) => decode(clientConfig.caBundle)),
   );
-  const bundle = bundleOf(kept.authorities, published.join(''), now);
+  const bundle = authorityBundle(authorities, published.join(''), now);
   let changed = false;
   for (const { object, patch } of found) {
-    const wrong = (object.webhooks ?? []).flatMap(({ clientConfig }, index) =>
-      bundleAt(clientConfig.caBundle) === bundle ? [] : [index],
+    const outdated = (object.webhooks ?? []).flatMap(({ clientConfig }, index) =>
+      decode(clientConfig.caBundle) === bundle ? [] : [index],
     );
-    if (wrong.length === 0) continue;
+    if (outdated.length === 0) continue;
     changed = true;
     await patch([
       { op: 'test', path: '/metadata/resourceVersion', value: object.metadata?.resourceVersion },
-      ...wrong.map((index) => ({
+      ...outdated.map((index) => ({
         op: 'add',
         path: `/webhooks/${index}/clientConfig/caBundle`,
         value: Buffer.from(bundle).toString('base64'),
@@ -163,7 +183,7 @@ async function publish(registrations: readonly Kind[], kept: Kept, now: Date): P
   return changed;
 }
 
-function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): readonly Kind[] {
+function registrationClients(config: KubeConfig, { registration: name }: SecretOptions): readonly RegistrationClient[] {
   const api = createApiClient(config, AdmissionregistrationV1Api);
   const asPatch = setHeaderOptions('Content-Type', PatchStrategy.JsonPatch);
   const path = (plural: string) =>
@@ -183,10 +203,10 @@ function kindsOf(config: KubeConfig, { registration: name }: SecretPlace): reado
 }
 
 /**
- * Written by apply, which may create an object for whom the right to create is limited to its name. Of two replicas that
- * make it at the same time the second is told of a conflict, since each applies under its own name.
+ * Writes with server-side apply, for which RBAC can allow the creation of an object of one name. Of two replicas that create it
+ * at the same time the second gets a conflict, because each applies under its own field manager.
  */
-function createSecret(config: KubeConfig, { namespace, secret: name, service }: SecretPlace) {
+function createSecretClient(config: KubeConfig, { namespace, secret: name, service }: SecretOptions) {
   const api = createApiClient(config, CoreV1Api);
   const asApply = setHeaderOptions('Content-Type', PatchStrategy.ServerSideApply);
   return {
@@ -200,8 +220,8 @@ function createSecret(config: KubeConfig, { namespace, secret: name, service }: 
         throw error;
       }
     },
-    write: async (kept: Kept, version: string | undefined) => {
-      // Without the Service the webhook is being uninstalled, and nothing may be left behind.
+    write: async (certificates: WebhookCertificates, version: string | undefined) => {
+      // Fails without the Service: the webhook is being uninstalled, and a Secret would be left behind.
       const { metadata: owner } = await api.readNamespacedService({ name: service, namespace });
       const body = {
         apiVersion: 'v1',
@@ -213,54 +233,54 @@ function createSecret(config: KubeConfig, { namespace, secret: name, service }: 
           ownerReferences: [{ apiVersion: 'v1', kind: 'Service', name: service, uid: owner?.uid }],
         },
         type: 'Opaque',
-        data: dataOf(kept),
+        data: toSecretData(certificates),
       };
-      const who = { fieldManager: `cotenant-webhook-${hostname()}`, force: version !== undefined };
-      await api.patchNamespacedSecret({ name, namespace, body, ...who }, asApply);
+      const manager = { fieldManager: `cotenant-webhook-${hostname()}`, force: version !== undefined };
+      await api.patchNamespacedSecret({ name, namespace, body, ...manager }, asApply);
     },
   };
 }
 
-/** Rings for each event of what is watched, and once for each new watch, until the signal. */
-async function ringOnChange(config: KubeConfig, path: string, ring: () => void, signal: AbortSignal): Promise<void> {
+/** Calls `wake` for each event of the watched objects, until the signal. */
+async function wakeOnChange(config: KubeConfig, path: string, wake: () => void, signal: AbortSignal): Promise<void> {
   const watch = new Watch(config);
   while (!signal.aborted) {
     const { promise: ended, resolve } = Promise.withResolvers<void>();
     const stop = () => resolve();
     signal.addEventListener('abort', stop, { once: true });
     try {
-      const running = await watch.watch(path, {}, ring, () => resolve());
+      const running = await watch.watch(path, {}, wake, () => resolve());
       await ended;
       running.abort();
     } catch {
-      // The look that follows says why the API server cannot be reached.
+      // The next check logs why the API server cannot be reached.
     }
     signal.removeEventListener('abort', stop);
     await delay(RETRY_MS, undefined, { signal }).catch(() => {});
   }
 }
 
-/** A bell that may be rung before somebody waits for it. */
-function createBell(signal: AbortSignal) {
-  let rung = Promise.withResolvers<void>();
-  signal.addEventListener('abort', () => rung.resolve(), { once: true });
+/** A wake-up that counts also before anything waits for it. */
+function createWakeUp(signal: AbortSignal) {
+  let woken = Promise.withResolvers<void>();
+  signal.addEventListener('abort', () => woken.resolve(), { once: true });
   return {
-    ring: () => rung.resolve(),
-    /** Resolves when it has been rung since the last time, or after the time. */
+    wake: () => woken.resolve(),
+    /** Resolves on the first `wake` since the last call, or after the time. */
     within: async (ms: number) => {
       const timer = new AbortController();
-      await Promise.race([rung.promise, delay(ms, undefined, { signal: timer.signal }).catch(() => {})]);
+      await Promise.race([woken.promise, delay(ms, undefined, { signal: timer.signal }).catch(() => {})]);
       timer.abort();
-      if (!signal.aborted) rung = Promise.withResolvers<void>();
+      if (!signal.aborted) woken = Promise.withResolvers<void>();
     },
   };
 }
 
 function isOld(authority: X509Certificate, now: Date): boolean {
-  return now.getTime() - authority.validFromDate.getTime() > CLOCKS_DIFFER_MS + LOOK_EVERY_MS;
+  return now.getTime() - authority.validFromDate.getTime() > CLOCKS_DIFFER_MS + CHECK_EVERY_MS;
 }
 
-/** Changed or made meanwhile, or the test of a patch does not hold. */
+/** Another replica changed or created the object, or the `test` of a patch failed. */
 function isConflict(error: unknown): boolean {
   return error instanceof ApiException && (error.code === 409 || error.code === 422);
 }

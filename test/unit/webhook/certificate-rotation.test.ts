@@ -3,22 +3,29 @@
 import { X509Certificate } from 'node:crypto';
 import test from 'ava';
 import { makeAuthority, signedBy } from '../../../src/serving/x509.ts';
-import { authorityOf, bundleOf, dataOf, type Kept, readKept, renewed } from '../../../webhook/certificates/rotation.ts';
+import {
+  authorityBundle,
+  readSecretData,
+  renewIfDue,
+  signingAuthority,
+  toSecretData,
+  type WebhookCertificates,
+} from '../../../webhook/certificates/rotation.ts';
 
 const NAMES = ['cotenant-webhook.cotenant-system.svc', 'cotenant-webhook.cotenant-system'];
 const DAY_MS = 86_400_000;
 const start = new Date('2026-11-21T12:00:00Z');
 const after = (days: number) => new Date(start.getTime() + days * DAY_MS);
 
-const first = renewed(undefined, NAMES, start) as Kept;
-const leafOf = ({ cert }: Kept) => new X509Certificate(cert);
+const first = renewIfDue(undefined, NAMES, start) as WebhookCertificates;
+const leafOf = ({ cert }: WebhookCertificates) => new X509Certificate(cert);
 const serials = (bundle: string) =>
   (bundle.match(/-----BEGIN[^-]*-----[^-]*-----END[^-]*-----/g) ?? []).map(
     (pem) => new X509Certificate(pem).serialNumber,
   );
 
 test('the first certificate is for the Service, of 90 days, signed by an authority of its own that signs servers only', (t) => {
-  const authority = authorityOf(first) as X509Certificate;
+  const authority = signingAuthority(first) as X509Certificate;
   const leaf = leafOf(first);
   for (const name of NAMES) t.is(leaf.checkHost(name), name);
   t.true(leaf.checkIssued(authority) && leaf.verify(authority.publicKey));
@@ -31,43 +38,43 @@ test('the first certificate is for the Service, of 90 days, signed by an authori
 });
 
 test('what is kept is read back from a Secret, and nothing that could not serve', (t) => {
-  const data = dataOf(first);
-  t.deepEqual(readKept(data, NAMES, start), first);
-  const other = dataOf(renewed(undefined, NAMES, start) as Kept);
+  const data = toSecretData(first);
+  t.deepEqual(readSecretData(data, NAMES, start), first);
+  const other = toSecretData(renewIfDue(undefined, NAMES, start) as WebhookCertificates);
   const bad: readonly (readonly [string, Record<string, string>])[] = [
     ['nothing', {}],
     ...Object.keys(data).map((key) => [`another ${key}`, { ...data, [key]: other[key] ?? '' }] as const),
     ...Object.keys(data).map((key) => [`no ${key}`, { ...data, [key]: '' }] as const),
     ['no PEM', { ...data, 'tls.crt': 'AAAA' }],
   ];
-  for (const [what, given] of bad) t.is(readKept(given, NAMES, start), undefined, what);
-  t.is(readKept(data, ['another.svc'], start), undefined, 'for another name');
-  t.is(readKept(data, NAMES, after(90)), undefined, 'expired');
-  t.is(readKept(data, NAMES, after(-1)), undefined, 'not valid yet');
+  for (const [what, given] of bad) t.is(readSecretData(given, NAMES, start), undefined, what);
+  t.is(readSecretData(data, ['another.svc'], start), undefined, 'for another name');
+  t.is(readSecretData(data, NAMES, after(90)), undefined, 'expired');
+  t.is(readSecretData(data, NAMES, after(-1)), undefined, 'not valid yet');
 });
 
 test('a certificate is renewed by the same authority after two thirds of its time, and not before', (t) => {
-  t.is(renewed(first, NAMES, after(59)), undefined);
-  const next = renewed(first, NAMES, after(61)) as Kept;
+  t.is(renewIfDue(first, NAMES, after(59)), undefined);
+  const next = renewIfDue(first, NAMES, after(61)) as WebhookCertificates;
   t.is(next.authorities, first.authorities);
   t.is(next.authorityKey, first.authorityKey);
   t.not(next.key, first.key);
-  t.true(leafOf(next).verify((authorityOf(first) as X509Certificate).publicKey));
+  t.true(leafOf(next).verify((signingAuthority(first) as X509Certificate).publicKey));
   t.is(leafOf(next).validToDate.toISOString(), after(151).toISOString());
 });
 
 test('an authority is followed by another after two thirds of its time, and both are trusted then', (t) => {
   let kept = first;
-  for (let day = 0; day < 719; day += 1) kept = renewed(kept, NAMES, after(day)) ?? kept;
+  for (let day = 0; day < 719; day += 1) kept = renewIfDue(kept, NAMES, after(day)) ?? kept;
   t.is(kept.authorities, first.authorities);
-  const next = renewed(kept, NAMES, after(721)) as Kept;
+  const next = renewIfDue(kept, NAMES, after(721)) as WebhookCertificates;
   const [current, former] = serials(next.authorities);
   t.deepEqual([former], serials(first.authorities));
-  t.true(leafOf(next).verify((authorityOf(next) as X509Certificate).publicKey));
-  t.is(leafOf(next).checkIssued(authorityOf(first) as X509Certificate), false);
+  t.true(leafOf(next).verify((signingAuthority(next) as X509Certificate).publicKey));
+  t.is(leafOf(next).checkIssued(signingAuthority(first) as X509Certificate), false);
   // What a slower replica still serves is trusted, too.
-  t.true(leafOf(kept).validToDate < (authorityOf(first) as X509Certificate).validToDate);
-  t.deepEqual(serials(bundleOf(next.authorities, first.authorities, after(1081)))[0], current);
+  t.true(leafOf(kept).validToDate < (signingAuthority(first) as X509Certificate).validToDate);
+  t.deepEqual(serials(authorityBundle(next.authorities, first.authorities, after(1081)))[0], current);
 });
 
 test('no certificate ever outlives its authority, in ten years of looking once a day', (t) => {
@@ -75,11 +82,11 @@ test('no certificate ever outlives its authority, in ten years of looking once a
   const authorities = new Set(serials(first.authorities));
   for (let day = 0; day < 3650; day += 1) {
     const before = kept;
-    kept = renewed(kept, NAMES, after(day)) ?? kept;
+    kept = renewIfDue(kept, NAMES, after(day)) ?? kept;
     if (kept === before) continue;
-    const [leaf, authority] = [leafOf(kept), authorityOf(kept) as X509Certificate];
+    const [leaf, authority] = [leafOf(kept), signingAuthority(kept) as X509Certificate];
     if (leaf.validToDate > authority.validToDate) t.fail(`day ${day}`);
-    t.not(readKept(dataOf(kept), NAMES, after(day)), undefined);
+    t.not(readSecretData(toSecretData(kept), NAMES, after(day)), undefined);
     // Clients trust what was published before and what comes now.
     t.true(serials(kept.authorities).includes(serials(before.authorities)[0] ?? ''), `day ${day}`);
     authorities.add(authority.serialNumber);
@@ -94,9 +101,9 @@ test('what is published stays trusted while it is valid, at most three beside th
   const now = after(5);
   const own = first.authorities;
   const published = [a, 'no certificate', b, own, leaf, c, d, e].join('\n');
-  const bundle = bundleOf(own, published, now);
+  const bundle = authorityBundle(own, published, now);
   t.deepEqual(serials(bundle), [own, d, c, b].flatMap(serials));
-  t.is(bundleOf(own, bundle, now), bundle, 'again it is the same');
-  t.is(bundleOf(own, [b, a, d, c].join(''), now), bundle, 'in whatever order they were found');
-  t.is(bundleOf(own, '', now), own);
+  t.is(authorityBundle(own, bundle, now), bundle, 'again it is the same');
+  t.is(authorityBundle(own, [b, a, d, c].join(''), now), bundle, 'in whatever order they were found');
+  t.is(authorityBundle(own, '', now), own);
 });
