@@ -31,7 +31,7 @@ async function overview(): Promise<string> {
   const commands = await Promise.all(Object.values(COMMANDS).map((load) => load()));
   const width = Math.max(...commands.map((command) => command.name.length));
   const lines = commands.map((command) => `  ${command.name.padEnd(width)}  ${command.summary}`);
-  return `usage: cotenant COMMAND [OPTIONS]\n\n${lines.join('\n')}\n\ncotenant COMMAND --help says more; cotenant --version says ${VERSION}.\n`;
+  return `usage: cotenant COMMAND [OPTIONS]\n\n${lines.join('\n')}\n\ncotenant COMMAND --help shows the options of a command. Version ${VERSION}.\n`;
 }
 
 async function main(args: readonly string[]): Promise<number> {

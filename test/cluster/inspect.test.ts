@@ -75,7 +75,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     notes: [],
     causes: [
       {
-        text: `main was granted 4096 MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPUS[0]}); it uses 3320 MiB, and its limit is held by the interposer.`,
+        text: `main was granted 4096 MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPUS[0]}); it uses 3320 MiB, and its limit is enforced by the interposer.`,
       },
     ],
   });
@@ -180,7 +180,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   const why = cotenant('why', 'train');
   t.is(why.code, 0, why.err);
   t.regex(why.out, new RegExp(`main was granted 4096 MiB and 25 % of the compute of ${GPUS[0]}\\.`));
-  t.regex(why.out, /^Events are not told: events is forbidden: .*\.$/m);
+  t.regex(why.out, /^Events cannot be read: events is forbidden: .*\.$/m);
   t.regex(why.out, /^Node node-1 is not looked at: nodes "node-1" is forbidden: .*\.$/m);
   t.regex(cotenant('why', 'team/gone').out, /^ {2}Whether one was refused cannot be told\.$/m);
 }

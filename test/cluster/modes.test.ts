@@ -100,11 +100,11 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   );
   t.is(
     refusedBy(bed, 'set', 'default/held', '--enforcement', 'report'),
-    'cotenant: pod default/held: report is weaker than enforce, as its namespace has it; only administrators make it weaker, with --override\n',
+    'cotenant: pod default/held: report is weaker than enforce, which its namespace sets; only administrators can weaken it, with --override\n',
   );
   t.is(
     cotenant(bed, 'set', 'default/held', '--enforcement', 'report', '--override'),
-    'pod default/held: enforcement report, said by administrator\n',
+    'pod default/held: enforcement report, set by administrator\n',
   );
   await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', source: 'administrator' }, 'it is reported');
   await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'the limit is taken back');
@@ -115,7 +115,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   t.regex(table, /^ +default\/held\/main .* report, administrator +agent$/m);
   t.is(
     cotenant(bed, 'set', 'default/held', '--enforcement', 'default', '--override'),
-    'pod default/held: enforcement enforce, said by node\n',
+    'pod default/held: enforcement enforce, set by node\n',
   );
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and set again');
   const ofNode = (mode: string) => cotenant(bed, 'set', '--node', NODE_NAME, '--enforcement', mode);
@@ -170,7 +170,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   );
   t.is(
     cotenant(bed, 'set', `${TEAM}/seen`, '--enforcement', 'enforce'),
-    `pod ${TEAM}/seen: enforcement enforce, said by pod\n`,
+    `pod ${TEAM}/seen: enforcement enforce, set by pod\n`,
   );
   const ended = await untilPod(bed, 'seen', 'is stopped', ({ status: now }) => now?.phase === 'Failed', own);
   t.regex(

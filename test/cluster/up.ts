@@ -23,4 +23,4 @@ say(
 say('Ctrl-C ends it and leaves nothing behind');
 await stopped;
 await bed.close();
-say('everything has ended');
+say('demo stopped');

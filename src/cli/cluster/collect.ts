@@ -72,7 +72,7 @@ async function listParts(
     namespace = driver.ok ? driver.value.metadata.annotations?.[NAMESPACE_ANNOTATION] : undefined;
   }
   if (namespace === undefined) {
-    const message = `no CSIDriver ${CSI_DRIVER} says where Cotenant is installed; name the namespace with --system-namespace`;
+    const message = `no CSIDriver ${CSI_DRIVER} records where Cotenant is installed; name the namespace with --system-namespace`;
     return { ok: false, status: 404, message };
   }
   return cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, {
@@ -191,7 +191,7 @@ export async function readPod(
     return list.ok ? list.value : undefined;
   };
   const tryEvents = async (fieldSelector: string) =>
-    orNote(await cluster.list<Event>(`${home}/events`, { fieldSelector }), 'Events are not told');
+    orNote(await cluster.list<Event>(`${home}/events`, { fieldSelector }), 'Events cannot be read');
   const about = await tryEvents(`involvedObject.name=${name}`);
   const base = { namespace, name, notes, events: about ?? [] };
   if (!pod) {

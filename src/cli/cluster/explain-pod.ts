@@ -6,7 +6,7 @@ import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { ACTION_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import { age, askedByPod, mib, oneLine } from '../lib/words.ts';
+import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
 import {
   conditionOf,
   countOfEvent,
@@ -167,8 +167,8 @@ const isOwner = (owner: string, asked: string): boolean =>
 function nothingRefused({ refusals }: PodFacts): Cause {
   const text =
     refusals === undefined
-      ? 'Whether one was refused cannot be told.'
-      : 'No event says that one of that name was refused; events are kept for an hour unless the cluster says otherwise.';
+      ? 'It is not known whether one was refused.'
+      : 'No Event reports a refused pod of that name; Events are kept for an hour unless the cluster is configured otherwise.';
   return { text };
 }
 
@@ -180,11 +180,9 @@ function unread(pod: Pod): Cause[] {
   );
   const [own, foreign] = [names.find(isOwnKey), names.find((key) => FOREIGN_RESOURCES.test(key))];
   if (own !== undefined) {
-    return [{ text: `It names ${own}, but has not passed the webhook, so nobody will give it a share.` }];
+    return [{ text: `It names ${own}, but has not passed the webhook, so it gets no share.` }];
   }
-  return foreign === undefined
-    ? []
-    : [{ text: `It names ${foreign}, which the webhook does not read here: its dialect is not switched on.` }];
+  return foreign === undefined ? [] : [{ text: `It names ${foreign}, whose dialect is not enabled in the webhook.` }];
 }
 
 // --- it waits for a node
@@ -206,7 +204,7 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   const said = failed?.message ?? scheduled?.message;
   if (said !== undefined) {
     const at = (failed && timeOfEvent(failed)) ?? scheduled?.lastTransitionTime;
-    return [cause(at, `The scheduler ${scheduler} finds no place: ${sentence(said)}`), ...noSlots(said)];
+    return [cause(at, `The scheduler ${scheduler} finds no node: ${sentence(said)}`), ...noSlots(said)];
   }
   const since = age(pod.metadata.creationTimestamp, nowMs);
   const silent = { text: `The scheduler ${scheduler} has said nothing about it in ${since}: is it running?` };
@@ -219,7 +217,7 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
 /** The kubelet takes the slots back when the agent goes, and kube-scheduler knows no more than their number. */
 const noSlots = (said: string): Cause[] =>
   /Insufficient cotenant\.io\/gpu\b(?!-)/.test(said)
-    ? [{ text: 'A node without cotenant.io/gpu shares no GPU, takes no more tenants, or its agent is away.' }]
+    ? [{ text: 'A node without cotenant.io/gpu shares no GPU, accepts no more tenants, or has no running agent.' }]
     : [];
 
 // --- it waits for its node
@@ -236,9 +234,9 @@ function mountCauses({ events, pod }: PodFacts): Cause[] {
 
 function mountText(message: string, node: string): string | undefined {
   const own = /desc = cotenant: (.*)$/s.exec(message)?.[1];
-  if (own !== undefined) return `The node's agent gives it no volume: ${sentence(own)}`;
+  if (own !== undefined) return `The node's agent refuses its volume: ${sentence(own)}`;
   if (/no CSIDriver object/.test(message)) {
-    return `The cluster has no CSIDriver ${DRIVER}: is Cotenant installed, with its volumes switched on?`;
+    return `The cluster has no CSIDriver ${DRIVER}: is Cotenant installed, with volumes enabled?`;
   }
   if (/not found in the list of registered CSI drivers/.test(message)) {
     return `The agent has not announced itself to the kubelet of node ${node}: it is missing there, or just starts.`;
@@ -300,7 +298,7 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
       });
       const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
       const fence = seen?.fence === undefined ? '' : `, and ${fenceWords(seen.fence)}`;
-      const off = container.memoryIsolation === 'off' ? '; nothing holds it to that, as it asked' : '';
+      const off = container.memoryIsolation === 'off' ? '; memory isolation is off, as it requested' : '';
       const amounts = `${mib(gpu.memoryBytes)}${limit}${cores}`;
       return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
     }),
@@ -308,7 +306,7 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
 }
 
 const fenceWords = (fence: string): string =>
-  fence === 'none' ? 'nothing holds it to its limit' : `its limit is held by the ${fence}`;
+  fence === 'none' ? 'its limit is not enforced' : `its limit is enforced by the ${fence}`;
 
 /** How its containers came to their ends, by what their states still say. */
 function stopsOf(pod: Pod, facts: PodFacts): Cause[] {
@@ -363,7 +361,7 @@ function endingOf(pod: Pod, facts: PodFacts): Cause[] {
     causes.push({ text: `Still running: ${running.map(({ name }) => name).join(', ')}.` });
   } else if (ours && facts.agents && agentDown(facts.agents, node)) {
     causes.push({
-      text: 'Its containers have ended, and so has their use of GPUs; the pod goes when the agent is back and gives its volume up.',
+      text: 'Its containers have ended and use no GPU; the pod is removed when the agent is back and unmounts its volume.',
     });
   }
   const { finalizers = [] } = pod.metadata;

@@ -10,8 +10,8 @@ import type { ContainerKind, MemoryIsolation, Mode } from '../../api/request.ts'
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { demandOf } from '../../placement/demand.ts';
 import type { EffectiveMode } from '../../policy/mode.ts';
-import { modeOf } from '../commands/enforcement-options.ts';
-import { askedByPod } from '../lib/words.ts';
+import { askedByPod } from '../lib/text.ts';
+import { modeOf } from './modes.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
 import { type ContainerUse, type Use, useOn } from './parse-metrics.ts';
 
@@ -143,7 +143,7 @@ function nodeOf(
   const text = nodeGpusText(node?.metadata.annotations);
   const told = text === undefined ? undefined : parseNodeGpus(text);
   if (told?.ok === false) notes.push(`The GPUs of node ${name} cannot be read: ${told.error}.`);
-  if (node && text === undefined) notes.push(`Node ${name} has grants, but tells of no GPUs.`);
+  if (node && text === undefined) notes.push(`Node ${name} has grants, but reports no GPUs.`);
   const list = told?.ok ? told.value : undefined;
   if (use === undefined) notes.push(`No agent runs on node ${name}.`);
   // What may not be read, or where to look, is no matter of one node, and was said once.
@@ -157,7 +157,7 @@ function nodeOf(
   const gpus = [...uuids].map((gpuUuid): InventoryGpu => {
     const { index, model, usableBytes, healthy, fault, others } =
       list?.gpus.find((gpu) => gpu.gpuUuid === gpuUuid) ?? {};
-    if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is none of its GPUs.`);
+    if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is not one of its GPUs.`);
     const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
     const usedBytes = use?.known ? use.gpus.get(gpuUuid) : undefined;
     return {

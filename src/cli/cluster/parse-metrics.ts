@@ -68,7 +68,7 @@ function seriesOf(page: string): readonly Series[] {
 export function useOf(page: string): Use {
   const all = seriesOf(page);
   const up = all.find(({ name }) => name === UP);
-  if (up === undefined) return { known: false, word: 'no answer', why: "its page is not an agent's" };
+  if (up === undefined) return { known: false, word: 'no answer', why: 'its metrics are not those of an agent' };
   // An exporter half says only that where it hears nothing of its node half.
   if (up.value !== 1 && !all.some(({ name }) => name.startsWith('cotenant_') && name !== UP))
     return { known: false, word: 'no answer', why: 'its agent has no sample yet, or its node half is away' };

@@ -9,11 +9,11 @@ const CLEAR = 'clear-xid';
 
 export const driver: Command = {
   name: 'driver',
-  summary: "Has this machine's agent give the driver up for an upgrade of it, or take it again.",
+  summary: "Makes this machine's agent release the NVIDIA driver for an upgrade, or open it again.",
   usage: 'release | take | status | clear-xid GPU',
   options: { ...STATE_OPTION },
   notes:
-    'While it is given up nobody is watched or stopped; limits that the interposer holds go on. clear-xid offers a GPU again that an Xid was held against; GPU is its UUID or index.',
+    'While it is released no container is watched or stopped; the interposer still enforces limits. clear-xid puts a GPU back into use after an Xid; GPU is its UUID or index.',
   async run(parsed) {
     const [word = '', ...rest] = parsed.words;
     const folder = stateFolder(parsed);
@@ -28,12 +28,12 @@ export const driver: Command = {
     }
     const { releasedMs, held } = answer.body as DriverState;
     if (releasedMs === undefined) {
-      console.log('the agent has the driver');
+      console.log('the agent has the driver open');
       return 0;
     }
-    console.log(`given up since ${new Date(releasedMs).toISOString()}; nobody is watched or stopped`);
+    console.log(`released since ${new Date(releasedMs).toISOString()}; no container is watched or stopped`);
     if (held === 0) return 0;
-    console.error(`cotenant: ${held} of its processes hang in the driver and hold it all the same`);
+    console.error(`cotenant: ${held} of its processes hang in the driver and still have it open`);
     return 1;
   },
 };

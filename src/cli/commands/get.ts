@@ -7,13 +7,13 @@ import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } fro
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
+import { modeOf, type ShownMode } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
 import type { Use } from '../cluster/parse-metrics.ts';
 import { ask, errorOf, readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/words.ts';
+import { jsonText, oneLine } from '../lib/text.ts';
 import { columns, tenantName } from '../output/node-table.ts';
-import { modeOf, type ShownMode } from './enforcement-options.ts';
 import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
@@ -41,7 +41,7 @@ type Compute = {
 
 export const get: Command = {
   name: 'get',
-  summary: 'Shows how compute is divided, the policies of GPUs and what each is due, and how far it is held to that.',
+  summary: 'Shows how compute is divided: policies of GPUs, shares of containers, and their enforcement mode.',
   usage: '[-o table|json] [-n NAMESPACE]',
   options: {
     ...OUTPUT_OPTIONS,
@@ -50,7 +50,7 @@ export const get: Command = {
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
+    if (parsed.words.length > 0) throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}`);
     const cluster = await clusterOf(parsed);
     const found = cluster
       ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace, systemOf(parsed))
@@ -187,10 +187,10 @@ function lines({ gpus, shares, notes }: Compute): readonly string[] {
     share.enforcement.by,
   ]);
   return [
-    ...columns([['WHERE', 'GPU', 'POLICY', 'SAID BY'], ...ofGpus]),
+    ...columns([['WHERE', 'GPU', 'POLICY', 'SOURCE'], ...ofGpus]),
     '',
     ...columns([
-      ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MOST', 'MODE', 'SAID BY'],
+      ['TENANT', 'WHERE', 'POLICY', 'PRIORITY', 'WEIGHT', 'CORES', 'LIMIT', 'GUARANTEED', 'MAXIMUM', 'MODE', 'SOURCE'],
       ...ofShares,
     ]),
     ...(notes.length > 0 ? ['', ...notes.map((note) => oneLine(note))] : []),

@@ -4,7 +4,7 @@ import { Refused, readCluster } from '../cluster/collect.ts';
 import { inventoryOf } from '../cluster/inventory.ts';
 import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
-import { jsonText } from '../lib/words.ts';
+import { jsonText } from '../lib/text.ts';
 import { inventoryLines } from '../output/cluster-table.ts';
 import { nodeLines } from '../output/node-table.ts';
 import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
@@ -26,7 +26,8 @@ export const inspect: Command = {
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}; see --node and -n`);
+    if (parsed.words.length > 0)
+      throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}; see --node and -n`);
     const json = wantsJson(parsed);
     const cluster = await clusterOf(parsed);
     if (!cluster) {

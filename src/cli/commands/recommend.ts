@@ -9,7 +9,7 @@ import type { Cluster } from '../cluster/api-client.ts';
 import { readSnapshots } from '../cluster/collect.ts';
 import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
-import { jsonText } from '../lib/words.ts';
+import { jsonText } from '../lib/text.ts';
 import { recommendationJson, recommendationLines } from '../output/recommendation.ts';
 import { durationOf, PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
 import { containersOf, queries, type Selection } from '../prometheus/container-series.ts';
@@ -19,7 +19,7 @@ const DEFAULT_WINDOW = '5m';
 
 export const recommend: Command = {
   name: 'recommend',
-  summary: 'Says the smallest share in which each container would have fitted, with the lines to paste.',
+  summary: 'Recommends the smallest share in which each container would have fit, with lines to paste.',
   usage: '[POD | NAMESPACE/POD] [--prometheus URL] [--range TIME] [-o table|json]',
   options: {
     ...OUTPUT_OPTIONS,

@@ -28,7 +28,7 @@ const PATIENCE_MS = 60_000;
 
 export const run: Command = {
   name: 'run',
-  summary: 'Runs a command with a share of a GPU: it sees its slice, and is held to it.',
+  summary: 'Runs a command with a share of a GPU: it sees only that share and cannot exceed it.',
   usage: '--gpu-memory 2Gi [options] -- COMMAND [ARGUMENT ...]',
   options: {
     'gpu-memory': {
@@ -45,14 +45,14 @@ export const run: Command = {
     },
     gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this GPU; may be given several times' },
     name: { type: 'string', value: 'NAME', help: "name in metrics and tables (default: the command's)" },
-    'no-memory-isolation': { type: 'boolean', help: 'count and show, refuse nothing' },
-    quiet: { type: 'boolean', short: 'q', help: 'say nothing but errors' },
+    'no-memory-isolation': { type: 'boolean', help: 'count GPU memory, but refuse no allocation' },
+    quiet: { type: 'boolean', short: 'q', help: 'print only errors' },
     ...STATE_OPTION,
   },
-  notes: 'The exit code is that of the command, 128 + N where signal N ended it, 125 where no grant was to be had.',
+  notes: 'The exit code is that of the command, 128 + N where signal N ended it, 125 if there is no grant.',
   async run(parsed) {
     const command = parsed.words;
-    if (command.length === 0) throw new UsageError('a command is missing; put it behind --');
+    if (command.length === 0) throw new UsageError('the command is missing; write it after --');
     const folder = stateFolder(parsed);
     const native = loadNative();
     const self = native.readProcess(process.pid);

@@ -14,12 +14,13 @@ import { parsePodRequest } from '../../api/request-annotation.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
+import { modeAnnotations, modeBy, modeSentence } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
 import { ask, errorOf, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
-import { jsonText } from '../lib/words.ts';
+import { jsonText } from '../lib/text.ts';
 import { COMPUTE_OPTIONS, computeChange, policyOption, wholeOption } from './compute-options.ts';
-import { ENFORCEMENT_OPTIONS, enforcementOption, modeBy, modeSentence, wordOnPod } from './enforcement-options.ts';
+import { ENFORCEMENT_OPTIONS, enforcementOption } from './enforcement-options.ts';
 import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 type Wanted = {
@@ -39,7 +40,7 @@ export const set: Command = {
     ...COMPUTE_OPTIONS,
     ...ENFORCEMENT_OPTIONS,
     gpu: { type: 'string', value: 'UUID', help: 'of this machine: the policy of this GPU' },
-    'all-gpus': { type: 'boolean', help: 'of this machine: the policy of its GPUs, where nobody says another one' },
+    'all-gpus': { type: 'boolean', help: 'of this machine: the default policy of its GPUs' },
     'high-cap': {
       type: 'string',
       value: 'PERCENT',
@@ -96,7 +97,8 @@ async function setTenant(parsed: Parsed, name: string, { compute: change, bytes,
   const folder = stateFolder(parsed);
   const ids = tenantsNamed(await readSnapshot(folder), name);
   const [id = name] = ids;
-  if (ids.length > 1) throw new UsageError(`${ids.length} tenants are called ${name}; say which: ${ids.join(', ')}`);
+  if (ids.length > 1)
+    throw new UsageError(`${ids.length} tenants are named ${name}; use one of the ids ${ids.join(', ')}`);
   const body = {
     ...change,
     ...(bytes !== undefined && { memoryBytes: bytes }),
@@ -132,7 +134,7 @@ async function setGpus(parsed: Parsed): Promise<number> {
   if (answer.status !== 200) return refused(errorOf(answer));
   const state = answer.body as NodeComputeState;
   if (wantsJson(parsed)) console.log(jsonText(state));
-  else for (const one of state.gpus) console.log(`${one.gpuUuid}: ${one.policy}, said by ${one.source}`);
+  else for (const one of state.gpus) console.log(`${one.gpuUuid}: ${one.policy}, set by ${one.source}`);
   return 0;
 }
 
@@ -174,7 +176,7 @@ async function setPod(cluster: Cluster, parsed: Parsed, word: string, { compute,
     Object.keys(compute).length === 0
       ? undefined
       : addComputeChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
-  const said = mode === undefined ? undefined : wordOnPod(annotations, mode, flag(parsed, 'override'));
+  const said = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
   if (said && 'wrong' in said) return refused(`pod ${namespace}/${name}: ${said.wrong}`);
   const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...said?.annotations };
   // Two that change it at once must not undo each other.

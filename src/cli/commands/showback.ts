@@ -2,7 +2,7 @@
 // its three forms of output.
 import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/words.ts';
+import { jsonText, oneLine } from '../lib/text.ts';
 import { columns } from '../output/node-table.ts';
 import { PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
 import { selector } from '../prometheus/container-series.ts';
@@ -14,7 +14,7 @@ const LEAST_POINTS = 60;
 
 export const showback: Command = {
   name: 'showback',
-  summary: 'Says how many GPU-hours each namespace was granted, used and left idle.',
+  summary: 'Shows how many GPU-hours each namespace was granted, used and left idle.',
   usage: '--prometheus URL [--range TIME] [-n NAMESPACE] [-o table|json|csv]',
   options: {
     output: { type: 'string', short: 'o', value: 'FORM', help: 'table (default), json or csv' },
@@ -25,7 +25,7 @@ export const showback: Command = {
   },
   notes: 'A GPU-hour is one hour of all the memory, or all the compute, of one GPU.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}; see -n`);
+    if (parsed.words.length > 0) throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}; see -n`);
     const form = formOf(parsed);
     const prometheus = prometheusOf(parsed, Date.now());
     if (!prometheus) throw new UsageError('--prometheus is missing, and COTENANT_PROMETHEUS names none');

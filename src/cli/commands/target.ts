@@ -18,7 +18,7 @@ export const WHERE_OPTIONS: Record<string, Option> = {
   'system-namespace': {
     type: 'string',
     value: 'NAMESPACE',
-    help: 'where Cotenant is installed (default as its CSIDriver says)',
+    help: 'where Cotenant is installed (default: as in its CSIDriver)',
   },
 };
 

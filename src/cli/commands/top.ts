@@ -14,16 +14,16 @@ const INTERRUPT = '\u0003';
 
 export const top: Command = {
   name: 'top',
-  summary: 'Shows GPUs, and who uses them within which grant, again every second.',
-  usage: '[--sort GPU|memory|sm|name] [--processes]',
+  summary: 'Shows GPUs, the containers that use them and their grants, refreshed every second.',
+  usage: '[--sort gpu|memory|sm|name] [--processes]',
   options: {
-    sort: { type: 'string', value: 'KEY', help: 'what comes first: GPU (default), memory, sm or name' },
+    sort: { type: 'string', value: 'KEY', help: 'order: gpu (default), memory, sm or name' },
     processes: { type: 'boolean', help: 'show single processes below each container' },
     ...STATE_OPTION,
   },
   notes: 'On a terminal: p shows or hides processes; c, m, s and n sort by GPU, memory, SM and name; q ends it.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`want no word, got ${parsed.words.join(' ')}`);
+    if (parsed.words.length > 0) throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}`);
     const folder = stateFolder(parsed);
     const look = { sort: sortOf(text(parsed, 'sort')), processes: flag(parsed, 'processes') };
     const stop = new AbortController();

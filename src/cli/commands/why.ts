@@ -5,12 +5,13 @@ import { Refused, readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
 import { ask, errorOf, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/words.ts';
+import { jsonText, oneLine } from '../lib/text.ts';
 import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 export const why: Command = {
   name: 'why',
-  summary: 'Says why a pod is pending, waits, was refused or stopped; or what was done to a tenant of this machine.',
+  summary:
+    'Explains why a pod is pending, waiting, refused or stopped; or lists the actions on a tenant of this machine.',
   usage: 'POD | NAMESPACE/POD | TENANT-OR-ID',
   options: {
     ...OUTPUT_OPTIONS,
@@ -54,11 +55,11 @@ async function whyTenant(folder: string, name: string, json: boolean): Promise<n
   if (answer.status !== 200) throw new Error(errorOf(answer));
   const records = answer.body as readonly ActionRecord[];
   if (records.length === 0 && known.length === 0) {
-    console.error(`cotenant: no tenant ${name} on this node, and nothing was done to one of that name`);
+    console.error(`cotenant: no tenant ${name} on this node, and no action on one of that name is recorded`);
     return 1;
   }
   if (json) console.log(jsonText(records));
-  else if (records.length === 0) console.log(`nothing was done to ${name}`);
+  else if (records.length === 0) console.log(`no action is recorded on ${name}`);
   for (const record of json ? [] : records) {
     const said = oneLine(`${record.action}: ${record.message} (${resultText(record)})`);
     console.log(`${new Date(record.atMs).toISOString()} ${said}`);

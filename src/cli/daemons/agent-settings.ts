@@ -69,7 +69,7 @@ const NO_ROOM: readonly string[] = ['ENOSPC', 'EDQUOT'];
 function makeFolder(path: string): void {
   const found = statSync(path, { throwIfNoEntry: false });
   if (found?.isDirectory()) return;
-  if (found) throw new Error(`${path} is no folder`);
+  if (found) throw new Error(`${path} is not a folder`);
   makeFolder(dirname(path));
   try {
     mkdirSync(path, { mode: 0o755 });

@@ -14,12 +14,12 @@ export const scheduler: Command = {
   summary:
     'Extends kube-scheduler: chooses the GPUs of pods that request a share, and writes the choice as it binds them.',
   usage:
-    '--lease NAMESPACE/NAME [--lease-holder WHO] [--host ADDRESS --cert FILE --key FILE --client-ca FILE] [--port N]',
+    '--lease NAMESPACE/NAME [--lease-holder HOLDER] [--host ADDRESS --cert FILE --key FILE --client-ca FILE] [--port N]',
   options: {
     lease: { type: 'string', value: 'NAMESPACE/NAME', help: 'the Lease; only its holder binds pods. Required' },
     'lease-holder': {
       type: 'string',
-      value: 'WHO',
+      value: 'HOLDER',
       help: 'sidecar (default): the kube-scheduler in the same pod holds the Lease; self: this process does',
     },
     host: { type: 'string', value: 'ADDRESS', help: 'address to listen on (default 127.0.0.1)' },

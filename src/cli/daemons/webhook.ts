@@ -19,7 +19,7 @@ export const webhook: Command = {
     cert: {
       type: 'string',
       value: 'FILE',
-      help: 'certificate in PEM, followed when it changes',
+      help: 'certificate in PEM, reloaded when it changes',
     },
     key: { type: 'string', value: 'FILE', help: 'its private key' },
     secret: {
@@ -42,7 +42,7 @@ export const webhook: Command = {
     drain: {
       type: 'string',
       value: 'SECONDS',
-      help: 'how long to go on after being told to stop, each answer the last one on its connection (default 0)',
+      help: 'how long to keep serving after a stop signal, closing each connection after its answer (default 0)',
     },
     'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
     ...LOG_OPTIONS,

@@ -39,14 +39,14 @@ const ACTORS: readonly Actor[] = [
     name: 'cheat',
     memory: '1Gi',
     command: ['env', '-u', 'LD_PRELOAD', TENANT, 'cheat'],
-    note: 'dodges the interposer',
+    note: 'bypasses the interposer',
   },
 ];
 const RESTART_CHEAT_MS = 25_000;
 
 export const demo: Command = {
   name: 'demo',
-  summary: 'Shows the whole line on this machine, with a simulated GPU where none is asked for.',
+  summary: 'Runs a demonstration on this machine, with a simulated GPU by default.',
   usage: '[--driver simulated|real] [--port N] [--for SECONDS]',
   options: {
     driver: { type: 'string', value: 'NAME', help: 'simulated (default), or real: the NVIDIA driver of this machine' },
@@ -71,7 +71,7 @@ export const demo: Command = {
     const folder = mkdtempSync(join(tmpdir(), 'cotenant-'));
     try {
       const code = await play(folder, driver, ports, seconds === undefined ? undefined : Number(seconds), redraw);
-      console.log('everything has ended');
+      console.log('demo stopped');
       return code;
     } finally {
       rmSync(folder, { recursive: true, force: true });
@@ -249,10 +249,10 @@ function page(
     '',
     ...tenantRows(snapshot),
     '',
-    'what the tenants say',
+    'output of the tenants',
     ...said,
     '',
-    'what was done',
+    'actions',
     ...actionRows(snapshot, 6).map((line) => `  ${line}`),
     '',
     'admission: a pod in the dialect of ACK came back with',

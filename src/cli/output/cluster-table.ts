@@ -1,7 +1,7 @@
 // The cluster as text: one table for all nodes, what waits, a line with the sums, and what could not be read. Pure.
 
 import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
-import { age, mib, oneLine } from '../lib/words.ts';
+import { age, mib, oneLine } from '../lib/text.ts';
 import { columns } from './node-table.ts';
 
 export const HEAD = [
@@ -25,7 +25,7 @@ const percent = (value: number): string => (value > 0 ? `${value}%` : '-');
 
 export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
   const { nodes, pending, notes, totals } = inventory;
-  const table = nodes.length === 0 ? ['No node tells of GPUs.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
+  const table = nodes.length === 0 ? ['No node reports GPUs.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
   const waiting = pending.map(({ namespace, pod, createdAt, asks, says }) => {
     const since = createdAt === undefined ? '' : ` for ${age(createdAt, nowMs)}`;
     return oneLine(`${namespace}/${pod} waits${since}: ${asks}.${says === undefined ? '' : ` The scheduler: ${says}`}`);
@@ -51,9 +51,9 @@ function nodeRows(node: InventoryNode): string[][] {
 function gpuRow(node: InventoryNode, gpu: InventoryGpu, first: boolean): string[] {
   const { mostTenantsPerGpu: most } = node;
   const warnings = [
-    ...(gpu.fault !== undefined ? [`NOT HEALTHY: ${gpu.fault}`] : gpu.healthy === false ? ['LOST'] : []),
+    ...(gpu.fault !== undefined ? [`UNHEALTHY: ${gpu.fault}`] : gpu.healthy === false ? ['LOST'] : []),
     ...(node.ready === false ? ['NODE NOT READY'] : []),
-    ...(gpu.usableBytes !== undefined && gpu.grantedBytes > gpu.usableBytes ? ['OVERBOOKED'] : []),
+    ...(gpu.usableBytes !== undefined && gpu.grantedBytes > gpu.usableBytes ? ['OVERCOMMITTED'] : []),
   ];
   return [
     first ? node.name : '',

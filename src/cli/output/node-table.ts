@@ -1,6 +1,6 @@
 // The node as text: GPUs, tenants and what was done. Pure; who prints it, and how often, is the commands'.
 import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
-import { oneCell, oneLine } from '../lib/words.ts';
+import { oneCell, oneLine } from '../lib/text.ts';
 
 const MIB = 1024 * 1024;
 const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
@@ -35,7 +35,7 @@ export function stateOf(container: SnapshotContainer): string {
   if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
   if (container.overShare) words.push('OVER SHARE');
   if (container.tampered) words.push('LEDGER DAMAGED');
-  return words.join(', ') || (container.bytesTold ? 'within' : 'not told');
+  return words.join(', ') || (container.bytesTold ? 'within' : 'unknown');
 }
 
 export function gpuRows(snapshot: Snapshot): string[] {

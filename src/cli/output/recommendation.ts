@@ -3,7 +3,7 @@
 import { GPU, GPU_CORES, GPU_MEMORY } from '../../api/names.ts';
 import { formatBytes, MIB } from '../../common/quantity.ts';
 import { largest, type Recommendation, type Size, type Spread } from '../../policy/rightsizing.ts';
-import { oneLine } from '../lib/words.ts';
+import { oneLine } from '../lib/text.ts';
 import { columns } from './node-table.ts';
 
 export const HEAD: readonly string[] = [

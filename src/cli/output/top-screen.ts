@@ -2,7 +2,7 @@
 // request. Pure; no line is wider than the terminal: a name's beginning is cut off, then columns go that say less than what is wrong.
 import { excessOf } from '../../agent/enforcement/action-record.ts';
 import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
-import { oneCell, oneLine } from '../lib/words.ts';
+import { oneCell, oneLine } from '../lib/text.ts';
 import { columns, containerName, stateOf, tenantName } from './node-table.ts';
 
 export const SORTS = ['gpu', 'memory', 'sm', 'name'] as const;

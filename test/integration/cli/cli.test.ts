@@ -54,7 +54,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     ['inspect', '--state', '/nonexistent'],
     /^cotenant: no agent answers at \/nonexistent\/agent\.sock \(ENOENT\); start one with "cotenant agent", or name its folder with --state/,
   ],
-  [['run', '--gpu-memory', '2Gi'], /^cotenant: a command is missing; put it behind --/],
+  [['run', '--gpu-memory', '2Gi'], /^cotenant: the command is missing; write it after --/],
   [['run', '--', 'true'], /^cotenant: --gpu-memory is missing \(a size such as 2Gi\)/],
   [['run', '--gpu-memory', '2Gigs', '--', 'true'], /^cotenant: --gpu-memory 2Gigs .*such as 2Gi/],
   [
@@ -66,7 +66,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['why'], /^cotenant: want one pod, or one tenant by name or id/],
   [['why', 'a/b/c', '--cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
   [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
-  [['inspect', 'node-1'], /^cotenant: want no word, got node-1; see --node and -n/],
+  [['inspect', 'node-1'], /^cotenant: unexpected argument: node-1; see --node and -n/],
   [['top', '--sort', 'size'], /^cotenant: --sort size: want gpu, memory, sm, name/],
   [['inspect', '-o', 'yaml'], /^cotenant: -o yaml: want table or json/],
   [['inspect', '-o', 'table', '--json'], /^cotenant: -o table and --json: want one of them/],
@@ -99,7 +99,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['set', '--gpu', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
   [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce, or default/],
-  [['set', 'one', '--override', '--weight', '2'], /^cotenant: --override: is of --enforcement, which is missing/],
+  [['set', 'one', '--override', '--weight', '2'], /^cotenant: --override needs --enforcement/],
   [
     ['set', 'one', '--override', '--enforcement', 'off', '--state', '/tmp'],
     /^cotenant: --override: is of a pod in a cluster/,
@@ -242,10 +242,10 @@ test('why says what was done to a tenant, also when it is gone, and does not cla
   }
   const records = JSON.parse(why('cheat', '--json').out) as { action: string; reason: string }[];
   t.true(records.some(({ action, reason }) => action === 'kill' && reason === 'bypass'));
-  t.is(why('good').out, 'nothing was done to good\n');
+  t.is(why('good').out, 'no action is recorded on good\n');
   const nobody = why('nobody');
   t.is(nobody.code, 1);
-  t.is(nobody.err, 'cotenant: no tenant nobody on this node, and nothing was done to one of that name\n');
+  t.is(nobody.err, 'cotenant: no tenant nobody on this node, and no action on one of that name is recorded\n');
 });
 
 test('run passes the exit code and signals on, and says why there is no grant', async (t) => {

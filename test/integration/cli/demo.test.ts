@@ -107,7 +107,7 @@ test('the demonstration shows limits held, a cheat stopped and a patched pod, an
   demo.interrupt();
   const [code] = await demo.ended;
   t.is(code, 0, demo.lines.slice(-20).join('\n'));
-  t.true(demo.lines.includes('everything has ended'));
+  t.true(demo.lines.includes('demo stopped'));
   t.deepEqual(processesNaming(demo.folder), []);
   t.deepEqual(readdirSync(demo.folder), []);
   t.deepEqual(groupsOf(ids), []);

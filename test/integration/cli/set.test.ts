@@ -70,7 +70,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
   t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30% +enforce +node'));
 
-  t.is(ask('set', '--all-gpus', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, said by set\n`);
+  t.is(ask('set', '--all-gpus', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, set by set\n`);
   const changed = ask(
     'set',
     'one',
@@ -109,7 +109,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
     '--json',
   );
   t.deepEqual(JSON.parse(back.out).compute, { priority: 'normal' });
-  t.is(ask('set', '--all-gpus', '--policy', 'default').out, `${node.uuid(0)}: fixed, said by configuration\n`);
+  t.is(ask('set', '--all-gpus', '--policy', 'default').out, `${node.uuid(0)}: fixed, set by configuration\n`);
   const wrong = ask('set', '--gpu', 'GPU-0', '--policy', 'soft');
   t.is(wrong.code, 1);
   t.is(wrong.err, `cotenant: no GPU GPU-0 on this node; there are ${node.uuid(0)}\n`);
@@ -135,12 +135,12 @@ test('set says how far a plain grant is held to its amount, get shows it and who
   const is = (mode: string, by: string) =>
     eventually(
       () => (new RegExp(`^one +0 +\\S+ .* ${mode} +${by}$`, 'm').test(ask('get').out) ? true : undefined),
-      `${mode}, said by ${by}`,
+      `${mode}, set by ${by}`,
     );
   await is('enforce', 'node');
   const lax = ask('set', 'one', '--enforcement', 'report');
   t.is(lax.code, 0, lax.err);
-  t.is(lax.out, `one: 1024 MiB on ${node.uuid(0)}\none: enforcement report, said by administrator\n`);
+  t.is(lax.out, `one: 1024 MiB on ${node.uuid(0)}\none: enforcement report, set by administrator\n`);
   await is('report', 'administrator');
   t.deepEqual(JSON.parse(ask('get', '--json').out).shares[0].enforcement, { mode: 'report', by: 'administrator' });
   for (const command of ['context 0', `alloc ${2048 * MIB}`]) t.is((await tell(tenant, command))[0], 0);
@@ -157,7 +157,7 @@ test('set says how far a plain grant is held to its amount, get shows it and who
   t.is(more.code, 0, more.err);
   t.regex(
     more.out,
-    /^one: weight 3\none: enforcement report, said by node: that is the most that is done on its node\n$/m,
+    /^one: weight 3\none: enforcement report, set by node: the mode of its node is the upper bound\n$/m,
   );
   await is('report', 'node');
   t.is(ask('set', 'one', '--enforcement', 'off', '--json').code, 0);

@@ -66,7 +66,7 @@ const CASES: readonly Case[] = [
     absent('st'),
     [
       'There is no pod team/st.',
-      '  No event says that one of that name was refused; events are kept for an hour unless the cluster says otherwise.',
+      '  No Event reports a refused pod of that name; Events are kept for an hour unless the cluster is configured otherwise.',
     ],
   ],
   [
@@ -85,7 +85,7 @@ const CASES: readonly Case[] = [
     }),
     [
       'team/plain asks for no share of a GPU (phase Running).',
-      '  It names aliyun.com/gpu-mem, which the webhook does not read here: its dialect is not switched on.',
+      '  It names aliyun.com/gpu-mem, whose dialect is not enabled in the webhook.',
     ],
   ],
   [
@@ -98,7 +98,7 @@ const CASES: readonly Case[] = [
     }),
     [
       'team/plain asks for no share of a GPU (phase Running).',
-      '  It names cotenant.io/gpu, but has not passed the webhook, so nobody will give it a share.',
+      '  It names cotenant.io/gpu, but has not passed the webhook, so it gets no share.',
     ],
   ],
   [
@@ -106,18 +106,18 @@ const CASES: readonly Case[] = [
     facts('pending-unschedulable', { schedulers: [] }),
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
-      "  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+      "  2026-11-21T22:05:12Z The scheduler default-scheduler finds no node: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
       '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
     ],
   ],
   [
     'the same where events may not be read: the condition says it, too',
-    facts('pending-unschedulable', { events: [], notes: ['Events are not told: forbidden.'] }),
+    facts('pending-unschedulable', { events: [], notes: ['Events cannot be read: forbidden.'] }),
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
-      "  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+      "  2026-11-21T22:05:12Z The scheduler default-scheduler finds no node: 0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
       '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
-      'Events are not told: forbidden.',
+      'Events cannot be read: forbidden.',
     ],
   ],
   [
@@ -130,8 +130,8 @@ const CASES: readonly Case[] = [
     }),
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
-      '  2026-11-21T22:05:12Z The scheduler default-scheduler finds no place: 0/1 nodes are available: 1 Insufficient cotenant.io/gpu.',
-      '  A node without cotenant.io/gpu shares no GPU, takes no more tenants, or its agent is away.',
+      '  2026-11-21T22:05:12Z The scheduler default-scheduler finds no node: 0/1 nodes are available: 1 Insufficient cotenant.io/gpu.',
+      '  A node without cotenant.io/gpu shares no GPU, accepts no more tenants, or has no running agent.',
       '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
     ],
   ],
@@ -188,7 +188,7 @@ const CASES: readonly Case[] = [
     }),
     [
       WAITS,
-      "  2026-11-21T22:07:20Z The node's agent gives it no volume: pod team/mounts has no grant (annotation cotenant.io/grant); was it bound by another scheduler?",
+      "  2026-11-21T22:07:20Z The node's agent refuses its volume: pod team/mounts has no grant (annotation cotenant.io/grant); was it bound by another scheduler?",
       granted(onOther),
     ],
   ],
@@ -219,7 +219,7 @@ const CASES: readonly Case[] = [
     }),
     [
       WAITS,
-      '  2026-11-21T22:07:20Z The cluster has no CSIDriver cotenant.io: is Cotenant installed, with its volumes switched on?',
+      '  2026-11-21T22:07:20Z The cluster has no CSIDriver cotenant.io: is Cotenant installed, with volumes enabled?',
       granted(onOther),
     ],
   ],

@@ -55,16 +55,13 @@ const CASES: readonly Case[] = [
     facts('running', { agents: [ready], use: use('interposer') }),
     [
       'team/train runs on node node-1.',
-      granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is held by the interposer.`),
+      granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is enforced by the interposer.`),
     ],
   ],
   [
     'a pod that runs and is held by nothing',
     facts('running', { agents: [ready], use: use('none') }),
-    [
-      'team/train runs on node node-1.',
-      granted(`${onGpu(4096)}; it uses 3320 MiB, and nothing holds it to its limit.`),
-    ],
+    ['team/train runs on node node-1.', granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is not enforced.`)],
   ],
   [
     'a pod that runs on a node that is lost and cannot be looked into',
@@ -163,7 +160,7 @@ const CASES: readonly Case[] = [
     [
       'team/mounts is being deleted, for 30 s.',
       '  2026-11-21T22:06:00Z The agent of node node-1 (pod cotenant-agent-x7k2p) is not ready: containers with unready status: [node].',
-      '  Its containers have ended, and so has their use of GPUs; the pod goes when the agent is back and gives its volume up.',
+      '  Its containers have ended and use no GPU; the pod is removed when the agent is back and unmounts its volume.',
     ],
   ],
   [

@@ -9,7 +9,7 @@ import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import { modeOn, type Use, useOf } from '../../../src/cli/cluster/parse-metrics.ts';
-import { askedByPod } from '../../../src/cli/lib/words.ts';
+import { askedByPod } from '../../../src/cli/lib/text.ts';
 import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
@@ -236,12 +236,12 @@ const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[
   [
     'a grant on a GPU that the node does not have',
     objects({ nodes: [node('node-2', [0])] }),
-    new RegExp(`^Node node-2 has grants on ${uuid(1)}, which is none of its GPUs\\.$`),
+    new RegExp(`^Node node-2 has grants on ${uuid(1)}, which is not one of its GPUs\\.$`),
   ],
   [
-    'grants on a node that tells of no GPUs',
+    'grants on a node that reports no GPUs',
     objects({ nodes: [{ metadata: { name: 'node-2' } }] }),
-    /^Node node-2 has grants, but tells of no GPUs\.$/,
+    /^Node node-2 has grants, but reports no GPUs\.$/,
   ],
   [
     'an agent that does not answer',
@@ -281,7 +281,7 @@ test('marks what must not be: lost nodes and GPUs that are granted twice', (t) =
     pods: [pod('big', 'node-2', [container('main', 30_000, [0])])],
   });
   const line = inventoryLines(inventoryOf(of), NOW).find((text) => text.startsWith('node-2'));
-  t.regex(line ?? '', / NODE NOT READY, OVERBOOKED$/);
+  t.regex(line ?? '', / NODE NOT READY, OVERCOMMITTED$/);
 });
 
 test("labels of an agent's page are shown as text, whatever is in them", (t) => {

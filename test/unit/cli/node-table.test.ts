@@ -3,7 +3,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import type { ComputeUse } from '../../../src/agent/compute/usage-account.ts';
 import type { Snapshot, SnapshotContainer } from '../../../src/agent/snapshot/snapshot.ts';
-import { jsonText } from '../../../src/cli/lib/words.ts';
+import { jsonText } from '../../../src/cli/lib/text.ts';
 import {
   actionRows,
   columns,
@@ -161,9 +161,9 @@ test('the GPUs: what is used, usable and granted, and what the driver does not t
 
 test('what the driver does not tell of a tenant is no 0, and nobody says that it is within', (t) => {
   const untold = container({ usedBytes: 0, bytesTold: false, usersTold: false });
-  t.is(stateOf(untold), 'not told');
+  t.is(stateOf(untold), 'unknown');
   t.is(stateOf({ ...untold, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
-  t.regex(tenantRows(snapshot({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* not told +abc123$/);
+  t.regex(tenantRows(snapshot({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* unknown +abc123$/);
   const unlisted = { ...device({ lists: [] }), containers: undefined };
   t.regex(gpuRows(snapshot({ devices: [unlisted] }))[1] ?? '', / - +native$/);
 });

@@ -69,7 +69,7 @@ test('what is not told is last, and no number', (t) => {
   t.deepEqual(order('memory'), ['team/train/main', 'team/whole/main', 'team/untold/main']);
   t.deepEqual(order('sm'), ['team/whole/main', 'team/train/main', 'team/untold/main']);
   t.deepEqual(order('name'), ['team/train/main', 'team/untold/main', 'team/whole/main']);
-  t.regex(userLines(snapshot, BY_GPU).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* not told$/);
+  t.regex(userLines(snapshot, BY_GPU).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* unknown$/);
   const [device] = exampleSnapshot.devices;
   if (!device) throw new Error('no GPU in the example');
   const told = topLines({ ...snapshot, devices: [{ ...device, containers: undefined }] }, { ...BY_GPU, width: 200 });

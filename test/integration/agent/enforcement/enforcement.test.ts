@@ -24,7 +24,7 @@ const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 
 test.serial(
-  'a tenant that dodges the interposer is seen, warned and stopped as a whole within 5 s of its first byte over the grant',
+  'a tenant that bypasses the interposer is seen, warned and stopped as a whole within 5 s of its first byte over the grant',
   async (t) => {
     t.timeout(60_000);
     const node = await startNode(t, '--gpu', 'l4');

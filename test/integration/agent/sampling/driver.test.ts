@@ -76,7 +76,7 @@ test('a released driver is open in no process of the agent, which reports down u
   const tenants = 1;
   t.true(opened(node) > tenants, `${opened(node)} connections`);
 
-  t.regex(await cli(agent, 'release'), /^given up since \S+; nobody is watched or stopped\n$/);
+  t.regex(await cli(agent, 'release'), /^released since \S+; no container is watched or stopped\n$/);
   t.deepEqual(holders(agent), []);
   t.is(opened(node), tenants, 'only the tenant has it open');
   await eventually(async () => (await agent.metric('cotenant_driver_attached')) === 0 || undefined, 'the page says so');
@@ -102,10 +102,10 @@ test('a released driver is open in no process of the agent, which reports down u
   // What the interposer refuses, it goes on refusing; nobody is stopped.
   t.is((await tell(tenant, `alloc ${900 * MIB}`))[0], OUT_OF_MEMORY);
   t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0);
-  t.regex(await cli(agent, 'status'), /^given up since/);
-  t.regex(await cli(agent, 'release'), /^given up since/, 'a second time changes nothing');
+  t.regex(await cli(agent, 'status'), /^released since/);
+  t.regex(await cli(agent, 'release'), /^released since/, 'a second time changes nothing');
 
-  t.is(await cli(agent, 'take'), 'the agent has the driver\n');
+  t.is(await cli(agent, 'take'), 'the agent has the driver open\n');
   await eventually(async () => (await agent.metric('cotenant_driver_attached')) === 1 || undefined, 'it is read again');
   t.is(await agent.metric('cotenant_up'), 1);
   t.true((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'inside' })) !== undefined);

@@ -1,4 +1,4 @@
-// Amounts, times and requests in words, the same in every sentence that people read. Pure.
+// Amounts, times and requests as text, the same in every command. Pure.
 
 import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../api/request.ts';
 import { MIB } from '../../common/quantity.ts';

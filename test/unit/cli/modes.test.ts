@@ -2,7 +2,7 @@
 // sentence for what came of it.
 import test from 'ava';
 import type { Mode } from '../../../src/api/request.ts';
-import { modeBy, modeSentence, wordOnPod } from '../../../src/cli/commands/enforcement-options.ts';
+import { modeAnnotations, modeBy, modeSentence } from '../../../src/cli/cluster/modes.ts';
 import { recordOf } from '../../support/record.ts';
 
 const REQUEST = 'cotenant.io/request';
@@ -20,7 +20,7 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
     'off',
     false,
     {
-      wrong: 'off is weaker than report, as its namespace has it; only administrators make it weaker, with --override',
+      wrong: 'off is weaker than report, which its namespace sets; only administrators can weaken it, with --override',
     },
   ],
   [
@@ -30,7 +30,7 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
     false,
     {
       wrong:
-        'report is weaker than enforce, as its namespace has it; only administrators make it weaker, with --override',
+        'report is weaker than enforce, which its namespace sets; only administrators can weaken it, with --override',
     },
   ],
   [
@@ -38,14 +38,14 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
     { ...reported, [WISH]: 'enforce' },
     'report',
     false,
-    { wrong: 'report is weaker than enforce, as it says itself; only administrators make it weaker, with --override' },
+    { wrong: 'report is weaker than enforce, which the pod sets; only administrators can weaken it, with --override' },
   ],
   [
     'its own word taken back',
     { ...reported, [WISH]: 'enforce' },
     null,
     false,
-    { wrong: "its own word is not taken back, only made stricter; with --override an administrator's is" },
+    { wrong: "a pod's own mode can only become stricter; --override resets the mode that an administrator set" },
   ],
   ['an administrator’s weaker one', plain, 'off', true, { annotations: { [OVERRIDE]: 'off' } }],
   ['an administrator’s taken back', { ...plain, [OVERRIDE]: 'off' }, null, true, { annotations: { [OVERRIDE]: null } }],
@@ -59,30 +59,30 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
   ],
 ];
 for (const [what, annotations, mode, override, expected] of WORDS) {
-  test(`said of a pod: ${what}`, (t) => t.deepEqual(wordOnPod(annotations, mode, override), expected as never));
+  test(`said of a pod: ${what}`, (t) => t.deepEqual(modeAnnotations(annotations, mode, override), expected as never));
 }
 
 const SENTENCES: readonly [Mode | null, Record<string, string | null>, Mode | undefined, string][] = [
-  ['enforce', { ...reported, [WISH]: 'enforce' }, 'enforce', 'enforcement enforce, said by pod'],
+  ['enforce', { ...reported, [WISH]: 'enforce' }, 'enforce', 'enforcement enforce, set by pod'],
   [
     'enforce',
     { ...reported, [WISH]: 'enforce' },
     'report',
-    'enforcement report, said by node: that is the most that is done on its node',
+    'enforcement report, set by node: the mode of its node is the upper bound',
   ],
   [
     'enforce',
     { ...reported, [WISH]: 'enforce', [OVERRIDE]: 'off' },
     'enforce',
-    'enforcement off, said by administrator: that goes before all others',
+    'enforcement off, set by administrator: it takes precedence',
   ],
   [
     'report',
     { ...plain, [OVERRIDE]: 'report' },
     undefined,
-    'enforcement report at most, said by administrator: the mode of its node is not known',
+    'enforcement report at most, set by administrator: the mode of its node is not known',
   ],
-  [null, { ...plain, [OVERRIDE]: null }, 'enforce', 'enforcement enforce, said by node'],
+  [null, { ...plain, [OVERRIDE]: null }, 'enforce', 'enforcement enforce, set by node'],
 ];
 for (const [asked, annotations, node, expected] of SENTENCES) {
   test(`what came of it: ${expected}`, (t) => t.is(modeSentence(asked, modeBy(annotations, node)), expected));
