@@ -1,4 +1,4 @@
-// A board around its panels: variables, marks, and what all of ours have in common. Pure.
+// Builds a dashboard from its panels: variables, annotations, and what all dashboards have in common. Pure.
 import {
   AnnotationQueryBuilder,
   type Dashboard,
@@ -12,22 +12,22 @@ import {
 import { DATASOURCE, type Panel, prometheus } from './builders.ts';
 import { select } from './lib/metrics.ts';
 
-// Of Grafana 10.3. A newer Grafana brings a board forward by itself, an older one cannot take it back.
+// Of Grafana 10.3. Newer versions migrate it; older ones cannot read newer schemas.
 const SCHEMA_VERSION = 39;
 
 export type Plan = {
   readonly title: string;
   readonly uid: string;
   readonly description: string;
-  /** All nodes may be chosen at once. */
+  /** Whether all nodes can be chosen at once. */
   readonly allNodes: boolean;
-  /** Behind data source, job and instance. */
+  /** After data source, job and instance. */
   readonly variables?: readonly QueryVariableBuilder[];
-  readonly marks?: readonly AnnotationQueryBuilder[];
+  readonly annotations?: readonly AnnotationQueryBuilder[];
   readonly panels: readonly Panel[];
 };
 
-/** In Grafana's classic JSON model, which every way of provisioning takes. */
+/** In Grafana's classic JSON model, which all ways of provisioning accept. */
 export function boardOf(plan: Plan): Dashboard {
   const instance = variable('instance', select('cotenant_up', 'job=~"$job"'));
   const board = new DashboardBuilder(`Cotenant / ${plan.title}`)
@@ -42,15 +42,15 @@ export function boardOf(plan: Plan): Dashboard {
     .withVariable(variable('job', select('cotenant_up')).includeAll(true))
     .withVariable(plan.allNodes ? instance.includeAll(true) : instance);
   for (const each of plan.variables ?? []) board.withVariable(each);
-  for (const each of plan.marks ?? []) board.annotation(each);
+  for (const each of plan.annotations ?? []) board.annotation(each);
   for (const panel of plan.panels) board.withPanel(panel);
   const built = board.build();
-  // Numbered by place, so that links to a panel live as long as the order does.
+  // Numbered by position, so that links to a panel stay valid while the order does.
   const numbered = (built.panels ?? []).map((panel, index) => ({ ...panel, id: index + 1 }));
   return { ...built, schemaVersion: SCHEMA_VERSION, panels: numbered };
 }
 
-/** A red mark at the time of each stop, which its series carries as its value. Counters would miss a container's first stop. */
+/** A red line at the time of each stop, which is the value of the series. Counters would miss a container's first stop. */
 export function stopMarks(expr: string): AnnotationQueryBuilder {
   return new AnnotationQueryBuilder()
     .name('Stops')
@@ -64,7 +64,7 @@ export function stopMarks(expr: string): AnnotationQueryBuilder {
     .textFormat('{{reason}}, {{action}}');
 }
 
-/** A variable over the values of the label of its name, read again when the time range changes. */
+/** A variable with the values of the label of its name, queried again when the time range changes. */
 export function variable(label: string, selector: string): QueryVariableBuilder {
   return new QueryVariableBuilder(label)
     .label(label.replace(/^./, (first) => first.toUpperCase()))

@@ -1,5 +1,4 @@
-// What the boards are made of: selectors of what was chosen, panels with our defaults, queries. Owns looks and spelling; what is
-// asked is in the boards.
+// Building blocks of the boards: selectors for the chosen nodes and GPUs, panels with our defaults, queries.
 
 import * as common from '@grafana/grafana-foundation-sdk/common';
 import {
@@ -25,7 +24,7 @@ import { type MetricName, select } from './lib/metrics.ts';
 export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder | HistogramBuilder;
 
 export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
-/** The names of a container; a pod's name is unique in its namespace over all nodes. */
+/** Identifies a container; the name of a pod is unique in its namespace. */
 export const WHO = 'namespace, pod, container';
 export const WHO_LEGEND = '{{namespace}}/{{pod}} {{container}}';
 export const GPU_LEGEND = '{{instance}} GPU {{gpu}}';
@@ -35,18 +34,18 @@ export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$j
 /** A metric of the chosen GPUs on the chosen nodes. */
 export const ofGpus = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
-/** Which things with memory are what, on the chosen nodes: an instance of a divided GPU has series as a GPU has them. */
+/** GPUs and MIG instances of a kind on the chosen nodes; both have the same metrics. */
 const kind = (matcher: string): string =>
   select('cotenant_device_info', 'job=~"$job"', 'instance=~"$instance"', matcher);
-/** GPUs as they are built in: divided ones, and no instances. */
+/** Physical GPUs, without MIG instances. */
 export const GPUS = kind('mig_mode!=""');
-/** Those that grants are made of: neither divided nor an instance. */
+/** GPUs that can have grants: without MIG. */
 export const GRANTABLE = kind('mig_mode="disabled"');
-/** Those that somebody can be on: GPUs that are not divided, and instances. */
+/** What containers can use: GPUs without MIG, and MIG instances. */
 export const USABLE = kind('mig_mode!="enabled"');
-/** What an expression says of these. */
+/** Restricts an expression to these. */
 export const among = (which: string, expr: string): string => `(${expr} and on (job, instance, gpu_uuid) ${which})`;
-/** Its increase per second, on the chosen GPUs. */
+/** The increase per second of a counter of the chosen GPUs. */
 export const rate = (counter: MetricName): string => `rate(${ofGpus(counter)}[$__rate_interval])`;
 
 export function prometheus(expr: string, legend: string): DataqueryBuilder {
@@ -86,8 +85,8 @@ export function series(title: string, description: string, span: number): Series
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending));
 }
 
-/** When something held, a row for each series; values in words. */
-export function timeline(title: string, description: string, words: ValueMap['options']): TimelineBuilder {
+/** A state timeline with a row per series, and texts for its values. */
+export function timeline(title: string, description: string, texts: ValueMap['options']): TimelineBuilder {
   return new TimelineBuilder()
     .title(title)
     .description(description)
@@ -95,10 +94,10 @@ export function timeline(title: string, description: string, words: ValueMap['op
     .span(12)
     .height(8)
     .showValue(VisibilityMode.Never)
-    .mappings([mapping(words)]);
+    .mappings([mapping(texts)]);
 }
 
-/** How many have which value, one bar for each whole number. */
+/** The number of series per value, with a bar for each integer. */
 export function histogram(title: string, description: string): HistogramBuilder {
   return new HistogramBuilder()
     .title(title)
@@ -115,7 +114,7 @@ export function stacked(panel: SeriesBuilder): SeriesBuilder {
   return panel.min(0).fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
 }
 
-/** A line across a stack: not part of it, not filled. */
+/** A dashed line that is not part of the stack. */
 export function line(name: string): DynamicConfigValue[] {
   return [
     color(name),
@@ -143,8 +142,7 @@ export function steps(...list: readonly (readonly [value: number | null, color: 
     .steps(list.map(([value, name]) => ({ value, color: name })));
 }
 
-/**
- * One row per set of labels: instant values whose label columns are the same, merged by Grafana on those. */
+/** One row per set of labels: Grafana merges instant values with the same labels. */
 export function table(
   title: string,
   description: string,

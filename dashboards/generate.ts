@@ -1,5 +1,5 @@
-// Writes the board and the rules as files: `node dashboards/generate.ts`, or with --check says whether they are up to date.
-// Owns which files there are and how they are written; the chart gets copies, since it cannot read outside its own folder.
+// Writes boards and rules to dashboards/output and to the chart, which cannot read files outside of its folder:
+// `node dashboards/generate.ts`; with --check reports files that are out of date.
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { stringify } from 'yaml';

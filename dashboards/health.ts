@@ -1,4 +1,4 @@
-// The board "Health of the agent": whether it sees, how old what it says is, what fails, and what it costs.
+// The board "Health of the agent": whether it reads its GPUs, age of its metrics, failures, and its memory and CPU use.
 import type { Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf } from './board.ts';
 import { GPUS, ofTarget, type Panel, series, stat, steps, table, target } from './builders.ts';
@@ -12,7 +12,7 @@ export function health(configuration: Configuration = CONFIGURATION): Dashboard 
   return boardOf({
     title: 'Health of the agent',
     uid: 'cotenant-health',
-    description: 'Whether the agents see their GPUs, how old what they say is, what fails, and what it costs.',
+    description: 'Whether the agents read their GPUs, age of their metrics, failures, and their memory and latency.',
     allNodes: true,
     panels: panels(configuration),
   });
@@ -24,26 +24,26 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       .span(6)
       .withTarget(target('A', expr, '').instant());
   return [
-    value('Agents', 'Agents that answer.', `sum(${ofTarget('up')})`),
+    value('Agents', 'Agents that Prometheus can scrape.', `sum(${ofTarget('up')})`),
     value(
-      'That see their GPUs',
-      'Agents whose driver answers, with a sample that is fresh.',
+      'Agents with GPUs',
+      'Agents whose driver answers and whose last sample is fresh.',
       `sum(${ofTarget('cotenant_up')})`,
     ),
-    value('Oldest part of a page', 'Time since the part that is oldest could be made.', `max(${AGE})`)
+    value('Oldest metrics', 'Time since the last success of the collector that has failed the longest.', `max(${AGE})`)
       .unit('s')
       .thresholds(steps([null, 'green'], [collectorStale.seconds, 'red'])),
     value(
-      'Drivers that hung',
-      'Samplers that were left behind within the last minutes.',
+      'Driver hangs',
+      'Sampler processes abandoned in the last interval, because they hung in the driver.',
       `sum(increase(${ofTarget('cotenant_exporter_samplers_abandoned_total')}[$__rate_interval]))`,
     ),
-    series('Age of what is said', 'Time since each part of the page could be made.', 12)
+    series('Age of metrics', 'Time since the last success of each collector.', 12)
       .unit('s')
       .min(0)
       .thresholds(steps([null, 'green'], [collectorStale.seconds, 'red']))
       .withTarget(target('A', AGE, '{{instance}} {{collector}}')),
-    series('Time to make it', 'What the parts and the whole page took.', 12)
+    series('Render time', 'Time that each collector, and the whole page, took.', 12)
       .unit('s')
       .min(0)
       .withTarget(
@@ -61,8 +61,8 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
         ),
       ),
     series(
-      'Calls of the driver that fail',
-      'Per second, by call and code. Code 3: the GPU has no such reading, which is no fault.',
+      'NVML errors',
+      'Failed NVML calls per second, by call and code. Code 3 (the GPU has no such reading) is no fault.',
       12,
     )
       .unit('short')
@@ -74,7 +74,11 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} {{call}} {{code}}',
         ),
       ),
-    series('Processes that cannot be attributed', 'Per sample and second, by reason.', 12)
+    series(
+      'Attribution failures',
+      'Processes that could not be attributed to a container, per second, by reason. Each counts in every sample.',
+      12,
+    )
       .unit('short')
       .min(0)
       .withTarget(
@@ -84,7 +88,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} {{reason}}',
         ),
       ),
-    series('Volumes', 'What kubelets were told when they asked for the volume of a pod with a share.', 8)
+    series('Volumes', 'First NodePublishVolume calls for the volumes of pods with a GPU share, by result.', 8)
       .unit('short')
       .min(0)
       .withTarget(
@@ -94,7 +98,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} {{result}}',
         ),
       ),
-    series('Gaps', 'Readings of compute that came too late: what ran meanwhile is in no figure.', 8)
+    series('Utilization gaps', 'Utilization readings that came too late. Compute time in between is not counted.', 8)
       .unit('short')
       .min(0)
       .withTarget(
@@ -104,7 +108,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} GPU {{gpu}}',
         ),
       ),
-    series('Decisions', 'What agents decided about those over their limit.', 8)
+    series('Decisions', 'Decisions of the agents about containers over their limits.', 8)
       .unit('short')
       .min(0)
       .withTarget(
@@ -114,11 +118,7 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
           '{{instance}} {{decision}}: {{reason}}',
         ),
       ),
-    series(
-      'Size of the page',
-      'Series that Prometheus got with each scrape, and those that were left out of a page.',
-      8,
-    )
+    series('Page size', 'Series of each scrape, and series dropped from the page.', 8)
       .unit('short')
       .min(0)
       .withTarget(target('A', `max by (instance) (${ofTarget('scrape_samples_scraped')})`, '{{instance}}'))
@@ -126,14 +126,10 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
         target(
           'B',
           `sum by (instance, collector) (increase(${ofTarget('cotenant_exporter_series_dropped_total')}[$__rate_interval]))`,
-          '{{instance}} left out of {{collector}}',
+          '{{instance}} dropped from {{collector}}',
         ),
       ),
-    series(
-      'Memory of the agent',
-      'Of its process: resident, and the part of it that is its heap. Without its sampler.',
-      8,
-    )
+    series('Memory of the agent', 'Resident memory and used heap of its process, without the sampler.', 8)
       .unit('bytes')
       .min(0)
       .withTarget(
@@ -141,8 +137,8 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       )
       .withTarget(target('B', `max by (instance) (${ofTarget('nodejs_heap_size_used_bytes')})`, '{{instance}} heap')),
     series(
-      'Turns of its loop',
-      'The longest turn of its event loop between two pages: for so long it answered nobody and decided nothing.',
+      'Event loop',
+      'Longest iteration of the event loop between two pages. During it the agent neither answers nor enforces.',
       8,
     )
       .unit('s')
@@ -150,14 +146,14 @@ function panels({ collectorStale }: Configuration): readonly Panel[] {
       .withTarget(target('A', `max by (instance) (${ofTarget('nodejs_eventloop_lag_max_seconds')})`, '{{instance}}')),
     table(
       'Nodes',
-      'What runs where.',
+      'Versions and modes of the agents.',
       [
-        { title: 'Sees its GPUs', expr: `max by (instance) (${ofTarget('cotenant_up')})` },
+        { title: 'Up', expr: `max by (instance) (${ofTarget('cotenant_up')})` },
         { title: 'GPUs', expr: `count by (instance) (${GPUS})` },
-        { title: 'Mode', expr: `max by (instance, mode) (${ofTarget('cotenant_enforcement_mode')} == 1)` },
+        { title: 'Mode', expr: `max by (instance, enforcement) (${ofTarget('cotenant_enforcement_mode')} == 1)` },
         { title: 'Build', expr: `max by (instance, version, revision) (${ofTarget('cotenant_exporter_build_info')})` },
       ],
-      { instance: 'Node', mode: 'Mode of enforcement', version: 'Version', revision: 'Revision' },
+      { instance: 'Node', enforcement: 'Enforcement mode', version: 'Version', revision: 'Revision' },
     ),
   ];
 }

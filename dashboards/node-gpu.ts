@@ -1,5 +1,4 @@
-// The board "Node and GPU": who uses the GPUs of a node, within which limits, and what was done about those who went past.
-// Owns its variables, layout and marks; the panels are in panels.ts, beside their queries.
+// The board "Node and GPU": use of the GPUs of a node by container, limits, hardware, and stops. Its panels are in panels.ts.
 import type { AnnotationQueryBuilder, Dashboard } from '@grafana/grafana-foundation-sdk/dashboard';
 import { boardOf, stopMarks, variable } from './board.ts';
 import { ofGpus, ofTarget } from './builders.ts';
@@ -11,11 +10,11 @@ export function nodeGpu(configuration: Configuration = CONFIGURATION): Dashboard
   return boardOf({
     title: 'Node and GPU',
     uid: 'cotenant-node-gpu',
-    description: 'GPUs of a node: who uses them, within which limits, and what was done about those who went past.',
-    // Containers of a hundred nodes in one stack tell nothing. Several nodes can be chosen.
+    description: 'GPUs of a node: use by container, limits, hardware, and stops of containers over their limits.',
+    // The containers of a hundred nodes in one stack would be unreadable. Several nodes can be chosen.
     allNodes: false,
     variables: [variable('gpu', ofTarget('cotenant_device_info')).label('GPU').includeAll(true)],
-    marks: [stops()],
+    annotations: [stops()],
     panels: panels(configuration),
   });
 }

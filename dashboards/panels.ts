@@ -1,5 +1,4 @@
-// The panels of the board "Node and GPU", in reading order: the node in a line, memory, compute, hardware, containers, what was
-// done. Owns queries, units and the words under each title; the board around them is in node-gpu.ts.
+// The panels of the board "Node and GPU", from top to bottom: node, memory, compute, hardware, containers, stops.
 
 import * as common from '@grafana/grafana-foundation-sdk/common';
 import { BigValueTextMode, GraphDrawStyle } from '@grafana/grafana-foundation-sdk/common';
@@ -49,7 +48,7 @@ export function panels(configuration: Configuration): readonly Panel[] {
     clocks(),
     xids(),
     memoryErrors(),
-    held(),
+    throttleReasons(),
     links(),
     energy(),
     instances(),
@@ -61,16 +60,21 @@ export function panels(configuration: Configuration): readonly Panel[] {
 }
 
 function exporter(): Panel {
-  const states = [mapping({ 0: { text: 'blind', color: 'red' }, 1: { text: 'watching', color: 'green' } })];
-  return stat('Agent', 'Whether the agent reads the GPUs. Blind: nothing below is current, and nobody is stopped.')
+  const states = [mapping({ 0: { text: 'down', color: 'red' }, 1: { text: 'up', color: 'green' } })];
+  return stat(
+    'Agent',
+    'Whether the agent reads the GPUs. If it is down, nothing below is current, and no container is stopped.',
+  )
     .mappings(states)
     .withTarget(target('A', `min(${ofTarget('cotenant_up')})`, 'agent').instant());
 }
 
 function enforcement(): Panel {
-  return stat('Enforcement', 'What the agent does about containers over their limit: off, report or enforce.')
+  return stat('Enforcement', 'Enforcement mode of the node: off, report or enforce.')
     .textMode(BigValueTextMode.Name)
-    .withTarget(target('A', `max by (mode) (${ofTarget('cotenant_enforcement_mode')} == 1)`, '{{mode}}').instant());
+    .withTarget(
+      target('A', `max by (enforcement) (${ofTarget('cotenant_enforcement_mode')} == 1)`, '{{enforcement}}').instant(),
+    );
 }
 
 function granted(): Panel {
@@ -79,19 +83,19 @@ function granted(): Panel {
   const usable = `(${total} - ${ofGpus('cotenant_device_memory_reserved_bytes')} or ${total})`;
   return stat(
     'Memory granted',
-    'Grants over what can be granted of the chosen GPUs: the memory of those that are not divided.',
+    'Sum of the grants relative to the memory that can be granted on the chosen GPUs, without those divided by MIG.',
   )
     .unit('percentunit')
     .withTarget(target('A', `sum(${allocated}) / sum(${among(GRANTABLE, usable)})`, 'granted').instant());
 }
 
-/** Everything that the driver says is used: containers, foreign use, and the rest that no process accounts for. */
+/** All memory that the driver reports as used: of containers with and without a grant, and the unattributed rest. */
 function memory(): Panel {
   const own = `sum by (${WHO}) (${ofGpus('cotenant_container_memory_used_bytes')})`;
   const foreign = `sum by (${WHO}) (${ofGpus('cotenant_foreign_memory_used_bytes')})`;
   const panel = series(
     'Memory by container',
-    'Memory that the driver counts for each container, stacked. "foreign" has no grant. "unattributed" is used by no process that the driver names (managed memory, ghosts). Lines: sum of grants, and of the GPUs.',
+    'Memory of each container as the driver reports it, stacked. "foreign" has no grant. "unattributed" is memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPUs.',
     24,
   );
   return stacked(panel.unit('bytes'))
@@ -99,7 +103,7 @@ function memory(): Panel {
     .withTarget(target('B', foreign, `foreign: ${WHO_LEGEND}`))
     .withTarget(target('C', `sum(${ofGpus('cotenant_device_memory_unattributed_bytes')})`, 'unattributed'))
     .withTarget(target('D', `sum(${ofGpus('cotenant_device_memory_allocated_bytes')})`, 'granted'))
-    .withTarget(target('E', `sum(${ofGpus('cotenant_device_memory_total_bytes')})`, 'gpus'))
+    .withTarget(target('E', `sum(${ofGpus('cotenant_device_memory_total_bytes')})`, 'GPUs'))
     .overrideByQuery('C', [color('dark-yellow'), property('custom.fillOpacity', 60)])
     .overrideByQuery('D', line('orange'))
     .overrideByQuery('E', line('red'));
@@ -108,7 +112,7 @@ function memory(): Panel {
 function ratioOfLimit({ nearLimit }: Configuration): Panel {
   const used = ofGpus('cotenant_container_memory_used_bytes');
   const limit = `(${ofGpus('cotenant_container_memory_limit_bytes')} > 0)`;
-  return series('Memory against the limit', 'Memory over the limit of its grant, per container and GPU.', 24)
+  return series('Memory relative to limit', 'Used memory relative to the grant, by container and GPU.', 24)
     .unit('percentunit')
     .min(0)
     .thresholds(steps([null, 'green'], [nearLimit.ratio, 'orange'], [1, 'red']))
@@ -119,7 +123,7 @@ function ratioOfLimit({ nearLimit }: Configuration): Panel {
 function compute(): Panel {
   const panel = series(
     'Compute by container',
-    'Time in which kernels of the container ran, as a share of one GPU (SM time), stacked. Line: sum of the granted shares; see the label "enforced" of cotenant_container_sm_limit_ratio for whether they are held.',
+    'Fraction of one GPU that the kernels of each container used, stacked. Line: sum of the compute grants. The label "enforced" of cotenant_container_sm_limit_ratio says whether the arbiter enforces them.',
     12,
   );
   return stacked(panel.unit('percentunit'))
@@ -131,8 +135,8 @@ function compute(): Panel {
 
 function utilization(): Panel {
   const description =
-    'Share of the time in which the GPU did something at all: kernels, memory, encoder, decoder. Says nothing of how full it was.';
-  return series('Device busy', description, 12)
+    'Fraction of time in which kernels, memory, encoder or decoder were active. It does not say how much of the GPU was used.';
+  return series('GPU utilization', description, 12)
     .unit('percentunit')
     .min(0)
     .max(1)
@@ -142,16 +146,16 @@ function utilization(): Panel {
     .withTarget(target('D', ofGpus('cotenant_device_decoder_utilization_ratio'), `${GPU_LEGEND} decoder`));
 }
 
-/** Busy beside active: one block keeps a GPU busy. Queries of GPUs without such counters answer nothing. */
+/** One block keeps a GPU busy; the hardware counters, where the GPU has them, say how much of it is active. */
 function activity(): Panel {
   const description =
-    'Busy: a kernel ran. The rest is how much of the GPU that was, by its own counters (GPM; Hopper and later, and where the agent may read them): SMs with a block, the warps on them, tensor cores, memory, single precision. Busy and hardly active: kernels too small for the GPU.';
-  return series('Device utilization and SM active', description, 24)
+    'Utilization: a kernel ran. The others are hardware counters (GPM; Hopper and later, and if the agent may read them): SMs with a block, resident warps, tensor cores, memory, FP32. High utilization with low activity: the kernels are too small for the GPU.';
+  return series('GPU utilization and SM activity', description, 24)
     .unit('percentunit')
     .min(0)
     .max(1)
-    .withTarget(target('A', ofGpus('cotenant_device_utilization_ratio'), `${GPU_LEGEND} busy`))
-    .withTarget(target('B', ofGpus('cotenant_device_graphics_active_ratio'), `${GPU_LEGEND} busy, counted`))
+    .withTarget(target('A', ofGpus('cotenant_device_utilization_ratio'), `${GPU_LEGEND} utilization`))
+    .withTarget(target('B', ofGpus('cotenant_device_graphics_active_ratio'), `${GPU_LEGEND} graphics active`))
     .withTarget(target('C', ofGpus('cotenant_device_sm_active_ratio'), `${GPU_LEGEND} SM active`))
     .withTarget(target('D', ofGpus('cotenant_device_sm_occupancy_ratio'), `${GPU_LEGEND} SM occupancy`))
     .withTarget(target('E', ofGpus('cotenant_device_tensor_active_ratio'), `${GPU_LEGEND} tensor cores`))
@@ -161,7 +165,7 @@ function activity(): Panel {
 }
 
 function power(): Panel {
-  return series('Power', 'Power drawn by each GPU, and its limit.', 8)
+  return series('Power', 'Power draw of each GPU, and its limit.', 8)
     .unit('watt')
     .min(0)
     .withTarget(target('A', ofGpus('cotenant_device_power_watts'), GPU_LEGEND))
@@ -176,7 +180,11 @@ function temperature(): Panel {
 }
 
 function clocks(): Panel {
-  return series('Clocks', 'Clocks of each GPU by domain. Far below their maximum under load: the GPU throttles.', 8)
+  return series(
+    'Clocks',
+    'Clocks of each GPU by domain. If they are far below the maximum under load, the GPU is throttled.',
+    8,
+  )
     .unit('hertz')
     .min(0)
     .withTarget(target('A', ofGpus('cotenant_device_clock_hertz'), `${GPU_LEGEND} {{domain}}`))
@@ -184,9 +192,9 @@ function clocks(): Panel {
     .overrideByQuery('B', line('text'));
 }
 
-/** Its first event would be missed by an increase, so the counters stand there from the start. */
+/** increase() misses the first event of a counter, so those with an alert are exported with 0 from the start. */
 function xids(): Panel {
-  return series('Xids', 'What the driver raised, by its number. The runbook says which of them reset the GPU.', 12)
+  return series('Xids', 'Xid errors by code. The runbook says which of them require a reset of the GPU.', 12)
     .unit('short')
     .decimals(0)
     .min(0)
@@ -202,10 +210,9 @@ function xids(): Panel {
 }
 
 function memoryErrors(): Panel {
-  const description =
-    'Errors that ECC found, and the rows or pages of memory that have been put aside because of such.';
+  const description = 'ECC errors, and memory rows remapped or pages retired because of them.';
   const errors = `max by (instance, gpu, severity) (increase(${ofGpus('cotenant_device_ecc_errors_total')}[$__rate_interval]))`;
-  return series('Errors of memory', description, 12)
+  return series('Memory errors', description, 12)
     .unit('short')
     .decimals(0)
     .min(0)
@@ -214,16 +221,15 @@ function memoryErrors(): Panel {
     .withTarget(target('C', ofGpus('cotenant_device_retired_pages'), `${GPU_LEGEND} pages: {{cause}}`));
 }
 
-function held(): Panel {
-  return timeline(
-    'Why clocks are low',
-    'Reasons that the driver gives for clocks below what they could be, while they hold.',
-    { 0: { text: 'no', color: 'transparent' }, 1: { text: 'held', color: 'orange' } },
-  ).withTarget(target('A', ofGpus('cotenant_device_throttle_reason'), `${GPU_LEGEND} {{reason}}`));
+function throttleReasons(): Panel {
+  return timeline('Throttle reasons', 'Reasons that keep the clocks below their maximum, while they apply.', {
+    0: { text: 'no', color: 'transparent' },
+    1: { text: 'throttled', color: 'orange' },
+  }).withTarget(target('A', ofGpus('cotenant_device_throttle_reason'), `${GPU_LEGEND} {{reason}}`));
 }
 
 function links(): Panel {
-  return series('Links', 'Bytes per second over PCIe and NVLink, where the GPU counts them.', 12)
+  return series('Links', 'Bytes per second over PCIe and NVLink, if the GPU counts them.', 12)
     .unit('Bps')
     .min(0)
     .withTarget(target('A', rate('cotenant_device_pcie_receive_bytes_total'), `${GPU_LEGEND} PCIe received`))
@@ -233,7 +239,7 @@ function links(): Panel {
 }
 
 function energy(): Panel {
-  return series('Energy', "What each GPU used in each step, by the driver's own count.", 12)
+  return series('Energy', 'Energy that each GPU used per step.', 12)
     .unit('joule')
     .min(0)
     .drawStyle(GraphDrawStyle.Bars)
@@ -244,18 +250,18 @@ function energy(): Panel {
 }
 
 function instances(): Panel {
-  // The GPU that is chosen is the GPU; its instances have indexes of their own.
+  // The variable chooses the physical GPU; its instances have indexes of their own.
   const info = select('cotenant_mig_info', 'job=~"$job"', 'instance=~"$instance"', 'parent_gpu=~"$gpu"');
   const by = 'instance, gpu, parent_gpu, profile, gpu_instance_id';
-  const its = (metric: MetricName) =>
+  const ofInstance = (metric: MetricName) =>
     `max by (${by}) (${ofTarget(metric)} * on (job, instance, gpu_uuid) group_left (parent_gpu, profile, gpu_instance_id) ${info})`;
   return table(
-    'Layout of divided GPUs',
-    'Instances by MIG of the chosen GPUs, and who holds memory of them. Empty where no GPU is divided.',
+    'MIG instances',
+    'MIG instances of the chosen GPUs, their memory and containers. Empty without MIG.',
     [
-      { title: 'Memory', expr: its('cotenant_device_memory_total_bytes'), unit: 'bytes' },
-      { title: 'Used', expr: its('cotenant_device_memory_used_bytes'), unit: 'bytes' },
-      { title: 'Containers', expr: its('cotenant_device_containers') },
+      { title: 'Memory', expr: ofInstance('cotenant_device_memory_total_bytes'), unit: 'bytes' },
+      { title: 'Used', expr: ofInstance('cotenant_device_memory_used_bytes'), unit: 'bytes' },
+      { title: 'Containers', expr: ofInstance('cotenant_device_containers') },
     ],
     { instance: 'Node', parent_gpu: 'GPU', gpu: 'GPU', profile: 'Profile', gpu_instance_id: 'Instance' },
   )
@@ -267,7 +273,7 @@ function processes(): Panel {
   const by = `instance, gpu, ${WHO}, pid, process`;
   return table(
     'Processes',
-    'The largest processes of containers on the chosen GPUs. Empty unless the agent shows single processes (processMetrics).',
+    'The processes with the most memory on the chosen GPUs. Empty unless the agent exports single processes (processMetrics).',
     [
       { title: 'Used', expr: `max by (${by}) (${ofGpus('cotenant_process_memory_used_bytes')})`, unit: 'bytes' },
       {
@@ -289,13 +295,13 @@ function containers(): Panel {
     ['C', 'Peak', `max by (${by}) (${ofGpus('cotenant_container_memory_peak_bytes')})`],
     ['D', 'Over limit', `max by (${by}) (${ofGpus('cotenant_container_memory_over_limit')})`],
     ['E', 'Bypass', `max by (${by}) (${ofGpus('cotenant_container_memory_bypass_bytes')})`],
-    ['F', 'Fence value', `max by (${by}, fence) (${ofGpus('cotenant_container_info')})`],
+    ['F', 'Isolation value', `max by (${by}, fence) (${ofGpus('cotenant_container_info')})`],
   ];
   const names = Object.fromEntries(columns.map(([refId, title]) => [`Value #${refId}`, title]));
   const rows = new TableBuilder()
     .title('Containers')
     .description(
-      'Containers on the chosen GPUs. Fence: what holds the limit right now (driver, interposer, agent, none). Bypass: memory of processes that the ledger does not know. No limit: the container has the GPU to itself.',
+      'Containers on the chosen GPUs. Isolation: what enforces the memory limit now (driver, interposer, agent, none). Bypass: memory of processes without an entry in the usage ledger. Without a limit the container has the whole GPU.',
     )
     .datasource(DATASOURCE)
     .span(24)
@@ -317,7 +323,14 @@ function containers(): Panel {
       options: {
         excludeByName: { Time: true, 'Value #F': true },
         indexByName,
-        renameByName: { ...names, instance: 'Node', gpu: 'GPU', namespace: 'Namespace', pod: 'Pod', fence: 'Fence' },
+        renameByName: {
+          ...names,
+          instance: 'Node',
+          gpu: 'GPU',
+          namespace: 'Namespace',
+          pod: 'Pod',
+          fence: 'Isolation',
+        },
       },
     })
     .overrideByName('Over limit', [
@@ -327,28 +340,28 @@ function containers(): Panel {
     ]);
 }
 
-/** Rows appear for containers with something to tell, so that an empty panel is the good news. */
+/** Only containers over their limit or with bypass have a row, so the panel is normally empty. */
 function overLimit({ bypass }: Configuration): Panel {
   const over = `${ofGpus('cotenant_container_memory_over_limit')} == 1`;
-  const past = `${ofGpus('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes}`;
+  const bypassing = `${ofGpus('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes}`;
   return timeline(
     'Over limit and bypass',
-    'When containers were over their limit, and when processes in them held memory that the ledger did not know.',
+    'When containers exceeded their limit, and when processes without an entry in the usage ledger used GPU memory.',
     { [OVER_CODE]: { text: 'over limit', color: 'red' }, [BYPASS_CODE]: { text: 'bypass', color: 'purple' } },
   )
-    .noValue('nobody')
+    .noValue('none')
     .withTarget(target('A', `max by (${WHO}) (${over}) * 0 + ${OVER_CODE}`, `${WHO_LEGEND}: limit`))
-    .withTarget(target('B', `max by (${WHO}) (${past}) * 0 + ${BYPASS_CODE}`, `${WHO_LEGEND}: bypass`));
+    .withTarget(target('B', `max by (${WHO}) (${bypassing}) * 0 + ${BYPASS_CODE}`, `${WHO_LEGEND}: bypass`));
 }
 
 function stops(): Panel {
-  // The counter knows its GPU by UUID alone.
+  // The counter has only the UUID of its GPU.
   const onGpus = `and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`;
   const kills = `increase(${ofTarget('cotenant_container_kills_total')}[$__rate_interval]) ${onGpus}`;
   const decisions = `increase(${ofTarget('cotenant_enforcement_decisions_total')}[$__rate_interval])`;
   return series(
     'Stops and decisions',
-    'Containers that were stopped, by reason, action and result; and what the agent decided, on all GPUs of the node. Each stop is also marked by a red line in every panel.',
+    'Stops of containers by reason, action and result, and decisions of the agent on all GPUs of the node. A red line in every panel marks each stop, also the first one of a container, which its counter misses.',
     12,
   )
     .unit('short')

@@ -1,10 +1,9 @@
-// The recording rules: GPUs that each namespace is granted, uses and leaves idle, so that a month of it is one short sum, and how
-// far the driver and the arbiter are apart about each container. Owns the names and the pace; the expressions are those of
-// `cotenant showback`, which so has one answer with the rules and without, and of the alert.
+// The recording rules: GPUs that each namespace is granted, uses and wastes, for sums over a month, and the difference between sampled
+// and charged compute of each container. The expressions are those of `cotenant showback` and of the alert CotenantComputeDrift.
 import { gpus, RECORDED, RECORDED_GPUS, usage } from '../src/cli/prometheus/gpu-hours.ts';
 import { AMOUNTS, KINDS } from '../src/policy/chargeback.ts';
-import { drift } from './alerts/rule.ts';
 import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
+import { drift } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 
 export type RecordingRule = { readonly record: string; readonly expr: string };
@@ -16,7 +15,7 @@ export type RecordingFile = {
   }[];
 };
 
-/** Named after the window of the alert. */
+/** Named after the alert's window. */
 const RECORDED_DRIFT = 'container:cotenant_sm_drift:rate10m';
 
 export function recordingRules({ job, computeDrift }: Configuration = CONFIGURATION): RecordingFile {

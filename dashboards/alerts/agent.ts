@@ -1,9 +1,10 @@
-// Alerts about the agent: whether it sees, and whether what it says is whole.
+// Alerts about the agent: whether it samples its GPUs, and whether its metrics are complete.
 import type { Configuration } from '../lib/configuration.ts';
+import { grown } from '../lib/expressions.ts';
 import { select } from '../lib/metrics.ts';
-import { type AlertRule, GPU, grown, rule, SEEING } from './rule.ts';
+import { type AlertRule, GPU, rule, SEEING } from './rule.ts';
 
-/** NVML's "not supported": a GPU that lacks a reading, which is no fault. */
+/** NVML's NOT_SUPPORTED: the GPU lacks a reading, which is no fault. */
 const NOT_SUPPORTED = '3';
 
 export function agentAlerts(configuration: Configuration): readonly AlertRule[] {
@@ -14,12 +15,12 @@ export function agentAlerts(configuration: Configuration): readonly AlertRule[] 
     samplerAbandoned(configuration),
     utilizationGaps(configuration),
     seriesDropped(configuration),
-    volumesNotGiven(configuration),
+    volumesNotPublished(configuration),
     notEnforcing(configuration),
   ];
 }
 
-/** One expression for every way to be blind: the scrape fails, the page lacks our metrics, NVML does not answer, no target. */
+/** One expression for four causes: the scrape fails, our metrics are missing, NVML does not answer, there is no target. */
 function exporterDown({ job, exporterDown, runbook }: Configuration): AlertRule {
   const target = select('up', `job="${job}"`);
   return {
@@ -28,22 +29,22 @@ function exporterDown({ job, exporterDown, runbook }: Configuration): AlertRule 
     for: exporterDown.for,
     labels: { severity: 'critical' },
     annotations: {
-      summary: 'GPUs are not being watched{{ with $labels.instance }} on {{ . }}{{ end }}.',
-      description: `{{ if $labels.instance }}The agent on {{ $labels.instance }} {{ if eq $value 0.0 }}does not answer Prometheus{{ else }}answers but cannot read its GPUs{{ end }}.{{ else }}Prometheus has no target in job ${job}.{{ end }} Limits are held by what is in the containers alone; nobody sees or stops who goes past them.`,
+      summary: 'The GPUs{{ with $labels.instance }} of {{ . }}{{ end }} are not monitored.',
+      description: `{{ if $labels.instance }}The agent on {{ $labels.instance }} {{ if eq $value 0.0 }}does not answer Prometheus{{ else }}answers but cannot read its GPUs{{ end }}.{{ else }}Prometheus has no target in job ${job}.{{ end }} Only the interposer enforces limits; containers that bypass it are neither reported nor stopped.`,
       runbook_url: `${runbook}#cotenantexporterdown`,
     },
   };
 }
 
-/** A part of the page that cannot be made costs only itself, so it needs a look of its own. */
+/** A collector that fails costs only its own metrics, so the scrape succeeds. */
 function collectorStale(configuration: Configuration): AlertRule {
   const { seconds } = configuration.collectorStale;
   const last = select('cotenant_exporter_collector_last_success_timestamp_seconds');
   return rule(configuration, 'CotenantCollectorStale', 'warning', {
     expr: `time() - ${last} > ${seconds}`,
-    summary: 'A part of what the agent on {{ $labels.instance }} says is old.',
+    summary: 'Metrics of the agent on {{ $labels.instance }} are missing or old.',
     description:
-      'The part {{ $labels.collector }} of its page could not be made for {{ $value | humanizeDuration }}: its metrics are missing or as they were.',
+      'The collector {{ $labels.collector }} has failed for {{ $value | humanizeDuration }}. Its metrics are missing from the page.',
   });
 }
 
@@ -53,18 +54,19 @@ function nvmlErrors(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantNvmlErrors', 'warning', {
     expr: `rate(${errors}[${window}]) > ${perSecond}`,
     lasts,
-    summary: 'The driver on {{ $labels.instance }} refuses to answer.',
-    description: '{{ $labels.call }} fails {{ $value | printf "%.2f" }} times a second with code {{ $labels.code }}.',
+    summary: 'NVML calls fail on {{ $labels.instance }}.',
+    description:
+      '{{ $labels.call }} fails {{ $value | printf "%.2f" }} times per second with code {{ $labels.code }}. The metrics that need it are missing.',
   });
 }
 
 function samplerAbandoned(configuration: Configuration): AlertRule {
   const abandoned = select('cotenant_exporter_samplers_abandoned_total');
-  return rule(configuration, 'CotenantDriverHangs', 'warning', {
+  return rule(configuration, 'CotenantDriverHung', 'warning', {
     expr: `${grown(abandoned, configuration.samplerAbandoned.within)} > 0`,
-    summary: 'The driver on {{ $labels.instance }} hung.',
+    summary: 'The NVIDIA driver on {{ $labels.instance }} hung.',
     description:
-      'A call of it did not come back, and the sampler that made it was left behind. While this goes on nobody sees who uses the GPUs.',
+      'A driver call did not return, and the agent abandoned the sampler process that made it. While calls hang, the agent does not know the use of the GPUs and enforces nothing.',
   });
 }
 
@@ -73,8 +75,8 @@ function utilizationGaps(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantUtilizationGaps', 'info', {
     expr: `increase(${select('cotenant_exporter_utilization_gaps_total')}[${within}]) > 0`,
     lasts,
-    summary: 'Compute times of {{ $labels.instance }} have gaps.',
-    description: `More than 10 s lay between two readings of ${GPU}; what ran meanwhile is in no figure.`,
+    summary: 'Compute time on {{ $labels.instance }} has gaps.',
+    description: `More than 10 s passed between two utilization readings of ${GPU}. Compute time in between is not counted.`,
   });
 }
 
@@ -82,30 +84,32 @@ function seriesDropped(configuration: Configuration): AlertRule {
   const dropped = select('cotenant_exporter_series_dropped_total');
   return rule(configuration, 'CotenantSeriesDropped', 'warning', {
     expr: `${grown(dropped, configuration.seriesDropped.within)} > 0`,
-    summary: 'The agent on {{ $labels.instance }} leaves series out of its page.',
-    description: 'There are more in {{ $labels.collector }} than it publishes: sums over them are too small.',
+    summary: 'The agent on {{ $labels.instance }} drops series from its metrics.',
+    description:
+      'The page is full, or there are more than 50 processes: the collector {{ $labels.collector }} lacks series, and sums over its metrics are too small.',
   });
 }
 
-/** Kubelets ask again every two minutes at the latest. What only waits for a scheduler or a canary is told by other alerts. */
-function volumesNotGiven(configuration: Configuration): AlertRule {
-  const { within, lasts } = configuration.volumesNotGiven;
+/** Kubelets retry every two minutes or more often. Pods that wait for a scheduler or an isolation check have other alerts. */
+function volumesNotPublished(configuration: Configuration): AlertRule {
+  const { within, lasts } = configuration.volumesNotPublished;
   const refused = select('cotenant_volume_publishes_total', 'result=~"refused|failed"');
-  return rule(configuration, 'CotenantVolumesNotGiven', 'warning', {
+  return rule(configuration, 'CotenantVolumesNotPublished', 'warning', {
     expr: `${grown(refused, within)} > 0`,
     lasts,
-    summary: 'Pods with a share do not start on {{ $labels.instance }}.',
+    summary: 'Pods with a GPU share do not start on {{ $labels.instance }}.',
     description:
-      'The agent gives them no volume ({{ $labels.result }}); the Events of these pods, FailedMount, say why in its words.',
+      'The agent does not publish their volumes (result: {{ $labels.result }}). The FailedMount Events of these pods have the reason.',
   });
 }
 
-/** A week of report is how one begins; this is for whoever has forgotten it since. */
+/** A reminder: `report` is meant for the first week. */
 function notEnforcing(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantNotEnforcing', 'info', {
-    expr: `${select('cotenant_enforcement_mode', 'mode!="enforce"')} == 1`,
+    expr: `${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1`,
     lasts: configuration.notEnforcing.lasts,
-    summary: 'Nobody is stopped on {{ $labels.instance }}.',
-    description: 'The mode is {{ $labels.mode }}: who goes past the interposer is reported at most.',
+    summary: 'The agent on {{ $labels.instance }} does not enforce limits.',
+    description:
+      'The enforcement mode of the node is {{ $labels.enforcement }}: containers that bypass the interposer are not stopped.',
   });
 }

@@ -1,10 +1,11 @@
-// Alerts about containers: their limits, what they are refused, how they are held, and whether they use what they have.
+// Alerts about containers: use over their limits, stops, denied allocations, isolation, and idle grants.
 import type { Configuration } from '../lib/configuration.ts';
+import { drift, grown, stopsWithin } from '../lib/expressions.ts';
 import { type MetricName, select } from '../lib/metrics.ts';
-import { type AlertRule, CONTAINER, drift, GPU, grown, rule, SEEING, seenWithin, stopsWithin } from './rule.ts';
+import { type AlertRule, CONTAINER, GPU, rule, SEEING, seenWithin } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');
-// 0 says that there is no limit. A division by it would be +Inf, which is more than any threshold.
+// 0 means no limit. A division by it would be +Inf, above any threshold.
 const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
 const OVER = `${select('cotenant_container_memory_over_limit')} == 1`;
 export function containerAlerts(configuration: Configuration): readonly AlertRule[] {
@@ -16,37 +17,37 @@ export function containerAlerts(configuration: Configuration): readonly AlertRul
     stopFailed(configuration),
     stopsRefused(configuration),
     bypass(configuration),
-    fenceWeakened(configuration),
+    isolationWeakened(configuration),
     notEnforced(configuration),
     ledgerMismatch(configuration),
     denialStorm(configuration),
-    coresIgnored(configuration),
+    computeOverLimit(configuration),
     computeDrift(configuration),
     throttled(configuration),
     idle(configuration),
     unknownEntryPoints(configuration),
     engineRefused(configuration),
-    engineBehind(configuration),
-    withoutGpus(configuration),
+    engineOutdated(configuration),
+    gpuMissing(configuration),
   ];
 }
 
 function nearLimit({ nearLimit, runbook }: Configuration): AlertRule {
   return {
     alert: 'CotenantContainerNearLimit',
-    // Who is over has an alert of its own.
+    // CotenantContainerOverLimit is for those over it.
     expr: `(${USED} / ${LIMIT} > ${nearLimit.ratio} unless ${OVER}) and ${SEEING}`,
     for: nearLimit.for,
     labels: { severity: 'info' },
     annotations: {
       summary: `${CONTAINER}: close to its GPU memory limit.`,
-      description: `Holds {{ $value | humanizePercentage }} of its memory on ${GPU}. Its next allocation may be refused.`,
+      description: `It uses {{ $value | humanizePercentage }} of its grant on ${GPU}. Its next allocation may fail with out of memory.`,
       runbook_url: `${runbook}#cotenantcontainernearlimit`,
     },
   };
 }
 
-/** Over is what the agent calls over, tolerance included, so that alert, event and stop go by one measure. */
+/** By the agent's own verdict, tolerance included, as for Events and stops. */
 function overLimit({ overLimit, runbook }: Configuration): AlertRule {
   return {
     alert: 'CotenantContainerOverLimit',
@@ -55,16 +56,15 @@ function overLimit({ overLimit, runbook }: Configuration): AlertRule {
     labels: { severity: 'warning' },
     annotations: {
       summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
-      description: `Holds {{ $value | humanizePercentage }} of its memory on ${GPU} for more than ${overLimit.for}. Others on this GPU may be refused what they were granted.`,
+      description: `It has used {{ $value | humanizePercentage }} of its grant on ${GPU} for more than ${overLimit.for}. Other containers on this GPU may fail to allocate what they were granted.`,
       runbook_url: `${runbook}#cotenantcontaineroverlimit`,
     },
   };
 }
 
 /**
- * Goes by the time of the stop, not by increase() of the counter: a counter that is born at 1 has increased by 0. The maximum
- * over the time keeps the alert when the container, and with it the series, is gone after one scrape. A stop has steps
- * (terminate, then kill), each with a series: it is one alert.
+ * By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert when the
+ * container, and with it the series, ends after one scrape. The steps of a stop (terminate, then kill) are one alert.
  */
 function stopped({ stopped, runbook }: Configuration): AlertRule {
   const { withinSeconds } = stopped;
@@ -74,9 +74,9 @@ function stopped({ stopped, runbook }: Configuration): AlertRule {
     expr: `time() - max without (action) (max_over_time(${lastKill}[${withinSeconds}s])) < ${withinSeconds}`,
     labels: { severity: 'warning' },
     annotations: {
-      summary: `${CONTAINER}: stopped by Cotenant.`,
+      summary: `${CONTAINER}: stopped by the Cotenant agent.`,
       description:
-        'Stopped {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
+        'The agent stopped it {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
       runbook_url: `${runbook}#cotenantcontainerstopped`,
     },
   };
@@ -85,13 +85,13 @@ function stopped({ stopped, runbook }: Configuration): AlertRule {
 function bypass({ bypass, runbook }: Configuration): AlertRule {
   return {
     alert: 'CotenantBypass',
-    // Without a limit there is no interposer, so that the ledger rightly knows nothing.
+    // Without a limit there is no interposer, and nothing in the ledger.
     expr: `(${select('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
     for: bypass.for,
     labels: { severity: 'warning' },
     annotations: {
-      summary: `${CONTAINER}: uses a GPU past the interposer.`,
-      description: `{{ $value | humanize1024 }}B on ${GPU} belong to processes that account to no ledger. Only the agent holds this container to its limit.`,
+      summary: `${CONTAINER}: bypasses the interposer.`,
+      description: `Processes without an entry in the usage ledger use {{ $value | humanize1024 }}B on ${GPU}. Only the agent, which stops containers, enforces the limit of this container.`,
       runbook_url: `${runbook}#cotenantbypass`,
     },
   };
@@ -104,9 +104,9 @@ function engineRefused({ engineRefused, runbook }: Configuration): AlertRule {
     for: engineRefused.for,
     labels: { severity: 'warning' },
     annotations: {
-      summary: `${CONTAINER}: does not run the interposer's engine that it was told to.`,
+      summary: `${CONTAINER}: could not switch to the current engine of the interposer.`,
       description:
-        '{{ $value }} of its processes on {{ $labels.instance }} could not change and go on with the engine that they had. Limits hold as before; what the new engine mends is not mended there.',
+        '{{ $value }} of its processes on {{ $labels.instance }} failed to load the engine that the agent ordered and keep the previous one. Limits are still enforced; fixes in the new engine do not apply to them.',
       runbook_url: `${runbook}#cotenantenginerefused`,
     },
   };
@@ -116,8 +116,8 @@ function stopLoop(configuration: Configuration): AlertRule {
   const { stops, withinSeconds } = configuration.stopLoop;
   return rule(configuration, 'CotenantStopLoop', 'warning', {
     expr: `${stopsWithin(withinSeconds)} >= ${stops}`,
-    summary: `${CONTAINER}: stopped again and again.`,
-    description: `{{ $value }} times within ${withinSeconds / 60} minutes on {{ $labels.instance }}. It starts into the same fault each time.`,
+    summary: `${CONTAINER}: stopped repeatedly.`,
+    description: `The agent stopped it {{ $value }} times within ${withinSeconds / 60} minutes on {{ $labels.instance }}. It exceeds its grant again after each restart.`,
   });
 }
 
@@ -127,28 +127,28 @@ function stopFailed(configuration: Configuration): AlertRule {
     expr: `${grown(failed, configuration.stopFailed.within)} > 0`,
     summary: `${CONTAINER}: could not be stopped.`,
     description:
-      'It holds memory of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }} past its grant. Result of the stop: {{ $labels.result }}.',
+      'It still uses more than its grant of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }}. Result of the stop: {{ $labels.result }}.',
   });
 }
 
-/** By the node's decisions: of whom they were is in the audit log. One that is refused is decided again with the next sample. */
+/** By the node's decisions; the audit log names the containers. A refused stop is decided again with the next sample. */
 function stopsRefused(configuration: Configuration): AlertRule {
   const { window, lasts } = configuration.stopsRefused;
   const refused = select('cotenant_enforcement_decisions_total', 'decision="refused"');
   return rule(configuration, 'CotenantStopsRefused', 'warning', {
     expr: `(rate(${refused}[${window}]) > 0) and ${SEEING}`,
     lasts,
-    summary: 'The agent on {{ $labels.instance }} does not stop who is to be stopped: {{ $labels.reason }}.',
-    description: `For ${lasts} it has refused that again and again: the ground is not firm, or the rate of stops is used up. Its audit log says which, and who. Others on the GPU go without what they were granted.`,
+    summary: 'The agent on {{ $labels.instance }} defers stops of containers ({{ $labels.reason }}).',
+    description: `Enforcement deferred for ${lasts}: data stale or inconsistent, or stop rate limit reached. The audit log names the containers. Other containers on the GPU may not get what they were granted.`,
   });
 }
 
 /**
- * Whoever began without the interposer is told of by CotenantBypass; this is who had a stronger fence and has it no more. Who holds
- * nothing is taken to have the interposer, so only what was seen to hold memory was held by anything.
+ * For containers whose isolation was stronger before; CotenantBypass is for those that began without the interposer. A container
+ * without GPU memory is assumed to have the interposer, so only one with memory counts.
  */
-function fenceWeakened(configuration: Configuration): AlertRule {
-  const { within, step, lasts } = configuration.fenceWeakened;
+function isolationWeakened(configuration: Configuration): AlertRule {
+  const { within, step, lasts } = configuration.isolationWeakened;
   // A container that started again has another id.
   const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
   const was = (held: string) =>
@@ -159,41 +159,41 @@ function fenceWeakened(configuration: Configuration): AlertRule {
     after('fence="agent"', 'fence=~"driver|interposer"'),
     after('fence="interposer"', 'fence="driver"'),
   ].join(' or ');
-  return rule(configuration, 'CotenantFenceWeakened', 'warning', {
+  return rule(configuration, 'CotenantIsolationWeakened', 'warning', {
     expr: `(${weaker}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: its limit is held by the {{ $labels.fence }} now, and by something stronger before.`,
-    description: `Within the last ${within} a stronger fence held it on ${GPU}: the driver, or the interposer.`,
+    summary: `${CONTAINER}: its memory limit is enforced by the {{ $labels.fence }} only.`,
+    description: `Within the last ${within} a stronger mechanism, the driver or the interposer, enforced its limit on ${GPU}.`,
   });
 }
 
 /**
- * Weaker than its node's mode, by somebody's word. Of a node that is weak itself, the node's own alert tells. A day is long: one scrape
- * that fails, or one page without a sample, is not to begin it anew. So what was told within a while counts.
+ * Weaker than its node's mode because a setting says so; CotenantNotEnforcing is for nodes that do not enforce. One failed scrape, or one
+ * page without a sample, must not restart the day, so the last value within a window counts.
  */
 function notEnforced(configuration: Configuration): AlertRule {
   const { lasts, within } = configuration.notEnforced;
-  const told = (metric: MetricName, matcher: string) => `last_over_time(${select(metric, matcher)}[${within}])`;
+  const last = (metric: MetricName, matcher: string) => `last_over_time(${select(metric, matcher)}[${within}])`;
   const isUnder = (container: string, node: string) =>
-    `(${told('cotenant_container_enforcement', container)} and on (job, instance) (${told('cotenant_enforcement_mode', node)} == 1))`;
-  const weaker = `${isUnder('enforcement!="enforce"', 'mode="enforce"')} or ${isUnder('enforcement="off"', 'mode="report"')}`;
+    `(${last('cotenant_container_enforcement', container)} and on (job, instance) (${last('cotenant_enforcement_mode', node)} == 1))`;
+  const weaker = `${isUnder('enforcement!="enforce"', 'enforcement="enforce"')} or ${isUnder('enforcement="off"', 'enforcement="report"')}`;
   return rule(configuration, 'CotenantContainerNotEnforced', 'info', {
     expr: `max without (mode) (${weaker}) and ${seenWithin(within)}`,
     lasts,
-    summary: `${CONTAINER}: its node enforces more than is done to it.`,
-    description: `For ${lasts} it has been under the mode {{ $labels.enforcement }}, said by {{ $labels.source }}: it is not stopped when it goes past its grant on {{ $labels.instance }}.`,
+    summary: `${CONTAINER}: exempt from the enforcement mode of its node.`,
+    description: `For ${lasts} its enforcement mode has been {{ $labels.enforcement }}, set by the {{ $labels.source }}: the agent does not stop it when it exceeds its grant on {{ $labels.instance }}.`,
   });
 }
 
 function ledgerMismatch(configuration: Configuration): AlertRule {
   const { bytes, lasts } = configuration.ledgerMismatch;
   const own = `(${USED} - ${select('cotenant_container_memory_bypass_bytes')})`;
-  const told = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
+  const inLedger = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
   return rule(configuration, 'CotenantLedgerMismatch', 'warning', {
-    expr: `(${own} - ${told} > ${bytes}) and ${SEEING}`,
+    expr: `(${own} - ${inLedger} > ${bytes}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: holds more than its ledger says.`,
-    description: `By {{ $value | humanize1024 }}B on ${GPU}, and by processes that are in the ledger: its file was changed, or they take memory in a way that the interposer does not count.`,
+    summary: `${CONTAINER}: uses more memory than its usage ledger says.`,
+    description: `Its processes use {{ $value | humanize1024 }}B on ${GPU} that the ledger does not have, although they have entries in it. Either the ledger file was changed, or they allocate in a way that the interposer does not count.`,
   });
 }
 
@@ -202,63 +202,63 @@ function denialStorm(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantDenialStorm', 'info', {
     expr: `(rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: is refused memory all the time.`,
-    description: `{{ $value | printf "%.1f" }} requests a second on ${GPU} are refused because of its grant.`,
+    summary: `${CONTAINER}: many GPU memory allocations are denied.`,
+    description: `{{ $value | printf "%.1f" }} allocations per second on ${GPU} are denied because of its grant.`,
   });
 }
 
 /**
- * Against the most that it may have, as the arbiter says it: what a policy lends is in that, and where nothing holds a container to
- * its share there is none. Its mean over the time, like the share's: it changes as others come and go.
+ * Against the effective limit, which the arbiter exports where it enforces one, borrowed compute included. Both are means over the
+ * window, because the limit changes when other containers come and go.
  */
-function coresIgnored(configuration: Configuration): AlertRule {
-  const { ratio, window, lasts } = configuration.coresIgnored;
+function computeOverLimit(configuration: Configuration): AlertRule {
+  const { ratio, window, lasts } = configuration.computeOverLimit;
   const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
   const most = `avg_over_time(${select('cotenant_container_sm_limit_effective_ratio')}[${window}])`;
-  return rule(configuration, 'CotenantComputeOverShare', 'warning', {
+  return rule(configuration, 'CotenantComputeOverLimit', 'warning', {
     expr: `(${share} > (${ratio} * ${most})) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: gets more compute than it may have.`,
-    description: `{{ $value | humanizePercentage }} of ${GPU}, where it is held to less, what its policy lends included.`,
+    summary: `${CONTAINER}: uses more compute than its limit.`,
+    description: `It uses {{ $value | humanizePercentage }} of ${GPU}, more than its effective limit, borrowed compute included. Other containers get less than they were granted.`,
   });
 }
 
-/** The other way round is no fault: the arbiter charges for gaps between launches, too. */
+/** Charged time above used time is no fault: the arbiter also charges for short gaps between launches. */
 function computeDrift(configuration: Configuration): AlertRule {
   const { ratio, window, lasts } = configuration.computeDrift;
   return rule(configuration, 'CotenantComputeDrift', 'warning', {
     expr: `(${drift(window)} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: uses more compute than it is charged for.`,
-    description: `By {{ $value | humanizePercentage }} of ${GPU}, by the driver's samples: it has work there that does not go by the arbiter's turns.`,
+    description: `The driver's samples show {{ $value | humanizePercentage }} of ${GPU} more than the arbiter charges: some of its work runs without a lease from the arbiter.`,
   });
 }
 
 /**
- * Waits are summed over threads, and nobody tells of how many: of many of them each may wait a little. So they are to wait for longer
- * than the GPU was kept for them, too.
+ * Waits are summed over threads, of which there may be many with short waits. So they must also exceed the time for which the container
+ * had the GPU.
  */
 function throttled(configuration: Configuration): AlertRule {
   const { secondsPerSecond, window, lasts } = configuration.throttled;
   const waits = `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}])`;
-  const has = `rate(${select('cotenant_container_sm_charged_seconds_total')}[${window}])`;
+  const charged = `rate(${select('cotenant_container_sm_charged_seconds_total')}[${window}])`;
   return rule(configuration, 'CotenantComputeThrottled', 'info', {
-    expr: `(${waits} > ${secondsPerSecond} and ${waits} > ${has}) and ${SEEING}`,
+    expr: `(${waits} > ${secondsPerSecond} and ${waits} > ${charged}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: waits longer for its turns than it has them.`,
-    description: `Its threads together waited {{ $value | printf "%.2f" }} s in each second for ${GPU}, and had it for less.`,
+    summary: `${CONTAINER}: throttled more than it runs.`,
+    description: `Its threads together waited {{ $value | printf "%.2f" }} s per second for ${GPU}, longer than it had the GPU. Its compute grant is too small for its work, or others use all of the GPU.`,
   });
 }
 
 /**
- * It has its grant or its GPU for as long, or it would be told to be idle before it began. How much of a GPU was at work the
- * GPU's own counters say, and not of whom: of a whole GPU that is its holder, of a shared one nobody's.
+ * Only for containers that have had the GPU for the whole window. The GPU's activity counters are not per container, so they count only
+ * where one container has the whole GPU or MIG instance.
  */
 function idle(configuration: Configuration): AlertRule {
   const { window, lasts, activeRatio } = configuration.idle;
   const limit = select('cotenant_container_memory_limit_bytes');
   const info = select('cotenant_container_info', 'mode=~"exclusive|mig"');
-  // All other labels stay, those of the scrape's target included, so that it is the same as in the other metrics.
+  // The other labels stay, so that they match those of the other metrics.
   const whole = (at: string) => `max without (pod_uid, container_id, runtime, fence) (${info}${at})`;
   const held = (at: string) => `(${limit}${at} or ${whole(at)})`;
   const none = `(rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0)`;
@@ -267,8 +267,8 @@ function idle(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantGrantIdle', 'info', {
     expr: `((${none} or ${hardly}) and ${held('')} and ${held(` offset ${window}`)}) and ${SEEING}`,
     lasts,
-    summary: `${CONTAINER}: does not use the GPU that it has.`,
-    description: `For ${window} no kernel of it was seen on ${GPU}, or, where it has the GPU or instance to itself, never more than ${100 * activeRatio} % of it was at work; nobody else can have its share.`,
+    summary: `${CONTAINER}: does not use its GPU.`,
+    description: `For ${window} it ran no kernel on ${GPU}, or, if it has the whole GPU or MIG instance, less than ${100 * activeRatio} % of the SMs were active. Its grant is not available to others.`,
   });
 }
 
@@ -276,28 +276,29 @@ function unknownEntryPoints(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantUnknownEntryPoints', 'info', {
     expr: `${select('cotenant_container_unknown_entry_points_total')} > 0 and ${SEEING}`,
     lasts: configuration.unknownEntryPoints.lasts,
-    summary: `${CONTAINER}: looks up parts of the driver that are not known here.`,
+    summary: `${CONTAINER}: uses driver functions that the interposer does not know.`,
     description:
-      '{{ $value }} look-ups on {{ $labels.instance }}: this build is older than the driver. What is taken by such calls is seen by the driver alone.',
+      'It looked up {{ $value }} unknown entry points on {{ $labels.instance }}, because this version of Cotenant is older than the driver. Memory that it allocates through them is not in the ledger.',
   });
 }
 
-function engineBehind(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantEngineBehind', 'warning', {
+function engineOutdated(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantEngineOutdated', 'warning', {
     expr: `${select('cotenant_container_engine_outdated')} == 1 and ${SEEING}`,
-    lasts: configuration.engineBehind.lasts,
-    summary: `${CONTAINER}: was not told of the engine that is wanted.`,
-    description: 'The agent of {{ $labels.instance }} says in its log what is in the way. Limits hold as before.',
+    lasts: configuration.engineOutdated.lasts,
+    summary: `${CONTAINER}: not ordered to use the current engine of the interposer.`,
+    description:
+      'The log of the agent on {{ $labels.instance }} has the reason. Limits are still enforced, by the previous engine.',
   });
 }
 
-/** Only a new start helps it, so it is said at once. */
-function withoutGpus(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantContainerWithoutGpus', 'warning', {
+/** Only a restart helps, so it fires at once. */
+function gpuMissing(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantContainerGpuMissing', 'warning', {
     expr: `${select('cotenant_container_gpu_missing')} == 1 and ${SEEING}`,
-    lasts: configuration.withoutGpus.lasts,
-    summary: `${CONTAINER}: runs without the GPU that it was granted.`,
+    lasts: configuration.gpuMissingInContainer.lasts,
+    summary: `${CONTAINER}: runs without its GPU.`,
     description:
-      'The container runtime of {{ $labels.instance }} made it without an answer from the agent. It sees no GPU until it starts anew.',
+      'The container runtime on {{ $labels.instance }} created it while the agent did not answer. It has no GPU until it is restarted.',
   });
 }

@@ -1,4 +1,4 @@
-// Alerts about GPUs: lost ones, and memory that is promised twice or that nobody answers for.
+// Alerts about GPUs: missing or unhealthy ones, failed isolation checks, overcommitted, unattributed and foreign memory.
 import type { Configuration } from '../lib/configuration.ts';
 import { METRICS, select } from '../lib/metrics.ts';
 import { type AlertRule, GPU, rule, SEEING } from './rule.ts';
@@ -9,52 +9,52 @@ export function gpuAlerts(configuration: Configuration): readonly AlertRule[] {
   return [
     missing(configuration),
     unhealthy(configuration),
-    fenceFails(configuration),
+    isolationFailed(configuration),
     overcommitted(configuration),
     unattributed(configuration),
     foreign(configuration),
   ];
 }
 
-/** GPUs as they are built in: another layout of one that MIG divides takes no GPU away. */
+/** Physical GPUs: a change of MIG instances removes none. */
 function missing(configuration: Configuration): AlertRule {
-  const { within, step, lasts } = configuration.deviceMissing;
+  const { within, step, lasts } = configuration.gpuMissing;
   const count = `count without (${METRICS.cotenant_device_info.labels.join(', ')}) (${select('cotenant_device_info', 'mig_mode!=""')})`;
-  return rule(configuration, 'CotenantDeviceMissing', 'critical', {
+  return rule(configuration, 'CotenantGpuMissing', 'critical', {
     expr: `(max_over_time((${count})[${within}:${step}]) - ${count} > 0) and ${SEEING}`,
     lasts,
-    summary: 'A GPU of {{ $labels.instance }} is gone.',
-    description: `{{ $value }} fewer than within the last ${within}: the driver does not list them any more.`,
+    summary: 'A GPU of {{ $labels.instance }} is missing.',
+    description: `The driver lists {{ $value }} GPUs fewer than within the last ${within}.`,
   });
 }
 
 function unhealthy(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantDeviceUnhealthy', 'critical', {
+  return rule(configuration, 'CotenantGpuUnhealthy', 'critical', {
     expr: `${select('cotenant_device_unhealthy_reason')} == 1 and ${SEEING}`,
-    lasts: configuration.deviceUnhealthy.lasts,
-    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is not healthy: {{ $labels.reason }}.',
-    description: `${GPU} fell off the bus or wants a reset: by the driver's word, or after an Xid that says so ({{ $labels.reason }}). What runs on it fails or will; nothing new is placed there until it was reset.`,
+    lasts: configuration.gpuUnhealthy.lasts,
+    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is unhealthy: {{ $labels.reason }}.',
+    description: `${GPU} is lost or needs a reset ({{ $labels.reason }}). Programs on it fail. It is cordoned until it is reset.`,
   });
 }
 
-/** By the canary: not who uses the GPU, but whoever would. */
-function fenceFails(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantFenceFails', 'critical', {
+/** By the isolation check, which runs a program that tries to exceed a grant. */
+function isolationFailed(configuration: Configuration): AlertRule {
+  return rule(configuration, 'CotenantIsolationFailed', 'critical', {
     expr: `${select('cotenant_device_fence_holds')} == 0 and ${SEEING}`,
-    lasts: configuration.fenceFails.lasts,
-    summary: 'Limits do not hold on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
-    description: `A request beyond a grant was not refused by the {{ $labels.fence }} on ${GPU}. Where another fence holds there, grants go on behind that one; else nothing is granted there until one holds. What runs there is held by what it was started with, and by the agent.`,
+    lasts: configuration.isolationFailed.lasts,
+    summary: 'The isolation check failed on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
+    description: `The {{ $labels.fence }} did not refuse an allocation beyond a grant on ${GPU}. If the other isolation mechanism works, new grants use that one; otherwise the GPU gets no new grants until one works. Running containers keep what they started with, and the agent stops those that exceed their grant.`,
   });
 }
 
-/** Against what grants are made of. Some drivers do not tell apart what they keep. */
+/** Against the memory that can be granted. Some drivers do not report what they reserve. */
 function overcommitted(configuration: Configuration): AlertRule {
   const usable = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
   return rule(configuration, 'CotenantMemoryOvercommitted', 'warning', {
     expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${usable} > 1) and ${SEEING}`,
     lasts: configuration.overcommitted.lasts,
-    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is promised twice.',
-    description: `Grants on ${GPU} sum to {{ $value | humanizePercentage }} of its memory: some of them cannot be filled.`,
+    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
+    description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
   });
 }
 
@@ -63,8 +63,8 @@ function unattributed(configuration: Configuration): AlertRule {
   return rule(configuration, 'CotenantUnattributedMemory', 'warning', {
     expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
     lasts,
-    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by nobody that is known.',
-    description: `{{ $value | humanizePercentage }} of ${GPU}: managed memory, processes of the host, or processes out of sight.`,
+    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by no known container.',
+    description: `{{ $value | humanizePercentage }} of ${GPU} is managed memory, or used by processes of the host or by processes that the agent cannot see.`,
   });
 }
 
@@ -74,6 +74,6 @@ function foreign(configuration: Configuration): AlertRule {
     expr: `(${select('cotenant_foreign_memory_used_bytes')} > ${bytes}) and ${SEEING}`,
     lasts,
     summary: 'A container without a grant uses a GPU of {{ $labels.instance }}.',
-    description: `{{ $labels.namespace }}/{{ $labels.pod }} {{ $labels.container }} holds {{ $value | humanize1024 }}B of ${GPU}. It takes what others were granted.`,
+    description: `{{ $labels.namespace }}/{{ $labels.pod }} {{ $labels.container }} uses {{ $value | humanize1024 }}B of ${GPU}. Containers with a grant may get less than they were granted.`,
   });
 }

@@ -1,5 +1,4 @@
-// The alert rules: what the on-call person is told, and when. Each has an entry of its name in docs/operate/runbook.md, and numbers in
-// configuration.ts; who is notified is Alertmanager's part.
+// All alert rules. Each has an entry of its name in docs/operate/runbook.md, and its thresholds in lib/configuration.ts.
 import { CONFIGURATION, type Configuration } from '../lib/configuration.ts';
 import { agentAlerts } from './agent.ts';
 import { containerAlerts } from './container.ts';

@@ -93,7 +93,7 @@ export function useOf(page: string): Use {
       };
     });
   };
-  const mode = modeNamed(of(NODE_MODE).find(({ value }) => value === 1)?.labels.mode);
+  const mode = modeNamed(of(NODE_MODE).find(({ value }) => value === 1)?.labels.enforcement);
   return {
     known: true,
     ...(mode && { mode }),

@@ -19,7 +19,7 @@ const METRICS = {
   ),
   cotenant_enforcement_mode: gauge(
     'Enforcement mode of the node, the strictest that any of its containers can have: 1 for the mode that applies.',
-    ['mode'],
+    ['enforcement'],
   ),
 } as const;
 
@@ -53,7 +53,8 @@ export const enforcement = defineCollector({
   name: 'enforcement',
   metrics: METRICS,
   collect({ self, kills }, { set }) {
-    for (const mode of MODES) set('cotenant_enforcement_mode', { mode }, self.mode === mode ? 1 : 0);
+    for (const enforcement of MODES)
+      set('cotenant_enforcement_mode', { enforcement }, self.mode === enforcement ? 1 : 0);
     for (const { decision, reason, count } of self.decisions)
       set('cotenant_enforcement_decisions_total', { decision, reason }, count);
     for (const { reason, count } of self.refusals ?? []) set('cotenant_enforcement_refusals_total', { reason }, count);

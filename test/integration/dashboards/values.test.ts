@@ -130,7 +130,7 @@ const agents: readonly InputSeries[] = [
     stands('up', { instance }, 1),
     stands('cotenant_up', { instance }, instance === 'node-a' ? 1 : 0),
   ]),
-  stands('cotenant_enforcement_mode', { mode: 'enforce' }, 1),
+  stands('cotenant_enforcement_mode', { enforcement: 'enforce' }, 1),
   grows('cotenant_exporter_samplers_abandoned_total', {}, 0),
 ];
 
@@ -140,24 +140,24 @@ type Expected = number | Readonly<Record<string, number>>;
 /** By board and panel: of its first query, or of the one with that letter, the one value, or each value by its labels. */
 const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   cluster: {
-    Gpus: 3,
+    GPUs: 3,
     'Shared GPUs': 1,
     // Of the two that are not divided: 80 of 200, and half of one of them.
     'Memory granted': 0.4,
     'Memory used': 80 / 300,
     'Compute granted': 0.25,
-    'Blind agents': 1,
+    'Agents down': 1,
     // Of the instance that is in use nobody tells whether it works.
-    'Idle GPUs in use': 0,
-    'Stops in a day': 1,
+    'Allocated but idle GPUs': 0,
+    'Stops in 24 hours': 1,
     'Memory by namespace': { 'namespace="team"': 45, 'namespace="lab"': 30 },
     'Memory by namespace B': 80,
     'Memory by namespace C': 300,
     'Compute by namespace': { 'namespace="team"': 0.25, 'namespace="lab"': 0.5 },
     'Compute by namespace B': 0.5,
     'Compute by namespace C': 3,
-    'Largest free piece': { 'instance="node-a"': 100 },
-    'Containers on a GPU': Object.fromEntries(
+    'Largest free block': { 'instance="node-a"': 100 },
+    'Containers per GPU': Object.fromEntries(
       [
         ['0', 'GPU-0', 2],
         ['1', 'GPU-1', 1],
@@ -165,7 +165,7 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
         ['4', 'MIG-4', 0],
       ].map(([gpu, gpu_uuid, count]) => [`gpu="${gpu}", gpu_uuid="${gpu_uuid}", ${written(TARGET)}`, Number(count)]),
     ),
-    'Granted and not used': { 'namespace="team"': 35 },
+    'Granted but unused': { 'namespace="team"': 35 },
     'Namespaces A': { 'namespace="team"': 2 },
     'Namespaces B': { 'namespace="team"': 80 },
     'Namespaces C': { 'namespace="team"': 45, 'namespace="lab"': 30 },
@@ -180,8 +180,8 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   },
   health: {
     Agents: 2,
-    'That see their GPUs': 1,
-    'Drivers that hung': 0,
+    'Agents with GPUs': 1,
+    'Driver hangs': 0,
     'Nodes A': { 'instance="node-a"': 1, 'instance="node-b"': 0 },
     'Nodes B': { 'instance="node-a"': 3 },
   },
@@ -255,7 +255,7 @@ testWithPromtool('panels that count and add up say what is so on a node with sha
 testWithPromtool(
   'GPUs are idle where no kernel ran, and instances where their counters say that nothing was at work',
   (t) => {
-    const where = 'cluster: Idle GPUs in use';
+    const where = 'cluster: Allocated but idle GPUs';
     const rest = GROUND.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
     const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
     const active = (value: number) =>
@@ -284,12 +284,12 @@ const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: stri
   ['node-gpu: Memory granted', / - cotenant_device_memory_reserved_bytes\{.*?\}/, ''],
   ['cluster: Memory used', / - cotenant_device_memory_reserved_bytes\{.*?\} or/, ' or'],
   ['cluster: Compute granted', 'mig_mode="disabled"', 'mig_mode!=""'],
-  ['cluster: Idle GPUs in use', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
-  ['cluster: Idle GPUs in use', ' == 0', ' < 1'],
-  ['cluster: Stops in a day', 'max without (action)', 'sum without (action)'],
-  ['cluster: Stops in a day', /\(min_over_time.*?\(time\(\) - \d+\)\)/, '0'],
+  ['cluster: Allocated but idle GPUs', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
+  ['cluster: Allocated but idle GPUs', ' == 0', ' < 1'],
+  ['cluster: Stops in 24 hours', 'max without (action)', 'sum without (action)'],
+  ['cluster: Stops in 24 hours', /\(min_over_time.*?\(time\(\) - \d+\)\)/, '0'],
   ['cluster: Compute by namespace C', ', mig_mode!=""', ''],
-  ['cluster: Containers on a GPU', ', mig_mode!="enabled"', ''],
+  ['cluster: Containers per GPU', ', mig_mode!="enabled"', ''],
   ['cluster: Nodes A', ', mig_mode!=""', ''],
   ['cluster: Nodes C', ', mig_mode="disabled"', ''],
   ['health: Nodes B', ', mig_mode!=""', ''],

@@ -47,7 +47,7 @@ test('a pod without a share is not among them', (t) => {
 });
 
 const PAGE = (mode: string, ...more: readonly string[]) =>
-  useOf(['cotenant_up 1', `cotenant_enforcement_mode{mode="${mode}"} 1`, ...more].join('\n'));
+  useOf(['cotenant_up 1', `cotenant_enforcement_mode{enforcement="${mode}"} 1`, ...more].join('\n'));
 const told = (names: string, enforcement: string, by: string) =>
   `cotenant_container_enforcement{namespace="team",pod="one",${names},enforcement="${enforcement}",source="${by}"} 1`;
 const OVERRIDE = { 'cotenant.io/enforcement-override': 'report' };

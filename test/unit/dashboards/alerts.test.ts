@@ -4,9 +4,10 @@ import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
 import { containerAlerts } from '../../../dashboards/alerts/container.ts';
-import { grown, SEEING, seenWithin } from '../../../dashboards/alerts/rule.ts';
+import { SEEING, seenWithin } from '../../../dashboards/alerts/rule.ts';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
+import { grown } from '../../../dashboards/lib/expressions.ts';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import { unknownLabels } from './lint.ts';
 import { readPromql } from './promql.ts';
@@ -60,7 +61,7 @@ const LASTING = [
   'CotenantUtilizationGaps',
   'CotenantDenialStorm',
   'CotenantComputeDrift',
-  'CotenantComputeOverShare',
+  'CotenantComputeOverLimit',
   'CotenantComputeThrottled',
   'CotenantGrantIdle',
   'CotenantStopsRefused',
