@@ -60,7 +60,9 @@ const LAYERS: Layer[] = [
       [...make, 'SANITIZE=address,undefined', 'OUT=build/asan', 'tests'],
       [
         ...[...make, 'SANITIZE=thread', 'OUT=build/tsan', 'simulator', 'interposer', 'build/tsan/cotenant-sampler'],
-        ...['books', 'grant', 'ledger', 'moments', 'rest', 'switch'].map((name) => `build/tsan/tests/${name}`),
+        ...['random_programs', 'grant', 'ledger', 'interleavings', 'arbiter_idle', 'engine_switch'].map(
+          (name) => `build/tsan/tests/${name}`,
+        ),
       ],
     ],
     concurrency: FILES_AT_ONCE,

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../native/programs/linked.h"
+#include "../native/programs/linked_engine.h"
 #include "input.h"
 
 #define GRANULE (2ull << 20)

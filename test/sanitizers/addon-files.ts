@@ -84,7 +84,7 @@ const used = Buffer.from(fresh);
 for (let i = 0; i < SLOTS; i++) used.writeUInt8(1, 64 + GPUS * 64 + i * (64 + GPUS * 64));
 writeSync(fd, used, 0, LENGTH, 0);
 for (const ranges of [['0:0'], ['7:1', '9:1'], ['3:2', '9223372036854775807:1'], ['1:9223372036854775807'], ['8:0']]) {
-  const holder = spawn(join(dirname(addon), 'tests/locks'), [join(folder, 'ledger'), ...ranges], {
+  const holder = spawn(join(dirname(addon), 'tests/hold_locks'), [join(folder, 'ledger'), ...ranges], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   await once(holder.stdout, 'data');

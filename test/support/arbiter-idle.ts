@@ -1,4 +1,4 @@
-// The program of an arbiter that rests (test/native/programs/rest.c), case by case.
+// The program of an arbiter that rests (test/native/programs/arbiter_idle.c), case by case.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -17,6 +17,9 @@ export const REST_CASES = {
 /** Of the build in that folder. */
 export function runRest(t: ExecutionContext, build: string, name: string): void {
   const cwd = temporaryFolder(t);
-  const { status, signal, stdout, stderr } = spawnSync(join(build, 'tests/rest'), [name], { cwd, encoding: 'utf8' });
+  const { status, signal, stdout, stderr } = spawnSync(join(build, 'tests/arbiter_idle'), [name], {
+    cwd,
+    encoding: 'utf8',
+  });
   t.deepEqual({ status, signal, said: stdout + stderr }, { status: 0, signal: null, said: '' });
 }

@@ -1,4 +1,4 @@
-// Runs test/native/programs/switch.c, the change of engines above engines that notice calls in them when they are not loaded.
+// Runs test/native/programs/engine_switch.c, the change of engines above engines that notice calls in them when they are not loaded.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -24,7 +24,11 @@ export function runSwitch(
   const folder = join(temporaryFolder(t), 'grant');
   mkdirSync(folder);
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', `${'11'.repeat(16)}:1:0:1`]);
-  const words = [join(build, 'tests/switch'), folder, ...[size.processes, size.threads, size.rounds].map(String)];
+  const words = [
+    join(build, 'tests/engine_switch'),
+    folder,
+    ...[size.processes, size.threads, size.rounds].map(String),
+  ];
   // Newer kernels spread mappings wider than ThreadSanitizer's runtime can follow.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
   const [file = '', ...args] = [...still, ...words];

@@ -1,4 +1,4 @@
-// Runs a case of test/native/programs/moments.c: the whole engine above a driver in whose calls other threads come in between.
+// Runs a case of test/native/programs/interleavings.c: the whole engine above a driver in whose calls other threads come in between.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -75,7 +75,7 @@ export function runMoment(t: ExecutionContext, build: string, title: keyof typeo
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', GRANT]);
   // Newer kernels spread mappings wider than the runtime of this compiler can follow.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
-  const [file = '', ...words] = [...still, join(build, 'tests/moments'), folder, name];
+  const [file = '', ...words] = [...still, join(build, 'tests/interleavings'), folder, name];
   const output = execFileSync(file, words, { encoding: 'utf8', env: { ...environment({}), LD_PRELOAD: '' } });
   const told = JSON.parse(output) as Told;
   t.like(

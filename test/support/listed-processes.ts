@@ -1,5 +1,5 @@
 // A GPU of a library that lists whom a test wants, and a sampler of it that takes a round when the test asks for it:
-// test/native/plugins/listed.c.
+// test/native/plugins/nvml_from_files.c.
 import { spawn } from 'node:child_process';
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ type UseRow = readonly [
 
 export function gpuOf(t: Teardown) {
   const library = join(temporaryFolder(t), 'listed.so');
-  copyFileSync(join(BUILD, 'tests/listed.so'), library);
+  copyFileSync(join(BUILD, 'tests/nvml_from_files.so'), library);
   const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
   /** What is told of use from now on: an error of the driver, or rows of pid, percent and time in microseconds. */
   const use = (code: number, ...rows: UseRow[]) =>

@@ -1,4 +1,4 @@
-// Random programs in one grant of two GPUs, and their account against the node's own books (test/native/books). A
+// Random programs in one grant of two GPUs, and their account against the node's own books (test/native/random-programs). A
 // program is a seed and a number of steps; one that fails is shrunk to the steps that it takes.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -50,7 +50,7 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
     const place = [node.folder, grant.folder, mkdtempSync(join(scratch, 'run-'))];
     const burst = program.burst ? ['--burst', String(program.burst.steps), String(program.burst.lanes)] : [];
     const args = [...place, String(program.seed), String(steps), ...burst, ...words];
-    const child = spawn(join(BUILD, 'tests/books'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(join(BUILD, 'tests/random_programs'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
     const [stdout, stderr, [status]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
     if (status !== 0 && status !== 1) throw new Error(`books ended with ${status}: ${stdout}${stderr}`);
     return { result: JSON.parse(stdout) as BooksResult, said: stderr };

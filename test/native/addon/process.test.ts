@@ -31,7 +31,9 @@ async function inNamespace(t: ExecutionContext, groups: number): Promise<number>
 function readWithoutHandles(pid: number): ProcessFacts {
   const script = `import { loadNative } from '${NATIVE}'; console.log(JSON.stringify(loadNative().readProcess(${pid})))`;
   const words = [String(PIDFD_OPEN), process.execPath, '--input-type=module', '-e', script];
-  return JSON.parse(execFileSync(join(BUILD, 'tests/without'), words, { encoding: 'utf8' })) as ProcessFacts;
+  return JSON.parse(
+    execFileSync(join(BUILD, 'tests/run_without_syscall'), words, { encoding: 'utf8' }),
+  ) as ProcessFacts;
 }
 
 /** A process whose first thread has ended; another one waits for a line. */

@@ -269,7 +269,7 @@ test('launches of a limited program reach the GPU, and a closed gate holds them 
   t.is(ran(), 10_000_000, 'all of them, by the books');
   t.true(ms >= 9.999, `${ms} ms between the events around them`);
   const page = join(grant.folder, 'limits');
-  const gate = (closed: number) => execFileSync(join(BUILD, 'tests/gate'), [page, String(closed)]);
+  const gate = (closed: number) => execFileSync(join(BUILD, 'tests/set_gate'), [page, String(closed)]);
   gate(1);
   const before = ran();
   const launched = client.ask('launch 1 1000');

@@ -7,7 +7,7 @@ import test from 'ava';
 import { MIB, makeGrant } from '../../support/grant.ts';
 import { BUILD, environment } from '../../support/node.ts';
 
-/** The one GPU of test/native/drivers/many.c. */
+/** The one GPU of test/native/drivers/many_arguments.c. */
 const GPU = '11'.repeat(16);
 /** Place of gate and heartbeat_ns in struct cot_limits_page_header (native/shared-memory/limits_page.h). */
 const GATE_AT = 28;
@@ -24,7 +24,7 @@ for (const gate of [0, 1]) {
     writeSync(page, Uint32Array.of(gate), 0, 4, GATE_AT);
     writeSync(page, BigUint64Array.of(0n), 0, 8, HEARTBEAT_AT);
     closeSync(page);
-    const env = environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/many') }, grant.cuda);
+    const env = environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/many_arguments') }, grant.cuda);
     const calls = ['cuFuncGetName 0', 'cuLaunchCooperativeKernelMultiDevice 0'];
     const output = execFileSync(join(BUILD, 'tests/arguments'), { encoding: 'utf8', env });
     t.deepEqual(output.trim().split('\n'), ['cuInit 0', ...calls, ...calls]);

@@ -118,7 +118,7 @@ test('an engine that cannot work leaves the one that does: it is said once, and 
   writeFileSync(path(12), whole);
   truncateSync(path(12), Math.floor(whole.length / 16)); // debugging information may be most of it
   mkdirSync(path(13));
-  copyFileSync(join(BUILD, 'tests/hang.so'), path(14));
+  copyFileSync(join(BUILD, 'tests/hanging_nvml.so'), path(14));
   writeFileSync(path(15), whole); // says that it is another number
   writeFileSync(path(16), '');
   const cases: readonly (readonly [number: number, why: RegExp])[] = [

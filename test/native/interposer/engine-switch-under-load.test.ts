@@ -63,7 +63,7 @@ test(`processes that are killed, forked and replaced while their engine changes 
   const limit = 60_000 * MIB;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
   offer(grant, SAME_AGAIN, NEXT, BEYOND);
-  const upheaval = startProgram(t, node, grant, 'upheaval', String(WORKERS), '3', '1', String(KILLS));
+  const upheaval = startProgram(t, node, grant, 'kill_fork_exec', String(WORKERS), '3', '1', String(KILLS));
   let changes = 0;
   const changing = setInterval(() => {
     changes += 1;
@@ -108,7 +108,7 @@ test(`${THREADS} threads whose first calls come at once, just as the page names 
   for (let start = 0; start < STARTS; start++) {
     const [from = OWN, to = OWN] = [numbers[start % 3], numbers[(start + 1 + (start % 2)) % 3]];
     writeHeader(grant, named(from));
-    const rush = startProgram(t, node, grant, 'rush', String(THREADS));
+    const rush = startProgram(t, node, grant, 'first_calls', String(THREADS));
     t.is(await rush.line(), 'waiting');
     const answer = rush.ask();
     for (const until = performance.now() + Math.random() * 4; performance.now() < until; );

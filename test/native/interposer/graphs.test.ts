@@ -273,7 +273,7 @@ test('launches of graphs wait at a closed gate, with memory nodes and without; w
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const gate = (closed: number) =>
-    execFileSync(join(BUILD, 'tests/gate'), [join(grant.folder, 'limits'), String(closed)]);
+    execFileSync(join(BUILD, 'tests/set_gate'), [join(grant.folder, 'limits'), String(closed)]);
   const stream = await client.must('stream');
   const plain = await client.must('graph');
   await client.must(`node-kernel ${plain} 100`);

@@ -57,7 +57,7 @@ test('a reading after an earlier one hands out its parts again until a word or a
     'a refusal': () => put(64, 1n),
     'an entry point': () => put(24, 1n),
     'a lock': async () => {
-      const holder = spawn(join(BUILD, 'tests/locks'), [path, '1:1'], { stdio: ['ignore', 'pipe', 'inherit'] });
+      const holder = spawn(join(BUILD, 'tests/hold_locks'), [path, '1:1'], { stdio: ['ignore', 'pipe', 'inherit'] });
       t.teardown(() => holder.kill('SIGKILL'));
       await once(holder.stdout, 'data');
     },

@@ -109,7 +109,7 @@ test('a program that uses CUDA if it is there finds the library, and in it no de
 for (const place of ['before', 'after'] as const) {
   test(`an allocator that looks itself up at its first call works ${place} us`, (t) => {
     const folder = temporaryFolder(t);
-    const early = built('early.so');
+    const early = built('early_dlsym.so');
     for (const name of OBJECTS) symlinkSync(join(BUILD, name), join(folder, name));
     const ours = OBJECTS.map((name) => join(folder, name));
     const preload = (place === 'before' ? [early, ...ours] : [...ours, early]).join(' ');

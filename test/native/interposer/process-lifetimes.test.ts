@@ -25,7 +25,7 @@ function live(
   ...words: string[]
 ): { numbers: number[]; code: number | null } {
   const env = environment({ LD_LIBRARY_PATH: node.lib }, grant?.cuda);
-  const { stdout, stderr, status, signal } = spawnSync(join(BUILD, 'tests/lives'), words, {
+  const { stdout, stderr, status, signal } = spawnSync(join(BUILD, 'tests/process_scenarios'), words, {
     env,
     encoding: 'utf8',
     timeout: 60_000,
@@ -145,7 +145,7 @@ test('a program that closes the library can still call what it looked up in it',
     t.deepEqual(live(node, grant, 'unload', library), { numbers: [0, 0], code: 0 }, library);
   const alone = temporaryFolder(t);
   const env = environment({ LD_LIBRARY_PATH: alone });
-  const opened = spawnSync(join(BUILD, 'tests/lives'), ['unload', join(BUILD, 'libcotenant.so')], {
+  const opened = spawnSync(join(BUILD, 'tests/process_scenarios'), ['unload', join(BUILD, 'libcotenant.so')], {
     env,
     encoding: 'utf8',
   });

@@ -28,7 +28,7 @@ const all = Array.from({ length: SLOTS }, (_, slot) => slot);
 
 /** A process that holds locks: FROM:LENGTH[:STEP:COUNT], in bytes of the file. */
 async function hold(t: ExecutionContext, path: string, ...ranges: readonly string[]) {
-  const child = spawn(join(BUILD, 'tests/locks'), [path, ...ranges], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(join(BUILD, 'tests/hold_locks'), [path, ...ranges], { stdio: ['ignore', 'pipe', 'inherit'] });
   t.teardown(() => child.kill('SIGKILL'));
   const failed = once(child, 'exit').then(([code]) => Promise.reject(new Error(`locks ended with ${code}`)));
   failed.catch(() => {});

@@ -15,7 +15,7 @@ test("what the driver's own code looks up is the driver's, also while it is bein
     execFileSync(join(BUILD, 'tests/client'), ['libcuda.so.1', 'version', 'version'], {
       input: '',
       encoding: 'utf8',
-      env: environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/inward') }, preload),
+      env: environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/self_lookup') }, preload),
     })
       .trim()
       .split('\n');

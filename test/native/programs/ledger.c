@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "linked.h"
+#include "linked_engine.h"
 
 #define GRANULE (2ull << 20)
 #define PLACES 64

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "../../../native/abi/cuda.h"
-#include "ways.h"
+#include "driver_lookup.h"
 
 /* What glibc began with on this machine. */
 #if defined(__aarch64__)

@@ -153,12 +153,12 @@ test('a process whose parent has ended is told of with its new ancestors after s
   t.true(rounds <= WHOLE_ROUNDS + REREAD_ROUNDS, `${rounds} rounds`);
 });
 
-const chosen = spawnSync(join(BUILD, 'tests/again'), { input: '\n' });
+const chosen = spawnSync(join(BUILD, 'tests/reuse_pid'), { input: '\n' });
 const cannotChoose = chosen.status === 4 ? 'needs the right to choose pids' : undefined;
 
 /** A process whose pid others get after it, and the way to have it end and the next one begin. */
 async function again(t: ExecutionContext) {
-  const { child, lines } = start(t, join(BUILD, 'tests/again'));
+  const { child, lines } = start(t, join(BUILD, 'tests/reuse_pid'));
   const pid = Number((await lines.next()).value);
   return {
     pid,
@@ -451,7 +451,7 @@ test('when the time of day is set, time goes on being counted once, and what can
     aheadUs = seconds * 1e6;
   };
   setClock(0);
-  const variables = environment({ COTENANT_TEST_CLOCK: clock }, join(BUILD, 'tests/clock.so'));
+  const variables = environment({ COTENANT_TEST_CLOCK: clock }, join(BUILD, 'tests/clock_offset.so'));
   const within = ['env', ...Object.entries(variables).map(([name, value]) => `${name}=${value}`)];
   const { next } = follow(t, library, within);
   list(pid);

@@ -39,7 +39,7 @@ function capable(ground: Ground): string {
   const path = join(ground.folder, 'capable-client');
   copyFileSync(CLIENT, path);
   chmodSync(path, 0o755);
-  execFileSync(join(BUILD, 'tests/capable'), [path]);
+  execFileSync(join(BUILD, 'tests/set_capability'), [path]);
   return path;
 }
 
@@ -168,7 +168,7 @@ export const ESCAPES: readonly Escape[] = [
   {
     what: 'LD_PRELOAD is taken away, once a slot in the ledger is forged for its process',
     end: 'far-over-limit',
-    script: `exec "${join(BUILD, 'tests/forge')}" "$(dirname "\${LD_PRELOAD%% *}")/ledger" 1 env -u LD_PRELOAD "$0" "$1"`,
+    script: `exec "${join(BUILD, 'tests/forge_ledger')}" "$(dirname "\${LD_PRELOAD%% *}")/ledger" 1 env -u LD_PRELOAD "$0" "$1"`,
   },
   { what: "the driver's file is opened by its path", end: 'refused', way: driverOf },
   {

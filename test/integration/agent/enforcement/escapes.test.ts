@@ -136,7 +136,7 @@ testUnless(namespacesReason())('a tenant reaches no socket of the agent, and is 
   const agent = await startAgent(t, node, { settings: { calibrate: false } });
   for (const path of [node.folder, agent.state, dirname(agent.state)]) chmodSync(path, 0o755);
   const knock = join(temporaryFolder(t), 'knock');
-  copyFileSync(join(BUILD, 'tests/knock'), knock);
+  copyFileSync(join(BUILD, 'tests/request_grant'), knock);
   chmodSync(dirname(knock), 0o755);
   const from = (words: readonly string[], path: string) => {
     const [file = '', ...args] = [...words, knock, path];

@@ -24,7 +24,7 @@ function startMortal(
 ) {
   const when = join(temporaryFolder(t), 'when');
   const env = {
-    LD_PRELOAD: join(BUILD, 'tests/dieat.so'),
+    LD_PRELOAD: join(BUILD, 'tests/die_at_step.so'),
     COTENANT_TEST_DIE_AT: String(dieAt),
     COTENANT_TEST_DIE_WHEN: when,
   };

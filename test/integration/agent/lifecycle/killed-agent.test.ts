@@ -25,7 +25,7 @@ test('an agent that is killed at any step of a stop loses no line of it, and the
     const first = await startAgent(t, node, {
       settings,
       env: {
-        LD_PRELOAD: join(BUILD, 'tests/dieat.so'),
+        LD_PRELOAD: join(BUILD, 'tests/die_at_step.so'),
         COTENANT_TEST_DIE_AT: String(dieAt),
         COTENANT_TEST_DIE_WHEN: when,
       },

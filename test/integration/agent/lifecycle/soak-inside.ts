@@ -27,7 +27,7 @@ const CONTEXT_MIB = 16;
 /** All that a tenant's may have at any time. The grant has room for no other process: whoever is taken for one of them is over it. */
 const HELD_MIB = WORKERS * (CONTEXT_MIB + WORKER_MIB);
 const GRANT_MIB = HELD_MIB + (CONTEXT_MIB + WORKER_MIB) / 2;
-const CHURN = join(BUILD, 'tests/churn');
+const CHURN = join(BUILD, 'tests/pid_churn');
 const CLOCK = join(folder, 'clock');
 const OFFENDER_EVERY_MS = 4000;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
@@ -55,7 +55,7 @@ const node = await startNode(
   ...Array.from({ length: GPUS }, () => ['--gpu', `h200,context=${CONTEXT_MIB}Mi`]).flat(),
 );
 const library = join(folder, 'nvml.so');
-copyFileSync(join(BUILD, 'tests/unruly.so'), library);
+copyFileSync(join(BUILD, 'tests/unreliable_nvml.so'), library);
 const mood = (name: 'n' | 'g' | 'h') => writeFileSync(`${library}.mode`, name);
 mood('n');
 const start = () =>

@@ -13,7 +13,7 @@ const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 /** From which processes of the soak take their pids, too few to be left alone for long; a signal that comes late meets another one. */
 export const PIDS = ['5000', '5180'];
-const WITHIN = [join(BUILD, 'tests/within'), ...PIDS];
+const WITHIN = [join(BUILD, 'tests/run_in_pid_range'), ...PIDS];
 const GRANT = '256Mi';
 const OVER = 512 * 2 ** 20;
 const LOOK_EVERY_MS = 100;

@@ -95,7 +95,7 @@ testUnless(namespacesReason())(
     t.timeout((SECONDS + 180) * 1000);
     const folder = temporaryFolder(t);
     const program = [process.execPath, join(import.meta.dirname, 'soak-inside.ts'), folder, String(SECONDS)];
-    const words = [...ENTER, '/bin/sh', '-c', SCRIPT, join(BUILD, 'tests/clock.so'), folder, ...program];
+    const words = [...ENTER, '/bin/sh', '-c', SCRIPT, join(BUILD, 'tests/clock_offset.so'), folder, ...program];
     const child = spawn('unshare', words, { stdio: ['ignore', 'pipe', 'inherit'] });
     t.teardown(() => child.kill('SIGKILL'));
     const exited = once(child, 'exit');

@@ -10,7 +10,7 @@ const TIMEOUT_MS = 300;
 
 test('at most three programs that hang in the driver are abandoned; the next runs when they end', async (t) => {
   const library = join(temporaryFolder(t), 'hang.so');
-  copyFileSync(join(BUILD, 'tests/hang.so'), library);
+  copyFileSync(join(BUILD, 'tests/hanging_nvml.so'), library);
   const release = () => writeFileSync(`${library}.release`, '');
   t.teardown(release);
   const tools = createHelperRunner();

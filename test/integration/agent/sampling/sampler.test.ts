@@ -14,7 +14,7 @@ const SILENCE_MS = 500;
 
 function start(t: ExecutionContext) {
   const library = join(temporaryFolder(t), 'hang.so');
-  copyFileSync(join(BUILD, 'tests/hang.so'), library);
+  copyFileSync(join(BUILD, 'tests/hanging_nvml.so'), library);
   const samples: Sample[] = [];
   const problems: string[] = [];
   const release = () => writeFileSync(`${library}.release`, '');

@@ -1,7 +1,7 @@
 /* What one thread of a process has of the driver, by kind. Several lanes of a process know nothing of each other. */
 #pragma once
 
-#include "books.h"
+#include "random_programs.h"
 
 #define MOST_BLOCKS 64
 #define MOST 24

@@ -240,6 +240,6 @@ int main(int argc, char **argv) {
         CASES[i].run();
         _exit(0); /* not waiting for the arbiter's thread */
     }
-    fputs("usage: rest CASE\n", stderr);
+    fputs("usage: arbiter_idle CASE\n", stderr);
     return 2;
 }

@@ -8,6 +8,6 @@ int main(int argc, char **argv) {
     /* Version 2, effective; permitted and inheritable, low words first (capabilities(7)). */
     const uint32_t data[5] = {0x02000001, 1u << 13, 0, 0, 0};
     if (argc == 2 && !setxattr(argv[1], "security.capability", data, sizeof data, 0)) return 0;
-    perror("capable");
+    perror("set_capability");
     return 1;
 }

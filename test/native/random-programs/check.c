@@ -13,7 +13,7 @@
 
 #include "../../../native/shared-memory/ledger.h"
 #include "../../../native/simulator/protocol.h"
-#include "books.h"
+#include "random_programs.h"
 
 #define MOST_ROWS 512
 

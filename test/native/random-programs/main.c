@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "../../../native/shared-memory/limits_page.h"
-#include "books.h"
+#include "random_programs.h"
 
 struct process {
     pid_t pid; /* 0: none */

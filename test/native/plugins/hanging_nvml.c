@@ -1,8 +1,8 @@
-/* A management library of a driver that hangs: who asks it anything never comes back (held.h); once released it answers
+/* A management library of a driver that hangs: who asks it anything never comes back (unkillable.h); once released it answers
  * that the driver does not work. ".starts" beside it grows by a byte with each process that asked. */
 #include <fcntl.h>
 
-#include "held.h"
+#include "unkillable.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "../../../native/interposer/engine/contexts/contexts.h"
-#include "linked.h"
+#include "linked_engine.h"
 
 #define MIB (1ull << 20)
 #define BASE (1ull << 40)
@@ -483,7 +483,7 @@ int main(int argc, char **argv) {
                  {"same-thread", same_thread},
                  {"never-answers", never_answers},
                  {"forked", forked}};
-    if (argc != 3) return fputs("usage: moments DIR CASE\n", stderr), 2;
+    if (argc != 3) return fputs("usage: interleavings DIR CASE\n", stderr), 2;
     folder = argv[1];
     alarm(60); /* whoever waits for ever is a failure */
     start_engine(real, folder);

@@ -213,7 +213,7 @@ static int worker(char **argv) {
 
 static pid_t start(int index) {
     char number[16];
-    char *words[] = {"upheaval", "worker", number, NULL};
+    char *words[] = {"kill_fork_exec", "worker", number, NULL};
     snprintf(number, sizeof number, "%d", index);
     memset((void *)shared->place[index].since, 0, sizeof shared->place[index].since);
     pid_t pid = fork();
@@ -266,7 +266,7 @@ int main(int argc, char **argv) {
     unsigned seed = (unsigned)atoi(argv[3]);
     pid_t pids[MOST_WORKERS];
     pthread_t reader;
-    int fd = memfd_create("upheaval", 0);
+    int fd = memfd_create("kill_fork_exec", 0);
     if (fd < 0 || ftruncate(fd, sizeof *shared) != 0 || dup2(fd, SHARED_FD) < 0) return 3;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (shared == MAP_FAILED) return 3;

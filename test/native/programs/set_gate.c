@@ -12,7 +12,7 @@
 int main(int argc, char **argv) {
     struct timespec now;
     int fd = argc == 3 ? open(argv[1], O_RDWR) : -1;
-    if (fd < 0) return fputs("usage: gate PAGE 0|1\n", stderr), 2;
+    if (fd < 0) return fputs("usage: set_gate PAGE 0|1\n", stderr), 2;
     clock_gettime(CLOCK_BOOTTIME, &now);
     uint64_t heartbeat = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     uint32_t gate = (uint32_t)atoi(argv[2]);

@@ -220,7 +220,7 @@ static int process(unsigned threads, unsigned seed) {
 int main(int argc, char **argv) {
     int count = argc == 5 ? atoi(argv[2]) : 0, threads = argc == 5 ? atoi(argv[3]) : 0;
     if (count < 1 || threads < 1 || threads > MOST_THREADS) {
-        fprintf(stderr, "usage: switch DIR PROCESSES THREADS ROUNDS\n");
+        fprintf(stderr, "usage: engine_switch DIR PROCESSES THREADS ROUNDS\n");
         return 2;
     }
     char path[4096];

@@ -1,12 +1,12 @@
 /* A management library that is the simulated one with bad days. The first byte of the file beside it named like it with
  * ".mode" says which: "g", its lists and utilization are garbage most of the time; "h", who asks hangs and cannot be
- * ended (held.h); else it answers truly. */
+ * ended (unkillable.h); else it answers truly. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "../../../native/abi/nvml.h"
-#include "held.h"
+#include "unkillable.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define UNKNOWN 999
