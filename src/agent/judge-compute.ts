@@ -1,7 +1,7 @@
 // Whose compute is judged, and by which figures: containers whose share of a GPU is a hard limit, where the arbiter holds it and
 // the driver tells who is on the GPU. A plain value in, a plain value out; the judgement is src/policy/compute-verdict.ts.
 import type { GpuGrant } from '../api/gpu.ts';
-import { sameList } from '../common/memo.ts';
+import { keepIfSame } from '../common/memo.ts';
 import {
   judgeShare,
   type ShareLook,
@@ -72,7 +72,7 @@ export function judgeCompute(
       ...(mixed.length > 0 && { mixedShare: mixed }),
     };
   });
-  return { watched, state: { ...state, containers: sameList(containers, state.containers) } };
+  return { watched, state: { ...state, containers: keepIfSame(containers, state.containers) } };
 }
 
 /** `outside`: a server may be there that is in no container with a grant. */

@@ -1,5 +1,5 @@
-// The inline CSI volume of a pod with a share, and what its containers mount of it. One table for the webhook, which adds it,
-// and the node's agent, which gives nothing to a pod that has it in another form. Pure.
+// The inline CSI volume of a pod with a share and its containers' mounts of it: the webhook adds them, and the node's agent
+// gives no grant to a pod that has them in another form.
 import { field, type JsonObject, listAt, textAt } from '../common/json.ts';
 
 export const VOLUME_NAME = 'cotenant';
@@ -7,7 +7,7 @@ export const CSI_DRIVER = 'cotenant.io';
 export const PRELOAD = '/etc/ld.so.preload';
 export const HOME = '/run/cotenant';
 
-// No `readOnly`: it would make the ledgers read-only too. What must not be written lies on a superblock that is read-only.
+// No `readOnly`: it would make the ledgers read-only too. The other files are on a read-only superblock.
 export const VOLUME: JsonObject = { name: VOLUME_NAME, csi: { driver: CSI_DRIVER } };
 
 /** The mounts of one container with a share, parents before children. */

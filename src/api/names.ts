@@ -1,7 +1,7 @@
-// The names that users and the cluster see: resources, annotations, and which of them a tenant may write.
-// Owns the spelling only; what a value means is read in the files beside this one.
+// Names of resources, annotations and labels that Cotenant reads or writes in a cluster (docs/reference/annotations.md). The
+// other files of this folder declare the formats of the values.
 
-/** GPUs that the container sees. */
+/** Number of GPUs that the container gets. */
 export const GPU = 'cotenant.io/gpu';
 /** Memory over all GPUs of the container, in bytes. */
 export const GPU_MEMORY = 'cotenant.io/gpu-memory';
@@ -9,17 +9,17 @@ export const GPU_MEMORY = 'cotenant.io/gpu-memory';
 export const GPU_CORES = 'cotenant.io/gpu-cores';
 export const OWN_RESOURCES: readonly string[] = [GPU, GPU_MEMORY, GPU_CORES];
 
-/** The normalized limits of a pod, written by the webhook alone. */
+/** A pod's normalized request; only the webhook writes it. */
 export const REQUEST_ANNOTATION = 'cotenant.io/request';
-/** What the pod got, written by the scheduler's Binding alone. */
+/** What a pod was granted; only the scheduler's Binding writes it. */
 export const GRANT_ANNOTATION = 'cotenant.io/grant';
-/** `gpu-uuids.cotenant.io/<container>`: the granted GPUs of one container, written by the Binding alone. */
+/** `gpu-uuids.cotenant.io/<container>`: the granted GPUs of one container; only the Binding writes it. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 
-/** What an operator gave a pod that runs in place of what it chose of compute; written by the configured writers alone. */
+/** An operator's change of a running pod's compute; only the configured writers write it. */
 export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
 
-/** The mode of enforcement that an administrator gave a pod in place of all others; written by the same. */
+/** An administrator's enforcement mode for a pod, which overrides all others; only the configured writers write it. */
 export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override';
 
 /**
@@ -27,36 +27,36 @@ export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override
  * and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
  */
 export const REQUIRED_PLUGINS_ANNOTATION = 'required-plugins.noderesource.dev';
-/** Name under which the agent's plugin registers with NRI. */
+/** The name that the agent's NRI plugin registers with. */
 export const NRI_PLUGIN = 'cotenant';
-/** Of a container: which parts of the driver it gets; the webhook has set it to what the namespace's rules allow. */
+/** A container's variable for its driver parts; the webhook sets it to what the namespace's rules allow. */
 export const DRIVER_CAPABILITIES_VARIABLE = 'NVIDIA_DRIVER_CAPABILITIES';
 
-/** On a Node: its GPUs as its agent sees them, written by the agent alone. */
+/** On a Node: its GPUs as its agent sees them; only the agent writes it. */
 export const GPUS_ANNOTATION = 'cotenant.io/gpus';
 
 /** On an Event of the agent: the action that it reports, as the audit log names it (`kill`, `terminate`, `warn`). */
 export const ACTION_ANNOTATION = 'cotenant.io/action';
 
-/** On a container in its runtime, never on a pod: the GPUs that the agent gave it when it was made, as UUIDs. */
+/** On a container in its runtime, never on a pod: the UUIDs of the GPUs that the agent gave it at its creation. */
 export const GIVEN_ANNOTATION = 'cotenant.io/gpus-given';
 
 /**
- * On the chart's objects and pods: which part of Cotenant it is, by no name that can be overridden. Anybody may write it on a
- * pod, so it counts in the namespace of the release alone.
+ * On the chart's objects and pods: the part of Cotenant, independent of names that values can override. Any tenant can write it
+ * on a pod, so it counts only in the namespace of the release.
  */
 export const COMPONENT_LABEL = 'cotenant.io/component';
-/** On the CSIDriver, which only administrators write: the namespace of the release. */
+/** On the CSIDriver object, which only administrators write: the namespace of the release. */
 export const NAMESPACE_ANNOTATION = 'cotenant.io/namespace';
 
 export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
-/** On a pod what it chose, on a Node (a label) the policy of its GPUs. */
+/** On a pod its compute policy, on a Node (a label) the policy of its GPUs. */
 export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';
 export const COMPUTE_WEIGHT_ANNOTATION = 'cotenant.io/compute-weight';
 export const CORES_LIMIT_ANNOTATION = 'cotenant.io/gpu-cores-limit';
 export const PRIORITY_ANNOTATION = 'cotenant.io/priority';
 export const MEMORY_ISOLATION_ANNOTATION = 'cotenant.io/memory-isolation';
-/** On a pod a mode of enforcement that is stricter than the namespace's, on a Node (a label) the mode of that node. */
+/** On a pod an enforcement mode that is stricter than the namespace's, on a Node (a label) the mode of that node. */
 export const ENFORCEMENT_ANNOTATION = 'cotenant.io/enforcement';
 export const GPU_MODEL_ANNOTATION = 'cotenant.io/gpu-model';
 export const GPU_UUID_ANNOTATION = 'cotenant.io/gpu-uuid';
@@ -76,7 +76,7 @@ export const TENANT_ANNOTATIONS: readonly string[] = [
   TEMPLATE_ANNOTATION,
 ];
 
-/** The annotation that carries one container's granted GPUs. A container's name is a DNS label, so the key always fits. */
+/** A container's name is a DNS label, so the key always fits. */
 export function uuidsAnnotation(container: string): string {
   return UUIDS_PREFIX + container;
 }
@@ -90,7 +90,7 @@ export function isOwnKey(key: string): boolean {
 
 const GRANT_KEYS: readonly string[] = [GRANT_ANNOTATION, COMPUTE_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION];
 
-/** True for the keys that say what a pod got. Nobody may create a pod with them. */
+/** True for annotations that only the scheduler and operators write; no pod may be created with them. */
 export function isGrantKey(key: string): boolean {
   return GRANT_KEYS.includes(key) || key.startsWith(UUIDS_PREFIX);
 }

@@ -1,8 +1,8 @@
-// Which start of the machine this is.
+// The kernel's boot ID, which changes with each start of the machine.
 import { readFileSync } from 'node:fs';
 
-/** Another one after each start of the machine; empty where it cannot be read: then a restart of it proves nothing. */
-export function bootIdOfMachine(): string {
+/** Empty where it cannot be read: then a reboot cannot be recognized. */
+export function readBootId(): string {
   try {
     return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
   } catch {

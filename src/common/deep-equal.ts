@@ -1,8 +1,8 @@
-// Structural equality of JSON values. Stops at once where both are the same object, so that a pod compared with its own
-// patched copy costs only what was changed.
+// Structural equality of JSON values. Equal objects by identity are not descended into, so comparing a pod with its patched
+// copy costs only the changed parts.
 import { isObject } from './json.ts';
 
-/** Own keys only, order of keys does not count. Recursion follows `a`, so pass the value that we built ourselves first. */
+/** Own keys only, in any order. Recursion follows `a`: pass the trusted value first. */
 export function isDeepEqual(a: unknown, b: unknown): boolean {
   if (a === b) return true;
   if (Array.isArray(a)) {

@@ -1,5 +1,5 @@
-// Reading values whose shape nobody has checked yet: own keys only, never a prototype's, never a throw.
-// Owns access; what a missing or strange value means is decided by the reader.
+// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values with a
+// declared format use schema.ts.
 
 export type JsonObject = { readonly [key: string]: unknown };
 
@@ -15,13 +15,13 @@ export function field(value: unknown, key: string): unknown {
   return (value as JsonObject)[key] ?? undefined;
 }
 
-/** The own value where it is an object, else an empty one. Only for parts whose type another check refuses. */
+/** The own value if it is an object, else an empty one. For parts whose type another check refuses. */
 export function objectAt(value: unknown, key: string): JsonObject {
   const found = field(value, key);
   return isObject(found) ? found : EMPTY;
 }
 
-/** The own value where it is a list, else an empty one. Only for parts whose type another check refuses. */
+/** The own value if it is a list, else an empty one. For parts whose type another check refuses. */
 export function listAt(value: unknown, key: string): readonly unknown[] {
   const found = field(value, key);
   return Array.isArray(found) ? found : [];
@@ -46,7 +46,7 @@ export function parseVersioned(
   return field(value, 'version') === version ? { value } : { wrong: `it is not of version ${version}` };
 }
 
-/** Every entry decoded, or the place of the first that is none. */
+/** All entries decoded, or the index of the first that cannot be. */
 export function decodeAll<T>(
   given: readonly unknown[],
   decode: (entry: unknown) => T | undefined,

@@ -1,13 +1,12 @@
-// What is wrong with something that a person wrote: where, which value, why, and what would be right.
-// Owns the value and its wording in one line; who shows it (admission answer, CLI, event) is left to the caller.
+// A problem in something that a person wrote: field path, value, what is wrong, what would be right; and its text in one line.
 import type { Result } from './result.ts';
 
-/** `invalid`: the value makes no sense. `forbidden`: it makes sense, and this cluster or namespace does not allow it. */
+/** `invalid`: not a valid value. `forbidden`: valid, but this cluster or namespace does not allow it. */
 export type Problem = {
   readonly kind: 'invalid' | 'forbidden';
   /** Field path as Kubernetes writes it, e.g. `spec.containers[1].resources.limits["cotenant.io/gpu"]`. */
   readonly path: string;
-  /** The value as shown to its writer; absent where the field itself is missing or its presence is the problem. */
+  /** The value as shown in the message; absent where the field is missing, or where its presence is the problem. */
   readonly value?: string;
   readonly wrong: string;
   readonly right: string;
@@ -39,12 +38,12 @@ export function formatProblem(problem: Problem): string {
   return `${problem.path}: ${value}${problem.wrong}; ${problem.right}`;
 }
 
-/** `base["key"]`, the way Kubernetes writes the path of an entry of a map; keys are clipped, for they may be hostile. */
+/** `base["key"]`, as Kubernetes writes the path of an entry of a map. Keys may be hostile, so they are clipped. */
 export function keyPath(base: string, key: string): string {
   return `${base}[${JSON.stringify(clip(key, 130))}]`;
 }
 
-/** A value for a message: short, on one line, and never descended into (a hostile value may be nested very deeply). */
+/** A value for a message: short, on one line, without its fields (a hostile value may be nested very deeply). */
 export function showValue(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(clip(value, 80));
   if (value === null || typeof value === 'number' || typeof value === 'boolean') return String(value);

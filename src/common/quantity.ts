@@ -1,5 +1,4 @@
-// Kubernetes quantities ("12Gi", "500m", "1e3"), exactly: BigInt fractions, no floating point, no rounding.
-// Owns text <-> number; which unit and range a resource wants is the caller's to say.
+// Kubernetes quantities ("12Gi", "500m", "1e3"), parsed and formatted exactly: BigInt fractions, no floating point.
 
 /** An exact value; the denominator is positive. */
 export type Quantity = { readonly numerator: bigint; readonly denominator: bigint };
@@ -11,7 +10,7 @@ export type ParsedQuantity =
 export const MIB = 1024 ** 2;
 export const GIB = 1024 ** 3;
 
-// No real amount needs more; the caps keep `1e999999999` from becoming a number with a billion digits.
+// No real amount needs more; the limits keep `1e999999999` from becoming a number with a billion digits.
 const LONGEST_TEXT = 64;
 const LARGEST_EXPONENT = 64;
 const SYNTAX = /^([+-]?)(\d*)(?:\.(\d*))?(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?$/;
@@ -28,7 +27,7 @@ const DECIMAL: ReadonlyMap<string, number> = new Map([
 ]);
 const BINARY: readonly string[] = ['Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei'];
 
-/** Reads a quantity as `resource.ParseQuantity` of Kubernetes does; numbers are accepted for manifests read from YAML. */
+/** Parses as `resource.ParseQuantity` of Kubernetes does; also accepts numbers, for manifests read from YAML. */
 export function parseQuantity(value: unknown): ParsedQuantity {
   if (typeof value !== 'string' && typeof value !== 'number') return { ok: false, why: 'is not a quantity' };
   const text = String(value);
@@ -50,13 +49,13 @@ export function parseQuantity(value: unknown): ParsedQuantity {
   return { ok: true, quantity };
 }
 
-/** The quantity counted in `unit`, or undefined where that is not a whole number. */
+/** The quantity in `unit`, or undefined where that is not a whole number. */
 export function wholeUnits(quantity: Quantity, unit: bigint): bigint | undefined {
   const size = quantity.denominator * unit;
   return quantity.numerator % size === 0n ? quantity.numerator / size : undefined;
 }
 
-/** The quantity counted in `unit`, rounded down. For suggestions in messages, never for a limit. */
+/** The quantity in `unit`, rounded down. For suggestions in messages, never for a limit. */
 export function floorUnits(quantity: Quantity, unit: bigint): bigint {
   const size = quantity.denominator * unit;
   const quotient = quantity.numerator / size;
@@ -79,7 +78,7 @@ export function parseWhole(value: unknown, least: number, most: number): WholeNu
   return { ok: true, value: Number(whole) };
 }
 
-/** True when both are quantities of the same value, however they are written. */
+/** True where both are quantities of the same value. */
 export function sameQuantity(one: unknown, other: unknown): boolean {
   const a = parseQuantity(one);
   const b = parseQuantity(other);
@@ -98,7 +97,7 @@ export function formatBytes(bytes: number): string {
   return `${count}${power === 0 ? '' : BINARY[power - 1]}`;
 }
 
-/** A count in Kubernetes' canonical text: 1000 is "1k" once the API server has written it. */
+/** A count in Kubernetes' canonical text: the API server writes 1000 as "1k". */
 export function formatCount(count: number): string {
   let rest = BigInt(count);
   let power = 0;

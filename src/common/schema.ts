@@ -1,5 +1,5 @@
-// The one way to read a value whose shape nobody has checked: JSON of state files and annotations, YAML of settings, frames
-// of a protocol. Declare the format once as a valibot schema, take its type with `v.InferOutput`, read it with:
+// Validates values from outside against a declared format: JSON of state files and annotations, YAML of settings, frames of a
+// protocol. Declare the format once as a valibot schema, take its type with `v.InferOutput`, read it with:
 //
 //   const Settings = v.object({ intervalMs: whole(100, 60_000), mode: v.optional(oneOf(['off', 'report'])) });
 //   type Settings = v.InferOutput<typeof Settings>;

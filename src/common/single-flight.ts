@@ -1,13 +1,13 @@
-// One piece of work that many may ask for: never twice at a time, and once more when it was asked for meanwhile.
+// Runs work that several callers request: never twice at a time, and once more when it was requested while it ran.
 
-export type InTurn = {
+export type SingleFlight = {
   ask(): void;
-  /** Begins nothing any more; resolves when what runs has ended. */
+  /** Starts nothing more; resolves when the running work has ended. */
   close(): Promise<void>;
 };
 
 /** `work` must not throw. */
-export function inTurn(work: () => Promise<void>): InTurn {
+export function createSingleFlight(work: () => Promise<void>): SingleFlight {
   let asked = false;
   let closing = false;
   let running: Promise<void> | undefined;

@@ -2,7 +2,7 @@
 // Owns the asking; what is in the slices is read by whoever gets them. A cluster without them, or that does not let the agent
 // read them, is told of once and asked again.
 import { type KubeConfig, ResourceV1Api } from '@kubernetes/client-node';
-import { inTurn } from '../common/single-flight.ts';
+import { createSingleFlight } from '../common/single-flight.ts';
 import { describeApiError } from './api-error.ts';
 import { createApiClient, PAGE_MS } from './client.ts';
 
@@ -46,7 +46,7 @@ export function pollResourceSlices(
       told = true;
     }
   };
-  const reading = inTurn(read);
+  const reading = createSingleFlight(read);
   reading.ask();
   const timer = setInterval(reading.ask, everyMs).unref();
   return {

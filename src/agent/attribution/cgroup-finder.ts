@@ -2,7 +2,7 @@
 // container that is on no GPU yet. Owns the look-up and what is remembered of it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { isSame } from '../../common/memo.ts';
+import { isSameList } from '../../common/memo.ts';
 import { type Grant, groupOfGrant, isOfPod } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
 import { containerGroup, knownOwnerOf, ownerOf, unifiedMount } from '../os/cgroup.ts';
@@ -91,7 +91,7 @@ export function createGroups(
     if (!isOfPod(owner)) return undefined;
     const newest = containers.newest(owner.podUid, container)?.id;
     const last = found.get(grantId);
-    if (last && isSame([newest, processes], last.of)) return last.id;
+    if (last && isSameList([newest, processes], last.of)) return last.id;
     const cgroups = processes.map(({ cgroup }) => cgroup ?? '');
     const id = newest ?? ownerOf(cgroups.at(-1) ?? '').containerId;
     const seen = id === undefined ? undefined : cgroups.flatMap((cgroup) => containerGroup(cgroup, id) ?? [])[0];

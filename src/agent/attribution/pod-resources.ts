@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
-import { inTurn } from '../../common/single-flight.ts';
+import { createSingleFlight } from '../../common/single-flight.ts';
 import { type Assignments, assignedOf, type PodResources } from './other-allocations.ts';
 import type { DeviceUuids } from './resource-slices.ts';
 
@@ -61,7 +61,7 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
     );
     return promise;
   };
-  const asking = inTurn(list);
+  const asking = createSingleFlight(list);
   asking.ask();
   const timer = setInterval(asking.ask, options.everyMs ?? EVERY_MS).unref();
 

@@ -1,6 +1,6 @@
 // Whose all the processes of a sample are, looked at from both sides: the owner of a process, and the processes of an owner. Pure.
 
-import { sameList } from '../../common/memo.ts';
+import { keepIfSame } from '../../common/memo.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 import type { Owner } from './attribute.ts';
 
@@ -41,6 +41,6 @@ export function ownedBy(processes: readonly SampledProcess[], ownerOf: OwnerOf, 
     else byGrant.set(owner.id, [process]);
   }
   const lists = new Map<string, readonly SampledProcess[]>();
-  for (const [id, own] of byGrant) lists.set(id, sameList(own, before.ofGrant(id)));
+  for (const [id, own] of byGrant) lists.set(id, keepIfSame(own, before.ofGrant(id)));
   return { ownerOf, grantIds: [...lists.keys()], ofGrant: (id) => lists.get(id) ?? NOBODY, others };
 }

@@ -2,7 +2,7 @@
 // arbiter is told at once. Owns what lives from change to change; what follows from it is decided by policy.ts and plan.ts.
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import { type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
-import { remembering } from '../../common/memo.ts';
+import { memoizeLast } from '../../common/memo.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant, Registry } from '../grants/registry.ts';
 import { createArbiter } from './arbiter-process.ts';
@@ -58,7 +58,7 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
 
   /** Grows whenever what holds may be another. */
   let turn = 0;
-  const stateOf = remembering((entries: readonly LiveGrant[], _turn: number) => {
+  const stateOf = memoizeLast((entries: readonly LiveGrant[], _turn: number) => {
     const policies = policiesOf(
       policyOf,
       entries.map(({ grant }) => grant),

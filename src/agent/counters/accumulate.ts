@@ -2,7 +2,7 @@
 // plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase. What totals are, and how
 // they are left, is in totals.ts.
 
-import { clockJumpMs } from '../../common/clock-step.ts';
+import { clockStepMs } from '../../common/clock-step.ts';
 import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 import { isOfAnother, type SampledProcess, type SampledUse, tellsCompute } from '../sampling/sample.ts';
 import type { ContainerGpuState, ContainerState, NodeState } from '../usage/node-usage.ts';
@@ -78,7 +78,7 @@ export function advance(
   useOf: UseOf = () => undefined,
 ): Totals {
   const { sample } = state;
-  const before = movedBy(clockJumpMs(given, sample), given);
+  const before = movedBy(clockStepMs(given, sample), given);
   /** Not in the sample before this one, and not for long. */
   const isOver = (seenMs: number | undefined): boolean =>
     seenMs !== undefined && seenMs < before.atMs && sample.atMs - seenMs > KEEP_MS;

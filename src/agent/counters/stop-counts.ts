@@ -1,7 +1,7 @@
 // Counts of stops per container and outcome, and of enforcement decisions on the node. Prometheus sees no increase in a counter
 // that appears with 1, so the usual outcomes are there with 0 from the moment that a grant is first seen.
 
-import { clockJumpMs } from '../../common/clock-step.ts';
+import { clockStepMs } from '../../common/clock-step.ts';
 import { REFUSAL_REASONS } from '../../policy/enforcement.ts';
 import type { OverReason } from '../../policy/memory-verdict.ts';
 import { hardLimitOf } from '../compute/gpu-policy.ts';
@@ -127,7 +127,7 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
 
   return {
     update({ sample, containers }) {
-      moveBy(clockJumpMs(seen, sample));
+      moveBy(clockStepMs(seen, sample));
       // Of the very same containers nothing is to be done until they are others.
       if (containers !== seen.containers || sample.atMs - seen.sinceMs > SEE_AGAIN_MS) {
         lookAt(seen.containers, seen.atMs);

@@ -1,6 +1,6 @@
 // Xids of GPUs, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
 
-import { remembering } from '../../common/memo.ts';
+import { memoizeLast } from '../../common/memo.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 /**
@@ -29,7 +29,7 @@ const OTHER = 'other';
 
 const gpuKey = (gpuUuid: string, gpuIndex: number): string => `${gpuIndex} ${gpuUuid}`;
 /** GPUs whose kinds stand there, under the numbers that they have. */
-const gpusOf = remembering(
+const gpusOf = memoizeLast(
   (totals: readonly XidTotal[]) => new Set(totals.map(({ gpuUuid, gpuIndex }) => gpuKey(gpuUuid, gpuIndex))),
 );
 

@@ -2,7 +2,7 @@
 // is said when one comes or goes. What counts, and what ends it, is decided in quota/gpu-fault.ts.
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
-import { bootIdOfMachine } from '../../common/boot-id.ts';
+import { readBootId } from '../../common/boot-id.ts';
 import { field, isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { faultWords, followFaults, type GpuFault, parseXidList } from '../../policy/gpu-health.ts';
@@ -58,7 +58,7 @@ export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly GpuFault[] }
 };
 
 export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
-  const { stateFolder, unhealthyXids, onProblem, onChange, bootId = bootIdOfMachine() } = options;
+  const { stateFolder, unhealthyXids, onProblem, onChange, bootId = readBootId() } = options;
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
   const lost = 'GPUs that an Xid was held against are offered';

@@ -2,7 +2,7 @@
 // published, shown or acted upon is read from this value.
 
 import type { GpuDemand } from '../../api/gpu.ts';
-import { remembering, sameList } from '../../common/memo.ts';
+import { keepIfSame, memoizeLast } from '../../common/memo.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
 import type { Owned } from '../attribution/processes-by-owner.ts';
 import type { Grant } from '../grants/grant.ts';
@@ -38,7 +38,7 @@ export function compare(
       return [gpu.uuid, { gpu, isTold, computeTold: isTold && tellsCompute(sample, gpu) }];
     }),
   );
-  const containers = sameList(
+  const containers = keepIfSame(
     readings.map((reading) => {
       const { id } = reading.grant;
       return containerStateOf(earlier.get(id), sample, told, reading, owned.ofGrant(id), tolerance);
@@ -85,7 +85,7 @@ const NO_USES: GpuUses = { compute: 0, graphics: 0, both: 0, mps: 0, bytesTold: 
 const kindOf = (types: number): keyof ProcessCounts | undefined =>
   types & 4 ? 'mps' : ([undefined, 'compute', 'graphics', 'both'] as const)[types & 3];
 
-const usesOf = remembering((processes: readonly SampledProcess[]) => {
+const usesOf = memoizeLast((processes: readonly SampledProcess[]) => {
   const onGpu = new Map<number, GpuUses>();
   let processesUntold = 0;
   for (const { gpus } of processes) {
@@ -105,12 +105,12 @@ const usesOf = remembering((processes: readonly SampledProcess[]) => {
   return { onGpu, processesUntold };
 });
 
-const grantedOf = remembering((...grants: readonly Grant[]) => grantedByGpu(grants));
+const grantedOf = memoizeLast((...grants: readonly Grant[]) => grantedByGpu(grants));
 
 /** What containers with grants hold of a GPU, and how many of them hold something. */
 type Held = { bytes: number; containers: number };
 
-const heldOf = remembering((containers: readonly ContainerState[]) => {
+const heldOf = memoizeLast((containers: readonly ContainerState[]) => {
   const onGpu = new Map<string, Held>();
   for (const { gpuUuid, usedBytes } of containers.flatMap(({ gpus }) => gpus)) {
     if (usedBytes <= 0) continue;

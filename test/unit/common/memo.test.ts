@@ -8,7 +8,7 @@ import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
 import { compare } from '../../../src/agent/usage/reconcile.ts';
 import { NO_OTHERS } from '../../../src/agent/usage/ungranted-usage.ts';
-import { isSame, remembering, sameList } from '../../../src/common/memo.ts';
+import { isSameList, keepIfSame, memoizeLast } from '../../../src/common/memo.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
 import {
@@ -28,23 +28,23 @@ import {
 
 test('lists are the same where they have the very same things in the same order', (t) => {
   const [one, other] = [{}, {}];
-  t.true(isSame([one, other], [one, other]));
-  t.true(isSame([], []));
-  t.true(isSame([Number.NaN], [Number.NaN]));
-  t.false(isSame([one, other], [other, one]));
-  t.false(isSame([one], [one, other]));
-  t.false(isSame([one, other], [one]));
-  t.false(isSame([one], [{}]), 'equal is not the same');
-  t.false(isSame([], undefined));
+  t.true(isSameList([one, other], [one, other]));
+  t.true(isSameList([], []));
+  t.true(isSameList([Number.NaN], [Number.NaN]));
+  t.false(isSameList([one, other], [other, one]));
+  t.false(isSameList([one], [one, other]));
+  t.false(isSameList([one, other], [one]));
+  t.false(isSameList([one], [{}]), 'equal is not the same');
+  t.false(isSameList([], undefined));
   const list = [one];
-  t.is(sameList([one], list), list);
-  t.deepEqual(sameList([other], list), [other]);
-  t.deepEqual(sameList([one], undefined), [one]);
+  t.is(keepIfSame([one], list), list);
+  t.deepEqual(keepIfSame([other], list), [other]);
+  t.deepEqual(keepIfSame([one], undefined), [one]);
 });
 
 test('a function that remembers is asked again when one of the things is another one, and not otherwise', (t) => {
   const asked: unknown[] = [];
-  const pair = remembering((one: object, other: object) => {
+  const pair = memoizeLast((one: object, other: object) => {
     asked.push([one, other]);
     return { one, other };
   });

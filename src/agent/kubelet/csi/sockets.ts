@@ -3,7 +3,7 @@
 import { chmodSync, type FSWatcher, lstatSync, mkdirSync, rmSync, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
-import { inTurn } from '../../../common/single-flight.ts';
+import { createSingleFlight } from '../../../common/single-flight.ts';
 
 export type Endpoint = {
   readonly path: string;
@@ -92,7 +92,7 @@ export async function keepListening(
     }
   };
 
-  const looking = inTurn(lookOnce);
+  const looking = createSingleFlight(lookOnce);
   await makeMissing();
   const timer = setInterval(looking.ask, LOOK_MS).unref();
   return {

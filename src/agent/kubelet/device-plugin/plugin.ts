@@ -6,7 +6,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Client, credentials, Server, ServerCredentials, type ServiceError } from '@grpc/grpc-js';
 import { GPU } from '../../../api/names.ts';
-import { inTurn } from '../../../common/single-flight.ts';
+import { createSingleFlight } from '../../../common/single-flight.ts';
 import { createService, DEVICE_PLUGIN, devicesOf, REGISTRATION, type Slots, type Watcher } from './service.ts';
 
 export type DevicePluginOptions = {
@@ -170,7 +170,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
     if (!closing) lookAgain = setTimeout(looking.ask, nextMs);
   };
 
-  const looking = inTurn(lookOnce);
+  const looking = createSingleFlight(lookOnce);
   looking.ask();
   return {
     changed() {
