@@ -13,10 +13,10 @@ import {
 } from '../api/request.ts';
 import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
 import { type EffectiveMode, effectiveMode, modeNamed } from '../policy/mode.ts';
-import type { Refusal } from './allocation/process-grants.ts';
 import type { NodeComputeChange } from './compute/shares.ts';
 import { PRELOADED } from './grants/engine-files.ts';
-import type { LiveGrant } from './grants/registry.ts';
+import type { LiveGrant } from './grants/live-grant.ts';
+import type { Refusal } from './grants/refusal.ts';
 import type { Node } from './node-api.ts';
 import type { Driver } from './os/driver-handle.ts';
 

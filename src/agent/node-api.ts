@@ -7,14 +7,15 @@ import type { EvictCall } from '../kube/eviction.ts';
 import type { GpusReading } from '../kube/node-gpus.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
 import type { PodAsk } from './allocation/pod-grants.ts';
-import type { GrantAsk, GrantChange, Refusal } from './allocation/process-grants.ts';
+import type { GrantAsk, GrantChange } from './allocation/process-grants.ts';
 import type { ContainerBook } from './attribution/container-index.ts';
 import type { Assignments } from './attribution/other-allocations.ts';
 import type { NodeCompute, RefusedChange } from './compute/node-policy.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Grant } from './grants/grant.ts';
-import type { LiveGrant } from './grants/registry.ts';
+import type { LiveGrant } from './grants/live-grant.ts';
+import type { Refusal } from './grants/refusal.ts';
 import type { MissedContainer } from './kubelet/missed-containers.ts';
 import type { Driver } from './os/driver-handle.ts';
 import type { AbandonedCounts } from './os/helper-process.ts';
@@ -52,6 +53,8 @@ export type Node = {
   release(id: string): boolean;
   /** Makes the files of all containers of the pod that have a grant, or says why not. */
   publish(ask: PodAsk): PodGrant | Refusal;
+  /** The same for a volume that is mounted already, where this agent has lost its grants. */
+  adopt(ask: PodAsk): PodGrant | Refusal;
   /** Counts how a NodePublishVolume call ended. */
   onPublish(result: PublishResult): void;
   /** Ends the grants of that volume; other volumes of the pod keep theirs. */

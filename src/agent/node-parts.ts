@@ -137,10 +137,12 @@ function openGrants(
     onChange: log.info,
     heldEngine: interposerEngine === 0 ? undefined : interposerEngine,
     leasedOf: shares.leasedOf,
-    onGrants: () => grantChanges.emit('changed'),
   });
-  grantChanges.on('changed', () => shares.follow(registry));
-  shares.follow(registry);
+  registry.subscribe(() => {
+    shares.follow(registry.list());
+    grantChanges.emit('changed');
+  });
+  shares.follow(registry.list());
   return { registry, shares, grantChanges };
 }
 
@@ -166,7 +168,8 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     native,
     tools: helpers,
     profiles,
-    registry,
+    grants: () => registry.list().map(({ grant }) => grant),
+    onCalibrated: registry.refreshProfiles,
     driver: inputs.driver,
     faultOf: faults.wordsOf,
     onProblem: log.component('gpu-checks').warn,

@@ -2,8 +2,9 @@
 // grants, volumes and state. Its parts are opened in node-parts.ts and make every decision.
 import { EventEmitter } from 'node:events';
 import { offeredGpus } from './allocation/advertised-gpus.ts';
-import { publishPod } from './allocation/pod-grants.ts';
-import { changeGrant, grantPlain, unreadable } from './allocation/process-grants.ts';
+import { usableState } from './allocation/driver-state.ts';
+import { adoptPod, annotationsOf, type PodAsk, publishPod } from './allocation/pod-grants.ts';
+import { changeGrant, grantProcess } from './allocation/process-grants.ts';
 import type { AgentConfiguration } from './config.ts';
 import { createNobodys } from './counters/invalid-pid-count.ts';
 import { createSamplerCounts } from './counters/reset-safe-counter.ts';
@@ -46,14 +47,18 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   parts.grantChanges.on('changed', sampleSoon);
 
   /** The newest state, or why nothing can be granted by it. */
-  const readableState = () => {
-    const state = parts.intake.state();
-    const refusal = unreadable(state, publication.isStale(), inputs.driver.releasedMs());
-    return refusal ? { refusal } : { state: state as NodeState };
-  };
+  const readableState = () => usableState(parts.intake.state(), publication.isStale(), inputs.driver.releasedMs());
   const onPod: Node['onPod'] = (podUid, annotations) => {
     parts.podModes.onPod(podUid, annotations);
     parts.compute.onPod(podUid, annotations);
+  };
+  const publish = (ask: PodAsk, how: typeof publishPod) => {
+    const state = readableState();
+    if (!state.ok) return state.error;
+    const mode = nodeMode.mode();
+    const published = how(ask, { state: state.value, registry, notYet: checks.notYet, mode });
+    if (!('refused' in published)) onPod(ask.podUid, annotationsOf(ask));
+    return published;
   };
 
   return {
@@ -68,11 +73,12 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
     snapshot: publication.snapshot,
 
     grant(ask) {
-      const { state, refusal } = readableState();
-      if (refusal) return refusal;
+      const state = readableState();
+      if (!state.ok) return state.error;
       const { placement, mostTenantsPerGpu } = configuration;
-      const settings = { placement, mostTenantsPerGpu, enforcement: { mode: nodeMode.mode() } };
-      return grantPlain(ask, state, registry, native, settings, checks.notYet, checks.standingOf);
+      const { notYet, standingOf } = checks;
+      const settings = { placement, mostTenantsPerGpu, mode: nodeMode.mode() };
+      return grantProcess(ask, { state: state.value, registry, native, ...settings, notYet, standingOf });
     },
 
     change(id, change, memoryBytesPerGpu) {
@@ -82,12 +88,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
       return live;
     },
 
-    publish(ask) {
-      const { state, refusal } = readableState();
-      const published = refusal ?? publishPod(ask, state, registry, checks.notYet, nodeMode.mode());
-      if (!('refused' in published)) onPod(ask.podUid, ask.annotations);
-      return published;
-    },
+    publish: (ask) => publish(ask, publishPod),
+    adopt: (ask) => publish(ask, adoptPod),
 
     onPublish: (result) => void publishes.set(result, (publishes.get(result) ?? 0) + 1),
     compute: parts.compute,

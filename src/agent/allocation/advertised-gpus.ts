@@ -6,9 +6,8 @@ import { healthState, LOST_WORDS } from '../../policy/gpu-health.ts';
 import type { FenceState } from '../../policy/isolation-check.ts';
 import type { Grant } from '../grants/grant.ts';
 import { heldBy } from '../grants/sums.ts';
-import { isShareable, type SampledGpu } from '../sampling/sample.ts';
+import { isShareable, type SampledGpu, usableBytes } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
-import { usableBytes } from './process-grants.ts';
 
 export type Offer = {
   /** The sample is too old: no GPU is healthy for all that is known. */

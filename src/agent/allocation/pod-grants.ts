@@ -1,68 +1,82 @@
-// What a pod was granted, on its way into the books: ruled by the referee, refused with the reason, or given files. The files are
-// the registry's.
+// Publishes the volume of a pod: verifies its grant against this node and has the registry make its files, or says in a sentence
+// for the pod's Events why not.
 
+import { wrongMounts } from '../../api/csi-volume.ts';
 import type { PodGrant } from '../../api/grant-annotation.ts';
 import type { Mode } from '../../api/request.ts';
+import { field } from '../../common/json.ts';
 import { effectiveMode } from '../../policy/mode.ts';
 import { chosenBy } from '../compute/pod-annotations.ts';
-import { saidOf } from '../enforcement/pod-mode.ts';
+import { requestedMode } from '../enforcement/pod-mode.ts';
 import { podUidOf } from '../grants/grant.ts';
-import type { Registry } from '../grants/registry.ts';
+import type { Refusal } from '../grants/refusal.ts';
+import type { PodShare, Registry } from '../grants/registry.ts';
 import type { NodeState } from '../usage/node-usage.ts';
-import type { Refusal } from './process-grants.ts';
 import { refereeGpus, rule } from './verify-grant.ts';
 
-/** A pod whose volume the kubelet wants, with what the API server has of it. */
+/** A pod whose volume the kubelet wants. */
 export type PodAsk = {
   readonly podUid: string;
   readonly namespace: string;
   readonly pod: string;
   readonly target: string;
-  /** It has the volume and may run with it: what it was granted is in the books in any case. */
-  readonly mounted: boolean;
-  readonly annotations: unknown;
-  /** What is wrong with how it mounts its volume, given the containers with a share. */
-  readonly wrongMounts: (shares: ReadonlySet<string>) => string | undefined;
+  /** The pod as the API server has it. */
+  readonly object: unknown;
 };
 
-/** `notYet`: why nothing may be granted on these GPUs now. */
-export function publishPod(
-  { podUid, namespace, pod, target, mounted, annotations, wrongMounts }: PodAsk,
-  state: NodeState,
-  registry: Registry,
-  notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
-  /** Of this node. */
-  mode: Mode,
-): PodGrant | Refusal {
-  // A pod that has ended by the API server's word may still run: what it has is free when the kubelet takes its volume.
+export type PublishContext = {
+  readonly state: NodeState;
+  readonly registry: Registry;
+  /** Why nothing may be granted on these GPUs now. */
+  readonly notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined;
+  /** The node's enforcement mode. */
+  readonly mode: Mode;
+};
+
+export const annotationsOf = ({ object }: PodAsk): unknown => field(field(object, 'metadata'), 'annotations');
+
+/** For a new volume: its files are made, where the grant holds on this node now. */
+export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: PublishContext): PodGrant | Refusal {
+  const { podUid, object } = ask;
+  // A pod that has ended according to the API server may still run: its grant ends when the kubelet unpublishes its volume.
   const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
-  // What is in use was given once: whatever has become of its GPUs and their room since, the books must tell of it.
-  const gpus = mounted ? refereeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true })) : refereeGpus(state, others);
-  const ruling = rule(annotations, gpus);
+  const annotations = annotationsOf(ask);
+  const ruling = rule(annotations, refereeGpus(state, others));
   if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
-  const { grant } = ruling;
-  if (!mounted) {
-    const wrong = wrongMounts(new Set(grant.containers.map(({ name }) => name)));
-    if (wrong !== undefined) return { refused: wrong };
-    const isEnforced = effectiveMode(mode, saidOf(annotations)).mode === 'enforce';
-    const wait = notYet(
-      grant.containers.flatMap(({ gpus: own }) => own.map(({ gpuUuid }) => gpuUuid)),
-      isEnforced,
-    );
-    // The fence may be mended: the pod then starts.
-    if (wait) return { ...wait, later: true };
-  }
-  registry.createPod(
-    grant.containers.map(({ name, kind, memoryIsolation, gpus: own }) => ({
-      namespace,
-      pod,
-      container: name,
-      ...chosenBy(annotations, name, own),
-      isolateMemory: memoryIsolation === 'on',
-      enforcement: saidOf(annotations),
-      owner: { podUid, target, kind },
-    })),
-    { inUse: mounted },
-  );
-  return grant;
+  const { containers } = ruling.grant;
+  const wrong = wrongMounts(object, new Set(containers.map(({ name }) => name)));
+  if (wrong !== undefined) return { refused: wrong };
+  const isEnforced = effectiveMode(mode, requestedMode(annotations)).mode === 'enforce';
+  const gpuUuids = containers.flatMap(({ gpus }) => gpus.map(({ gpuUuid }) => gpuUuid));
+  const wait = notYet(gpuUuids, isEnforced);
+  // Isolation may work again later: the pod then starts.
+  if (wait) return { ...wait, later: true };
+  registry.createPod(sharesOf(ask, ruling.grant), { inUse: false });
+  return ruling.grant;
+}
+
+/**
+ * For a volume that is mounted already, after the agent lost its grant: it was granted once, so it is counted again, whatever has
+ * become of its GPUs and their memory since.
+ */
+export function adoptPod(ask: PodAsk, { state, registry }: PublishContext): PodGrant | Refusal {
+  const gpus = refereeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true }));
+  const ruling = rule(annotationsOf(ask), gpus);
+  if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
+  registry.createPod(sharesOf(ask, ruling.grant), { inUse: true });
+  return ruling.grant;
+}
+
+function sharesOf(ask: PodAsk, grant: PodGrant): readonly PodShare[] {
+  const { podUid, namespace, pod, target } = ask;
+  const annotations = annotationsOf(ask);
+  return grant.containers.map(({ name, kind, memoryIsolation, gpus }) => ({
+    namespace,
+    pod,
+    container: name,
+    ...chosenBy(annotations, name, gpus),
+    isolateMemory: memoryIsolation === 'on',
+    enforcement: requestedMode(annotations),
+    owner: { podUid, target, kind },
+  }));
 }

@@ -6,13 +6,14 @@ import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
 import type { GpuShare, Mode, Placement } from '../../api/request.ts';
 import { placePod } from '../../placement/place-pod.ts';
 import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
-import type { LiveGrant, Registry } from '../grants/registry.ts';
+import type { LiveGrant } from '../grants/live-grant.ts';
+import type { Refusal } from '../grants/refusal.ts';
+import type { Registry } from '../grants/registry.ts';
 import { resized } from '../grants/resize.ts';
 import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
 import { unifiedPath } from '../os/cgroup.ts';
-import { isShareable, type SampledGpu } from '../sampling/sample.ts';
-import { releasedWords } from '../snapshot/snapshot.ts';
+import { isShareable, usableBytes } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
 export type GrantAsk = {
@@ -24,41 +25,24 @@ export type GrantAsk = {
   readonly owner: { readonly pid: number; readonly startTicks: number };
 };
 
-/** `later`: the same question may be answered otherwise in a moment. */
-export type Refusal = { readonly refused: string; readonly later?: boolean };
-
 /** `enforcement`: by whoever may open the agent's socket; null takes back what was said. */
 export type GrantChange = ComputeChange & { readonly enforcement?: Mode | null };
 
-/** What a GPU leaves to programs. */
-export const usableBytes = (gpu: SampledGpu): number => Math.max(0, (gpu.totalBytes ?? 0) - (gpu.reservedBytes ?? 0));
+export type GrantContext = {
+  readonly state: NodeState;
+  readonly registry: Pick<Registry, 'list' | 'create'>;
+  readonly native: Pick<Native, 'readProcess'>;
+  readonly placement: Placement;
+  readonly mostTenantsPerGpu: number;
+  /** The node's enforcement mode. */
+  readonly mode: Mode;
+  /** Why nothing may be granted on these GPUs now. */
+  readonly notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined;
+  readonly standingOf: (gpuUuid: string) => GpuStanding;
+};
 
-/** Why nobody can be told anything about GPUs now; undefined: they can. */
-export function unreadable(
-  state: NodeState | undefined,
-  isStale: boolean,
-  releasedMs: number | undefined,
-): Refusal | undefined {
-  if (releasedMs !== undefined) return { refused: releasedWords(releasedMs), later: true };
-  if (!state) return { refused: 'the driver has not been read yet', later: true };
-  if (isStale) return { refused: 'the driver does not answer: there is no fresh sample', later: true };
-  if (state.sample.problem !== undefined) return { refused: `there is no GPU: ${state.sample.problem}` };
-  return undefined;
-}
-
-export function grantPlain(
-  ask: GrantAsk,
-  state: NodeState,
-  registry: Registry,
-  native: Native,
-  configuration: {
-    readonly placement: Placement;
-    readonly mostTenantsPerGpu: number;
-    readonly enforcement: { readonly mode: Mode };
-  },
-  notYet: (gpuUuids: readonly string[], byDriver: boolean) => Refusal | undefined,
-  standingOf: (gpuUuid: string) => GpuStanding,
-): LiveGrant | Refusal {
+export function grantProcess(ask: GrantAsk, context: GrantContext): LiveGrant | Refusal {
+  const { state, registry, native, placement, mostTenantsPerGpu, mode, notYet, standingOf } = context;
   const owner = native.readProcess(ask.owner.pid);
   if (owner?.startTicks !== ask.owner.startTicks) {
     return { refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` };
@@ -87,13 +71,13 @@ export function grantPlain(
       gpuUuids: ask.gpuUuids,
       containers: [{ name: container, kind: 'app', memoryIsolation, gpus: ask.shares }],
     },
-    { mostTenantsPerGpu: configuration.mostTenantsPerGpu, gpus },
-    configuration.placement,
+    { mostTenantsPerGpu, gpus },
+    placement,
   );
   if (!placed.ok) return { refused: placed.reason('all') };
   const granted = placed.containers.flatMap((one) => one.gpus);
   const group = unifiedPath(owner.cgroup) ?? '';
-  const isEnforced = configuration.enforcement.mode === 'enforce';
+  const isEnforced = mode === 'enforce';
   const wait = notYet(
     granted.map(({ gpuUuid }) => gpuUuid),
     isEnforced && group !== '',

@@ -11,9 +11,8 @@ import { MIB } from '../../common/quantity.ts';
 import { demandOf } from '../../placement/demand.ts';
 import type { Grant } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
-import { isShareable } from '../sampling/sample.ts';
+import { isShareable, usableBytes } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
-import { usableBytes } from './process-grants.ts';
 
 export type RefereeGpu = {
   readonly gpuUuid: string;

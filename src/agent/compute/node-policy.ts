@@ -3,8 +3,8 @@
 
 import { COMPUTE_ANNOTATION } from '../../api/names.ts';
 import { field } from '../../common/json.ts';
-import type { Refusal } from '../allocation/process-grants.ts';
 import { podUidOf } from '../grants/grant.ts';
+import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
 import type { SampledGpu } from '../sampling/sample.ts';
 import type { GpuPolicy } from './gpu-policy.ts';
@@ -85,10 +85,13 @@ export function createNodeCompute(options: {
       const known = gpus().map(({ uuid }) => uuid);
       if (gpuUuid !== undefined && !known.includes(gpuUuid))
         return { refused: `no GPU ${gpuUuid} on this node; there are ${known.join(', ') || 'none'}` };
-      shares.set(change, registry);
+      shares.set(change);
+      registry.updateLeases();
       return state();
     },
-    onLabels: (labels) => shares.label(labels, registry),
+    onLabels(labels) {
+      if (shares.label(labels)) registry.updateLeases();
+    },
     onPod,
     again() {
       for (const [podUid, { annotations }] of refused) onPod(podUid, annotations);

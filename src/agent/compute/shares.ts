@@ -4,7 +4,7 @@ import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import { type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
 import { memoizeLast } from '../../common/memo.ts';
 import type { Grant } from '../grants/grant.ts';
-import type { LiveGrant, Registry } from '../grants/registry.ts';
+import type { LiveGrant } from '../grants/live-grant.ts';
 import { createArbiter } from './arbiter-process.ts';
 import { type GpuPolicy, leasedGrants, type PolicyChoices, policiesOf, policyOfGpu } from './gpu-policy.ts';
 import { openComputeStore } from './policy-file.ts';
@@ -28,14 +28,15 @@ export type NodeComputeChange = {
 export type Shares = {
   /** Which of these launch by the arbiter. */
   leasedOf(grants: readonly Grant[]): ReadonlySet<string>;
-  /** Who holds a grant, or how, has changed. */
-  follow(registry: Pick<Registry, 'list'>): void;
+  /** Grants, their amounts or their leases have changed. */
+  follow(grants: readonly LiveGrant[]): void;
   ofGpu(gpuUuid: string): GpuPolicy;
   readonly highCapPercent: () => number;
   stateOf(entries: readonly LiveGrant[]): (grantId: string, gpu: number) => ShareState;
-  set(change: NodeComputeChange, registry: Pick<Registry, 'reconsider'>): void;
-  /** Labels of the Node as they are now. */
-  label(labels: Readonly<Record<string, string>>, registry: Pick<Registry, 'reconsider'>): void;
+  /** Throws where it cannot be stored. The caller then updates the leases of grants. */
+  set(change: NodeComputeChange): void;
+  /** Labels of the Node as they are now; true: another policy holds. */
+  label(labels: Readonly<Record<string, string>>): boolean;
   close(): Promise<void>;
 };
 
@@ -72,14 +73,14 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
 
   return {
     leasedOf: (grants) => leasedGrants(policyOf, grants),
-    follow(registry) {
+    follow(grants) {
       turn += 1;
-      arbiter.follow(registry.list(), { policyOf, instances: mostTenantsPerGpu, highCapPercent: highCapPercent() });
+      arbiter.follow(grants, { policyOf, instances: mostTenantsPerGpu, highCapPercent: highCapPercent() });
     },
     ofGpu,
     highCapPercent,
     stateOf: (entries) => stateOf(entries, turn),
-    set({ gpuUuid, policy, highCapPercent: cap }, registry) {
+    set({ gpuUuid, policy, highCapPercent: cap }) {
       const { policy: nodePolicy, gpus, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherGpus } = gpus;
       const ofNode = gpuUuid !== undefined || policy === undefined ? nodePolicy : (policy ?? undefined);
@@ -90,9 +91,8 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
           gpuUuid === undefined || policy === undefined ? gpus : { ...otherGpus, ...(policy && { [gpuUuid]: policy }) },
         ...(capNow !== undefined && { highCapPercent: capNow }),
       });
-      registry.reconsider();
     },
-    label(labels, registry) {
+    label(labels) {
       const text = labels[COMPUTE_POLICY_ANNOTATION];
       const policy = text === undefined ? undefined : parseComputePolicy(text);
       // A Node changes all the time, mostly in other ways.
@@ -102,9 +102,9 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
         onProblem(
           `label ${COMPUTE_POLICY_ANNOTATION} of this node says "${text}", which is no policy, and is passed over`,
         );
-      if (policy === labeled) return;
+      if (policy === labeled) return false;
       labeled = policy;
-      registry.reconsider();
+      return true;
     },
     close: arbiter.close,
   };

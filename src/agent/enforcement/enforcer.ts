@@ -13,7 +13,8 @@ import {
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import { effectiveMode } from '../../policy/mode.ts';
 import { countStop, recentStops, type Stop, stopOrder } from '../../policy/stop-rate.ts';
-import type { LiveGrant, Registry } from '../grants/registry.ts';
+import type { LiveGrant } from '../grants/live-grant.ts';
+import type { Registry } from '../grants/registry.ts';
 import type { Native } from '../os/addon.ts';
 import type { ContainerState, NodeState } from '../usage/node-usage.ts';
 import { type ActionRecord, type NewRecord, recordOf } from './action-record.ts';

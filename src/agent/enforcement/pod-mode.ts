@@ -10,7 +10,7 @@ import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 
 /** A record that cannot be read weakens nothing. */
-export function saidOf(annotations: unknown): SaidMode | undefined {
+export function requestedMode(annotations: unknown): SaidMode | undefined {
   const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   return saidMode({
     namespace: (record.ok ? record.value.enforcement : undefined) ?? 'enforce',
@@ -40,7 +40,7 @@ export function createModes(registry: Pick<Registry, 'list' | 'change'>, onProbl
           `${namespace}/${pod}: annotation ${ENFORCEMENT_OVERRIDE_ANNOTATION} is none of ${MODES.join(', ')}, and changes nothing`,
         );
       }
-      const said = saidOf(annotations);
+      const said = requestedMode(annotations);
       for (const { grant } of own) {
         const before = grant.enforcement;
         if (before?.mode === said?.mode && before?.by === said?.by) continue;

@@ -1,45 +1,23 @@
-// Grants on this node: made, adopted after a restart, changed in place, taken down. Owns the books and the state folder;
-// who gets how much is decided elsewhere, what the figures in the files mean by the comparison.
+// The grants of this node: created for processes and pods, adopted from the state folder after a restart, changed in place, removed.
+// Keeps them with their open files; who gets how much is decided in src/placement and src/agent/allocation.
 import { randomBytes } from 'node:crypto';
-import { closeSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
+import { closeSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { GpuGrant } from '../../api/gpu.ts';
-import { err } from '../../common/result.ts';
-import { prepareFile } from '../../common/state-file.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
-import { allOf, createFileKeeper, type GrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
-import { formatGrant, type Grant, isOfPod, type PodOwner, parseGrant, podGrantId } from './grant.ts';
-import { type Beat, isDue } from './heartbeat.ts';
-
-/** What was measured on a GPU: the driver profile that pages carry. 0: not measured. */
-export type GpuProfile = {
-  readonly contextBytes: number;
-  readonly granuleBytes: number;
-  readonly releasesLate: boolean;
-};
-export const UNMEASURED: GpuProfile = { contextBytes: 0, granuleBytes: 0, releasesLate: false };
-
-export type LiveGrant = GrantFiles & {
-  grant: Grant;
-  /** State of the grant; of plain ones page and ledger, too. */
-  readonly folder: string;
-  gateClosed: boolean;
-  /** Its launches go by the compute page. */
-  leased: boolean;
-  /** Grows when its ledger is made anew, and the compute page with it. */
-  ledgerTurn: number;
-  /** Of its ledger, the last one. */
-  reading: LedgerReading | undefined;
-  /** What its page was last told. */
-  beat: Beat | undefined;
-};
+import { allOf, createFileKeeper, ratesOf, SLOTS, type Volumes } from './files.ts';
+import { type Grant, isOfPod, type PodOwner, podGrantId } from './grant.ts';
+import { createGrantStore } from './grant-store.ts';
+import { createPageWriter, pageContent } from './limits-page.ts';
+import type { GpuProfile, LiveGrant } from './live-grant.ts';
+import { createRetries } from './retries.ts';
 
 /** Of one container of a pod. */
 export type PodShare = Omit<Grant, 'id' | 'owner' | 'createdMs'> & { readonly owner: PodOwner };
 
-/** All that a grant's folder needs of the interposer: what is preloaded, and the engines that it may be told to run. */
+/** All that a grant's folder needs of the interposer: the preloaded objects and the engines. */
 export const libraries = (build = BUILD_FOLDER): readonly string[] =>
   [...PRELOADED, ...enginesIn(build).map(engineName)].map((name) => join(build, name));
 
@@ -48,342 +26,330 @@ export type Registry = {
   get(id: string): LiveGrant | undefined;
   create(grant: Omit<Grant, 'id'>): LiveGrant;
   /**
-   * All containers with a share of one pod, at the kubelet's word. What is there already is kept, and only put right. `inUse`:
-   * the pod has its volume, so its grants are in the books whatever can be done to their files now; else all is made, or
-   * nothing is left of what was not.
+   * All containers with a share of one pod. `inUse`: the pod has its volume and may run, so its grants are registered even where
+   * their files cannot be repaired now, and existing ones are kept; else all is made anew, or nothing of it is left.
    */
   createPod(shares: readonly PodShare[], options: { readonly inUse: boolean }): void;
   /** Has each container that the volume was made for its grant? */
   holdsAll(podUid: string, target: string): boolean;
-  /** What could not be put right about a grant's files is tried again. */
+  /** Tries again what failed before for the files of single grants. */
   repair(): void;
   /**
-   * Brings one grant, if there is one left, to the engine that is wanted. Where that cannot be done now the grant goes on with
-   * the one that it has; it is told, and tried again after a while.
+   * Brings one grant, if any is left, to the wanted engine. Where that fails the grant keeps the engine that it has; the problem
+   * is reported, and it is tried again after a while.
    */
   renew(): void;
-  /** Its page does not name the engine that is wanted. */
+  /** Its limits page does not name the wanted engine. */
   isBehind(live: LiveGrant): boolean;
-  /** Gives the grant other amounts on the GPUs that it has; its processes follow at their next request. */
+  /** Gives the grant other amounts on its GPUs; its processes follow at their next request. */
   resize(id: string, gpus: readonly GpuGrant[]): LiveGrant;
-  /** The same, what was chosen for its compute, and what was said of its enforcement. */
+  /** The same with its compute choice and its enforcement mode. */
   change(id: string, change: Partial<Pick<Grant, 'gpus' | 'compute' | 'computeOverride' | 'enforcement'>>): LiveGrant;
-  /** Who launches by the arbiter may have changed without anything in the books. */
-  reconsider(): void;
+  /** Which launches the arbiter schedules may have changed without a change of a grant. */
+  updateLeases(): void;
   remove(id: string): void;
-  /** `locksForMs`: as the native part takes it. */
+  /** `locksForMs`: as `Native.readLedger` takes it. */
   readLedger(live: LiveGrant, locksForMs?: number): LedgerReading;
   /** The container starts anew: none of the processes in its ledger is left. */
   clearLedger(live: LiveGrant): void;
-  /** What the driver's truth teaches, and that the agent was here. */
+  /** Corrections by the driver's figures, and a heartbeat. */
   writeFeedback(live: LiveGrant, entries: readonly Feedback[]): void;
   touch(live: LiveGrant): void;
   refreshProfiles(): void;
+  /** Calls `listener` after each change of grants, amounts, leases or ledgers. */
+  subscribe(listener: () => void): void;
   close(): void;
 };
 
 export type RegistryOptions = {
   readonly stateFolder: string;
   readonly native: Native;
-  /** None: this agent serves no pods. */
+  /** Absent: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
   readonly profileOf: (gpuUuid: string) => GpuProfile;
   readonly onProblem: (text: string) => void;
   /** A grant was brought to another engine. */
   readonly onChange?: (text: string) => void;
-  /** The interposer that this agent brings. */
+  /** Folder of the interposer that this agent brings. */
   readonly build?: string;
-  /** Number of the engine that grants shall run; none: the newest of the build. */
+  /** Number of the engine that grants shall run; absent: the newest of the build. */
   readonly heldEngine?: number | undefined;
-  /** Which of these launch by the arbiter; none: nobody does. */
+  /** Ids of the grants whose launches the arbiter schedules; absent: none. */
   readonly leasedOf?: (grants: readonly Grant[]) => ReadonlySet<string>;
-  /** Who holds a grant, what, or how has changed. */
-  readonly onGrants?: () => void;
 };
 
 export function openRegistry(options: RegistryOptions): Registry {
-  const { stateFolder, native, volumes, profileOf, onProblem, build = BUILD_FOLDER, heldEngine } = options;
-  const { leasedOf = () => new Set<string>(), onChange = () => {}, onGrants = () => {} } = options;
-  const root = join(stateFolder, 'grants');
-  mkdirSync(root, { recursive: true, mode: 0o755 });
-  const live = new Map<string, LiveGrant>();
-  /** The same lists until who holds a grant, or what, changes. */
-  let listed: readonly LiveGrant[] | undefined;
+  const { volumes, native } = options;
+  const live = createLiveGrants(options);
+  const { store, change } = live;
+  for (const id of store.ids()) live.adoptStored(id);
+  live.updateLeases();
 
-  /** With one that is being made. */
+  return {
+    list: live.list,
+    get: live.get,
+    create: (request) => createProcessGrant(live, options, request),
+    createPod: (shares, { inUse }) => createPodGrants(live, options, shares, inUse),
+    holdsAll: (podUid, target) =>
+      volumes?.containers(target).every((container) => live.get(podGrantId(podUid, container)) !== undefined) ?? false,
+    repair: live.repair,
+    renew: () => live.renewal.next(live.list().filter(({ grant }) => !live.broken.has(grant.id))),
+    isBehind: live.renewal.isBehind,
+    resize: (id, gpus) => change(id, { gpus }),
+    change,
+    updateLeases: live.updateLeases,
+    remove: live.remove,
+    readLedger(entry, locksForMs) {
+      const { ledgerFd, ledgerPath, grant, reading } = entry;
+      entry.reading = native.readLedger(ledgerFd, SLOTS, grant.gpus.length, reading, ledgerPath, locksForMs);
+      return entry.reading;
+    },
+    clearLedger: live.clearLedger,
+    writeFeedback: live.pages.writeFeedback,
+    touch: live.pages.touch,
+    refreshProfiles() {
+      for (const entry of live.list()) live.pages.rewrite(entry);
+    },
+    subscribe: live.subscribe,
+    close: live.close,
+  };
+}
+
+function createProcessGrant(live: LiveGrants, options: RegistryOptions, request: Omit<Grant, 'id'>): LiveGrant {
+  const { build = BUILD_FOLDER } = options;
+  const grant: Grant = { ...request, id: randomBytes(6).toString('hex') };
+  return live.make(grant, (folder) => {
+    for (const name of PRELOADED) symlinkSync(join(build, name), join(folder, name));
+    // Copies: the next build has other engines, and this one may be needed again.
+    for (const name of enginesIn(build).map(engineName)) copyLibrary(join(build, name), join(folder, name));
+  });
+}
+
+function createPodGrants(
+  live: LiveGrants,
+  { volumes, native, build }: RegistryOptions,
+  shares: readonly PodShare[],
+  inUse: boolean,
+): void {
+  const [first] = shares;
+  if (!first) return;
+  if (!volumes) throw new Error('this agent serves no pods');
+  const { target } = first.owner;
+  const mostGpus = Math.max(...shares.map(({ gpus }) => gpus.length));
+  const names = shares.map(({ container }) => container);
+  if (!inUse) volumes.mount(target, names, native.ledgerFileBytes(SLOTS, mostGpus), libraries(build));
+  for (const share of shares) {
+    const id = podGrantId(share.owner.podUid, share.container);
+    const before = live.get(id);
+    const grant: Grant = { ...share, id, createdMs: Date.now() };
+    if (inUse && before) {
+      live.tryRepair(before);
+    } else if (inUse) {
+      live.adopt(grant);
+      live.updateLeases();
+    } else {
+      // Of a volume that was never published, or is not mounted any more: its open files are of the former one.
+      if (before) live.remove(id);
+      live.make(grant);
+    }
+  }
+}
+
+/** The registered grants with their files, and how they come and go. */
+type LiveGrants = ReturnType<typeof createLiveGrants>;
+
+function createLiveGrants(options: RegistryOptions) {
+  const { stateFolder, native, volumes, profileOf, onProblem, build = BUILD_FOLDER, heldEngine } = options;
+  const { leasedOf = () => new Set<string>(), onChange = () => {} } = options;
+  const store = createGrantStore(stateFolder);
+  const live = new Map<string, LiveGrant>();
+  /** The same list until a grant comes, goes or changes. */
+  let listed: readonly LiveGrant[] | undefined;
+  const list = (): readonly LiveGrant[] => {
+    listed ??= [...live.values()];
+    return listed;
+  };
+  const listeners: (() => void)[] = [];
+  const emitChanged = (): void => {
+    for (const listener of listeners) listener();
+  };
+
+  /** With a grant that is being made. */
   const leasedNow = (grant?: Grant): ReadonlySet<string> => {
-    const others = [...live.values()].flatMap((entry) => (entry.grant.id === grant?.id ? [] : [entry.grant]));
+    const others = list().flatMap((entry) => (entry.grant.id === grant?.id ? [] : [entry.grant]));
     return leasedOf(grant ? [...others, grant] : others);
   };
-  const pageOf = (grant: Grant) => ({
-    slots: SLOTS,
-    isolateMemory: grant.isolateMemory,
-    compute: true,
-    leased: leasedNow(grant).has(grant.id),
-    gpus: grant.gpus.map((gpu) => ({
-      uuid: gpu.gpuUuid,
-      memoryBytes: gpu.limitBytes,
-      coresPercent: gpu.coresPercent,
-      ...profileOf(gpu.gpuUuid),
-    })),
-  });
-  const storedPath = (folder: string): string => join(folder, 'grant.json');
-  const prepareStored = (grant: Grant, folder: string): { readonly keep: () => void } => {
-    mkdirSync(folder, { recursive: true, mode: 0o755 });
-    return { keep: prepareFile(storedPath(folder), formatGrant(grant), { sync: false }) };
-  };
-  const store = (grant: Grant, folder: string): void => prepareStored(grant, folder).keep();
-
+  const pageOf = (grant: Grant) => pageContent(grant, leasedNow(grant).has(grant.id), profileOf);
   const brought = enginesIn(build);
   const wanted = heldEngine ?? brought.at(-1);
   const files = createFileKeeper({ native, volumes, build, wanted, pageOf, onProblem });
-  const open = (grant: Grant, folder: string): LiveGrant => ({
-    ...files.open(grant, folder),
+  const pages = createPageWriter({ native, pageOf, onProblem });
+  const renewal = createRenewal({ files, brought, wanted, onProblem, onChange });
+  /** Registered grants whose files are not repaired, and stored ones that could not be adopted. */
+  const broken = createRetries(onProblem);
+  const unread = createRetries(onProblem);
+
+  const open = (grant: Grant): LiveGrant => ({
+    ...files.open(grant, store.folderOf(grant.id)),
     grant,
-    folder,
+    folder: store.folderOf(grant.id),
     gateClosed: false,
     leased: false,
     ledgerTurn: 0,
     reading: undefined,
     beat: undefined,
   });
-  const putRight = (entry: LiveGrant): void =>
+  const repairFiles = (entry: LiveGrant): void =>
     allOf(
-      // First on the disk: what the kubelet mounts next must be known after a crash.
-      () => {
-        if (!existsSync(storedPath(entry.folder))) store(entry.grant, entry.folder);
-      },
+      () => store.ensure(entry.grant),
       () => files.putRight(entry.grant, entry.folder, entry),
     );
-  const letGo = (entry: LiveGrant): void => {
+  const closeFiles = (entry: LiveGrant): void => {
     entry.page.close();
     closeSync(entry.ledgerFd);
   };
-
-  /** Of grants in the books whose files are not right, and of those stored that are not in the books: what was said of it. */
-  const notRight = new Map<string, string>();
-  const unread = new Map<string, string>();
-  const trying = (book: Map<string, string>, id: string, what: string, work: () => void): void => {
-    try {
-      work();
-      book.delete(id);
-    } catch (error) {
-      const text = `${what}, and it is tried again: ${(error as Error).message}`;
-      if (book.get(id) !== text) onProblem(text);
-      book.set(id, text);
-    }
-  };
-  const tryPutRight = (entry: LiveGrant): void => {
+  const tryRepair = (entry: LiveGrant): void => {
     const { id, namespace, pod, container } = entry.grant;
-    trying(notRight, id, `files of ${namespace}/${pod}/${container} (grant ${id}) are not right`, () =>
-      putRight(entry),
-    );
+    const what = `cannot repair the files of ${namespace}/${pod}/${container} (grant ${id})`;
+    broken.run(id, what, () => repairFiles(entry));
   };
-  /** In the books whatever its files are like: its processes run, and are held to it from outside. */
-  const adopt = (grant: Grant, folder: string): void => {
-    const entry = open(grant, folder);
+  /** Registered even where its files are broken: its processes run, and the agent holds them to the grant from outside. */
+  const adopt = (grant: Grant): void => {
+    const entry = open(grant);
     live.set(grant.id, entry);
     listed = undefined;
-    tryPutRight(entry);
+    tryRepair(entry);
   };
 
-  const readStored = (id: string): void => {
-    const folder = join(root, id);
-    const path = storedPath(folder);
-    const read = existsSync(path) ? parseGrant(readFileSync(path, 'utf8')) : err('the file is missing');
-    const drop = (why: string): void => {
-      onProblem(`grant ${id} cannot be adopted and is taken down: ${why}`);
-      rmSync(folder, { recursive: true, force: true });
-    };
-    if (!read.ok) {
-      drop(`grant.json: ${read.error}`);
-      return;
-    }
-    const grant = read.value;
-    if (!isOfPod(grant.owner)) {
-      adopt(grant, folder);
-    } else if (!volumes) {
-      // Nothing is lost: an agent that serves pods finds it again.
-      onProblem(`grant ${id} is of pod ${grant.namespace}/${grant.pod}, and this agent serves no pods`);
-    } else if (volumes.isMounted(grant.owner.target)) {
-      adopt(grant, folder);
-    } else {
-      // After a reboot; the kubelet asks again for pods that go on.
-      drop(`the volume of pod ${grant.namespace}/${grant.pod} is not mounted any more`);
-    }
-  };
-  const tryRead = (id: string): void => trying(unread, id, `grant ${id} cannot be adopted`, () => readStored(id));
-  // Pages and ledgers of running processes are adopted as they are; only the page's own words are written again.
-  for (const id of readdirSync(root)) tryRead(id);
-
-  /** Who comes and goes changes whose launches go by the arbiter. */
-  const changed = (): void => {
+  const updateLeases = (): void => {
     listed = undefined;
     const leased = leasedNow();
     for (const entry of live.values()) {
-      const is = entry.compute && leased.has(entry.grant.id);
-      if (is !== entry.leased) {
-        entry.leased = is;
-        touch(entry);
+      const isLeased = entry.compute && leased.has(entry.grant.id);
+      if (isLeased !== entry.leased) {
+        entry.leased = isLeased;
+        pages.touch(entry);
       }
     }
-    onGrants();
+    emitChanged();
   };
 
-  const found = (id: string): LiveGrant => {
+  const entryOf = (id: string): LiveGrant => {
     const entry = live.get(id);
     if (!entry) throw new Error(`no grant ${id} on this node`);
     return entry;
   };
-  const renewal = createRenewal({ files, brought, wanted, onProblem, onChange });
-  /** A page that cannot be written now is written at the next sample; nothing else may suffer for it. */
-  const writing = (entry: LiveGrant, use: (fd: number) => void): void => {
-    try {
-      entry.page.write(use);
-    } catch (error) {
-      onProblem(`the limits page of ${entry.grant.namespace}/${entry.grant.pod}: ${(error as Error).message}`);
-    }
-  };
-  const touch = (entry: LiveGrant): void => {
-    if (!isDue(entry.beat, entry)) return;
-    writing(entry, (fd) => {
-      native.touchPage(fd, entry.gateClosed, entry.leased);
-      entry.beat = { readNs: entry.reading?.readNs, gateClosed: entry.gateClosed, leased: entry.leased };
-    });
-  };
-  const remove = (id: string): void => {
-    const entry = found(id);
-    live.delete(id);
-    listed = undefined;
-    notRight.delete(id);
-    renewal.forget(id);
-    letGo(entry);
-    try {
-      rmSync(entry.folder, { recursive: true, force: true });
-    } catch (error) {
-      onProblem(`grant ${id} has ended, and its folder stays behind: ${(error as Error).message}`);
-    }
-    changed();
-  };
 
-  /** In the books with all that belongs to it, or nothing of it is left. */
-  const make = (grant: Grant, folder: string, fill = () => {}): LiveGrant => {
-    let entry: LiveGrant | undefined;
-    try {
-      mkdirSync(folder, { recursive: true, mode: 0o755 });
-      fill();
-      entry = open(grant, folder);
-      putRight(entry);
-    } catch (error) {
-      if (entry) letGo(entry);
-      rmSync(folder, { recursive: true, force: true });
-      throw error;
+  /** Limits pages and ledgers of running processes are kept as they are; only the page's own fields are written again. */
+  const readStored = (id: string): void => {
+    const drop = (why: string): void => {
+      onProblem(`grant ${id} cannot be adopted and is removed: ${why}`);
+      store.remove(id);
+    };
+    const read = store.read(id);
+    if (!read.ok) {
+      drop(`grant.json: ${read.error}`);
+      return;
     }
-    live.set(grant.id, entry);
-    changed();
-    return entry;
+    const { owner, namespace, pod } = read.value;
+    if (!isOfPod(owner) || volumes?.isMounted(owner.target)) adopt(read.value);
+    // Kept: an agent that serves pods finds it again.
+    else if (!volumes) onProblem(`grant ${id} is of pod ${namespace}/${pod}, and this agent serves no pods`);
+    // After a reboot: the kubelet publishes the volumes of pods that go on again.
+    else drop(`the volume of pod ${namespace}/${pod} is not mounted any more`);
   };
-  const change: Registry['change'] = (id, parts) => {
-    const before = found(id);
-    const grant: Grant = { ...before.grant, ...parts };
-    // What can fail for want of room comes first; whatever fails, disk, page and books say the same afterwards.
-    const stored = prepareStored(grant, before.folder);
-    try {
-      files.writePage(grant, before);
-      stored.keep();
-    } catch (error) {
-      tryPutRight(before);
-      throw error;
-    }
-    before.grant = grant;
-    changed();
-    return before;
-  };
-  changed(); // those that were adopted
+  const adoptStored = (id: string): void => unread.run(id, `grant ${id} cannot be adopted`, () => readStored(id));
 
   return {
-    list() {
-      listed ??= [...live.values()];
-      return listed;
-    },
-    get: (id) => live.get(id),
-    create(request) {
-      const id = randomBytes(6).toString('hex');
-      const folder = join(root, id);
-      return make({ ...request, id }, folder, () => {
-        for (const name of PRELOADED) symlinkSync(join(build, name), join(folder, name));
-        // Copies: the next build has others, and this one may be wanted again.
-        for (const name of brought.map(engineName)) copyLibrary(join(build, name), join(folder, name));
-      });
-    },
-    createPod(shares, { inUse }) {
-      const [first] = shares;
-      if (!first) return;
-      if (!volumes) throw new Error('this agent serves no pods');
-      const { target } = first.owner;
-      const mostGpus = Math.max(...shares.map(({ gpus }) => gpus.length));
-      const names = shares.map(({ container }) => container);
-      if (!inUse) volumes.mount(target, names, native.ledgerFileBytes(SLOTS, mostGpus), libraries(build));
-      for (const share of shares) {
-        const id = podGrantId(share.owner.podUid, share.container);
-        const before = live.get(id);
-        const grant: Grant = { ...share, id, createdMs: Date.now() };
-        if (inUse && before) {
-          tryPutRight(before);
-        } else if (inUse) {
-          adopt(grant, join(root, id));
-          changed();
-        } else {
-          // Of a volume that was never given, or is not there any more: what it holds open are files of before.
-          if (before) remove(id);
-          make(grant, join(root, id));
-        }
+    store,
+    pages,
+    renewal,
+    broken,
+    list,
+    get: (id: string): LiveGrant | undefined => live.get(id),
+    adopt,
+    adoptStored,
+    tryRepair,
+    updateLeases,
+    subscribe: (listener: () => void): void => void listeners.push(listener),
+
+    /** Registered with all of its files, or nothing of it is left. `fill` puts more into its folder. */
+    make(grant: Grant, fill: (folder: string) => void = () => {}): LiveGrant {
+      const folder = store.folderOf(grant.id);
+      let entry: LiveGrant | undefined;
+      try {
+        mkdirSync(folder, { recursive: true, mode: 0o755 });
+        fill(folder);
+        entry = open(grant);
+        repairFiles(entry);
+      } catch (error) {
+        if (entry) closeFiles(entry);
+        rmSync(folder, { recursive: true, force: true });
+        throw error;
       }
+      live.set(grant.id, entry);
+      updateLeases();
+      return entry;
     },
-    holdsAll: (podUid, target) =>
-      volumes?.containers(target).every((container) => live.has(podGrantId(podUid, container))) ?? false,
-    repair() {
-      if (unread.size === 0 && notRight.size === 0) return;
-      for (const id of unread.keys()) {
-        if (live.has(id)) unread.delete(id);
-        else tryRead(id);
+
+    change(id: string, parts: Partial<Grant>): LiveGrant {
+      const entry = entryOf(id);
+      const grant: Grant = { ...entry.grant, ...parts };
+      // What needs disk space comes first; whatever fails, disk, page and registry agree afterwards.
+      const replaceStored = store.prepare(grant);
+      try {
+        files.writePage(grant, entry);
+        replaceStored();
+      } catch (error) {
+        tryRepair(entry);
+        throw error;
       }
-      for (const id of notRight.keys()) tryPutRight(found(id));
-      changed();
+      entry.grant = grant;
+      updateLeases();
+      return entry;
     },
-    renew: () => renewal.next([...live.values()].filter(({ grant }) => !notRight.has(grant.id))),
-    isBehind: renewal.isBehind,
-    resize: (id, gpus) => change(id, { gpus }),
-    change,
-    reconsider: changed,
-    remove,
-    readLedger(entry, locksForMs) {
-      const { ledgerFd, ledgerPath, grant, reading } = entry;
-      entry.reading = native.readLedger(ledgerFd, SLOTS, grant.gpus.length, reading, ledgerPath, locksForMs);
-      return entry.reading;
+
+    remove(id: string): void {
+      const entry = entryOf(id);
+      live.delete(id);
+      listed = undefined;
+      broken.forget(id);
+      renewal.forget(id);
+      closeFiles(entry);
+      try {
+        store.remove(id);
+      } catch (error) {
+        onProblem(`grant ${id} has ended, and its folder cannot be removed: ${(error as Error).message}`);
+      }
+      updateLeases();
     },
-    clearLedger(entry) {
+
+    repair(): void {
+      if (unread.size() === 0 && broken.size() === 0) return;
+      for (const id of unread.ids()) {
+        if (live.has(id)) unread.forget(id);
+        else adoptStored(id);
+      }
+      for (const id of broken.ids()) tryRepair(entryOf(id));
+      updateLeases();
+    },
+
+    clearLedger(entry: LiveGrant): void {
       try {
         const rates = entry.compute ? ratesOf(entry.grant) : undefined;
         native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.gpus.length, rates);
         entry.ledgerTurn += 1;
-        onGrants();
+        emitChanged();
       } catch (error) {
-        notRight.set(entry.grant.id, ''); // cut, and its room taken meanwhile
+        broken.add(entry.grant.id); // it was cut, and the disk has become full meanwhile
         throw error;
       }
     },
-    writeFeedback(entry, entries) {
-      if (entries.length > 0) writing(entry, (fd) => native.writeFeedback(fd, entry.grant.gpus.length, entries));
-      touch(entry);
-    },
-    touch,
-    refreshProfiles() {
-      for (const entry of live.values()) writing(entry, (fd) => native.writePage(fd, pageOf(entry.grant)));
-    },
-    close() {
-      for (const entry of live.values()) letGo(entry);
+
+    close(): void {
+      for (const entry of live.values()) closeFiles(entry);
       live.clear();
+      listed = undefined;
     },
   };
 }

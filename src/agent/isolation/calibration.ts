@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { type GpuProfile, UNMEASURED } from '../grants/registry.ts';
+import { type GpuProfile, UNMEASURED } from '../grants/live-grant.ts';
 import type { HelperRunner } from '../os/helper-process.ts';
 
 export type Profiles = {

@@ -8,13 +8,13 @@ import {
   isDriversAlone,
   unfencedBy,
 } from '../../policy/isolation-check.ts';
-import { type Refusal, usableBytes } from '../allocation/process-grants.ts';
-import type { Registry } from '../grants/registry.ts';
+import type { Grant } from '../grants/grant.ts';
+import type { Refusal } from '../grants/refusal.ts';
 import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
 import type { Driver } from '../os/driver-handle.ts';
 import type { HelperRunner } from '../os/helper-process.ts';
-import { isShareable, type Sample, type SampledGpu } from '../sampling/sample.ts';
+import { isShareable, type Sample, type SampledGpu, usableBytes } from '../sampling/sample.ts';
 import type { Profiles } from './calibration.ts';
 import { createCanary, type Trial } from './canary/canary.ts';
 import { openLeftBehind } from './canary/cleanup.ts';
@@ -28,7 +28,9 @@ export type ProbingOptions = {
   readonly native: Native;
   readonly tools: HelperRunner;
   readonly profiles: Profiles;
-  readonly registry: Registry;
+  readonly grants: () => readonly Grant[];
+  /** A GPU was calibrated: limits pages carry what was measured. */
+  readonly onCalibrated: () => void;
   readonly driver: Pick<Driver, 'releasedMs'>;
   /** What an Xid holds against a GPU, a clause; undefined: nothing. */
   readonly faultOf: (gpuUuid: string) => string | undefined;
@@ -55,7 +57,8 @@ export type Probing = {
 };
 
 export function createProbing(options: ProbingOptions): Probing {
-  const { configuration, native, tools, profiles, registry, driver, faultOf, onProblem, onChange, clock } = options;
+  const { configuration, native, tools, profiles, grants, onCalibrated, driver, faultOf, onProblem, onChange, clock } =
+    options;
   let busy = false;
   let measuredOnce = false;
   const run = canaryProgram(tools, configuration.cudaLibrary);
@@ -72,8 +75,7 @@ export function createProbing(options: ProbingOptions): Probing {
 
   /** What nobody has, and nobody may take by the grant that he has. */
   const roomOn = (gpu: SampledGpu): number => {
-    const grants = registry.list().map(({ grant }) => grant);
-    const ungranted = usableBytes(gpu) - grantedOn(grants, gpu.uuid).memoryBytes;
+    const ungranted = usableBytes(gpu) - grantedOn(grants(), gpu.uuid).memoryBytes;
     return Math.min(ungranted, gpu.freeBytes ?? ungranted);
   };
 
@@ -86,7 +88,7 @@ export function createProbing(options: ProbingOptions): Probing {
       await leftBehind.takeBack();
       if (configuration.calibrate) {
         const uuids = healthy.map((gpu) => gpu.uuid);
-        if (await profiles.measure(uuids, sample.driverVersion)) registry.refreshProfiles();
+        if (await profiles.measure(uuids, sample.driverVersion)) onCalibrated();
         if (driver.releasedMs() === undefined) measuredOnce = true;
       }
       for (const canary of canaries)

@@ -160,6 +160,9 @@ export function toldGpu(sample: Sample, gpuUuid: string): SampledGpu | undefined
   return sample.problem === undefined && gpu?.healthy && tellsWho(gpu) ? gpu : undefined;
 }
 
+/** Memory that the GPU leaves to programs. */
+export const usableBytes = (gpu: SampledGpu): number => Math.max(0, (gpu.totalBytes ?? 0) - (gpu.reservedBytes ?? 0));
+
 /** Grants are made of GPUs as a whole: neither of one that is divided, or may be, nor of an instance. */
 export const isShareable = (gpu: SampledGpu): boolean =>
   !gpu.divided && !gpu.divisionUntold && gpu.parent === undefined;

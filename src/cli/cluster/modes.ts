@@ -1,6 +1,6 @@
 // The enforcement mode of a pod as `get`, `set` and `inspect` show it: by its agent, or by annotations where the agent does
 // not answer; and the annotations that change it. Pure.
-import { saidOf } from '../../agent/enforcement/pod-mode.ts';
+import { requestedMode } from '../../agent/enforcement/pod-mode.ts';
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { Mode } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
@@ -39,7 +39,7 @@ export function modeAnnotations(
 
 /** By its annotations, in this mode of its node; undefined: that is not known. */
 export function modeBy(annotations: unknown, node: Mode | undefined): ShownMode {
-  const mode = effectiveMode(node ?? 'enforce', saidOf(annotations));
+  const mode = effectiveMode(node ?? 'enforce', requestedMode(annotations));
   return node === undefined ? { ...mode, atMost: true } : mode;
 }
 

@@ -2,7 +2,8 @@
 import test from 'ava';
 import type { KnownOwners, Owner } from '../../../src/agent/attribution/attribute.ts';
 import { createHousekeeping, stillKnown } from '../../../src/agent/grant-upkeep.ts';
-import type { LiveGrant, Registry } from '../../../src/agent/grants/registry.ts';
+import type { LiveGrant } from '../../../src/agent/grants/live-grant.ts';
+import type { Registry } from '../../../src/agent/grants/registry.ts';
 import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { gpu, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sampleOf, slot, use } from './node.ts';

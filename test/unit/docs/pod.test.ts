@@ -1,7 +1,7 @@
 // The page on the way of a pod: its manifest, annotations and sentences are those of the code, its commands are there.
 import test from 'ava';
 import { parse as parseYaml } from 'yaml';
-import { unreadable } from '../../../src/agent/allocation/process-grants.ts';
+import { usableState } from '../../../src/agent/allocation/driver-state.ts';
 import { type RefereeGpu, rule } from '../../../src/agent/allocation/verify-grant.ts';
 import { describe } from '../../../src/agent/enforcement/action-record.ts';
 import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
@@ -65,7 +65,8 @@ test('what the agent says of a volume that it does not give is on the page', (t)
   const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
   t.true(rows.length > 15);
   const told = rows.flatMap(({ sentence }) => quoted(sentence));
-  const said = [...refusals(), unreadable(undefined, false, undefined)?.refused ?? ''];
+  const driverNotRead = usableState(undefined, false, undefined);
+  const said = [...refusals(), ...(driverNotRead.ok ? [] : [driverNotRead.error.refused])];
   for (const sentence of said)
     t.true(
       told.some((part) => sentence.includes(part)),
@@ -77,6 +78,7 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
   const agent = [
     'kubelet/csi/publish-pod',
     'allocation/process-grants',
+    'allocation/driver-state',
     'allocation/pod-grants',
     'allocation/verify-grant',
     'node',

@@ -4,7 +4,7 @@ import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../../policy/isolation-check.ts';
-import type { GpuProfile } from '../../grants/registry.ts';
+import type { GpuProfile } from '../../grants/live-grant.ts';
 import type { Native } from '../../os/addon.ts';
 import { unifiedMount, unifiedPath } from '../../os/cgroup.ts';
 import type { HelperRunner } from '../../os/helper-process.ts';

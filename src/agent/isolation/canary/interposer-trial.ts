@@ -12,7 +12,7 @@ import {
 } from '../../../policy/isolation-check.ts';
 import { engineName, enginesIn, PRELOADED } from '../../grants/engine-files.ts';
 import { makeFile } from '../../grants/files.ts';
-import type { GpuProfile } from '../../grants/registry.ts';
+import type { GpuProfile } from '../../grants/live-grant.ts';
 import { BUILD_FOLDER, type Native } from '../../os/addon.ts';
 import type { Trial } from './canary.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';

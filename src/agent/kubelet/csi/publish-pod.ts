@@ -1,7 +1,9 @@
 // Handles NodePublishVolume and NodeUnpublishVolume: finds the pod, has its grant verified and its files made, or refuses with
 // a sentence for the pod's Events.
-import { CSI_DRIVER, wrongMounts } from '../../../api/csi-volume.ts';
+import { CSI_DRIVER } from '../../../api/csi-volume.ts';
+import type { PodGrant } from '../../../api/grant-annotation.ts';
 import type { PodAsk } from '../../allocation/pod-grants.ts';
+import type { Refusal } from '../../grants/refusal.ts';
 import { type Publisher, type VolumeAsk, VolumeRefused } from './driver.ts';
 
 /** A pod as the API server has it; only what is read here. */
@@ -20,7 +22,9 @@ export type PodSource = {
 /** What the publisher needs from the node half. */
 export type PodVolumes = {
   /** Makes the files of all containers of the pod that have a grant, or says why not. */
-  publish(ask: PodAsk): object | { readonly refused: string; readonly later?: boolean };
+  publish(ask: PodAsk): PodGrant | Refusal;
+  /** The same for a volume that is mounted already, where the agent has lost its grants. */
+  adopt(ask: PodAsk): PodGrant | Refusal;
   /** Ends the grants of that volume. */
   unpublish(podUid: string, target: string): void;
   /** Does each container that the volume was made for have its grant? */
@@ -56,15 +60,8 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
   const publishFiles = async (ask: VolumeAsk & { readonly mounted: boolean }): Promise<void> => {
     const { podUid, namespace, pod, target, mounted } = ask;
     const found = await podOf(ask);
-    const published = node.publish({
-      podUid,
-      namespace,
-      pod,
-      target,
-      mounted,
-      annotations: found.metadata?.annotations,
-      wrongMounts: (shares) => wrongMounts(found, shares),
-    });
+    const request = { podUid, namespace, pod, target, object: found };
+    const published = mounted ? node.adopt(request) : node.publish(request);
     if ('refused' in published) throw new VolumeRefused(published.refused, { later: published.later ?? false });
   };
 

@@ -30,6 +30,7 @@ import type { Node } from '../../../../src/agent/node-api.ts';
 import { loadNative } from '../../../../src/agent/os/addon.ts';
 import { createDriver } from '../../../../src/agent/os/driver-handle.ts';
 import type { Sample, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import { mountsOf, VOLUME } from '../../../../src/api/csi-volume.ts';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
 import type { Mode } from '../../../../src/api/request.ts';
@@ -175,15 +176,13 @@ function publishAs(
   mounted: boolean,
 ): string {
   const target = targetOf(digit);
-  const given = node.publish({
-    podUid: uidOf(digit),
-    namespace: 'team',
-    pod: `pod-${digit}`,
-    target,
-    mounted,
-    annotations,
-    wrongMounts: () => undefined,
-  });
+  const spec = {
+    volumes: [VOLUME],
+    containers: Object.keys(containers).map((name) => ({ name, volumeMounts: mountsOf(name) })),
+  };
+  const object = { metadata: { annotations }, spec };
+  const ask = { podUid: uidOf(digit), namespace: 'team', pod: `pod-${digit}`, target, object };
+  const given = mounted ? node.adopt(ask) : node.publish(ask);
   if ('refused' in given) return given.refused;
   if (!mounted) markPublished(native, target);
   for (const name of Object.keys(containers)) {

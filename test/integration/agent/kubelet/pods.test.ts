@@ -27,7 +27,7 @@ test('a container whose ledger is cut, and whose room another one took, is held 
   t.is(problems.length, 1, 'what lasts is said once');
   t.regex(
     problems[0] ?? '',
-    /^files of team\/pod-1\/b \(grant [0-9a-f]{24}\) are not right, .* No space left on device$/,
+    /^cannot repair the files of team\/pod-1\/b \(grant [0-9a-f]{24}\), .* No space left on device$/,
   );
   t.deepEqual(facts.shown, [
     { who: 'pod-1/a', tampered: false, usedMib: 0 },

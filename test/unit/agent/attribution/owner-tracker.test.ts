@@ -3,7 +3,7 @@ import test from 'ava';
 import { NO_PODS } from '../../../../src/agent/attribution/attribute.ts';
 import { createOwners } from '../../../../src/agent/attribution/owner-tracker.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
-import type { LiveGrant } from '../../../../src/agent/grants/registry.ts';
+import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { gpu, grantOf, sampledProcess, sampleOf, use } from '../node.ts';
 

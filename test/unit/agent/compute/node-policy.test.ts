@@ -3,7 +3,8 @@ import test from 'ava';
 import { createNodeCompute, type RefusedChange } from '../../../../src/agent/compute/node-policy.ts';
 import type { Shares } from '../../../../src/agent/compute/shares.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
-import type { LiveGrant, Registry } from '../../../../src/agent/grants/registry.ts';
+import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
+import type { Registry } from '../../../../src/agent/grants/registry.ts';
 import { grantOf } from '../node.ts';
 
 const grant = (id: string, coresPercent: number, podUid: string): Grant => {

@@ -9,7 +9,8 @@ import { type Audit, openAudit } from '../../../../src/agent/enforcement/audit-l
 import { createEnforcer, ENFORCER_LIMITS } from '../../../../src/agent/enforcement/enforcer.ts';
 import { heldPage } from '../../../../src/agent/grants/files.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
-import type { LiveGrant, Registry } from '../../../../src/agent/grants/registry.ts';
+import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
+import type { Registry } from '../../../../src/agent/grants/registry.ts';
 import type { Native, ProcessFacts } from '../../../../src/agent/os/addon.ts';
 import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';

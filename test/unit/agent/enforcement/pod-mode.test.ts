@@ -1,9 +1,10 @@
 // What a pod's annotations say of its enforcement, and what becomes of it in the books.
 import test from 'ava';
 import { changeGrant } from '../../../../src/agent/allocation/process-grants.ts';
-import { createModes, saidOf } from '../../../../src/agent/enforcement/pod-mode.ts';
+import { createModes, requestedMode } from '../../../../src/agent/enforcement/pod-mode.ts';
 import { formatGrant, type Grant, parseGrant } from '../../../../src/agent/grants/grant.ts';
-import type { LiveGrant, Registry } from '../../../../src/agent/grants/registry.ts';
+import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
+import type { Registry } from '../../../../src/agent/grants/registry.ts';
 import { recordOf } from '../../../support/record.ts';
 import { grantOf } from '../node.ts';
 
@@ -12,23 +13,23 @@ const wish = (mode: string) => ({ 'cotenant.io/enforcement': mode });
 const override = (mode: string) => ({ 'cotenant.io/enforcement-override': mode });
 
 test('a tenant’s key counts where it is stricter than what the webhook recorded, whoever let it through', (t) => {
-  t.is(saidOf(record()), undefined);
-  t.is(saidOf({ ...record(), ...wish('off') }), undefined);
-  t.deepEqual(saidOf(record('report')), { mode: 'report', by: 'namespace' });
-  t.deepEqual(saidOf({ ...record('report'), ...wish('off') }), { mode: 'report', by: 'namespace' });
-  t.deepEqual(saidOf({ ...record('report'), ...wish('enforce') }), { mode: 'enforce', by: 'pod' });
-  t.deepEqual(saidOf({ ...record('report'), ...wish('enforce'), ...override('off') }), {
+  t.is(requestedMode(record()), undefined);
+  t.is(requestedMode({ ...record(), ...wish('off') }), undefined);
+  t.deepEqual(requestedMode(record('report')), { mode: 'report', by: 'namespace' });
+  t.deepEqual(requestedMode({ ...record('report'), ...wish('off') }), { mode: 'report', by: 'namespace' });
+  t.deepEqual(requestedMode({ ...record('report'), ...wish('enforce') }), { mode: 'enforce', by: 'pod' });
+  t.deepEqual(requestedMode({ ...record('report'), ...wish('enforce'), ...override('off') }), {
     mode: 'off',
     by: 'administrator',
   });
-  t.deepEqual(saidOf({ ...record('report'), ...override('none') }), { mode: 'report', by: 'namespace' });
+  t.deepEqual(requestedMode({ ...record('report'), ...override('none') }), { mode: 'report', by: 'namespace' });
 });
 
 test('a record that nobody of ours wrote weakens nothing', (t) => {
   const forged = record('report')['cotenant.io/request'].replace('"report"', '"none"');
   for (const text of [forged, '{"enforcement":"off"}', '', 'off'])
-    t.is(saidOf({ 'cotenant.io/request': text }), undefined, text);
-  t.is(saidOf(undefined), undefined);
+    t.is(requestedMode({ 'cotenant.io/request': text }), undefined, text);
+  t.is(requestedMode(undefined), undefined);
 });
 
 test('all containers of a pod follow its annotations, no others do, and what is no mode is told once', (t) => {

@@ -1,0 +1,28 @@
+// A grant of this node with its open files and what the agent last read and wrote of it.
+import type { LedgerReading } from '../os/addon.ts';
+import type { GrantFiles } from './files.ts';
+import type { Grant } from './grant.ts';
+import type { Beat } from './heartbeat.ts';
+
+/** What calibration measured on a GPU; limits pages carry it. 0: not measured. */
+export type GpuProfile = {
+  readonly contextBytes: number;
+  readonly granuleBytes: number;
+  readonly releasesLate: boolean;
+};
+export const UNMEASURED: GpuProfile = { contextBytes: 0, granuleBytes: 0, releasesLate: false };
+
+export type LiveGrant = GrantFiles & {
+  grant: Grant;
+  /** In the state folder; limits page and ledger of a process grant lie in it, too. */
+  readonly folder: string;
+  gateClosed: boolean;
+  /** Its launches are scheduled by the arbiter, through the lease page. */
+  leased: boolean;
+  /** Grows when its ledger is made anew, and the lease page with it. */
+  ledgerTurn: number;
+  /** The last one of its ledger. */
+  reading: LedgerReading | undefined;
+  /** What its limits page was last written with. */
+  beat: Beat | undefined;
+};
