@@ -1,11 +1,8 @@
 // Kubernetes quantities ("12Gi", "500m", "1e3"), parsed and formatted exactly: BigInt fractions, no floating point.
+import { err, ok, type Result } from './result.ts';
 
 /** An exact value; the denominator is positive. */
 export type Quantity = { readonly numerator: bigint; readonly denominator: bigint };
-
-export type ParsedQuantity =
-  | { readonly ok: true; readonly quantity: Quantity }
-  | { readonly ok: false; readonly why: string };
 
 export const MIB = 1024 ** 2;
 export const GIB = 1024 ** 3;
@@ -28,17 +25,17 @@ const DECIMAL: ReadonlyMap<string, number> = new Map([
 const BINARY: readonly string[] = ['Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei'];
 
 /** Parses as `resource.ParseQuantity` of Kubernetes does; also accepts numbers, for manifests read from YAML. */
-export function parseQuantity(value: unknown): ParsedQuantity {
-  if (typeof value !== 'string' && typeof value !== 'number') return { ok: false, why: 'is not a quantity' };
+export function parseQuantity(value: unknown): Result<Quantity> {
+  if (typeof value !== 'string' && typeof value !== 'number') return err('is not a quantity');
   const text = String(value);
-  if (text.length > LONGEST_TEXT) return { ok: false, why: 'is too long for a quantity' };
+  if (text.length > LONGEST_TEXT) return err('is too long for a quantity');
   const match = SYNTAX.exec(text);
   const [, sign, whole = '', fraction = '', suffix = '', exponentText] = match ?? [];
   if (!match || whole + fraction === '') {
-    return { ok: false, why: 'is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti)' };
+    return err('is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti)');
   }
   const exponent = exponentText === undefined ? (DECIMAL.get(suffix) ?? 0) : Number(exponentText);
-  if (Math.abs(exponent) > LARGEST_EXPONENT) return { ok: false, why: 'is out of range' };
+  if (Math.abs(exponent) > LARGEST_EXPONENT) return err('is out of range');
   const binaryPower = BINARY.indexOf(suffix) + 1;
   const digits = BigInt(whole + fraction) * (sign === '-' ? -1n : 1n) * 1024n ** BigInt(binaryPower);
   const shift = exponent - fraction.length;
@@ -46,7 +43,7 @@ export function parseQuantity(value: unknown): ParsedQuantity {
     shift >= 0
       ? { numerator: digits * 10n ** BigInt(shift), denominator: 1n }
       : { numerator: digits, denominator: 10n ** BigInt(-shift) };
-  return { ok: true, quantity };
+  return ok(quantity);
 }
 
 /** The quantity in `unit`, or undefined where that is not a whole number. */
@@ -62,20 +59,18 @@ export function floorUnits(quantity: Quantity, unit: bigint): bigint {
   return quantity.numerator < 0n && quantity.numerator % size !== 0n ? quotient - 1n : quotient;
 }
 
-export type WholeNumber =
-  | { readonly ok: true; readonly value: number }
-  | { readonly ok: false; readonly wrong: string; readonly right: string };
+export type WrongNumber = { readonly wrong: string; readonly right: string };
 
 /** A whole number in `least..most` (both safe integers). The two texts of a failure go into a Problem. */
-export function parseWhole(value: unknown, least: number, most: number): WholeNumber {
+export function parseWhole(value: unknown, least: number, most: number): Result<number, WrongNumber> {
   const right = `write a whole number from ${least} to ${most}`;
   const parsed = parseQuantity(value);
-  if (!parsed.ok) return { ok: false, wrong: parsed.why, right };
-  const whole = wholeUnits(parsed.quantity, 1n);
-  if (whole === undefined) return { ok: false, wrong: 'is not a whole number', right };
-  if (whole < BigInt(least)) return { ok: false, wrong: `is less than ${least}`, right };
-  if (whole > BigInt(most)) return { ok: false, wrong: `is more than ${most}`, right };
-  return { ok: true, value: Number(whole) };
+  if (!parsed.ok) return err({ wrong: parsed.error, right });
+  const whole = wholeUnits(parsed.value, 1n);
+  if (whole === undefined) return err({ wrong: 'is not a whole number', right });
+  if (whole < BigInt(least)) return err({ wrong: `is less than ${least}`, right });
+  if (whole > BigInt(most)) return err({ wrong: `is more than ${most}`, right });
+  return ok(Number(whole));
 }
 
 /** True where both are quantities of the same value. */
@@ -83,7 +78,7 @@ export function sameQuantity(one: unknown, other: unknown): boolean {
   const a = parseQuantity(one);
   const b = parseQuantity(other);
   if (!a.ok || !b.ok) return false;
-  return a.quantity.numerator * b.quantity.denominator === b.quantity.numerator * a.quantity.denominator;
+  return a.value.numerator * b.value.denominator === b.value.numerator * a.value.denominator;
 }
 
 /** Bytes in Kubernetes' canonical text: the largest binary suffix that leaves a whole number. */

@@ -109,7 +109,7 @@ export function shows(node: V1Node, { metadata, status }: NodePatch): boolean {
 
 function amountOf(text: string | undefined): bigint | undefined {
   const parsed = parseQuantity(text);
-  return parsed.ok ? wholeUnits(parsed.quantity, 1n) : undefined;
+  return parsed.ok ? wholeUnits(parsed.value, 1n) : undefined;
 }
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {

@@ -124,7 +124,7 @@ function readWeight(text: string | undefined, rules: Rules, problems: Problem[])
   }
   const weight = parseWhole(text, 1, most);
   if (weight.ok) return weight.value;
-  problems.push(invalid(annotationPath(COMPUTE_WEIGHT_ANNOTATION), text, weight.wrong, weight.right));
+  problems.push(invalid(annotationPath(COMPUTE_WEIGHT_ANNOTATION), text, weight.error.wrong, weight.error.right));
   return undefined;
 }
 

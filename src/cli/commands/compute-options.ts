@@ -38,7 +38,7 @@ export function wholeOption(parsed: Parsed, name: string, least: number, most: n
   if (given === undefined || given === DEFAULT) return given === undefined ? undefined : null;
   const whole = parseWhole(given, least, most);
   if (whole.ok) return whole.value;
-  throw new UsageError(`--${name} ${given} ${whole.wrong}; ${whole.right}`);
+  throw new UsageError(`--${name} ${given} ${whole.error.wrong}; ${whole.error.right}`);
 }
 
 export function computeChange(parsed: Parsed): ComputeChange {

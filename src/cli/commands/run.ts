@@ -96,7 +96,7 @@ export function sharesOf(parsed: Parsed): GpuShare[] {
   const memory = text(parsed, 'gpu-memory');
   if (memory === undefined) throw new UsageError('--gpu-memory is missing (a size such as 2Gi)');
   const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
-  if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.wrong}; ${total.right}, such as 2Gi`);
+  if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.error.wrong}; ${total.error.right}, such as 2Gi`);
   const bytes = total.value / gpus;
   if (!Number.isSafeInteger(bytes) || bytes <= 0 || bytes % MIB !== 0) {
     throw new UsageError(`--gpu-memory ${memory} on ${gpus} GPU(s): want a whole number of MiB on each`);

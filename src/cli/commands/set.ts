@@ -82,7 +82,7 @@ function memoryOption(parsed: Parsed): number | undefined {
   const memory = text(parsed, 'gpu-memory');
   if (memory === undefined) return undefined;
   const bytes = parseWhole(memory, MIB, MOST_MEMORY_BYTES);
-  if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.wrong}; ${bytes.right}`);
+  if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.error.wrong}; ${bytes.error.right}`);
   if (bytes.value % MIB !== 0) throw new UsageError(`--gpu-memory ${memory}: want whole MiB`);
   return bytes.value;
 }

@@ -31,7 +31,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   }
   const problems: Problem[] = [];
   const units = parseWhole(memoryText, 1, MOST_MEMORY_BYTES / unitBytes);
-  if (!units.ok) problems.push(invalid(asked.amountPath(MEMORY), memoryText, units.wrong, units.right));
+  if (!units.ok) problems.push(invalid(asked.amountPath(MEMORY), memoryText, units.error.wrong, units.error.right));
   const gpus = readCount(asked, problems);
   const coresText = asked.amounts.get(CORES);
   const cores = coresText === undefined ? undefined : readCores(coresText, gpus, asked, problems);
@@ -65,7 +65,7 @@ function readCount(asked: Asked, problems: Problem[]): number {
   if (text === undefined) return 1;
   const count = parseWhole(text, 1, MOST_GPUS);
   if (count.ok) return count.value;
-  problems.push(invalid(keyPath('metadata.labels', COUNT_LABEL), text, count.wrong, count.right));
+  problems.push(invalid(keyPath('metadata.labels', COUNT_LABEL), text, count.error.wrong, count.error.right));
   return 1;
 }
 
@@ -73,7 +73,7 @@ function readCores(text: string, gpus: number, asked: Asked, problems: Problem[]
   const path = asked.amountPath(CORES);
   const percent = parseWhole(text, 1, 100);
   if (!percent.ok) {
-    problems.push(invalid(path, text, percent.wrong, `${percent.right}: percent of one GPU`));
+    problems.push(invalid(path, text, percent.error.wrong, `${percent.error.right}: percent of one GPU`));
     return undefined;
   }
   if (gpus === 1) return percent.value;

@@ -20,8 +20,8 @@ function read(asked: Asked): Checked<Answer> {
   const gpusText = asked.amounts.get(GPU);
   const gpus = parseWhole(gpusText ?? '1', 1, MOST_GPUS);
   if (!gpus.ok) {
-    const right = `${gpus.right}, or leave ${GPU} out where the container needs no GPU`;
-    return err([invalid(asked.amountPath(GPU), gpusText, gpus.wrong, right)]);
+    const right = `${gpus.error.right}, or leave ${GPU} out where the container needs no GPU`;
+    return err([invalid(asked.amountPath(GPU), gpusText, gpus.error.wrong, right)]);
   }
   const problems: Problem[] = [];
   const memoryText = asked.amounts.get(GPU_MEMORY);
@@ -47,13 +47,13 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
     return undefined;
   };
   const parsed = parseQuantity(text);
-  if (!parsed.ok) return refuse(parsed.why, 'write an amount such as "4Gi" or "1536Mi"');
+  if (!parsed.ok) return refuse(parsed.error, 'write an amount such as "4Gi" or "1536Mi"');
   const step = gpus * MIB;
   const most = `at most ${formatBytes(MOST_MEMORY_BYTES)}`;
   const least = `write at least ${formatBytes(step)}${gpus > 1 ? ` (1Mi on each of ${gpus} GPUs)` : ''}`;
-  if (parsed.quantity.numerator <= 0n) return refuse('is not more than 0', `${least}, or leave it out`);
-  const steps = wholeUnits(parsed.quantity, BigInt(step));
-  const below = floorUnits(parsed.quantity, BigInt(step));
+  if (parsed.value.numerator <= 0n) return refuse('is not more than 0', `${least}, or leave it out`);
+  const steps = wholeUnits(parsed.value, BigInt(step));
+  const below = floorUnits(parsed.value, BigInt(step));
   if (below * BigInt(step) > BigInt(MOST_MEMORY_BYTES)) return refuse('is more than any node has', `write ${most}`);
   if (steps !== undefined) return Number(steps) * MIB;
   const wrong =
@@ -78,7 +78,7 @@ function perGpuCores(text: string, gpus: number, asked: Asked, problems: Problem
   const whole = parseWhole(text, gpus, 100 * gpus);
   const meaning = `${100 * gpus} is all compute of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
   if (!whole.ok) {
-    problems.push(invalid(path, text, whole.wrong, `${whole.right} (${meaning}), or leave it out`));
+    problems.push(invalid(path, text, whole.error.wrong, `${whole.error.right} (${meaning}), or leave it out`));
     return undefined;
   }
   const share = Math.floor(whole.value / gpus);

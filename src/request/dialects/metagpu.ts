@@ -24,7 +24,8 @@ export const metagpu: Dialect = {
 function read(asked: Asked, rules: Rules): Checked<Answer> {
   const text = asked.amounts.get(UNITS);
   const units = parseWhole(text, 1, 100 * MOST_GPUS);
-  if (!units.ok) return err([invalid(asked.amountPath(UNITS), text, units.wrong, `${units.right}: 100 is one GPU`)]);
+  if (!units.ok)
+    return err([invalid(asked.amountPath(UNITS), text, units.error.wrong, `${units.error.right}: 100 is one GPU`)]);
   const gpus = Math.ceil(units.value / 100);
   const reserved = percentPerGpu(units.value, gpus);
   const limitText = textAt(asked.annotations, LIMIT_ANNOTATION);
@@ -34,8 +35,8 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   const path = keyPath('metadata.annotations', LIMIT_ANNOTATION);
   const limit = parseWhole(limitText, units.value, 100 * gpus);
   if (!limit.ok) {
-    const right = `${limit.right}: from what is reserved up to all memory of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
-    return err([invalid(path, limitText, limit.wrong, right)]);
+    const right = `${limit.error.right}: from what is reserved up to all memory of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
+    return err([invalid(path, limitText, limit.error.wrong, right)]);
   }
   if (limit.value > units.value && !rules.allowMemoryOvercommit) {
     const wrong = `is more than the ${units.value} units that ${UNITS} reserves, and overcommit is not allowed here`;

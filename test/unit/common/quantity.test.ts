@@ -38,10 +38,10 @@ test('a quantity is read exactly, whatever suffix it has', (t) => {
   for (const [text, thousandths] of EXACT) {
     const parsed = parseQuantity(text);
     if (!parsed.ok) {
-      t.fail(`${text}: ${parsed.why}`);
+      t.fail(`${text}: ${parsed.error}`);
       continue;
     }
-    const { numerator, denominator } = parsed.quantity;
+    const { numerator, denominator } = parsed.value;
     t.is((numerator * 1000n) / denominator, thousandths, String(text));
   }
 });
@@ -81,7 +81,7 @@ test('what is no quantity, or far too long for one, is refused with a reason', (
   for (const value of NO_QUANTITIES) {
     const parsed = parseQuantity(value);
     t.false(parsed.ok, String(value));
-    if (!parsed.ok) t.regex(parsed.why, /^is /);
+    if (!parsed.ok) t.regex(parsed.error, /^is /);
   }
 });
 
@@ -89,8 +89,7 @@ test('a whole number says which end of the range was missed', (t) => {
   t.deepEqual(parseWhole('25', 1, 100), { ok: true, value: 25 });
   t.deepEqual(parseWhole('2500m', 1, 100), {
     ok: false,
-    wrong: 'is not a whole number',
-    right: 'write a whole number from 1 to 100',
+    error: { wrong: 'is not a whole number', right: 'write a whole number from 1 to 100' },
   });
   t.is(wrongOf('0'), 'is less than 1');
   t.is(wrongOf('-5'), 'is less than 1');
@@ -100,7 +99,7 @@ test('a whole number says which end of the range was missed', (t) => {
 
   function wrongOf(text: string): string {
     const parsed = parseWhole(text, 1, 100);
-    return parsed.ok ? 'accepted' : parsed.wrong;
+    return parsed.ok ? 'accepted' : parsed.error.wrong;
   }
 });
 
@@ -121,11 +120,11 @@ test('counting in a unit tells whole from broken, and rounds down for suggestion
   const parsed = parseQuantity('1536Ki');
   t.true(parsed.ok);
   if (!parsed.ok) return;
-  t.is(wholeUnits(parsed.quantity, 1n << 20n), undefined);
-  t.is(floorUnits(parsed.quantity, 1n << 20n), 1n);
-  t.is(wholeUnits(parsed.quantity, 1n << 10n), 1536n);
+  t.is(wholeUnits(parsed.value, 1n << 20n), undefined);
+  t.is(floorUnits(parsed.value, 1n << 20n), 1n);
+  t.is(wholeUnits(parsed.value, 1n << 10n), 1536n);
   const negative = parseQuantity('-1536Ki');
-  t.is(negative.ok ? floorUnits(negative.quantity, 1n << 20n) : 0n, -2n);
+  t.is(negative.ok ? floorUnits(negative.value, 1n << 20n) : 0n, -2n);
 });
 
 test('canonical text is the one that Kubernetes writes', (t) => {
@@ -160,9 +159,9 @@ test('decimal text agrees with arithmetic on its digits', (t) => {
     fc.assert(
       fc.property(digits, digits, fc.integer({ min: -20, max: 20 }), (whole, fraction, exponent) => {
         const parsed = parseQuantity(`${whole}.${fraction}e${exponent}`);
-        if (!parsed.ok) throw new Error(parsed.why);
+        if (!parsed.ok) throw new Error(parsed.error);
         // value = digits x 10^(exponent - places); compare after scaling both sides by 10^40
-        const { numerator, denominator } = parsed.quantity;
+        const { numerator, denominator } = parsed.value;
         const expected = BigInt(whole + fraction) * 10n ** BigInt(40 + exponent - fraction.length);
         if (numerator * 10n ** 40n !== expected * denominator) throw new Error(`${numerator}/${denominator}`);
       }),
