@@ -1,14 +1,14 @@
-// What an API server's refusal says, in one line: the client library's own text also carries every header.
+// The message of an error of the API server in one line; the client library's own text also has every header.
 
 export function describeApiError(error: unknown): string {
   const { code, statusCode, body, message } = (error ?? {}) as Partial<Record<string, unknown>>;
   const status = code ?? statusCode;
-  let said: unknown;
+  let detail: unknown;
   try {
-    said = (typeof body === 'string' ? (JSON.parse(body) as { message?: unknown }) : undefined)?.message;
+    detail = (typeof body === 'string' ? (JSON.parse(body) as { message?: unknown }) : undefined)?.message;
   } catch {
-    said = body;
+    detail = body;
   }
-  const words = typeof said === 'string' && said !== '' ? said : String(message ?? error);
-  return `${typeof status === 'number' ? `status ${status}: ` : ''}${words.split('\n')[0]}`;
+  const text = typeof detail === 'string' && detail !== '' ? detail : String(message ?? error);
+  return `${typeof status === 'number' ? `status ${status}: ` : ''}${text.split('\n')[0]}`;
 }

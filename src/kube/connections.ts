@@ -1,4 +1,4 @@
-// The connections to the API server that calls share: the client library opens a new one for each call and closes none.
+// Connections to the API server that calls share: the client library opens a new one for each call and closes none.
 import { isDeepStrictEqual } from 'node:util';
 import type { KubeConfig } from '@kubernetes/client-node';
 import { Agent, type Dispatcher } from 'undici';
@@ -24,7 +24,7 @@ export function withKeptConnections(config: KubeConfig): KubeConfig {
   const createDispatcher: Dispatching['createDispatcher'] = (...args) => {
     const options = config.createDispatcherOptions(...args);
     if (kept && isDeepStrictEqual(kept.options, options)) return kept.dispatcher;
-    // Calls under way end first.
+    // Closes after the calls in flight.
     kept?.dispatcher?.close().catch(() => undefined);
     kept = { options, dispatcher: dispatcherOf(config, options, args) };
     return kept.dispatcher;
@@ -35,7 +35,7 @@ export function withKeptConnections(config: KubeConfig): KubeConfig {
 }
 
 function dispatcherOf(config: KubeConfig, options: Options, args: DispatcherArguments): Dispatcher | undefined {
-  // A proxy's: as the library makes it.
+  // Through a proxy: the library's own dispatcher.
   if (options.type !== 'agent') return (config as unknown as Dispatching).createDispatcher(...args);
   // In HTTP/1.1 a call that times out takes its connection with it. In HTTP/2 all calls would go on over one dead connection.
   const connect = options.connect as Agent.Options['connect'] & object;

@@ -1,4 +1,4 @@
-// Tells a pod what was done to it, as an Event. Owns the shape; what happened and why comes from the enforcement record.
+// Writes Events about pods: what the agent or the scheduler did to them.
 import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
 import { ACTION_ANNOTATION } from '../api/names.ts';
 import { describeApiError } from './api-error.ts';
@@ -8,7 +8,7 @@ export type PodEvent = {
   readonly namespace: string;
   readonly pod: string;
   readonly podUid: string;
-  /** Absent: it is of the whole pod. */
+  /** Absent: the Event is about the whole pod. */
   readonly container?: string;
   readonly reason: string;
   /** What the agent did, for programs that read the Event. */
@@ -16,12 +16,12 @@ export type PodEvent = {
   readonly type: 'Warning' | 'Normal';
   readonly message: string;
   readonly atMs: number;
-  /** Who says so: the agent of a node, or a replica of another component. */
+  /** The agent of a node, or a replica of another component. */
   readonly by: { readonly component: keyof typeof REPORTERS; readonly instance: string };
 };
 
 const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/scheduler' } as const;
-/** Kubernetes cuts nothing: longer messages are refused. */
+/** The API server refuses longer messages. */
 const LONGEST_MESSAGE = 1024;
 
 export function buildEvent(event: PodEvent): CoreV1Event {
@@ -52,7 +52,7 @@ export function buildEvent(event: PodEvent): CoreV1Event {
   };
 }
 
-/** Writes the event; a cluster that cannot be reached costs the event, never the action that it tells of. */
+/** An Event that cannot be written is dropped: the action that it is about goes on. */
 export function createEventWriter(
   config: KubeConfig,
   onProblem: (text: string) => void,
@@ -62,7 +62,7 @@ export function createEventWriter(
     try {
       await api.createNamespacedEvent({ namespace: event.namespace, body: buildEvent(event) });
     } catch (error) {
-      onProblem(`the Event for ${event.namespace}/${event.pod} could not be written: ${describeApiError(error)}`);
+      onProblem(`cannot write the Event for ${event.namespace}/${event.pod}: ${describeApiError(error)}`);
     }
   };
 }

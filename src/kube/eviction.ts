@@ -1,4 +1,4 @@
-// Asks the API server to evict a pod: it honors disruption budgets and the pod's time to end. Owns the call.
+// Evicts a pod through the API server, which honors disruption budgets and the pod's grace period.
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
 import { describeApiError } from './api-error.ts';
 import { createApiClient } from './client.ts';
@@ -13,13 +13,13 @@ export type EvictCall = (pod: {
 export function createEvictCall(config: KubeConfig): EvictCall {
   const api = createApiClient(config, CoreV1Api);
   return async ({ namespace, name, uid }) => {
-    // Not its successor of the same name.
+    // By UID: not a successor of the same name.
     const body = { metadata: { name, namespace }, deleteOptions: { preconditions: { uid } } };
     try {
       await api.createNamespacedPodEviction({ name, namespace, body });
     } catch (error) {
       const { code } = error as { code?: unknown };
-      // Gone, or another one by now.
+      // The pod is gone, or its UID is another one by now.
       if (code === 404 || code === 409) return;
       throw new Error(describeApiError(error));
     }

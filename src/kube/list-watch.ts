@@ -1,6 +1,8 @@
-// Follows objects of the API server: a complete list, then a watch from there, for ever. Owns paging, going on after a cut, and
-// listing again; keeps no object, so that a caller with many of them keeps only what it needs.
+// Lists objects of the API server and watches them from there on, for ever: reads pages, renews watches, lists again when the
+// watch cannot continue. Keeps no object, so that a caller with many of them keeps only what it needs.
+import { setTimeout as delay } from 'node:timers/promises';
 import { type KubeConfig, Watch } from '@kubernetes/client-node';
+import { createBackoff } from '../common/backoff.ts';
 import { field } from '../common/json.ts';
 import { describeApiError } from './api-error.ts';
 
@@ -14,183 +16,209 @@ export type WatchedObjects<T, Kept> = {
   /** Path and query of the watch, e.g. `/api/v1/pods`. */
   readonly path: string;
   readonly query?: Readonly<Record<string, string>>;
-  /** One page. No resource version is given with it, so that the answer is never an older one than was written last. */
+  /** One page. Must not pass a resource version: the answer would not have to include the latest write. */
   readonly list: (limit: number, from: string | undefined) => Promise<Listed<T>>;
   /** What the caller needs of one object. Called as each page arrives, so that no list is in memory as whole objects. */
   readonly keep: (object: T) => Kept;
-  /** Everything there is. `startedMs`: what was written before that (`performance.now()`) is in it. */
+  /** All objects. The list includes what was written before `startedMs` (`performance.now()`). */
   readonly onList: (items: readonly Kept[], startedMs: number) => void;
   readonly onChange: (object: Kept) => void;
-  /** It is gone, or is no longer one of those that the query names. */
+  /** It was deleted, or the query no longer selects it. */
   readonly onGone: (object: Kept) => void;
   readonly onProblem: (text: string) => void;
-  /** Other than the usual ones, for tests. */
-  readonly times?: { readonly answerMs: number; readonly quietMs: number };
+  /** For tests. */
+  readonly times?: WatchTimes;
 };
 
+/** How long a watch may take to begin its answer, and how long it may be without an event. */
+type WatchTimes = { readonly answerMs: number; readonly quietMs: number };
+
 export type ListWatch = {
-  /** Resolves when the first list is in. */
+  /** Resolves when the first list is complete. */
   readonly ready: Promise<void>;
-  /** Lists again; resolves when a list that began after this call is in. */
+  /** Lists again; resolves when a list that began after this call is complete. */
   relist(): Promise<void>;
   close(): Promise<void>;
 };
 
 const PAGE = 500;
-const PAUSE_MS = { first: 250, most: 15_000 };
-/** A connection that ends sooner counts as a failure, whatever it said. */
+const PAUSE_MS = { firstMs: 250, mostMs: 15_000 };
+/** A connection that ends sooner counts as a failure. */
 const SHORT_MS = 1000;
 /** `quietMs` is shorter than the library's own 30 s. */
-const TIMES = { answerMs: 10_000, quietMs: 25_000 };
-/** Quiet connections in a row after which is asked for everything: nothing happens, or nothing gets through. */
+const TIMES: WatchTimes = { answerMs: 10_000, quietMs: 25_000 };
+/** After so many quiet connections in a row everything is listed: nothing changes, or events get lost. */
 const MOST_QUIET = 4;
 
-export function listAndWatch<T extends object, Kept>(config: KubeConfig, what: WatchedObjects<T, Kept>): ListWatch {
-  const watch = new Watch(config);
-  const { answerMs, quietMs } = what.times ?? TIMES;
-  const waiting: (() => void)[] = [];
-  const { promise: ready, resolve: listed } = Promise.withResolvers<void>();
-  const closing = new AbortController();
-  let version = '';
-  let quiet = 0;
-  let running: AbortController | undefined;
-  let wake: (() => void) | undefined;
+/** Where the watch continues; an empty version: everything is listed first. */
+type Position = { version: string; quietConnections: number };
 
-  const beforeClosing = async <R>(asked: Promise<R>): Promise<R> => {
-    const { promise: closed, reject } = Promise.withResolvers<never>();
-    const stop = () => reject(new Error('closed'));
-    closing.signal.addEventListener('abort', stop);
-    try {
-      return await Promise.race([asked, closed]);
-    } finally {
-      closing.signal.removeEventListener('abort', stop);
-    }
-  };
+export function listAndWatch<T extends object, Kept>(config: KubeConfig, objects: WatchedObjects<T, Kept>): ListWatch {
+  const watch = new Watch(config);
+  const waiting: (() => void)[] = [];
+  const { promise: ready, resolve: firstListed } = Promise.withResolvers<void>();
+  const position: Position = { version: '', quietConnections: 0 };
+  const backoff = createBackoff(PAUSE_MS);
+  const closing = new AbortController();
+  /** Ends the watch, or the pause, that is going on. */
+  let interrupt = new AbortController();
 
   const listAll = async (): Promise<void> => {
     const served = waiting.splice(0);
     const startedMs = performance.now();
     try {
-      const items: Kept[] = [];
-      let from: string | undefined;
-      do {
-        const page: Listed<T> = await beforeClosing(what.list(PAGE, from));
-        for (const item of page.items) items.push(what.keep(item));
-        from = page.metadata?._continue || undefined;
-        version = page.metadata?.resourceVersion ?? '';
-      } while (from !== undefined);
-      if (!closing.signal.aborted) what.onList(items, startedMs);
+      const items = await readPages(objects, position, closing.signal);
+      if (!closing.signal.aborted) objects.onList(items, startedMs);
     } catch (error) {
       waiting.push(...served);
-      version = '';
+      position.version = '';
       throw error;
     }
-    quiet = 0;
-    listed();
+    position.quietConnections = 0;
+    firstListed();
     for (const resolve of served) resolve();
   };
 
-  /** Until the connection ends, from whichever side. */
-  const watchOnce = async (): Promise<void> => {
-    const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
-    const connection = new AbortController();
-    running = connection;
-    connection.signal.addEventListener('abort', () => resolve());
-    let over = false;
-    let timer: NodeJS.Timeout | undefined;
-    const endsAfter = (ms: number, end: () => void) => {
-      clearTimeout(timer);
-      timer = setTimeout(end, ms);
-    };
-    const fallsQuiet = () => {
-      quiet += 1;
-      if (quiet >= MOST_QUIET) version = '';
-      resolve();
-    };
-    // The API server begins its answer at once, whether there is anything to tell or not.
-    endsAfter(answerMs, () => {
-      version = '';
-      reject(new Error(`no answer to the watch within ${answerMs / 1000} s`));
-    });
-    const heard = (type: string, object: unknown) => {
-      if (over) return;
-      quiet = 0;
-      endsAfter(quietMs, fallsQuiet);
-      // The library swallows what is thrown here.
-      try {
-        if (type === 'ERROR') {
-          version = '';
-          resolve();
-          return;
-        }
-        if (type === 'DELETED') what.onGone(what.keep(object as T));
-        else if (type !== 'BOOKMARK') what.onChange(what.keep(object as T));
-        const next = field(field(object, 'metadata'), 'resourceVersion');
-        if (typeof next === 'string') version = next;
-      } catch (error) {
-        reject(error);
-      }
-    };
-    const query = { ...what.query, resourceVersion: version, allowWatchBookmarks: 'true' };
-    watch
-      .watch(what.path, query, heard, (error) => {
-        if (over) return;
-        const { statusCode, name } = (error ?? {}) as { statusCode?: number; name?: string };
-        if (statusCode === 410) version = '';
-        if (!error || statusCode === 410 || name === 'AbortError') resolve();
-        else reject(error);
-      })
-      .then((open) => {
-        connection.signal.addEventListener('abort', () => open.abort());
-        if (over) open.abort();
-        else endsAfter(quietMs, fallsQuiet);
-      }, reject);
-    try {
-      await ended;
-    } finally {
-      over = true;
-      clearTimeout(timer);
-      connection.abort();
-    }
-  };
-
   const run = async (): Promise<void> => {
-    let failures = 0;
     while (!closing.signal.aborted) {
+      interrupt = new AbortController();
       const startedMs = performance.now();
       let failed = false;
       try {
-        if (version === '' || waiting.length > 0) await listAll();
-        if (!closing.signal.aborted && waiting.length === 0) await watchOnce();
+        if (position.version === '' || waiting.length > 0) await listAll();
+        if (!closing.signal.aborted && waiting.length === 0)
+          await watchOnce(watch, objects, position, interrupt.signal);
       } catch (error) {
         failed = true;
-        if (!closing.signal.aborted) what.onProblem(describeApiError(error));
+        if (!closing.signal.aborted) objects.onProblem(describeApiError(error));
       }
-      if (waiting.length > 0 && !failed) continue;
-      failures = failed || performance.now() - startedMs < SHORT_MS ? failures + 1 : 0;
-      if (failures === 0 || closing.signal.aborted) continue;
-      const { promise: woken, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, Math.min(PAUSE_MS.first * 2 ** (failures - 1), PAUSE_MS.most));
-      wake = resolve;
-      await woken;
-      clearTimeout(timer);
+      if (closing.signal.aborted || (waiting.length > 0 && !failed)) continue;
+      if (failed || performance.now() - startedMs < SHORT_MS)
+        await delay(backoff.nextMs(), undefined, { signal: interrupt.signal }).catch(() => undefined);
+      else backoff.reset();
     }
   };
-  const ran = run();
+
+  const running = run();
   return {
     ready,
     async relist() {
       const { promise, resolve } = Promise.withResolvers<void>();
       waiting.push(resolve);
-      running?.abort();
-      wake?.();
+      interrupt.abort();
       await promise;
     },
     async close() {
       closing.abort();
-      running?.abort();
-      wake?.();
-      await ran;
+      interrupt.abort();
+      await running;
     },
   };
+}
+
+/** Reads a whole list and sets the version from which to watch. Rejects when `closed` is aborted. */
+async function readPages<T, Kept>(
+  { list, keep }: WatchedObjects<T, Kept>,
+  position: Position,
+  closed: AbortSignal,
+): Promise<readonly Kept[]> {
+  const items: Kept[] = [];
+  let from: string | undefined;
+  do {
+    const page = await unlessAborted(list(PAGE, from), closed);
+    for (const item of page.items) items.push(keep(item));
+    from = page.metadata?._continue || undefined;
+    position.version = page.metadata?.resourceVersion ?? '';
+  } while (from !== undefined);
+  return items;
+}
+
+async function unlessAborted<R>(promise: Promise<R>, signal: AbortSignal): Promise<R> {
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const stop = () => reject(new Error('closed'));
+  signal.addEventListener('abort', stop);
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
+}
+
+/** Watches until the connection ends, from either side, or `interrupted` is aborted. */
+async function watchOnce<T, Kept>(
+  watch: Watch,
+  objects: WatchedObjects<T, Kept>,
+  position: Position,
+  interrupted: AbortSignal,
+): Promise<void> {
+  const { answerMs, quietMs } = objects.times ?? TIMES;
+  const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+  const connection = new AbortController();
+  interrupted.addEventListener('abort', () => resolve());
+  if (interrupted.aborted) resolve();
+  let over = false;
+  let timer: NodeJS.Timeout | undefined;
+  const endAfter = (ms: number, end: () => void) => {
+    clearTimeout(timer);
+    timer = setTimeout(end, ms);
+  };
+  const endQuiet = () => {
+    position.quietConnections += 1;
+    if (position.quietConnections >= MOST_QUIET) position.version = '';
+    resolve();
+  };
+  // The API server begins its answer at once, whether there is an event or not.
+  endAfter(answerMs, () => {
+    position.version = '';
+    reject(new Error(`no answer to the watch within ${answerMs / 1000} s`));
+  });
+  const onEvent = (type: string, object: unknown) => {
+    if (over) return;
+    position.quietConnections = 0;
+    endAfter(quietMs, endQuiet);
+    // The library swallows exceptions of this callback.
+    try {
+      if (applyEvent(objects, position, type, object as T) === 'ended') resolve();
+    } catch (error) {
+      reject(error);
+    }
+  };
+  const onEnd = (error: unknown) => {
+    if (over) return;
+    const { statusCode, name } = (error ?? {}) as { statusCode?: number; name?: string };
+    if (statusCode === 410) position.version = '';
+    if (!error || statusCode === 410 || name === 'AbortError') resolve();
+    else reject(error);
+  };
+  const query = { ...objects.query, resourceVersion: position.version, allowWatchBookmarks: 'true' };
+  watch.watch(objects.path, query, onEvent, onEnd).then((open) => {
+    connection.signal.addEventListener('abort', () => open.abort());
+    if (over) open.abort();
+    else endAfter(quietMs, endQuiet);
+  }, reject);
+  try {
+    await ended;
+  } finally {
+    over = true;
+    clearTimeout(timer);
+    connection.abort();
+  }
+}
+
+/** `ended`: the API server reports an error, and everything must be listed again. */
+function applyEvent<T, Kept>(
+  { keep, onGone, onChange }: WatchedObjects<T, Kept>,
+  position: Position,
+  type: string,
+  object: T,
+): 'ended' | 'applied' {
+  if (type === 'ERROR') {
+    position.version = '';
+    return 'ended';
+  }
+  if (type === 'DELETED') onGone(keep(object));
+  else if (type !== 'BOOKMARK') onChange(keep(object));
+  const version = field(field(object, 'metadata'), 'resourceVersion');
+  if (typeof version === 'string') position.version = version;
+  return 'applied';
 }

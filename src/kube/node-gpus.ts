@@ -7,22 +7,22 @@ import { type AgentGrant, unscheduledDemand } from '../placement/unscheduled-dem
 import type { HealthState } from '../policy/gpu-health.ts';
 import type { FenceState } from '../policy/isolation-check.ts';
 
-/** What the agent of a node knows of its GPUs now. */
+/** What the agent of a node knows about its GPUs now. */
 export type GpusReading = NodeGpus & {
-  /** False: the driver could not be asked, and there may be more GPUs. */
+  /** False: the driver did not answer, and there may be more GPUs. */
   readonly complete: boolean;
   /** All grants on the node. */
   readonly grants: readonly AgentGrant[];
-  /** For the Node's condition; absent: not known, or not asked for. */
+  /** For the Node's condition; absent: unknown, or not configured. */
   readonly fences?: FenceState | undefined;
-  /** Likewise; absent: the driver could not be asked. */
+  /** Likewise; absent: the driver did not answer. */
   readonly health?: HealthState | undefined;
 };
 
 /**
- * What a Node is to tell when it told `shown` before: the GPUs that were read, a lost one with the memory that it had, and as
- * not healthy those that are missing while pods hold grants on them, or while nobody can say what is there. A kubelet that
- * starts anew ends pods that run when the node offers less than they ask for. `grantTextOf`: of a pod on this node.
+ * The GPUs to advertise after `shown`: those that were read, a lost GPU with the memory that it had, and, as not healthy, those
+ * that are missing while pods hold grants on them or the driver does not answer. When a kubelet restarts, it ends running pods
+ * that request more than the node advertises. `grantTextOf`: the grant annotation of a pod on this node.
  */
 export function gpusToAdvertise(
   reading: GpusReading,

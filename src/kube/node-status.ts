@@ -1,10 +1,11 @@
-// What a node offers in our names, kept right on its own Node: the annotation with its GPUs, the amounts of memory and
-// compute in its status, and the conditions that say whether limits hold and whether GPUs are healthy. One write carries all. The kubelet sets amounts that are not its own to zero whenever it registers,
-// so what counts is what the Node shows, not what was written.
+// Keeps this node's GPUs on its Node object: the annotation with its GPUs, the amounts of memory and compute in its status, and
+// the conditions about enforcement and health, all in one write. The kubelet sets amounts that it does not manage to zero when
+// it registers, so the Node as it is now decides whether to write, not the last write.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
+import { createBackoff } from '../common/backoff.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
 import { describeApiError } from './api-error.ts';
 import { createApiClient } from './client.ts';
@@ -14,27 +15,27 @@ import { type GpusReading, gpusToAdvertise } from './node-gpus.ts';
 export type AdvertisingOptions = {
   readonly config: KubeConfig;
   readonly nodeName: string;
-  /** undefined: not known yet, and the Node is left as it is. */
+  /** Undefined: not known yet; the Node is left unchanged. */
   readonly gpus: () => GpusReading | undefined;
-  /** The annotation with the grant of a pod on this node, where it is known. */
+  /** The grant annotation of a pod on this node, where the pod is known. */
   readonly grantTextOf: (podUid: string) => string | undefined;
-  /** The Node's labels, whenever they may be others. */
+  /** Called with the Node's labels whenever they may have changed. */
   readonly onLabels?: (labels: Readonly<Record<string, string>>) => void;
-  /** Also how many tenants the node takes. */
+  /** Also advertises how many containers the node takes; false: a device plugin does. */
   readonly withSlots: boolean;
   readonly onProblem: (text: string) => void;
-  /** From one write to the next, however often somebody else undoes it. */
+  /** Least time between two writes, however often another writer undoes them. */
   readonly leastBetweenWritesMs?: number;
 };
 
 export type Advertising = {
-  /** To be called when `gpus` may answer something else. */
+  /** Call it when `gpus` may return other values. */
   changed(): void;
   close(): Promise<void>;
 };
 
-/** One of a Node's conditions as it is written; the server merges it into the list by its type. */
 export type ConditionState = { readonly status: string; readonly reason: string; readonly message: string };
+/** As it is written; the API server merges it into the list of conditions by its type. */
 export type NodeCondition = ConditionState & {
   readonly type: string;
   readonly lastTransitionTime: string;
@@ -52,12 +53,11 @@ export const FENCES_HOLD = 'CotenantFencesHold';
 export const GPUS_HEALTHY = 'CotenantGpusHealthy';
 
 const LEAST_BETWEEN_WRITES_MS = 1000;
-const SHORTEST_RETRY_MS = 1000;
-const LONGEST_RETRY_MS = 60_000;
+const RETRY_MS = { firstMs: 1000, mostMs: 60_000 };
 
 /**
- * What the Node is to show, as the patch that makes it so; `withSlots`: where no device plugin counts them. GPUs that are not
- * healthy count, for pods that run were admitted by them; new ones are kept off by what the annotation says of each GPU.
+ * `withSlots`: no device plugin counts containers. GPUs that are not healthy still count in the amounts, because the kubelet
+ * admitted running pods by them; the annotation of each GPU keeps new pods off.
  */
 export function buildNodePatch(
   offered: NodeGpus,
@@ -70,14 +70,14 @@ export function buildNodePatch(
     [GPU_CORES]: String(100 * gpus.length),
     ...(withSlots && { [GPU]: String(offered.mostTenantsPerGpu * gpus.length) }),
   };
-  const told = conditions.filter((condition) => condition !== undefined);
+  const known = conditions.filter((condition) => condition !== undefined);
   return {
     metadata: { annotations: { [GPUS_ANNOTATION]: formatNodeGpus(offered) } },
-    status: { capacity: amounts, allocatable: amounts, ...(told.length > 0 && { conditions: told }) },
+    status: { capacity: amounts, allocatable: amounts, ...(known.length > 0 && { conditions: known }) },
   };
 }
 
-/** What the Node is to say under that type; its time is that of the last change, as far as the Node tells it. */
+/** The condition of that type; keeps the Node's transition time while the status stays. */
 export function buildCondition(
   type: string,
   state: ConditionState | undefined,
@@ -91,7 +91,7 @@ export function buildCondition(
   return { type, ...state, lastTransitionTime, lastHeartbeatTime: now.toISOString() };
 }
 
-/** Whether a Node shows already what the patch would make of it; the server writes amounts in other words. */
+/** Whether the Node already is as the patch would make it. Amounts are compared by value: the server rewrites them. */
 export function shows(node: V1Node, { metadata, status }: NodePatch): boolean {
   const sameAmounts = (shown: Readonly<Record<string, string>> = {}, wanted: Readonly<Record<string, string>>) =>
     Object.entries(wanted).every(([name, amount]) => amountOf(shown[name]) === BigInt(amount));
@@ -121,7 +121,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   let next: NodeJS.Timeout | undefined;
   let writing = false;
   let closing = false;
-  let retryMs = SHORTEST_RETRY_MS;
+  const backoff = createBackoff(RETRY_MS);
 
   const settle = async () => {
     if (writing || closing || next) return;
@@ -138,17 +138,14 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     writing = true;
     let waitMs = leastBetweenWritesMs;
     try {
-      // By keys: the list of conditions is the kubelet's, too.
+      // A merge by keys: the kubelet writes other conditions into the same list.
       const asMerge = setHeaderOptions('Content-Type', PatchStrategy.StrategicMergePatch);
       see(await api.patchNodeStatus({ name: nodeName, body: patch }, asMerge));
-      retryMs = SHORTEST_RETRY_MS;
+      backoff.reset();
     } catch (error) {
       if (closing) return;
-      onProblem(
-        `the amounts of node ${nodeName} could not be written, and it is tried again: ${describeApiError(error)}`,
-      );
-      waitMs = retryMs;
-      retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
+      onProblem(`cannot write the status of node ${nodeName}, which is retried: ${describeApiError(error)}`);
+      waitMs = backoff.nextMs();
     } finally {
       writing = false;
     }
@@ -159,7 +156,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     }, waitMs);
   };
 
-  /** A watch can lag behind the answer to a write. */
+  /** The watch can lag behind the answer to a write. */
   const see = (node: V1Node) => {
     if (isOlder(node, seen)) return;
     seen = node;
@@ -183,7 +180,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     },
     onChange: onNode,
     onGone: gone,
-    onProblem: (text) => onProblem(`node ${nodeName} cannot be followed, and is asked for again: ${text}`),
+    onProblem: (text) => onProblem(`the watch of node ${nodeName} failed and is retried: ${text}`),
   });
 
   return {
@@ -201,7 +198,7 @@ function shownGpus({ metadata }: V1Node): NodeGpus | undefined {
   return shown.ok ? shown.value : undefined;
 }
 
-/** By the versions of one object, which the server counts up. */
+/** By the resource versions of one object, which the server counts up. */
 function isOlder(node: V1Node, than: V1Node | undefined): boolean {
   const [one, other] = [node.metadata?.resourceVersion, than?.metadata?.resourceVersion].map((text) =>
     /^\d+$/.test(text ?? '') ? BigInt(text ?? '') : undefined,

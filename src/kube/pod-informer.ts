@@ -1,6 +1,5 @@
-// The pods of one node, by a watch that the API server limits to it: names of their containers, and the pods themselves. One
-// list at the start and a watch from then on; no look-up in it ever waits, and absence from it proves nothing about a pod that
-// has just been bound.
+// Informer of one node's pods: the pods, and the names of their containers by container ID. Look-ups never wait; a pod that
+// has just been bound may be missing.
 import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
 import { createApiClient, PAGE_MS } from './client.ts';
 import { listAndWatch } from './list-watch.ts';
@@ -16,18 +15,18 @@ export type NodePods = {
   of(containerId: string): ContainerName | undefined;
   cached(podUid: string): V1Pod | undefined;
   named(namespace: string, pod: string): V1Pod | undefined;
-  /** To be told of each pod, now and whenever it changes. */
+  /** Calls the listener with each pod, now and whenever it changes. */
   listen(listener: (pod: V1Pod) => void): void;
-  /** Asks the API server. Undefined: there is no such pod. Throws where there is no answer within 3 s. */
+  /** Reads the pod from the API server; undefined: it does not exist. Rejects where there is no answer within 3 s. */
   read(namespace: string, pod: string): Promise<V1Pod | undefined>;
-  /** Resolves when the first list is in. */
+  /** Resolves when the first list is complete. */
   readonly ready: Promise<void>;
   close(): Promise<void>;
 };
 
 const READ_MS = 3000;
 
-/** Every container of a pod that has an id, init and debug containers included. */
+/** Every container of a pod that has an ID, init and ephemeral containers included. */
 export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
   const { status, metadata } = pod;
   const all = [
@@ -73,7 +72,7 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
     query: { fieldSelector },
     list: (limit, from) =>
       api.listPodForAllNamespaces({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
-    // Of one node, so few; their readers need them whole.
+    // The pods of one node are few, and their readers need them whole.
     keep: (pod: V1Pod) => pod,
     onList(items) {
       byPod.clear();
@@ -82,7 +81,7 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
     },
     onChange: learn,
     onGone: forget,
-    onProblem: (text) => onProblem(`the pods of this node cannot be followed, and are asked for again: ${text}`),
+    onProblem: (text) => onProblem(`the watch of this node's pods failed and is retried: ${text}`),
   });
   return {
     of: (containerId) => byContainer.get(containerId),

@@ -1,12 +1,11 @@
-// What DRA drivers tell of this node's devices, asked for every minute: it changes when a driver starts or a GPU is divided.
-// Owns the asking; what is in the slices is read by whoever gets them. A cluster without them, or that does not let the agent
-// read them, is told of once and asked again.
+// Reads the ResourceSlices of this node once a minute: DRA drivers write them when they start or divide a GPU. A failure (the
+// cluster has no ResourceSlices, or denies the right to list them) is reported once and retried.
 import { type KubeConfig, ResourceV1Api } from '@kubernetes/client-node';
 import { createSingleFlight } from '../common/single-flight.ts';
 import { describeApiError } from './api-error.ts';
 import { createApiClient, PAGE_MS } from './client.ts';
 
-export type SliceFollowing = { close(): Promise<void> };
+export type SlicePolling = { close(): Promise<void> };
 
 const EVERY_MS = 60_000;
 const PAGE = 100;
@@ -18,9 +17,9 @@ export function pollResourceSlices(
   onSlices: (slices: readonly unknown[]) => void,
   onProblem: (text: string) => void,
   everyMs = EVERY_MS,
-): SliceFollowing {
+): SlicePolling {
   const api = createApiClient(config, ResourceV1Api, PAGE_MS);
-  let told = false;
+  let isReported = false;
   const read = async () => {
     try {
       const slices: unknown[] = [];
@@ -35,15 +34,15 @@ export function pollResourceSlices(
         from = listed.metadata?._continue || undefined;
         if (from === undefined) break;
       }
-      told = false;
+      isReported = false;
       onSlices(slices);
     } catch (error) {
-      // What was told last stands: devices keep their GPUs while the API server is away.
-      if (!told)
+      // The last slices stay valid: devices keep their GPUs while the API server is away.
+      if (!isReported)
         onProblem(
-          `resource slices of this node cannot be read, so devices of DRA claims are told by their names: ${describeApiError(error)}`,
+          `cannot list the ResourceSlices of this node; devices of DRA claims are identified by their names: ${describeApiError(error)}`,
         );
-      told = true;
+      isReported = true;
     }
   };
   const reading = createSingleFlight(read);

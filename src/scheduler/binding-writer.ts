@@ -4,6 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig, type V1Binding, type V1Pod } from '@kubernetes/client-node';
 import { type ContainerGrant, formatPodGrant } from '../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, uuidsAnnotation } from '../api/names.ts';
+import { createBackoff } from '../common/backoff.ts';
 import type { Logger } from '../common/logger.ts';
 import { describeApiError } from '../kube/api-error.ts';
 import { createApiClient } from '../kube/client.ts';
@@ -39,7 +40,7 @@ export type WriterParts = {
 const NOT_WRITTEN = [400, 401, 403, 404, 405, 413, 422, 429];
 const CONFLICT = 409;
 /** Between two looks at the pod. */
-const PAUSE_MS = { first: 250, most: 5000 };
+const PAUSE_MS = { firstMs: 250, mostMs: 5000 };
 
 export function createBindingWriter({ config, landsMs, closed, logger }: WriterParts): BindingWriter {
   // The API server itself gives up after 60 s.
@@ -81,7 +82,8 @@ export function createBindingWriter({ config, landsMs, closed, logger }: WriterP
         // The pod is bound already: by this binding, or by another scheduler.
         answered = code === CONFLICT;
       }
-      for (let pauseMs = PAUSE_MS.first; !closed.aborted; pauseMs = Math.min(2 * pauseMs, PAUSE_MS.most)) {
+      const backoff = createBackoff(PAUSE_MS);
+      while (!closed.aborted) {
         const over = answered || performance.now() - begunMs >= landsMs;
         try {
           const found = await findBinding(request, body);
@@ -92,7 +94,7 @@ export function createBindingWriter({ config, landsMs, closed, logger }: WriterP
             pod: `${namespace}/${name}`,
           });
         }
-        await delay(pauseMs, undefined, { signal: closed, ref: false }).catch(() => undefined);
+        await delay(backoff.nextMs(), undefined, { signal: closed, ref: false }).catch(() => undefined);
       }
       return { kind: 'unknown' };
     },

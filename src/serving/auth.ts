@@ -1,5 +1,5 @@
-// Who may read the page: everybody, whoever shows the token of a file, or whom the API server lets read it. Owns the answer to
-// one request, and that everything that cannot be told is a refusal.
+// Access to the exporter's pages: open, by the token of a file, or by the API server's review of a token. Whatever cannot be
+// decided is refused.
 import type { RequestHandler } from 'express';
 import type { BearerFile } from './bearer-token-file.ts';
 import type { TokenReviewCache } from './token-review-cache.ts';
@@ -13,9 +13,9 @@ export type Verdict =
   | { readonly may: true }
   | { readonly may: false; readonly status: 401 | 403 | 503; readonly why: string };
 
-const UNAUTHENTICATED = { may: false, status: 401, why: 'want a bearer token that is valid here' } as const;
+const UNAUTHENTICATED = { may: false, status: 401, why: 'want a valid bearer token' } as const;
 
-/** The token of an Authorization header, if that is one of a bearer. */
+/** The token of an Authorization header, where it is a bearer token. */
 export function bearerTokenIn(header: string | undefined): string | undefined {
   return /^Bearer +([\x21-\x7e]+) *$/i.exec(header ?? '')?.[1];
 }
@@ -25,24 +25,26 @@ export async function checkAccess(rules: AccessRules, header: string | undefined
   if (!bearer && !reviews) return { may: true };
   const token = bearerTokenIn(header);
   if (token === undefined) return UNAUTHENTICATED;
-  let unknown: string | undefined;
+  let undecided: string | undefined;
   try {
     if (await bearer?.matches(token)) return { may: true };
   } catch (error) {
-    unknown = (error as Error).message;
+    undecided = (error as Error).message;
   }
   try {
-    const said = await reviews?.of(token, path);
-    if (said === 'allowed') return { may: true };
-    if (said === 'forbidden')
-      return { may: false, status: 403, why: `the bearer may not get ${path} (nonResourceURLs of a ClusterRole)` };
+    const reviewed = await reviews?.of(token, path);
+    if (reviewed === 'allowed') return { may: true };
+    if (reviewed === 'forbidden') {
+      const why = `the token's user may not GET ${path}; a ClusterRole with this nonResourceURL allows it`;
+      return { may: false, status: 403, why };
+    }
   } catch (error) {
-    unknown = `the token could not be reviewed: ${(error as Error).message}`;
+    undecided = `the token could not be reviewed: ${(error as Error).message}`;
   }
-  return unknown === undefined ? UNAUTHENTICATED : { may: false, status: 503, why: unknown };
+  return undecided === undefined ? UNAUTHENTICATED : { may: false, status: 503, why: undecided };
 }
 
-/** Lets pass who may; `onProblem` hears why somebody could not be judged. */
+/** Passes on requests that may; `onProblem` gets the reason of each request that could not be decided. */
 export function requireAuth(rules: AccessRules, onProblem: (text: string) => void): RequestHandler {
   return async (request, response, next) => {
     const verdict = await checkAccess(rules, request.headers.authorization, request.path);
@@ -50,11 +52,11 @@ export function requireAuth(rules: AccessRules, onProblem: (text: string) => voi
       next();
       return;
     }
-    if (verdict.status === 503) onProblem(`the page is refused: ${verdict.why}`);
+    if (verdict.status === 503) onProblem(`a request was refused: ${verdict.why}`);
     if (verdict.status === 401) response.setHeader('WWW-Authenticate', 'Bearer realm="cotenant"');
     response.setHeader('Cache-Control', 'no-store');
-    // What is wrong with our files and our API server is the log's to tell, not a stranger's to read.
-    const told = verdict.status === 503 ? 'who you are cannot be found out now' : verdict.why;
-    response.status(verdict.status).type('text').send(`${told}\n`);
+    // Faults of our files and of the API server go to the log, not to clients.
+    const text = verdict.status === 503 ? 'your token cannot be checked now; try again' : verdict.why;
+    response.status(verdict.status).type('text').send(`${text}\n`);
   };
 }

@@ -1,5 +1,5 @@
-// The one token that opens the page, from a file: read again when it is asked for, so that a mounted Secret may change. While
-// the file cannot be read, or is too short to be a secret, nobody is let in by it.
+// The bearer token in a file that opens the exporter's pages. Read again while it is used, so that a mounted Secret may change;
+// a file that cannot be read, or is too short to be a secret, opens nothing.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 
@@ -7,7 +7,7 @@ const READ_EVERY_MS = 1000;
 const LEAST_LENGTH = 16;
 
 export type BearerFile = {
-  /** Is that the file's token? Takes the same time whatever they have in common. Rejects where the file has none. */
+  /** Compares in constant time. Rejects where the file has no valid token. */
   matches(token: string): Promise<boolean>;
 };
 
@@ -20,7 +20,7 @@ async function readToken(path: string): Promise<Buffer> {
   return digest(token);
 }
 
-/** Rejects when the file cannot serve at the start. */
+/** Rejects where the file has no valid token at the start. */
 export async function openBearerTokenFile(path: string, now: () => number): Promise<BearerFile> {
   let reading = readToken(path);
   let readAt = now();

@@ -1,62 +1,62 @@
-// What the API server said about tokens, remembered for a while: a scrape every few seconds must not be as many reviews, and
-// a flood of wrong tokens neither as many calls nor memory without end. Owns these bounds; the calls are kube/token-review.ts'.
+// Caches token reviews of the API server: a scrape every few seconds must not cause as many reviews, and a flood of wrong tokens
+// must cause neither as many calls nor unbounded memory.
 import { createHash } from 'node:crypto';
 import type { ReviewCall, Reviewed } from '../kube/token-review.ts';
 
 const ALLOWED_MS = 60_000;
 const REFUSED_MS = 10_000;
-const MOST_KEPT = 256;
-/** Reviews under way of tokens that were not let in before. */
-const MOST_STRANGERS = 8;
+const MOST_ENTRIES = 256;
+/** Reviews in flight of tokens that were not allowed before. */
+const MOST_UNKNOWN = 8;
 
 export type TokenReviewCache = {
-  /** Rejects where nobody can say: the API server does not answer, or too many ask at once. */
+  /** Rejects where the API server does not answer, or too many unknown tokens come at once. */
   of(token: string, path: string): Promise<Reviewed>;
 };
 
-type Kept = { readonly said: Reviewed; readonly untilMs: number };
+type Entry = { readonly result: Reviewed; readonly untilMs: number };
 
 export function createTokenReviewCache(call: ReviewCall, now: () => number): TokenReviewCache {
-  // Apart, so that no number of wrong tokens pushes out a right one. Tokens themselves are not kept.
-  const allowed = new Map<string, Kept>();
-  const refused = new Map<string, Kept>();
-  const underWay = new Map<string, Promise<Reviewed>>();
-  let strangers = 0;
+  // Two maps, so that wrong tokens never push out a right one. Tokens themselves are not kept, only their digests.
+  const allowed = new Map<string, Entry>();
+  const refused = new Map<string, Entry>();
+  const inFlight = new Map<string, Promise<Reviewed>>();
+  let unknownInFlight = 0;
 
-  const keep = (key: string, said: Reviewed) => {
+  const store = (key: string, result: Reviewed) => {
     allowed.delete(key);
     refused.delete(key);
-    const [into, ms] = said === 'allowed' ? [allowed, ALLOWED_MS] : [refused, REFUSED_MS];
-    into.set(key, { said, untilMs: now() + ms });
-    const [oldest] = into.keys();
-    if (into.size > MOST_KEPT && oldest !== undefined) into.delete(oldest);
+    const [entries, ms] = result === 'allowed' ? [allowed, ALLOWED_MS] : [refused, REFUSED_MS];
+    entries.set(key, { result, untilMs: now() + ms });
+    const [oldest] = entries.keys();
+    if (entries.size > MOST_ENTRIES && oldest !== undefined) entries.delete(oldest);
   };
   const review = async (key: string, token: string, path: string): Promise<Reviewed> => {
-    // One whose time is over is still no stranger: a flood must not keep Prometheus out.
-    const isStranger = !allowed.has(key);
-    if (isStranger && strangers >= MOST_STRANGERS) throw new Error('too many tokens are being reviewed at once');
-    if (isStranger) strangers += 1;
+    // A token whose entry has expired is still known: a flood must not keep Prometheus out.
+    const isUnknown = !allowed.has(key);
+    if (isUnknown && unknownInFlight >= MOST_UNKNOWN) throw new Error('too many tokens are being reviewed at once');
+    if (isUnknown) unknownInFlight += 1;
     try {
-      const said = await call(token, path);
-      keep(key, said);
-      return said;
+      const result = await call(token, path);
+      store(key, result);
+      return result;
     } finally {
-      if (isStranger) strangers -= 1;
+      if (isUnknown) unknownInFlight -= 1;
     }
   };
   return {
     async of(token, path) {
       const key = createHash('sha256').update(`${path}\n${token}`).digest('base64');
-      const kept = allowed.get(key) ?? refused.get(key);
-      if (kept && now() < kept.untilMs) return kept.said;
-      const running = underWay.get(key);
+      const entry = allowed.get(key) ?? refused.get(key);
+      if (entry && now() < entry.untilMs) return entry.result;
+      const running = inFlight.get(key);
       if (running) return running;
-      const begun = review(key, token, path);
-      underWay.set(key, begun);
+      const started = review(key, token, path);
+      inFlight.set(key, started);
       try {
-        return await begun;
+        return await started;
       } finally {
-        underWay.delete(key);
+        inFlight.delete(key);
       }
     },
   };

@@ -125,7 +125,7 @@ testUnless(reason)(
     const forbidden = ask(tokenOf('stranger'));
     t.deepEqual(forbidden, {
       code: 403,
-      body: 'the bearer may not get /metrics (nonResourceURLs of a ClusterRole)\n',
+      body: "the token's user may not GET /metrics; a ClusterRole with this nonResourceURL allows it\n",
     });
     for (const nobody of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(nobody).code, 401);
     // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and hands nobody's token on.

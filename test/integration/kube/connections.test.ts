@@ -55,7 +55,7 @@ async function startSecureApi(t: ExecutionContext) {
   };
 }
 
-test('calls one after the other share a connection, whichever client makes them', async (t) => {
+test('consecutive calls of all clients share one connection', async (t) => {
   const { config, api } = await startSecureApi(t);
   const [core, leases] = [createApiClient(config, CoreV1Api), createApiClient(config, CoordinationV1Api, 1000)];
   for (let call = 0; call < 100; call += 1) {
@@ -67,7 +67,7 @@ test('calls one after the other share a connection, whichever client makes them'
   t.true(api.connections <= 2, String(api.connections));
 });
 
-test('a call that gets no answer does not leave its connection to the next one', async (t) => {
+test('a call without an answer does not pass its connection on to the next call', async (t) => {
   const { config, api } = await startSecureApi(t);
   const [core, impatient] = [createApiClient(config, CoreV1Api), createApiClient(config, CoreV1Api, 200)];
   await core.listNode();
@@ -78,7 +78,7 @@ test('a call that gets no answer does not leave its connection to the next one',
   t.is(api.connections, 2);
 });
 
-test('a new authority opens a new connection, and the old one is closed', async (t) => {
+test('a new certificate authority opens a new connection and closes the old one', async (t) => {
   const { config, api, sockets, renew } = await startSecureApi(t);
   const core = createApiClient(config, CoreV1Api);
   await core.listNode();

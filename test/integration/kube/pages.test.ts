@@ -1,4 +1,4 @@
-// A long list arrives in pages, of which the follower keeps only what its caller asks for.
+// A long list arrives in pages, of which only what the caller needs stays in memory.
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { CoreV1Api, type V1Node } from '@kubernetes/client-node';
@@ -13,7 +13,7 @@ const nodeOf = (name: string, value: string) => ({
   metadata: { name, resourceVersion: '8', annotations: { keep: value, drop: 'x'.repeat(1000) } },
 });
 
-test('the objects of a page are dropped before the next page but one is asked for', async (t) => {
+test('the objects of a page are freed before the next page but one is requested', async (t) => {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;
   const open = watchers();

@@ -1,4 +1,4 @@
-// An API server that takes requests and says nothing, or nothing more: what waits for it goes on after a while, and tells.
+// An API server that accepts requests and does not answer, or only in part: calls time out, report it, and are retried.
 import type { ServerResponse } from 'node:http';
 import { CoordinationV1Api, CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
@@ -60,7 +60,7 @@ function followNodes(t: ExecutionContext, api: Api, times: { answerMs: number; q
 const watched = (api: Api, count: number) =>
   eventually(() => (api.watches.length >= count ? true : undefined), `${count} watches`);
 
-test('a call without an answer, or with half of one, is given up and told', async (t) => {
+test('a call without an answer, or with half of one, times out and is reported', async (t) => {
   const api = await startApi(t);
   api.silent.add('other');
   const leases = createApiClient(api.config, CoordinationV1Api, 100);
@@ -75,10 +75,10 @@ test('a call without an answer, or with half of one, is given up and told', asyn
   const report = createEventWriter(api.config, (text) => problems.push(text));
   const by = { component: 'agent' as const, instance: 'n' };
   await report({ namespace: 'team', pod: 'one', podUid: 'u', reason: 'R', type: 'Normal', message: 'm', atMs: 0, by });
-  t.deepEqual(problems, ['the Event for team/one could not be written: no answer within 5 s']);
+  t.deepEqual(problems, ['cannot write the Event for team/one: no answer within 5 s']);
 });
 
-test('a Lease whose keeper gets no answer once is kept all the same, and it is told', async (t) => {
+test('a Lease is held although one call gets no answer, which is reported', async (t) => {
   const api = await startApi(t);
   api.silent.add('other');
   const problems: string[] = [];
@@ -90,7 +90,7 @@ test('a Lease whose keeper gets no answer once is kept all the same, and it is t
   await eventually(() => leadership.state().leads || undefined, 'it leads', 10_000);
 });
 
-test('a watch that is never answered is told, and everything is listed anew', async (t) => {
+test('a watch without an answer is reported, and everything is listed again', async (t) => {
   const api = await startApi(t);
   api.silent.add('watch');
   const { seen, following } = followNodes(t, api, { answerMs: 200, quietMs: 20_000 });
@@ -110,7 +110,7 @@ test('a watch that is never answered is told, and everything is listed anew', as
   t.deepEqual(slow.seen.problems, []);
 });
 
-test('a quiet watch is made anew without a word, and after a few of them everything is listed once', async (t) => {
+test('a quiet watch is renewed silently, and after four everything is listed once', async (t) => {
   const api = await startApi(t);
   // Longer than what counts as a failure.
   const { seen } = followNodes(t, api, { answerMs: 20_000, quietMs: 1050 });
@@ -125,7 +125,7 @@ test('a quiet watch is made anew without a word, and after a few of them everyth
   t.deepEqual(seen.problems, []);
 });
 
-test('a list that is never answered is told, tried again, and does not hold up the end', async (t) => {
+test('a list without an answer is reported, retried, and does not delay closing', async (t) => {
   const api = await startApi(t);
   api.silent.add('list');
   const short = followNodes(t, api, { answerMs: 10_000, quietMs: 10_000 }, 100);

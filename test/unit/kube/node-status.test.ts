@@ -21,7 +21,7 @@ const GPUS: NodeGpus = {
 };
 const patch = buildNodePatch(GPUS, true);
 
-test('amounts are those of all GPUs, for an unhealthy one may have pods, and the annotation tells which those are', (t) => {
+test('amounts include unhealthy GPUs, which the annotation marks', (t) => {
   const amounts = { 'cotenant.io/gpu-memory': String(60_141 * 2 ** 20), 'cotenant.io/gpu-cores': '300' };
   const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
   t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
@@ -41,7 +41,7 @@ const nodeOf = ({ metadata, status }: NodePatch) => ({
   },
 });
 
-test('a Node shows what it should, however the server writes the amounts', (t) => {
+test('a Node is up to date however the server writes the amounts', (t) => {
   const node = nodeOf(patch);
   t.true(shows(node, patch));
   for (const text of ['60141Mi', `${60_141 * 1024}Ki`, '63062409216.0'])
@@ -54,7 +54,7 @@ test('a Node shows what it should, however the server writes the amounts', (t) =
     );
 });
 
-test('a Node that lacks anything of it, or shows another value, does not', (t) => {
+test('a Node that lacks a value, or has another one, is not up to date', (t) => {
   const node = nodeOf(patch);
   t.false(shows({}, patch));
   t.false(shows({ ...node, metadata: { annotations: {} } }, patch));
@@ -71,7 +71,7 @@ test('a Node that lacks anything of it, or shows another value, does not', (t) =
   }
 });
 
-test('the condition about fences is written when it says something else, and keeps the time since when it is so', (t) => {
+test('a condition is written when it changes, and keeps its transition time', (t) => {
   const [first, later] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-02T00:00:00Z')];
   const state = { status: 'False', reason: 'FenceFails', message: 'GPU-0: why' } as const;
   t.is(buildCondition(FENCES_HOLD, undefined, {}, first), undefined);
@@ -97,7 +97,7 @@ test('the condition about fences is written when it says something else, and kee
     t.false(shows(told, buildNodePatch(GPUS, true, buildCondition(FENCES_HOLD, change, told, later))));
 });
 
-test('a GPU on which limits do not hold is told with the reason, and its amounts stay', (t) => {
+test('a GPU that does not enforce limits has the reason, and its amounts stay', (t) => {
   const gpus = GPUS.gpus.map((gpu, index) => (index === 0 ? { ...gpu, unfenced: 'why' } : gpu));
   const unfenced = buildNodePatch({ ...GPUS, gpus }, true);
   t.deepEqual(unfenced.status, patch.status);
@@ -108,7 +108,7 @@ test('a GPU on which limits do not hold is told with the reason, and its amounts
   t.false(parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"why"', '1')).ok);
 });
 
-test('a GPU that is not healthy is told with the reason, and the conditions are written side by side', (t) => {
+test('an unhealthy GPU has the reason, and both conditions are written', (t) => {
   const gpus = GPUS.gpus.map((gpu, index) => (index === 2 ? { ...gpu, fault: 'Xid 79' } : gpu));
   const told = { status: 'False', reason: 'GpuUnhealthy', message: 'GPU-0: Xid 79' } as const;
   const fences = { status: 'True', reason: 'FencesHold', message: '' } as const;

@@ -1,5 +1,5 @@
-// Who may read the page: what is remembered of reviews and for how long, how many are under way, and that whatever cannot be
-// told is a refusal.
+// Access to the exporter's pages: how long reviews of tokens are cached, how many are in flight, and that whatever cannot be
+// decided is refused.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
@@ -26,7 +26,7 @@ function reviewed(answer: (token: string) => Reviewed | Promise<Reviewed>) {
   return { reviews, asked, clock };
 }
 
-test('a yes is remembered for a minute, a no for ten seconds, each for its path', async (t) => {
+test('an allowed token is cached for a minute, a refused one for 10 s, per path', async (t) => {
   const { reviews, asked, clock } = reviewed((token) => (token === 'good' ? 'allowed' : 'forbidden'));
   for (const path of [PATH, PATH, '/status.json', PATH]) t.is(await reviews.of('good', path), 'allowed');
   for (const _ of [1, 2]) t.is(await reviews.of('bad', PATH), 'forbidden');
@@ -40,7 +40,7 @@ test('a yes is remembered for a minute, a no for ten seconds, each for its path'
   t.deepEqual(asked, ['good /metrics']);
 });
 
-test('one review serves all that ask for the same meanwhile, and a failed one is not remembered', async (t) => {
+test('concurrent requests share one review, and a failed review is not cached', async (t) => {
   let fails = true;
   const { reviews, asked } = reviewed(() => {
     if (fails) throw new Error('no answer within 2 s');
@@ -54,7 +54,7 @@ test('one review serves all that ask for the same meanwhile, and a failed one is
   t.is(asked.length, 2);
 });
 
-test('a flood of strangers is neither reviewed all at once, nor remembered without end, nor in the way of who was let in', async (t) => {
+test('a flood of wrong tokens causes few reviews and keeps no valid token out', async (t) => {
   const gate = Promise.withResolvers<void>();
   let isHeld = false;
   const { reviews, asked, clock } = reviewed(async (token) => {
@@ -86,7 +86,7 @@ test('a flood of strangers is neither reviewed all at once, nor remembered witho
   t.is(await reviews.of('flood 9', PATH), 'unauthenticated', 'there is room again');
 });
 
-test('only a header of a bearer has a token', (t) => {
+test('only an Authorization header of type Bearer has a token', (t) => {
   const cases: [header: string | undefined, token: string | undefined][] = [
     [`Bearer ${TOKEN}`, TOKEN],
     [`bearer  ${TOKEN} `, TOKEN],
@@ -100,7 +100,7 @@ test('only a header of a bearer has a token', (t) => {
   for (const [header, token] of cases) t.is(bearerTokenIn(header), token, header ?? 'none');
 });
 
-test('what opens the page is the token of the file or the word of the API server; what cannot be told refuses', async (t) => {
+test('only a token of the file, or one that the API server allows, opens the page', async (t) => {
   const bearer = { matches: async (token: string) => token === TOKEN };
   const broken = {
     matches: async (): Promise<boolean> => {
@@ -134,7 +134,7 @@ test('what opens the page is the token of the file or the word of the API server
   t.is(await of({ bearer: broken, reviews: says('allowed') }, 'x'), 200);
 });
 
-test("a token's file is read again, and while it has none nobody gets in by it", async (t) => {
+test('the token file is read again, and opens nothing while it has no token', async (t) => {
   const path = join(temporaryFolder(t), 'token');
   let ms = 0;
   await t.throwsAsync(

@@ -96,7 +96,7 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with the token of 
     const refused = await ask(`${agent.url}${path}`, ca);
     t.is(refused.status, 401, path);
     t.is(refused.headers['www-authenticate'], 'Bearer realm="cotenant"');
-    t.is(refused.body, 'want a bearer token that is valid here\n');
+    t.is(refused.body, 'want a valid bearer token\n');
     t.is((await ask(`${agent.url}${path}`, ca, `${TOKEN}x`)).status, 401, path);
     t.is((await ask(`${agent.url}${path}`, ca, TOKEN)).status, path === '/nowhere' ? 404 : 200, path);
   }

@@ -102,7 +102,7 @@ test('a list that is refused at the start is asked for again', async (t) => {
   const pods = startPodInformer(api.config, 'node-a', (text) => problems.push(text));
   t.teardown(() => pods.close());
   await eventually(() => (problems.length > 0 ? true : undefined), 'the refusal is told');
-  t.is(problems[0], 'the pods of this node cannot be followed, and are asked for again: status 403: on purpose');
+  t.is(problems[0], "the watch of this node's pods failed and is retried: status 403: on purpose");
   let listed = false;
   void pods.ready.then(() => {
     listed = true;
@@ -114,7 +114,7 @@ test('a list that is refused at the start is asked for again', async (t) => {
   t.is(pods.of(ID)?.pod, 'one');
 });
 
-test('resource slices of this node are read again and again; where they cannot be, that is said once and what was told stands', async (t) => {
+test('ResourceSlices are polled; a failure is reported once, the last ones stay valid', async (t) => {
   const api = await startApi(t);
   const slice = {
     kind: 'ResourceSlice',
