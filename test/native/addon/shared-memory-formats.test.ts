@@ -68,7 +68,7 @@ async function holdsToGrant(t: ExecutionContext, node: SimulatedNode, grant: Gra
   }
 }
 
-test('what a newer build wrote into reserved words of the page and the ledger changes nothing for others', async (t) => {
+test('reserved fields written by a newer build change nothing for older ones', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + 200 * MIB }], SLOTS);
@@ -83,7 +83,7 @@ test('what a newer build wrote into reserved words of the page and the ledger ch
   await holdsToGrant(t, node, grant, context);
 });
 
-test('an engine that knows the next versions as well works on the files of today, beside one that does not', async (t) => {
+test("an engine that knows newer formats works on today's files beside an older one", async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * context + 200 * MIB }], SLOTS);
@@ -108,7 +108,7 @@ for (const [what, words, why] of [
   ['page', { version: 2 }, /not a limits page of a version known here: /],
   ['ledger', { ledgerVersion: 2 }, /not a ledger of a version known here, says /],
 ] as const) {
-  test(`a ${what} of the next version is refused by who does not know it, and the GPU stays closed; who knows it works`, async (t) => {
+  test(`a ${what} of the next version needs an engine that knows it; others close the GPU`, async (t) => {
     const node = await startNode(t, '--gpu', 'l4');
     const context = node.usage().gpus[0]?.contextBytes ?? 0;
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: context + 200 * MIB }], SLOTS);
@@ -123,7 +123,7 @@ for (const [what, words, why] of [
   });
 }
 
-test('an agent keeps the version of a page that it knows, and leaves one that it does not know as it is', (t) => {
+test('an agent keeps a known version of a page and never rewrites an unknown one', (t) => {
   const path = join(temporaryFolder(t), 'limits');
   const gpu = { uuid: `GPU-${'1'.repeat(8)}-${'1'.repeat(4)}-${'1'.repeat(4)}-${'1'.repeat(4)}-${'1'.repeat(12)}` };
   const amounts = { contextBytes: 0, granuleBytes: 0, coresPercent: 0, releasesLate: false };

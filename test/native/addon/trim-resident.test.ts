@@ -6,7 +6,7 @@ import test from 'ava';
 const NATIVE = join(import.meta.dirname, '../../../src/agent/os/addon.ts');
 const MIB = 2 ** 20;
 
-test('what a program used of its own file at its start is given back, and it goes on as before', (t) => {
+test("resident pages of the program's own file are released", (t) => {
   const script = `
     import { readFileSync } from 'node:fs';
     import { loadNative } from ${JSON.stringify(NATIVE)};

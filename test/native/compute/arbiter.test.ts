@@ -12,26 +12,23 @@ const run = (program: string, ...words: string[]) =>
 
 const CASES = {
   arbiter: [
-    ['probe', 'of a launch whose length nobody knows, one is under way'],
-    ['depth', 'alone, too, no more than a quantum of predicted work is under way'],
-    ['wake', 'a release and a new demand are decided at once, whatever timer was set before'],
-    ['credit', 'who waits for a long launch of a peer keeps what it is owed'],
-    ['anticipation', 'one that pauses for a moment is waited for, one that slept is owed a quantum at most'],
-    ['idle', 'an idle holder loses the GPU to whoever wants it'],
-    ['overrun', 'a holder that does not drain is passed by, pays, and shares the time that it takes'],
-    ['high', 'high priority launches behind what is under way, and nobody pays for the other'],
-    ['gang', 'containers whose launches on two GPUs need one another take turns with both'],
-    ['catch-up', 'a turn that ends between two launches that belong together lets the second follow'],
+    ['probe', 'only one launch of unknown duration is in flight'],
+    ['depth', 'no more than a quantum of predicted work is in flight, even alone'],
+    ['wake', 'a release or new demand is decided at once, whatever timer was set'],
+    ['credit', "a container that waits for a peer's long launch keeps its credit"],
+    ['anticipation', 'a short pause is waited for; after a long one a quantum at most is owed'],
+    ['idle', 'an idle holder loses the GPU to a container that wants it'],
+    ['overrun', 'a holder that does not drain shares the GPU and pays for its time'],
+    ['high', 'high priority launches behind work in flight, each paying for its own'],
+    ['multi_gpu', 'containers with collectives on two GPUs get both GPUs in turn'],
+    ['catch-up', 'a turn that ends inside a collective lets its last launch follow'],
   ],
   arbiter_faults: [
-    ['crash', 'a dead process holds nobody up, and its slot goes on with its account'],
-    ['outage', 'without an agent all processes of a container go by one credit, with which a new agent goes on'],
-    [
-      'slept',
-      'what a container loses of its credit while it sleeps through an absence of the agent, no later credit lacks',
-    ],
-    ['record', 'a record half written leaves the one before it'],
-    ['digest', 'a page full of nonsense is counted as faults and as nothing'],
+    ['crash', 'a dead process blocks no container, and its slot keeps its account'],
+    ['outage', "without an arbiter the container's processes share one credit"],
+    ['slept', 'credit that expires while no arbiter runs does not reduce later credit'],
+    ['record', 'a half-written record leaves the earlier one valid'],
+    ['digest', 'invalid values of a page count as faults and as 0'],
   ],
 } as const;
 
@@ -46,8 +43,8 @@ for (const [program, cases] of Object.entries(CASES)) {
 }
 
 for (const [name, what] of [
-  ['exclusive', 'work of two is never under way at once, charges add up to no more than the time, everybody is served'],
-  ['scribbled', 'a container that writes what it likes into its page harms nobody else'],
+  ['exclusive', 'turns never overlap, charges fit the elapsed time, all are served'],
+  ['scribbled', 'a container that writes random values into its page affects no other'],
 ] as const) {
   test(`arbiter, random programs: ${what}`, (t) => {
     for (let seed = 1; seed <= 20; seed += 1) {
@@ -104,33 +101,33 @@ const second = async (lab: Run) => {
   return { percent: percentOf(after(served.work_us, 2)), maxMs: (served.max_us ?? 0) / 1000 };
 };
 
-test('rule 1: one launch of unknown length at a time, else a queue of long ones has the GPU for minutes', async (t) => {
+test('rule 1: one launch of unknown duration at a time, or a queue blocks for minutes', async (t) => {
   const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200_000, 30, { spread: 'fixed' }), busy(200, 70)] };
   t.true((await second(lab)).percent > 66);
   t.true((await second({ ...lab, words: ['unknown_us=1'] })).percent < 50);
 });
 
-test('rule 2: a quantum of predicted work ahead, else whoever comes back waits for all that was queued', async (t) => {
+test('rule 2: a quantum of predicted work in flight, or others wait for the queue', async (t) => {
   const rare: Tenant = { form: 'requests', kernelUs: 1000, percent: 70, more: { burst: 1, load: 2 } };
   const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200, 30), rare] };
   t.true((await second(lab)).maxMs < 40);
   t.true((await second({ ...lab, words: ['depth_us=10000000'] })).maxMs > 100);
 });
 
-test('rule 3: a timer that is set swallows no ring, else whoever comes back waits for the timer', async (t) => {
+test('rule 3: a ring is handled before a timer, or a container waits for the timer', async (t) => {
   const urgent: Tenant = { form: 'requests', kernelUs: 200, percent: 50, more: { burst: 5, load: 5, high: 1 } };
   const lab: Run = { seconds: 12, policy: 4, tenants: [busy(200, 50), urgent] };
   t.true((await second(lab)).maxMs < 8);
   t.true((await second({ ...lab, words: ['swallow=1'] })).maxMs > 10);
 });
 
-test('rule 4: credit is capped by the longest launch of a peer, else its neighbors lose what they waited for', async (t) => {
+test("rule 4: credit is capped by a peer's longest launch, or waiting costs a share", async (t) => {
   const lab: Run = { seconds: 22, tenants: [busy(200_000, 30), busy(200, 70)] };
   t.true((await second(lab)).percent > 67);
   t.true((await second({ ...lab, words: ['credit_longest=0'] })).percent < 62);
 });
 
-test('rule 5: a short pause is waited for, else a program that pauses loses its share to one with long launches', async (t) => {
+test('rule 5: short pauses are waited for, or a program that pauses loses its share', async (t) => {
   const lab: Run = {
     seconds: 22,
     policy: 4,
@@ -140,7 +137,7 @@ test('rule 5: a short pause is waited for, else a program that pauses loses its 
   t.true((await second({ ...lab, words: ['anticipation_us=0'] })).percent < 40);
 });
 
-test('a high one that has used up its cap leaves its neighbor the rest in one piece', async (t) => {
+test('a high-priority container at its limit leaves the rest in one piece', async (t) => {
   for (const cap of [50, 70, 90]) {
     const high: Tenant = { form: 'async', kernelUs: 200, percent: 50, more: { high: 1, cap } };
     const served = await runLab({ seconds: 22, policy: 4, tenants: [high, busy(200, 50)] });
@@ -150,7 +147,7 @@ test('a high one that has used up its cap leaves its neighbor the rest in one pi
   }
 });
 
-test('while no agent is there no more piles up than a burst of each, so that nobody waits long for it when one is back', async (t) => {
+test('without an arbiter each container queues at most one burst', async (t) => {
   const tenants = Array.from({ length: 50 }, () => busy(200, 2));
   const longest = async (words: readonly string[]) =>
     Math.max(...(await runLab({ seconds: 12, seed: 2, tenants, words })).map((one) => one.longest_wait_us)) / 1000;

@@ -68,22 +68,19 @@ const start = (client: Client | undefined, form = 'async', us = 500): void => {
   client?.ask(`load ${form} 600000 ${us}`).catch(() => {});
 };
 
-test.serial(
-  'who comes after one that was killed at work has the whole share, whatever that one had under way',
-  async (t) => {
-    const { node, clients, grants } = await bench(t, 30);
-    let [client] = clients;
-    for (let turn = 0; turn < 3; turn++) {
-      start(client, 'async', 200_000);
-      const before = client ? ranMs(node, client) : 0;
-      await eventually(() => (client && ranMs(node, client) > before + 20) || undefined, 'a long kernel runs');
-      await client?.kill();
-      client = await readyClient(t, node, { preload: grants[0]?.cuda ?? '' });
-    }
-    start(client);
-    await hold(t, node, client ? [client] : [], [30]);
-  },
-);
+test.serial('a container keeps its whole share after its process is killed at work', async (t) => {
+  const { node, clients, grants } = await bench(t, 30);
+  let [client] = clients;
+  for (let turn = 0; turn < 3; turn++) {
+    start(client, 'async', 200_000);
+    const before = client ? ranMs(node, client) : 0;
+    await eventually(() => (client && ranMs(node, client) > before + 20) || undefined, 'a long kernel runs');
+    await client?.kill();
+    client = await readyClient(t, node, { preload: grants[0]?.cuda ?? '' });
+  }
+  start(client);
+  await hold(t, node, client ? [client] : [], [30]);
+});
 
 const FORMS = ['async', 'graph', 'graph-ptsz', 'ptsz', 'ex', 'ex-ptsz', 'cooperative', 'cooperative-ptsz', 'streams'];
 for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
@@ -106,30 +103,26 @@ for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
   });
 }
 
-test.serial(
-  'a program that synchronizes after every launch is charged for all the time that it keeps the GPU',
-  async (t) => {
-    const { node, arbiter, clients } = await bench(t, 25);
-    start(clients[0], 'sync');
-    await sharesOf(node, clients);
-    await untilQuiet(t, async () => {
-      const before = await arbiter.until(() => true, 'an account');
-      const from = performance.now();
-      const window = await windowOf(node, pidsOf(clients), 2 * WINDOW_MS);
-      const after = await arbiter.until(() => true, 'a later account');
-      const elapsed = performance.now() - from;
-      const grown = (what: 'chargedNs' | 'throttledNs') =>
-        ((after.pages[0]?.gpus[0]?.[what] ?? 0) - (before.pages[0]?.gpus[0]?.[what] ?? 0)) / 1e4 / elapsed;
-      const [share = 100] = window.shares;
-      t.true(share <= 25 + ABOVE, `${share} % of the GPU`);
-      t.true(grown('chargedNs') <= 25 + ABOVE, `charged ${grown('chargedNs')} %`);
-      t.true(grown('chargedNs') >= share, `charged ${grown('chargedNs')} % for ${share} %`);
-      if (!isBusy(window))
-        t.true(grown('throttledNs') > 50, `it waits for most of the time: ${grown('throttledNs')} %`);
-      return window;
-    });
-  },
-);
+test.serial('a program that synchronizes after each launch is charged for its GPU time', async (t) => {
+  const { node, arbiter, clients } = await bench(t, 25);
+  start(clients[0], 'sync');
+  await sharesOf(node, clients);
+  await untilQuiet(t, async () => {
+    const before = await arbiter.until(() => true, 'an account');
+    const from = performance.now();
+    const window = await windowOf(node, pidsOf(clients), 2 * WINDOW_MS);
+    const after = await arbiter.until(() => true, 'a later account');
+    const elapsed = performance.now() - from;
+    const grown = (what: 'chargedNs' | 'throttledNs') =>
+      ((after.pages[0]?.gpus[0]?.[what] ?? 0) - (before.pages[0]?.gpus[0]?.[what] ?? 0)) / 1e4 / elapsed;
+    const [share = 100] = window.shares;
+    t.true(share <= 25 + ABOVE, `${share} % of the GPU`);
+    t.true(grown('chargedNs') <= 25 + ABOVE, `charged ${grown('chargedNs')} %`);
+    t.true(grown('chargedNs') >= share, `charged ${grown('chargedNs')} % for ${share} %`);
+    if (!isBusy(window)) t.true(grown('throttledNs') > 50, `it waits for most of the time: ${grown('throttledNs')} %`);
+    return window;
+  });
+});
 
 for (const [percents, lengths] of [
   [
@@ -161,7 +154,7 @@ for (const [percents, lengths] of [
   );
 }
 
-test.serial('a weight is what it says, and an idle share is lent under the soft policy', async (t) => {
+test.serial('weights hold, and the soft policy lends idle shares', async (t) => {
   const { node, arbiter, clients, tenants } = await bench(t, 0, 0);
   await arbiter.plan(
     'weighted',
@@ -181,32 +174,29 @@ test.serial('a weight is what it says, and an idle share is lent under the soft 
   t.true(lent <= 100 + ABOVE, `${lent} % of a GPU`);
 });
 
-test.serial(
-  'with the agent dead everybody goes by a credit of his own, and shares return with the next agent',
-  async (t) => {
-    const { node, arbiter, clients, tenants } = await bench(t, 20, 40);
-    for (const client of clients) start(client);
-    await sharesOf(node, clients);
-    await arbiter.kill();
-    const lows: string[] = [];
-    const look = async () => {
-      const window = await windowOf(node, pidsOf(clients));
-      for (const [index, percent] of [20, 40].entries()) {
-        const share = window.shares[index] ?? 100;
-        t.true(share <= percent + 5, `${share} of ${percent} %: no cap is exceeded by more than 5 points`);
-        if (share < percent / 2 && !isBusy(window)) lows.push(`${share} of ${percent} %`);
-      }
-      return window;
-    };
-    await untilQuiet(t, look, { count: 3 });
-    t.true(lows.length < 3, `nobody stands still: ${lows.join(', ')}`);
-    await startArbiter(t).plan('fixed', tenants);
-    await sharesOf(node, clients);
-    await hold(t, node, clients, [20, 40]);
-  },
-);
+test.serial('without an arbiter each container uses its own credit; shares return with one', async (t) => {
+  const { node, arbiter, clients, tenants } = await bench(t, 20, 40);
+  for (const client of clients) start(client);
+  await sharesOf(node, clients);
+  await arbiter.kill();
+  const lows: string[] = [];
+  const look = async () => {
+    const window = await windowOf(node, pidsOf(clients));
+    for (const [index, percent] of [20, 40].entries()) {
+      const share = window.shares[index] ?? 100;
+      t.true(share <= percent + 5, `${share} of ${percent} %: no cap is exceeded by more than 5 points`);
+      if (share < percent / 2 && !isBusy(window)) lows.push(`${share} of ${percent} %`);
+    }
+    return window;
+  };
+  await untilQuiet(t, look, { count: 3 });
+  t.true(lows.length < 3, `nobody stands still: ${lows.join(', ')}`);
+  await startArbiter(t).plan('fixed', tenants);
+  await sharesOf(node, clients);
+  await hold(t, node, clients, [20, 40]);
+});
 
-test.serial('an agent that is killed and started again and again under load makes nobody wait', async (t) => {
+test.serial('restarts of the arbiter under load delay no container', async (t) => {
   const { node, arbiter, clients, tenants } = await bench(t, 30, 60);
   for (const client of clients) start(client);
   await sharesOf(node, clients);
@@ -225,32 +215,29 @@ test.serial('an agent that is killed and started again and again under load make
   await restarting;
 });
 
-test.serial(
-  'a tenant that writes what it likes over its half of the page takes nothing from its neighbor',
-  async (t) => {
-    const { node, arbiter, clients, grants } = await bench(t, 25, 60);
-    for (const client of clients) start(client);
-    await sharesOf(node, clients);
-    const ledger = openSync(join(grants[0]?.folder ?? '', 'ledger'), 'r+');
-    const scribbling = setInterval(() => {
-      for (let i = 0; i < 8; i++) {
-        writeSync(ledger, randomBytes(8), 0, 8, REPORTS_AT + 8 * Math.floor((Math.random() * ROWS_BYTES) / 8));
-      }
-    }, 1);
-    t.teardown(() => {
-      clearInterval(scribbling);
-      closeSync(ledger);
-    });
-    const told = await arbiter.until(
-      ({ pages }) => pages.some(({ gpus }) => (gpus[0]?.faults ?? 0) > 0),
-      'it is reported',
-    );
-    t.is(told.pages.find(({ id }) => id === 'tenant-1')?.gpus[0]?.faults, 0);
-    await hold(t, node, clients.slice(1), [60]);
-  },
-);
+test.serial('a tenant that overwrites its half of the page takes no share of others', async (t) => {
+  const { node, arbiter, clients, grants } = await bench(t, 25, 60);
+  for (const client of clients) start(client);
+  await sharesOf(node, clients);
+  const ledger = openSync(join(grants[0]?.folder ?? '', 'ledger'), 'r+');
+  const scribbling = setInterval(() => {
+    for (let i = 0; i < 8; i++) {
+      writeSync(ledger, randomBytes(8), 0, 8, REPORTS_AT + 8 * Math.floor((Math.random() * ROWS_BYTES) / 8));
+    }
+  }, 1);
+  t.teardown(() => {
+    clearInterval(scribbling);
+    closeSync(ledger);
+  });
+  const told = await arbiter.until(
+    ({ pages }) => pages.some(({ gpus }) => (gpus[0]?.faults ?? 0) > 0),
+    'it is reported',
+  );
+  t.is(told.pages.find(({ id }) => id === 'tenant-1')?.gpus[0]?.faults, 0);
+  await hold(t, node, clients.slice(1), [60]);
+});
 
-test.serial('a tenant that rewrites the order that it was given gets it back', async (t) => {
+test.serial('a tenant that overwrites its order gets it back', async (t) => {
   const { node, arbiter, clients, grants } = await bench(t, 20);
   start(clients[0]);
   const ledger = openSync(join(grants[0]?.folder ?? '', 'ledger'), 'r+');
@@ -268,7 +255,7 @@ test.serial('a tenant that rewrites the order that it was given gets it back', a
   await hold(t, node, clients, [20]);
 });
 
-test.serial('a tenant that cuts its page ends itself; the agent says so and its neighbor goes on', async (t) => {
+test.serial('a tenant that truncates its page affects only itself and is reported', async (t) => {
   const { node, arbiter, clients, grants } = await bench(t, 40, 40);
   for (const client of clients) start(client);
   await sharesOf(node, clients);
@@ -279,7 +266,7 @@ test.serial('a tenant that cuts its page ends itself; the agent says so and its 
   await hold(t, node, clients.slice(1), [40]);
 });
 
-test.serial('whoever is killed while it holds the GPU holds nobody up', async (t) => {
+test.serial('a holder that is killed blocks no other container', async (t) => {
   const { node, clients } = await bench(t, 50, 50);
   for (const client of clients) start(client, 'async', 2000);
   await sharesOf(node, clients);
@@ -287,51 +274,45 @@ test.serial('whoever is killed while it holds the GPU holds nobody up', async (t
   await hold(t, node, clients.slice(1), [50]);
 });
 
-test.serial(
-  'a program that forks while its launches wait goes on, and its children are answered at once',
-  async (t) => {
-    const { node, clients } = await bench(t, 20);
-    const forked = clients[0]?.ask('fork-load 2000 500');
-    await sharesOf(node, clients, 1000);
-    t.deepEqual(await forked, [0, 0], 'no child waited or launched');
-    start(clients[0]);
-    await hold(t, node, clients, [20]);
-  },
-);
+test.serial('a program may fork while its launches wait', async (t) => {
+  const { node, clients } = await bench(t, 20);
+  const forked = clients[0]?.ask('fork-load 2000 500');
+  await sharesOf(node, clients, 1000);
+  t.deepEqual(await forked, [0, 0], 'no child waited or launched');
+  start(clients[0]);
+  await hold(t, node, clients, [20]);
+});
 
-test.serial(
-  'what is captured is recorded at once while launches wait; its launch waits until the share grows',
-  async (t) => {
-    const { node, clients, arbiter, tenants } = await bench(t, 1);
-    const [client] = clients;
-    if (!client) throw new Error('no client');
-    const stream = await client.must('stream');
-    await client.must('launch 1 200000'); // 20 s of 1 %
-    await client.must('sync');
-    await client.must(`capture ${stream}`);
-    const before = performance.now();
-    await client.must(`stream-launch ${stream} 1000`);
-    const graph = await client.must(`capture-end ${stream}`);
-    t.true(performance.now() - before < 500, 'recorded');
-    const exec = await client.must(`instantiate ${graph}`);
-    let done = false;
-    const waiting = client.ask(`graph-launch ${exec}`).then(([result]) => {
-      done = true;
-      return result;
-    });
-    await delay(300); // long enough for a launch that is not held
-    t.false(done);
-    await arbiter.plan(
-      'fixed',
-      tenants.map((tenant) => ({ ...tenant, gpus: [{ gpu: 0, percent: 100 }] })),
-    );
-    t.is(await waiting, 0);
-    await client.must('sync');
-    t.is(ranMs(node, client), 201);
-  },
-);
+test.serial('capture does not wait for a share; the launch of its graph does', async (t) => {
+  const { node, clients, arbiter, tenants } = await bench(t, 1);
+  const [client] = clients;
+  if (!client) throw new Error('no client');
+  const stream = await client.must('stream');
+  await client.must('launch 1 200000'); // 20 s of 1 %
+  await client.must('sync');
+  await client.must(`capture ${stream}`);
+  const before = performance.now();
+  await client.must(`stream-launch ${stream} 1000`);
+  const graph = await client.must(`capture-end ${stream}`);
+  t.true(performance.now() - before < 500, 'recorded');
+  const exec = await client.must(`instantiate ${graph}`);
+  let done = false;
+  const waiting = client.ask(`graph-launch ${exec}`).then(([result]) => {
+    done = true;
+    return result;
+  });
+  await delay(300); // long enough for a launch that is not held
+  t.false(done);
+  await arbiter.plan(
+    'fixed',
+    tenants.map((tenant) => ({ ...tenant, gpus: [{ gpu: 0, percent: 100 }] })),
+  );
+  t.is(await waiting, 0);
+  await client.must('sync');
+  t.is(ranMs(node, client), 201);
+});
 
-test.serial('streams and contexts end while nobody knows yet that launches on them have', async (t) => {
+test.serial('streams and contexts may end before the end of their launches is known', async (t) => {
   const { node, clients } = await bench(t, 50);
   const [client] = clients;
   if (!client) throw new Error('no client');
@@ -346,24 +327,21 @@ test.serial('streams and contexts end while nobody knows yet that launches on th
   await hold(t, node, clients, [50]);
 });
 
-test.serial(
-  'a program whose CUDA begins while another thread ends a context has its launches timed all the same',
-  async (t) => {
-    const node = await startNode(t, '--gpu', 't4');
-    const arbiter = startArbiter(t);
-    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 50 }]);
-    await arbiter.plan('fixed', [{ id: 'tenant-0', grant, gpus: [{ gpu: 0, percent: 50 }] }]);
-    const plan = join(temporaryFolder(t), 'plan');
-    writeFileSync(plan, Buffer.alloc(4096));
-    const client = startClient(t, node, { preload: grant.cuda, env: { COTENANT_SIM_PLAN: plan } });
-    t.deepEqual(await client.ask('init-amid-release'), [0, INVALID_CONTEXT]);
-    await client.must('context 0');
-    start(client);
-    await hold(t, node, [client], [50]);
-  },
-);
+test.serial('launches are timed even if CUDA starts while a context ends elsewhere', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const arbiter = startArbiter(t);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 50 }]);
+  await arbiter.plan('fixed', [{ id: 'tenant-0', grant, gpus: [{ gpu: 0, percent: 50 }] }]);
+  const plan = join(temporaryFolder(t), 'plan');
+  writeFileSync(plan, Buffer.alloc(4096));
+  const client = startClient(t, node, { preload: grant.cuda, env: { COTENANT_SIM_PLAN: plan } });
+  t.deepEqual(await client.ask('init-amid-release'), [0, INVALID_CONTEXT]);
+  await client.must('context 0');
+  start(client);
+  await hold(t, node, [client], [50]);
+});
 
-test.serial('a container with two GPUs gets its share of both', async (t) => {
+test.serial('a container with two GPUs gets its share of each', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const arbiter = startArbiter(t);
   const both = makeGrant(

@@ -19,7 +19,7 @@ function check(t: ExecutionContext, defined: readonly string[]): string {
   return spawnSync(join(folder, 'pan'), ['-m2000000'], at).stdout;
 }
 
-checked('no interleaving lets work of two containers run at once, mixes terms, or leaves a thread asleep', (t) => {
+checked('the lease protocol excludes overlap, mixed terms and lost wake-ups', (t) => {
   const told = check(t, []);
   t.regex(told, /errors: 0/);
   t.notRegex(told, /error: max search depth too small|out of memory/);

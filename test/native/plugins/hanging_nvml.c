@@ -1,5 +1,5 @@
-/* A management library of a driver that hangs: who asks it anything never comes back (unkillable.h); once released it answers
- * that the driver does not work. ".starts" beside it grows by a byte with each process that asked. */
+/* A management library of a driver that hangs: who asks it anything never comes back (unkillable.h); once released it
+ * answers that the driver does not work. ".starts" beside it grows by a byte with each process that asked. */
 #include <fcntl.h>
 
 #include "unkillable.h"

@@ -316,7 +316,7 @@ int main(int argc, char **argv) {
         {"idle", idle_case},
         {"overrun", overrun_case},
         {"high", high_case},
-        {"gang", gang_case},
+        {"multi_gpu", gang_case},
         {"catch-up", catch_up_case},
     };
     if (argc > 3 && !strcmp(argv[1], "policy")) {

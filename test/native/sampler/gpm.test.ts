@@ -30,7 +30,7 @@ async function readyGpm(t: ExecutionContext, node: SimulatedNode, preload?: stri
   return { client, result, metrics, between };
 }
 
-test('a GPU from Hopper on counts for how long kernels ran, on how many of its SMs, and what somebody said of the rest', async (t) => {
+test('GPM counts kernel time, SMs in use and configured activities from Hopper on', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { client, result, between } = await readyGpm(t, node);
   t.deepEqual(await client.ask('support'), { result: NVML.SUCCESS, rows: [[1]] } as never);
@@ -69,7 +69,7 @@ test('a GPU from Hopper on counts for how long kernels ran, on how many of its S
   for (const which of [0, 1]) t.is(await result(`free ${which}`), NVML.SUCCESS);
 });
 
-test('samples that are too near, reversed, empty or given back are refused, and so is another version', async (t) => {
+test('GPM refuses samples that are too close, reversed, empty, freed or newer', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { client, result } = await readyGpm(t, node);
   t.is(await result('take 0'), NVML.INVALID_ARGUMENT, 'there is no sample');
@@ -92,7 +92,7 @@ test('samples that are too near, reversed, empty or given back are refused, and 
   await client.end();
 });
 
-test('a GPU before Hopper has no such counters, a driver before 520 not their names, and one before 525 none of instances', async (t) => {
+test('GPM needs Hopper, driver 520, and driver 525 for MIG instances', async (t) => {
   const older = await readyGpm(t, await startNode(t, '--gpu', 'a100'));
   t.deepEqual(await older.client.ask('support'), { result: NVML.SUCCESS, rows: [[0]] } as never);
   t.is(await older.result('alloc 0'), NVML.SUCCESS);
@@ -113,7 +113,7 @@ test('a GPU before Hopper has no such counters, a driver before 520 not their na
   }
 });
 
-test('an instance counts its own kernels on its own SMs', async (t) => {
+test('a MIG instance counts its own kernels on its own SMs', async (t) => {
   const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb');
   const { result, metrics } = await readyGpm(t, node);
   for (const which of [0, 1]) t.is(await result(`alloc ${which}`), NVML.SUCCESS);
@@ -131,7 +131,7 @@ test('an instance counts its own kernels on its own SMs', async (t) => {
   t.is(mine.get(SM), mine.get(GRAPHICS));
 });
 
-test('inside a grant the GPU has no such counters, for its neighbors are in them', async (t) => {
+test('GPM is not supported inside a grant, because it counts other containers too', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
   const inside = await readyGpm(t, node, grant.both);

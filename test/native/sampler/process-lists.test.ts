@@ -67,7 +67,7 @@ for (const name of NAMES) {
   });
 }
 
-test('entries of which the driver writes no more than pid and bytes are read, too', async (t) => {
+test('entries of which the driver writes only PID and bytes are read', async (t) => {
   const pids = sleepers(t, 4);
   for (const name of NAMES) {
     for (const length of LENGTHS) {
@@ -80,7 +80,7 @@ test('entries of which the driver writes no more than pid and bytes are read, to
   }
 });
 
-test('a driver that writes the whole array does not make its entries look longer than they are', async (t) => {
+test('a driver that writes the whole array does not change the entry size found', async (t) => {
   const pids = sleepers(t, 4);
   for (const name of NAMES) {
     for (const length of LENGTHS) {
@@ -95,13 +95,13 @@ test('a driver that writes the whole array does not make its entries look longer
   }
 });
 
-test('a list that tells fewer than it wrote is read as far as it tells', async (t) => {
+test('a list is read up to its count even if the driver wrote more entries', async (t) => {
   const rows = holding(sleepers(t, 4));
   const told = await toldOf(t, '', 2, entries(rows, 24));
   t.deepEqual(told, { lists: ['compute'], rows: rows.slice(0, 2), failed: [] });
 });
 
-test('a list that nobody can read is not told: no process holds what another one does', async (t) => {
+test('a list with an unknown entry size is dropped', async (t) => {
   const pids = sleepers(t, 4);
   const unread = { lists: [], rows: [], failed: [UNREADABLE] };
   const three = entries(holding(pids.slice(0, 3)), 24);
@@ -118,13 +118,13 @@ test('a list that nobody can read is not told: no process holds what another one
   t.deepEqual(await toldOf(t, '_v2', 4, odd), unread, 'entries of a length that none has had');
 });
 
-test('a list of more than was asked for is not told', async (t) => {
+test('a list with more entries than its array is dropped', async (t) => {
   const rows = holding(sleepers(t, 3));
   const told = await toldOf(t, '_v3', ROOM + 1, entries(rows, 24));
   t.deepEqual(told, { lists: [], rows: [], failed: [TOO_MANY] });
 });
 
-test('a list that was not to be read is read again when it is, and the processes were there all the time', async (t) => {
+test('a list that was unreadable for a while keeps its processes', async (t) => {
   const rows = holding(sleepers(t, 2));
   const { library, raw } = gpuOf(t);
   const { next } = follow(t, library);
@@ -142,7 +142,7 @@ test('a list that was not to be read is read again when it is, and the processes
   t.deepEqual(await told(), [['compute'], undefined, listed]);
 });
 
-test('of a library that has the name of what its driver has not, the older name is asked', async (t) => {
+test('an older list call is used if the driver lacks the newer one', async (t) => {
   const rows = holding(sleepers(t, 2));
   const { library, raw } = gpuOf(t);
   raw('_v2', 0, 2, entries(rows, 24));
@@ -173,7 +173,7 @@ async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
   return { lists: gpu?.lists, told, nobodys: gpu?.nobodysEntries };
 }
 
-test('an entry whose pid no process can have is counted, and takes nothing from the others', async (t) => {
+test('an entry with an invalid PID is counted and dropped', async (t) => {
   const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
   for (const [what, pid] of [
     ['0: a process that cannot be seen', 0],
@@ -190,12 +190,12 @@ test('an entry whose pid no process can have is counted, and takes nothing from 
   }
 });
 
-test('the highest pid is one', async (t) => {
+test('the highest PID is valid', async (t) => {
   const { told, nobodys } = await oddOf(t, [[PID_MAX, 512n * MIB]]);
   t.deepEqual([told, nobodys], [[[PID_MAX, 512n * MIB, 1]], undefined]);
 });
 
-test('a process that is listed twice holds what it holds once', async (t) => {
+test('a process that is listed twice counts once', async (t) => {
   const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
   const told = await oddOf(t, [
     [first, 512n * MIB],
@@ -214,7 +214,7 @@ test('a process that is listed twice holds what it holds once', async (t) => {
   });
 });
 
-test('of a process that holds more than the GPU has, nobody knows what it holds', async (t) => {
+test("a process size beyond the GPU's memory counts as unknown", async (t) => {
   const [first = 0, second = 0, third = 0] = sleepers(t, 3).toSorted((a, b) => a - b);
   for (const bytes of [GPU_BYTES + 1n, 2n ** 47n, 2n ** 53n, 2n ** 63n, NOT_AVAILABLE]) {
     const told = await oddOf(t, [

@@ -28,7 +28,7 @@ async function end({ child }: Started): Promise<void> {
   await ended;
 }
 
-test('of processes that go on as before nothing is told, and of most of them nothing is read', async (t) => {
+test('unchanged processes cost no output and almost no reads', async (t) => {
   const ROUNDS = 2 * REREAD_ROUNDS;
   const { library, list } = gpuOf(t);
   const { next, reads, descriptors } = follow(t, library);
@@ -49,7 +49,7 @@ test('of processes that go on as before nothing is told, and of most of them not
   t.is(handles(descriptors()), pids.length);
 });
 
-test('what a process uses is told without who it is, and one that ends once more, and then that it left', async (t) => {
+test('use is reported without identity, and an ended process once more', async (t) => {
   const { library, list } = gpuOf(t);
   const { next, descriptors } = follow(t, library);
   const [first, second] = sleepers(t, 2).toSorted((a, b) => a.pid - b.pid);
@@ -103,7 +103,7 @@ test('what a process uses is told without who it is, and one that ends once more
   t.is((await next()).sample.processes[0], gone);
 });
 
-test('one that has ended and that nobody waits for is told of as before while the driver lists it', async (t) => {
+test('a zombie is reported unchanged while the driver lists it', async (t) => {
   const { library, list } = gpuOf(t);
   const { next, descriptors } = follow(t, library);
   // What the shell becomes does not know of its child.
@@ -123,7 +123,7 @@ test('one that has ended and that nobody waits for is told of as before while th
   t.is(handles(descriptors()), 0, 'a handle would say nothing new');
 });
 
-test('a process that becomes another program is told of so after ten rounds at most', async (t) => {
+test('a process that runs another program is reported within ten rounds', async (t) => {
   const { library, list } = gpuOf(t);
   const { next } = follow(t, library);
   const { child, pid } = start(t, '/bin/sh', '-c', 'read line; exec sleep 1000');
@@ -138,7 +138,7 @@ test('a process that becomes another program is told of so after ten rounds at m
   t.is(told.at(-1), 'sleep', told.join());
 });
 
-test('a process whose parent has ended is told of with its new ancestors after some rounds', async (t) => {
+test('a process whose parent ended is reported with its new ancestors', async (t) => {
   const { library, list } = gpuOf(t);
   const { next } = follow(t, library);
   const parent = start(t, '/bin/sh', '-c', 'sleep 1000 & echo $!; wait');
@@ -173,42 +173,39 @@ async function again(t: ExecutionContext) {
   };
 }
 
-testUnless(cannotChoose)(
-  'a pid that is used again is another process, though a handle on the first one was held',
-  async (t) => {
-    const { library, list, use } = gpuOf(t);
-    const { next, descriptors } = follow(t, library);
-    const { pid, another } = await again(t);
+testUnless(cannotChoose)('a reused PID is another process although the first one had a pidfd', async (t) => {
+  const { library, list, use } = gpuOf(t);
+  const { next, descriptors } = follow(t, library);
+  const { pid, another } = await again(t);
+  list(pid);
+  use(0);
+  let last = (await next()).sample.processes[0];
+  for (let turn = 0; turn < 3; turn += 1) {
+    // In no list any more, and known all the same.
+    list();
+    use(0, [pid, 10, Date.now() * 1000]);
+    t.is((await next()).sample.processes[0]?.gpus[0]?.listed, false);
+    t.is(handles(descriptors()), 1);
+    await another();
     list(pid);
     use(0);
-    let last = (await next()).sample.processes[0];
-    for (let turn = 0; turn < 3; turn += 1) {
-      // In no list any more, and known all the same.
-      list();
-      use(0, [pid, 10, Date.now() * 1000]);
-      t.is((await next()).sample.processes[0]?.gpus[0]?.listed, false);
-      t.is(handles(descriptors()), 1);
-      await another();
-      list(pid);
-      use(0);
-      const { line, sample } = await next();
-      const [now] = sample.processes;
-      t.deepEqual([line.left, line.total, now?.pid, now?.gone], [[], 1, pid, undefined]);
-      t.true((now?.startTicks ?? 0) > (last?.startTicks ?? 0));
-      t.is(line.processes[0]?.startTicks, now?.startTicks, 'and who it is is told');
-      t.is((await next()).sample.processes[0], now);
-      last = now;
-    }
-  },
-);
+    const { line, sample } = await next();
+    const [now] = sample.processes;
+    t.deepEqual([line.left, line.total, now?.pid, now?.gone], [[], 1, pid, undefined]);
+    t.true((now?.startTicks ?? 0) > (last?.startTicks ?? 0));
+    t.is(line.processes[0]?.startTicks, now?.startTicks, 'and who it is is told');
+    t.is((await next()).sample.processes[0], now);
+    last = now;
+  }
+});
 
 for (const [how, isSeenGone, isKnown] of [
-  ['it was told of as gone meanwhile', true, true],
+  ['it was reported as gone', true, true],
   ['it was there in the sample before', false, true],
-  ['nobody ever saw whose it was', true, false],
+  ['the first process was never seen', true, false],
 ] as const)
   testUnless(cannotChoose)(
-    `what is listed on is not charged to who gets the pid of a process that has ended: ${how}`,
+    `memory of an ended process is not charged to a process that reuses its PID: ${how}`,
     async (t) => {
       const { library, list, use } = gpuOf(t);
       const { next } = follow(t, library);
@@ -249,30 +246,27 @@ for (const [how, isSeenGone, isKnown] of [
     },
   );
 
-testUnless(cannotChoose)(
-  'who gets the pid of a process that nobody saw gone is charged with what is listed under it after a while, if that is another amount',
-  async (t) => {
-    const { library, list } = gpuOf(t);
-    const { next } = follow(t, library);
-    const { pid, another } = await again(t);
-    list(pid);
-    const [first] = (await next()).sample.processes;
-    t.is(first?.gpus[0]?.bytes, 1);
-    await another();
-    const began = performance.now();
-    const bytes = async () => {
-      const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
-      return found?.gpus[0]?.listed ? found.gpus[0].bytes : undefined;
-    };
-    // What the first one had is the first one's, however long.
-    while (performance.now() - began < 2500) t.is(await bytes(), undefined);
-    const [sleeper] = sleepers(t, 1);
-    list(sleeper?.pid ?? 0, pid);
-    t.is(await eventually(bytes, 'it is charged', 10_000), 2);
-  },
-);
+testUnless(cannotChoose)('a process with a reused PID is charged once the listed amount changes', async (t) => {
+  const { library, list } = gpuOf(t);
+  const { next } = follow(t, library);
+  const { pid, another } = await again(t);
+  list(pid);
+  const [first] = (await next()).sample.processes;
+  t.is(first?.gpus[0]?.bytes, 1);
+  await another();
+  const began = performance.now();
+  const bytes = async () => {
+    const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
+    return found?.gpus[0]?.listed ? found.gpus[0].bytes : undefined;
+  };
+  // What the first one had is the first one's, however long.
+  while (performance.now() - began < 2500) t.is(await bytes(), undefined);
+  const [sleeper] = sleepers(t, 1);
+  list(sleeper?.pid ?? 0, pid);
+  t.is(await eventually(bytes, 'it is charged', 10_000), 2);
+});
 
-testUnless(cannotChoose)('what was used before a process began is not its use', async (t) => {
+testUnless(cannotChoose)('use before a process started is not its use', async (t) => {
   const { library, list, use } = gpuOf(t);
   const { next } = follow(t, library);
   const { pid, another } = await again(t);
@@ -291,30 +285,27 @@ testUnless(cannotChoose)('what was used before a process began is not its use', 
   t.true(Number(await smUs()) > 0);
 });
 
-testUnless(cannotChoose)(
-  'whoever has the pid of one that ended since the driver was asked holds nothing of what that one held',
-  async (t) => {
-    const { library, list } = gpuOf(t);
-    const { next } = follow(t, library);
-    const { pid, another } = await again(t);
-    list();
-    t.deepEqual((await next()).sample.processes, []);
-    list(pid);
-    t.is(spawnSync('mkfifo', [`${library}.late`]).status, 0);
-    const round = next();
-    const asked = await open(`${library}.late`, 'w');
-    await another();
-    rmSync(`${library}.late`);
-    await asked.close();
-    const [now] = (await round).sample.processes;
-    t.is(now?.pid, pid);
-    t.deepEqual(now?.gpus, []);
-    const [later] = (await next()).sample.processes;
-    t.deepEqual([later?.startTicks, later?.gpus[0]?.bytes], [now?.startTicks, 1], 'in the next round it is its own');
-  },
-);
+testUnless(cannotChoose)("a PID reused during the driver's answer is not charged", async (t) => {
+  const { library, list } = gpuOf(t);
+  const { next } = follow(t, library);
+  const { pid, another } = await again(t);
+  list();
+  t.deepEqual((await next()).sample.processes, []);
+  list(pid);
+  t.is(spawnSync('mkfifo', [`${library}.late`]).status, 0);
+  const round = next();
+  const asked = await open(`${library}.late`, 'w');
+  await another();
+  rmSync(`${library}.late`);
+  await asked.close();
+  const [now] = (await round).sample.processes;
+  t.is(now?.pid, pid);
+  t.deepEqual(now?.gpus, []);
+  const [later] = (await next()).sample.processes;
+  t.deepEqual([later?.startTicks, later?.gpus[0]?.bytes], [now?.startTicks, 1], 'in the next round it is its own');
+});
 
-test('where there is no room for handles, the samples are the same', async (t) => {
+test('samples are the same where no descriptors are left for pidfds', async (t) => {
   const LIMIT = 24;
   const { library, list } = gpuOf(t);
   const rich = follow(t, library);
@@ -341,7 +332,7 @@ test('where there is no room for handles, the samples are the same', async (t) =
   t.is(handles(rich.descriptors()), 20);
 });
 
-test('of use, rows of the past, of the future, of nobody and of more than all count for nothing', async (t) => {
+test('utilization rows with impossible times, PIDs or percentages are dropped', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;
   const { library, list, use } = gpuOf(t);
@@ -379,7 +370,7 @@ test('of use, rows of the past, of the future, of nobody and of more than all co
   t.true(nowUs - begunUs > 0 && nowUs - begunUs <= newUs - fromUs, `${nowUs - begunUs} of ${newUs - fromUs} us`);
 });
 
-test('use that the driver does not tell for a while is not told, and in the integral once it does', async (t) => {
+test('use during a failure of the utilization call is counted afterwards', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;
   const { library, list, use } = gpuOf(t);
@@ -405,7 +396,7 @@ test('use that the driver does not tell for a while is not told, and in the inte
   t.deepEqual(await look(), [undefined, 5800]);
 });
 
-test('of use, what the driver does not know is left out, and nothing else', async (t) => {
+test('utilization figures that the driver does not know are left out', async (t) => {
   const [ALL_ONES, NOTHING] = [2 ** 32 - 1, 0];
   const [first = 0, second = 0] = sleepers(t, 2)
     .map(({ pid }) => pid)
@@ -438,7 +429,7 @@ test('of use, what the driver does not know is left out, and nothing else', asyn
   t.deepEqual(await look(), { told: false, uses: last, percents: [0, 10] });
 });
 
-test('when the time of day is set, time goes on being counted once, and what cannot be told is not told', async (t) => {
+test('use is counted once across a step of the wall clock', async (t) => {
   const [sleeper] = sleepers(t, 1);
   const pid = sleeper?.pid ?? 0;
   const { library, list, use } = gpuOf(t);
@@ -486,7 +477,7 @@ test('when the time of day is set, time goes on being counted once, and what can
   }
 });
 
-test('what a GPU tells of itself that cannot be is no figure', async (t) => {
+test('impossible readings of a GPU are left out', async (t) => {
   const { library, tells } = gpuOf(t);
   const { next } = follow(t, library);
   const [ALL_ONES, TOTAL] = [2n ** 64n - 1n, 2n ** 34n];

@@ -12,7 +12,7 @@ function sleeper(t: ExecutionContext): number {
   return child.pid;
 }
 
-test('what was used between two samplers is told by the second, as far as the driver has kept it', async (t) => {
+test('a new sampler counts use since the last one, as far as the driver kept it', async (t) => {
   const pid = sleeper(t);
   const { library, list, use } = gpuOf(t);
   list(pid);
@@ -85,7 +85,7 @@ test('what was used between two samplers is told by the second, as far as the dr
   }
 });
 
-test('what a sampler could not go on with yet it hands on, unless its driver was away', async (t) => {
+test('a sampler passes on unused resume points unless its driver was gone', async (t) => {
   const pid = sleeper(t);
   const { library, list, use } = gpuOf(t);
   const nameless = `${library}.nameless`;

@@ -38,7 +38,7 @@ function follow(t: ExecutionContext, node: SimulatedNode, gpus: number | undefin
   return { child, until, seen };
 }
 
-test('a sampler follows processes that come and go and a GPU that is lost and found, whatever it is told besides', async (t) => {
+test('a sampler follows processes that start and end and a GPU that is lost and back', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { child, until, seen } = follow(t, node, 2);
   const ended = once(child, 'exit');
@@ -68,7 +68,7 @@ test('a sampler follows processes that come and go and a GPU that is lost and fo
   t.deepEqual(await ended, [0, null]);
 });
 
-test('of a process whose memory the driver tells as all ones it is known that it is there, and no figure', async (t) => {
+test('a process with a size of all ones is listed without a size', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until } = follow(t, node, 2);
   const client = await readyClient(t, node);
@@ -87,7 +87,7 @@ test('of a process whose memory the driver tells as all ones it is known that it
 /** What this sample says of Xids: GPU, number, how often. */
 const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ gpu, xid, count }) => [gpu, xid, count]);
 
-test('Xids are told once, of the GPU that had them and as often as they came, of a lost GPU, too, and no sample waits for them', async (t) => {
+test('each Xid is reported once with its GPU and count, without delaying samples', async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
   const { until } = follow(t, node, 2);
   const first = await until(({ gpus }) => gpus.every(({ tellsEvents }) => tellsEvents), 'it waits for events');
@@ -116,7 +116,7 @@ test('Xids are told once, of the GPU that had them and as often as they came, of
   t.deepEqual(met, [[1, 45, 1]], 'and none of the old ones again');
 });
 
-test('errors, repairs, reasons of low clocks and bytes over links are told where the GPU has them, and absent where not', async (t) => {
+test('ECC, row remapping, throttling and link traffic are reported where supported', async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
   for (const words of [
     ['ecc', '0', 'corrected', '5'],
@@ -169,7 +169,7 @@ test('errors, repairs, reasons of low clocks and bytes over links are told where
   });
 });
 
-test('instances of a divided GPU are sampled each by itself: its memory, its processes, and the GPU for what they share', async (t) => {
+test('MIG instances report memory and processes, their GPU what they share', async (t) => {
   const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
   const { until } = follow(t, node, 4);
   const { gpus } = await until(() => true, 'the first sample');
@@ -216,7 +216,7 @@ test('instances of a divided GPU are sampled each by itself: its memory, its pro
   await until((one) => xidsOf(one).some(([gpu, xid]) => gpu === 0 && xid === 31), 'its Xid');
 });
 
-test('an instance that is gone is told of no more, and those behind it keep their places', async (t) => {
+test('a removed MIG instance disappears and the others keep their indices', async (t) => {
   const node = await startNode(t, '--gpu', 'a100,mig=1g.10gb+2g.20gb', '--gpu', 't4');
   // The first enumeration asks for seven numbers; in all later ones the first number has none.
   const env = { COTENANT_SIM_FAULTS: 'nvmlDeviceGetMigDeviceHandleByIndex=6@8x1' };
@@ -249,7 +249,7 @@ for (const [what, fault] of [
   ['one of them', 'nvmlDeviceGetMigDeviceHandleByIndex=999@8x1'],
   ['the name of one', 'nvmlDeviceGetUUID=999@7x1'],
 ] as const)
-  test(`a divided GPU stays as it was where the driver does not tell at the next look ${what}`, async (t) => {
+  test(`a divided GPU keeps its state if the driver cannot report ${what}`, async (t) => {
     const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
     const [call = ''] = fault.split('=');
     const { until, seen } = follow(t, node, 4, { COTENANT_SIM_FAULTS: fault });
@@ -273,7 +273,7 @@ for (const [what, fault, isThere] of [
   ['the name of one', 'nvmlDeviceGetUUID=999@2x1', false],
   ['the number of one', 'nvmlDeviceGetGpuInstanceId=999@1x1', true],
 ] as const)
-  test(`what the driver does not tell at the first look is asked for again soon: ${what}`, async (t) => {
+  test(`a fact of MIG that could not be read is soon read again: ${what}`, async (t) => {
     const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb');
     const { until } = follow(t, node, undefined, { COTENANT_SIM_FAULTS: fault });
     const numbers = ({ gpus }: Sample) => gpus.map(({ gpuInstance }) => gpuInstance).toSorted();
@@ -288,7 +288,7 @@ for (const [what, fault, isThere] of [
     t.deepEqual(gpu(later), [true, undefined]);
   });
 
-test('a GPU that the driver counts no more is told of no more, and again when it is counted', async (t) => {
+test('a GPU that the driver no longer counts disappears and can come back', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const client = await readyClient(t, node, { env: { CUDA_VISIBLE_DEVICES: node.uuid(1) } });
   const { until } = follow(t, node, undefined);
@@ -311,7 +311,7 @@ test('a GPU that the driver counts no more is told of no more, and again when it
   await until((sample) => uses(sample).some(({ gpu, listed }) => gpu === 1 && listed), 'who uses it, too');
 });
 
-test('a GPU that is lost is asked no more than whether it is back', async (t) => {
+test('a lost GPU gets only the calls that tell whether it is back', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until, seen } = follow(t, node, 2);
   await until(({ round }) => round > 6, 'all is read');
@@ -333,7 +333,7 @@ for (const [code, what] of [
   [3, 'is not supported'],
   [999, 'fails'],
 ] as const)
-  test(`a call that ${what} is asked less and less often, and told again when it answers`, async (t) => {
+  test(`a call that ${what} is suspended for longer and longer, and reported when it works again`, async (t) => {
     const node = await startNode(t, '--gpu', 't4');
     const lists = 'nvmlDeviceGetComputeRunningProcesses_v3';
     const faults = `nvmlDeviceGetUtilizationRates=${code},${lists}=${code}@3x2`;
@@ -352,7 +352,7 @@ for (const [code, what] of [
     t.true(times >= 2 && times <= 4, `${times} times in ${seen.rounds} rounds`);
   });
 
-test('a list that failed is named, also while it is not asked again; one that the driver has not is none', async (t) => {
+test('a failed list is reported by name; one that the driver lacks is not', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const faults = 'nvmlDeviceGetGraphicsRunningProcesses_v3=999@3x2,nvmlDeviceGetMPSComputeRunningProcesses_v3=3';
   const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
@@ -368,7 +368,7 @@ test('a list that failed is named, also while it is not asked again; one that th
   t.true(seen.rounds > 10);
 });
 
-test('a list that never answered and fails on and on keeps nobody from being judged by the others for ever', async (t) => {
+test('a list that never answered and keeps failing is ignored after a while', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const faults = 'nvmlDeviceGetMPSComputeRunningProcesses_v3=999';
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
@@ -378,7 +378,7 @@ test('a list that never answered and fails on and on keeps nobody from being jud
   t.deepEqual([given.gpus[0]?.lists, failed(given)], [['compute', 'graphics'], undefined]);
 });
 
-test('a driver that tells nothing of health and refuses events is sampled all the same', async (t) => {
+test('a driver without health readings and events is sampled', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const refused = [
     'nvmlDeviceGetTotalEccErrors',
@@ -406,7 +406,7 @@ test('a driver that tells nothing of health and refuses events is sampled all th
     );
 });
 
-test('events that were refused for a moment, or of a GPU that was lost, are asked for anew when the GPUs are read anew', async (t) => {
+test('events are registered again after a failure and for a GPU that is back', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlDeviceRegisterEvents=999@1x1' });
   const tells = ({ gpus }: Sample) => gpus.map(({ tellsEvents }) => tellsEvents);
@@ -422,7 +422,7 @@ test('events that were refused for a moment, or of a GPU that was lost, are aske
   t.like(xids?.[0], { gpu: 0, xid: 31, count: 1 });
 });
 
-test('what a GPU and its driver are is asked for again where it was refused', async (t) => {
+test('facts of a GPU and its driver that failed are read again', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const refused = [
     'nvmlDeviceGetName',
@@ -455,7 +455,7 @@ test('what a GPU and its driver are is asked for again where it was refused', as
   t.true(Number(cudaVersion) >= 11000);
 });
 
-test('a wait for events that fails is tried again, and counted', async (t) => {
+test('a failed wait for events is counted and tried again', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: 'nvmlEventSetWait_v2=999@1x1' });
   await until(
@@ -472,7 +472,7 @@ const activityOf = (sample: Sample, gpu = 0) =>
 const failures = (sample: Sample) =>
   sample.errors.filter(({ call }) => call.startsWith('nvmlGpm')).map(({ call, code, count }) => [call, code, count]);
 
-test('what a GPU counts of its parts is told from the second sample on, as parts of a million, and what it does not count is absent', async (t) => {
+test('GPM readings are reported from the second sample on, in parts per million', async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
   node.control('activity', '0', 'occupancy', '20');
   const { until } = follow(t, node, 2);
@@ -492,7 +492,7 @@ test('what a GPU counts of its parts is told from the second sample on, as parts
   t.deepEqual(failures(sample), [], 'and that is no failure');
 });
 
-test('a driver without these calls is asked for none of them, and one that refuses them for want of a right once', async (t) => {
+test('GPM is not tried again without the calls or the permission', async (t) => {
   const old = await startNode(t, '--gpu', 'h100', '--driver', '515.105.01');
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'h100');
   const before = follow(t, old, 1);
@@ -509,7 +509,7 @@ test('a driver without these calls is asked for none of them, and one that refus
   }
 });
 
-test('counters that fail for another reason are tried again', async (t) => {
+test('GPM is tried again after any other failure', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const faults = 'nvmlGpmSampleGet=999@1x1,nvmlGpmMetricsGet=999@1x1,nvmlGpmSampleAlloc=20@2x1';
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
@@ -521,7 +521,7 @@ test('counters that fail for another reason are tried again', async (t) => {
   ]);
 });
 
-test('of a divided GPU each instance is told of by itself', async (t) => {
+test('each MIG instance has its own GPM readings', async (t) => {
   const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb');
   const { until } = follow(t, node, 3);
   const idle = await until((sample) => activityOf(sample, 2).smActivePpm !== undefined, 'figures');

@@ -9,7 +9,7 @@ import { firstSample } from '../../support/sample.ts';
 
 const GRANULE = 2 * MIB;
 
-test('without a node there is no device, and the libraries say so', async (t) => {
+test('without a simulated node the libraries report that there is no device', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   node.child.kill('SIGTERM');
   await eventually(() => (node.child.exitCode === null ? undefined : true), 'the node has ended');
@@ -17,7 +17,7 @@ test('without a node there is no device, and the libraries say so', async (t) =>
   t.deepEqual(await client.ask('init'), [100, 0]);
 });
 
-test('calls before cuInit and entry points that are not simulated answer as a driver does', async (t) => {
+test('calls before cuInit and calls that are not simulated fail as in a driver', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = startClient(t, node);
   t.deepEqual(await client.ask('alloc 512'), [3, 0]);
@@ -28,7 +28,7 @@ test('calls before cuInit and entry points that are not simulated answer as a dr
   t.deepEqual(await client.ask('call cuGetExportTable'), [801, 0]);
 });
 
-test('memory is booked by the granule: small requests share one, large ones have their own, contexts cost what they cost', async (t) => {
+test('memory is allocated in granules: small requests share one, large ones do not', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const held = () => node.usage().clients[0]?.gpus[0];
@@ -51,7 +51,7 @@ test('memory is booked by the granule: small requests share one, large ones have
   t.is(held()?.bytes, 0, 'a context takes all that was allocated in it along');
 });
 
-test('every form of allocation is in the books under its own kind, and real bytes come back', async (t) => {
+test('every form of allocation is counted under its own kind and keeps its contents', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const held = () => node.usage().clients[0]?.gpus[0];
@@ -74,7 +74,7 @@ test('every form of allocation is in the books under its own kind, and real byte
   t.deepEqual(await client.ask(`set ${linear} ${5 * MIB} 1`), [1, 0], 'past the end of the allocation');
 });
 
-test('physical memory by handle lives until its handle and its mapping are both gone', async (t) => {
+test('physical memory by handle lives until its last handle and mapping are gone', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const held = () => node.usage().clients[0]?.gpus[0]?.vmm;
@@ -87,7 +87,7 @@ test('physical memory by handle lives until its handle and its mapping are both 
   t.is(held(), 0);
 });
 
-test('a pool keeps what is freed until it is trimmed or the process synchronizes', async (t) => {
+test('a pool keeps freed memory until it is trimmed or the process synchronizes', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const held = () => node.usage().clients[0]?.gpus[0]?.pool;
@@ -105,7 +105,7 @@ test('a pool keeps what is freed until it is trimmed or the process synchronizes
   t.is(held(), 0, 'threshold 0: synchronizing gives it back');
 });
 
-test('a full GPU refuses, and what a killed process held is there for the next at once', async (t) => {
+test('a full GPU refuses, and memory of a killed process is free at once', async (t) => {
   const node = await startNode(t, '--gpu', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
   const first = await readyClient(t, node);
   const [result, count] = await first.ask(`fill-all ${GRANULE}`);
@@ -116,7 +116,7 @@ test('a full GPU refuses, and what a killed process held is there for the next a
   t.is(node.usage().clients.length, 1);
 });
 
-test('kernels take their time, one after the other, and events measure it', async (t) => {
+test('kernels run one after the other for their duration, and events measure it', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   // Behind work enough that all are queued before the first begins, however the machine shares its processors.
@@ -132,7 +132,7 @@ test('kernels take their time, one after the other, and events measure it', asyn
   );
 });
 
-test('two busy processes share the GPU in equal slices, as its books and its events both say', async (t) => {
+test('two busy processes share the GPU in equal time slices', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const [one, other] = [await readyClient(t, node), await readyClient(t, node)];
   const used = () => {
@@ -158,7 +158,7 @@ test('two busy processes share the GPU in equal slices, as its books and its eve
   t.true(got[0] + got[1] <= seconds + 0.005, `together not more than one GPU: ${got} in ${seconds} s`);
 });
 
-test('an illegal address sticks to its process, and its neighbor notices nothing', async (t) => {
+test('an illegal address is sticky in its process and does not affect others', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const bad = await readyClient(t, node);
   const good = await readyClient(t, node);
@@ -174,7 +174,7 @@ test('an illegal address sticks to its process, and its neighbor notices nothing
   t.is((await bad.ask('alloc 512'))[0], 0, 'a new context is sound');
 });
 
-test('faults can be injected per symbol, from a call on and for a number of calls', async (t) => {
+test('faults are injected per symbol, from a given call on, for a number of calls', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node, { env: { COTENANT_SIM_FAULTS: 'cuMemAlloc_v2=999@2x1,cuMemFree_v2=46' } });
   const at = await client.must('alloc 512');
@@ -183,7 +183,7 @@ test('faults can be injected per symbol, from a call on and for a number of call
   t.deepEqual((await client.ask(`free ${at}`))[0], 46);
 });
 
-test('CUDA_VISIBLE_DEVICES chooses and orders devices by index and by identifier', async (t) => {
+test('CUDA_VISIBLE_DEVICES selects and orders devices by index and UUID', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4', '--gpu', 'a10');
   const visible = async (value: string): Promise<number[]> => {
     const client = startClient(t, node, { env: { CUDA_VISIBLE_DEVICES: value } });
@@ -203,7 +203,7 @@ test('CUDA_VISIBLE_DEVICES chooses and orders devices by index and by identifier
   t.deepEqual(await visible(second.slice(0, shared)), [100], 'a beginning that several have');
 });
 
-test("a forked child cannot use its parent's CUDA, and a dead parent's memory is not kept by its child", async (t) => {
+test("a forked child cannot use CUDA and does not keep its dead parent's memory", async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   await client.must(`alloc ${64 * MIB}`);
@@ -217,7 +217,7 @@ test("a forked child cannot use its parent's CUDA, and a dead parent's memory is
   process.kill(childPid, 'SIGKILL');
 });
 
-test('cuGetProcAddress answers by version and stream mode, and says which of both was missing', async (t) => {
+test('cuGetProcAddress selects by version and stream mode and reports which is missing', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--cuda', '12040');
   const client = startClient(t, node);
   await client.must('init');
@@ -239,7 +239,7 @@ const sampler = join(BUILD, 'cotenant-sampler');
 const sampleOnce = (library: string) =>
   firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
 
-test("NVML lists compute, graphics and MPS processes, each by its type, with the driver's bytes", async (t) => {
+test('NVML lists compute, graphics and MPS processes by type, with their bytes', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const kinds = { compute: 1, graphics: 2, 'compute+graphics': 3, mps: 4 };
   const pids = new Map<number, number>();
@@ -258,7 +258,7 @@ test("NVML lists compute, graphics and MPS processes, each by its type, with the
   }
 });
 
-test('drivers 535.43 to 535.86 write longer entries under the same name, and the sampler reads both', async (t) => {
+test('the sampler reads the longer process entries of drivers 535.43 to 535.86', async (t) => {
   for (const driver of ['535.43.02', '550.54.15']) {
     const node = await startNode(t, '--gpu', 't4', '--driver', driver);
     const clients = [await readyClient(t, node), await readyClient(t, node), await readyClient(t, node)];
@@ -270,7 +270,7 @@ test('drivers 535.43 to 535.86 write longer entries under the same name, and the
   }
 });
 
-test('perturbed, the same calls cost other amounts, and freed memory leaves the books late', async (t) => {
+test('in perturbed mode calls cost other amounts and memory is released late', async (t) => {
   const plain = await startNode(t, '--gpu', 't4');
   const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
   const [usual, perturbed] = [plain.usage().gpus[0], node.usage().gpus[0]];
@@ -289,7 +289,7 @@ test('perturbed, the same calls cost other amounts, and freed memory leaves the 
   await eventually(() => (node.usage().clients[0]?.gpus[0]?.linear === 0 ? true : undefined), 'all of it has left');
 });
 
-test('where the node has a folder of GPUs, a process sees those with a file in it, as with device nodes', async (t) => {
+test("a process sees only GPUs with a file in the node's folder of GPUs", async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4', '--gpu', 'a10');
   const seen = async (env: Record<string, string> = {}) => {
     const client = startClient(t, node, { env });
