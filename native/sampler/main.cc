@@ -1,11 +1,12 @@
 // cotenant-sampler: reads NVML and /proc in a process of its own and prints one sample a line, as JSON. A driver call
 // that hangs can only hang this process, which its parent then abandons.
 //
-//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--used-until DAY_US:BOOT_US:SET_US:UUID]...
+//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--utilization-cursor
+//   DAY_US:BOOT_US:SET_US:UUID]...
 //
 // The first line has every process, each later one only the processes that changed: src/agent/sampling/delta-decoder.ts
-// puts them together. A sampler that is started with `usedUntil` of an earlier sampler's line continues where that line
-// ended: what GPUs did in between is in its first line.
+// puts them together. A sampler that is started with `utilizationCursors` of an earlier sampler's line continues where
+// that line ended: what GPUs did in between is in its first line.
 //
 // Standard input takes one command a line: "interval MS" (from now on), "stop" (releases NVML and exits). The sampler
 // exits when standard input ends, and with code 3 when the driver that it opened is gone. src/agent/sampling/sample.ts
@@ -95,8 +96,8 @@ void allow_descriptors() {
     setrlimit(RLIMIT_NOFILE, &limit); // where this fails, fewer processes are tracked by a descriptor
 }
 
-// DAY_US:BOOT_US:SET_US:UUID, as in `usedUntil`. The text holds a UUID that a driver chose, so a malformed one must not
-// stop the sampler.
+// DAY_US:BOOT_US:SET_US:UUID, as in `utilizationCursors`. The text holds a UUID that a driver chose, so a malformed one
+// must not stop the sampler.
 bool resume(Sampler &sampler, const char *text) {
     Sampler::ResumePoint until;
     int length = 0;
@@ -109,7 +110,7 @@ bool resume(Sampler &sampler, const char *text) {
 
 int usage() {
     std::fputs("usage: cotenant-sampler [--interval-ms 50..60000] [--library PATH] "
-               "[--used-until DAY_US:BOOT_US:SET_US:UUID]...\n",
+               "[--utilization-cursor DAY_US:BOOT_US:SET_US:UUID]...\n",
                stderr);
     return 2;
 }
@@ -119,12 +120,12 @@ int usage() {
 int main(int argc, char **argv) {
     uint64_t interval_ms = 1000;
     std::string library = "libnvidia-ml.so.1";
-    std::vector<const char *> used_until;
+    std::vector<const char *> cursors;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 >= argc) return usage();
         if (!std::strcmp(argv[i], "--interval-ms")) interval_ms = std::strtoull(argv[i + 1], nullptr, 10);
         else if (!std::strcmp(argv[i], "--library")) library = argv[i + 1];
-        else if (!std::strcmp(argv[i], "--used-until")) used_until.push_back(argv[i + 1]);
+        else if (!std::strcmp(argv[i], "--utilization-cursor")) cursors.push_back(argv[i + 1]);
         else return usage();
     }
     if (interval_ms < 50 || interval_ms > 60000) return usage();
@@ -132,10 +133,10 @@ int main(int argc, char **argv) {
     std::signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
     Sampler sampler(library);
-    for (size_t i = 0; i < used_until.size(); i++)
-        if (!resume(sampler, used_until[i]))
+    for (size_t i = 0; i < cursors.size(); i++)
+        if (!resume(sampler, cursors[i]))
             std::fprintf(stderr,
-                         "cotenant-sampler: --used-until, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
+                         "cotenant-sampler: --utilization-cursor, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
                          "its GPU begins anew\n",
                          i + 1);
     uint64_t next = now_ns(CLOCK_MONOTONIC);

@@ -61,7 +61,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
     std::vector<nvml::Entry> entries[3];
     std::string failed;
-    out += ",\"lists\":[";
+    out += ",\"processLists\":[";
     bool first = true;
     uint32_t answered = 0;
     uint64_t asked_ticks[3] = {};
@@ -90,7 +90,7 @@ void Sampler::read_lists(size_t index, std::string &out) {
             std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
     out += ']';
-    if (!failed.empty()) out += ",\"failedLists\":[" + failed + ']';
+    if (!failed.empty()) out += ",\"failedProcessLists\":[" + failed + ']';
     const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
     processes_.poll_exits();
     PidReuse &pid_reuse = gpus_[index].pid_reuse;
@@ -132,7 +132,7 @@ void Sampler::start_from_resume_point(Gpu &gpu, uint64_t steady_us) {
 }
 
 void Sampler::write_resume_points(std::string &out) {
-    out += ",\"usedUntil\":[";
+    out += ",\"utilizationCursors\":[";
     bool first = true;
     const auto add = [&](const std::string &uuid, const ResumePoint &until) {
         out += first ? "{\"uuid\":" : ",{\"uuid\":";
@@ -258,7 +258,7 @@ void Sampler::write_readings(Gpu &gpu, std::string &out) {
         gpu.slow_ns = now;
     }
     for (const auto &[name, value] : gpu.slow_readings) add_field(out, name, value);
-    out += gpu.reports_events ? ",\"tellsEvents\":true" : ",\"tellsEvents\":false";
+    out += gpu.reports_events ? ",\"reportsXids\":true" : ",\"reportsXids\":false";
 }
 
 // On a GPU divided by MIG its instances have these counters; of several instances that share one GPU instance, the
@@ -272,7 +272,7 @@ void Sampler::write_gpm(Gpu &gpu, std::string &out) {
     const uint32_t *instance = gpu.instance ? &gpu.gpu_instance : nullptr;
     for (const auto &[name, parts] : gpu.gpm.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
         add_field(out, name, parts);
-    if (gpu.gpm.denied()) out += ",\"activityDenied\":true";
+    if (gpu.gpm.denied()) out += ",\"gpmDenied\":true";
 }
 
 // A lost GPU gets only the calls that can tell that it is back.
@@ -305,17 +305,17 @@ void Sampler::write_gpu(size_t index, std::string &out) {
             add_field(out, "computeInstance", gpu.compute_instance);
         }
     } else if (!gpu.mig_mode_known) {
-        out += ",\"divisionUntold\":true";
+        out += ",\"migModeUnknown\":true";
     }
     gpu.answered = gpu.has_process_utilization = false;
     const bool was_lost = gpu.lost;
     if (gpu.instance ? gpus_[gpu.parent].lost : was_lost && !is_back(gpu)) {
         gpu.lost = true;
         gpu.pid_reuse.clear();
-        out += ",\"lists\":[]";
-        if (gpu.divided) out += ",\"divided\":true";
+        out += ",\"processLists\":[]";
+        if (gpu.divided) out += ",\"migEnabled\":true";
         add_field(out, "utilizationGaps", gpu.gaps);
-        if (gpu.invalid_pid_entries) add_field(out, "nobodysEntries", gpu.invalid_pid_entries);
+        if (gpu.invalid_pid_entries) add_field(out, "invalidPidEntries", gpu.invalid_pid_entries);
         out += ",\"healthy\":false}";
         return;
     }
@@ -327,15 +327,15 @@ void Sampler::write_gpu(size_t index, std::string &out) {
         nvml::Memory memory;
         gpu.answered = library_.memory(gpu.device, memory);
         gpu.lost = !gpu.answered && nvml::Library::means_lost(library_.last_code());
-        out += ",\"divided\":true,\"lists\":[]";
+        out += ",\"migEnabled\":true,\"processLists\":[]";
     } else {
         read_lists(index, out);
     }
     if (!gpu.divided && !gpu.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
     if (gpu.lost != was_lost || (gpu.instance && !gpu.answered)) changed_ = true;
     add_field(out, "utilizationGaps", gpu.gaps);
-    if (gpu.invalid_pid_entries) add_field(out, "nobodysEntries", gpu.invalid_pid_entries);
-    if (gpu.has_process_utilization) out += ",\"useTold\":true";
+    if (gpu.invalid_pid_entries) add_field(out, "invalidPidEntries", gpu.invalid_pid_entries);
+    if (gpu.has_process_utilization) out += ",\"hasProcessUtilization\":true";
     out += gpu.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 

@@ -13,7 +13,7 @@ import type { Registry } from './grants/registry.ts';
 import { givenBack, toldBytes } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './os/addon.ts';
 import { unifiedMount } from './os/cgroup.ts';
-import { type Sample, type SampledProcess, tellsAll, toldGpu } from './sampling/sample.ts';
+import { gpuWithProcessData, haveProcessData, type Sample, type SampledProcess } from './sampling/sample.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
 /** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
@@ -72,7 +72,7 @@ function toldGpus(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<stri
       watched.set(uuid, { sinceNs, looks });
       const steadyBytes = Math.min(...looks.map((look) => look.bytes));
       const twice = { bytes, steadyBytes, isSteady: sample.bootNs - sinceNs >= STEADY_NS };
-      return [uuid, { index, isTold: toldGpu(sample, uuid) === gpu, twice }];
+      return [uuid, { index, isTold: gpuWithProcessData(sample, uuid) === gpu, twice }];
     }),
   );
 }
@@ -145,7 +145,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
       return;
     }
     const gpuIndex = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.index);
-    const listsComplete = tellsAll(sample, gpus);
+    const listsComplete = haveProcessData(sample, gpus);
     const after = roundOf(reading, living);
     const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.gpu}`;
     const text = (entry: Feedback) =>

@@ -13,15 +13,15 @@ import { harder, type MemoryVerdict } from '../policy/memory-verdict.ts';
 import { hardLimitOf } from './compute/gpu-policy.ts';
 import type { ShareState } from './compute/shares.ts';
 import { type Totals, totalsKey } from './counters/totals.ts';
-import { type SampledGpu, tellsCompute } from './sampling/sample.ts';
+import { isUtilizationKnown, type SampledGpu } from './sampling/sample.ts';
 import { isMpsClient } from './usage/gpu-processes.ts';
 import type { ContainerState, NodeState } from './usage/node-usage.ts';
 
 /** By the grant's id and the GPU's UUID. */
-export type Watched = ReadonlyMap<string, ShareWatch>;
-export const NOBODY_WATCHED: Watched = new Map();
+export type ComputeWatches = ReadonlyMap<string, ShareWatch>;
+export const NO_WATCHES: ComputeWatches = new Map();
 
-export type Watching = {
+export type ComputeFacts = {
   readonly totals: Totals;
   readonly stateOf: (grantId: string, gpu: number) => ShareState;
   readonly highCapPercent: number;
@@ -33,16 +33,16 @@ export type Watching = {
 
 /** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
 export function judgeCompute(
-  before: Watched,
+  before: ComputeWatches,
   state: NodeState,
-  watching: Watching,
-): { readonly watched: Watched; readonly state: NodeState } {
+  watching: ComputeFacts,
+): { readonly watched: ComputeWatches; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
   // What was used while nobody told of it is in the total at once when somebody does: what was watched before says nothing
   // any more then.
   const gpus = new Map<string, OnGpu>();
   for (const { gpu, processes } of state.devices) {
-    if (!tellsCompute(state.sample, gpu)) continue;
+    if (!isUtilizationKnown(state.sample, gpu)) continue;
     const { mps: mpsClients } = processes;
     gpus.set(gpu.uuid, { gpu, mpsClients, outside: mpsClients > 0 && watching.isUsedOutside(gpu) });
   }
@@ -69,7 +69,7 @@ export function judgeCompute(
     return {
       ...container,
       ...(share && { verdict: harder(container.verdict as MemoryVerdict, share) }),
-      ...(mixed.length > 0 && { mixedShare: mixed }),
+      ...(mixed.length > 0 && { undecidableGpus: mixed }),
     };
   });
   return { watched, state: { ...state, containers: keepIfSame(containers, state.containers) } };
@@ -95,7 +95,7 @@ function lookAt(
   gpu: SampledGpu,
   key: string,
   atMs: number,
-  { totals, stateOf, highCapPercent, isGateClosed }: Watching,
+  { totals, stateOf, highCapPercent, isGateClosed }: ComputeFacts,
 ): ShareLook | undefined {
   const { policy, use } = stateOf(grant.id, position);
   if (!use) return undefined;

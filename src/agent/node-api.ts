@@ -8,7 +8,7 @@ import type { GpusReading } from '../kube/node-gpus.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
 import type { PodAsk } from './allocation/pod-grants.ts';
 import type { GrantAsk, GrantChange } from './allocation/process-grants.ts';
-import type { ContainerBook } from './attribution/container-index.ts';
+import type { ContainerIndex } from './attribution/container-index.ts';
 import type { Assignments } from './attribution/other-allocations.ts';
 import type { NodeCompute, RefusedChange } from './compute/node-policy.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
@@ -66,7 +66,7 @@ export type Node = {
   /** The runtime created a container without calling the agent. Without a grant that is correct. */
   containerMissed(container: MissedContainer): void;
   /** Container ids; fed by the runtime's events. */
-  readonly containers: ContainerBook;
+  readonly containers: ContainerIndex;
   /** What the scheduler may choose from; undefined until the driver has been read. */
   gpus(): GpusReading | undefined;
   grantFiles(id: string): LiveGrant | undefined;

@@ -4,8 +4,8 @@ import { statSync } from 'node:fs';
 import type { Mode } from '../api/request.ts';
 import { effectiveMode } from '../policy/mode.ts';
 import type { PodContainers } from './attribution/attribute.ts';
-import { type ContainerBook, createContainerBook } from './attribution/container-index.ts';
-import { createOwners } from './attribution/owner-tracker.ts';
+import { type ContainerIndex, createContainerIndex } from './attribution/container-index.ts';
+import { createOwnerTracker } from './attribution/owner-tracker.ts';
 import { createNodeCompute } from './compute/node-policy.ts';
 import { openShares, type Shares } from './compute/shares.ts';
 import type { AgentConfiguration } from './config.ts';
@@ -28,7 +28,7 @@ import type { NodeEvents, NodeInputs } from './node-api.ts';
 import type { Native } from './os/addon.ts';
 import { createHelperRunner } from './os/helper-process.ts';
 import { unseenProcesses } from './os/pid-namespace.ts';
-import { createIntake } from './process-sample.ts';
+import { createSampleProcessor } from './process-sample.ts';
 import { isShareable } from './sampling/sample.ts';
 import type { NameOf } from './snapshot/snapshot.ts';
 
@@ -53,7 +53,7 @@ export function openNodeParts(around: Around) {
   const { helpers, profiles } = openHelpers(around);
   const { audit, stopCounts } = openActionRecords(around);
   const { registry, shares, grantChanges } = openGrants(around, profiles.of);
-  const containers = createContainerBook((containerId) => {
+  const containers = createContainerIndex((containerId) => {
     const { podUid, container } = inputs.nameOf(containerId);
     return container === '' ? undefined : { podUid, container };
   });
@@ -150,7 +150,7 @@ type IsolationNeeds = {
   readonly helpers: ReturnType<typeof createHelperRunner>;
   readonly profiles: ReturnType<typeof openProfiles>;
   readonly registry: Registry;
-  readonly containers: ContainerBook;
+  readonly containers: ContainerIndex;
 };
 
 /** Whether limits hold on each GPU, Xids that take a GPU out of use, and the driver's own limits. */
@@ -190,7 +190,7 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
 type EnforcementNeeds = {
   readonly registry: Registry;
   readonly audit: Audit;
-  readonly containers: ContainerBook;
+  readonly containers: ContainerIndex;
   readonly mode: () => Mode;
 };
 
@@ -244,7 +244,7 @@ const containerNames =
 type IntakeNeeds = {
   readonly registry: Registry;
   readonly shares: Shares;
-  readonly containers: ContainerBook;
+  readonly containers: ContainerIndex;
   readonly isolation: ReturnType<typeof openIsolation>;
   readonly nameOf: NameOf;
 };
@@ -256,10 +256,10 @@ function openIntake({ configuration, native, inputs }: Around, needs: IntakeNeed
     grantOf: (podUid, container) => registry.get(podGrantId(podUid, container))?.grant.id,
     grantsOf: (podUid) => registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [grant.id] : [])),
   };
-  return createIntake({
+  return createSampleProcessor({
     registry,
     shares,
-    owners: createOwners({ registry, pods, isAlive: native.isRunning }),
+    owners: createOwnerTracker({ registry, pods, isAlive: native.isRunning }),
     policy: configuration.enforcement,
     driverHolds: isolation.driverLimits.holds,
     interposerFails: ({ gpus }) =>
@@ -285,7 +285,7 @@ function openUpkeep({ native, inputs: { log } }: Around, registry: Registry) {
 const GPUS_MISSING =
   'was created without its GPUs: the agent of its node was not running, or did not answer the container runtime in time. It gets them when it starts again';
 
-function openMissed({ configuration: { stateFolder }, inputs, events }: Around, containers: ContainerBook) {
+function openMissed({ configuration: { stateFolder }, inputs, events }: Around, containers: ContainerIndex) {
   const log = inputs.log.component('missed-containers');
   return openMissedContainers({
     stateFolder,

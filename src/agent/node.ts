@@ -6,7 +6,7 @@ import { usableState } from './allocation/driver-state.ts';
 import { adoptPod, annotationsOf, type PodAsk, publishPod } from './allocation/pod-grants.ts';
 import { changeGrant, grantProcess } from './allocation/process-grants.ts';
 import type { AgentConfiguration } from './config.ts';
-import { createNobodys } from './counters/invalid-pid-count.ts';
+import { createInvalidPidCount } from './counters/invalid-pid-count.ts';
 import { createSamplerCounts } from './counters/reset-safe-counter.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
 import { isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
@@ -14,17 +14,17 @@ import type { Node, NodeEvents, NodeInputs } from './node-api.ts';
 import { type NodeParts, openNodeParts } from './node-parts.ts';
 import type { Native } from './os/addon.ts';
 import type { AbandonedCounts } from './os/helper-process.ts';
-import type { Taken } from './process-sample.ts';
-import { createUntold } from './sampling/capability-log.ts';
+import type { ProcessedSample } from './process-sample.ts';
+import { createCapabilityLog } from './sampling/capability-log.ts';
 import type { Sample } from './sampling/sample.ts';
-import { createPace } from './sampling-interval.ts';
+import { createSamplingInterval } from './sampling-interval.ts';
 import {
+  createSnapshot,
   PUBLISH_RESULTS,
   type PublishResult,
   releasedSnapshot,
   type SelfSnapshot,
   type Snapshot,
-  snapshotOf,
   staleSnapshot,
 } from './snapshot/snapshot.ts';
 import type { NodeState } from './usage/node-usage.ts';
@@ -39,10 +39,10 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   const publishes = new Map<PublishResult, number>(PUBLISH_RESULTS.map((result) => [result, 0]));
   const publication = createPublication({ configuration, inputs, events, parts, publishes });
   const { registry, checks, nodeMode, audit } = parts;
-  const pace = createPace(configuration);
+  const pace = createSamplingInterval(configuration);
   const sampleSoon = () => {
     // Before the first sample the sampler is not slow yet.
-    if (publication.snapshot()) events.emit('interval', pace.stir());
+    if (publication.snapshot()) events.emit('interval', pace.wake());
   };
   parts.grantChanges.on('changed', sampleSoon);
 
@@ -142,8 +142,8 @@ type PublicationOptions = {
 function createPublication({ configuration, inputs, events, parts, publishes }: PublicationOptions) {
   const { clock, driver, build } = inputs;
   const { intake, checks, faults, stopCounts, audit } = parts;
-  const capabilities = createUntold(inputs.log.component('sampler').info);
-  const invalidPids = createNobodys();
+  const capabilities = createCapabilityLog(inputs.log.component('sampler').info);
+  const invalidPids = createInvalidPidCount();
   const samplerCounts = createSamplerCounts();
   const failures = new Map<string, number>();
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
@@ -158,7 +158,7 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
   const countFailures = (state: NodeState, sample: Sample) => {
     for (const [reason, count] of Object.entries(state.failures))
       failures.set(reason, (failures.get(reason) ?? 0) + count);
-    const invalid = invalidPids.see(sample);
+    const invalid = invalidPids.update(sample);
     if (invalid !== undefined) failures.set('no_pid', invalid);
   };
   /** A failure must not keep the snapshot from being published. */
@@ -187,11 +187,11 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
   return {
     isStale,
     snapshot: () => snapshot,
-    onSample(sample: Sample, samplers: AbandonedCounts): Taken {
+    onSample(sample: Sample, samplers: AbandonedCounts): ProcessedSample {
       checks.notice(sample.driverVersion);
       faults.see(sample);
       capabilities.see(sample);
-      const taken = intake.take(sample);
+      const taken = intake.process(sample);
       const { state, totals, stateOf } = taken;
       stopCounts.update(state);
       countFailures(state, sample);
@@ -201,7 +201,7 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
       parts.evictions?.see(records.filter(({ grantId }) => parts.isEnforced(parts.registry.get(grantId)?.grant)));
       sampledAtMs = clock();
       publish(
-        snapshotOf(
+        createSnapshot(
           samplerCounts.see(state),
           totals,
           stopCounts.totals(),
@@ -234,7 +234,7 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
 }
 
 /** After publication, so that a file that cannot be written does not delay metrics. */
-function maintainFiles(parts: NodeParts, sample: Sample, { state, owned, ledgers }: Taken, snapshot?: Snapshot): void {
+function maintainFiles(parts: NodeParts, sample: Sample, { state, owned, ledgers }: ProcessedSample, snapshot?: Snapshot): void {
   const processesOf = (grantId: string) =>
     state.containers.flatMap(({ grant, gpus }) =>
       grant.id === grantId ? gpus.flatMap(({ processes }) => processes) : [],

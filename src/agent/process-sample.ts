@@ -1,37 +1,37 @@
 // A sample taken in: processes are attributed, ledgers read, all of it compared, added up, and compute judged. Owns what lives from
 // sample to sample for that; what is done about it is the node's.
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/other-allocations.ts';
-import type { Owners } from './attribution/owner-tracker.ts';
-import { NOTHING_OWNED, type Owned } from './attribution/processes-by-owner.ts';
+import type { OwnerTracker } from './attribution/owner-tracker.ts';
+import { type AttributedProcesses, NO_PROCESSES } from './attribution/processes-by-owner.ts';
 import type { ShareState, Shares } from './compute/shares.ts';
-import { advance } from './counters/accumulate.ts';
+import { accumulate } from './counters/accumulate.ts';
 import { NO_TOTALS, type Totals } from './counters/totals.ts';
 import type { EnforcementSettings } from './enforcement/settings.ts';
 import type { ReadGrant } from './grant-upkeep.ts';
 import type { Grant } from './grants/grant.ts';
 import type { Registry } from './grants/registry.ts';
-import { judgeCompute, NOBODY_WATCHED } from './judge-compute.ts';
+import { judgeCompute, NO_WATCHES } from './judge-compute.ts';
 import type { Sample } from './sampling/sample.ts';
 import type { NameOf } from './snapshot/snapshot.ts';
-import { onGpu } from './usage/gpu-processes.ts';
-import { withRoom } from './usage/memory-pressure.ts';
+import { useOnGpu } from './usage/gpu-processes.ts';
+import { applyMemoryPressure } from './usage/memory-pressure.ts';
 import type { NodeState } from './usage/node-usage.ts';
-import { compare } from './usage/reconcile.ts';
+import { reconcile } from './usage/reconcile.ts';
 
 /** What a sample comes to. */
-export type Taken = {
+export type ProcessedSample = {
   readonly state: NodeState;
   readonly totals: Totals;
-  readonly owned: Owned;
+  readonly owned: AttributedProcesses;
   /** Of each grant, as it was read for this sample. */
   readonly ledgers: readonly ReadGrant[];
   readonly stateOf: (grantId: string, gpu: number) => ShareState;
 };
 
-export type IntakeOptions = {
+export type SampleProcessorOptions = {
   readonly registry: Pick<Registry, 'list' | 'get' | 'readLedger' | 'isBehind'>;
   readonly shares: Pick<Shares, 'stateOf' | 'highCapPercent'>;
-  readonly owners: Owners;
+  readonly owners: OwnerTracker;
   readonly policy: EnforcementSettings;
   readonly driverHolds: (grant: Grant) => boolean;
   readonly interposerFails: (grant: Grant) => boolean;
@@ -39,8 +39,8 @@ export type IntakeOptions = {
   readonly nameOf: NameOf;
 };
 
-export type Intake = {
-  take(sample: Sample): Taken;
+export type SampleProcessor = {
+  process(sample: Sample): ProcessedSample;
   /** The newest state; undefined: no sample was taken in yet. */
   readonly state: () => NodeState | undefined;
 };
@@ -52,25 +52,25 @@ export type Intake = {
  */
 const LOCKS_FOR_MS = 5000;
 
-export function createIntake(options: IntakeOptions): Intake {
+export function createSampleProcessor(options: SampleProcessorOptions): SampleProcessor {
   const { registry, shares, owners, policy, driverHolds, interposerFails, assignments, nameOf } = options;
   let state: NodeState | undefined;
   let totals = NO_TOTALS;
-  let watched = NOBODY_WATCHED;
-  let owned = NOTHING_OWNED;
+  let watched = NO_WATCHES;
+  let owned = NO_PROCESSES;
 
   return {
     state: () => state,
-    take(sample) {
+    process(sample) {
       const before = owned;
-      owned = owners.of(sample);
+      owned = owners.attribute(sample);
       const { ofGrant, ownerOf } = owned;
       const ledgers = registry.list().map((live) => {
         const { id } = live.grant;
         const isQuiet = ofGrant(id) === before.ofGrant(id);
         return { live, reading: registry.readLedger(live, isQuiet ? LOCKS_FOR_MS : 0) };
       });
-      const told = compare(
+      const told = reconcile(
         sample,
         ledgers.map(({ live, reading }) => ({
           grant: live.grant,
@@ -85,10 +85,10 @@ export function createIntake(options: IntakeOptions): Intake {
         { assigned: assignments?.of(sample.gpus) ?? NOTHING_ASSIGNED, nameOf },
         state,
       );
-      const compared = withRoom(told, policy);
+      const compared = applyMemoryPressure(told, policy);
       assignments?.met(new Set(compared.foreign.map(({ containerId, podUid }) => containerId || podUid)));
       const stateOf = shares.stateOf(registry.list());
-      totals = advance(totals, compared, ownerOf, nameOf, (grantId, place) => stateOf(grantId, place).use);
+      totals = accumulate(totals, compared, ownerOf, nameOf, (grantId, place) => stateOf(grantId, place).use);
       const judged = judgeCompute(watched, compared, {
         totals,
         stateOf,
@@ -96,7 +96,7 @@ export function createIntake(options: IntakeOptions): Intake {
         isGateClosed: (id) => registry.get(id)?.gateClosed ?? false,
         windowSeconds: policy.shareSeconds,
         isUsedOutside: (gpu) =>
-          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && onGpu(process, gpu) !== undefined) ||
+          owned.others.some(({ process, owner }) => owner.kind !== 'unknown' && useOnGpu(process, gpu) !== undefined) ||
           compared.assigned.some(({ gpuUuid, processes }) => gpuUuid === gpu.uuid && processes.length > 0) ||
           compared.foreign.some(({ gpuUuid }) => gpuUuid === gpu.uuid),
       });

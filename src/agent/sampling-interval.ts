@@ -5,17 +5,17 @@
 import type { Sample, SampledGpu } from './sampling/sample.ts';
 import type { NodeState } from './usage/node-usage.ts';
 
-export type PaceSettings = {
+export type IntervalSettings = {
   readonly intervalMs: number;
   readonly urgentIntervalMs: number;
   readonly silenceMs: number;
 };
 
-export type Pace = {
+export type SamplingInterval = {
   /** Milliseconds to the next sample, after the one of which `state` was made. */
   after(state: NodeState): number;
   /** Something was asked for that the next samples will show: as if the node had not been quiet. */
-  stir(): number;
+  wake(): number;
 };
 
 /** Samples in a row in which nothing is other than in the one before. */
@@ -29,7 +29,7 @@ const isIdle = (gpu: SampledGpu, before: SampledGpu | undefined): boolean =>
   gpu.uuid === before?.uuid &&
   gpu.usedBytes === before.usedBytes &&
   gpu.healthy === before.healthy &&
-  gpu.lists.length === before.lists.length &&
+  gpu.processLists.length === before.processLists.length &&
   (gpu.utilizationPercent ?? 0) === 0;
 
 function isQuiet(sample: Sample, before: Sample | undefined): boolean {
@@ -49,7 +49,11 @@ const isUrgent = ({ containers }: NodeState): boolean =>
     ({ verdict, gpus }) => verdict.severity !== 'within' || gpus.some(({ bypassBytes }) => bypassBytes > 0),
   );
 
-export function createPace({ intervalMs, urgentIntervalMs, silenceMs }: PaceSettings): Pace {
+export function createSamplingInterval({
+  intervalMs,
+  urgentIntervalMs,
+  silenceMs,
+}: IntervalSettings): SamplingInterval {
   // A sampler that rests must not pass for one that hangs.
   const restMs = Math.max(intervalMs, Math.min(REST * intervalMs, Math.floor(silenceMs / 2), MOST_REST_MS));
   let before: NodeState | undefined;
@@ -62,7 +66,7 @@ export function createPace({ intervalMs, urgentIntervalMs, silenceMs }: PaceSett
       if (isUrgent(state)) return urgentIntervalMs;
       return quiet >= QUIET_SAMPLES ? restMs : intervalMs;
     },
-    stir() {
+    wake() {
       quiet = 0;
       return before && isUrgent(before) ? urgentIntervalMs : intervalMs;
     },

@@ -115,18 +115,18 @@ const show = (snapshot) => {
     cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.gpu.utilizationPercent), 'n');
     sparks(row, past.gpus[d.gpu.uuid], usable ?? 0);
     cell(row, d.containers ?? '-', 'n'); cell(row, d.gpu.temperatureC === undefined ? '-' : d.gpu.temperatureC + ' °C', 'n');
-    cell(row, d.gpu.powerMw === undefined ? '-' : Math.round(d.gpu.powerMw / 1000) + ' W', 'n');
+    cell(row, d.gpu.powerMilliwatts === undefined ? '-' : Math.round(d.gpu.powerMilliwatts / 1000) + ' W', 'n');
   });
   fill('tenants', snapshot.containers, (row, c) => {
     const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex ?? '-', 'n');
-    if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
+    if (c.memoryKnown) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
     cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));
     const words = stateOf(c);
-    cell(row, words.join(', ') || (c.bytesTold ? 'within' : 'not told'), words.length ? 'bad' : c.bytesTold ? '' : 'quiet');
+    cell(row, words.join(', ') || (c.memoryKnown ? 'within' : 'not told'), words.length ? 'bad' : c.memoryKnown ? '' : 'quiet');
   });
   document.getElementById('given').hidden = !snapshot.assigned.length;
   const usableOf = (uuid) => {

@@ -36,7 +36,7 @@ export function parseXidList(text: string): readonly number[] | { readonly wrong
 }
 
 /** Counts that begin anew when the driver initializes the GPU, and only grow until then; absent: not told. */
-const COUNTS = ['energyMj', 'eccCorrectedVolatile', 'eccUncorrectedVolatile'] as const;
+const COUNTS = ['energyMillijoules', 'eccCorrectedVolatile', 'eccUncorrectedVolatile'] as const;
 export type ResetCounts = { readonly [name in (typeof COUNTS)[number]]?: number };
 
 export type GpuFault = {
@@ -100,7 +100,7 @@ function endOf(fault: GpuFault, told: Told, gpu: ToldGpu | undefined): string | 
 }
 
 const COUNT_WORDS: Readonly<Record<(typeof COUNTS)[number], string>> = {
-  energyMj: 'count of energy',
+  energyMillijoules: 'count of energy',
   eccCorrectedVolatile: 'count of corrected errors',
   eccUncorrectedVolatile: 'count of uncorrected errors',
 };

@@ -293,12 +293,12 @@ const char *behind(const std::string &line, const char *name) {
 
 // Whom the agent knows after the line, as src/agent/sampling/delta-decoder.ts does; aborts where it would refuse it.
 void follow(const std::string &line, std::set<long> &known) {
-    char *at = const_cast<char *>(behind(line, ",\"left\":["));
+    char *at = const_cast<char *>(behind(line, ",\"removedPids\":["));
     while (*at != ']') {
         if (known.erase(std::strtol(at, &at, 10)) != 1) std::abort();
         if (*at == ',') at++;
     }
-    const std::string entries(behind(line, ",\"processes\":["), behind(line, ",\"left\":["));
+    const std::string entries(behind(line, ",\"processes\":["), behind(line, ",\"removedPids\":["));
     static const std::string ENTRY = "{\"pid\":";
     long last = 0;
     for (size_t from = 0; (from = entries.find(ENTRY, from)) != std::string::npos;) {
@@ -310,7 +310,7 @@ void follow(const std::string &line, std::set<long> &known) {
         else if (!begins(end, ",\"gpus\":[") || !known.count(pid)) std::abort();
         from += ENTRY.size();
     }
-    if (std::strtoul(behind(line, ",\"total\":"), nullptr, 10) != known.size()) std::abort();
+    if (std::strtoul(behind(line, ",\"processCount\":"), nullptr, 10) != known.size()) std::abort();
 }
 
 } // namespace

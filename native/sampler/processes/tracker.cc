@@ -241,13 +241,13 @@ void Processes::tell(std::string &out) {
         known.identity_changed = known.uses_changed = false;
         for (Use &use : known.uses) use.reported = use.now;
     }
-    out += "],\"left\":[";
+    out += "],\"removedPids\":[";
     for (size_t i = 0; i < removed_.size(); i++) {
         if (i) out += ',';
         json::add_number(out, static_cast<uint64_t>(removed_[i]));
     }
     out += ']';
-    json::add_field(out, "total", tracked_.size());
+    json::add_field(out, "processCount", tracked_.size());
     removed_.clear();
     forget_unseen();
 }

@@ -40,8 +40,8 @@ class Processes {
     // The same for a process in a list that was asked for at `asked_ticks`. Null: it started since or in the same tick,
     // so the list may mean an earlier process with that PID.
     Usage *listed(pid_t pid, size_t gpu, uint64_t asked_ticks);
-    // Appends the members "processes", "left" and "total" of the line, and forgets processes that nothing named in this
-    // round: each is written once more after its end, so that its last use is not lost.
+    // Appends the members "processes", "removedPids" and "processCount" of the line, and forgets processes that nothing
+    // named in this round: each is written once more after its end, so that its last use is not lost.
     void tell(std::string &out);
 
   private:

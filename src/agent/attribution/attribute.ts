@@ -47,7 +47,7 @@ export type KnownOwners = {
   /** Of those with a grant by their pid alone, for ancestors, whose start times are not sampled. */
   readonly grantByPid: ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;
 };
-export const NOBODY_KNOWN: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
+export const NO_KNOWN_OWNERS: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
 
 /**
  * What once belonged to a grant stays with it, also when its parents are gone and its ancestry no longer shows it, and so

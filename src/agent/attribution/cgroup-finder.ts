@@ -7,11 +7,11 @@ import { type Grant, groupOfGrant, isOfPod } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
 import { containerGroup, knownOwnerOf, ownerOf, unifiedMount } from '../os/cgroup.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
-import type { ContainerBook } from './container-index.ts';
+import type { ContainerIndex } from './container-index.ts';
 
-export type Groups = {
+export type CgroupFinder = {
   /** Folders by grant; absent: it is not known, or there is none. */
-  of(
+  findAll(
     grants: readonly Grant[],
     processesOf: (grantId: string) => readonly SampledProcess[],
   ): ReadonlyMap<string, string>;
@@ -31,14 +31,14 @@ const MOST_DOUBLED = 6;
 /** Of a folder that is known by its name. */
 const MOST_DOUBLED_HERE = 3;
 
-export function createGroups(
+export function createCgroupFinder(
   native: Pick<Native, 'readProcess'>,
-  containers: Pick<ContainerBook, 'newest' | 'nameOf'>,
+  containers: Pick<ContainerIndex, 'newest' | 'nameOf'>,
   /** A clock that nobody sets, in milliseconds. */
   clock: () => number,
   mount = unifiedMount(),
   processes = () => readdirSync('/proc'),
-): Groups {
+): CgroupFinder {
   /** By container id. */
   const known = new Map<string, string>();
   let searches = new Map<string, { readonly count: number; readonly againMs: number }>();
@@ -108,7 +108,7 @@ export function createGroups(
   };
 
   return {
-    of(grants, processesOf) {
+    findAll(grants, processesOf) {
       if (mount === undefined) return new Map();
       const ids = new Map<string, string>();
       for (const grant of grants) {

@@ -5,43 +5,43 @@ export type ContainerName = { readonly podUid: string; readonly container: strin
 /** In place of a container's name, for the sandbox of a pod. */
 export const WHOLE_POD = '';
 
-export type ContainerBook = {
+export type ContainerIndex = {
   /** Told by the runtime; a container that starts anew has another id. */
-  tell(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;
-  forget(containerId: string): void;
+  add(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;
+  remove(containerId: string): void;
   /** It was made without its GPUs; false: that was said before. */
-  passBy(containerId: string): boolean;
-  isPassedBy(containerId: string): boolean;
+  markMissed(containerId: string): boolean;
+  isMissed(containerId: string): boolean;
   /** It has them all the same. */
   hasGpus(containerId: string): void;
   /** By the runtime's word, else by the cluster's. */
   nameOf(containerId: string): ContainerName | undefined;
   /** The newest container of that name, the name of the file for its last words, and whether it was made without its GPUs. */
-  newest(podUid: string, container: string): Newest | undefined;
+  newest(podUid: string, container: string): NewestContainer | undefined;
 };
-export type Newest = { readonly id: string; readonly terminationLog?: string; readonly passedBy?: true };
+export type NewestContainer = { readonly id: string; readonly terminationLog?: string; readonly missed?: true };
 
 /** `clusterName`: what the watch of pods knows; it lags by a moment. */
-export function createContainerBook(clusterName: (containerId: string) => ContainerName | undefined): ContainerBook {
+export function createContainerIndex(clusterName: (containerId: string) => ContainerName | undefined): ContainerIndex {
   const told = new Map<string, ContainerName & { readonly terminationLog?: string }>();
-  const passedBy = new Set<string>();
+  const missed = new Set<string>();
   return {
-    tell(containerId, { podUid, container, terminationLog }) {
+    add(containerId, { podUid, container, terminationLog }) {
       told.delete(containerId); // the newest is the last
       told.set(containerId, { podUid, container, ...(terminationLog === undefined ? {} : { terminationLog }) });
     },
-    forget(containerId) {
+    remove(containerId) {
       told.delete(containerId);
-      passedBy.delete(containerId);
+      missed.delete(containerId);
     },
-    passBy(containerId) {
-      const isNews = !passedBy.has(containerId);
-      passedBy.add(containerId);
+    markMissed(containerId) {
+      const isNews = !missed.has(containerId);
+      missed.add(containerId);
       return isNews;
     },
-    isPassedBy: (containerId) => passedBy.has(containerId),
+    isMissed: (containerId) => missed.has(containerId),
     hasGpus(containerId) {
-      passedBy.delete(containerId);
+      missed.delete(containerId);
     },
     nameOf: (containerId) => told.get(containerId) ?? clusterName(containerId),
     newest(podUid, container) {
@@ -51,7 +51,7 @@ export function createContainerBook(clusterName: (containerId: string) => Contai
       return {
         id,
         ...(terminationLog === undefined ? {} : { terminationLog }),
-        ...(passedBy.has(id) && { passedBy: true }),
+        ...(missed.has(id) && { missed: true }),
       };
     },
   };

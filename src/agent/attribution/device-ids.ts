@@ -13,7 +13,7 @@ export type NodeGpu = {
   readonly uuid: string;
   readonly index: number;
   readonly minor?: number | undefined;
-  readonly divided?: boolean | undefined;
+  readonly migEnabled?: boolean | undefined;
   readonly parent?: number | undefined;
   readonly gpuInstance?: number | undefined;
   readonly computeInstance?: number | undefined;
@@ -54,7 +54,7 @@ function gpuOf([named = '', ...instance]: readonly string[], gpus: readonly Node
   const gpu = /^(GPU|MIG)-/.test(named)
     ? gpus.find(({ uuid }) => uuid === named)
     : gpus.find(({ minor }) => minor === Number(named));
-  if (!gpu?.divided) return gpu?.uuid;
+  if (!gpu?.migEnabled) return gpu?.uuid;
   const [gpuInstance, computeInstance] = instance.map(Number);
   const found = gpus.find(
     (one) =>
@@ -96,7 +96,7 @@ export function claimedDevice(
   uuids: DeviceUuids = NO_SLICES,
 ): NamedDevice | undefined {
   const told = uuids.get(deviceKey(driver, pool, device));
-  const gpu = gpus.find(({ uuid, divided }) => uuid === told && !divided);
+  const gpu = gpus.find(({ uuid, migEnabled }) => uuid === told && !migEnabled);
   if (gpu) {
     if (gpu.parent !== undefined) return { mode: 'mig', gpuUuid: gpu.uuid };
     // What devices of others are we do not know: parts of a GPU, as far as that goes.

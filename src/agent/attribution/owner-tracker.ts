@@ -4,40 +4,40 @@
 import { stillKnown } from '../grant-upkeep.ts';
 import { groupOfGrant, isOfPod, type ProcessOwner } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
-import { type Sample, type SampledProcess, tellsAll } from '../sampling/sample.ts';
+import { haveProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
 import {
   type GrantRoot,
-  NOBODY_KNOWN,
+  NO_KNOWN_OWNERS,
   type Owner,
   ownerOfProcess,
   type PodContainers,
   processKey,
   remember,
 } from './attribute.ts';
-import { NOTHING_OWNED, type Owned, type OwnerOf, ownedBy } from './processes-by-owner.ts';
+import { type AttributedProcesses, groupByOwner, NO_PROCESSES, type OwnerOf } from './processes-by-owner.ts';
 
-export type OwnersOptions = {
+export type OwnerTrackerOptions = {
   readonly registry: Pick<Registry, 'list' | 'get'>;
   readonly pods: PodContainers;
   readonly isAlive: (pid: number, startTicks: number) => boolean;
 };
 
-export type Owners = {
+export type OwnerTracker = {
   /** Once for each sample; the same object again where neither its processes nor whose they are have changed. */
-  of(sample: Sample): Owned;
+  attribute(sample: Sample): AttributedProcesses;
 };
 
-export function createOwners({ registry, pods, isAlive }: OwnersOptions): Owners {
-  let known = NOBODY_KNOWN;
+export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOptions): OwnerTracker {
+  let known = NO_KNOWN_OWNERS;
   /** Of the sample before. Processes of which nothing has changed are the same objects again. */
   let before: ReadonlyMap<SampledProcess, Owner> = new Map();
   let processes: readonly SampledProcess[] = [];
-  let owned: Owned = NOTHING_OWNED;
+  let owned: AttributedProcesses = NO_PROCESSES;
   /** Are those that are remembered the very processes of that sample? */
   let isSettled = true;
 
   return {
-    of(sample) {
+    attribute(sample) {
       const live = registry.list();
       const ids = new Set(live.map(({ grant }) => grant.id));
       let roots: readonly GrantRoot[] | undefined;
@@ -67,14 +67,14 @@ export function createOwners({ registry, pods, isAlive }: OwnersOptions): Owners
           owner !== last && !isSameOwner(owner, known.byProcess.get(processKey(process.pid, process.startTicks)));
       }
       const ownerOf: OwnerOf = (process) => owners.get(process) ?? { kind: 'host' };
-      const isUntold = (id: string) => !tellsAll(sample, registry.get(id)?.grant.gpus ?? []);
+      const isUntold = (id: string) => !haveProcessData(sample, registry.get(id)?.grant.gpus ?? []);
       // Whoever is remembered without being seen has to be looked for again.
       if (isNews || known.byProcess.size !== count)
         known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);
       isSettled = known.byProcess.size === count;
       before = owners;
       processes = sample.processes;
-      owned = ownedBy(processes, ownerOf, owned);
+      owned = groupByOwner(processes, ownerOf, owned);
       return owned;
     },
   };
@@ -91,7 +91,7 @@ function rootOf(
   id: string,
   { pid, startTicks }: ProcessOwner,
   group: string | undefined,
-  isAlive: OwnersOptions['isAlive'],
+  isAlive: OwnerTrackerOptions['isAlive'],
 ): GrantRoot {
   let alive: boolean | undefined;
   return {

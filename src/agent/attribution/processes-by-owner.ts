@@ -7,29 +7,36 @@ import type { Owner } from './attribute.ts';
 export type OwnerOf = (process: SampledProcess) => Owner;
 
 /** A process that belongs to no grant. */
-export type OtherOwned = { readonly process: SampledProcess; readonly owner: Exclude<Owner, { kind: 'grant' }> };
+export type ProcessWithoutGrant = {
+  readonly process: SampledProcess;
+  readonly owner: Exclude<Owner, { kind: 'grant' }>;
+};
 
-export type Owned = {
+export type AttributedProcesses = {
   readonly ownerOf: OwnerOf;
   /** Ids of the grants that have processes. */
   readonly grantIds: readonly string[];
   /** Processes of a grant, by its id: the same list again as long as none of them has changed. */
   readonly ofGrant: (id: string) => readonly SampledProcess[];
-  readonly others: readonly OtherOwned[];
+  readonly others: readonly ProcessWithoutGrant[];
 };
 
-const NOBODY: readonly SampledProcess[] = [];
-export const NOTHING_OWNED: Owned = {
+const NO_LIST: readonly SampledProcess[] = [];
+export const NO_PROCESSES: AttributedProcesses = {
   ownerOf: () => ({ kind: 'host' }),
   grantIds: [],
-  ofGrant: () => NOBODY,
+  ofGrant: () => NO_LIST,
   others: [],
 };
 
 /** `before`: of the sample before. */
-export function ownedBy(processes: readonly SampledProcess[], ownerOf: OwnerOf, before: Owned = NOTHING_OWNED): Owned {
+export function groupByOwner(
+  processes: readonly SampledProcess[],
+  ownerOf: OwnerOf,
+  before: AttributedProcesses = NO_PROCESSES,
+): AttributedProcesses {
   const byGrant = new Map<string, SampledProcess[]>();
-  const others: OtherOwned[] = [];
+  const others: ProcessWithoutGrant[] = [];
   for (const process of processes) {
     const owner = ownerOf(process);
     if (owner.kind !== 'grant') {
@@ -42,5 +49,5 @@ export function ownedBy(processes: readonly SampledProcess[], ownerOf: OwnerOf, 
   }
   const lists = new Map<string, readonly SampledProcess[]>();
   for (const [id, own] of byGrant) lists.set(id, keepIfSame(own, before.ofGrant(id)));
-  return { ownerOf, grantIds: [...lists.keys()], ofGrant: (id) => lists.get(id) ?? NOBODY, others };
+  return { ownerOf, grantIds: [...lists.keys()], ofGrant: (id) => lists.get(id) ?? NO_LIST, others };
 }

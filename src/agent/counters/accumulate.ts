@@ -4,7 +4,7 @@
 
 import { clockStepMs } from '../../common/clock-step.ts';
 import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
-import { isOfAnother, type SampledProcess, type SampledUse, tellsCompute } from '../sampling/sample.ts';
+import { isSamplerRestart, isUtilizationKnown, type SampledProcess, type SampledUse } from '../sampling/sample.ts';
 import type { ContainerGpuState, ContainerState, NodeState } from '../usage/node-usage.ts';
 import {
   assignedKey,
@@ -70,7 +70,7 @@ type NameOf = (
 /** What the arbiter has counted of a grant on one of its GPUs, by its place there; undefined: it holds it to nothing. */
 export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
 
-export function advance(
+export function accumulate(
   given: Totals,
   state: NodeState,
   ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string; podUid?: string },
@@ -86,7 +86,7 @@ export function advance(
   const { processes } = sample;
   const grown = new Map<string, Engines>();
   const lastOf = earlierOf(before.processes);
-  const anew = isOfAnother(sample.round, before.round);
+  const anew = isSamplerRestart(sample.round, before.round);
   // Of the very same list nobody's figures have changed.
   for (const [index, process] of processes === before.processes ? [] : processes.entries()) {
     const last = lastOf(process.pid, index);
@@ -106,8 +106,8 @@ export function advance(
     }
   }
 
-  const computeToldMs = new Map(before.computeToldMs);
-  for (const gpu of sample.gpus) if (tellsCompute(sample, gpu)) computeToldMs.set(gpu.uuid, sample.atMs);
+  const computeToldMs = new Map(before.utilizationKnownMs);
+  for (const gpu of sample.gpus) if (isUtilizationKnown(sample, gpu)) computeToldMs.set(gpu.uuid, sample.atMs);
   const isComputeTold = (gpuUuid: string): boolean =>
     sample.atMs - (computeToldMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS;
 
@@ -126,7 +126,7 @@ export function advance(
       const { over } = gpu;
       const computeTold = isComputeTold(gpu.gpuUuid);
       const minute = before.minutes.get(key);
-      const isSame = last !== undefined && madeOf.get(last) === container && last.computeTold === computeTold;
+      const isSame = last !== undefined && madeOf.get(last) === container && last.utilizationKnown === computeTold;
       const use = useOf(grant.id, place);
       const isUsedAsBefore = USE_COUNTS.every((name) => use?.[name] === last?.[name]);
       if (isSame && isUsedAsBefore && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
@@ -146,7 +146,7 @@ export function advance(
         gpuUuid: gpu.gpuUuid,
         gpuIndex,
         ...seconds,
-        computeTold,
+        utilizationKnown: computeTold,
         overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
         // The tenant can write the ledger's counts: they may only grow here.
         denied: Math.max(last?.denied ?? 0, gpu.denied),
@@ -179,7 +179,7 @@ export function advance(
       gpuUuid,
       gpuIndex,
       ...secondsWith(last, engines),
-      computeTold: isComputeTold(gpuUuid),
+      utilizationKnown: isComputeTold(gpuUuid),
       peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
       seenMs: sample.atMs,
     });
@@ -207,7 +207,7 @@ export function advance(
       podUid: use.podUid,
       ...namedBy(nameOf, foreign.get(key) ?? { ...use, namespace: '', pod: '', container: '' }),
       ...secondsWith(foreign.get(key), grown.get(`${id} ${use.gpuIndex}`) ?? NONE),
-      computeTold: isComputeTold(use.gpuUuid),
+      utilizationKnown: isComputeTold(use.gpuUuid),
       seenMs: sample.atMs,
     });
   }
@@ -215,7 +215,7 @@ export function advance(
   const rows = { containers, assigned, foreign };
   removeOver(rows, isOver);
   const xids = countXids(before.xids, sample);
-  return { atMs, bootNs, round, ...rows, xids, minutes, computeToldMs, processes };
+  return { atMs, bootNs, round, ...rows, xids, minutes, utilizationKnownMs: computeToldMs, processes };
 }
 
 type Names = Pick<ForeignTotals, 'namespace' | 'pod' | 'container'>;

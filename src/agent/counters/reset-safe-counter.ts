@@ -1,29 +1,29 @@
 // What a sampler counts from its own start, over all samplers that this agent has had: what another one counts adds to it. So no
 // count falls, and none that the newest sampler has not is lost.
 
-import { isOfAnother } from '../sampling/sample.ts';
+import { isSamplerRestart } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
-export type Growing = {
+export type ResetSafeCounters = {
   /** The sum of what was counted under this key, with what has been counted now. Less than before: it began again. */
-  see(key: string, counted: number): number;
+  add(key: string, counted: number): number;
   /** What is seen from now on is of a sample of this round: another sampler may have come as far as the one before it. */
-  at(round: number): void;
+  startSample(round: number): void;
   sums(): readonly (readonly [key: string, sum: number])[];
 };
 
-export function createGrowing(): Growing {
+export function createResetSafeCounters(): ResetSafeCounters {
   const known = new Map<string, { counted: number; sum: number }>();
   let last = 0;
   return {
-    see(key, counted) {
+    add(key, counted) {
       const before = known.get(key) ?? { counted: 0, sum: 0 };
       const sum = before.sum + (counted < before.counted ? counted : counted - before.counted);
       known.set(key, { counted, sum });
       return sum;
     },
-    at(round) {
-      if (isOfAnother(round, last)) for (const [key, { sum }] of known) known.set(key, { counted: 0, sum });
+    startSample(round) {
+      if (isSamplerRestart(round, last)) for (const [key, { sum }] of known) known.set(key, { counted: 0, sum });
       last = round;
     },
     sums: () => [...known].map(([key, { sum }]) => [key, sum] as const),
@@ -36,12 +36,12 @@ export type SamplerCounts = {
 };
 
 export function createSamplerCounts(): SamplerCounts {
-  const gaps = createGrowing();
-  const errors = createGrowing();
+  const gaps = createResetSafeCounters();
+  const errors = createResetSafeCounters();
   return {
     see(state) {
-      for (const counts of [gaps, errors]) counts.at(state.sample.round);
-      for (const { call, code, count } of state.sample.errors) errors.see(`${code} ${call}`, count);
+      for (const counts of [gaps, errors]) counts.startSample(state.sample.round);
+      for (const { call, code, count } of state.sample.errors) errors.add(`${code} ${call}`, count);
       return {
         ...state,
         sample: {
@@ -53,7 +53,7 @@ export function createSamplerCounts(): SamplerCounts {
         },
         devices: state.devices.map((device) => ({
           ...device,
-          gpu: { ...device.gpu, utilizationGaps: gaps.see(device.gpu.uuid, device.gpu.utilizationGaps) },
+          gpu: { ...device.gpu, utilizationGaps: gaps.add(device.gpu.uuid, device.gpu.utilizationGaps) },
         })),
       };
     },

@@ -20,7 +20,7 @@ export type Counts = { readonly [K in keyof UseCounts]?: number | undefined } & 
   /** Of grants only. */
   readonly overLimitSeconds?: number;
   readonly denied?: number;
-  readonly computeTold: boolean;
+  readonly utilizationKnown: boolean;
   /** Time of the last sample that had it; undefined: it exists. */
   readonly seenMs: number | undefined;
 };
@@ -69,7 +69,7 @@ function sumOf(a: Counts, b: Counts): Counts {
     faults: plus(a.faults, b.faults),
     ...(overLimitSeconds !== undefined && { overLimitSeconds }),
     ...(denied !== undefined && { denied }),
-    computeTold: a.computeTold || b.computeTold,
+    utilizationKnown: a.utilizationKnown || b.utilizationKnown,
   };
 }
 

@@ -25,7 +25,7 @@ export type ContainerTotals = Partial<UseCounts> & {
   /** Largest share of the GPU's compute that it had over a minute; undefined: no minute has passed. */
   readonly smPeakRatio: number | undefined;
   /** The driver tells how much compute it uses; else the seconds above are less than it had. */
-  readonly computeTold: boolean;
+  readonly utilizationKnown: boolean;
   /** Wall clock of the last sample in which its grant existed; undefined: it does. */
   readonly seenMs: number | undefined;
 };
@@ -42,7 +42,7 @@ export type AssignedTotals = {
   readonly memoryBusySeconds: number;
   readonly encoderSeconds: number;
   readonly decoderSeconds: number;
-  readonly computeTold: boolean;
+  readonly utilizationKnown: boolean;
   /** 0: the driver has told of none. */
   readonly peakBytes: number;
   readonly seenMs: number;
@@ -61,7 +61,7 @@ export type ForeignTotals = {
   readonly memoryBusySeconds: number;
   readonly encoderSeconds: number;
   readonly decoderSeconds: number;
-  readonly computeTold: boolean;
+  readonly utilizationKnown: boolean;
   readonly seenMs: number;
 };
 
@@ -80,7 +80,7 @@ export type Totals = {
   /** Where the minute began that is not over, per container and GPU. */
   readonly minutes: ReadonlyMap<string, Minute>;
   /** By the GPU's UUID: wall clock of the last sample that told how much of its compute each process used. */
-  readonly computeToldMs: ReadonlyMap<string, number>;
+  readonly utilizationKnownMs: ReadonlyMap<string, number>;
   /** As last sampled. */
   readonly processes: readonly SampledProcess[];
 };
@@ -101,7 +101,7 @@ export const NO_TOTALS: Totals = {
   foreign: new Map(),
   xids: [],
   minutes: new Map(),
-  computeToldMs: new Map(),
+  utilizationKnownMs: new Map(),
   processes: [],
 };
 
@@ -142,6 +142,6 @@ export function movedBy(jumpMs: number, totals: Totals): Totals {
     minutes: new Map(
       [...totals.minutes].map(([key, minute]) => [key, { ...minute, sinceMs: minute.sinceMs + jumpMs }]),
     ),
-    computeToldMs: new Map([...totals.computeToldMs].map(([gpuUuid, toldMs]) => [gpuUuid, toldMs + jumpMs])),
+    utilizationKnownMs: new Map([...totals.utilizationKnownMs].map(([gpuUuid, toldMs]) => [gpuUuid, toldMs + jumpMs])),
   };
 }

@@ -37,7 +37,7 @@ const gpusOf = memoizeLast(
 export function countXids(before: readonly XidTotal[], sample: Sample): readonly XidTotal[] {
   const raised = sample.xids ?? [];
   const stands = gpusOf(before);
-  if (raised.length === 0 && sample.gpus.every((gpu) => !gpu.tellsEvents || stands.has(gpuKey(gpu.uuid, gpu.index))))
+  if (raised.length === 0 && sample.gpus.every((gpu) => !gpu.reportsXids || stands.has(gpuKey(gpu.uuid, gpu.index))))
     return before;
   const totals = new Map(before.map((total) => [`${total.gpuUuid} ${total.xid}`, total]));
   const kinds = new Map<string, number>();
@@ -51,8 +51,8 @@ export function countXids(before: readonly XidTotal[], sample: Sample): readonly
     totals.set(key, { gpuUuid, gpuIndex, xid, count: (last?.count ?? 0) + count, lastMs });
   };
   for (const { gpuUuid } of before) kinds.set(gpuUuid, (kinds.get(gpuUuid) ?? 0) + 1);
-  for (const { uuid, index, tellsEvents } of sample.gpus) {
-    if (!tellsEvents) continue;
+  for (const { uuid, index, reportsXids } of sample.gpus) {
+    if (!reportsXids) continue;
     for (const code of [...RESETTING_XIDS, ...CONTAINED_XIDS]) add(uuid, index, code, 0, undefined);
   }
   for (const { gpu, xid, count, atMs } of raised) {

@@ -45,7 +45,7 @@ export function factsOf(
     nowMs,
     sampleAgeMs,
     mode,
-    isComplete: container.told,
+    isComplete: container.allGpusKnown,
     verdict,
     holdsMemory: gpus.some(({ usedBytes }) => usedBytes > 0),
     ...(afterSignal && { afterSignal }),

@@ -1,7 +1,7 @@
 // Stops a container: finds its processes, signals them, and finds and signals again those that were forked meanwhile. Each
 // process is checked again when it is signaled (targets.ts). Writes the audit log's begin line and the termination message first.
 import type { Verdict } from '../../policy/memory-verdict.ts';
-import type { ContainerBook } from '../attribution/container-index.ts';
+import type { ContainerIndex } from '../attribution/container-index.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
 import { unifiedMount } from '../os/cgroup.ts';
@@ -15,7 +15,7 @@ const SIGTERM = 15;
 const MOST_ROUNDS = 10;
 
 export type StopPods = {
-  readonly containers: Pick<ContainerBook, 'nameOf'>;
+  readonly containers: Pick<ContainerIndex, 'nameOf'>;
   /** Writes the container's termination message: only possible while the container is there. */
   readonly beforeStop: (grant: Grant, message: string) => void;
 };

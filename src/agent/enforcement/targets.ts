@@ -2,7 +2,7 @@
 // cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signaled.
 import { existsSync, readdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type ContainerBook, WHOLE_POD } from '../attribution/container-index.ts';
+import { type ContainerIndex, WHOLE_POD } from '../attribution/container-index.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
 import { containerGroup, isInGroup, knownOwnerOf } from '../os/cgroup.ts';
@@ -50,7 +50,7 @@ export function findTargets(
   grant: Grant,
   native: Native,
   known: readonly Target[],
-  containers?: Pick<ContainerBook, 'nameOf'>,
+  containers?: Pick<ContainerIndex, 'nameOf'>,
 ): Target[] {
   const facts = allProcesses(native);
   const knownKeys = new Set(known.map(keyOf));
@@ -69,7 +69,7 @@ function inContainer(
   container: string,
   facts: ReadonlyMap<number, Facts>,
   known: ReadonlySet<string>,
-  containers: Pick<ContainerBook, 'nameOf'> | undefined,
+  containers: Pick<ContainerIndex, 'nameOf'> | undefined,
 ): Facts[] {
   const podOf = (id: string) => containers?.nameOf(id)?.podUid;
   const belongs = (process: Facts): boolean => {
@@ -126,7 +126,7 @@ export function killTargets(
   targets: readonly Target[],
   native: Native,
   mount: string | undefined,
-  containers?: Pick<ContainerBook, 'nameOf'>,
+  containers?: Pick<ContainerIndex, 'nameOf'>,
 ): { readonly hit: Signaled[]; readonly whole: boolean } {
   const killed = new Map<string, string>();
   let whole = true;
@@ -148,7 +148,7 @@ export function groupOf(
   grant: Grant,
   { cgroup }: Target,
   mount: string | undefined,
-  containers?: Pick<ContainerBook, 'nameOf'>,
+  containers?: Pick<ContainerIndex, 'nameOf'>,
 ): string | undefined {
   const { owner, container } = grant;
   const group = isOfPod(owner) ? groupOfContainer(owner, container, cgroup, containers) : groupOfGrant(grant);
@@ -162,7 +162,7 @@ function groupOfContainer(
   owner: PodOwner,
   container: string,
   cgroup: string,
-  containers: Pick<ContainerBook, 'nameOf'> | undefined,
+  containers: Pick<ContainerIndex, 'nameOf'> | undefined,
 ): string | undefined {
   const { containerId } = knownOwnerOf(cgroup, (id) => containers?.nameOf(id)?.podUid);
   const name = containerId === undefined ? undefined : containers?.nameOf(containerId);

@@ -1,7 +1,7 @@
 // A grant that is made smaller while it is in use. What its holder has already is not taken away and not held against it: it
 // stays allowed, and counted on the GPU, until it is given back. Pure; who stores and writes it is the registry's.
 import type { GpuGrant } from '../../api/gpu.ts';
-import { type Sample, type SampledProcess, toldGpu } from '../sampling/sample.ts';
+import { gpuWithProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
 
 /** What it may hold without being over its grant. New requests are refused above `limitBytes` all the same. */
 export const allowedBytes = (gpu: GpuGrant): number => Math.max(gpu.limitBytes, gpu.heldBytes ?? 0);
@@ -18,7 +18,7 @@ export function resized(gpu: GpuGrant, bytes: number): GpuGrant {
  * not answered is no proof of anything given back: whoever holds it still would be stopped for it.
  */
 export function toldBytes(gpuUuid: string, sample: Sample, own: readonly SampledProcess[]): number | undefined {
-  const gpu = toldGpu(sample, gpuUuid);
+  const gpu = gpuWithProcessData(sample, gpuUuid);
   if (!gpu) return undefined;
   const uses = own.flatMap((process) => process.gpus.filter((use) => use.gpu === gpu.index && use.listed));
   return uses.reduce<number | undefined>(

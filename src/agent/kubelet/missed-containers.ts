@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { field } from '../../common/json.ts';
 import type { Logger } from '../../common/logger.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import type { ContainerBook } from '../attribution/container-index.ts';
+import type { ContainerIndex } from '../attribution/container-index.ts';
 import { knownOwnerOf } from '../os/cgroup.ts';
 import type { Snapshot } from '../snapshot/snapshot.ts';
 import type { ProcessState } from '../usage/gpu-processes.ts';
@@ -59,7 +59,7 @@ function mayBelongTo(container: MissedContainer, { cgroup }: Pick<ProcessState, 
 export type MissedContainersOptions = {
   readonly stateFolder: string;
   readonly log: Logger;
-  readonly containers: Pick<ContainerBook, 'passBy' | 'isPassedBy' | 'hasGpus'>;
+  readonly containers: Pick<ContainerIndex, 'markMissed' | 'isMissed' | 'hasGpus'>;
   readonly report: (container: MissedContainer) => void;
 };
 
@@ -70,20 +70,20 @@ export function openMissedContainers(options: MissedContainersOptions): MissedCo
     onProblem: log.warn,
     sync: false,
   });
-  let { told: reported, seen: onGpu } = file.found ?? { told: [], seen: [] };
+  let { told: reported, seen: useOnGpu } = file.found ?? { told: [], seen: [] };
   /** By id: missed, and not seen on a GPU yet. */
   const candidates = new Map<string, MissedContainer>();
   return {
     add(container) {
       const { containerId } = container;
-      if (!onGpu.includes(containerId) && index.passBy(containerId)) candidates.set(containerId, container);
+      if (!useOnGpu.includes(containerId) && index.markMissed(containerId)) candidates.set(containerId, container);
     },
     after({ self, containers }, processesOf) {
       if (!self.up || candidates.size === 0) return;
       const [using, missing]: [string[], MissedContainer[]] = [[], []];
       for (const [id, container] of candidates) {
         const rows = containers.filter(({ containerId }) => containerId === id);
-        if (!index.isPassedBy(id)) candidates.delete(id);
+        if (!index.isMissed(id)) candidates.delete(id);
         else if (rows.some(({ grantId }) => processesOf(grantId).some((process) => mayBelongTo(container, process)))) {
           index.hasGpus(id);
           using.push(id);
@@ -93,9 +93,9 @@ export function openMissedContainers(options: MissedContainersOptions): MissedCo
       if (missing.length + using.length === 0) return;
       for (const container of missing) report(container);
       reported = [...reported, ...missing.map(({ containerId }) => containerId)].slice(-MAX_IDS);
-      onGpu = [...onGpu, ...using].slice(-MAX_IDS);
+      useOnGpu = [...useOnGpu, ...using].slice(-MAX_IDS);
       try {
-        file.write({ told: reported, seen: onGpu });
+        file.write({ told: reported, seen: useOnGpu });
       } catch (error) {
         log.warn(`cannot save the list of containers reported without GPUs: ${(error as Error).message}`);
       }

@@ -4,7 +4,7 @@
 import { join } from 'node:path';
 import type { Logger } from '../../common/logger.ts';
 import type { GpusReading } from '../../kube/node-gpus.ts';
-import { type ContainerBook, WHOLE_POD } from '../attribution/container-index.ts';
+import { type ContainerIndex, WHOLE_POD } from '../attribution/container-index.ts';
 import type { PublishResult } from '../snapshot/snapshot.ts';
 import { type Cdi, followCdi } from './cdi/watch.ts';
 import { startCsi } from './csi/driver.ts';
@@ -36,7 +36,7 @@ export type PodServices = {
 
 /** What the services need from the node half. */
 export type PodNode = PodVolumes & {
-  readonly containers: Pick<ContainerBook, 'tell' | 'forget'>;
+  readonly containers: Pick<ContainerIndex, 'add' | 'remove'>;
   gpus(): GpusReading | undefined;
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
   containerMissed(container: MissedContainer): void;
@@ -71,10 +71,10 @@ export async function startPodServices(
           cdiKind,
           gpusOf: node.containerStarts,
           ...(cdi && { devicesFor: cdi.devicesFor }),
-          onContainer: ({ containerId, ...name }) => node.containers.tell(containerId, name),
+          onContainer: ({ containerId, ...name }) => node.containers.add(containerId, name),
           onMissed: node.containerMissed,
-          onSandbox: (sandboxId, podUid) => node.containers.tell(sandboxId, { podUid, container: WHOLE_POD }),
-          onRemoved: node.containers.forget,
+          onSandbox: (sandboxId, podUid) => node.containers.add(sandboxId, { podUid, container: WHOLE_POD }),
+          onRemoved: node.containers.remove,
           onProblem: log.component('nri').warn,
         });
   const csi = await startCsi({

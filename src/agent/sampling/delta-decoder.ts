@@ -1,81 +1,82 @@
-// Samples from what a sampler prints. A line tells what is other than in the line before, so it is worth nothing by itself:
-// whatever does not add up is refused, and all that follows with it, until another sampler begins with all there is.
+// Rebuilds samples from the sampler's lines, each of which says only what changed since the line before. A line that does not fit
+// the ones before it makes all later lines of that sampler unusable: the next sampler starts with a full line.
 
-import { parseLine, type SampleLine, type UsedUntil } from './line-schema.ts';
+import { parseLine, type SampleLine, type UtilizationCursor } from './line-schema.ts';
 import type { Sample, SampledProcess } from './sample.ts';
 
 export type Refused = { readonly wrong: string };
 
-export type SampleReader = {
-  /** The sample after this line, or why there is none, and will be none of this sampler. */
+export type SampleDecoder = {
+  /** The sample after this line, or why this line, and each one after it, cannot be used. */
   read(line: string): Sample | Refused;
-  /** Up to where the newest sample tells of each GPU's use. */
-  usedUntil(): readonly UsedUntil[];
+  /** Up to when the newest sample counts each GPU's utilization. */
+  utilizationCursors(): readonly UtilizationCursor[];
 };
 
-/** Its entry says who it is: of a process of which nothing could be read, that it is gone. */
-const isWhole = ({ startTicks, gone }: SampledProcess): boolean => startTicks !== undefined || gone === true;
-/** These may not stand without that. */
-const PARTS = ['gone', 'command', 'cgroup', 'pidNamespace', 'namespacePid', 'ancestors'] as const;
+/** Its entry identifies the process, or says that it ended before anything of it could be read. */
+const isIdentified = ({ startTicks, gone }: SampledProcess): boolean => startTicks !== undefined || gone === true;
+/** Fields that an entry without identity must not have. */
+const IDENTITY_FIELDS = ['gone', 'command', 'cgroup', 'pidNamespace', 'namespacePid', 'ancestors'] as const;
 
 /**
- * For the lines of one sampler, from its first one on. `before`: processes as the sampler before it told of them last, where this
- * one goes on: of who has ended since it knows nothing but its pid.
+ * For the lines of one sampler, from its first one on. `before`: the processes in the last sample of the sampler before it, from
+ * whose utilization cursors it continues: of a process that has ended since, it knows only the PID.
  */
-export function createSampleReader(before: readonly SampledProcess[] = []): SampleReader {
+export function createSampleDecoder(before: readonly SampledProcess[] = []): SampleDecoder {
   const known = new Map<number, SampledProcess>();
   let processes: readonly SampledProcess[] = [];
   let rounds = 0;
   let refused: Refused | undefined;
-  let usedUntil: readonly UsedUntil[] = [];
+  let cursors: readonly UtilizationCursor[] = [];
 
-  /** In its first line, of who is gone, who that was: none but its own use is told of it. */
-  const named = (entry: SampledProcess): SampledProcess => {
+  /** In the first line, a PID without identity is the process that had it in the last sample of the sampler before. */
+  const identified = (entry: SampledProcess): SampledProcess => {
     const last = rounds === 1 && entry.startTicks === undefined && before.find(({ pid }) => pid === entry.pid);
     return last && last.startTicks !== undefined ? { ...last, gone: true, gpus: entry.gpus } : entry;
   };
 
-  /** Takes in what a line says of processes; undefined: it adds up. */
-  const follow = ({ processes: told, left, total }: SampleLine): string | undefined => {
-    let others = left.length > 0;
-    for (const [index, pid] of left.entries())
-      if (!known.delete(pid)) return `left[${index}]: process ${pid} was not told of`;
+  /** Applies a line to the known processes; returns what does not fit. */
+  const apply = ({ processes: changed, removedPids, processCount }: SampleLine): string | undefined => {
+    let isOtherSet = removedPids.length > 0;
+    for (const [index, pid] of removedPids.entries())
+      if (!known.delete(pid)) return `removedPids[${index}]: process ${pid} is in no line before`;
     let last = 0;
-    for (const [index, entry] of told.entries()) {
+    for (const [index, entry] of changed.entries()) {
       const earlier = known.get(entry.pid);
-      if (entry.pid <= last) return `processes[${index}]: process ${entry.pid} stands behind ${last}: want them by pid`;
+      if (entry.pid <= last) return `processes[${index}]: PID ${entry.pid} follows ${last}: want ascending PIDs`;
       last = entry.pid;
-      if (isWhole(entry)) {
-        others ||= earlier === undefined;
-        known.set(entry.pid, named(entry));
-      } else if (earlier === undefined || PARTS.some((part) => entry[part] !== undefined))
-        return `processes[${index}]: want startTicks, or gone: who process ${entry.pid} is was not told`;
+      if (isIdentified(entry)) {
+        isOtherSet ||= earlier === undefined;
+        known.set(entry.pid, identified(entry));
+      } else if (earlier === undefined || IDENTITY_FIELDS.some((name) => entry[name] !== undefined))
+        return `processes[${index}]: want startTicks, or gone: no line before identifies process ${entry.pid}`;
       else known.set(entry.pid, { ...earlier, gpus: entry.gpus });
     }
-    if (known.size !== total) return `total: ${total} processes are told of, ${known.size} are known`;
-    if (others) processes = [...known.values()].sort((a, b) => a.pid - b.pid);
-    else if (told.length > 0) processes = processes.map((process) => known.get(process.pid) ?? process);
+    if (known.size !== processCount) return `processCount: ${processCount}, but the lines so far have ${known.size}`;
+    if (isOtherSet) processes = [...known.values()].sort((a, b) => a.pid - b.pid);
+    else if (changed.length > 0) processes = processes.map((process) => known.get(process.pid) ?? process);
     return undefined;
+  };
+
+  const decode = (text: string): Sample | Refused => {
+    const line = parseLine(text);
+    if ('wrong' in line) return line;
+    if (line.round !== rounds + 1) return { wrong: `sample.round: ${line.round} follows ${rounds}` };
+    rounds = line.round;
+    const wrong = apply(line);
+    if (wrong !== undefined) return { wrong };
+    const { removedPids: _, processCount: __, utilizationCursors, ...sample } = line;
+    cursors = utilizationCursors;
+    return { ...sample, processes };
   };
 
   return {
     read(text) {
       if (refused) return refused;
-      const line = parseLine(text);
-      if ('wrong' in line) refused = line;
-      else if (line.round !== rounds + 1) refused = { wrong: `sample.round: ${line.round} follows ${rounds}` };
-      else {
-        rounds = line.round;
-        const wrong = follow(line);
-        if (wrong === undefined) {
-          const { left: _, total: __, usedUntil: until, ...sample } = line;
-          usedUntil = until;
-          return { ...sample, processes };
-        }
-        refused = { wrong };
-      }
-      return refused;
+      const decoded = decode(text);
+      if ('wrong' in decoded) refused = decoded;
+      return decoded;
     },
-    usedUntil: () => usedUntil,
+    utilizationCursors: () => cursors,
   };
 }

@@ -8,13 +8,13 @@ import type { Sample } from './sample.ts';
  */
 export type SampleLine = Sample & {
   /** Pids that were told of and are no more. */
-  readonly left: readonly number[];
+  readonly removedPids: readonly number[];
   /** Processes of the sample with those that are not in the line. */
-  readonly total: number;
+  readonly processCount: number;
   /** Up to where each GPU's use is in what was told, by the time of day and by that since boot, for the next sampler. */
-  readonly usedUntil: readonly UsedUntil[];
+  readonly utilizationCursors: readonly UtilizationCursor[];
 };
-export type UsedUntil = {
+export type UtilizationCursor = {
   readonly uuid: string;
   readonly dayUs: number;
   readonly bootUs: number;
@@ -57,8 +57,8 @@ const LINE = shape(
     driverVersion: 'text',
     cudaVersion: 'number',
     tookUs: 'number',
-    left: 'numbers',
-    total: 'number',
+    removedPids: 'numbers',
+    processCount: 'number',
   },
   { problem: 'text', absent: 'texts' },
 );
@@ -68,7 +68,7 @@ const GPU = shape(
     uuid: 'text',
     name: 'text',
     pciBusId: 'text',
-    lists: 'texts',
+    processLists: 'texts',
     utilizationGaps: 'number',
     healthy: 'flag',
   },
@@ -84,9 +84,9 @@ const GPU = shape(
     decoderPercent: 'number',
     temperatureC: 'number',
     memoryTemperatureC: 'number',
-    powerMw: 'number',
-    powerLimitMw: 'number',
-    energyMj: 'number',
+    powerMilliwatts: 'number',
+    powerLimitMilliwatts: 'number',
+    energyMillijoules: 'number',
     smMhz: 'number',
     memoryMhz: 'number',
     maxSmMhz: 'number',
@@ -113,16 +113,16 @@ const GPU = shape(
     tensorActivePpm: 'number',
     dramActivePpm: 'number',
     fp32ActivePpm: 'number',
-    activityDenied: 'flag',
-    tellsEvents: 'flag',
-    divided: 'flag',
-    divisionUntold: 'flag',
-    useTold: 'flag',
+    gpmDenied: 'flag',
+    reportsXids: 'flag',
+    migEnabled: 'flag',
+    migModeUnknown: 'flag',
+    hasProcessUtilization: 'flag',
     parent: 'number',
     gpuInstance: 'number',
     computeInstance: 'number',
-    nobodysEntries: 'number',
-    failedLists: 'texts',
+    invalidPidEntries: 'number',
+    failedProcessLists: 'texts',
   },
 );
 const PROCESS = shape(
@@ -190,7 +190,7 @@ export function parseLine(line: string): SampleLine | { readonly wrong: string }
     wrongInList(sample.gpus, GPU, () => 'gpus') ??
     wrongInList(sample.errors, ERROR, () => 'errors') ??
     wrongInList(sample.xids ?? [], XID, () => 'xids') ??
-    wrongInList(sample.usedUntil, USED_UNTIL, () => 'usedUntil') ??
+    wrongInList(sample.utilizationCursors, USED_UNTIL, () => 'utilizationCursors') ??
     wrongInList(sample.processes, PROCESS, () => 'processes');
   if (wrongEntry !== undefined) return { wrong: wrongEntry };
   for (const [index, process] of sample.processes.entries()) {

@@ -20,9 +20,9 @@ export type SampledGpu = {
   readonly decoderPercent?: number;
   readonly temperatureC?: number;
   readonly memoryTemperatureC?: number;
-  readonly powerMw?: number;
-  readonly powerLimitMw?: number;
-  readonly energyMj?: number;
+  readonly powerMilliwatts?: number;
+  readonly powerLimitMilliwatts?: number;
+  readonly energyMillijoules?: number;
   readonly smMhz?: number;
   readonly memoryMhz?: number;
   readonly maxSmMhz?: number;
@@ -56,27 +56,27 @@ export type SampledGpu = {
   readonly dramActivePpm?: number;
   readonly fp32ActivePpm?: number;
   /** The driver has such counters, and the sampler lacks the right to read them. */
-  readonly activityDenied?: boolean;
+  readonly gpmDenied?: boolean;
   /** The driver tells of its Xids as they come. */
-  readonly tellsEvents?: boolean;
+  readonly reportsXids?: boolean;
   /** By MIG: its memory and its processes are told of its instances, which are GPUs of their own here. */
-  readonly divided?: boolean;
+  readonly migEnabled?: boolean;
   /** Nobody knows yet whether it is divided. */
-  readonly divisionUntold?: boolean;
+  readonly migModeUnknown?: boolean;
   /** Of an instance: the index of its GPU, and its numbers there. */
   readonly parent?: number;
   readonly gpuInstance?: number;
   readonly computeInstance?: number;
   /** Process lists that the driver answered: compute, graphics, mps. */
-  readonly lists: readonly string[];
+  readonly processLists: readonly string[];
   /** Those that it has and did not answer: who is in one of them alone is not told. Absent: none. */
-  readonly failedLists?: readonly string[];
+  readonly failedProcessLists?: readonly string[];
   /** The driver told what each process used of it since the sample before: without it, no use is no idleness. */
-  readonly useTold?: boolean;
+  readonly hasProcessUtilization?: boolean;
   /** Times that the driver's utilization ring overran before it was read. */
   readonly utilizationGaps: number;
   /** Entries of its process lists, one by one since the sampler's start, whose pid no process can have, or is another one's than it was. Absent: none. */
-  readonly nobodysEntries?: number;
+  readonly invalidPidEntries?: number;
   readonly healthy: boolean;
 };
 
@@ -89,7 +89,7 @@ export type SampledUse = {
   readonly bytes?: number;
   /** Bits: 1 compute, 2 graphics, 4 MPS client. */
   readonly types: number;
-  /** Since the sample before. Says nothing where `useTold` of its GPU does not hold. */
+  /** Since the sample before. Says nothing where `hasProcessUtilization` of its GPU does not hold. */
   readonly smPercent: number;
   readonly smUs: number;
   readonly memoryUs: number;
@@ -125,7 +125,7 @@ export type SampledXid = {
 };
 
 /** Is a sample of this round another sampler's than the one before it, of that round? Also where its first one was not used. */
-export const isOfAnother = (round: number, before: number): boolean => round === 1 || round < before;
+export const isSamplerRestart = (round: number, before: number): boolean => round === 1 || round < before;
 
 export type Sample = {
   /** Of its sampler: 1 is its first. */
@@ -151,13 +151,13 @@ export type Sample = {
 };
 
 /** The driver answered for all processes that may use it: a list that failed is no proof that nobody is in it. */
-export const tellsWho = ({ lists, failedLists = [] }: SampledGpu): boolean =>
-  lists.includes('compute') && failedLists.length === 0;
+export const hasAllProcessLists = ({ processLists, failedProcessLists = [] }: SampledGpu): boolean =>
+  processLists.includes('compute') && failedProcessLists.length === 0;
 
 /** The GPU, if this sample tells which processes use it. */
-export function toldGpu(sample: Sample, gpuUuid: string): SampledGpu | undefined {
+export function gpuWithProcessData(sample: Sample, gpuUuid: string): SampledGpu | undefined {
   const gpu = sample.gpus.find(({ uuid }) => uuid === gpuUuid);
-  return sample.problem === undefined && gpu?.healthy && tellsWho(gpu) ? gpu : undefined;
+  return sample.problem === undefined && gpu?.healthy && hasAllProcessLists(gpu) ? gpu : undefined;
 }
 
 /** Memory that the GPU leaves to programs. */
@@ -165,18 +165,18 @@ export const usableBytes = (gpu: SampledGpu): number => Math.max(0, (gpu.totalBy
 
 /** Grants are made of GPUs as a whole: neither of one that is divided, or may be, nor of an instance. */
 export const isShareable = (gpu: SampledGpu): boolean =>
-  !gpu.divided && !gpu.divisionUntold && gpu.parent === undefined;
+  !gpu.migEnabled && !gpu.migModeUnknown && gpu.parent === undefined;
 
 /** The sample tells how much of the GPU's compute each process used: who they are, and what the driver's samples say of them. */
-export const tellsCompute = (sample: Sample, gpu: SampledGpu | undefined): boolean =>
-  gpu?.useTold === true && toldGpu(sample, gpu.uuid) !== undefined;
+export const isUtilizationKnown = (sample: Sample, gpu: SampledGpu | undefined): boolean =>
+  gpu?.hasProcessUtilization === true && gpuWithProcessData(sample, gpu.uuid) !== undefined;
 
 /** A sum of which a part is not told is not told: it would be a number that is too small. */
-export const sumTold = (values: readonly (number | undefined)[]): number | undefined =>
+export const sumOrUnknown = (values: readonly (number | undefined)[]): number | undefined =>
   values.reduce<number | undefined>(
     (total, value) => (total === undefined || value === undefined ? undefined : total + value),
     0,
   );
 
-export const tellsAll = (sample: Sample, gpus: readonly { readonly gpuUuid: string }[]): boolean =>
-  gpus.every(({ gpuUuid }) => toldGpu(sample, gpuUuid) !== undefined);
+export const haveProcessData = (sample: Sample, gpus: readonly { readonly gpuUuid: string }[]): boolean =>
+  gpus.every(({ gpuUuid }) => gpuWithProcessData(sample, gpuUuid) !== undefined);

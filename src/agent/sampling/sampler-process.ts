@@ -3,8 +3,8 @@
 import { join } from 'node:path';
 import { BUILD_FOLDER } from '../os/addon.ts';
 import { type AbandonedCounts, superviseProcess } from '../os/helper-process.ts';
-import { createSampleReader } from './delta-decoder.ts';
-import type { UsedUntil } from './line-schema.ts';
+import { createSampleDecoder } from './delta-decoder.ts';
+import type { UtilizationCursor } from './line-schema.ts';
 import type { Sample, SampledProcess } from './sample.ts';
 
 export type SamplerOptions = {
@@ -30,8 +30,11 @@ export type SamplerHandle = {
 };
 
 /** Where the next sampler continues: up to when use was counted, and which processes were there then. */
-type ResumePoint = { readonly usedUntil: readonly UsedUntil[]; readonly processes: readonly SampledProcess[] };
-const NO_RESUME_POINT: ResumePoint = { usedUntil: [], processes: [] };
+type ResumePoint = {
+  readonly utilizationCursors: readonly UtilizationCursor[];
+  readonly processes: readonly SampledProcess[];
+};
+const NO_RESUME_POINT: ResumePoint = { utilizationCursors: [], processes: [] };
 
 /** UUIDs come from the driver and go into a command line. */
 const isPlainUuid = (uuid: string): boolean => /^[\x21-\x7e]{1,96}$/.test(uuid);
@@ -40,18 +43,18 @@ const MAX_GPUS = 64;
 /** Exit code of a sampler whose driver is gone: another driver may have been loaded. */
 const DRIVER_GONE = 3;
 
-const resumeArgs = ({ usedUntil }: ResumePoint): readonly string[] =>
-  usedUntil
+const resumeArgs = ({ utilizationCursors }: ResumePoint): readonly string[] =>
+  utilizationCursors
     .filter(({ uuid }) => isPlainUuid(uuid))
     .slice(0, MAX_GPUS)
-    .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--used-until', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
+    .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--utilization-cursor', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
 
 /** Reports what the driver refuses or lacks, each once: only another start of the agent changes it. */
 function createLackReport(onProblem: (text: string) => void): (sample: Sample) => void {
   const reported = new Set<string>();
   let isDenialReported = false;
   return ({ gpus, absent = [], driverVersion }) => {
-    const denied = gpus.filter(({ activityDenied }) => activityDenied).map(({ uuid }) => uuid);
+    const denied = gpus.filter(({ gpmDenied }) => gpmDenied).map(({ uuid }) => uuid);
     if (denied.length > 0 && !isDenialReported) {
       isDenialReported = true;
       onProblem(
@@ -69,7 +72,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
   const { onSample, onProblem, silenceMs, library } = options;
   let intervalMs = options.intervalMs;
   let resumePoint = NO_RESUME_POINT;
-  let reader = createSampleReader();
+  let reader = createSampleDecoder();
   const reportLacks = createLackReport(onProblem);
 
   const sampler = superviseProcess({
@@ -86,7 +89,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
       };
     },
     onStart() {
-      reader = createSampleReader(resumePoint.processes);
+      reader = createSampleDecoder(resumePoint.processes);
     },
     onStartFailed() {
       resumePoint = NO_RESUME_POINT; // its arguments may be too long
@@ -99,7 +102,7 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
     onLine(line) {
       const sample = reader.read(line);
       if ('wrong' in sample) return sample.wrong;
-      resumePoint = { usedUntil: reader.usedUntil(), processes: sample.processes };
+      resumePoint = { utilizationCursors: reader.utilizationCursors(), processes: sample.processes };
       reportLacks(sample);
       onSample(sample);
       return undefined;

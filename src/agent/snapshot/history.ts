@@ -44,8 +44,8 @@ export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
         points.push(point);
       }
       for (const { gpu } of snapshot.devices) add(point.gpus, gpu.uuid, gpu.usedBytes, gpu.utilizationPercent);
-      for (const { grantId, gpuUuid, usedBytes, bytesTold, smPercent } of snapshot.containers)
-        add(point.containers, `${grantId} ${gpuUuid}`, bytesTold ? usedBytes : undefined, smPercent);
+      for (const { grantId, gpuUuid, usedBytes, memoryKnown, smPercent } of snapshot.containers)
+        add(point.containers, `${grantId} ${gpuUuid}`, memoryKnown ? usedBytes : undefined, smPercent);
       for (const { namespace, pod, container, gpuUuid, usedBytes, smPercent } of snapshot.assigned)
         add(point.containers, `${namespace}/${pod}/${container} ${gpuUuid}`, usedBytes, smPercent);
       for (const { containerId, podUid, gpuUuid, usedBytes, smPercent } of snapshot.foreign)

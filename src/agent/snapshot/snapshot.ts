@@ -7,7 +7,7 @@ import type { Fence } from '../../policy/isolation.ts';
 import type { GpuFences } from '../../policy/isolation-check.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import { type EffectiveMode, effectiveMode } from '../../policy/mode.ts';
-import type { ContainerBook } from '../attribution/container-index.ts';
+import type { ContainerIndex } from '../attribution/container-index.ts';
 import { type GpuPolicy, weightOf } from '../compute/gpu-policy.ts';
 import type { ShareState } from '../compute/shares.ts';
 import type { ComputeUse } from '../compute/usage-account.ts';
@@ -98,9 +98,9 @@ export type SnapshotContainer = {
   readonly usedBytes: number;
   readonly bypassBytes: number;
   /** The driver tells who uses the GPU; else some of its processes may be missing. */
-  readonly usersTold: boolean;
+  readonly processesKnown: boolean;
   /** And of each of its processes what it holds; else these two are less than it has. */
-  readonly bytesTold: boolean;
+  readonly memoryKnown: boolean;
   readonly ledger: ContainerState['gpus'][number]['ledger'];
   /** Undefined: the driver did not tell. */
   readonly smPercent?: number | undefined;
@@ -181,14 +181,14 @@ export type NameOf = (
   readonly container: string;
 };
 
-export function snapshotOf(
+export function createSnapshot(
   state: NodeState,
   totals: Totals,
   kills: readonly StopCount[],
   recent: readonly ActionRecord[],
   self: SelfSnapshot,
   nameOf: NameOf,
-  newestOf: ContainerBook['newest'] = () => undefined,
+  newestOf: ContainerIndex['newest'] = () => undefined,
   compute: ComputeSnapshot = UNDIVIDED,
   fencesOf: (gpuUuid: string) => GpuFences = () => ({}),
   faultOf: (gpuUuid: string) => GpuFault | undefined = () => undefined,
@@ -255,17 +255,17 @@ const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
 
 /** The same when the driver was given up on command. */
 export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, samplers: AbandonedCounts): Snapshot {
-  const problem = releasedWords(releasedMs);
+  const problem = driverReleasedText(releasedMs);
   const { self, ...rest } = staleSnapshot(snapshot, 0, samplers);
   return { ...rest, self: { ...self, problem, driverHeld: false } };
 }
-export const releasedWords = (releasedMs: number): string =>
+export const driverReleasedText = (releasedMs: number): string =>
   `the driver was given up on command at ${new Date(releasedMs).toISOString()}; "cotenant driver take" has it read again`;
 
 function snapshotContainer(
   container: ContainerState,
   gpu: ContainerState['gpus'][number],
-  newestOf: ContainerBook['newest'],
+  newestOf: ContainerIndex['newest'],
   compute: ComputeSnapshot,
   nodeMode: Mode,
 ): SnapshotContainer {
@@ -282,7 +282,7 @@ function snapshotContainer(
     container: grant.container,
     podUid,
     containerId: newest?.id ?? '',
-    withoutGpus: newest?.passedBy === true && container.gpus.every(({ processes }) => processes.length === 0),
+    withoutGpus: newest?.missed === true && container.gpus.every(({ processes }) => processes.length === 0),
     gpuUuid: gpu.gpuUuid,
     gpuIndex: gpu.gpuIndex,
     fence,
@@ -298,15 +298,15 @@ function snapshotContainer(
     compute: share.use,
     usedBytes: gpu.usedBytes,
     bypassBytes: gpu.bypassBytes,
-    usersTold: gpu.usersTold,
-    bytesTold: gpu.bytesTold,
+    processesKnown: gpu.processesKnown,
+    memoryKnown: gpu.memoryKnown,
     ledger: gpu.ledger,
     smPercent: gpu.smPercent,
     lastActiveMs: gpu.lastActiveMs,
     over: gpu.over,
     overShare: isOverShare(verdict, gpu.gpuUuid),
     ...(mpsClients > 0 && {
-      mps: { processes: mpsClients, judged: !container.mixedShare?.includes(gpu.gpuUuid) },
+      mps: { processes: mpsClients, judged: !container.undecidableGpus?.includes(gpu.gpuUuid) },
     }),
     engines,
     observed,

@@ -9,15 +9,15 @@ import type { Grant } from '../grants/grant.ts';
 import { allowedBytes } from '../grants/resize.ts';
 import type { LedgerReading } from '../os/addon.ts';
 import {
+  gpuWithProcessData,
+  haveProcessData,
+  isUtilizationKnown,
   type Sample,
   type SampledGpu,
   type SampledProcess,
-  sumTold,
-  tellsAll,
-  tellsCompute,
-  toldGpu,
+  sumOrUnknown,
 } from '../sampling/sample.ts';
-import { processState, type Using, usingOf } from './gpu-processes.ts';
+import { type ProcessOnGpu, processesOn, processState } from './gpu-processes.ts';
 import type { ContainerGpuState, ContainerState, EngineUse, Holding, Observed } from './node-usage.ts';
 
 export type GrantReading = {
@@ -106,9 +106,9 @@ function containerState(
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const seenOn = grant.gpus.map((granted, position): Omit<ContainerGpuState, 'over'> => {
     const gpu = sample.gpus.find((candidate) => candidate.uuid === granted.gpuUuid);
-    const using = usingOf(sample, own, gpu);
-    const usersTold = toldGpu(sample, granted.gpuUuid) !== undefined;
-    const sum = (pick: (entry: Using) => number) => using.reduce((total, entry) => total + pick(entry), 0);
+    const using = processesOn(sample, own, gpu);
+    const usersTold = gpuWithProcessData(sample, granted.gpuUuid) !== undefined;
+    const sum = (pick: (entry: ProcessOnGpu) => number) => using.reduce((total, entry) => total + pick(entry), 0);
     const rows = ledger.slots.flatMap((slot) => slot.gpus[position] ?? []);
     const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
     const [contextBytes, managedBytes, poolBytes] = [
@@ -127,8 +127,8 @@ function containerState(
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),
       bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
-      usersTold,
-      bytesTold: usersTold && using.every(({ use }) => use.bytes !== undefined),
+      processesKnown: usersTold,
+      memoryKnown: usersTold && using.every(({ use }) => use.bytes !== undefined),
       ledger: {
         contextBytes,
         managedBytes,
@@ -136,7 +136,7 @@ function containerState(
         bufferBytes: Math.max(0, column((row) => row.heldBytes) - contextBytes - managedBytes - poolBytes),
       },
       denied: ledger.denied[position] ?? 0,
-      smPercent: tellsCompute(sample, gpu) ? sumTold(using.map(({ smPercent }) => smPercent)) : undefined,
+      smPercent: isUtilizationKnown(sample, gpu) ? sumOrUnknown(using.map(({ smPercent }) => smPercent)) : undefined,
       lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
       processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
     };
@@ -144,7 +144,7 @@ function containerState(
   const uses = grant.isolateMemory ? judgedUses(sample, grant, seenOn) : [];
   const over = new Set(uses.flatMap((use) => (judge([use], tolerance).severity === 'within' ? [] : [use.gpuUuid])));
   const gpus = seenOn.map((gpu) => ({ ...gpu, over: over.has(gpu.gpuUuid) }));
-  const told = tellsAll(sample, grant.gpus) && gpus.every(({ bytesTold }) => bytesTold);
+  const told = haveProcessData(sample, grant.gpus) && gpus.every(({ memoryKnown }) => memoryKnown);
   const seen = {
     holdsMemory: gpus.some((gpu) => gpu.usedBytes > 0),
     inLedger: gpus.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
@@ -157,10 +157,10 @@ function containerState(
     holding,
     gpus,
     verdict: judge(uses, tolerance),
-    told,
+    allGpusKnown: told,
     tampered: !ledger.whole || !ledger.untouched,
     unknownEntryPoints: ledger.unknown,
-    engines: { ...enginesUsed(ledger, engines), behind },
+    engines: { ...enginesUsed(ledger, engines), outdated: behind },
     observed: observedIn(ledger),
   };
 }
@@ -172,13 +172,13 @@ export const judgedUses = (
   gpus: readonly Pick<ContainerGpuState, 'gpuUuid' | 'usedBytes' | 'bypassBytes'>[],
 ): readonly GpuUse[] =>
   gpus.flatMap(({ gpuUuid, usedBytes, bypassBytes }, position) =>
-    toldGpu(sample, gpuUuid)
+    gpuWithProcessData(sample, gpuUuid)
       ? [{ gpuUuid, limitBytes: allowedBytes(grant.gpus[position] as GpuGrant), usedBytes, bypassBytes }]
       : [],
   );
 
 /** Tenants write the ledger: what they make up must not become names of series. */
-function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<EngineUse, 'behind'> {
+function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<EngineUse, 'outdated'> {
   const living = ledger.slots.filter((slot) => slot.locked);
   const byEngine = Map.groupBy(living, ({ engine }) => (known.includes(engine) ? String(engine) : 'other'));
   return {

@@ -1,10 +1,10 @@
 // Who uses a GPU: the processes of a sample with what each has there. Pure.
 import {
+  isUtilizationKnown,
   type Sample,
   type SampledGpu,
   type SampledProcess,
   type SampledUse,
-  tellsCompute,
 } from '../sampling/sample.ts';
 
 export type ProcessState = {
@@ -23,29 +23,29 @@ export type ProcessState = {
 export const isMpsClient = ({ types }: Pick<ProcessState, 'types'>): boolean => (types & 4) !== 0;
 
 /** A container on one GPU; `smPercent`: undefined where the driver did not tell. */
-export type Using = {
+export type ProcessOnGpu = {
   readonly process: SampledProcess;
   readonly use: SampledUse;
   readonly smPercent: number | undefined;
 };
 
-export const onGpu = (process: SampledProcess, gpu: SampledGpu): SampledUse | undefined =>
+export const useOnGpu = (process: SampledProcess, gpu: SampledGpu): SampledUse | undefined =>
   process.gpus.find((use) => use.gpu === gpu.index && use.listed);
 
 /** Those of these that are on the GPU now. */
-export function usingOf(
+export function processesOn(
   sample: Sample,
   processes: readonly SampledProcess[],
   gpu: SampledGpu | undefined,
-): readonly Using[] {
-  const computeTold = tellsCompute(sample, gpu);
+): readonly ProcessOnGpu[] {
+  const computeTold = isUtilizationKnown(sample, gpu);
   return processes.flatMap((process) => {
-    const use = gpu && onGpu(process, gpu);
+    const use = gpu && useOnGpu(process, gpu);
     return use ? [{ process, use, smPercent: computeTold ? use.smPercent : undefined }] : [];
   });
 }
 
-export const processState = ({ process, use, smPercent }: Using): ProcessState => ({
+export const processState = ({ process, use, smPercent }: ProcessOnGpu): ProcessState => ({
   pid: process.pid,
   startTicks: process.startTicks ?? 0,
   command: process.command ?? '',

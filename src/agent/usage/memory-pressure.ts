@@ -5,7 +5,7 @@ import { judgedUses } from './container-usage.ts';
 import type { ContainerState, NodeState } from './node-usage.ts';
 
 /** The state in which they are over hard. Most of the time nobody is, and it is the very same. */
-export function withRoom(state: NodeState, tolerance: Tolerance): NodeState {
+export function applyMemoryPressure(state: NodeState, tolerance: Tolerance): NodeState {
   const { containers, devices, sample } = state;
   if (!containers.some(({ verdict }) => verdict.severity === 'soft')) return state;
   const roomFor = (who: ContainerState, gpuUuid: string): Room | undefined => {
@@ -13,7 +13,7 @@ export function withRoom(state: NodeState, tolerance: Tolerance): NodeState {
     if (freeBytes === undefined) return undefined;
     const others = containers.filter((one) => one !== who).flatMap(({ gpus }) => gpus);
     const owedBytes = others
-      .filter((one) => one.gpuUuid === gpuUuid && one.bytesTold)
+      .filter((one) => one.gpuUuid === gpuUuid && one.memoryKnown)
       .reduce((sum, { limitBytes, usedBytes }) => sum + Math.max(0, limitBytes - usedBytes), 0);
     return { freeBytes, owedBytes };
   };

@@ -21,9 +21,9 @@ export type ContainerGpuState = {
   /** Held by processes that the ledger does not know. */
   readonly bypassBytes: number;
   /** The driver tells who uses the GPU. */
-  readonly usersTold: boolean;
+  readonly processesKnown: boolean;
   /** And of each of its processes what it holds. */
-  readonly bytesTold: boolean;
+  readonly memoryKnown: boolean;
   /** More than its grant on this GPU and the tolerance, as far as is told; never without isolation. */
   readonly over: boolean;
   readonly ledger: {
@@ -46,7 +46,7 @@ export type EngineUse = {
   /** Processes that could not change to the one that was wanted. */
   readonly refused: number;
   /** It was not told of the engine that is wanted. */
-  readonly behind: boolean;
+  readonly outdated: boolean;
 };
 
 /** Its living processes that somebody watched when they began with CUDA: their times are longer than they would be. */
@@ -63,9 +63,9 @@ export type ContainerState = {
   /** Of its memory, until its compute is looked at, too. */
   readonly verdict: Verdict;
   /** GPUs on which its share is a limit and its use cannot be told from that of other clients of MPS; absent: none. */
-  readonly mixedShare?: readonly string[];
+  readonly undecidableGpus?: readonly string[];
   /** The sample says of each of its GPUs who uses it: only then is memory that is not there memory given back. */
-  readonly told: boolean;
+  readonly allGpusKnown: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
   readonly tampered: boolean;
   /** Entry points that its processes looked up and the interposer does not know. */

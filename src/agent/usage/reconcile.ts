@@ -4,38 +4,44 @@
 import type { GpuDemand } from '../../api/gpu.ts';
 import { keepIfSame, memoizeLast } from '../../common/memo.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
-import type { Owned } from '../attribution/processes-by-owner.ts';
+import type { AttributedProcesses } from '../attribution/processes-by-owner.ts';
 import type { Grant } from '../grants/grant.ts';
 import { grantedByGpu } from '../grants/sums.ts';
 import {
+  gpuWithProcessData,
+  isUtilizationKnown,
   type Sample,
   type SampledGpu,
   type SampledProcess,
   type SampledUse,
-  tellsCompute,
-  toldGpu,
 } from '../sampling/sample.ts';
 import { containerStateOf, type GrantReading } from './container-usage.ts';
 import type { ContainerState, DeviceState, NodeState, ProcessCounts } from './node-usage.ts';
-import { type AssignedState, type ForeignState, NO_OTHERS, type Others, ungranted } from './ungranted-usage.ts';
+import {
+  type AssignedState,
+  type ForeignState,
+  NO_OTHER_ALLOCATIONS,
+  type OtherAllocations,
+  ungrantedUsage,
+} from './ungranted-usage.ts';
 
 /**
  * `before`: the state of the sample before. Containers of which nothing has changed are the very same objects again, and the list
  * of them where none has.
  */
-export function compare(
+export function reconcile(
   sample: Sample,
   readings: readonly GrantReading[],
-  owned: Owned,
+  owned: AttributedProcesses,
   tolerance: Tolerance,
-  others: Others = NO_OTHERS,
+  others: OtherAllocations = NO_OTHER_ALLOCATIONS,
   before?: NodeState,
 ): NodeState {
   const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
   const told = new Map(
     sample.gpus.map((gpu) => {
-      const isTold = toldGpu(sample, gpu.uuid) === gpu;
-      return [gpu.uuid, { gpu, isTold, computeTold: isTold && tellsCompute(sample, gpu) }];
+      const isTold = gpuWithProcessData(sample, gpu.uuid) === gpu;
+      return [gpu.uuid, { gpu, isTold, computeTold: isTold && isUtilizationKnown(sample, gpu) }];
     }),
   );
   const containers = keepIfSame(
@@ -58,7 +64,7 @@ export function compare(
     if (owner.kind !== 'container' && process.gpus.some(isListed)) failures[reason] = (failures[reason] ?? 0) + 1;
   }
   const grants = readings.map(({ grant }) => grant);
-  const { assigned, foreign } = ungranted(sample, owned, grants, others);
+  const { assigned, foreign } = ungrantedUsage(sample, owned, grants, others);
   const granted = grantedOf(...grants);
   const held = heldOf(containers);
   const devices = sample.gpus.map((gpu) =>
@@ -141,9 +147,9 @@ function deviceState(
     grantedCoresPercent,
     // Those of a divided GPU are its instances'.
     containers:
-      isTold || gpu.divided ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
+      isTold || gpu.migEnabled ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
     processes,
-    mode: gpu.divided
+    mode: gpu.migEnabled
       ? 'mig'
       : shared && onThis.every(({ mode }) => mode !== 'mig')
         ? 'shared'

@@ -4,18 +4,18 @@
 import type { Owner } from '../attribution/attribute.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
 import { type Assigned, type Assignment, NOTHING_ASSIGNED } from '../attribution/other-allocations.ts';
-import type { Owned } from '../attribution/processes-by-owner.ts';
+import type { AttributedProcesses } from '../attribution/processes-by-owner.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
 import { ownerOf } from '../os/cgroup.ts';
 import {
+  gpuWithProcessData,
+  isUtilizationKnown,
   type Sample,
   type SampledGpu,
   type SampledProcess,
-  sumTold,
-  tellsCompute,
-  toldGpu,
+  sumOrUnknown,
 } from '../sampling/sample.ts';
-import { onGpu, type ProcessState, processState, usingOf } from './gpu-processes.ts';
+import { type ProcessState, processesOn, processState, useOnGpu } from './gpu-processes.ts';
 
 /** A container on a GPU that it was given by others: a whole GPU, a replica, a MIG instance. Its limits are not ours. */
 export type AssignedState = {
@@ -53,11 +53,11 @@ export type ForeignState = {
 type Named = { readonly namespace: string; readonly pod: string; readonly container: string };
 
 /** What others gave out on this node, and the names of containers. */
-export type Others = {
+export type OtherAllocations = {
   readonly assigned: Assigned;
   readonly nameOf: (containerId: string, podUid?: string) => Named;
 };
-export const NO_OTHERS: Others = {
+export const NO_OTHER_ALLOCATIONS: OtherAllocations = {
   assigned: NOTHING_ASSIGNED,
   nameOf: () => ({ namespace: '', pod: '', container: '' }),
 };
@@ -71,17 +71,17 @@ type Ungranted = {
 const NOBODY: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
 
 /** Containers on GPUs of which they have no grant: those that somebody else gave the GPU to, and those that nobody did. */
-export function ungranted(
+export function ungrantedUsage(
   sample: Sample,
-  owned: Pick<Owned, 'others' | 'ofGrant'>,
+  owned: Pick<AttributedProcesses, 'others' | 'ofGrant'>,
   grants: readonly Grant[],
-  { assigned: { list }, nameOf }: Others,
+  { assigned: { list }, nameOf }: OtherAllocations,
 ): { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } {
   const processes = [
     ...owned.others.flatMap(({ process, owner }): Ungranted[] =>
       owner.kind === 'container' ? [{ process, owner }] : [],
     ),
-    ...strays(sample, owned, grants),
+    ...processesOutsideGrant(sample, owned, grants),
   ];
   if (processes.length === 0 && list.length === 0) return NOBODY;
   const names = new Map(
@@ -103,7 +103,7 @@ export function ungranted(
   const foreign: ForeignState[] = [];
   for (const gpu of sample.gpus) {
     const here = processes.filter(({ grant }) => !(grant && hasGpu(grant, gpu.uuid)));
-    const using = here.filter(({ process }) => onGpu(process, gpu));
+    const using = here.filter(({ process }) => useOnGpu(process, gpu));
     const byAssignment = Map.groupBy(using, (entry) => assignmentOf(entry, gpu));
     const idle = [...taken.values()].flat().filter((one) => one.gpuUuid === gpu.uuid && !byAssignment.has(one));
     // What has ended since the last sample is in no list any more, and was the container's all the same.
@@ -122,7 +122,11 @@ export function ungranted(
 const hasGpu = ({ gpus }: Grant, uuid: string | undefined): boolean => gpus.some(({ gpuUuid }) => gpuUuid === uuid);
 
 /** Processes of grants on GPUs that are not in them. */
-function strays(sample: Sample, { ofGrant }: Pick<Owned, 'ofGrant'>, grants: readonly Grant[]): readonly Ungranted[] {
+function processesOutsideGrant(
+  sample: Sample,
+  { ofGrant }: Pick<AttributedProcesses, 'ofGrant'>,
+  grants: readonly Grant[],
+): readonly Ungranted[] {
   if (sample.gpus.length < 2) return [];
   return grants.flatMap((grant) => {
     const own = new Set(sample.gpus.flatMap((gpu) => (hasGpu(grant, gpu.uuid) ? [gpu.index] : [])));
@@ -154,7 +158,7 @@ function assignedState(
   met: readonly Ungranted[],
 ): AssignedState {
   const { namespace, pod, container, mode } = assignment;
-  const using = usingOf(
+  const using = processesOn(
     sample,
     entries.map(({ process }) => process),
     gpu,
@@ -169,8 +173,9 @@ function assignedState(
     gpuUuid: gpu.uuid,
     gpuIndex: gpu.index,
     mode,
-    usedBytes: toldGpu(sample, gpu.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
-    smPercent: tellsCompute(sample, gpu) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+    usedBytes:
+      gpuWithProcessData(sample, gpu.uuid) === undefined ? undefined : sumOrUnknown(using.map(({ use }) => use.bytes)),
+    smPercent: isUtilizationKnown(sample, gpu) ? sumOrUnknown(using.map((entry) => entry.smPercent)) : undefined,
     lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
     processes: using.map(processState),
   };
@@ -179,7 +184,7 @@ function assignedState(
 function foreignOn(sample: Sample, gpu: SampledGpu, entries: readonly Ungranted[]): readonly ForeignState[] {
   const byContainer = Map.groupBy(entries, ({ owner }) => idOf(owner));
   return [...byContainer.values()].map((own) => {
-    const using = usingOf(
+    const using = processesOn(
       sample,
       own.map(({ process }) => process),
       gpu,
@@ -189,8 +194,11 @@ function foreignOn(sample: Sample, gpu: SampledGpu, entries: readonly Ungranted[
       gpuIndex: gpu.index,
       containerId: own[0]?.owner.containerId ?? '',
       podUid: own[0]?.owner.podUid ?? '',
-      usedBytes: toldGpu(sample, gpu.uuid) === undefined ? undefined : sumTold(using.map(({ use }) => use.bytes)),
-      smPercent: tellsCompute(sample, gpu) ? sumTold(using.map((entry) => entry.smPercent)) : undefined,
+      usedBytes:
+        gpuWithProcessData(sample, gpu.uuid) === undefined
+          ? undefined
+          : sumOrUnknown(using.map(({ use }) => use.bytes)),
+      smPercent: isUtilizationKnown(sample, gpu) ? sumOrUnknown(using.map((entry) => entry.smPercent)) : undefined,
       processes: own.length,
     };
   });

@@ -35,7 +35,7 @@ export function stateOf(container: SnapshotContainer): string {
   if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
   if (container.overShare) words.push('OVER SHARE');
   if (container.tampered) words.push('LEDGER DAMAGED');
-  return words.join(', ') || (container.bytesTold ? 'within' : 'unknown');
+  return words.join(', ') || (container.memoryKnown ? 'within' : 'unknown');
 }
 
 export function gpuRows(snapshot: Snapshot): string[] {
@@ -84,8 +84,8 @@ export function tenantRows(snapshot: Snapshot): string[] {
   const rows = snapshot.containers.map((container) => [
     tenantName(container),
     String(container.gpuIndex ?? '-'),
-    container.bytesTold ? bar(container.usedBytes, container.limitBytes) : '',
-    mib(container.bytesTold ? container.usedBytes : undefined),
+    container.memoryKnown ? bar(container.usedBytes, container.limitBytes) : '',
+    mib(container.memoryKnown ? container.usedBytes : undefined),
     mib(container.limitBytes),
     container.smPercent === undefined ? '-' : `${container.smPercent}%`,
     coresOf(container),

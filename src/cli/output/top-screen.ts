@@ -46,7 +46,7 @@ export function usersOf(snapshot: Snapshot): readonly User[] {
       return {
         gpuIndex: one.gpuIndex,
         name: tenantName(one),
-        usedBytes: one.bytesTold ? one.usedBytes : undefined,
+        usedBytes: one.memoryKnown ? one.usedBytes : undefined,
         limitBytes: one.limitBytes,
         smPercent: one.smPercent,
         // What nothing holds it to is no more than a wish.
@@ -95,14 +95,14 @@ const ORDERS: Readonly<Record<Sort, (a: User, b: User) => number>> = {
 export function gpuLines(snapshot: Snapshot, width: number): readonly string[] {
   const rows = snapshot.devices.map(({ gpu, containers, fault }) => {
     const usable = gpu.totalBytes === undefined ? undefined : gpu.totalBytes - (gpu.reservedBytes ?? 0);
-    const most = gpu.powerLimitMw === undefined ? '' : `/${Math.round(gpu.powerLimitMw / 1000)}`;
+    const most = gpu.powerLimitMilliwatts === undefined ? '' : `/${Math.round(gpu.powerLimitMilliwatts / 1000)}`;
     return [
       String(gpu.index),
       gpu.name,
       `${mib(gpu.usedBytes)}/${mib(usable)}`,
       percent(gpu.utilizationPercent),
       gpu.temperatureC === undefined ? '-' : `${gpu.temperatureC}C`,
-      gpu.powerMw === undefined ? '-' : `${Math.round(gpu.powerMw / 1000)}${most}W`,
+      gpu.powerMilliwatts === undefined ? '-' : `${Math.round(gpu.powerMilliwatts / 1000)}${most}W`,
       containers === undefined ? '-' : String(containers),
       fault ? `XID ${fault.xid}` : gpu.healthy ? '' : 'LOST',
     ];

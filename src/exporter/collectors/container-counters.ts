@@ -56,7 +56,7 @@ type Put = Series<keyof typeof METRICS>['set'];
 function setSum(sum: Sum, set: Put): void {
   const labels = containerLabels(sum);
   // Where the driver reports no use per process, a counter that stands still would say that nothing ran.
-  if (sum.computeTold) {
+  if (sum.utilizationKnown) {
     set('cotenant_container_sm_seconds_total', labels, sum.smSeconds);
     set('cotenant_container_memory_busy_seconds_total', labels, sum.memoryBusySeconds);
     set('cotenant_container_encoder_seconds_total', labels, sum.encoderSeconds);

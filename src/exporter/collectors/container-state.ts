@@ -39,7 +39,7 @@ export const containerState = defineCollector({
       for (const { engine, count } of engines.processes)
         set('cotenant_container_engine_processes', { ...labels, engine }, count);
       set('cotenant_container_engine_refused_processes', labels, engines.refused);
-      set('cotenant_container_engine_outdated', labels, engines.behind ? 1 : 0);
+      set('cotenant_container_engine_outdated', labels, engines.outdated ? 1 : 0);
       set('cotenant_container_gpu_missing', labels, entry.withoutGpus ? 1 : 0);
       set('cotenant_container_observed_processes', { ...labels, observer: 'debugger' }, observed.debugger);
       set('cotenant_container_observed_processes', { ...labels, observer: 'profiler' }, observed.profiler);

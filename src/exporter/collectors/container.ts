@@ -71,16 +71,16 @@ const ratioOf = (percent: number | undefined): number | undefined =>
   percent === undefined ? undefined : Math.min(1, percent / 100);
 
 function setMemory(entry: SnapshotContainer, labels: Labels, set: Put): void {
-  const { ledger, bytesTold } = entry;
-  set('cotenant_container_memory_used_bytes', labels, bytesTold ? entry.usedBytes : undefined);
+  const { ledger, memoryKnown } = entry;
+  set('cotenant_container_memory_used_bytes', labels, memoryKnown ? entry.usedBytes : undefined);
   set('cotenant_container_memory_limit_bytes', labels, entry.limitBytes);
   set('cotenant_container_memory_ledger_bytes', { ...labels, kind: 'context' }, ledger.contextBytes);
   set('cotenant_container_memory_ledger_bytes', { ...labels, kind: 'managed' }, ledger.managedBytes);
   set('cotenant_container_memory_ledger_bytes', { ...labels, kind: 'pool' }, ledger.poolBytes);
   set('cotenant_container_memory_ledger_bytes', { ...labels, kind: 'buffer' }, ledger.bufferBytes);
-  set('cotenant_container_memory_bypass_bytes', labels, bytesTold ? entry.bypassBytes : undefined);
+  set('cotenant_container_memory_bypass_bytes', labels, memoryKnown ? entry.bypassBytes : undefined);
   // The part that is reported may already be too much.
-  set('cotenant_container_memory_over_limit', labels, entry.over ? 1 : bytesTold ? 0 : undefined);
+  set('cotenant_container_memory_over_limit', labels, entry.over ? 1 : memoryKnown ? 0 : undefined);
 }
 
 function setCompute(entry: SnapshotContainer, labels: Labels, set: Put): void {
@@ -113,7 +113,7 @@ function setGranted({ gpuIndex, ...entry }: SnapshotContainer, set: Put): void {
   setMemory({ gpuIndex, ...entry }, labels, set);
   setCompute({ gpuIndex, ...entry }, labels, set);
   // If one of the process lists failed, the number would be too small.
-  set('cotenant_container_processes', labels, entry.usersTold ? entry.processes.length : undefined);
+  set('cotenant_container_processes', labels, entry.processesKnown ? entry.processes.length : undefined);
   const { mps } = entry;
   if (mps) set('cotenant_container_mps_processes', { ...labels, judged: String(mps.judged) }, mps.processes);
   set('cotenant_container_last_active_timestamp_seconds', labels, secondsOf(entry.lastActiveMs));

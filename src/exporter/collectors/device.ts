@@ -79,9 +79,9 @@ const METRICS = {
 
 type Put = Series<keyof typeof METRICS>['set'];
 
-function migMode({ parent, divided, divisionUntold }: SampledGpu): string {
-  if (parent !== undefined || divisionUntold) return '';
-  return divided ? 'enabled' : 'disabled';
+function migMode({ parent, migEnabled, migModeUnknown }: SampledGpu): string {
+  if (parent !== undefined || migModeUnknown) return '';
+  return migEnabled ? 'enabled' : 'disabled';
 }
 
 function setIdentity({ gpu }: SnapshotDevice, snapshot: Snapshot, labels: Labels, set: Put): void {
@@ -120,13 +120,13 @@ function setReadings(gpu: SampledGpu, labels: Labels, set: Put): void {
   set('cotenant_device_decoder_utilization_ratio', labels, scaled(gpu.decoderPercent, 0.01));
   set('cotenant_device_temperature_celsius', { ...labels, sensor: 'gpu' }, gpu.temperatureC);
   set('cotenant_device_temperature_celsius', { ...labels, sensor: 'memory' }, gpu.memoryTemperatureC);
-  set('cotenant_device_power_watts', labels, scaled(gpu.powerMw, 0.001));
-  set('cotenant_device_power_limit_watts', labels, scaled(gpu.powerLimitMw, 0.001));
+  set('cotenant_device_power_watts', labels, scaled(gpu.powerMilliwatts, 0.001));
+  set('cotenant_device_power_limit_watts', labels, scaled(gpu.powerLimitMilliwatts, 0.001));
   set('cotenant_device_clock_hertz', { ...labels, domain: 'sm' }, scaled(gpu.smMhz, HERTZ_PER_MHZ));
   set('cotenant_device_clock_hertz', { ...labels, domain: 'memory' }, scaled(gpu.memoryMhz, HERTZ_PER_MHZ));
   set('cotenant_device_max_clock_hertz', { ...labels, domain: 'sm' }, scaled(gpu.maxSmMhz, HERTZ_PER_MHZ));
   set('cotenant_device_max_clock_hertz', { ...labels, domain: 'memory' }, scaled(gpu.maxMemoryMhz, HERTZ_PER_MHZ));
-  set('cotenant_device_energy_joules_total', labels, scaled(gpu.energyMj, 0.001));
+  set('cotenant_device_energy_joules_total', labels, scaled(gpu.energyMillijoules, 0.001));
 }
 
 function setSharing(device: SnapshotDevice, labels: Labels, set: Put): void {
@@ -140,7 +140,7 @@ function setSharing(device: SnapshotDevice, labels: Labels, set: Put): void {
     set('cotenant_device_allocation_mode', { ...labels, mode }, device.mode === mode ? 1 : 0);
   set('cotenant_device_containers', labels, device.containers);
   // A process in an answered list may also be in a list that failed, and would then be of another type.
-  const lists = gpu.failedLists ? [] : gpu.lists;
+  const lists = gpu.failedProcessLists ? [] : gpu.processLists;
   for (const type of ['compute', 'graphics', 'mps'] as const)
     if (lists.includes(type)) set('cotenant_device_processes', { ...labels, type }, device.processes[type]);
   if (lists.includes('compute') && lists.includes('graphics'))

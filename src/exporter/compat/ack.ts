@@ -113,7 +113,7 @@ function setProcess(
   set('DCGM_CUSTOM_PROCESS_MEM_USED', labels, toMib(usedBytes));
   if (holder.processes.length > 1) return;
   const totals = enginesOf(snapshot, holder);
-  const engines = totals?.computeTold ? totals : undefined;
+  const engines = totals?.utilizationKnown ? totals : undefined;
   const key = (engine: string) => [holder.gpuUuid, String(pid), engine];
   set('DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL', labels, percent(key('memory'), engines?.memoryBusySeconds));
   set('DCGM_CUSTOM_PROCESS_ENCODE_UTIL', labels, percent(key('encoder'), engines?.encoderSeconds));
@@ -135,7 +135,7 @@ function setIllegal({ foreign, foreignTotals }: Snapshot, labelsOf: LabelsOf, pe
     for (const [engine, metric] of ILLEGAL_ENGINES) {
       const key = [total.gpuUuid, total.containerId, total.podUid, engine];
       // Asked for in any case, so that the rate goes on.
-      const value = percent(key, total.computeTold ? total[engine] : undefined);
+      const value = percent(key, total.utilizationKnown ? total[engine] : undefined);
       if (labels && isPresent) set(metric, labels, value);
     }
   }

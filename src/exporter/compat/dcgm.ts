@@ -78,10 +78,14 @@ export const dcgm = ({ nodeName }: CompatContext, hostname: 'Hostname' | 'hostna
         set('DCGM_FI_DEV_MEM_CLOCK', labels, gpu.memoryMhz);
         set('DCGM_FI_DEV_GPU_TEMP', labels, gpu.temperatureC);
         set('DCGM_FI_DEV_MEMORY_TEMP', labels, gpu.memoryTemperatureC);
-        set('DCGM_FI_DEV_POWER_USAGE', labels, gpu.powerMw === undefined ? undefined : gpu.powerMw / 1000);
+        set(
+          'DCGM_FI_DEV_POWER_USAGE',
+          labels,
+          gpu.powerMilliwatts === undefined ? undefined : gpu.powerMilliwatts / 1000,
+        );
         const raised = snapshot.xids.filter((total) => total.gpuUuid === gpu.uuid && total.lastMs !== undefined);
         const last = raised.toSorted((a, b) => (b.lastMs ?? 0) - (a.lastMs ?? 0))[0];
-        set('DCGM_FI_DEV_XID_ERRORS', labels, last ? Number(last.xid) : gpu.tellsEvents ? 0 : undefined);
+        set('DCGM_FI_DEV_XID_ERRORS', labels, last ? Number(last.xid) : gpu.reportsXids ? 0 : undefined);
         set('DCGM_FI_PROF_GR_ENGINE_ACTIVE', labels, toRatio(gpu.graphicsActivePpm));
         set('DCGM_FI_PROF_SM_ACTIVE', labels, toRatio(gpu.smActivePpm));
         set('DCGM_FI_PROF_SM_OCCUPANCY', labels, toRatio(gpu.smOccupancyPpm));
@@ -92,7 +96,7 @@ export const dcgm = ({ nodeName }: CompatContext, hostname: 'Hostname' | 'hostna
         set('DCGM_FI_PROF_PCIE_RX_BYTES', labels, rate(`${gpu.uuid} pcie received`, gpu.pcieReceivedBytes));
         set('DCGM_FI_PROF_NVLINK_TX_BYTES', labels, rate(`${gpu.uuid} nvlink sent`, gpu.nvlinkSentBytes));
         set('DCGM_FI_PROF_NVLINK_RX_BYTES', labels, rate(`${gpu.uuid} nvlink received`, gpu.nvlinkReceivedBytes));
-        set('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION', labels, gpu.energyMj);
+        set('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION', labels, gpu.energyMillijoules);
       }
     },
   });

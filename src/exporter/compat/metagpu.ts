@@ -1,5 +1,5 @@
 // The metrics of MetaGPU's exporter: a GPU is 100 shares, memory is in MiB. Command lines and users are not shown ("-").
-import { sumTold } from '../../agent/sampling/sample.ts';
+import { sumOrUnknown } from '../../agent/sampling/sample.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { type Collector, gauge, type Labels, type Series } from '../collectors/collector.ts';
 import { type CompatContext, deviceOf, type Holder, holdersOf, largestProcesses, toMib } from './shared.ts';
@@ -91,9 +91,9 @@ function idleRows(snapshot: Snapshot, holders: readonly Holder[]): readonly Row[
     return {
       holder,
       pid: '-',
-      usedBytes: sumTold(all.map(({ usedBytes }) => usedBytes)),
-      smPercent: sumTold(all.map(({ smPercent }) => smPercent)),
-      limit: { percent: Math.min(100, percent), bytes: sumTold(limits.map(({ bytes }) => bytes)) },
+      usedBytes: sumOrUnknown(all.map(({ usedBytes }) => usedBytes)),
+      smPercent: sumOrUnknown(all.map(({ smPercent }) => smPercent)),
+      limit: { percent: Math.min(100, percent), bytes: sumOrUnknown(limits.map(({ bytes }) => bytes)) },
     };
   });
 }

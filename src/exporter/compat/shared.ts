@@ -32,7 +32,7 @@ export function holdersOf(snapshot: Snapshot): readonly Holder[] {
     ...snapshot.containers.map((grant) => ({
       ...grant,
       mode: 'shared',
-      usedBytes: grant.bytesTold ? grant.usedBytes : undefined,
+      usedBytes: grant.memoryKnown ? grant.usedBytes : undefined,
       grant,
     })),
     ...snapshot.assigned.map((entry) => ({ ...entry, grant: undefined })),

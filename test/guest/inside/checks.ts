@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { NOBODY_KNOWN, type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
-import { createContainerBook } from '../../../src/agent/attribution/container-index.ts';
+import { NO_KNOWN_OWNERS, type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { createContainerIndex } from '../../../src/agent/attribution/container-index.ts';
 import {
   findTargets,
   groupOf,
@@ -112,7 +112,7 @@ const podGrant = (container: string): Grant => ({
 });
 
 /** Two containers of one pod, as the runtime told of them. */
-const book = createContainerBook((id) =>
+const book = createContainerIndex((id) =>
   id === ID ? { podUid: UID, container: 'main' } : id === SIDE ? { podUid: UID, container: 'side' } : undefined,
 );
 
@@ -191,7 +191,7 @@ export const CHECKS: readonly Check[] = [
         const { pid = 0 } = await sleepIn(group);
         const { startTicks, command, cgroup } = readProcess(pid);
         const sampled = { pid, startTicks, command, cgroup, ancestors: [1], gpus: [] };
-        owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NOBODY_KNOWN, pods, () => false);
+        owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NO_KNOWN_OWNERS, pods, () => false);
       }
       assert.deepEqual(owners, {
         main: { kind: 'grant', id: 'abc123' },

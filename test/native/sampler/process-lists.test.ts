@@ -46,7 +46,7 @@ async function toldOf(t: ExecutionContext, name: '' | '_v2' | '_v3', count: numb
   raw(name, 0, count, bytes);
   const { sample } = await follow(t, library).next();
   return {
-    lists: sample.gpus[0]?.lists,
+    lists: sample.gpus[0]?.processLists,
     rows: sample.processes.map(({ pid, gpus }): Row => [pid, BigInt(gpus[0]?.bytes ?? -1)]),
     failed: sample.errors.filter(({ call, code }) => call === `${LIST}${name}` && code !== 13).map(({ code }) => code),
   };
@@ -131,7 +131,11 @@ test('a list that was unreadable for a while keeps its processes', async (t) => 
   const told = async () => {
     const { sample } = await next();
     const [gpu] = sample.gpus;
-    return [gpu?.lists, gpu?.failedLists, sample.processes.map(({ pid, gpus }) => [pid, gpus[0]?.listed])];
+    return [
+      gpu?.processLists,
+      gpu?.failedProcessLists,
+      sample.processes.map(({ pid, gpus }) => [pid, gpus[0]?.listed]),
+    ];
   };
   const listed = rows.map(([pid]) => [pid, true]);
   raw('', 0, 2, entries(rows, 24));
@@ -149,8 +153,8 @@ test('an older list call is used if the driver lacks the newer one', async (t) =
   const { next } = follow(t, library);
   for (let round = 0; round < 3; round += 1) {
     const { sample } = await next();
-    t.deepEqual(sample.gpus[0]?.lists, ['compute']);
-    t.is(sample.gpus[0]?.failedLists, undefined, 'what the driver has not is none that failed');
+    t.deepEqual(sample.gpus[0]?.processLists, ['compute']);
+    t.is(sample.gpus[0]?.failedProcessLists, undefined, 'what the driver has not is none that failed');
     t.deepEqual(
       sample.errors.filter(({ call }) => call.startsWith(LIST)),
       [{ call: `${LIST}_v3`, code: 13, count: 1 }],
@@ -170,7 +174,7 @@ async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
   const { sample } = await follow(t, library).next();
   const [gpu] = sample.gpus;
   const told = sample.processes.map(({ pid, gpus }) => [pid, BigInt(gpus[0]?.bytes ?? -1), gpus.length] as const);
-  return { lists: gpu?.lists, told, nobodys: gpu?.nobodysEntries };
+  return { lists: gpu?.processLists, told, nobodys: gpu?.invalidPidEntries };
 }
 
 test('an entry with an invalid PID is counted and dropped', async (t) => {

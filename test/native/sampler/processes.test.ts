@@ -40,7 +40,7 @@ test('unchanged processes cost no output and almost no reads', async (t) => {
   const before = reads();
   for (let round = 0; round < ROUNDS; round += 1) {
     const { line, sample } = await next();
-    t.deepEqual([line.processes, line.left, line.total], [[], [], pids.length]);
+    t.deepEqual([line.processes, line.removedPids, line.processCount], [[], [], pids.length]);
     t.is(sample.processes, first.processes);
   }
   // Two for each time that a process's start time is read.
@@ -86,9 +86,9 @@ test('use is reported without identity, and an ended process once more', async (
       [second.pid, false],
     ],
   );
-  t.deepEqual([three.line.left, three.line.total], [[], 2]);
+  t.deepEqual([three.line.removedPids, three.line.processCount], [[], 2]);
   const four = await next();
-  t.deepEqual([four.line.processes, four.line.left, four.line.total], [[], [second.pid], 1]);
+  t.deepEqual([four.line.processes, four.line.removedPids, four.line.processCount], [[], [second.pid], 1]);
   t.deepEqual(
     four.sample.processes.map(({ pid }) => pid),
     [first.pid],
@@ -191,7 +191,7 @@ testUnless(cannotChoose)('a reused PID is another process although the first one
     use(0);
     const { line, sample } = await next();
     const [now] = sample.processes;
-    t.deepEqual([line.left, line.total, now?.pid, now?.gone], [[], 1, pid, undefined]);
+    t.deepEqual([line.removedPids, line.processCount, now?.pid, now?.gone], [[], 1, pid, undefined]);
     t.true((now?.startTicks ?? 0) > (last?.startTicks ?? 0));
     t.is(line.processes[0]?.startTicks, now?.startTicks, 'and who it is is told');
     t.is((await next()).sample.processes[0], now);
@@ -224,13 +224,13 @@ for (const [how, isSeenGone, isKnown] of [
         list(other, pid);
         const { sample } = await next();
         t.is(sample.processes.find((one) => one.pid === pid)?.gone, true);
-        t.is(sample.gpus[0]?.nobodysEntries, undefined);
+        t.is(sample.gpus[0]?.invalidPidEntries, undefined);
       }
       await another();
       const look = async () => {
         const { gpus, processes } = (await next()).sample;
         const of = processes.find((one) => one.pid === pid)?.gpus[0];
-        return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.nobodysEntries };
+        return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.invalidPidEntries };
       };
       // Who had it is told of once more, as whoever has left the lists.
       t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
@@ -339,7 +339,7 @@ test('utilization rows with impossible times, PIDs or percentages are dropped', 
   const { next } = follow(t, library);
   list(pid);
   use(0);
-  t.true((await next()).sample.gpus[0]?.useTold);
+  t.true((await next()).sample.gpus[0]?.hasProcessUtilization);
   const fromUs = Date.now() * 1000;
   const seen = async () =>
     (await next()).sample.processes.map(({ pid: one, gpus }) => [one, gpus[0]?.smPercent, gpus[0]?.smUs]);
@@ -378,7 +378,7 @@ test('use during a failure of the utilization call is counted afterwards', async
   list(pid);
   const look = async () => {
     const { gpus, processes } = (await next()).sample;
-    return [gpus[0]?.useTold, processes[0]?.gpus[0]?.smUs];
+    return [gpus[0]?.hasProcessUtilization, processes[0]?.gpus[0]?.smUs];
   };
   // What the first answer is a mean of began before anybody watched.
   const startUs = Date.now() * 1000;
@@ -407,7 +407,11 @@ test('utilization figures that the driver does not know are left out', async (t)
   const look = async () => {
     const { gpus, processes } = (await next()).sample;
     const uses = processes.map(({ gpus: [one] }) => [one?.smUs, one?.memoryUs, one?.encoderUs, one?.decoderUs]);
-    return { told: gpus[0]?.useTold === true, uses, percents: processes.map(({ gpus: [one] }) => one?.smPercent) };
+    return {
+      told: gpus[0]?.hasProcessUtilization === true,
+      uses,
+      percents: processes.map(({ gpus: [one] }) => one?.smPercent),
+    };
   };
   const startUs = Date.now() * 1000;
   use(0, [first, NOTHING, startUs]);
@@ -450,7 +454,11 @@ test('use is counted once across a step of the wall clock', async (t) => {
   const look = async () => {
     const { gpus, processes } = (await next()).sample;
     const [gpu] = gpus;
-    return { told: gpu?.useTold === true, smUs: processes[0]?.gpus[0]?.smUs ?? -1, gaps: gpu?.utilizationGaps };
+    return {
+      told: gpu?.hasProcessUtilization === true,
+      smUs: processes[0]?.gpus[0]?.smUs ?? -1,
+      gaps: gpu?.utilizationGaps,
+    };
   };
   use(0);
   await look();

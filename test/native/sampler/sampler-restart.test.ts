@@ -1,4 +1,4 @@
-// A sampler that goes on where another one has ended: --used-until. The GPU is of a library that tells what the test wants.
+// A sampler that goes on where another one has ended: --utilization-cursor. The GPU is of a library that tells what the test wants.
 import { spawn } from 'node:child_process';
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
@@ -22,9 +22,9 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
   await first.next();
   use(0, [pid, 80, startUs + 1000]);
   const { line } = await first.next();
-  const [until] = line.usedUntil;
+  const [until] = line.utilizationCursors;
   if (!until) throw new Error('it does not say up to where it tells');
-  t.is(line.usedUntil.length, 1);
+  t.is(line.utilizationCursors.length, 1);
   t.is(until.dayUs, startUs + 1000);
   t.is(until.uuid, line.gpus[0]?.uuid ?? '');
   t.is(until.setUs, 0);
@@ -62,11 +62,11 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
       t,
       library,
       [],
-      more.flatMap((text) => ['--used-until', text]),
+      more.flatMap((text) => ['--utilization-cursor', text]),
     );
   for (const [what, more, told, smUs, gaps] of cases) {
     const { gpus, processes } = (await from(...more).next()).sample;
-    const found = [gpus[0]?.useTold === true, processes[0]?.gpus[0]?.smUs, gpus[0]?.utilizationGaps];
+    const found = [gpus[0]?.hasProcessUtilization === true, processes[0]?.gpus[0]?.smUs, gpus[0]?.utilizationGaps];
     t.deepEqual(found, [told, smUs, gaps], what);
   }
   // Most of that mean is another one's, who had the pid before.
@@ -81,7 +81,7 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
     [until.bootUs, false],
   ] as const) {
     const second = from(`${until.dayUs}:${until.bootUs}:${setUs}:${until.uuid}`);
-    t.is((await second.next()).sample.gpus[0]?.useTold === true, told, `set at ${setUs}`);
+    t.is((await second.next()).sample.gpus[0]?.hasProcessUtilization === true, told, `set at ${setUs}`);
   }
 });
 
@@ -94,23 +94,23 @@ test('a sampler passes on unused resume points unless its driver was gone', asyn
   const startUs = Date.now() * 1000;
   use(0, [pid, 80, startUs]);
   const { line } = await first.next();
-  const [until] = line.usedUntil;
+  const [until] = line.utilizationCursors;
   if (!until) throw new Error('it does not say up to where it tells');
   const text = `${until.dayUs}:${until.bootUs}:${until.setUs}:${until.uuid}`;
   use(0, [pid, 50, startUs + 100_000]);
 
   writeFileSync(nameless, '');
-  const second = follow(t, library, [], ['--used-until', text]);
+  const second = follow(t, library, [], ['--utilization-cursor', text]);
   const untold = await second.next();
   t.deepEqual(untold.sample.gpus, [], 'a GPU without a name is none');
-  t.deepEqual(untold.line.usedUntil, [until]);
+  t.deepEqual(untold.line.utilizationCursors, [until]);
   rmSync(nameless);
 
   renameSync(library, `${library}.away`);
-  const third = follow(t, library, [], ['--used-until', text]);
+  const third = follow(t, library, [], ['--utilization-cursor', text]);
   const away = await third.next();
   t.regex(away.sample.problem ?? '', /./);
-  t.deepEqual(away.line.usedUntil, []);
+  t.deepEqual(away.line.utilizationCursors, []);
   renameSync(`${library}.away`, library);
   const back = await eventually(
     async () => {
@@ -120,5 +120,5 @@ test('a sampler passes on unused resume points unless its driver was gone', asyn
     'a driver is there',
     30_000,
   );
-  t.deepEqual([back.sample.gpus[0]?.useTold, back.sample.processes[0]?.gpus[0]?.smUs], [undefined, 0]);
+  t.deepEqual([back.sample.gpus[0]?.hasProcessUtilization, back.sample.processes[0]?.gpus[0]?.smUs], [undefined, 0]);
 });

@@ -90,7 +90,7 @@ const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ gpu, xid, count })
 test('each Xid is reported once with its GPU and count, without delaying samples', async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
   const { until } = follow(t, node, 2);
-  const first = await until(({ gpus }) => gpus.every(({ tellsEvents }) => tellsEvents), 'it waits for events');
+  const first = await until(({ gpus }) => gpus.every(({ reportsXids }) => reportsXids), 'it waits for events');
   t.deepEqual(first.xids, []);
   const before = Date.now();
   const met: number[][] = [];
@@ -175,7 +175,7 @@ test('MIG instances report memory and processes, their GPU what they share', asy
   const { gpus } = await until(() => true, 'the first sample');
   // GPUs as NVML numbers them, instances behind them.
   t.deepEqual(
-    gpus.map(({ index, parent, gpuInstance, divided }) => [index, parent, gpuInstance, divided]),
+    gpus.map(({ index, parent, gpuInstance, migEnabled }) => [index, parent, gpuInstance, migEnabled]),
     [
       [0, undefined, undefined, true],
       [1, undefined, undefined, undefined],
@@ -254,9 +254,9 @@ for (const [what, fault] of [
     const [call = ''] = fault.split('=');
     const { until, seen } = follow(t, node, 4, { COTENANT_SIM_FAULTS: fault });
     const shape = ({ gpus }: Sample) =>
-      gpus.map(({ index, uuid, parent, gpuInstance, divided }) => [index, uuid, parent, gpuInstance, divided]);
+      gpus.map(({ index, uuid, parent, gpuInstance, migEnabled }) => [index, uuid, parent, gpuInstance, migEnabled]);
     const first = await until(() => true, 'the first sample');
-    t.is(first.gpus[0]?.divided, true);
+    t.is(first.gpus[0]?.migEnabled, true);
     node.control('lose', '1');
     await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
     node.control('recover', '1');
@@ -280,7 +280,7 @@ for (const [what, fault, isThere] of [
     const first = await until(() => true, 'the first sample');
     t.is(first.gpus.length === 3, isThere);
     t.notDeepEqual(numbers(first), [1, 2, undefined]);
-    const gpu = (sample: Sample) => [sample.gpus[0]?.divided, sample.gpus[0]?.divisionUntold];
+    const gpu = (sample: Sample) => [sample.gpus[0]?.migEnabled, sample.gpus[0]?.migModeUnknown];
     const isUntold = fault.startsWith('nvmlDeviceGetMigMode');
     t.deepEqual(gpu(first), isUntold ? [undefined, true] : [true, undefined]);
     const later = await until(({ gpus }) => gpus.filter((one) => one.gpuInstance !== undefined).length === 2, 'all');
@@ -341,9 +341,9 @@ for (const [code, what] of [
     const count = ({ errors }: Sample, call: string) =>
       errors.find((one) => one.call === call && one.code === code)?.count;
     const [gpu] = (await until(({ round }) => round === 4, 'the second failure')).gpus;
-    t.deepEqual([gpu?.lists.includes('compute'), gpu?.lists.includes('graphics')], [false, true]);
+    t.deepEqual([gpu?.processLists.includes('compute'), gpu?.processLists.includes('graphics')], [false, true]);
     const began = Date.now();
-    const sample = await until(({ gpus }) => gpus[0]?.lists.includes('compute') === true, 'it answers again');
+    const sample = await until(({ gpus }) => gpus[0]?.processLists.includes('compute') === true, 'it answers again');
     const tookMs = Date.now() - began;
     t.true(tookMs > 1000 && tookMs < 10_000, `${tookMs} ms`);
     t.is(count(sample, lists), 2);
@@ -356,14 +356,14 @@ test('a failed list is reported by name; one that the driver lacks is not', asyn
   const node = await startNode(t, '--gpu', 't4');
   const faults = 'nvmlDeviceGetGraphicsRunningProcesses_v3=999@3x2,nvmlDeviceGetMPSComputeRunningProcesses_v3=3';
   const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
-  const lists = ({ gpus: [gpu] }: Sample) => [gpu?.lists, gpu?.failedLists];
+  const lists = ({ gpus: [gpu] }: Sample) => [gpu?.processLists, gpu?.failedProcessLists];
   const asked = ({ errors }: Sample) => errors.filter(({ code }) => code === 999).map(({ count }) => count);
   t.deepEqual(lists(await until(({ round }) => round === 2, 'all is well')), [['compute', 'graphics'], undefined]);
   t.deepEqual(lists(await until(({ round }) => round === 3, 'the first failure')), [['compute'], ['graphics']]);
   await until(({ round }) => round === 4, 'the second failure');
   const waiting = await until(({ round }) => round === 5, 'it is not asked');
   t.deepEqual([asked(waiting), lists(waiting)], [[2], [['compute'], ['graphics']]]);
-  const again = await until(({ gpus }) => gpus[0]?.lists.includes('graphics') === true, 'it answers again');
+  const again = await until(({ gpus }) => gpus[0]?.processLists.includes('graphics') === true, 'it answers again');
   t.deepEqual([asked(again), lists(again)], [[2], [['compute', 'graphics'], undefined]]);
   t.true(seen.rounds > 10);
 });
@@ -372,10 +372,10 @@ test('a list that never answered and keeps failing is ignored after a while', as
   const node = await startNode(t, '--gpu', 't4');
   const faults = 'nvmlDeviceGetMPSComputeRunningProcesses_v3=999';
   const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
-  const failed = ({ gpus: [gpu] }: Sample) => gpu?.failedLists;
+  const failed = ({ gpus: [gpu] }: Sample) => gpu?.failedProcessLists;
   t.deepEqual(failed(await until(({ round }) => round === 60, 'a minute of samples')), ['mps']);
   const given = await until(({ round }) => round === 61, 'the next one');
-  t.deepEqual([given.gpus[0]?.lists, failed(given)], [['compute', 'graphics'], undefined]);
+  t.deepEqual([given.gpus[0]?.processLists, failed(given)], [['compute', 'graphics'], undefined]);
 });
 
 test('a driver without health readings and events is sampled', async (t) => {
@@ -397,7 +397,7 @@ test('a driver without health readings and events is sampled', async (t) => {
     Object.keys(gpu).filter((name) => /^(ecc|rows|pages|throttle|pcie[RS]|nvlink)/.test(name)),
     [],
   );
-  t.is(sample.gpus[0]?.tellsEvents, false);
+  t.is(sample.gpus[0]?.reportsXids, false);
   t.deepEqual(sample.xids, []);
   for (const name of refused)
     t.true(
@@ -409,7 +409,7 @@ test('a driver without health readings and events is sampled', async (t) => {
 test('events are registered again after a failure and for a GPU that is back', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlDeviceRegisterEvents=999@1x1' });
-  const tells = ({ gpus }: Sample) => gpus.map(({ tellsEvents }) => tellsEvents);
+  const tells = ({ gpus }: Sample) => gpus.map(({ reportsXids }) => reportsXids);
   t.deepEqual(tells(await until(({ round }) => round > 2, 'the first one is refused')), [false, true]);
   for (const gpu of ['1', '1']) {
     node.control('lose', gpu);
@@ -501,11 +501,11 @@ test('GPM is not tried again without the calls or the permission', async (t) => 
   const later = (sample: Sample) => Date.now() - from > 7000 && sample.round > 3; // the next sample would have been due
   const [without, refused] = await Promise.all([before.until(later, 'later'), denied.until(later, 'later')]);
   t.deepEqual([activityOf(without), failures(without)], [{}, []]);
-  t.is(without.gpus[0]?.activityDenied, undefined);
+  t.is(without.gpus[0]?.gpmDenied, undefined);
   t.deepEqual(failures(refused), [['nvmlGpmSampleGet', 4, 2]], 'once for each GPU');
   for (const gpu of [0, 1]) {
     t.deepEqual(activityOf(refused, gpu), {});
-    t.is(refused.gpus[gpu]?.activityDenied, true);
+    t.is(refused.gpus[gpu]?.gpmDenied, true);
   }
 });
 

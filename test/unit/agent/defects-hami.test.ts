@@ -1,6 +1,6 @@
 // What HAMi's monitor gets wrong, as defects.test.ts has it of others; what they have in common is there.
 import test from 'ava';
-import { advance } from '../../../src/agent/counters/accumulate.ts';
+import { accumulate } from '../../../src/agent/counters/accumulate.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { seriesOf } from '../../support/agent.ts';
 import { compared, gpu, ledgerOf, ofGrant, owners, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
@@ -27,7 +27,7 @@ test('HAMi 281, 1794: a container is there with 0 before it uses its GPU, and go
   t.is(used(await show(follow([idle], [pod('a', 'main')], {}).state), { container: 'main' }), 0);
   const during = follow([busy], [pod('a', 'main')], { 1: ofGrant('a') });
   const after = compared({ ...idle, atMs: idle.atMs + 5000 }, [], {});
-  const page = await show(after, advance(during.totals, after, owners({})));
+  const page = await show(after, accumulate(during.totals, after, owners({})));
   t.is(used(page, {}), undefined);
   t.is(seriesOf(page, 'cotenant_container_sm_seconds_total', { container: 'main' }), 1);
 });

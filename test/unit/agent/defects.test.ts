@@ -98,7 +98,7 @@ const OF_USERS = [
 
 test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the GPU', async (t) => {
   const told = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
-  const failed = sampleOf([gpu(0, { lists: ['graphics'] })], []);
+  const failed = sampleOf([gpu(0, { processLists: ['graphics'] })], []);
   const grants = [pod('a', 'main')];
   const before = await show(follow([told], grants, { 1: ofGrant('a') }).state);
   t.is(used(before, {}), 300 * MIB);
@@ -126,16 +126,16 @@ test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure
   for (const name of of) t.not(seriesOf(page, name), undefined, name);
   t.is(used(page, {}), 3000 * MIB);
   for (const failed of ['graphics', 'mps']) {
-    const lists = ['compute', 'graphics', 'mps'].filter((list) => list !== failed);
+    const processLists = ['compute', 'graphics', 'mps'].filter((list) => list !== failed);
     for (const seen of [[], both(1)]) {
-      const sample = sampleOf([gpu(0, { usedBytes: 6000 * MIB, lists, failedLists: [failed] })], seen);
+      const sample = sampleOf([gpu(0, { usedBytes: 6000 * MIB, processLists, failedProcessLists: [failed] })], seen);
       const { state } = follow([told, sample], grants, byPid);
       const silent = await show(state);
       // Who is over by what is told is over.
       const absent = of.filter((name) => seen.length === 0 || name !== 'cotenant_container_memory_over_limit');
       for (const name of absent) t.is(seriesOf(silent, name), undefined, `${failed}, ${seen.length} seen: ${name}`);
       t.is(seriesOf(silent, 'cotenant_device_processes'), undefined, 'nor of what kind they are');
-      t.false(state.containers[0]?.told);
+      t.false(state.containers[0]?.allGpusKnown);
     }
   }
 });
@@ -161,12 +161,17 @@ const COMPUTE_TIME = [
 test('dcgm-exporter 5: use that the driver does not tell is no idleness either, under no name, of nobody', async (t) => {
   const grants = [pod('a', 'busy'), pod('b', 'idle')];
   const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
-  const at = (useTold: boolean, smPercent: number, smUs: number, lists = ['compute', 'graphics', 'mps']) => {
-    const { useTold: _, ...silent } = gpu(0, { lists });
-    const processes = lists.includes('compute')
+  const at = (
+    hasProcessUtilization: boolean,
+    smPercent: number,
+    smUs: number,
+    processLists = ['compute', 'graphics', 'mps'],
+  ) => {
+    const { hasProcessUtilization: _, ...silent } = gpu(0, { processLists });
+    const processes = processLists.includes('compute')
       ? [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: MIB, smPercent, smUs })]))
       : [];
-    return sampleOf([useTold ? { ...silent, useTold } : silent], processes);
+    return sampleOf([hasProcessUtilization ? { ...silent, hasProcessUtilization } : silent], processes);
   };
   const pageAfter = async (...samples: Sample[]) => {
     const { state, totals } = follow(samples, grants, byPid);
@@ -365,7 +370,7 @@ test('MetaGPU 12: nobody can have anything stopped, granted or changed over the 
 
 test('MetaGPU 13 and 14: an error of the driver is a page that says so; a GPU that is lost is unhealthy', async (t) => {
   const lost = await show(
-    follow([sampleOf([gpu(0, { healthy: false, lists: [] }), gpu(1)], [])], [pod('a', 'main')], {}).state,
+    follow([sampleOf([gpu(0, { healthy: false, processLists: [] }), gpu(1)], [])], [pod('a', 'main')], {}).state,
   );
   t.is(seriesOf(lost, 'cotenant_device_healthy', { gpu: '0' }), 0);
   t.is(seriesOf(lost, 'cotenant_device_healthy', { gpu: '1' }), 1);

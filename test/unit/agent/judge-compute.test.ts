@@ -1,10 +1,10 @@
 // Whose compute is judged: by policy, by what the arbiter says, and by what the driver tells of the GPU.
 import test from 'ava';
 import { hardLimitOf } from '../../../src/agent/compute/gpu-policy.ts';
-import { advance } from '../../../src/agent/counters/accumulate.ts';
+import { accumulate } from '../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS } from '../../../src/agent/counters/totals.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
-import { judgeCompute, NOBODY_WATCHED, type Watched } from '../../../src/agent/judge-compute.ts';
+import { type ComputeWatches, judgeCompute, NO_WATCHES } from '../../../src/agent/judge-compute.ts';
 import type { SampledGpu } from '../../../src/agent/sampling/sample.ts';
 import type { ComputePolicy } from '../../../src/api/request.ts';
 import { compared, gpu, grantOf, ofGrant, owners, reading, sampledProcess, sampleOf, use } from './node.ts';
@@ -59,19 +59,19 @@ function judgedAfter(seconds: number, given: Case): Judged {
   const heldTo = 'heldTo' in more ? more.heldTo : 0.25;
   const own = grantOf('a', 1000, [0], grant);
   const granted = { ...own, gpus: own.gpus.map((one) => ({ ...one, coresPercent: 25 })) };
-  let [watched, totals]: [Watched, typeof NO_TOTALS] = [NOBODY_WATCHED, NO_TOTALS];
+  let [watched, totals]: [ComputeWatches, typeof NO_TOTALS] = [NO_WATCHES, NO_TOTALS];
   let [severity, isMixed] = ['', false];
   for (let second = 0; second <= seconds; second++) {
     const uses = [use(0, { smUs: second * 1e6, bytes: 1, types })];
     const other = beside === undefined ? [] : [sampledProcess(8, [use(0, { bytes: 1, types: beside })])];
-    const on = gpu(0, { ...about, ...(second === more.silentAt && { useTold: false }) });
+    const on = gpu(0, { ...about, ...(second === more.silentAt && { hasProcessUtilization: false }) });
     const aheadMs = second >= (more.setAheadAt ?? Number.POSITIVE_INFINITY) ? 9000 : 0;
     const atMs = 1e12 + second * 1000;
     const sample = sampleOf([on], [sampledProcess(7, uses), ...other], atMs + aheadMs, atMs * 1e6);
     const byPid = { 7: ofGrant('a'), ...(besideIsGranted && { 8: ofGrant('b') }) };
     const readings = [granted, ...(besideIsGranted ? [grantOf('b', 1000)] : [])].map((one) => reading(one));
     const state = compared(sample, readings, byPid);
-    totals = advance(totals, state, owners(byPid));
+    totals = accumulate(totals, state, owners(byPid));
     const counts = { chargedSeconds: 0, contendedSeconds: 0, throttledSeconds: 0, overruns: 0, faults: 0 };
     const held = heldTo === undefined ? undefined : { ...counts, guaranteeRatio: heldTo, limitRatio: heldTo };
     const judged = judgeCompute(watched, state, {
@@ -85,7 +85,7 @@ function judgedAfter(seconds: number, given: Case): Judged {
     watched = judged.watched;
     const [first] = judged.state.containers;
     severity = first?.verdict.severity ?? '';
-    isMixed = first?.mixedShare?.includes('GPU-0') ?? false;
+    isMixed = first?.undecidableGpus?.includes('GPU-0') ?? false;
   }
   return { severity, isMixed };
 }
@@ -103,9 +103,9 @@ test('a share that is a hard limit is judged, also without isolation of memory; 
     'the arbiter does not hold it': { heldTo: undefined },
     'the arbiter holds it to another share for now': { heldTo: 0.5 },
     'the GPU is lost': { gpu: { healthy: false } },
-    'the driver does not say who is on it': { gpu: { lists: ['graphics'] } },
+    'the driver does not say who is on it': { gpu: { processLists: ['graphics'] } },
     'a client of MPS among others': { types: 4, beside: 4 },
-    'the driver does not say what they use': { gpu: { useTold: false } },
+    'the driver does not say what they use': { gpu: { hasProcessUtilization: false } },
   };
   for (const [what, given] of Object.entries(not)) t.is(after(100, given), 'within', what);
   // What was used meanwhile is told at once later: a window with that in it proves nothing.

@@ -1,13 +1,13 @@
 // Samples, ledgers and grants in few words, for the tests of what the agent makes of them.
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
-import { ownedBy } from '../../../src/agent/attribution/processes-by-owner.ts';
+import { groupByOwner } from '../../../src/agent/attribution/processes-by-owner.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/os/addon.ts';
 import type { Sample, SampledGpu, SampledProcess, SampledUse } from '../../../src/agent/sampling/sample.ts';
 import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
-import { compare } from '../../../src/agent/usage/reconcile.ts';
-import { NO_OTHERS } from '../../../src/agent/usage/ungranted-usage.ts';
+import { reconcile } from '../../../src/agent/usage/reconcile.ts';
+import { NO_OTHER_ALLOCATIONS } from '../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
 
@@ -20,8 +20,8 @@ export const gpu = (index: number, more: Partial<SampledGpu> = {}): SampledGpu =
   pciBusId: `00000000:0${index}:00.0`,
   totalBytes: 24_000 * MIB,
   usedBytes: 0,
-  lists: ['compute', 'graphics', 'mps'],
-  useTold: true,
+  processLists: ['compute', 'graphics', 'mps'],
+  hasProcessUtilization: true,
   utilizationGaps: 0,
   healthy: true,
   ...more,
@@ -153,5 +153,5 @@ export const compared = (
   sample: Sample,
   grants: readonly GrantReading[],
   byPid: Readonly<Record<number, Owner>>,
-  others = NO_OTHERS,
-): NodeState => compare(sample, grants, ownedBy(sample.processes, owners(byPid)), DEFAULT_TOLERANCE, others);
+  others = NO_OTHER_ALLOCATIONS,
+): NodeState => reconcile(sample, grants, groupByOwner(sample.processes, owners(byPid)), DEFAULT_TOLERANCE, others);

@@ -1,10 +1,10 @@
 // What samples of a driver come to on the page, for tests that say the one and look at the other.
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
-import { advance } from '../../../src/agent/counters/accumulate.ts';
+import { accumulate } from '../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS, type Totals } from '../../../src/agent/counters/totals.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { Sample } from '../../../src/agent/sampling/sample.ts';
-import { type NameOf, snapshotOf } from '../../../src/agent/snapshot/snapshot.ts';
+import { createSnapshot, type NameOf } from '../../../src/agent/snapshot/snapshot.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
 import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
@@ -24,7 +24,7 @@ const PAGE = createRenderer([
 ]);
 /** The page of our own families and of all that others know. */
 export const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
-  (await PAGE(snapshotOf(state, totals, [], [], idleSelf, NAMELESS))).text;
+  (await PAGE(createSnapshot(state, totals, [], [], idleSelf, NAMELESS))).text;
 
 /** Samples one after the other, each a second later, as the agent takes them. */
 export function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {
@@ -36,7 +36,7 @@ export function follow(samples: readonly Sample[], grants: readonly Grant[], byP
       grants.map((grant) => reading(grant)),
       byPid,
     );
-    totals = advance(totals, state, owners(byPid));
+    totals = accumulate(totals, state, owners(byPid));
   }
   return { state: state as NodeState, totals };
 }

@@ -44,10 +44,10 @@ const container = (more: Partial<SnapshotContainer> = {}): SnapshotContainer => 
   lastActiveMs: undefined,
   over: false,
   overShare: false,
-  engines: { processes: [], refused: 0, behind: false },
+  engines: { processes: [], refused: 0, outdated: false },
   observed: { debugger: 0, profiler: 0 },
-  usersTold: true,
-  bytesTold: true,
+  processesKnown: true,
+  memoryKnown: true,
   processes: [],
   ...more,
 });
@@ -160,11 +160,11 @@ test('the GPUs: what is used, usable and granted, and what the driver does not t
 });
 
 test('what the driver does not tell of a tenant is no 0, and nobody says that it is within', (t) => {
-  const untold = container({ usedBytes: 0, bytesTold: false, usersTold: false });
+  const untold = container({ usedBytes: 0, memoryKnown: false, processesKnown: false });
   t.is(stateOf(untold), 'unknown');
   t.is(stateOf({ ...untold, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
   t.regex(tenantRows(snapshot({ containers: [untold] }))[1] ?? '', /^trainer +0 +- +1000 .* unknown +abc123$/);
-  const unlisted = { ...device({ lists: [] }), containers: undefined };
+  const unlisted = { ...device({ processLists: [] }), containers: undefined };
   t.regex(gpuRows(snapshot({ devices: [unlisted] }))[1] ?? '', / - +native$/);
 });
 

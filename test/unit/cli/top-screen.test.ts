@@ -26,7 +26,7 @@ test('a grant, a whole GPU, an instance and use without a grant are in one table
   const snapshot = {
     ...snapshots.withInstance,
     foreign,
-    containers: [exampleContainer, { ...local, over: true, bytesTold: true }],
+    containers: [exampleContainer, { ...local, over: true, memoryKnown: true }],
   };
   t.deepEqual(userLines(snapshot, BY_GPU), [
     'GPU  CONTAINER         USED/GRANT MiB   SM    SHARE  HELD BY     STATE',
@@ -60,7 +60,7 @@ test('processes stand below their container, the largest first; by SM the busies
 });
 
 test('what is not told is last, and no number', (t) => {
-  const untold = { ...exampleContainer, pod: 'untold', bytesTold: false, smPercent: undefined };
+  const untold = { ...exampleContainer, pod: 'untold', memoryKnown: false, smPercent: undefined };
   const snapshot = { ...exampleSnapshot, foreign: [], containers: [untold, exampleContainer] };
   const order = (sort: (typeof SORTS)[number]) =>
     userLines(snapshot, { ...BY_GPU, sort })

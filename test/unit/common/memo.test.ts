@@ -2,12 +2,12 @@
 // whom, of what compute they have.
 import test from 'ava';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
-import { type Owned, ownedBy } from '../../../src/agent/attribution/processes-by-owner.ts';
+import { type AttributedProcesses, groupByOwner } from '../../../src/agent/attribution/processes-by-owner.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sampling/sample.ts';
 import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
 import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
-import { compare } from '../../../src/agent/usage/reconcile.ts';
-import { NO_OTHERS } from '../../../src/agent/usage/ungranted-usage.ts';
+import { reconcile } from '../../../src/agent/usage/reconcile.ts';
+import { NO_OTHER_ALLOCATIONS } from '../../../src/agent/usage/ungranted-usage.ts';
 import { isSameList, keepIfSame, memoizeLast } from '../../../src/common/memo.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../src/policy/memory-verdict.ts';
@@ -64,14 +64,14 @@ const [first, , third] = processes as [SampledProcess, SampledProcess, SampledPr
 const other = sampledProcess(12, [use(0, { bytes: 100 * MIB, smPercent: 7 })]);
 
 test('processes of a grant are the same list as long as none of them comes, goes or changes', (t) => {
-  const of = (list: readonly SampledProcess[], whose: Readonly<Record<number, Owner>>, before?: Owned) =>
-    ownedBy(list, owners(whose), before);
+  const of = (list: readonly SampledProcess[], whose: Readonly<Record<number, Owner>>, before?: AttributedProcesses) =>
+    groupByOwner(list, owners(whose), before);
   const before = of(processes, byPid);
   t.deepEqual(before.ofGrant('one'), processes.slice(0, 2));
   t.deepEqual(before.grantIds, ['one', 'two']);
   t.deepEqual(before.ofGrant('three'), []);
   t.is(of([...processes], byPid, before).ofGrant('one'), before.ofGrant('one'));
-  const changes: Readonly<Record<string, Owned>> = {
+  const changes: Readonly<Record<string, AttributedProcesses>> = {
     'one changes': of([first, other, third], byPid, before),
     'one goes': of([first, third], byPid, before),
     'one comes': of([...processes, sampledProcess(14, [])], { ...byPid, 14: ofGrant('one') }, before),
@@ -92,15 +92,15 @@ const two = reading(grantOf('two', 1000), ledgerOf([], { denied: [0] }));
 
 /** Of one node: whose processes are is told with the sample before in mind. */
 function node() {
-  let owned: Owned | undefined;
+  let owned: AttributedProcesses | undefined;
   return (
     sample: Sample,
     grants: readonly GrantReading[],
     before?: NodeState,
     whose: Readonly<Record<number, Owner>> = byPid,
   ) => {
-    owned = ownedBy(sample.processes, owners(whose), owned);
-    return compare(sample, grants, owned, DEFAULT_TOLERANCE, NO_OTHERS, before);
+    owned = groupByOwner(sample.processes, owners(whose), owned);
+    return reconcile(sample, grants, owned, DEFAULT_TOLERANCE, NO_OTHER_ALLOCATIONS, before);
   };
 }
 
@@ -128,7 +128,7 @@ test('a container of which nothing has changed is the same object as in the samp
     'its page': [later, { ...one, behind: true }],
     'its fence': [later, { ...one, driverHolds: true }],
     'a fence that fails': [later, { ...one, interposerFails: true }],
-    'a GPU that is not told': [sampleOf([gpu(0, { lists: [] })], processes), one],
+    'a GPU that is not told': [sampleOf([gpu(0, { processLists: [] })], processes), one],
     'a GPU with another number': [sampleOf([gpu(1, { uuid: 'GPU-0' })], processes), one],
     'no GPU': [sampleOf([], processes), one],
     'a sample that tells nothing': [{ ...later, problem: 'gone' }, one],
@@ -141,7 +141,7 @@ test('a container of which nothing has changed is the same object as in the samp
     // What it was seen to hold is of the sample before where this one does not tell it.
     const seen = ({ containers, ...rest }: NodeState) => ({
       ...rest,
-      containers: containers.map(({ holding: _, ...one }) => (one.told ? one : { ...one, fence: undefined })),
+      containers: containers.map(({ holding: _, ...one }) => (one.allGpusKnown ? one : { ...one, fence: undefined })),
     });
     t.deepEqual(seen(after), seen(node()(sample, [changed, two])), what);
   }

@@ -191,7 +191,7 @@ test('sums over a family of GPUs are the GPUs', async (t) => {
 test('what the driver does not tell is absent under these names, too', async (t) => {
   const untold = {
     ...exampleContainer,
-    bytesTold: false,
+    memoryKnown: false,
     processes: [{ pid: 1, command: 'x', smPercent: 0, types: 1, inLedger: true }],
   };
   const page = await pageOf(COMPAT_NAMES.join(','), { ...exampleSnapshot, containers: [untold], assigned: [] });
@@ -219,7 +219,7 @@ test('idle containers of one pod on one GPU are one series of MetaGPU, with what
   const snapshot = { ...exampleSnapshot, assigned: [] };
   t.deepEqual(await of({ ...snapshot, containers }), [1024, 4096, 25, 50]);
   t.deepEqual(await of({ ...snapshot, containers: containers.toReversed() }), [1024, 4096, 25, 50]);
-  const untold = containers.map((one) => ({ ...one, bytesTold: one.container !== 'side' }));
+  const untold = containers.map((one) => ({ ...one, memoryKnown: one.container !== 'side' }));
   t.deepEqual(await of({ ...snapshot, containers: untold }), [undefined, 4096, undefined, 50]);
   const whole = containers.map((one) => ({ ...one, coresPercent: 0 }));
   t.deepEqual(await of({ ...snapshot, containers: whole }), [1024, 4096, 25, 100]);

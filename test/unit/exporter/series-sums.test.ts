@@ -22,12 +22,12 @@ const device = (index: number, uuid: string, gpu: Partial<Gpu>, rest: Partial<Sn
 /** Memory and processes of a divided GPU are told of its instances, energy and links of the GPU. */
 const OF_INSTANCES: readonly (keyof Gpu)[] = ['totalBytes', 'usedBytes', 'freeBytes', 'reservedBytes'];
 const OF_GPUS: readonly (keyof Gpu)[] = [
-  'energyMj',
+  'energyMillijoules',
   'eccCorrectedVolatile',
   'eccUncorrectedVolatile',
   'eccCorrectedAggregate',
   'eccUncorrectedAggregate',
-  'powerMw',
+  'powerMilliwatts',
   'pcieReceivedBytes',
   'pcieSentBytes',
   'nvlinkReceivedBytes',
@@ -71,7 +71,7 @@ const SNAPSHOT: Snapshot = {
       device(
         2,
         'GPU-2',
-        { divided: true },
+        { migEnabled: true },
         { mode: 'mig', processes: NOBODY, containers: 0, unattributedBytes: undefined, grantedBytes: 0 },
       ),
       OF_INSTANCES,

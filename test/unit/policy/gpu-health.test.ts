@@ -15,7 +15,7 @@ const AT = Date.parse('2026-11-22T16:20:00Z');
 const told = (more: Partial<Told> = {}, gpu: Partial<Told['gpus'][number]> = {}): Told => ({
   bootId: 'boot-1',
   driverVersion: '580.1',
-  gpus: [{ uuid: 'GPU-0', healthy: true, energyMj: 5000, eccUncorrectedVolatile: 2, ...gpu }],
+  gpus: [{ uuid: 'GPU-0', healthy: true, energyMillijoules: 5000, eccUncorrectedVolatile: 2, ...gpu }],
   raised: [],
   ...more,
 });
@@ -51,11 +51,11 @@ test('it stays over samples that prove nothing: the same again, the GPU out of s
   let faults = after(79);
   for (const now of [
     told(),
-    told({}, { energyMj: 9000 }),
+    told({}, { energyMillijoules: 9000 }),
     told({ gpus: [] }),
     told({ gpus: [], driverVersion: '590.1' }),
     told({ gpus: [{ uuid: 'GPU-0', healthy: true }] }),
-    told({ bootId: '' }, { energyMj: 9000 }),
+    told({ bootId: '' }, { energyMillijoules: 9000 }),
   ]) {
     const next = of(faults, now);
     t.deepEqual(next.ended, []);
@@ -72,7 +72,7 @@ test('each proof of a reset ends it, and says what it was', (t) => {
     [after(79), told({ bootId: 'boot-2', gpus: [] }), /machine/],
     [lost, told(), /had lost it/],
     [after(79), told({ driverVersion: '590.1' }), /another driver/],
-    [after(79), told({}, { energyMj: 12 }), /energy/],
+    [after(79), told({}, { energyMillijoules: 12 }), /energy/],
     [after(48), told({}, { eccUncorrectedVolatile: 0 }), /uncorrected/],
   ];
   for (const [before, now, why] of cases) {
@@ -81,13 +81,13 @@ test('each proof of a reset ends it, and says what it was', (t) => {
     t.regex(ended[0]?.why ?? '', why);
   }
   // What grew since is what it is compared with.
-  const grown = of(after(79), told({}, { energyMj: 9000 })).faults;
-  t.is(of(grown, told({}, { energyMj: 8000 })).ended.length, 1);
+  const grown = of(after(79), told({}, { energyMillijoules: 9000 })).faults;
+  t.is(of(grown, told({}, { energyMillijoules: 8000 })).ended.length, 1);
 });
 
 test('a GPU that is lost still is not reset, whatever its counts say, and one that fails again at once is held again', (t) => {
-  t.is(of(after(79), told({ driverVersion: '590.1' }, { healthy: false, energyMj: 1 })).ended.length, 0);
-  const again = of(after(79), told({ raised: raised(64) }, { energyMj: 1 }));
+  t.is(of(after(79), told({ driverVersion: '590.1' }, { healthy: false, energyMillijoules: 1 })).ended.length, 0);
+  const again = of(after(79), told({ raised: raised(64) }, { energyMillijoules: 1 }));
   t.is(again.ended.length, 1);
   t.deepEqual(
     again.faults.map(({ xid }) => xid),

@@ -89,7 +89,7 @@ def calls(pid: int) -> dict:
     for kind in KINDS:
         try:
             found = nvml.processes(device, kind)
-            answer[f"{kind} list"] = {"code": 0, "listed": pid in found, "bytesTold": found.get(pid) is not None}
+            answer[f"{kind} list"] = {"code": 0, "listed": pid in found, "memoryKnown": found.get(pid) is not None}
         except nvml.NvmlError as refused:
             answer[f"{kind} list"] = {"code": refused.code}
     since = int((time.time() - 2) * 1e6)

@@ -119,7 +119,7 @@ const sampleOf = (...processes: SampledProcess[]): Sample => ({
       pciBusId: '0',
       totalBytes: GPU_MIB * MIB,
       reservedBytes: 0,
-      lists: ['compute', 'graphics', 'mps'],
+      processLists: ['compute', 'graphics', 'mps'],
       utilizationGaps: 0,
       healthy: true,
     },
@@ -186,7 +186,7 @@ function publishAs(
   if ('refused' in given) return given.refused;
   if (!mounted) markPublished(native, target);
   for (const name of Object.keys(containers)) {
-    node.containers.tell(containerIdOf(digit, name), { podUid: uidOf(digit), container: name });
+    node.containers.add(containerIdOf(digit, name), { podUid: uidOf(digit), container: name });
   }
   return 'given';
 }
@@ -224,7 +224,7 @@ const scenarios: Record<string, () => unknown> = {
     truncateSync(b, 0);
     const full = fill(a);
     const second = start();
-    second.node.containers.tell(containerIdOf(1, 'b'), { podUid: uidOf(1), container: 'b' });
+    second.node.containers.add(containerIdOf(1, 'b'), { podUid: uidOf(1), container: 'b' });
     const started = [...second.problems];
     for (let round = 0; round < 3; round++) second.node.onSample(sampleOf(processOf(1, 'b', 500)));
     const facts = {
@@ -343,7 +343,7 @@ const scenarios: Record<string, () => unknown> = {
     node.close();
     const second = start();
     for (const digit of [1, 2, 3])
-      second.node.containers.tell(containerIdOf(digit, 'a'), { podUid: uidOf(digit), container: 'a' });
+      second.node.containers.add(containerIdOf(digit, 'a'), { podUid: uidOf(digit), container: 'a' });
     second.node.onSample(sampleOf());
     const after = told(second);
     second.node.close();
@@ -402,17 +402,17 @@ const scenarios: Record<string, () => unknown> = {
     // The next one is told of them, too, and of who came since.
     const next = start();
     for (const name of ['a', 'b', 'c', 'd'])
-      next.node.containers.tell(containerIdOf(1, name), { podUid: uidOf(1), container: name });
+      next.node.containers.add(containerIdOf(1, name), { podUid: uidOf(1), container: name });
     for (const name of ['a', 'b', 'd']) tell(name, next.node);
     const after = seen(next.node);
     // It starts anew, with its GPUs and then without them, while the driver still lists a process of the one before it.
     const left = { ...processOf(1, 'd', 100), pid: 2 ** 22 + 200 };
     seen(next.node, left);
     const name = { podUid: uidOf(1), container: 'd' };
-    next.node.containers.forget(containerIdOf(1, 'd'));
-    next.node.containers.tell('f'.repeat(64), name);
+    next.node.containers.remove(containerIdOf(1, 'd'));
+    next.node.containers.add('f'.repeat(64), name);
     const anew = seen(next.node, left);
-    next.node.containers.tell('e'.repeat(64), name);
+    next.node.containers.add('e'.repeat(64), name);
     next.node.containerMissed({ ...name, containerId: 'e'.repeat(64), namespace: 'team', pod: 'pod-1' });
     const leftOver = [seen(next.node, left), seen(next.node)];
     const problems = [...started.problems, ...next.problems];

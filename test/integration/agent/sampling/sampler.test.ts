@@ -136,12 +136,12 @@ test('an unloaded driver is opened again when another one is loaded; a lost GPU 
 
 test('a sampler whose lines do not add up is ended, and the next one begins with everything', async (t) => {
   const program = join(temporaryFolder(t), 'sampler');
-  const lineOf = (round: number, processes: unknown[], left: number[], total: number) =>
+  const lineOf = (round: number, processes: unknown[], removedPids: number[], processCount: number) =>
     JSON.stringify({
       ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, gpus: [], errors: [], tookUs: 1 },
-      ...{ processes, left, total },
+      ...{ processes, removedPids, processCount },
       // What no driver calls a GPU is handed on to nobody.
-      usedUntil: ['GPU-a', 'GPU-\u00e9', 'a b', ''].map((uuid) => ({
+      utilizationCursors: ['GPU-a', 'GPU-\u00e9', 'a b', ''].map((uuid) => ({
         uuid,
         dayUs: round + 50,
         bootUs: round,
@@ -183,11 +183,15 @@ test('a sampler whose lines do not add up is ended, and the next one begins with
     [2, ['first', 'other']],
   ]);
   t.deepEqual(problems, [
-    'the sampler wrote a line that cannot be used, and is restarted: left[0]: process 9 was not told of',
+    'the sampler wrote a line that cannot be used, and is restarted: removedPids[0]: process 9 is in no line before',
     'the sampler ended (SIGKILL); it is restarted',
   ]);
   t.deepEqual(sampler.abandonedCounts(), { abandoned: 0, hung: 0 });
   const own = '--interval-ms 100 --library none';
   const starts = readFileSync(`${program}.starts`, 'utf8').trimEnd().split('\n');
-  t.deepEqual(starts, [own, `${own} --used-until 51:1:0:GPU-a`], 'it goes on where the last line that was used ended');
+  t.deepEqual(
+    starts,
+    [own, `${own} --utilization-cursor 51:1:0:GPU-a`],
+    'it goes on where the last line that was used ended',
+  );
 });

@@ -8,10 +8,10 @@ const FENCES = { status: 'True', reason: 'FencesHold', message: '' } as const;
 test('GPUs that MIG divides, or may divide, and their instances are not offered, nor waited for by what is said of fences', (t) => {
   const gpus = [
     gpu(0),
-    gpu(1, { divided: true }),
+    gpu(1, { migEnabled: true }),
     gpu(2, { uuid: 'MIG-2', parent: 1 }),
     gpu(3, { healthy: false }),
-    gpu(4, { divisionUntold: true }),
+    gpu(4, { migModeUnknown: true }),
   ];
   const asked: (readonly string[])[] = [];
   const offered = offeredGpus(compared(sampleOf(gpus, []), [], {}), {

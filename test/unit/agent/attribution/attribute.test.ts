@@ -3,8 +3,8 @@ import test from 'ava';
 import {
   type GrantRoot,
   type KnownOwners,
+  NO_KNOWN_OWNERS,
   NO_PODS,
-  NOBODY_KNOWN,
   type Owner,
   ownerOfProcess,
   type PodContainers,
@@ -24,7 +24,7 @@ const GROUPED: GrantRoot = { id: 'two', pid: 200, startTicks: 2000, alive: true,
 const ROOTS = [ROOT, GROUPED];
 const IDS = new Set(['one', 'two']);
 
-const owner = (process: SampledProcess, known: KnownOwners = NOBODY_KNOWN, ids = IDS): Owner =>
+const owner = (process: SampledProcess, known: KnownOwners = NO_KNOWN_OWNERS, ids = IDS): Owner =>
   ownerOfProcess(process, ROOTS, ids, known, NO_PODS, () => true);
 /** A process of pid 300 that started at tick 3000, unless said otherwise. */
 const found = (more: Partial<SampledProcess> & { pid?: number }) => sampledProcess(300, [], more);
@@ -68,7 +68,7 @@ test('a pid that has come to mean another process does not inherit a grant', (t)
 
 test('a child of the pid of an owner that is gone is the child of somebody else; its group stays its group', (t) => {
   const roots = [ROOT, GROUPED].map((root) => ({ ...root, alive: false }));
-  const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NOBODY_KNOWN, NO_PODS, () => true);
+  const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NO_KNOWN_OWNERS, NO_PODS, () => true);
   t.deepEqual(of(found({ ancestors: [100, 1] })), HOST);
   t.deepEqual(of(found({ ancestors: [1], cgroup: '0::/user.slice/cotenant-two' })), grant('two'));
 });
@@ -182,7 +182,7 @@ test("a process in a container of a pod with a share has that container's grant,
   ];
   for (const [what, process, expected] of cases)
     t.deepEqual(
-      ownerOfProcess(process, ROOTS, new Set(['pod1']), NOBODY_KNOWN, pods, () => true),
+      ownerOfProcess(process, ROOTS, new Set(['pod1']), NO_KNOWN_OWNERS, pods, () => true),
       expected,
       what,
     );

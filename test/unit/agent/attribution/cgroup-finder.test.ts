@@ -2,7 +2,7 @@
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { createGroups } from '../../../../src/agent/attribution/cgroup-finder.ts';
+import { createCgroupFinder } from '../../../../src/agent/attribution/cgroup-finder.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { temporaryFolder } from '../../../support/node.ts';
 import { grantOf, sampledProcess } from '../node.ts';
@@ -17,7 +17,7 @@ test('a container without a process is looked for less and less often, and found
   mkdirSync(join(mount, GROUP), { recursive: true });
   let [second, isThere] = [0, false];
   const looks: number[] = [];
-  const groups = createGroups(
+  const groups = createCgroupFinder(
     {
       readProcess: () => ({ ended: false, startTicks: 1, cgroup: isThere ? `0::${GROUP}` : '0::/user.slice' }) as never,
     },
@@ -29,13 +29,13 @@ test('a container without a process is looked for less and less often, and found
       return ['self', '77'];
     },
   );
-  for (; second <= 20; second += 1) t.is(groups.of([grant], () => []).size, 0);
+  for (; second <= 20; second += 1) t.is(groups.findAll([grant], () => []).size, 0);
   t.deepEqual(looks, [0, 1, 3, 7, 15]);
   isThere = true;
-  for (; second <= 40; second += 1) groups.of([grant], () => []);
-  t.is(groups.of([grant], () => []).get('one'), join(mount, GROUP));
+  for (; second <= 40; second += 1) groups.findAll([grant], () => []);
+  t.is(groups.findAll([grant], () => []).get('one'), join(mount, GROUP));
   t.is(looks.at(-1), 31);
-  t.is(groups.of([], () => []).size, 0);
+  t.is(groups.findAll([], () => []).size, 0);
 });
 
 test('whether a plain grant has its group is looked at less and less often, and at once when it has other processes', (t) => {
@@ -43,14 +43,14 @@ test('whether a plain grant has its group is looked at less and less often, and 
   const plain = grantOf('abc123', 100, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/user.slice' } });
   const folder = join(mount, '/user.slice/cotenant-abc123');
   let second = 0;
-  const groups = createGroups(
+  const groups = createCgroupFinder(
     { readProcess: () => undefined },
     { newest: () => undefined, nameOf: () => undefined },
     () => second * 1000,
     mount,
   );
   const nobody: readonly SampledProcess[] = [];
-  const found = (of = plain, processes = nobody) => groups.of([of], () => processes).get('abc123');
+  const found = (of = plain, processes = nobody) => groups.findAll([of], () => processes).get('abc123');
   const firstSeen = (from: number, is: string | undefined) => {
     for (second = from; second < from + 60; second += 1) if (found() === is) return second;
     return undefined;
@@ -64,7 +64,7 @@ test('whether a plain grant has its group is looked at less and less often, and 
   for (second = 70; second < 100; second += 1) t.is(found(), undefined);
   mkdirSync(folder, { recursive: true });
   t.is(found(plain, [sampledProcess(11, [])]), folder, 'it has a process now');
-  t.is(groups.of([], () => nobody).size, 0);
+  t.is(groups.findAll([], () => nobody).size, 0);
 });
 
 test('of a container of a pod other processes, or another container, are looked at at once', (t) => {
@@ -73,14 +73,14 @@ test('of a container of a pod other processes, or another container, are looked 
   const groupOf = (id: string) => `/kubepods/pod${POD_UID}/${id}`;
   for (const id of [one, other]) mkdirSync(join(mount, groupOf(id)), { recursive: true });
   let newest: string | undefined;
-  const groups = createGroups(
+  const groups = createCgroupFinder(
     { readProcess: () => undefined },
     { newest: () => (newest === undefined ? undefined : { id: newest }), nameOf: () => undefined },
     () => 0,
     mount,
     () => [],
   );
-  const found = (processes: readonly SampledProcess[]) => groups.of([grant], () => processes).get('one');
+  const found = (processes: readonly SampledProcess[]) => groups.findAll([grant], () => processes).get('one');
   const inside = (id: string, pid: number) => sampledProcess(pid, [], { cgroup: `0::${groupOf(id)}` });
   const first = [inside(one, 11)];
   t.is(found([]), undefined);

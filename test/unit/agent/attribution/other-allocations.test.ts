@@ -3,7 +3,7 @@ import test from 'ava';
 import { claimedDevice, type NamedDevice, pluginDevice } from '../../../../src/agent/attribution/device-ids.ts';
 import { assignedOf, type PodResources } from '../../../../src/agent/attribution/other-allocations.ts';
 import { deviceKey, uuidsOfSlices } from '../../../../src/agent/attribution/resource-slices.ts';
-import type { AssignedState, Others } from '../../../../src/agent/usage/ungranted-usage.ts';
+import type { AssignedState, OtherAllocations } from '../../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { compared, gpu, grantOf, ofContainer, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
 
@@ -42,7 +42,7 @@ test('a device names its GPU and how much of it, in each shape that plugins in u
 
 test("an instance of a divided GPU is told by its UUID or by its numbers on the GPU; the divided GPU is nobody's", (t) => {
   const gpus = [
-    { uuid: ONE, index: 0, minor: 0, divided: true },
+    { uuid: ONE, index: 0, minor: 0, migEnabled: true },
     { uuid: TWO, index: 1, minor: 12 },
     { uuid: MIG, index: 2, parent: 0, gpuInstance: 1, computeInstance: 0 },
     { uuid: `${MIG}0`, index: 3, parent: 0, gpuInstance: 13, computeInstance: 1 },
@@ -193,7 +193,7 @@ const assign = (name: string, mode: 'exclusive' | 'shared' | 'mig', gpuUuid: str
   gpuUuid,
 });
 const inContainer = (containerId: string) => ofContainer(containerId, `uid-${containerId}`);
-const named: Others['nameOf'] = (containerId, podUid) =>
+const named: OtherAllocations['nameOf'] = (containerId, podUid) =>
   containerId === ''
     ? { namespace: 'team', pod: (podUid ?? '').slice('uid-'.length), container: '' }
     : { namespace: 'team', pod: containerId, container: 'main' };
@@ -258,7 +258,7 @@ test('containers on instances of one GPU are told apart, each with what it holds
       totalBytes: 1000 * MIB,
       usedBytes: 300 * MIB,
     });
-  const { totalBytes: _, usedBytes: __, ...whole } = gpu(0, { divided: true, lists: [] });
+  const { totalBytes: _, usedBytes: __, ...whole } = gpu(0, { migEnabled: true, processLists: [] });
   const sample = sampleOf(
     [whole, instance(1, 1), instance(2, 2)],
     [
@@ -330,7 +330,7 @@ test('a container with a grant has a row on each other GPU that the kubelet gave
   );
   const own = { 1: ofGrant('g'), 2: ofGrant('g') };
   const list = [assign('a', 'exclusive', 'GPU-0'), assign('a', 'exclusive', 'GPU-1')];
-  const nobody: Others['nameOf'] = () => ({ namespace: '', pod: '', container: '' });
+  const nobody: OtherAllocations['nameOf'] = () => ({ namespace: '', pod: '', container: '' });
   const state = compared(sample, [reading(grant)], own, { assigned: { list, unknown: 0 }, nameOf: nobody });
   t.deepEqual(state.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 60]]);
   t.like(state.assigned[0], { containerIds: ['g'], podUid: '01234567-89ab-4cde-8f01-23456789abcd' });
@@ -370,7 +370,7 @@ test('a container that nobody has named yet has nothing of what another one of i
   );
   const byPid = { 1: ofContainer('new', 'uid-a'), 2: ofContainer('', 'uid-a') };
   const list = [assign('a', 'exclusive', 'GPU-0')];
-  const nameOf: Others['nameOf'] = () => ({ namespace: 'team', pod: 'a', container: '' });
+  const nameOf: OtherAllocations['nameOf'] = () => ({ namespace: 'team', pod: 'a', container: '' });
   const state = compared(sample, [], byPid, { assigned: { list, unknown: 0 }, nameOf });
   t.deepEqual(state.assigned.map(brief), [['a', 'exclusive', 'GPU-0', 40]]);
   t.deepEqual(
@@ -400,7 +400,7 @@ test('memory that the driver does not tell is no figure: not of the container, n
     assigned: { list: [assign('whole', 'exclusive', 'GPU-0')], unknown: 0 },
     nameOf: named,
   });
-  t.like(state.containers[0], { told: false, gpus: [{ usedBytes: 100 * MIB, bytesTold: false }] });
+  t.like(state.containers[0], { allGpusKnown: false, gpus: [{ usedBytes: 100 * MIB, memoryKnown: false }] });
   t.is(state.assigned[0]?.usedBytes, undefined);
   t.is(state.foreign[0]?.usedBytes, undefined);
   t.is(state.devices[0]?.unattributedBytes, undefined);

@@ -1,7 +1,7 @@
 // Whose processes are, from sample to sample: what is known is not asked again, what has changed is.
 import test from 'ava';
 import { NO_PODS } from '../../../../src/agent/attribution/attribute.ts';
-import { createOwners } from '../../../../src/agent/attribution/owner-tracker.ts';
+import { createOwnerTracker } from '../../../../src/agent/attribution/owner-tracker.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
@@ -11,7 +11,7 @@ function ownersOf(grants: () => readonly Grant[]) {
   const asked: number[] = [];
   let alive = true;
   const list = () => grants().map((grant) => ({ grant }) as LiveGrant);
-  const owners = createOwners({
+  const owners = createOwnerTracker({
     registry: { list, get: (id) => list().find(({ grant }) => grant.id === id) },
     pods: NO_PODS,
     isAlive(pid) {
@@ -25,7 +25,7 @@ function ownersOf(grants: () => readonly Grant[]) {
       alive = false;
     },
     of(processes: readonly SampledProcess[], gpus = [gpu(0)]) {
-      const { ownerOf } = owners.of(sampleOf(gpus, processes));
+      const { ownerOf } = owners.attribute(sampleOf(gpus, processes));
       return processes.map((process) => {
         const owner = ownerOf(process);
         return owner.kind === 'grant' ? owner.id : owner.kind;
@@ -67,12 +67,12 @@ test('who was known is known after samples without it, as long as its GPU is not
   const { of, die } = ownersOf(() => [one]);
   const orphan = { ...child(11, [1]) };
   t.deepEqual(of([child(11, [1000, 1])]), ['one']);
-  t.deepEqual(of([], [gpu(0, { lists: [] })]), []);
+  t.deepEqual(of([], [gpu(0, { processLists: [] })]), []);
   t.deepEqual(of([orphan]), ['one'], 'its parents are gone, and it stays');
   t.deepEqual(of([orphan]), ['one']);
-  t.deepEqual(of([], [gpu(0, { lists: [] })]), []);
+  t.deepEqual(of([], [gpu(0, { processLists: [] })]), []);
   die();
-  t.deepEqual(of([], [gpu(0, { lists: [] })]), []);
+  t.deepEqual(of([], [gpu(0, { processLists: [] })]), []);
   t.deepEqual(of([orphan]), ['host'], 'it had died, and this is somebody else');
 });
 

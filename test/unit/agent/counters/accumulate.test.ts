@@ -2,7 +2,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
-import { advance, KEEP_MS } from '../../../../src/agent/counters/accumulate.ts';
+import { accumulate, KEEP_MS } from '../../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS, type Totals } from '../../../../src/agent/counters/totals.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
@@ -50,7 +50,7 @@ function run(ticks: readonly Tick[]): Totals[] {
     const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
     const next = sampleOf([gpu(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
     const sample = round === undefined ? next : { ...next, round };
-    totals = advance(totals, compared(sample, grants, OWNERS), owners(OWNERS));
+    totals = accumulate(totals, compared(sample, grants, OWNERS), owners(OWNERS));
     return totals;
   });
 }
@@ -169,7 +169,7 @@ test('on which of its GPUs a container is over is told of each by itself, whatev
     const grants = [reading(grant, ledgerOf([slot(11, [row(), row()])]))];
     const sample = sampleOf([gpu(0), gpu(1)], processes, START + second * 1000, (second + 1e6) * 1e9);
     const state = compared(sample, grants, OWNERS);
-    totals = advance(totals, state, owners(OWNERS));
+    totals = accumulate(totals, state, owners(OWNERS));
     return state.containers[0]?.gpus.map(({ over }) => over);
   };
   // 1001 MiB are within what is tolerated.
@@ -233,7 +233,7 @@ test('the peak holds managed memory, as far as the grant has room for what the t
     const state = compared(sampleOf([gpu(0)], [process], START), [reading(grantOf('one', 100), ledgerOf(slots))], {
       11: ONE,
     });
-    return (one(advance(NO_TOTALS, state, owners(OWNERS)))?.peakBytes ?? 0) / MIB;
+    return (one(accumulate(NO_TOTALS, state, owners(OWNERS)))?.peakBytes ?? 0) / MIB;
   };
   t.is(peakOf(30, 40), 70);
   t.is(peakOf(30, 4000), 100);
@@ -262,19 +262,19 @@ test('the peak of compute is that of whole minutes, and of none that was not wat
 
 test('a minute of which use was not told for long has no peak, and what is told at once then is in none', (t) => {
   const grants = [reading(grantOf('one', 100))];
-  const { useTold: _, ...silent } = gpu(0);
+  const { hasProcessUtilization: _, ...silent } = gpu(0);
   let totals = NO_TOTALS;
-  const at = (second: number, smUs: number, useTold = true) => {
-    const on = useTold ? { ...silent, useTold } : silent;
+  const at = (second: number, smUs: number, hasProcessUtilization = true) => {
+    const on = hasProcessUtilization ? { ...silent, hasProcessUtilization } : silent;
     const state = compared(sampleOf([on], [busy(11, smUs)], START + second * 1000), grants, OWNERS);
-    totals = advance(totals, state, owners(OWNERS));
+    totals = accumulate(totals, state, owners(OWNERS));
     return one(totals);
   };
   for (let second = 0; second <= 60; second += 1) at(second, second * 125_000);
   t.is(one(totals)?.smPeakRatio?.toFixed(3), '0.125');
   for (let second = 61; second < 150; second += 1) {
-    const computeTold = second <= 70;
-    t.like(at(second, 7_500_000, false), { computeTold, smSeconds: 7.5 }, String(second));
+    const utilizationKnown = second <= 70;
+    t.like(at(second, 7_500_000, false), { utilizationKnown, smSeconds: 7.5 }, String(second));
   }
   for (let second = 150; second < 240; second += 1) at(second, 15_000_000);
   t.is(one(totals)?.smPeakRatio?.toFixed(3), '0.125', 'not the ten seconds at once');
@@ -409,15 +409,15 @@ test('totals of a container of which nothing has changed are the same object, an
     compared(sampleOf([gpu(0)], [process], START + second * 1000), grants, OWNERS);
   const state = nodeState(0, first);
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
-  const begun = advance(NO_TOTALS, state, owners(OWNERS));
-  const later = advance(begun, at(1), owners(OWNERS));
+  const begun = accumulate(NO_TOTALS, state, owners(OWNERS));
+  const later = accumulate(begun, at(1), owners(OWNERS));
   t.is(one(later), one(begun));
-  const grown = advance(later, nodeState(2, other), owners(OWNERS));
+  const grown = accumulate(later, nodeState(2, other), owners(OWNERS));
   t.is(one(grown)?.smSeconds, 2);
-  const minute = advance(later, at(61), owners(OWNERS));
+  const minute = accumulate(later, at(61), owners(OWNERS));
   t.not(one(minute), one(begun), 'a minute has passed');
   t.is(one(minute)?.smPeakRatio, 0);
-  const gone = advance(later, { ...at(2), containers: [] }, owners(OWNERS));
+  const gone = accumulate(later, { ...at(2), containers: [] }, owners(OWNERS));
   t.is(one(gone)?.seenMs, START + 1000, 'it was there in the sample before');
-  t.is(one(advance(gone, at(3), owners(OWNERS)))?.seenMs, undefined, 'it is there again');
+  t.is(one(accumulate(gone, at(3), owners(OWNERS)))?.seenMs, undefined, 'it is there again');
 });

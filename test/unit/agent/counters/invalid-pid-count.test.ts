@@ -1,11 +1,11 @@
 // Entries of nobody as one counter: whatever becomes of GPUs and samplers, it does not fall.
 import test from 'ava';
-import { createNobodys } from '../../../../src/agent/counters/invalid-pid-count.ts';
+import { createInvalidPidCount } from '../../../../src/agent/counters/invalid-pid-count.ts';
 
-const gpu = (uuid: string, nobodysEntries?: number) => ({ uuid, ...(nobodysEntries && { nobodysEntries }) });
+const gpu = (uuid: string, invalidPidEntries?: number) => ({ uuid, ...(invalidPidEntries && { invalidPidEntries }) });
 
 test('the sum of all GPUs only grows: over a GPU that is gone for a sample, and a sampler that began again', (t) => {
-  const nobodys = createNobodys();
+  const nobodys = createInvalidPidCount();
   const steps: readonly (readonly [
     gpus: readonly ReturnType<typeof gpu>[],
     sum: number | undefined,
@@ -23,5 +23,5 @@ test('the sum of all GPUs only grows: over a GPU that is gone for a sample, and 
     [[gpu('a', 1), gpu('b', 3)], 17, 1],
     [[gpu('a', 1), gpu('b', 4)], 18],
   ];
-  for (const [gpus, sum, round = 5] of steps) t.is(nobodys.see({ gpus, round }), sum);
+  for (const [gpus, sum, round = 5] of steps) t.is(nobodys.update({ gpus, round }), sum);
 });

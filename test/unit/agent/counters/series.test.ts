@@ -6,10 +6,10 @@ import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import type { ShareMode } from '../../../../src/agent/attribution/device-ids.ts';
 import type { ShareState } from '../../../../src/agent/compute/shares.ts';
 import type { ComputeUse } from '../../../../src/agent/compute/usage-account.ts';
-import { advance } from '../../../../src/agent/counters/accumulate.ts';
+import { accumulate } from '../../../../src/agent/counters/accumulate.ts';
 import { createStopCounts } from '../../../../src/agent/counters/stop-counts.ts';
 import { NO_TOTALS, type Totals } from '../../../../src/agent/counters/totals.ts';
-import { type Snapshot, snapshotOf, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
+import { createSnapshot, type Snapshot, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { COLLECTORS, createRenderer } from '../../../../src/exporter/render.ts';
 import { exampleSnapshot } from '../../../support/snapshots.ts';
 import {
@@ -75,7 +75,7 @@ function startAgent() {
     async at(
       second: number,
       list: readonly Now[],
-      { useTold = true, setSeconds = 0, gpus = [0, 1] as readonly number[], isHeld = true } = {},
+      { hasProcessUtilization = true, setSeconds = 0, gpus = [0, 1] as readonly number[], isHeld = true } = {},
     ): Promise<string> {
       const atMs = START + (second + setSeconds) * 1000;
       const processes = list.map((one) =>
@@ -110,8 +110,8 @@ function startAgent() {
       );
       const sample = sampleOf(
         gpus.map((index) => {
-          const { useTold: _, ...silent } = gpu(index);
-          return useTold ? { ...silent, useTold } : silent;
+          const { hasProcessUtilization: _, ...silent } = gpu(index);
+          return hasProcessUtilization ? { ...silent, hasProcessUtilization } : silent;
         }),
         processes,
         atMs,
@@ -132,9 +132,9 @@ function startAgent() {
         }),
         ofGpu: () => ({ policy: 'fixed', source: 'configuration' }) as const,
       };
-      totals = advance(totals, state, owners(byPid), nameOf, (id, place) => compute.stateOf(id, place).use);
+      totals = accumulate(totals, state, owners(byPid), nameOf, (id, place) => compute.stateOf(id, place).use);
       stops.update(state);
-      snapshot = snapshotOf(state, totals, stops.totals(), [], exampleSnapshot.self, nameOf, undefined, compute);
+      snapshot = createSnapshot(state, totals, stops.totals(), [], exampleSnapshot.self, nameOf, undefined, compute);
       return (await make(snapshot)).text;
     },
   };
@@ -263,7 +263,7 @@ test('whatever containers and samples come and go, no counter of a container fal
   const step = fc.record({
     gapSeconds: fc.constantFrom(1, 1, 5, 20, 60, 150, 301, 4000),
     setSeconds: fc.constantFrom(0, 0, 0, -5000, 5000),
-    useTold: fc.constantFrom(true, true, true, false),
+    hasProcessUtilization: fc.constantFrom(true, true, true, false),
     // A GPU that is gone for a while, or all of them: the driver is not open.
     gpus: fc.constantFrom([0, 1], [0, 1], [0, 1], [1], []),
     // At each place a container lives, another one takes its place, or there is none.
@@ -285,7 +285,7 @@ test('whatever containers and samples come and go, no counter of a container fal
         let [second, number, setSeconds] = [0, 0, 0];
         const living: (Now | undefined)[] = [undefined, undefined, undefined];
         let before = new Map() as ReadonlyMap<string, number>;
-        for (const { gapSeconds, setSeconds: set, useTold, gpus: seen, places } of steps) {
+        for (const { gapSeconds, setSeconds: set, hasProcessUtilization, gpus: seen, places } of steps) {
           second += gapSeconds;
           setSeconds += set;
           for (const [place, { change, kind: of, pod, gpus, grown }] of places.entries()) {
@@ -297,7 +297,7 @@ test('whatever containers and samples come and go, no counter of a container fal
             } else living[place] = { ...last, smUs: last.smUs + grown, denied: last.denied + 1 };
           }
           const list = living.flatMap((one) => one ?? []);
-          const after = countersOf(await agent.at(second, list, { useTold, setSeconds, gpus: seen }));
+          const after = countersOf(await agent.at(second, list, { hasProcessUtilization, setSeconds, gpus: seen }));
           const fell = fallen(before, after);
           if (fell.length > 0) throw new Error(fell.join('; '));
           before = after;

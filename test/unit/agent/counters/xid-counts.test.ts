@@ -4,15 +4,15 @@ import { CONTAINED_XIDS, countXids, RESETTING_XIDS, type XidTotal } from '../../
 import type { Sample, SampledGpu, SampledXid } from '../../../../src/agent/sampling/sample.ts';
 import { readPage } from '../../../support/docs.ts';
 
-const gpu = (index: number, tellsEvents: boolean): SampledGpu => ({
+const gpu = (index: number, reportsXids: boolean): SampledGpu => ({
   index,
   uuid: `GPU-${index}`,
   name: '',
   pciBusId: '',
-  lists: [],
+  processLists: [],
   utilizationGaps: 0,
   healthy: true,
-  tellsEvents,
+  reportsXids,
 });
 const sample = (xids: readonly SampledXid[], gpus = [gpu(0, true), gpu(1, false)]): Sample => ({
   round: 1,

@@ -89,7 +89,7 @@ test('old data does not call off what fresh data began, either', (t) => {
 });
 
 test('what the driver does not tell is no memory given back: it neither calms nor counts as released', (t) => {
-  const unlisted = { lists: ['graphics'] };
+  const unlisted = { processLists: ['graphics'] };
   const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
   t.deepEqual(act(0, cheat), ['warn one']);
   t.deepEqual(act(1, [], 0, 500, unlisted), []);
@@ -105,7 +105,10 @@ test('what the driver does not tell is no memory given back: it neither calms no
 
 test('of a GPU of which any list failed nothing is told: who may be in it alone has given nothing back', (t) => {
   for (const failed of ['graphics', 'mps']) {
-    const some = { lists: ['compute', 'graphics', 'mps'].filter((list) => list !== failed), failedLists: [failed] };
+    const some = {
+      processLists: ['compute', 'graphics', 'mps'].filter((list) => list !== failed),
+      failedProcessLists: [failed],
+    };
     const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
     t.deepEqual(act(0, cheat), ['warn one']);
     t.deepEqual(act(1, [], 0, 500, some), []);
@@ -114,7 +117,7 @@ test('of a GPU of which any list failed nothing is told: who may be in it alone 
     t.deepEqual(act(4, [], 0, 500, some), []);
     t.deepEqual(act(5, cheat), ['stuck one'], 'it was there all the time');
   }
-  const never = { lists: ['compute', 'graphics'] };
+  const never = { processLists: ['compute', 'graphics'] };
   const { act } = setUp(t);
   t.deepEqual(act(0, cheat), ['warn one']);
   t.deepEqual(act(1, cheat), ['kill one']);

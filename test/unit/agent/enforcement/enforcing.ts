@@ -12,7 +12,7 @@ import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../../src/agent/grants/registry.ts';
 import type { Native, ProcessFacts } from '../../../../src/agent/os/addon.ts';
-import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
+import { applyMemoryPressure } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import type { EnforcementPolicy } from '../../../../src/policy/enforcement.ts';
 import { DEFAULT_LADDER } from '../../../../src/policy/ladder.ts';
@@ -154,7 +154,9 @@ export function setUp(
       }),
       owners,
     );
-    return enforcer.act(withRoom(state, DEFAULT_TOLERANCE)).map(({ action, grantId }) => `${action} ${grantId}`);
+    return enforcer
+      .act(applyMemoryPressure(state, DEFAULT_TOLERANCE))
+      .map(({ action, grantId }) => `${action} ${grantId}`);
   };
   const jump = (seconds: number) => {
     jumpedMs += seconds * 1000;

@@ -77,7 +77,7 @@ test('what a sample does not tell is not taken for given back', (t) => {
     ['the driver does not answer', told({ ...whole, problem: 'no driver' })],
     ['the GPU is not in the sample', told(sampleOf([sampledGpu(1)], own))],
     ['the GPU is lost', told(sampleOf([sampledGpu(0, { healthy: false })], own))],
-    ['its process list was not answered', told(sampleOf([sampledGpu(0, { lists: ['graphics'] })], []))],
+    ['its process list was not answered', told(sampleOf([sampledGpu(0, { processLists: ['graphics'] })], []))],
     ['the bytes of one process are not told', told(whole, [...own, sampledProcess(3, [use(0)])])],
   ];
   for (const [what, bytes] of silent) t.is(bytes, undefined, what);

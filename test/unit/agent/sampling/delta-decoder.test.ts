@@ -1,7 +1,7 @@
 // What the sampler's lines add up to: whoever is as before is the same object, and what does not add up is refused for good.
 import test from 'ava';
 import fc from 'fast-check';
-import { createSampleReader, type SampleReader } from '../../../../src/agent/sampling/delta-decoder.ts';
+import { createSampleDecoder, type SampleDecoder } from '../../../../src/agent/sampling/delta-decoder.ts';
 import type { SampleLine } from '../../../../src/agent/sampling/line-schema.ts';
 import type { Sample, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { gpu, sampledProcess, sampleOf, use } from '../node.ts';
@@ -9,16 +9,16 @@ import { gpu, sampledProcess, sampleOf, use } from '../node.ts';
 const lineOf = (
   round: number,
   processes: readonly SampledProcess[],
-  total: number,
-  left: readonly number[] = [],
+  processCount: number,
+  removedPids: readonly number[] = [],
 ): SampleLine => ({
   ...sampleOf([gpu(0)], processes),
   round,
-  left,
-  total,
-  usedUntil: [{ uuid: 'GPU-0', dayUs: round * 1e6 + 5e9, bootUs: round * 1e6, setUs: 0 }],
+  removedPids,
+  processCount,
+  utilizationCursors: [{ uuid: 'GPU-0', dayUs: round * 1e6 + 5e9, bootUs: round * 1e6, setUs: 0 }],
 });
-const read = (reader: SampleReader, line: SampleLine): Sample => {
+const read = (reader: SampleDecoder, line: SampleLine): Sample => {
   const sample = reader.read(JSON.stringify(line));
   if ('wrong' in sample) throw new Error(sample.wrong);
   return sample;
@@ -28,12 +28,12 @@ const whole = (pid: number, bytes: number, more: Partial<SampledProcess> = {}) =
   sampledProcess(pid, [use(0, { bytes })], more);
 
 test('processes that a line does not name are the very same objects, and so is the list when it names none', (t) => {
-  const reader = createSampleReader();
+  const reader = createSampleDecoder();
   const first = read(reader, lineOf(1, [whole(11, 1), whole(12, 2), whole(13, 3)], 3));
   t.deepEqual(first.processes, [whole(11, 1), whole(12, 2), whole(13, 3)]);
-  const { left: _, total: __, usedUntil, ...sample } = lineOf(1, first.processes, 3);
+  const { removedPids: _, processCount: __, utilizationCursors, ...sample } = lineOf(1, first.processes, 3);
   t.deepEqual(first, sample, 'nothing of the line but what a sample has');
-  t.deepEqual(reader.usedUntil(), usedUntil);
+  t.deepEqual(reader.utilizationCursors(), utilizationCursors);
 
   const second = read(reader, lineOf(2, [], 3));
   t.is(second.processes, first.processes);
@@ -55,7 +55,7 @@ test('who is gone when another sampler begins is who had its pid when the last o
   const used = [use(0, { smUs: 7000 })];
   const gone = (pid: number): SampledProcess => ({ pid, gone: true, gpus: used });
   const again = whole(13, 3, { startTicks: 999 });
-  const reader = createSampleReader([whole(11, 1), { pid: 12, gone: true, gpus: [] }, whole(13, 2)]);
+  const reader = createSampleDecoder([whole(11, 1), { pid: 12, gone: true, gpus: [] }, whole(13, 2)]);
   const first = read(reader, lineOf(1, [gone(11), gone(12), again, gone(14)], 4));
   t.deepEqual(first.processes, [{ ...whole(11, 1), gone: true, gpus: used }, gone(12), again, gone(14)]);
   const second = read(reader, lineOf(2, [{ pid: 11, gpus: [use(0, { smUs: 8000 })] }, gone(13)], 4, [13]));
@@ -63,8 +63,8 @@ test('who is gone when another sampler begins is who had its pid when the last o
   t.deepEqual(second.processes[2], gone(13), 'later it has told itself who is who');
 });
 
-test('a pid that left and a pid that is told anew are other processes', (t) => {
-  const reader = createSampleReader();
+test('a PID that was removed, or has another identity, is another process', (t) => {
+  const reader = createSampleDecoder();
   read(reader, lineOf(1, [whole(11, 1), whole(12, 2)], 2));
   const again = whole(11, 5, { startTicks: 999 });
   t.deepEqual(read(reader, lineOf(2, [again], 2)).processes, [again, whole(12, 2)], 'at once');
@@ -73,37 +73,40 @@ test('a pid that left and a pid that is told anew are other processes', (t) => {
   t.deepEqual(read(reader, lineOf(4, [], 0, [11, 12])).processes, []);
 });
 
-test('what does not add up is refused with what is wrong, and so is all that follows', (t) => {
+test('a line that does not fit the lines before is refused, and so are all later ones', (t) => {
   const cases: [line: SampleLine, wrong: string][] = [
-    [lineOf(2, [figures(13, 1)], 2), 'processes[0]: want startTicks, or gone: who process 13 is was not told'],
-    [lineOf(2, [figures(12, 1)], 1, [12]), 'processes[0]: want startTicks, or gone: who process 12 is was not told'],
+    [lineOf(2, [figures(13, 1)], 2), 'processes[0]: want startTicks, or gone: no line before identifies process 13'],
+    [
+      lineOf(2, [figures(12, 1)], 1, [12]),
+      'processes[0]: want startTicks, or gone: no line before identifies process 12',
+    ],
     [
       lineOf(2, [{ ...figures(12, 1), cgroup: '0::/' }], 2),
-      'processes[0]: want startTicks, or gone: who process 12 is was not told',
+      'processes[0]: want startTicks, or gone: no line before identifies process 12',
     ],
     [
       lineOf(2, [{ ...figures(12, 1), gone: false }], 2),
-      'processes[0]: want startTicks, or gone: who process 12 is was not told',
+      'processes[0]: want startTicks, or gone: no line before identifies process 12',
     ],
-    [lineOf(2, [figures(12, 1), figures(11, 1)], 2), 'processes[1]: process 11 stands behind 12: want them by pid'],
-    [lineOf(2, [figures(12, 1), figures(12, 1)], 2), 'processes[1]: process 12 stands behind 12: want them by pid'],
-    [lineOf(2, [whole(0, 1)], 3), 'processes[0]: process 0 stands behind 0: want them by pid'],
-    [lineOf(2, [], 1, [13]), 'left[0]: process 13 was not told of'],
-    [lineOf(2, [], 1, [12, 12]), 'left[1]: process 12 was not told of'],
-    [lineOf(2, [], 3), 'total: 3 processes are told of, 2 are known'],
-    [lineOf(2, [whole(13, 1)], 2), 'total: 2 processes are told of, 3 are known'],
-    [lineOf(2, [], 2, [12]), 'total: 2 processes are told of, 1 are known'],
+    [lineOf(2, [figures(12, 1), figures(11, 1)], 2), 'processes[1]: PID 11 follows 12: want ascending PIDs'],
+    [lineOf(2, [figures(12, 1), figures(12, 1)], 2), 'processes[1]: PID 12 follows 12: want ascending PIDs'],
+    [lineOf(2, [whole(0, 1)], 3), 'processes[0]: PID 0 follows 0: want ascending PIDs'],
+    [lineOf(2, [], 1, [13]), 'removedPids[0]: process 13 is in no line before'],
+    [lineOf(2, [], 1, [12, 12]), 'removedPids[1]: process 12 is in no line before'],
+    [lineOf(2, [], 3), 'processCount: 3, but the lines so far have 2'],
+    [lineOf(2, [whole(13, 1)], 2), 'processCount: 2, but the lines so far have 3'],
+    [lineOf(2, [], 2, [12]), 'processCount: 2, but the lines so far have 1'],
     [lineOf(3, [], 2), 'sample.round: 3 follows 1'],
     [lineOf(1, [], 2), 'sample.round: 1 follows 1'],
     [{ ...lineOf(2, [], 2), atMs: -1 }, 'sample.atMs: want a whole number'],
   ];
   for (const [line, wrong] of cases) {
-    const reader = createSampleReader();
+    const reader = createSampleDecoder();
     read(reader, lineOf(1, [whole(11, 1), whole(12, 2)], 2));
     t.deepEqual(reader.read(JSON.stringify(line)), { wrong });
     t.deepEqual(reader.read(JSON.stringify(lineOf(2, [], 2))), { wrong }, 'a line that would have been right before');
   }
-  t.deepEqual(createSampleReader().read(JSON.stringify(lineOf(2, [], 0))), { wrong: 'sample.round: 2 follows 0' });
+  t.deepEqual(createSampleDecoder().read(JSON.stringify(lineOf(2, [], 0))), { wrong: 'sample.round: 2 follows 0' });
 });
 
 type Picture = ReadonlyMap<number, SampledProcess>;
@@ -164,7 +167,7 @@ test('whatever comes and goes, the samples are the pictures that were told, and 
   t.notThrows(() =>
     fc.assert(
       fc.property(histories, (history) => {
-        const reader = createSampleReader();
+        const reader = createSampleDecoder();
         let last: Sample | undefined;
         for (const { before, after, line } of linesOf(history)) {
           const sample = read(reader, line);
@@ -186,7 +189,7 @@ test('whatever comes and goes, the samples are the pictures that were told, and 
 
 /** The line with something left out that it cannot do without. */
 function* cutsOf(line: SampleLine, before: Picture): Generator<SampleLine> {
-  for (const at of line.left.keys()) yield { ...line, left: line.left.toSpliced(at, 1) };
+  for (const at of line.removedPids.keys()) yield { ...line, removedPids: line.removedPids.toSpliced(at, 1) };
   for (const [at, { pid, gpus }] of line.processes.entries()) {
     if (before.has(pid)) continue; // other figures that are not told of are no contradiction
     yield { ...line, processes: line.processes.toSpliced(at, 1) };
@@ -202,7 +205,7 @@ test('whatever a line lacks that it cannot do without, it is refused, and so is 
         for (const [index, { line, before }] of steps.entries()) {
           const next = steps[index + 1]?.line;
           for (const cut of [...cutsOf(line, before), ...(next ? [next] : [])]) {
-            const reader = createSampleReader();
+            const reader = createSampleDecoder();
             for (const { line: earlier } of steps.slice(0, index)) read(reader, earlier);
             const sample = reader.read(JSON.stringify(cut));
             if (!('wrong' in sample)) throw new Error(`${JSON.stringify(cut)} was taken`);

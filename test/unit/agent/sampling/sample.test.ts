@@ -1,18 +1,18 @@
 // The sampler's lines, each by itself: what is taken, and that nothing half-written, foreign or ill-typed becomes a figure.
 import test from 'ava';
 import fc from 'fast-check';
-import { createSampleReader } from '../../../../src/agent/sampling/delta-decoder.ts';
+import { createSampleDecoder } from '../../../../src/agent/sampling/delta-decoder.ts';
 import { parseLine, type SampleLine } from '../../../../src/agent/sampling/line-schema.ts';
 import { compared, gpu, grantOf, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
 
 const good = (): SampleLine => ({
   ...sampleOf(
-    [gpu(0), { ...gpu(1, { usedBytes: 2 ** 64 }), lists: [] }],
+    [gpu(0), { ...gpu(1, { usedBytes: 2 ** 64 }), processLists: [] }],
     [sampledProcess(11, [use(0, { bytes: 5 }), use(1)]), { pid: 12, gone: true, gpus: [] }],
   ),
-  left: [],
-  total: 2,
-  usedUntil: [{ uuid: 'GPU-0', dayUs: 7, bootUs: 5, setUs: 0 }],
+  removedPids: [],
+  processCount: 2,
+  utilizationCursors: [{ uuid: 'GPU-0', dayUs: 7, bootUs: 5, setUs: 0 }],
   errors: [{ call: 'nvmlDeviceGetMemoryInfo_v2', code: 3, count: 1 }],
 });
 const wrong = (line: string): string => {
@@ -21,7 +21,7 @@ const wrong = (line: string): string => {
 };
 
 test('a line is taken as it is written, also one without GPUs and one with a reason for it', (t) => {
-  const empty = { ...sampleOf([], []), left: [], total: 0, usedUntil: [] };
+  const empty = { ...sampleOf([], []), removedPids: [], processCount: 0, utilizationCursors: [] };
   const lines: SampleLine[] = [good(), empty, { ...empty, problem: 'no libnvidia-ml.so.1' }];
   for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), line);
 });
@@ -55,22 +55,22 @@ test('what is not a sample is refused with the place and what would be right', (
     [changed(['bootNs'], null), 'sample.bootNs: want a whole number'],
     [changed(['driverVersion'], 580), 'sample.driverVersion: want text'],
     [changed(['problem'], false), 'sample.problem: want text'],
-    [changed(['left'], undefined), 'sample.left: want a list of whole numbers'],
-    [changed(['left'], [11, '12']), 'sample.left: want a list of whole numbers'],
-    [changed(['total'], undefined), 'sample.total: want a whole number'],
-    [changed(['usedUntil'], undefined), 'usedUntil: want a list'],
-    [changed(['usedUntil', 0, 'bootUs'], -1), 'usedUntil[0].bootUs: want a whole number'],
+    [changed(['removedPids'], undefined), 'sample.removedPids: want a list of whole numbers'],
+    [changed(['removedPids'], [11, '12']), 'sample.removedPids: want a list of whole numbers'],
+    [changed(['processCount'], undefined), 'sample.processCount: want a whole number'],
+    [changed(['utilizationCursors'], undefined), 'utilizationCursors: want a list'],
+    [changed(['utilizationCursors', 0, 'bootUs'], -1), 'utilizationCursors[0].bootUs: want a whole number'],
     [changed(['gpus'], undefined), 'gpus: want a list'],
     [changed(['gpus'], { 0: {} }), 'gpus: want a list'],
     [changed(['gpus', 1], null), 'gpus[1]: want an object'],
     [changed(['gpus', 1, 'uuid'], 7), 'gpus[1].uuid: want text'],
     [changed(['gpus', 1, 'index'], '1'), 'gpus[1].index: want a whole number'],
-    [changed(['gpus', 0, 'lists'], ['compute', 1]), 'gpus[0].lists: want a list of texts'],
-    [changed(['gpus', 0, 'failedLists'], 'graphics'), 'gpus[0].failedLists: want a list of texts'],
+    [changed(['gpus', 0, 'processLists'], ['compute', 1]), 'gpus[0].processLists: want a list of texts'],
+    [changed(['gpus', 0, 'failedProcessLists'], 'graphics'), 'gpus[0].failedProcessLists: want a list of texts'],
     [changed(['gpus', 0, 'healthy'], 'yes'), 'gpus[0].healthy: want true or false'],
     [changed(['gpus', 0, 'smActivePpm'], 0.5), 'gpus[0].smActivePpm: want a whole number'],
     [changed(['gpus', 0, 'tensorActivePpm'], null), 'gpus[0].tensorActivePpm: want a whole number'],
-    [changed(['gpus', 0, 'activityDenied'], 1), 'gpus[0].activityDenied: want true or false'],
+    [changed(['gpus', 0, 'gpmDenied'], 1), 'gpus[0].gpmDenied: want true or false'],
     [changed(['gpus', 0, 'usedBytes'], '5'), 'gpus[0].usedBytes: want a whole number'],
     [changed(['processes'], 'none'), 'processes: want a list'],
     [changed(['processes', 0], []), 'processes[0]: want an object'],
@@ -100,7 +100,7 @@ test('a line that is cut anywhere, or is no JSON, is refused', (t) => {
 });
 
 test('whatever is in a line, it is refused or can be compared without a fault', (t) => {
-  const texts = ['driverVersion', 'gpus', 'processes', 'errors', 'left', 'usedUntil'];
+  const texts = ['driverVersion', 'gpus', 'processes', 'errors', 'left', 'utilizationCursors'];
   const fields = ['round', 'atMs', 'bootNs', 'cudaVersion', 'tookUs', 'total', ...texts];
   const value = fc.oneof(
     fc.jsonValue({ maxDepth: 2 }),
@@ -109,14 +109,14 @@ test('whatever is in a line, it is refused or can be compared without a fault', 
   const paths: (string | number)[][] = [
     ...fields.map((name) => [name]),
     ...['uuid', 'index', 'lists', 'usedBytes'].map((name) => ['gpus', 0, name]),
-    ...['uuid', 'dayUs', 'bootUs', 'setUs'].map((name) => ['usedUntil', 0, name]),
+    ...['uuid', 'dayUs', 'bootUs', 'setUs'].map((name) => ['utilizationCursors', 0, name]),
     ...['pid', 'cgroup', 'gpus', 'startTicks', 'command'].map((name) => ['processes', 0, name]),
     ...['gpu', 'bytes', 'types', 'activeUs'].map((name) => ['processes', 0, 'gpus', 0, name]),
   ];
   t.notThrows(() => {
     fc.assert(
       fc.property(fc.constantFrom(...paths), value, (path, put) => {
-        const sample = createSampleReader().read(changed(path, put));
+        const sample = createSampleDecoder().read(changed(path, put));
         if ('wrong' in sample) return;
         const state = compared(sample, [reading(grantOf('one', 1))], { 11: ofGrant('one') });
         const used = state.containers[0]?.gpus[0]?.usedBytes;

@@ -1,7 +1,7 @@
 // How soon the next sample is wanted: a node on which nothing changes rests, and whatever is new wakes it.
 import test from 'ava';
 import type { SampledGpu, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
-import { createPace } from '../../../../src/agent/sampling-interval.ts';
+import { createSamplingInterval } from '../../../../src/agent/sampling-interval.ts';
 import type { NodeState } from '../../../../src/agent/usage/node-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { compared, gpu, grantOf, ledgerOf, ofGrant, reading, sampledProcess, sampleOf, use } from '../node.ts';
@@ -33,7 +33,7 @@ const QUIET = () => stateOf([gpu(0)]);
 
 /** A pace whose node has been quiet until it rested. */
 function rested(settings = SETTINGS) {
-  const pace = createPace(settings);
+  const pace = createSamplingInterval(settings);
   const told = Array.from({ length: 11 }, () => pace.after(QUIET()));
   return { pace, told };
 }
@@ -50,7 +50,7 @@ test('whatever is new wakes it: memory, work, a process, a ledger, a list that w
     work: stateOf([gpu(0, { utilizationPercent: 1 })]),
     process: stateOf([gpu(0)], {}, CONTAINERS, [...PROCESSES]),
     ledger: stateOf([gpu(0)], {}, [...CONTAINERS]),
-    list: stateOf([gpu(0, { lists: ['compute'] })]),
+    list: stateOf([gpu(0, { processLists: ['compute'] })]),
     lost: stateOf([gpu(0, { healthy: false })]),
     gpu: stateOf([gpu(0), gpu(1)]),
     other: stateOf([gpu(1)]),
@@ -69,12 +69,12 @@ test('who is over, or goes past the interposer, is watched closely however quiet
   const past = CONTAINERS.map((one) => ({ ...one, gpus: one.gpus.map((at) => ({ ...at, bypassBytes: 1 })) }));
   const { pace } = rested();
   for (let sample = 0; sample < 20; sample += 1) t.is(pace.after(stateOf([gpu(0)], {}, past)), 250);
-  t.is(pace.stir(), 250);
+  t.is(pace.wake(), 250);
 });
 
 test('what is asked for wakes it, too', (t) => {
   const { pace } = rested();
-  t.is(pace.stir(), 1000);
+  t.is(pace.wake(), 1000);
   t.is(pace.after(QUIET()), 1000);
 });
 

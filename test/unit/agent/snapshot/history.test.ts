@@ -74,7 +74,7 @@ test('a GPU that does not tell its memory has how busy it is alone', (t) => {
       const { usedBytes: _, ...gpu } = device.gpu;
       return { ...device, gpu };
     }),
-    containers: snapshot.containers.map((entry) => ({ ...entry, bytesTold: false })),
+    containers: snapshot.containers.map((entry) => ({ ...entry, memoryKnown: false })),
   });
   const { gpus, mib, percent } = recorded([silent(snapshotAt(0, 1, 30)), silent(snapshotAt(5, 1, 40))]);
   t.deepEqual(gpus['GPU-0'], { usedBytes: [null, null], busyPercent: [40, 40] });

@@ -1,14 +1,14 @@
 // What is published of the node: one entry per container and GPU, names where somebody knows them, and nothing old.
 import test from 'ava';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
-import { advance } from '../../../../src/agent/counters/accumulate.ts';
+import { accumulate } from '../../../../src/agent/counters/accumulate.ts';
 import { NO_TOTALS } from '../../../../src/agent/counters/totals.ts';
 import { recordOf } from '../../../../src/agent/enforcement/action-record.ts';
 import {
+  createSnapshot,
   type NameOf,
   type SelfSnapshot,
   type Snapshot,
-  snapshotOf,
   staleSnapshot,
 } from '../../../../src/agent/snapshot/snapshot.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
@@ -50,9 +50,9 @@ function snapshot(
   ];
   const grant = reading(grantOf('one', 400, [0, 1]), ledgerOf([slot(11, [row({ heldBytes: 1 }), row()])]));
   const state = compared(sampleOf([gpu(0), gpu(1), gpu(2)], processes), [grant], OWNERS);
-  const totals = advance(NO_TOTALS, state, owners(OWNERS));
+  const totals = accumulate(NO_TOTALS, state, owners(OWNERS));
   const recent = Array.from({ length: actions }, (_, index) => record(index));
-  return snapshotOf(state, totals, [], recent, SELF, nameOf);
+  return createSnapshot(state, totals, [], recent, SELF, nameOf);
 }
 
 test('a container is there once per GPU of its grant, with its own figures on each', (t) => {

@@ -1,6 +1,6 @@
 // Whose room a container takes: what others on its GPU were granted and have not taken, where nothing else is left.
 import test from 'ava';
-import { withRoom } from '../../../../src/agent/usage/memory-pressure.ts';
+import { applyMemoryPressure } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import {
@@ -30,7 +30,7 @@ function verdicts(freeMib: number | undefined, held: Readonly<Record<string, num
   );
   const owners = Object.fromEntries(names.map((name, index) => [100 + index, ofGrant(name)]));
   const state = compared(sampleOf([on], processes), readings, owners);
-  const after = withRoom(state, DEFAULT_TOLERANCE);
+  const after = applyMemoryPressure(state, DEFAULT_TOLERANCE);
   const said = after.containers.map(({ grant, verdict }) =>
     verdict.severity === 'within' ? grant.id : `${grant.id} ${verdict.severity} ${verdict.reason}`,
   );

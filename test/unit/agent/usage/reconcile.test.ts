@@ -2,11 +2,11 @@
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
-import { ownedBy } from '../../../../src/agent/attribution/processes-by-owner.ts';
+import { groupByOwner } from '../../../../src/agent/attribution/processes-by-owner.ts';
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 import type { NodeState } from '../../../../src/agent/usage/node-usage.ts';
-import { compare } from '../../../../src/agent/usage/reconcile.ts';
-import { NO_OTHERS } from '../../../../src/agent/usage/ungranted-usage.ts';
+import { reconcile } from '../../../../src/agent/usage/reconcile.ts';
+import { NO_OTHER_ALLOCATIONS } from '../../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import {
@@ -53,8 +53,8 @@ test('use is what the driver says of all processes of a grant; what its ledger d
       coresPercent: 0,
       usedBytes: 500 * MIB,
       bypassBytes: 200 * MIB,
-      usersTold: true,
-      bytesTold: true,
+      processesKnown: true,
+      memoryKnown: true,
       over: false,
       ledger: { contextBytes: 100 * MIB, managedBytes: 10 * MIB, poolBytes: 50 * MIB, bufferBytes: 150 * MIB },
       denied: 3,
@@ -136,16 +136,23 @@ test('who is seen with nothing by a sample that does not tell has the fence of b
   const held = (bytes: number) => [sampledProcess(11, [use(0, { bytes })])];
   const at = (sample: Sample, inLedger: boolean, before?: NodeState) => {
     const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
-    const owned = ownedBy(sample.processes, owners({ 11: ofGrant('one') }));
-    return compare(sample, [reading(grantOf('one', 1000), ledger)], owned, DEFAULT_TOLERANCE, NO_OTHERS, before);
+    const owned = groupByOwner(sample.processes, owners({ 11: ofGrant('one') }));
+    return reconcile(
+      sample,
+      [reading(grantOf('one', 1000), ledger)],
+      owned,
+      DEFAULT_TOLERANCE,
+      NO_OTHER_ALLOCATIONS,
+      before,
+    );
   };
   const on = gpu(0, { usedBytes: 500 * MIB });
   const fenceOf = (state: NodeState) => state.containers[0]?.fence;
   const agents = at(sampleOf([on], held(MIB)), false);
   t.is(fenceOf(agents), 'agent');
   for (const [what, sample] of [
-    ['a list that failed', sampleOf([gpu(0, { usedBytes: 500 * MIB, lists: [] })], [])],
-    ['a lost GPU', sampleOf([gpu(0, { healthy: false, lists: [] })], [])],
+    ['a list that failed', sampleOf([gpu(0, { usedBytes: 500 * MIB, processLists: [] })], [])],
+    ['a lost GPU', sampleOf([gpu(0, { healthy: false, processLists: [] })], [])],
     ['no GPU', sampleOf([], [])],
     ['no driver', { ...sampleOf([], []), problem: 'gone' }],
   ] as const) {
@@ -158,7 +165,7 @@ test('who is seen with nothing by a sample that does not tell has the fence of b
     t.deepEqual([device?.containers, device?.unattributedBytes], [undefined, undefined], what);
   }
   t.like(agents.devices[0], { containers: 1, unattributedBytes: 499 * MIB });
-  const silent = sampleOf([gpu(0, { lists: ['compute'], failedLists: ['graphics'] })], held(MIB));
+  const silent = sampleOf([gpu(0, { processLists: ['compute'], failedProcessLists: ['graphics'] })], held(MIB));
   t.is(fenceOf(at(silent, false, at(sampleOf([on], held(MIB)), true))), 'agent', 'what is seen is believed');
 });
 
@@ -198,14 +205,14 @@ test('a grant of two GPUs is held on each; a GPU that is out of sight holds noth
 test('a GPU is told of where it is healthy and its processes were listed; only then can a container be over on it', (t) => {
   const cases: [what: string, sample: Sample, told: boolean, severity: string][] = [
     ['told', sampleOf([gpu(0)], [over]), true, 'hard'],
-    ['its processes were not listed', sampleOf([gpu(0, { lists: ['graphics'] })], [over]), false, 'within'],
+    ['its processes were not listed', sampleOf([gpu(0, { processLists: ['graphics'] })], [over]), false, 'within'],
     ['not healthy', sampleOf([gpu(0, { healthy: false })], [over]), false, 'within'],
     ['not there', sampleOf([gpu(1)], []), false, 'within'],
     ['no GPUs at all', { ...sampleOf([], []), problem: 'no driver' }, false, 'within'],
   ];
   for (const [what, sample, told, severity] of cases) {
     const [found] = compared(sample, [reading(grantOf('one', 100))], { 11: ofGrant('one') }).containers;
-    t.is(found?.told, told, what);
+    t.is(found?.allGpusKnown, told, what);
     t.is(found?.verdict.severity, severity as never, what);
   }
   const both = compared(
@@ -215,7 +222,7 @@ test('a GPU is told of where it is healthy and its processes were listed; only t
       11: ofGrant('one'),
     },
   );
-  t.like(both.containers[0], { told: false, verdict: { severity: 'hard' } }, 'over on the one that is told of');
+  t.like(both.containers[0], { allGpusKnown: false, verdict: { severity: 'hard' } }, 'over on the one that is told of');
 });
 const over = sampledProcess(11, [use(0, { bytes: 200 * MIB })]);
 
@@ -413,7 +420,7 @@ test('processes are counted by engine, and what a tenant makes up becomes no nam
       { engine: 'other', count: 2 },
     ],
     refused: 2,
-    behind: true,
+    outdated: true,
   });
   t.deepEqual(found?.observed, { debugger: 1, profiler: 0 }, 'the dead do not count');
 });
