@@ -234,7 +234,12 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
 }
 
 /** After publication, so that a file that cannot be written does not delay metrics. */
-function maintainFiles(parts: NodeParts, sample: Sample, { state, owned, ledgers }: ProcessedSample, snapshot?: Snapshot): void {
+function maintainFiles(
+  parts: NodeParts,
+  sample: Sample,
+  { state, owned, ledgers }: ProcessedSample,
+  snapshot?: Snapshot,
+): void {
   const processesOf = (grantId: string) =>
     state.containers.flatMap(({ grant, gpus }) =>
       grant.id === grantId ? gpus.flatMap(({ processes }) => processes) : [],
