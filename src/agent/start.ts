@@ -101,14 +101,11 @@ async function openPublishing(
   if (path === '') {
     // Not even loaded in a process that must not serve a network.
     const { guardOf, startExporter } = await import('../exporter/start.ts');
-    const access = await guardOf(configuration, review, log.warn);
-    const exporter = await startExporter(configuration, sourceHere(here), access, {
-      log: log.info,
-      onProblem: log.warn,
-    });
-    return { ...exporter, publish: (snapshot) => exporter.tell(standingOf(snapshot)), beat: () => {} };
+    const access = await guardOf(configuration, review, log);
+    const exporter = await startExporter(configuration, sourceHere(here), access, log);
+    return { ...exporter, publish: (snapshot) => exporter.update(standingOf(snapshot)), beat: () => {} };
   }
-  if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
+  if (tokenReview && !review) throw new Error('page.tokenReview: needs a cluster (kubernetes.enabled)');
   if (await isServed(path))
     throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
   return {

@@ -1,10 +1,11 @@
 // The page of metrics of the newest snapshot, rendered by a worker thread when the first scrape asks for it and shared by all scrapes
-// of the same snapshot. A node that nothing scrapes renders nothing and has no worker.
-import { Worker } from 'node:worker_threads';
+// of the same snapshot. A node that nothing scrapes renders nothing.
 import type { Source, Standing } from '../agent/snapshot/source.ts';
 import { showsProcesses } from '../api/compat-exporters.ts';
+import type { Logger } from '../common/logger.ts';
 import type { Format } from './render.ts';
-import type { Page, RenderAnswer, RenderOptions, RenderRequest } from './render-worker.ts';
+import { createRenderThread, type ThreadLimits } from './render-thread.ts';
+import type { Page, RenderOptions } from './render-worker.ts';
 
 /** Or: there is no snapshot, or rendering failed; or it takes too long. */
 export type Scraped = Page | 'nothing' | 'late';
@@ -20,20 +21,16 @@ export type MetricsCache = {
   close(): Promise<void>;
 };
 
-export const CACHE_LIMITS = {
-  /** Of a scrape. Less than Prometheus waits (10 s), so that it receives the reason. */
+type CacheLimits = ThreadLimits & {
+  /** Of a scrape. */
+  readonly waitMs: number;
+};
+const LIMITS: CacheLimits = {
+  // Less than Prometheus waits (10 s), so that it receives the reason.
   waitMs: 8000,
-  /** A worker that takes longer hangs. Includes its start, on a machine that is short of CPU time. */
   renderMs: 20_000,
-  /** Prometheus scrapes at least every few minutes; after this the worker and its memory are released. */
+  // Prometheus scrapes at least every few minutes.
   idleMs: 15 * 60 * 1000,
-} as const;
-
-type Rendering = PromiseWithResolvers<Page | undefined> & {
-  readonly format: Format;
-  /** The number of the snapshot that was the newest when it began. */
-  readonly of: number;
-  isDone: boolean;
 };
 
 async function within<T>(promise: Promise<T>, ms: number): Promise<T | 'late'> {
@@ -49,82 +46,30 @@ async function within<T>(promise: Promise<T>, ms: number): Promise<T | 'late'> {
 export function createMetricsCache(
   options: RenderOptions & {
     readonly material: Source['material'];
-    readonly onProblem: (text: string) => void;
-    readonly limits?: { readonly waitMs: number; readonly renderMs: number; readonly idleMs: number };
+    readonly log: Pick<Logger, 'warn'>;
+    readonly limits?: CacheLimits;
   },
 ): MetricsCache {
-  const { material, onProblem, limits = CACHE_LIMITS, processes, compatibility, nodeName } = options;
-  const withProcesses = processes || showsProcesses(compatibility);
+  const { processes, compatibility, nodeName, log, limits = LIMITS } = options;
+  const thread = createRenderThread({ processes, compatibility, nodeName }, limits, log);
+  const material = () => options.material(processes || showsProcesses(compatibility));
+  /** Number of the newest snapshot. */
   let newest = 0;
   let isThere = false;
-  const pages = new Map<Format, Rendering>();
-  /** Those that the worker has, by number. */
-  const running = new Map<number, Rendering>();
-  let started = 0;
-  let worker: Worker | undefined;
-  let idle: NodeJS.Timeout | undefined;
+  let renderings = 0;
+  const pages = new Map<Format, { readonly page: Promise<Page | undefined>; isDone: boolean }>();
 
-  const finish = (id: number, page: Page | undefined) => {
-    const rendering = running.get(id);
-    if (!rendering) return;
-    running.delete(id);
-    rendering.isDone = true;
-    // An older page is for those who asked while it was rendered, and nobody else.
-    if ((!page || rendering.of !== newest) && pages.get(rendering.format) === rendering) pages.delete(rendering.format);
-    rendering.resolve(page);
-  };
-  const endWorker = async () => {
-    const ended = worker;
-    worker = undefined;
-    clearTimeout(idle);
-    for (const id of [...running.keys()]) finish(id, undefined);
-    await ended?.terminate();
-  };
-  const startWorker = (): Worker => {
-    const fresh = new Worker(new URL('./render-worker.ts', import.meta.url), {
-      workerData: { processes, compatibility, nodeName } satisfies RenderOptions,
-      // A page's strings are garbage soon; a larger young generation would only be more memory of the agent.
-      resourceLimits: { maxOldGenerationSizeMb: 96, maxYoungGenerationSizeMb: 6 },
-    });
-    fresh.on('message', ({ id, page, problems }: RenderAnswer) => {
-      if (worker !== fresh) return;
-      for (const problem of problems) onProblem(problem);
-      finish(id, page);
-    });
-    fresh.on('error', (error) => onProblem(`the metrics cannot be rendered: ${String(error)}`));
-    fresh.on('exit', () => {
-      if (worker === fresh) void endWorker(); // the next rendering starts another one
-    });
-    fresh.unref();
-    return fresh;
-  };
-  const endIfHung = async (rendering: Rendering) => {
-    if ((await within(rendering.promise, limits.renderMs)) !== 'late') return;
-    onProblem(`rendering the metrics took longer than ${limits.renderMs} ms; the worker thread is restarted`);
-    await endWorker();
-  };
-  const send = async (id: number, format: Format) => {
-    try {
-      const of = await material(withProcesses);
-      if (!running.has(id)) return;
-      worker ??= startWorker();
-      const request: RenderRequest = { id, format, material: of };
-      worker.postMessage(request, of instanceof Uint8Array ? [of.buffer] : []);
-    } catch (error) {
-      onProblem(`the metrics cannot be rendered: ${String(error)}`);
-      finish(id, undefined);
-    }
-  };
-  const render = (format: Format): Rendering => {
-    started += 1;
-    const rendering = { ...Promise.withResolvers<Page | undefined>(), format, of: newest, isDone: false };
-    running.set(started, rendering);
+  const render = (format: Format): Promise<Page | undefined> => {
+    const of = newest;
+    renderings += 1;
+    const rendering = { page: thread.render(format, material), isDone: false };
     pages.set(format, rendering);
-    void send(started, format);
-    void endIfHung(rendering);
-    clearTimeout(idle);
-    idle = setTimeout(endWorker, limits.idleMs).unref();
-    return rendering;
+    void rendering.page.then((page) => {
+      rendering.isDone = true;
+      // A page of an older snapshot is only for the scrapes that wait for it.
+      if ((!page || of !== newest) && pages.get(format) === rendering) pages.delete(format);
+    });
+    return rendering.page;
   };
 
   return {
@@ -140,11 +85,10 @@ export function createMetricsCache(
     },
     async scrape(format) {
       if (!isThere) return 'nothing';
-      const { promise } = pages.get(format) ?? render(format);
-      const page = await within(promise, limits.waitMs);
+      const page = await within(pages.get(format)?.page ?? render(format), limits.waitMs);
       return page ?? 'nothing';
     },
-    renderings: () => started,
-    close: endWorker,
+    renderings: () => renderings,
+    close: thread.close,
   };
 }

@@ -1,5 +1,5 @@
-// What the exporter serves: the page of metrics, health, the status page and its data. No request reads the driver or takes a
-// lock of sampling: it hands out what the last sample left.
+// HTTP routes of the exporter: /metrics, health, the status page and its data. All are served from the last sample; no request reads the
+// driver or waits for sampling.
 import express, { type Express, type RequestHandler } from 'express';
 import { NO_SAMPLE, type Source } from '../agent/snapshot/source.ts';
 import { acceptedFormat } from './accept.ts';
@@ -11,13 +11,13 @@ export type ExporterSource = Pick<Source, 'standing' | 'status' | 'history' | 'o
   readonly scrape: (format: Format) => Promise<Scraped>;
 };
 
-/** `guard` stands before all that tells of tenants; probes are answered to everybody. */
+/** `guard` protects everything that shows tenants; health probes need no authorization. */
 export function createExporter(source: ExporterSource, guard?: RequestHandler): Express {
   const app = express();
   app.disable('x-powered-by');
   app.disable('etag');
 
-  // No restart of the agent cures a driver that hangs, and the sampler is started anew anyway: that is /readyz' to say.
+  // Always ok while the loop runs: a restart of the agent does not cure a hung driver. /readyz reports that.
   app.get('/livez', (_request, response) => {
     response.type('text').send('ok\n');
   });
@@ -57,12 +57,12 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.end(body);
   });
 
-  const told =
-    (ask: () => Promise<string | Uint8Array>): RequestHandler =>
+  const json =
+    (get: () => Promise<string | Uint8Array>): RequestHandler =>
     async (_request, response) => {
       response.setHeader('Cache-Control', 'no-store');
       try {
-        const body = await ask();
+        const body = await get();
         response.type('json').send(typeof body === 'string' ? body : Buffer.from(body.buffer));
       } catch (error) {
         response
@@ -71,8 +71,8 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
           .send(`${(error as Error).message}\n`);
       }
     };
-  app.get('/status.json', told(source.status));
-  app.get('/history.json', told(source.history));
+  app.get('/status.json', json(source.status));
+  app.get('/history.json', json(source.history));
   app.get('/', (_request, response) => {
     response.setHeader(
       'Content-Security-Policy',
@@ -81,7 +81,10 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.type('html').send(STATUS_PAGE);
   });
   app.use((_request, response) => {
-    response.status(404).type('text').send('there are /, /metrics, /livez, /readyz, /status.json and /history.json\n');
+    response
+      .status(404)
+      .type('text')
+      .send('not found; the paths are /, /metrics, /livez, /readyz, /status.json and /history.json\n');
   });
   return app;
 }

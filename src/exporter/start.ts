@@ -1,8 +1,9 @@
-// The exporter half: the page of metrics, the status page and health over HTTP, for whom they are. It has what it serves from a
-// source (snapshots/source.ts), which is the node half in this process, or its socket: then this half needs no right at all.
+// Starts the exporter half: metrics, status page and health over HTTP, with authorization. It reads snapshots from a source
+// (agent/snapshot/source.ts): the node half in the same process, or the socket of another process, which then needs no privileges.
 import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
 import type { Source, Standing } from '../agent/snapshot/source.ts';
+import type { Logger } from '../common/logger.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { requireAuth } from '../serving/auth.ts';
 import { openBearerTokenFile } from '../serving/bearer-token-file.ts';
@@ -15,41 +16,35 @@ import type { ExporterSettings } from './settings.ts';
 
 const CONNECTIONS = 256;
 
-export type ExporterHooks = {
-  readonly log: (text: string) => void;
-  /** Hears of what may come again and again. */
-  readonly onProblem: (text: string) => void;
-};
-
 export type Exporter = {
   readonly port: number;
-  /** There is a newer snapshot; undefined: whoever has them is away. */
-  tell(standing: Standing | undefined): void;
+  /** There is a newer snapshot; undefined: the node half is gone. */
+  update(standing: Standing | undefined): void;
   close(): Promise<void>;
 };
 
-/** Nothing where everybody may read the page. Rejects where the settings cannot be kept. */
+/** Undefined if no authorization is configured. Rejects if the settings cannot be applied. */
 export async function guardOf(
   { page: { bearerTokenFile, tokenReview } }: Pick<ExporterSettings, 'page'>,
   review: ReviewCall | undefined,
-  onProblem: (text: string) => void,
+  log: Pick<Logger, 'warn'>,
 ): Promise<RequestHandler | undefined> {
   if (bearerTokenFile === '' && !tokenReview) return undefined;
-  if (tokenReview && !review) throw new Error('page.tokenReview: there is no cluster to ask');
+  if (tokenReview && !review) throw new Error('page.tokenReview: needs a cluster (kubernetes.enabled)');
   const clock = () => performance.now();
   const bearer = bearerTokenFile === '' ? undefined : await openBearerTokenFile(bearerTokenFile, clock);
   return requireAuth(
     { bearer, reviews: tokenReview && review ? createTokenReviewCache(review, clock) : undefined },
-    onProblem,
+    log.warn,
   );
 }
 
-/** Listens once it resolves. Rejects where it cannot. */
+/** Resolves when it listens; rejects if it cannot. */
 export async function startExporter(
   configuration: ExporterSettings,
   source: Source,
   access: RequestHandler | undefined,
-  { log, onProblem }: ExporterHooks,
+  log: Logger,
 ): Promise<Exporter> {
   const { host, port, processMetrics, compatibilityMetrics, kubernetes } = configuration;
   const { certFile, keyFile } = configuration.page;
@@ -58,10 +53,9 @@ export async function startExporter(
     compatibility: compatibilityMetrics,
     nodeName: kubernetes.nodeName || hostname(),
     material: source.material,
-    onProblem,
+    log,
   });
-  const logger = { info: log, warn: log };
-  const tls = { source: fromFiles({ certFile, keyFile }), minVersion: 'TLSv1.2', logger } as const;
+  const tls = { source: fromFiles({ certFile, keyFile }), minVersion: 'TLSv1.2', logger: log } as const;
   const server = await startHttpServer(createExporter({ ...source, scrape: page.scrape }, access), {
     listen: { host, port },
     tls: certFile === '' ? undefined : tls,
@@ -69,7 +63,7 @@ export async function startExporter(
   });
   return {
     port: server.port,
-    tell(standing) {
+    update(standing) {
       if (standing) page.publish(standing);
       else page.withdraw();
     },

@@ -1,5 +1,5 @@
-// The status page's script, as the browser gets it: reads /status.json each second and /history.json each few, and writes text
-// and lines. Whatever comes from a tenant is set as text, never as HTML.
+// The script of the status page, which runs in the browser: fetches /status.json every second and /history.json every few seconds,
+// and fills tables and charts. Text from tenants is set as text, never as HTML.
 import { POINTS } from '../agent/snapshot/history.ts';
 
 export const STATUS_SCRIPT = `
@@ -28,12 +28,12 @@ const bar = (used, total, granted) => {
 };
 const SVG = 'http://www.w3.org/2000/svg';
 const W = 160, H = 32;
-/** One line over the last minutes; gaps where there was nothing. At the top is the limit, or what is more than it. */
-const spark = (values, limit, what, kind) => {
+/** A line chart of the last minutes, with gaps for missing values. Its top is the limit, or the largest value above it. */
+const spark = (values, limit, label, kind) => {
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', '0 0 ' + W + ' ' + H); svg.setAttribute('role', 'img'); svg.setAttribute('class', 'spark ' + kind);
-  svg.setAttribute('aria-label', what);
-  const title = document.createElementNS(SVG, 'title'); title.textContent = what; svg.append(title);
+  svg.setAttribute('aria-label', label);
+  const title = document.createElementNS(SVG, 'title'); title.textContent = label; svg.append(title);
   const known = values.filter((value) => value !== null);
   const top = Math.max(limit, ...known, 1);
   const x = (at) => W - (POINTS > 1 ? (values.length - 1 - at) / (POINTS - 1) * W : 0);
@@ -58,13 +58,13 @@ const spark = (values, limit, what, kind) => {
   }
   return svg;
 };
-let past = { GPUs: {}, containers: {} };
+let past = { gpus: {}, containers: {} };
 const POINTS = ${POINTS};
 const sparks = (row, line, limit, cores) => {
   const used = line?.usedBytes ?? [], busy = line?.busyPercent ?? [];
   const most = (values, unit) => {
     const known = values.filter((value) => value !== null);
-    return ' over the last 10 minutes: ' + (known.length ? 'at most ' + unit(Math.max(0, ...known)) : 'not told');
+    return ' over the last 10 minutes: ' + (known.length ? 'at most ' + unit(Math.max(0, ...known)) : 'unknown');
   };
   row.insertCell().append(spark(used, limit, 'memory' + most(used, mib), 'memory'));
   row.insertCell().append(spark(busy, cores || 100, 'compute' + most(busy, percent), 'compute'));
@@ -75,7 +75,7 @@ const fill = (id, entries, write) => {
   for (const entry of entries) {
     const row = body.insertRow();
     write(row, entry);
-    // What a narrow window shows in place of the head.
+    // Narrow windows show it instead of the table head.
     [...row.cells].forEach((td, at) => { td.dataset.title = titles[at]; });
   }
   if (!entries.length) { const td = body.insertRow().insertCell(); td.colSpan = table.tHead.rows[0].cells.length; td.textContent = 'none'; td.className = 'quiet'; }
@@ -84,17 +84,17 @@ const memory = (row, used, total, granted) => {
   const td = cell(row, mib(used) + ' of ' + mib(total), 'm'); td.append(bar(used, total, granted));
 };
 const stateOf = (c) => {
-  const words = [];
-  if (c.withoutGpus) words.push('made without its GPUs');
-  if (c.over) words.push('over its grant');
-  else if (c.usedBytes > c.limitBytes) words.push(mib(c.usedBytes - c.limitBytes) + ' above its grant, tolerated');
-  if (c.bypassBytes > 0) words.push(mib(c.bypassBytes) + ' past the interposer');
-  if (c.overShare) words.push('over its share of compute');
-  if (c.tampered) words.push('ledger damaged');
-  return words;
+  const states = [];
+  if (c.withoutGpus) states.push('GPUs missing');
+  if (c.over) states.push('over its memory grant');
+  else if (c.usedBytes > c.limitBytes) states.push(mib(c.usedBytes - c.limitBytes) + ' over its grant, tolerated');
+  if (c.bypassBytes > 0) states.push(mib(c.bypassBytes) + ' bypass the interposer');
+  if (c.overShare) states.push('over its compute limit');
+  if (c.tampered) states.push('ledger damaged');
+  return states;
 };
 const containerName = (c) => c.namespace + '/' + c.pod + '/' + c.container;
-/** A plain grant goes by its name alone. */
+/** A grant of cotenant run has only a name. */
 const nameOf = (c) => c.podUid === '' ? c.namespace + '/' + c.pod : containerName(c);
 const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
 const show = (snapshot) => {
@@ -106,11 +106,11 @@ const show = (snapshot) => {
     : 'the driver does not answer: ' + snapshot.self.problem;
   note.className = snapshot.self.up ? 'note' : 'note bad';
   fill('gpus', snapshot.devices, (row, d) => {
-    const wrong = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.gpu.healthy ? '' : ' (lost)';
-    const first = cell(row, d.gpu.index + ' ' + d.gpu.name + wrong, wrong ? 'name bad' : 'name');
-    if (d.fault) first.title = 'Xid ' + d.fault.xid + ' at ' + new Date(d.fault.atMs).toISOString() + ': it takes nobody new until it was reset';
+    const fault = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.gpu.healthy ? '' : ' (lost)';
+    const first = cell(row, d.gpu.index + ' ' + d.gpu.name + fault, fault ? 'name bad' : 'name');
+    if (d.fault) first.title = 'Xid ' + d.fault.xid + ' at ' + new Date(d.fault.atMs).toISOString() + ': cordoned until it is reset';
     const usable = d.gpu.totalBytes === undefined ? undefined : d.gpu.totalBytes - (d.gpu.reservedBytes || 0);
-    if (usable === undefined) cell(row, d.gpu.divided ? 'in instances' : 'not told', 'm quiet');
+    if (usable === undefined) cell(row, d.gpu.divided ? 'in MIG instances' : 'unknown', 'm quiet');
     else memory(row, d.gpu.usedBytes, usable, d.grantedBytes);
     cell(row, mib(d.grantedBytes), 'n'); cell(row, percent(d.gpu.utilizationPercent), 'n');
     sparks(row, past.gpus[d.gpu.uuid], usable ?? 0);
@@ -120,18 +120,18 @@ const show = (snapshot) => {
   fill('tenants', snapshot.containers, (row, c) => {
     const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex ?? '-', 'n');
-    if (c.memoryKnown) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'not told, of ' + mib(c.limitBytes), 'm');
+    if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'unknown, of ' + mib(c.limitBytes), 'm');
     cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));
-    const words = stateOf(c);
-    cell(row, words.join(', ') || (c.memoryKnown ? 'within' : 'not told'), words.length ? 'bad' : c.memoryKnown ? '' : 'quiet');
+    const states = stateOf(c);
+    cell(row, states.join(', ') || (c.bytesTold ? 'within limits' : 'unknown'), states.length ? 'bad' : c.bytesTold ? '' : 'quiet');
   });
-  document.getElementById('given').hidden = !snapshot.assigned.length;
+  document.getElementById('assigned-section').hidden = !snapshot.assigned.length;
   const usableOf = (uuid) => {
-    const GPU = snapshot.devices.find((d) => d.gpu.uuid === uuid)?.GPU;
-    return GPU?.totalBytes === undefined ? 0 : gpu.totalBytes - (gpu.reservedBytes || 0);
+    const gpu = snapshot.devices.find((d) => d.gpu.uuid === uuid)?.gpu;
+    return gpu?.totalBytes === undefined ? 0 : gpu.totalBytes - (gpu.reservedBytes || 0);
   };
   fill('assigned', snapshot.assigned, (row, a) => {
     cell(row, containerName(a), 'name');
@@ -139,7 +139,7 @@ const show = (snapshot) => {
     sparks(row, past.containers[containerName(a) + ' ' + a.gpuUuid], usableOf(a.gpuUuid));
     cell(row, a.processes.length, 'n');
   });
-  document.getElementById('outside').hidden = !snapshot.foreign.length;
+  document.getElementById('foreign-section').hidden = !snapshot.foreign.length;
   fill('foreign', snapshot.foreign, (row, f) => {
     cell(row, (f.namespace || f.pod ? f.namespace + '/' + f.pod + ' ' : '') + (f.container || f.containerId.slice(0, 12)), 'name');
     cell(row, f.gpuIndex, 'n'); cell(row, mib(f.usedBytes), 'n bad'); cell(row, percent(f.smPercent), 'n');
@@ -153,23 +153,23 @@ const show = (snapshot) => {
     item.append(': ' + action.message + (action.result ? ' (' + action.result + (action.detail ? ': ' + action.detail : '') + ')' : ''));
     list.append(item);
   }
-  if (!snapshot.recent.length) list.append(element('li', 'quiet', 'nothing yet'));
+  if (!snapshot.recent.length) list.append(element('li', 'quiet', 'none'));
 };
 const get = async (path) => {
   const answer = await fetch(path);
   if (!answer.ok) throw new Error((await answer.text()).trim());
   return answer.json();
 };
-let looks = 0;
-const look = async () => {
+let updates = 0;
+const update = async () => {
   try {
-    if (looks++ % 5 === 0) past = await get('history.json');
+    if (updates++ % 5 === 0) past = await get('history.json');
     show(await get('status.json'));
   } catch (error) {
     const note = document.getElementById('note'); note.className = 'note bad';
     note.textContent = error instanceof TypeError ? 'the exporter does not answer' : error.message;
   }
-  setTimeout(look, 1000);
+  setTimeout(update, 1000);
 };
-look();
+update();
 `;

@@ -1,5 +1,5 @@
-// The exporter's own page: GPUs, tenants, limits, use over the last minutes, and what was done to whom. Plain HTML that needs
-// nothing from anywhere else; what fills it is in status-script.ts.
+// The status page: GPUs, tenants, limits, use over the last minutes, and actions of the agent. One HTML file without external
+// resources; status-page-script.ts fills it.
 import { STATUS_SCRIPT } from './status-page-script.ts';
 
 const STYLE = `
@@ -61,16 +61,16 @@ export const STATUS_PAGE = `<!doctype html>
 <h2>GPUs</h2>
 ${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
 <h2>Tenants</h2>
-${table('tenants', 'Tenant', '#GPU', 'Memory of its grant', '#Compute', ...PAST, 'Limit held by', 'When over', 'State')}
-<section id="given" hidden>
-<h2>GPUs that others gave out</h2>
-${table('assigned', 'Container', '#GPU', 'As', '#Memory', '#Compute', ...PAST, '#Processes')}
+${table('tenants', 'Tenant', '#GPU', 'Memory', '#Compute', ...PAST, 'Isolation', 'Enforcement', 'State')}
+<section id="assigned-section" hidden>
+<h2>GPUs of other device plugins</h2>
+${table('assigned', 'Container', '#GPU', 'Mode', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
-<section id="outside" hidden>
+<section id="foreign-section" hidden>
 <h2>Use without a grant</h2>
 ${table('foreign', 'Container', '#GPU', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
-<h2>What was done</h2>
+<h2>Actions</h2>
 <ol id="actions"></ol>
 <script>${STATUS_SCRIPT}</script>
 </body>

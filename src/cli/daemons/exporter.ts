@@ -45,12 +45,9 @@ export const exporter: Command = {
         log: log.component('snapshot-client').info,
       });
       try {
-        const access = await guardOf(configuration, source.review, log.warn);
-        const started = await startExporter(configuration, source, access, {
-          log: log.info,
-          onProblem: log.warn,
-        });
-        tell = started.tell;
+        const access = await guardOf(configuration, source.review, log);
+        const started = await startExporter(configuration, source, access, log);
+        tell = started.update;
         tell(source.standing());
         return {
           port: started.port,

@@ -40,7 +40,7 @@ const page = createMetricsCache({
   compatibility: '',
   nodeName: '',
   material: source.material,
-  onProblem: (text) => console.error(text),
+  log: { warn: (text) => console.error(text) },
 });
 
 async function scraped(): Promise<Page> {

@@ -53,7 +53,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     compatibility: COMPAT_NAMES.join(','),
     nodeName: 'node-a',
     material: source.material,
-    onProblem: (text) => problems.push(text),
+    log: { warn: (text) => void problems.push(text) },
   });
   const { close, port } = await startHttpServer(createExporter({ ...source, scrape: page.scrape }), {
     listen: { host: '127.0.0.1', port: 0 },

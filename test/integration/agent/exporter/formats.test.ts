@@ -26,7 +26,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     compatibility: COMPAT_NAMES.join(','),
     nodeName: 'node-a',
     material: source.material,
-    onProblem: (text) => problems.push(text),
+    log: { warn: (text) => void problems.push(text) },
   });
   const exporter = createExporter({ ...source, scrape: page.scrape });
   const { close, port } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });

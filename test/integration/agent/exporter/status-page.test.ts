@@ -32,7 +32,7 @@ const show = async (t: ExecutionContext, url: string): Promise<string> => {
   t.truthy(stdout, stderr);
   return stdout;
 };
-/** Whoever uses memory or compute uses so much of it. */
+/** A snapshot with a part of its use. */
 function partOf(snapshot: Snapshot, share: number, atMs: number): Snapshot {
   const less = <T extends { readonly usedBytes?: number | undefined; readonly smPercent?: number | undefined }>(
     one: T,
@@ -53,7 +53,7 @@ function partOf(snapshot: Snapshot, share: number, atMs: number): Snapshot {
 /** The address of a page of this snapshot. */
 async function served(t: ExecutionContext, snapshot: Snapshot): Promise<string> {
   const recorder = createRecorder();
-  // A minute in which all of it came to be.
+  // A minute in which use grows to that of the snapshot.
   for (let step = 1; step <= 12; step++) recorder.push(partOf(snapshot, step / 12, snapshot.atMs + step * 5000));
   const { history } = recorder;
   const source = sourceHere({ snapshot: () => snapshot, history, own: async () => '' });
@@ -72,7 +72,7 @@ const rowsOf = (page: string, id: string): string[][] => {
   );
 };
 
-testInBrowser('the status page shows GPUs, tenants, limits, use and what was done to whom', async (t) => {
+testInBrowser('the status page shows GPUs, tenants, limits, use and actions', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
@@ -98,16 +98,20 @@ testInBrowser('the status page shows GPUs, tenants, limits, use and what was don
   );
   t.regex(gpus[0]?.[1] ?? '', /^1,\d{3} MiB of 2\d,\d{3} MiB$/);
   t.is(gpus[0]?.[2], '2,048 MiB');
-  t.regex(gpus[0]?.[4] ?? '', /^memory over the last 10 minutes: at most [34],\d{3} MiB$/, 'the cheat is in the past');
+  t.regex(
+    gpus[0]?.[4] ?? '',
+    /^memory over the last 10 minutes: at most [34],\d{3} MiB$/,
+    'the stopped container is in the past',
+  );
   const tenants = rowsOf(page, 'tenants');
   t.is(tenants.length, 1);
   const [name, gpu, memory, compute, memoryPast, computePast, fence, mode, state] = tenants[0] ?? [];
-  t.deepEqual([name, gpu, fence, mode, state], ['local/good', '0', 'interposer', 'enforce', 'within']);
+  t.deepEqual([name, gpu, fence, mode, state], ['local/good', '0', 'interposer', 'enforce', 'within limits']);
   t.regex(memory ?? '', /^1,\d{3} MiB of 2,048 MiB$/);
   t.regex(memoryPast ?? '', /^memory over the last 10 minutes: at most 1,\d{3} MiB$/);
   t.regex(computePast ?? '', /^compute over the last 10 minutes: at most \d+ %$/);
   t.is([...page.matchAll(/<path d="M [\d.]+ [\d.]+[^"]*" class="line">/g)].length, 6, 'two lines for each row');
-  t.regex(page, /<section id="outside" hidden(="")?>/, 'nobody is without a grant');
+  t.regex(page, /<section id="foreign-section" hidden(="")?>/, 'no use without a grant');
   t.regex(compute ?? '', /^\d+ % of 30 % fixed$/);
   const actions = /<ol id="actions">(.*?)<\/ol>/s.exec(page)?.[1] ?? '';
   t.regex(
@@ -124,104 +128,98 @@ testInBrowser('the status page shows GPUs, tenants, limits, use and what was don
   t.is(rowsOf(await show(t, agent.url), 'gpus')[1]?.[0], '1 NVIDIA A10 (Xid 79)');
 });
 
-testInBrowser(
-  'GPUs that others gave out, and use without a grant, have tables of their own where there is any',
-  async (t) => {
-    t.timeout(120_000);
-    const shown = async (snapshot: Snapshot): Promise<string> => show(t, await served(t, snapshot));
-    const page = await shown({
-      ...withInstance,
-      assigned: withInstance.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
-      foreign: withInstance.foreign.map((entry) => ({ ...entry, smPercent: 30 })),
-    });
-    const bare = await shown({
-      ...exampleSnapshot,
-      devices: exampleSnapshot.devices.map((device) => {
-        const { totalBytes: _, usedBytes: __, utilizationPercent: ___, ...gpu } = device.gpu;
-        return { ...device, gpu };
-      }),
-      containers: exampleSnapshot.containers.map((entry) => ({ ...entry, smPercent: undefined })),
-    });
-    t.deepEqual(
-      rowsOf(bare, 'gpus').map(([, memory, , busy, past]) => [memory, busy, past]),
-      exampleSnapshot.devices.map(() => ['not told', '-', 'memory over the last 10 minutes: not told']),
-    );
-    t.regex(rowsOf(bare, 'tenants')[0]?.[3] ?? '', /^-( |$)/);
-    t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
-    t.regex(page, /<section id="given">/);
-    t.regex(page, /<section id="outside">/);
-    const past = (memory: string, compute: string) => [
-      `memory over the last 10 minutes: ${memory}`,
-      `compute over the last 10 minutes: ${compute}`,
-    ];
-    t.deepEqual(rowsOf(page, 'assigned'), [
-      [
-        'team/&lt;img src=x&gt;/main',
-        '1',
-        'exclusive',
-        '1,024 MiB',
-        '50 %',
-        ...past('at most 1,024 MiB', 'at most 50 %'),
-        '1',
-      ],
-      ['team/&lt;img src=x&gt;/main', '2', 'mig', '0 MiB', '-', ...past('at most 0 MiB', 'not told'), '0'],
-    ]);
-    t.deepEqual(rowsOf(page, 'foreign'), [
-      ['0123456789ab', '1', '5,120 MiB', '30 %', ...past('at most 5,120 MiB', 'at most 30 %'), '1'],
-    ]);
-    const quiet = await shown({ ...exampleSnapshot, assigned: [], foreign: [] });
-    t.regex(quiet, /<section id="given" hidden(="")?>/);
-    t.regex(quiet, /<section id="outside" hidden(="")?>/);
-  },
-);
+testInBrowser('GPUs of other device plugins, and use without a grant, have tables of their own', async (t) => {
+  t.timeout(120_000);
+  const shown = async (snapshot: Snapshot): Promise<string> => show(t, await served(t, snapshot));
+  const page = await shown({
+    ...withInstance,
+    assigned: withInstance.assigned.map((entry) => ({ ...entry, pod: '<img src=x>' })),
+    foreign: withInstance.foreign.map((entry) => ({ ...entry, smPercent: 30 })),
+  });
+  const bare = await shown({
+    ...exampleSnapshot,
+    devices: exampleSnapshot.devices.map((device) => {
+      const { totalBytes: _, usedBytes: __, utilizationPercent: ___, ...gpu } = device.gpu;
+      return { ...device, gpu };
+    }),
+    containers: exampleSnapshot.containers.map((entry) => ({ ...entry, smPercent: undefined })),
+  });
+  t.deepEqual(
+    rowsOf(bare, 'gpus').map(([, memory, , busy, past]) => [memory, busy, past]),
+    exampleSnapshot.devices.map(() => ['unknown', '-', 'memory over the last 10 minutes: unknown']),
+  );
+  t.regex(rowsOf(bare, 'tenants')[0]?.[3] ?? '', /^-( |$)/);
+  t.notRegex(bare.replace(/<script>.*?<\/script>/gs, ''), /NaN|undefined/);
+  t.regex(page, /<section id="assigned-section">/);
+  t.regex(page, /<section id="foreign-section">/);
+  const past = (memory: string, compute: string) => [
+    `memory over the last 10 minutes: ${memory}`,
+    `compute over the last 10 minutes: ${compute}`,
+  ];
+  t.deepEqual(rowsOf(page, 'assigned'), [
+    [
+      'team/&lt;img src=x&gt;/main',
+      '1',
+      'exclusive',
+      '1,024 MiB',
+      '50 %',
+      ...past('at most 1,024 MiB', 'at most 50 %'),
+      '1',
+    ],
+    ['team/&lt;img src=x&gt;/main', '2', 'mig', '0 MiB', '-', ...past('at most 0 MiB', 'unknown'), '0'],
+  ]);
+  t.deepEqual(rowsOf(page, 'foreign'), [
+    ['0123456789ab', '1', '5,120 MiB', '30 %', ...past('at most 5,120 MiB', 'at most 30 %'), '1'],
+  ]);
+  const quiet = await shown({ ...exampleSnapshot, assigned: [], foreign: [] });
+  t.regex(quiet, /<section id="assigned-section" hidden(="")?>/);
+  t.regex(quiet, /<section id="foreign-section" hidden(="")?>/);
+});
 
-testInBrowser(
-  'the page is laid out within its window, wide and narrow, and the picture of it goes down to its end',
-  async (t) => {
-    t.timeout(120_000);
-    const long = { namespace: 'research-vision-nightly', pod: 'trainer-resnet-7c9f8d5b6-x2x9k', container: 'worker' };
-    const full = {
-      ...exampleContainer,
-      ...long,
-      grantId: 'g2',
-      over: true,
-      usedBytes: 5 * 2 ** 30,
-      bypassBytes: 2 ** 30,
-    };
-    const snapshot: Snapshot = { ...withInstance, containers: [exampleContainer, full] };
-    const url = await served(t, snapshot);
-    const page = await openPage(t, url);
-    for (const width of [1280, 800, 400]) {
-      await page.resize(width, 600);
-      await eventually(
-        async () =>
-          (await page.evaluate("document.querySelectorAll('#tenants tbody tr').length === 2")) === true || undefined,
-        'it is filled',
-      );
-      t.is(await page.evaluate('document.documentElement.scrollWidth'), width, `${width}: no need to scroll sideways`);
-      // What matters most stands in the last column of a table that is wider than some windows.
-      const state = (await page.evaluate(
-        "(({ left, right, width, height }) => ({ left, right, width, height }))(document.querySelector('#tenants td.bad').getBoundingClientRect())",
-      )) as { left: number; right: number; width: number; height: number };
-      t.true(
-        state.left >= 0 && state.right <= width && state.width > 0 && state.height > 0,
-        `${width}: the state is in sight`,
-      );
-      const bars = (await page.evaluate(
-        "[...document.querySelectorAll('#tenants .bar')].map((bar) => bar.firstChild.offsetWidth / bar.offsetWidth)",
-      )) as number[];
-      t.deepEqual(
-        bars.map((part) => Math.round(100 * part)),
-        [75, 100],
-        `${width}: bars are as long as what they show`,
-      );
-      const height = (await page.evaluate('document.documentElement.scrollHeight')) as number;
-      await page.resize(width, height);
-      const png = await page.picture();
-      t.deepEqual([png.readUInt32BE(16), png.readUInt32BE(20)], [width, height]);
-      // One color all over makes some hundreds of bytes.
-      t.true(png.length > 10_000, `${width}: ${png.length} bytes`);
-      if (process.env.PICTURES) writeFileSync(`${process.env.PICTURES}/status-${width}.png`, png);
-    }
-  },
-);
+testInBrowser('the page fits wide and narrow windows', async (t) => {
+  t.timeout(120_000);
+  const long = { namespace: 'research-vision-nightly', pod: 'trainer-resnet-7c9f8d5b6-x2x9k', container: 'worker' };
+  const full = {
+    ...exampleContainer,
+    ...long,
+    grantId: 'g2',
+    over: true,
+    usedBytes: 5 * 2 ** 30,
+    bypassBytes: 2 ** 30,
+  };
+  const snapshot: Snapshot = { ...withInstance, containers: [exampleContainer, full] };
+  const url = await served(t, snapshot);
+  const page = await openPage(t, url);
+  for (const width of [1280, 800, 400]) {
+    await page.resize(width, 600);
+    await eventually(
+      async () =>
+        (await page.evaluate("document.querySelectorAll('#tenants tbody tr').length === 2")) === true || undefined,
+      'it is filled',
+    );
+    t.is(await page.evaluate('document.documentElement.scrollWidth'), width, `${width}: no need to scroll sideways`);
+    // The state is in the last column of a table that is wider than some windows.
+    const state = (await page.evaluate(
+      "(({ left, right, width, height }) => ({ left, right, width, height }))(document.querySelector('#tenants td.bad').getBoundingClientRect())",
+    )) as { left: number; right: number; width: number; height: number };
+    t.true(
+      state.left >= 0 && state.right <= width && state.width > 0 && state.height > 0,
+      `${width}: the state is in sight`,
+    );
+    const bars = (await page.evaluate(
+      "[...document.querySelectorAll('#tenants .bar')].map((bar) => bar.firstChild.offsetWidth / bar.offsetWidth)",
+    )) as number[];
+    t.deepEqual(
+      bars.map((part) => Math.round(100 * part)),
+      [75, 100],
+      `${width}: bars are as long as what they show`,
+    );
+    const height = (await page.evaluate('document.documentElement.scrollHeight')) as number;
+    await page.resize(width, height);
+    const png = await page.picture();
+    t.deepEqual([png.readUInt32BE(16), png.readUInt32BE(20)], [width, height]);
+    // One color all over makes some hundreds of bytes.
+    t.true(png.length > 10_000, `${width}: ${png.length} bytes`);
+    if (process.env.PICTURES) writeFileSync(`${process.env.PICTURES}/status-${width}.png`, png);
+  }
+});
