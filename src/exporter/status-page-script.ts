@@ -120,13 +120,13 @@ const show = (snapshot) => {
   fill('tenants', snapshot.containers, (row, c) => {
     const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex ?? '-', 'n');
-    if (c.bytesTold) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'unknown, of ' + mib(c.limitBytes), 'm');
+    if (c.memoryKnown) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'unknown, of ' + mib(c.limitBytes), 'm');
     cell(row, percent(c.smPercent) + (c.coresPercent ? ' of ' + c.coresPercent + ' %' + (c.compute ? '' : ' (not enforced)') : '') + (c.computePolicy === 'native' ? '' : ' ' + c.computePolicy), 'n');
     sparks(row, past.containers[c.grantId + ' ' + c.gpuUuid], c.limitBytes, c.coresPercent);
     row.insertCell().append(element('span', 'fence ' + (FENCES[c.fence] ?? 'fair'), c.fence));
     cell(row, c.enforcement.mode + (c.enforcement.by === 'node' ? '' : ', ' + c.enforcement.by));
     const states = stateOf(c);
-    cell(row, states.join(', ') || (c.bytesTold ? 'within limits' : 'unknown'), states.length ? 'bad' : c.bytesTold ? '' : 'quiet');
+    cell(row, states.join(', ') || (c.memoryKnown ? 'within limits' : 'unknown'), states.length ? 'bad' : c.memoryKnown ? '' : 'quiet');
   });
   document.getElementById('assigned-section').hidden = !snapshot.assigned.length;
   const usableOf = (uuid) => {
