@@ -47,7 +47,7 @@ test('containers get their names from a list and a watch of this node only', asy
   t.deepEqual(problems, []);
 });
 
-test('init and debug containers have their names as the others of their pod do', async (t) => {
+test('init and ephemeral containers get their names like the others of their pod', async (t) => {
   const api = await startApi(t);
   const pod = podOf('one', UID, ID);
   const [status] = pod.status?.containerStatuses ?? [];
@@ -74,7 +74,7 @@ test('init and debug containers have their names as the others of their pod do',
   );
 });
 
-test('a watch that breaks is made anew, and nothing that was learned is forgotten meanwhile', async (t) => {
+test('a watch that breaks is renewed, and known pods stay known meanwhile', async (t) => {
   const api = await startApi(t);
   api.pods = [podOf('one', UID, ID)];
   const problems: string[] = [];
@@ -94,7 +94,7 @@ test('a watch that breaks is made anew, and nothing that was learned is forgotte
   t.is(pods.of(ID), undefined);
 });
 
-test('a list that is refused at the start is asked for again', async (t) => {
+test('a list that is refused at the start is retried', async (t) => {
   const api = await startApi(t);
   api.status = 403;
   api.pods = [podOf('one', UID, ID)];
@@ -135,7 +135,7 @@ test('ResourceSlices are polled; a failure is reported once, the last ones stay 
   t.teardown(() => slices.close());
   await eventually(() => api.refused > 3 || undefined, 'it is asked for again');
   t.is(problems.length, 1);
-  t.regex(problems[0] ?? '', /told by their names: status 404: on purpose/);
+  t.regex(problems[0] ?? '', /identified by their names: status 404: on purpose/);
   api.status = 200;
   await eventually(() => told.length > 1 || undefined, 'they are read, and again');
   t.like(told[0]?.[0], { spec: { driver: 'gpu.nvidia.com', nodeName: 'node-a' } });
@@ -149,7 +149,7 @@ test('ResourceSlices are polled; a failure is reported once, the last ones stay 
   );
 });
 
-test('an Event names pod, container, reason and node; one that cannot be written is told and costs nothing else', async (t) => {
+test('an Event names pod, container, reason and node; a failed write is reported', async (t) => {
   const api = await startApi(t);
   const problems: string[] = [];
   const report = createEventWriter(api.config, (text) => problems.push(text));
@@ -189,7 +189,7 @@ test('an Event names pod, container, reason and node; one that cannot be written
   });
   api.status = 403;
   await report(event);
-  t.regex(problems[0] ?? '', /^the Event for team\/one could not be written: status 403: on purpose$/);
+  t.regex(problems[0] ?? '', /^cannot write the Event for team\/one: status 403: on purpose$/);
 });
 testUnless('reason' in place ? place.reason : undefined)(
   "whole GPUs that the kubelet gave out stand in the same families as shares, with the driver's figures, and are no foreign use",

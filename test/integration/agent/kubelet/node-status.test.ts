@@ -69,7 +69,7 @@ async function startApi(t: ExecutionContext) {
 const patches = (api: { patches: readonly unknown[] }, count: number) =>
   eventually(() => (api.patches.length >= count ? true : undefined), `${count} writes`);
 
-test('amounts are written in one go when the Node shows others, and not at all when it shows them', async (t) => {
+test('amounts are written at once when the Node shows others, else not at all', async (t) => {
   const api = await startApi(t);
   const problems: string[] = [];
   let gpus: GpusReading | undefined;
@@ -123,7 +123,7 @@ test('amounts are written in one go when the Node shows others, and not at all w
   t.deepEqual(problems, []);
 });
 
-test('a GPU that vanishes under pods is told as not healthy, and its amounts stay; what pods got on top is told', async (t) => {
+test('a GPU that vanishes under pods is unhealthy and keeps its amounts', async (t) => {
   const api = await startApi(t);
   const gpuUuid = gpusOf(100).gpus[0]?.gpuUuid ?? '';
   const granted = (memoryBytes: number) => {
@@ -161,7 +161,7 @@ test('a GPU that vanishes under pods is told as not healthy, and its amounts sta
   t.is(api.node().status?.allocatable?.['cotenant.io/gpu-memory'], '0');
 });
 
-test('a write that is refused is told with the reason, and made again', async (t) => {
+test('a write that is refused is reported with the reason and retried', async (t) => {
   const api = await startApi(t);
   const problems: string[] = [];
   api.status = 403;
@@ -175,7 +175,7 @@ test('a write that is refused is told with the reason, and made again', async (t
   });
   t.teardown(() => advertising.close());
   await eventually(() => problems[0], 'it is told');
-  t.regex(problems[0] ?? '', /^the amounts of node node-a could not be written, .*: status 403: on purpose$/);
+  t.regex(problems[0] ?? '', /^cannot write the status of node node-a, which is retried: status 403: on purpose$/);
   api.status = 200;
   await patches(api, 2);
   t.is((await eventually(() => api.node().status?.capacity, 'the amounts'))['cotenant.io/gpu-cores'], '100');
