@@ -1,5 +1,5 @@
-// The agent's local socket: grants for plain processes, and what the CLI shows. Who may open the socket may ask for GPU
-// memory of this node, so its file mode is the access control; nothing of it listens on a network.
+// HTTP on the agent's local socket: grants for processes, and the data that the CLI shows. Every user that can open the socket can
+// request GPU memory of this node: its file mode is the access control. It never listens on a network.
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import { parseComputeChange } from '../api/compute-annotation.ts';
@@ -27,7 +27,7 @@ export type GrantAnswer = {
   /** Its launches go by its share of compute. */
   readonly leased: boolean;
   readonly compute: ComputeChoice;
-  /** How far the agent goes when it is over, and who says so. */
+  /** What the agent does when it is over its grant, and the source of that mode. */
   readonly enforcement: EffectiveMode;
   readonly gpus: readonly {
     readonly gpuUuid: string;
@@ -115,7 +115,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
     else response.status(good).json(answerOf(live, node.mode()));
   };
 
-  // For who asks from within whether the process turns.
+  // For the liveness probe in the container.
   app.get('/livez', (_request, response) => {
     response.type('text').send('ok\n');
   });
@@ -138,8 +138,8 @@ export function createAdmin(node: Node, driver: Driver): Express {
       response.status(400).json({ error: 'memoryBytes: want a number of bytes per GPU' });
       return;
     }
-    const said = enforcement === null ? null : modeNamed(enforcement);
-    if (enforcement !== undefined && said === undefined) {
+    const mode = enforcement === null ? null : modeNamed(enforcement);
+    if (enforcement !== undefined && mode === undefined) {
       response.status(400).json({ error: `enforcement: want one of ${MODES.join(', ')}, or null` });
       return;
     }
@@ -149,11 +149,11 @@ export function createAdmin(node: Node, driver: Driver): Express {
       return;
     }
     const change = read.value;
-    if (bytes === undefined && said === undefined && Object.keys(change).length === 0) {
+    if (bytes === undefined && mode === undefined && Object.keys(change).length === 0) {
       response.status(400).json({ error: 'want memoryBytes, enforcement, or something of compute' });
       return;
     }
-    const whole = said === undefined ? change : { ...change, enforcement: said };
+    const whole = mode === undefined ? change : { ...change, enforcement: mode };
     answer(response, node.change(idOf(request), whole, bytes as number | undefined), 200);
   });
   app.get('/v1/driver', (_request, response) => {

@@ -1,5 +1,6 @@
 // The agent's device plugin, NRI plugin and advertising without the agent, for tests to steer: started in a node's namespaces,
 // told by lines of JSON what slots, GPUs and grants there are, telling by lines what it hears. Args: KUBECONFIG NODE.
+
 import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { KubeConfig } from '@kubernetes/client-node';
@@ -9,6 +10,7 @@ import { type NriContainer, startNri } from '../../src/agent/kubelet/nri/plugin.
 import type { NodeGpus } from '../../src/api/node-annotation.ts';
 import type { GpusReading } from '../../src/kube/node-gpus.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
+import { loggerTo } from '../support/logger.ts';
 
 /** One line to the program. */
 export type Order = {
@@ -49,7 +51,8 @@ if (import.meta.main) {
   let slots: Slots = { healthy: 0, unhealthy: 0 };
   let gpus: GpusReading | undefined;
   let grants: Order['grants'] = {};
-  const plugin = startDevicePlugin({ slots: () => slots, onProblem });
+  const log = loggerTo({ push: onProblem });
+  const plugin = startDevicePlugin({ slots: () => slots, log });
   const advertising = startAdvertising({
     ...{ config, nodeName, onProblem },
     gpus: () => gpus,
@@ -61,7 +64,7 @@ if (import.meta.main) {
     onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
     onMissed: (container) => tell({ told: 'passed by', container }),
     onRemoved: (containerId) => tell({ told: 'removed', containerId }),
-    onProblem,
+    log,
   });
   let connected = false;
   const looking = setInterval(() => {

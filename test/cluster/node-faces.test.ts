@@ -253,7 +253,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const before = faces.told.length;
     await bed.restart('containerd');
     await faces.hears('connected', before, ({ connected }) => !connected);
-    t.regex((await faces.hears('problem', before)).text, /^NRI: .*get no gpus$/);
+    t.regex((await faces.hears('problem', before)).text, /get no GPUs$/);
     await faces.hears('connected', before, ({ connected }) => connected);
     const second = bound('second', { main: SHOW });
     await faces.order({ grants: { [`${second.uid}/main`]: [l4] } });

@@ -3,6 +3,7 @@
 //   FOLDER/pods/POD   names of the containers of a pod that gets a volume; others are refused
 //   FOLDER/broken     while it is there, publishing fails as if the API server were away
 //   FOLDER/die        while it is there, it is killed when a volume is mounted and written, before the kubelet is answered
+
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { makeFile } from '../../src/agent/grants/files.ts';
@@ -10,6 +11,7 @@ import { libraries } from '../../src/agent/grants/registry.ts';
 import { startCsi, VolumeRefused } from '../../src/agent/kubelet/csi/driver.ts';
 import { ledgerPath, mountVolume, pagePath, withWritable } from '../../src/agent/kubelet/csi/volume.ts';
 import { loadNative } from '../../src/agent/os/addon.ts';
+import { loggerTo } from './logger.ts';
 
 export type Told =
   | { readonly what: 'ready' }
@@ -70,7 +72,7 @@ const csi = await startCsi({
     unpublish: ({ podUid, target }) => tell({ what: 'unpublish', podUid, target }),
   },
   onResult: () => {},
-  onProblem: (text) => tell({ what: 'problem', text }),
+  log: loggerTo({ push: (text) => tell({ what: 'problem', text }) }),
 });
 tell({ what: 'ready' });
 process.once('SIGTERM', () => void csi.close());

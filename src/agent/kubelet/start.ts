@@ -75,7 +75,7 @@ export async function startPodServices(
           onMissed: node.containerMissed,
           onSandbox: (sandboxId, podUid) => node.containers.add(sandboxId, { podUid, container: WHOLE_POD }),
           onRemoved: node.containers.remove,
-          onProblem: log.component('nri').warn,
+          log: log.component('nri'),
         });
   const csi = await startCsi({
     kubeletRoot,
@@ -88,7 +88,7 @@ export async function startPodServices(
       onProblem: log.component('csi').warn,
     }),
     onResult: node.onPublish,
-    onProblem: log.component('csi').warn,
+    log: log.component('csi'),
   });
   // While a device plugin is away the kubelet rejects pods that were just bound. Amounts in the Node's status stay, and pods wait.
   const plugin =
@@ -96,7 +96,7 @@ export async function startPodServices(
       ? startDevicePlugin({
           folder: join(kubeletRoot, 'device-plugins'),
           slots,
-          onProblem: log.component('device-plugin').warn,
+          log: log.component('device-plugin'),
         })
       : undefined;
   const advertising = cluster.advertise(node.gpus, plugin === undefined, node.onLabels);

@@ -1,4 +1,5 @@
 // The CSI driver asked over its sockets: what it refuses and how, in which order it answers, and that it stays there.
+
 import { spawnSync } from 'node:child_process';
 import { existsSync, lstatSync, mkdirSync, rmSync, statSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -6,6 +7,7 @@ import { status } from '@grpc/grpc-js';
 import test, { type ExecutionContext } from 'ava';
 import { type Publisher, startCsi, VolumeRefused } from '../../../src/agent/kubelet/csi/driver.ts';
 import { call, csiSocket, placeOf, publish, registrationSocket, unpublish } from '../../support/kubelet.ts';
+import { loggerTo } from '../../support/logger.ts';
 import { eventually, temporaryFolder } from '../../support/node.ts';
 
 const UID = '0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b20';
@@ -30,7 +32,7 @@ async function start(t: ExecutionContext, publisher: Partial<Publisher> = {}, ro
       },
     },
     onResult: (result) => results.push(result),
-    onProblem: (text) => problems.push(text),
+    log: loggerTo(problems),
   });
   t.teardown(() => csi.close());
   return { root, problems, calls, results, csi };

@@ -1,5 +1,5 @@
-// What the files and device nodes that NVIDIA's container toolkit brings are for, in the words of NVIDIA_DRIVER_CAPABILITIES.
-// Facts only. What is not known here by name is for everybody: a library of a newer driver, which CUDA may need, is never lost.
+// The driver capability (as in NVIDIA_DRIVER_CAPABILITIES) that needs each file and device node of NVIDIA's container toolkit.
+// An unknown file is given to every container: CUDA may need a library that a newer driver adds.
 import type { DriverCapability } from '../../../request/rules/namespace-rules.ts';
 
 /** Any of them brings it; none: everybody has it. */

@@ -46,12 +46,12 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
   let seen = '';
   /** Of files that are not read yet. */
   let changing = '';
-  const told = new Set<string>();
+  const reported = new Set<string>();
   const watchers = new Map<string, { readonly watcher: FSWatcher; readonly ino: number }>();
 
   const problem = (text: string) => {
-    if (!told.has(text)) onProblem(`CDI: ${text}`);
-    told.add(text);
+    if (!reported.has(text)) onProblem(text);
+    reported.add(text);
   };
   const undivided = `as ${kind}=<UUID>, with all parts of the driver, whatever ${DRIVER_CAPABILITIES_VARIABLE} says`;
 
@@ -68,12 +68,12 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     const { found, unreadable } = specificationsIn(folders);
     const best = sourceOf(found, kind);
     const why = unreadable.map(({ path, wrong }) => `; ${path} cannot be read: ${wrong}`).join('');
-    // Half a file says nothing about the driver: what it was divided into before is as good, and nothing is given beyond it.
+    // A half-written file does not describe the driver: the earlier division stays in use.
     if (best?.found.path !== source && unreadable.some(({ path }) => path === source) && divided !== undefined)
-      return problem(`GPUs are given by what ${source} said before${why}`);
+      return problem(`GPUs are still given as by the last readable ${source}${why}`);
     const made = best && divide(best);
     if (made === undefined || made.gpus.size === 0) {
-      divided = undefined; // before the file goes, so that nobody is told of it any more
+      divided = undefined; // before the file is removed, so that no container is given its devices
       source = '';
       problem(`GPUs are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
       return write(undefined);
@@ -81,7 +81,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     write(made);
     divided = made;
     source = best?.found.path ?? '';
-    told.clear();
+    reported.clear();
   };
 
   /** What is seen to change is read once it stays the same for a moment: half a file may look like a whole one. */
@@ -153,7 +153,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
 
 const isSpecification = (name: string) => name.endsWith('.json') || name.endsWith('.yaml');
 
-/** Where no such folder is, nothing. Throws where it cannot be read: that says nothing of what is in it. */
+/** Empty without such a folder. Throws where the folder cannot be read: its content is unknown then. */
 function namesIn(folder: string): readonly string[] {
   try {
     return readdirSync(folder).filter(isSpecification).toSorted();
@@ -164,7 +164,7 @@ function namesIn(folder: string): readonly string[] {
 }
 
 const codeOf = (error: unknown): string => (error as NodeJS.ErrnoException).code ?? String(error);
-/** Whoever reads a pipe waits, and a device may have no end. */
+/** Reading a pipe blocks, and a device may have no end. */
 const statOf = (path: string) => {
   const found = statSync(path);
   return { size: found.size, isFile: found.isFile() };
@@ -215,7 +215,7 @@ function readFile(path: string): ReturnType<typeof readSpec> {
   }
 }
 
-/** As CDI's readers do, by YAML 1.1: 0660 is octal there. Without such a file nobody needs the parser. */
+/** As CDI's readers do, by YAML 1.1: 0660 is octal there. The parser is loaded only for such a file. */
 function parseYaml(text: string): unknown {
   const { parse } = require('yaml') as typeof import('yaml');
   return parse(text, { version: '1.1' });

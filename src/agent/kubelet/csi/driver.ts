@@ -1,11 +1,12 @@
-// The CSI driver of the node: what the kubelet asks before the first container of a pod starts, and after the last one has
-// ended. Owns when a volume may be refused and when it must not be; whether a pod gets one, and what stands in it, is its
-// publisher's. Four rules, each the way out of pods that could neither start nor end:
-//   - a volume that was given once is never refused again: a kubelet that restarts asks for all of them anew, and older ones
-//     (seen with 1.20, not with 1.36) cannot end a pod whose volume they are refused then;
+// The CSI node driver: the kubelet calls it before the first container of a pod starts and after the last one has ended. It decides
+// when a volume may be refused; publish-pod.ts decides whether a pod gets one, and its content. Without these four rules pods
+// could neither start nor end:
+//   - a volume that was published once is never refused again: a restarted kubelet publishes all of them again, and older
+//     kubelets (seen with 1.20, not with 1.36) cannot end a pod whose volume is refused then;
 //   - a first publish that fails leaves nothing behind;
-//   - taking down needs neither the API server nor anything remembered, and what is not there is taken down;
-//   - calls for one pod take turns, those for others do not wait for them.
+//   - unpublishing needs neither the API server nor stored state, and succeeds for a volume that is not there;
+//   - calls for one pod run one after the other; calls for other pods do not wait for them.
+
 import { join, normalize } from 'node:path';
 import {
   type handleUnaryCall,
@@ -16,6 +17,7 @@ import {
 } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 import { CSI_DRIVER } from '../../../api/csi-volume.ts';
+import type { Logger } from '../../../common/logger.ts';
 import { loadNative } from '../../os/addon.ts';
 import type { PublishResult } from '../../snapshot/snapshot.ts';
 import { ownerOf, type PublishRequest, readAsk, type UnpublishRequest, type VolumeAsk } from './request.ts';
@@ -24,9 +26,9 @@ import { isPublished, markPublished, unmountVolume } from './volume.ts';
 
 export type { VolumeAsk } from './request.ts';
 
-/** Why a volume is not given; the text reaches the pod's event. */
+/** Why a volume is refused; the text becomes an Event of the pod. */
 export class VolumeRefused extends Error {
-  /** It may be given later without a change to the pod. */
+  /** It may succeed later without a change to the pod. */
   readonly later: boolean;
 
   constructor(text: string, { later = false } = {}) {
@@ -44,7 +46,7 @@ export type Publisher = {
   publish(ask: VolumeAsk & { readonly mounted: boolean }): Promise<void>;
   /**
    * Called before a volume is unmounted, so that descriptors can be closed; also after a first publish that failed, and for
-   * volumes that nobody knows. Must not need the API server.
+   * unknown volumes. Must not need the API server.
    */
   unpublish(ask: { readonly podUid: string; readonly target: string }): void;
 };
@@ -53,14 +55,14 @@ export type CsiOptions = {
   readonly kubeletRoot: string;
   readonly nodeName: string;
   readonly publisher: Publisher;
-  /** What came of each volume that was asked for the first time. */
+  /** The result of each first publish of a volume. */
   readonly onResult: (result: PublishResult) => void;
-  readonly onProblem: (text: string) => void;
+  readonly log: Logger;
 };
 
 /** Serves until it is closed; pods can neither start nor end with a volume while it does not. */
 export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<void> }> {
-  const { nodeName, onProblem } = options;
+  const { nodeName, log } = options;
   const kubeletRoot = normalize(options.kubeletRoot).replace(/(?<=.)\/$/, '');
   const { publish, unpublish } = volumes({ ...options, kubeletRoot });
   const socket = join(kubeletRoot, 'plugins', CSI_DRIVER, 'csi.sock');
@@ -79,7 +81,7 @@ export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<
     GetInfo: answer(() => ({ type: 'CSIPlugin', name: CSI_DRIVER, endpoint: socket, supported_versions: ['1.0.0'] })),
     NotifyRegistrationStatus: answer(
       ({ plugin_registered: good, error }: { plugin_registered: boolean; error: string }) => {
-        if (!good) onProblem(`the kubelet does not register the CSI driver: ${error}`);
+        if (!good) log.warn(`the kubelet does not register the CSI driver: ${error}`);
         return {};
       },
     ),
@@ -98,7 +100,7 @@ export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<
       services: [[serviceNamed('pluginregistration.Registration'), registration]],
     },
   ];
-  return keepListening(endpoints, onProblem);
+  return keepListening(endpoints, log);
 }
 
 const protocols = ['csi.proto', 'registration.proto'].map((name) => join(import.meta.dirname, name));
@@ -134,7 +136,7 @@ function unexpected(error: unknown): Answer & Partial<ServerErrorResponse> {
   return new Answer(status.UNAVAILABLE, error instanceof Error ? error.message : String(error));
 }
 
-function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
+function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
   const native = loadNative();
   const inTurn = turns();
 
@@ -142,7 +144,7 @@ function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
     try {
       publisher.unpublish({ podUid, target });
     } catch (error) {
-      onProblem(`the volume of pod ${podUid} is taken down all the same: ${(error as Error).message}`);
+      log.warn(`the volume of pod ${podUid} is taken down all the same: ${(error as Error).message}`);
     }
     unmountVolume(native, target);
   };
@@ -157,14 +159,14 @@ function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
       try {
         takeDown(ask.podUid, ask.target);
       } catch (left) {
-        onProblem(`the refused volume of ${named} is not gone: ${(left as Error).message}`);
+        log.warn(`the refused volume of ${named} is not gone: ${(left as Error).message}`);
       }
       if (error instanceof VolumeRefused) {
         onResult(error.later ? 'pending' : 'refused');
         throw new Answer(error.later ? status.UNAVAILABLE : status.FAILED_PRECONDITION, error.message);
       }
       const text = `the volume of ${named} cannot be made: ${error instanceof Error ? error.message : error}`;
-      onProblem(text);
+      log.warn(text);
       onResult('failed');
       throw new Answer(status.UNAVAILABLE, text);
     }
@@ -175,7 +177,7 @@ function volumes({ kubeletRoot, publisher, onResult, onProblem }: CsiOptions) {
       if ('wrong' in ask) throw new Error(ask.wrong);
       await publisher.publish({ ...ask, mounted: true });
     } catch (error) {
-      onProblem(`a volume that is in use stays as it is: ${(error as Error).message}`);
+      log.warn(`a volume that is in use stays as it is: ${(error as Error).message}`);
     }
   };
 

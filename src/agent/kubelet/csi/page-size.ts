@@ -17,6 +17,6 @@ let known: number | undefined;
 
 export function memoryPageBytes(): number {
   known ??= pageBytesIn(readFileSync('/proc/self/auxv'));
-  if (known === undefined) throw new Error('/proc/self/auxv does not tell how large a page of memory is');
+  if (known === undefined) throw new Error('/proc/self/auxv has no page size');
   return known;
 }

@@ -21,7 +21,7 @@ const UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
 const INFO = 'csi.storage.k8s.io/';
 
-/** Whose volume lies there, whatever pod and volume that may be; undefined: it is no place of an inline volume. */
+/** Pod and volume of that path; undefined: it is not the path of an inline volume. */
 export function ownerOf(
   target: string,
   kubeletRoot: string,
@@ -34,7 +34,7 @@ export function ownerOf(
   return isPlace && areNames ? { podUid, volume } : undefined;
 }
 
-/** The ask, or a sentence that says what is wrong with it. */
+/** The request, or what is wrong with it. */
 export function readAsk(request: PublishRequest, kubeletRoot: string): VolumeAsk | { readonly wrong: string } {
   const { target_path: target, volume_context: context } = request;
   const info = (key: string) => context[INFO + key] ?? '';

@@ -1,8 +1,10 @@
-// Sockets that the kubelet finds the agent by: made in order, taken over from an agent that was killed, and made again when
-// they vanish. What is answered there is the driver's.
+// The sockets of the CSI driver and of its registration: created in order, taken over from an agent that was killed, and created
+// again when they vanish.
+
 import { chmodSync, type FSWatcher, lstatSync, mkdirSync, rmSync, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
+import type { Logger } from '../../../common/logger.ts';
 import { createSingleFlight } from '../../../common/single-flight.ts';
 
 export type Endpoint = {
@@ -10,14 +12,14 @@ export type Endpoint = {
   readonly services: readonly (readonly [ServiceDefinition, UntypedServiceImplementation])[];
 };
 
-/** Watches of folders can be lost, with the folder or without a word. */
+/** A watch of a folder can be lost, with the folder or silently. */
 const LOOK_MS = 5000;
-/** For calls under way when it ends. */
+/** For calls in flight when it ends. */
 const GRACE_MS = 5000;
 
 type Listener = { isThere(): boolean; close(): Promise<void> };
 
-/** Tells a file from another one of its name, also where the file system hands out its number again. */
+/** Distinguishes a file from another one of the same name, even if the file system reuses the inode number. */
 function identity(path: string): string | undefined {
   const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
   return found && `${found.dev}:${found.ino}:${found.ctimeNs}`;
@@ -36,7 +38,7 @@ async function listen({ path, services }: Endpoint): Promise<Listener> {
   return {
     isThere: () => identity(path) === own,
     close() {
-      // The socket's name goes at once, so that another one may be made there while calls end.
+      // Removes the socket's name at once, so that another one can be created there while calls end.
       const { promise: ended, resolve: end } = Promise.withResolvers<void>();
       const timer = setTimeout(() => {
         server.forceShutdown();
@@ -51,14 +53,10 @@ async function listen({ path, services }: Endpoint): Promise<Listener> {
   };
 }
 
-/** Throws when a socket cannot be made at first; later that is a problem, and tried again. */
-export async function keepListening(
-  endpoints: readonly Endpoint[],
-  onProblem: (text: string) => void,
-): Promise<{ close(): Promise<void> }> {
+/** Throws when a socket cannot be created at first; later failures are logged, and retried. */
+export async function keepListening(endpoints: readonly Endpoint[], log: Logger): Promise<{ close(): Promise<void> }> {
   const listeners: (Listener | undefined)[] = endpoints.map(() => undefined);
   let watchers: FSWatcher[] = [];
-  let told = '';
 
   const follow = () => {
     for (const watcher of watchers) watcher.close();
@@ -84,11 +82,8 @@ export async function keepListening(
   const lookOnce = async () => {
     try {
       await makeMissing();
-      told = '';
     } catch (error) {
-      const text = `the kubelet cannot reach the CSI driver, and it is tried again: ${(error as Error).message}`;
-      if (text !== told) onProblem(text);
-      told = text;
+      log.warn(`the kubelet cannot reach the CSI driver, retrying: ${(error as Error).message}`);
     }
   };
 
@@ -100,7 +95,7 @@ export async function keepListening(
       clearInterval(timer);
       await looking.close();
       for (const watcher of watchers) watcher.close();
-      // The last one is what the kubelet looks for.
+      // The registration socket first: the kubelet looks for it.
       await Promise.all(listeners.toReversed().map((listener) => listener?.close()));
     },
   };

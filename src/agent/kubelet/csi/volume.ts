@@ -1,6 +1,5 @@
-// Files and mounts of one pod's volume, all below the path that the kubelet names. Owns its layout, to which the containers'
-// mounts lead by subPath, and what in it can be written. Pages and ledgers have their folders here; the files are made, and
-// written, by who knows what stands in them.
+// Mounts and files of one pod's volume, below the path that the kubelet names: its layout, to which the containers' mounts refer by
+// subPath, and what in it is writable. The registry of grants writes limits pages and usage ledgers into it.
 //
 // The volume is a tmpfs whose superblock is read-only: the flag of a single mount would not be seen by the kubelet's binds.
 // Ledgers lie on a tmpfs of their own in it, bounded, for tenants write them. Each pod has copies of the libraries, so that an
@@ -56,7 +55,7 @@ const PUBLISHED = 'published';
 const PAGE_BYTES = 5 << 20;
 const SLACK_PAGES = 16;
 const SLACK_INODES = 4;
-/** Engines of later builds that a volume has room for; memory is taken by those that come. */
+/** Engines of later builds for which a volume has space; only engines that are added take memory. */
 const LATER_ENGINES = 16;
 const LATER_ENGINE_BYTES = 1 << 20;
 /** Readable under every category of every pod; and the kubelet then does not try to label what it cannot write. */
@@ -84,7 +83,7 @@ export function containersOf(target: string): readonly string[] {
 export function mountVolume(native: Native, plan: VolumePlan): void {
   const { target, containers } = plan;
   const wrong = containers.find((name) => !isContainerName(name));
-  if (wrong !== undefined) throw new Error(`${JSON.stringify(wrong)} is no name of a container`);
+  if (wrong !== undefined) throw new Error(`${JSON.stringify(wrong)} is not a container name`);
   mkdirSync(target, { recursive: true, mode: 0o750 });
   const pieces = piecesOf(plan);
   const slack = SLACK_PAGES * memoryPageBytes();
@@ -93,9 +92,9 @@ export function mountVolume(native: Native, plan: VolumePlan): void {
   };
   if (!isMounted(target)) {
     const bytes = plan.libraries.reduce((sum, path) => sum + inPages(statSync(path).size), 0);
-    const room = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + slack;
+    const capacity = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + slack;
     const inodes = pieces.length + containers.length + LATER_ENGINES + SLACK_INODES;
-    native.mountTmpfs(target, tmpfsOptions(room, inodes), true);
+    native.mountTmpfs(target, tmpfsOptions(capacity, inodes), true);
   }
   if (!isReadOnly(target) || pieces.some(({ path }) => !existsSync(path))) withWritable(native, target, fill);
   const ledgers = join(target, 'ledgers');
@@ -149,7 +148,7 @@ export function unmountVolume(native: Native, target: string): void {
       native.unmount(path, false);
     } catch {
       try {
-        native.unmount(path, true); // somebody still uses it
+        native.unmount(path, true); // still in use
       } catch (error) {
         failed = error; // it may lie under another one, and has gone with that
       }

@@ -1,11 +1,13 @@
 // The device plugin's life beside the kubelet: it listens, registers, tells what changed, and does all of it again whenever
 // the kubelet was started anew. A kubelet that starts removes every socket in the folder and forgets every plugin, so what
 // counts is whether its socket is the one that was registered with, and ours still the one that was made.
+
 import { type FSWatcher, rmSync, watch } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Client, credentials, Server, ServerCredentials, type ServiceError } from '@grpc/grpc-js';
 import { GPU } from '../../../api/names.ts';
+import type { Logger } from '../../../common/logger.ts';
 import { createSingleFlight } from '../../../common/single-flight.ts';
 import { createService, DEVICE_PLUGIN, devicesOf, REGISTRATION, type Slots, type Watcher } from './service.ts';
 
@@ -14,7 +16,7 @@ export type DevicePluginOptions = {
   readonly folder?: string;
   /** Asked at each start and after `changed`. */
   readonly slots: () => Slots;
-  readonly onProblem: (text: string) => void;
+  readonly log: Logger;
 };
 
 export type DevicePlugin = {
@@ -26,7 +28,7 @@ export type DevicePlugin = {
 export const DEVICE_PLUGIN_FOLDER = '/var/lib/kubelet/device-plugins';
 const SOCKET = 'cotenant.sock';
 const KUBELET_SOCKET = 'kubelet.sock';
-/** Watches of folders can be lost, with the folder or without a word. */
+/** A watch of a folder can be lost, with the folder or silently. */
 const LOOK_MS = 5000;
 /** From a registration to the kubelet's question for devices. */
 const UNASKED_MS = 10_000;
@@ -35,7 +37,7 @@ const SHORTEST_RETRY_MS = 200;
 // Enough for any number of ids; the default of 4 MB ends at some 10,000 of them.
 const MESSAGE_LIMITS = { 'grpc.max_receive_message_length': 64 << 20, 'grpc.max_send_message_length': 64 << 20 };
 
-/** Tells a file from another one of its name, also where the file system hands out its number again. */
+/** Distinguishes a file from another one of the same name, even if the file system reuses the inode number. */
 async function identity(path: string): Promise<string | undefined> {
   try {
     const { dev, ino, ctimeNs } = await stat(path, { bigint: true });
@@ -57,14 +59,8 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   let closing = false;
   let cancelRegistration = () => {};
   let retryMs = SHORTEST_RETRY_MS;
-  let told = '';
 
-  const problem = (text: string) => {
-    if (text !== told) options.onProblem(`device plugin: ${text}`);
-    told = text;
-  };
-
-  const tell = (watcher: Watcher) => {
+  const send = (watcher: Watcher) => {
     const devices = devicesOf(options.slots());
     const text = JSON.stringify(devices);
     if (watchers.get(watcher) === text) return;
@@ -80,7 +76,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
     watcher.on('cancelled', gone);
     watcher.on('close', gone);
     watcher.on('error', gone);
-    tell(watcher);
+    send(watcher);
   };
 
   const stopServing = () => {
@@ -106,7 +102,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   };
 
   const register = async () => {
-    // Servers in Go accept any authority; that of a socket's path is none.
+    // Servers in Go accept any authority; a socket path is not a valid one.
     const client = new Client(`unix:${kubelet}`, credentials.createInsecure(), {
       'grpc.default_authority': 'localhost',
       ...MESSAGE_LIMITS,
@@ -161,9 +157,8 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
     try {
       await serve();
       retryMs = SHORTEST_RETRY_MS;
-      told = '';
     } catch (error) {
-      problem(`the kubelet is not told of the slots, and it is tried again: ${(error as Error).message}`);
+      options.log.warn(`the kubelet does not get the slots, retrying: ${(error as Error).message}`);
       nextMs = retryMs;
       retryMs = Math.min(2 * retryMs, LOOK_MS);
     }
@@ -174,7 +169,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   looking.ask();
   return {
     changed() {
-      for (const watcher of watchers.keys()) tell(watcher);
+      for (const watcher of watchers.keys()) send(watcher);
     },
     async close() {
       closing = true;

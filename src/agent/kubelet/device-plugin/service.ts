@@ -17,7 +17,7 @@ export type Slots = { readonly healthy: number; readonly unhealthy: number };
 
 export type Device = { readonly ID: string; readonly health: 'Healthy' | 'Unhealthy' };
 
-/** Ids say nothing of GPUs, so that nobody trusts the kubelet's choice among them. */
+/** Ids do not name GPUs: the kubelet's choice among them has no meaning. */
 export function devicesOf({ healthy, unhealthy }: Slots): readonly Device[] {
   return Array.from({ length: healthy + unhealthy }, (_, index) => ({
     ID: `s-${String(index).padStart(3, '0')}`,
@@ -36,7 +36,7 @@ const serviceNamed = (name: string) => definitions[`v1beta1.${name}`] as unknown
 export const DEVICE_PLUGIN = serviceNamed('DevicePlugin');
 export const REGISTRATION = serviceNamed('Registration');
 
-/** `onWatcher` gets each stream that wants to be told of the devices. */
+/** `onWatcher` gets each ListAndWatch stream. */
 export function createService(onWatcher: (watcher: Watcher) => void): UntypedServiceImplementation {
   const options: handleUnaryCall<Empty, Empty> = (_call, answer) => answer(null, {});
   const watch: handleServerStreamingCall<Empty, DeviceList> = (stream) => onWatcher(stream);

@@ -1,4 +1,4 @@
-// What runtime and plugin say to each other, from bytes to plain values and back. Reading never throws: bytes that are no
+// NRI messages of runtime and plugin, from bytes to plain values and back. Reading never throws: bytes that are no
 // message of the kind are undefined.
 import { join } from 'node:path';
 import protobuf from 'protobufjs';

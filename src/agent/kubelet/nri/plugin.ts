@@ -2,9 +2,11 @@
 // names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
 // goes on without us, so nothing here waits for anything; who was made meanwhile is told with the next connection. Owns the
 // connection and its return after the runtime's restart.
+
 import { connect, type Socket } from 'node:net';
 import { wasGivenGpus } from '../../../api/earlier-names.ts';
 import { GIVEN_ANNOTATION, NRI_PLUGIN } from '../../../api/names.ts';
+import type { Logger } from '../../../common/logger.ts';
 import { terminationLogBehind } from '../../enforcement/termination-message.ts';
 import { refusalOf } from '../cdi/split-spec.ts';
 import {
@@ -60,7 +62,7 @@ export type NriOptions = {
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
   /** A container, or a sandbox. */
   readonly onRemoved: (containerId: string) => void;
-  readonly onProblem: (text: string) => void;
+  readonly log: Logger;
 };
 
 export type Nri = {
@@ -82,10 +84,10 @@ const EVENT = {
 };
 /** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no GPU any more. */
 const LIVING: readonly number[] = [1, 2, 3];
-/** As gRPC numbers them. The runtime makes no container that a plugin answers with one, and its pod says the text. */
+/** Codes of gRPC. The runtime does not create a container for which a plugin returns one; the pod's Events have the text. */
 const FAILED_PRECONDITION = 9;
 const UNIMPLEMENTED = 12;
-/** What is said to the runtime in place of an answer. */
+/** An error in place of an answer. */
 type Refused = { readonly code: number; readonly message: string };
 const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no GPUs. */
@@ -93,7 +95,7 @@ const LONGEST_RETRY_MS = 1000;
 const REGISTER_MS = 5000;
 
 export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriContainer {
-  // By what is mounted: where it is mounted is the tenant's choice, who may have mounted something else there.
+  // By the source of the mount: the tenant chooses the destination, and may have mounted something else there.
   const [terminationLog] = container.mounts.flatMap(
     ({ source }) => terminationLogBehind(source, pod.uid, container.name) ?? [],
   );
@@ -122,12 +124,6 @@ export function startNri(options: NriOptions): Nri {
   let retryMs = SHORTEST_RETRY_MS;
   let inSync = false;
   let closing = false;
-  let told = '';
-
-  const problem = (text: string) => {
-    if (text !== told) options.onProblem(`NRI: ${text}`);
-    told = text;
-  };
 
   const learnSandbox = (pod: RuntimePod | undefined | null) => {
     if (!pod || pod.id === '' || known.has(pod.id)) return;
@@ -160,13 +156,13 @@ export function startNri(options: NriOptions): Nri {
       inSync = false;
       current.destroy();
       if (closing) return;
-      problem(`${why}; containers that start meanwhile get no GPUs`);
+      options.log.warn(`${why}; containers that start meanwhile get no GPUs`);
       retry = setTimeout(begin, retryMs);
       retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
     };
     const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
 
-    /** The payload of the answer, or a refusal; undefined: nobody has such a method. Throws where the bytes are no such request. */
+    /** The payload of the answer, or a refusal; undefined: there is no such method. Throws where the bytes are not such a request. */
     const handle = (method: string, payload: Buffer): Buffer | Refused | undefined => {
       switch (method) {
         case 'Configure':
@@ -192,7 +188,6 @@ export function startNri(options: NriOptions): Nri {
             clearTimeout(silence);
             inSync = true;
             retryMs = SHORTEST_RETRY_MS;
-            told = '';
           }
           return synchronized(more);
         }
@@ -206,7 +201,7 @@ export function startNri(options: NriOptions): Nri {
           const refusal = refusalOf(devices, env);
           if (refusal !== undefined) {
             const message = `${pod?.namespace}/${pod?.name}/${container?.name} is not made: ${refusal}`;
-            problem(message);
+            options.log.warn(message);
             return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
           }
           return adjustment(devices, { [GIVEN_ANNOTATION]: gpus.join(',') });
@@ -250,8 +245,8 @@ export function startNri(options: NriOptions): Nri {
       }
       if (connection !== PLUGIN_CONNECTION || type !== REQUEST) throw new Error(`a message of type ${type}`);
       const { method, payload: asked } = readable('TtrpcRequest', payload);
-      const said = handle(method, asked) ?? { code: UNIMPLEMENTED, message: `no method ${method}` };
-      const reply = Buffer.isBuffer(said) ? answer(said) : refuse(said.code, said.message);
+      const result = handle(method, asked) ?? { code: UNIMPLEMENTED, message: `no method ${method}` };
+      const reply = Buffer.isBuffer(result) ? answer(result) : refuse(result.code, result.message);
       send({ connection, stream, type: RESPONSE, payload: reply });
     };
 
@@ -264,7 +259,7 @@ export function startNri(options: NriOptions): Nri {
       try {
         for (const message of messages) if (trunk === current) take(message);
       } catch (error) {
-        return end(`${path} said what cannot be used: ${(error as Error).message}`);
+        return end(`${path} sent an unusable message: ${(error as Error).message}`);
       }
       if (wrong !== undefined) end(`${path} sent ${wrong}`);
     });
@@ -288,6 +283,6 @@ export function startNri(options: NriOptions): Nri {
 
 function readable<K extends keyof Kinds>(kind: K, bytes: Buffer): Kinds[K] {
   const value = decode(kind, bytes);
-  if (value === undefined) throw new Error(`a ${kind} that is none`);
+  if (value === undefined) throw new Error(`not a valid ${kind}`);
   return value;
 }

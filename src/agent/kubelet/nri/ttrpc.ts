@@ -1,6 +1,6 @@
 // The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection, length,
 // both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type, flags). Frames and
-// messages need not begin or end together. Owns cutting and joining; what messages say is in messages.ts.
+// messages need not begin or end together. The messages themselves are in messages.ts.
 
 /** In which the runtime calls the plugin, and in which the plugin calls the runtime. */
 export const PLUGIN_CONNECTION = 1;
@@ -17,7 +17,7 @@ export type Message = {
 
 const FRAME_HEADER = 8;
 const MESSAGE_HEADER = 10;
-/** What runtimes hold themselves to; a node with more pods is told of in several messages. */
+/** Limit of the runtimes; a node with more pods is sent in several messages. */
 export const LARGEST_MESSAGE = 4 << 20;
 export const LARGEST_FRAME = LARGEST_MESSAGE + MESSAGE_HEADER;
 /** The other side reads through a buffer of this size, and fails on a frame that does not fit into what is left of it. */

@@ -1,5 +1,6 @@
 // The device plugin beside a kubelet that comes, goes and forgets. The kubelet here is a gRPC server made for this test; a
 // real one is in test/cluster/node-faces.test.ts.
+
 import { once } from 'node:events';
 import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
@@ -20,6 +21,7 @@ import {
   REGISTRATION,
   type Slots,
 } from '../../../../src/agent/kubelet/device-plugin/service.ts';
+import { loggerTo } from '../../../support/logger.ts';
 import { eventually, temporaryFolder } from '../../../support/node.ts';
 
 type Registration = { version: string; endpoint: string; resource_name: string };
@@ -83,7 +85,7 @@ test('the plugin waits for a kubelet, tells it what changes, and finds each one 
   const folder = join(temporaryFolder(t), 'device-plugins');
   const problems: string[] = [];
   let slots: Slots = { healthy: 3, unhealthy: 0 };
-  const plugin = startDevicePlugin({ folder, slots: () => slots, onProblem: (text) => problems.push(text) });
+  const plugin = startDevicePlugin({ folder, slots: () => slots, log: loggerTo(problems) });
   t.teardown(() => plugin.close());
   await eventually(() => problems[0], 'it is said that there is no kubelet');
   t.regex(problems[0] ?? '', /kubelet\.sock: no kubelet/);
@@ -137,7 +139,7 @@ test('the plugin waits for a kubelet, tells it what changes, and finds each one 
 
 test('a plugin can end while nothing answers', async (t) => {
   const folder = temporaryFolder(t);
-  const plugin = startDevicePlugin({ folder, slots: () => ({ healthy: 1, unhealthy: 0 }), onProblem: () => {} });
+  const plugin = startDevicePlugin({ folder, slots: () => ({ healthy: 1, unhealthy: 0 }), log: loggerTo([]) });
   await plugin.close();
   t.deepEqual(readdirSync(folder), []);
 });

@@ -131,7 +131,7 @@ test('with nothing to go by a GPU is named as its own specification does, which 
   const { cdi, problems } = start(t, at, { lookEveryMs: 50 });
   for (const env of [[], DRAWS]) t.deepEqual(cdi.devicesFor([ONE, TWO], env), undivided(ONE, TWO));
   t.false(existsSync(at.own));
-  const none = `CDI: GPUs are given ${UNDIVIDED}: no specification in ${at.etc}, ${at.run} lists any by its UUID`;
+  const none = `GPUs are given ${UNDIVIDED}: no specification in ${at.etc}, ${at.run} lists any by its UUID`;
   await new Promise((resolve) => setTimeout(resolve, 200));
   t.deepEqual(problems, [none]);
   // It comes, and goes.
@@ -154,7 +154,7 @@ test('a GPU that the specification does not have is said once, and takes no GPU 
   const { cdi, problems } = start(t, at);
   for (let times = 0; times < 2; times++) t.deepEqual(cdi.devicesFor([ONE, 'GPU-9'], DRAWS), undivided(ONE, 'GPU-9'));
   t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
-  t.deepEqual(problems, [`CDI: ${ONE}, GPU-9 is given ${UNDIVIDED}: ${at.nvidia} does not list it`]);
+  t.deepEqual(problems, [`${ONE}, GPU-9 is given ${UNDIVIDED}: ${at.nvidia} does not list it`]);
 });
 
 test('a file that cannot be read says nothing new: what was known goes on, and the next good one counts', async (t) => {
@@ -170,7 +170,7 @@ test('a file that cannot be read says nothing new: what was known goes on, and t
     writeFileSync(at.nvidia, broken);
     await eventually(() => problems[count], 'it is said');
     t.regex(problems[count] ?? '', wrong);
-    t.true(problems[count]?.startsWith(`CDI: GPUs are given by what ${at.nvidia} said before; `), problems[count]);
+    t.true(problems[count]?.startsWith(`GPUs are still given as by the last readable ${at.nvidia}; `), problems[count]);
     t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
     t.true(existsSync(at.own));
   }

@@ -1,4 +1,5 @@
 // The wire of the runtime's plugins, and the plugin against a runtime that means no good.
+
 import { rmSync } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
@@ -18,6 +19,7 @@ import {
   RESPONSE,
   RUNTIME_CONNECTION,
 } from '../../../../src/agent/kubelet/nri/ttrpc.ts';
+import { loggerTo } from '../../../support/logger.ts';
 import { eventually, temporaryFolder } from '../../../support/node.ts';
 
 const messages = fc.array(
@@ -201,7 +203,7 @@ async function startPlugin(t: ExecutionContext, more: Partial<NriOptions> = {}) 
     gpusOf: () => undefined,
     onContainer: (container) => containers.push(container),
     onRemoved: (id) => removed.push(id),
-    onProblem: (text) => problems.push(text),
+    log: loggerTo(problems),
     ...more,
   });
   t.teardown(() => nri.close());
@@ -339,7 +341,7 @@ test("a container whose own environment would set the driver's limits gets no de
   t.is((await made('main', 'NVIDIA_GPU_MEMORY_LIMIT='))?.code, 9);
   t.deepEqual(
     problems.map((text) => text.slice(0, 39)),
-    Array(2).fill('NRI: team/train/main is not made: NVIDI'),
+    Array(2).fill('team/train/main is not made: NVIDIA_GPU'),
   );
   const both = ['NVIDIA_GPU_MEMORY_REQUEST=1', 'NVIDIA_GPU_MEMORY_LIMIT=1'];
   for (const name of ['divided', 'none']) t.is(await made(name, ...both), undefined, name);
@@ -365,7 +367,7 @@ test('a runtime that ends, or says what cannot be used, is left and asked again;
     await runtime.call(index + 1, 'Synchronize', synchronize([containerNamed('stays')]));
   }
   t.is(problems.length, attacks.length, problems.join('\n'));
-  for (const text of problems) t.true(text.startsWith(`NRI: ${runtime.path}`), text);
+  for (const text of problems) t.true(text.startsWith(runtime.path), text);
   t.deepEqual(
     containers.map(({ container }) => container),
     ['stays', 'goes'],
@@ -377,7 +379,7 @@ test('a node without the interface is said once', async (t) => {
   const problems: string[] = [];
   const path = join(temporaryFolder(t), 'nri.sock');
   const none = { gpusOf: () => undefined, onContainer: () => {}, onRemoved: () => {} };
-  const nri = startNri({ socket: path, ...none, onProblem: (text) => problems.push(text) });
+  const nri = startNri({ socket: path, ...none, log: loggerTo(problems) });
   t.teardown(() => nri.close());
   await eventually(() => (problems.length > 0 ? true : undefined), 'it is said');
   rmSync(path, { force: true });

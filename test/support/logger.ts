@@ -1,0 +1,7 @@
+// A logger whose messages a test looks at; repeated ones are counted as in production.
+import { createLogger, type Logger } from '../../src/common/logger.ts';
+
+export function loggerTo(messages: { push(message: string): unknown }): Logger {
+  const write = (line: string) => messages.push((JSON.parse(line) as { msg: string }).msg);
+  return createLogger({ component: 'test', format: 'json', write });
+}
