@@ -204,7 +204,7 @@ async function checkOtherPods(t: ExecutionContext, bed: Bed): Promise<void> {
   for (const key of ['cotenant.io/grant', 'gpu-uuids.cotenant.io/main']) {
     for (const as of [user('alice'), user(AGENT), SCHEDULER, kubelet]) {
       const forged = plain({ nodeName: NODE_NAME }, { ...isStatic, [key]: '{}' });
-      refused(t, await create(bed, forged, as), 'grants', /says what the scheduler granted/, `${key} by ${as.name}`);
+      refused(t, await create(bed, forged, as), 'grants', /is written only by the scheduler/, `${key} by ${as.name}`);
     }
   }
   t.true((await create(bed, plain({}, { 'notcotenant.io/grant': '{}' }))).allowed);

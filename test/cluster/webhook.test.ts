@@ -165,7 +165,7 @@ function checkConditions(t: ExecutionContext, bed: Bed): void {
     [
       'a grant',
       annotated({ 'cotenant.io/grant': '[]' }),
-      /"inject\.cotenant\.io" denied.*says what the scheduler granted/,
+      /"inject\.cotenant\.io" denied.*is written only by the scheduler/,
     ],
     ["a container's grant", annotated({ 'gpu-uuids.cotenant.io/main': 'x' }), /"inject\.cotenant\.io" denied/],
     [

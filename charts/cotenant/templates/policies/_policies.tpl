@@ -1,19 +1,19 @@
 {{/*
-Parts of ValidatingAdmissionPolicies. What a patched pod looks like is decided in webhook/volume.ts, webhook/validate-pod.ts and
-webhook/environment.ts; the expressions here say the same again, in CEL, for pods that those never saw.
+Parts of ValidatingAdmissionPolicies. webhook/volume.ts, webhook/validate-pod.ts and webhook/environment.ts decide what a patched
+pod looks like; these CEL expressions check the same, for pods that did not pass the webhook.
 */}}
 
-{{/* Those that hold pods to what the webhook does: without it no pod could pass them. */}}
+{{/* Policies that require the webhook's patch: without the webhook no pod could pass them. */}}
 {{- define "cotenant.policies.pods" -}}
 {{- if and (.Values.policies).enabled (.Values.webhook).enabled }}true{{ end -}}
 {{- end -}}
 
-{{/* What the agent writes on its Node, while it writes there. */}}
+{{/* The policy on agents' writes to Nodes. */}}
 {{- define "cotenant.policies.nodes" -}}
 {{- if and (.Values.policies).enabled .Values.agent.enabled (.Values.csi).enabled }}true{{ end -}}
 {{- end -}}
 
-{{/* Grants, while somebody may write them, or serve what they say. */}}
+{{/* The policies on grants. */}}
 {{- define "cotenant.policies.grants" -}}
 {{- if or (include "cotenant.policies.pods" .) (include "cotenant.policies.nodes" .) }}true{{ end -}}
 {{- end -}}
@@ -44,13 +44,14 @@ namespaceSelector:
 has({{ . }}.metadata.annotations) ? {{ . }}.metadata.annotations : {}
 {{- end -}}
 
-{{/* A key that says what a pod got. */}}
+{{/* An annotation key that only the scheduler and operators write. */}}
 {{- define "cotenant.cel.grant-key" -}}
 (k in ['cotenant.io/grant', 'cotenant.io/compute', 'cotenant.io/enforcement-override'] || k.startsWith('gpu-uuids.cotenant.io/'))
 {{- end -}}
 
 {{/*
-A capability among those that let a container mount, load, trace or make nodes of devices its way out, however it is spelt. Takes a list of names.
+Privileged, or a capability with which a container could escape by mounting, loading, tracing or creating device nodes, in any
+spelling. Takes a list of names.
 */}}
 {{- define "cotenant.cel.privileged" -}}
 has(c.securityContext) && ((has(c.securityContext.privileged) && c.securityContext.privileged)
@@ -58,12 +59,12 @@ has(c.securityContext) && ((has(c.securityContext.privileged) && c.securityConte
     && c.securityContext.capabilities.add.exists(a, a.upperAscii().replace('CAP_', '') in [{{ join ", " . }}])))
 {{- end -}}
 
-{{/* Mounts that NVIDIA's toolkit takes for a list of devices. Paths are compared as a runtime resolves them. */}}
+{{/* Mounts that NVIDIA's toolkit reads as a list of devices. Paths are compared as a runtime resolves them. */}}
 {{- define "cotenant.cel.device-list" -}}
 has(c.volumeMounts) && c.volumeMounts.exists(m, ('/' + m.mountPath + '/').matches('^{{ include "cotenant.cel.slash" . }}(var{{ include "cotenant.cel.slash" . }})?run{{ include "cotenant.cel.slash" . }}nvidia-container-devices/'))
 {{- end -}}
 
-{{/* A regular expression for what separates two names in a path. */}}
+{{/* A regular expression for the separator of two names in a path. */}}
 {{- define "cotenant.cel.slash" -}}
 /([.]?/)*
 {{- end -}}

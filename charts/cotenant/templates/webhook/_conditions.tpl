@@ -1,9 +1,9 @@
 {{/*
-Conditions in CEL by which the API server decides whether to call the webhook. They must hold for every pod that the
-webhook would patch or refuse, and for as few others as possible: while it is down, pods that they hold for are refused.
+CEL conditions by which the API server decides whether to call the webhook. They must match every pod that the webhook would
+patch or refuse, and as few others as possible: while the webhook is down, matching pods are refused.
 */}}
 
-{{/* Resource names of the dialects that are switched on anywhere, as a list in CEL. Those of others are not ours to look at. */}}
+{{/* Resource names of the dialects that are switched on anywhere, as a list in CEL. */}}
 {{- define "cotenant.cel.foreign" -}}
 {{- $names := dict "ack" (list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage") "metagpu" (list "cnvrg.io/metagpu") -}}
 {{- $configuration := .Values.webhook.configuration -}}
@@ -20,7 +20,7 @@ webhook would patch or refuse, and for as few others as possible: while it is do
 [{{ join ", " $found }}]
 {{- end -}}
 
-{{/* A pod that asks for a share, or carries a name of ours. Takes a dict of root and pod (the variable in CEL). */}}
+{{/* A pod that asks for a share, or has one of our names. Takes a dict of root and pod (the variable in CEL). */}}
 {{- define "cotenant.cel.ours" -}}
 {{- $name := printf "r.startsWith('cotenant.io/') || r in %s" (include "cotenant.cel.foreign" .root) -}}
 (has({{ .pod }}.metadata.annotations) && {{ .pod }}.metadata.annotations.exists(k, k.contains('cotenant.io/')))
@@ -35,8 +35,8 @@ webhook would patch or refuse, and for as few others as possible: while it is do
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.env) && c.env.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES'))
 {{- end -}}
 
-{{/* A change of what the webhook guards. The kubelets' reports of status, the most frequent of all, change neither. Of a pod itself
-the request has no subresource, and asking for one that it has not is an error, which refuses. */}}
+{{/* A change of annotations, containers or debug containers. The kubelets' status updates, the most frequent ones, change none of
+them. A request for the pod itself has no `subResource`, and reading an absent field is an error, which refuses the pod. */}}
 {{- define "cotenant.cel.changed" -}}
 request.operation == 'CREATE' || (has(request.subResource) && request.subResource == 'ephemeralcontainers')
 || (has(object.metadata.annotations) ? object.metadata.annotations : {}) != (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {})

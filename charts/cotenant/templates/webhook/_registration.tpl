@@ -1,4 +1,4 @@
-{{/* Who is called: the Service, with the authority to trust unless cert-manager writes it there. */}}
+{{/* The Service to call, with the authority to trust unless cert-manager writes it there. */}}
 {{- define "cotenant.webhook.client" -}}
 service:
   name: {{ .name }}
@@ -10,7 +10,7 @@ caBundle: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* What every registration says. */}}
+{{/* Fields of every registration. */}}
 {{- define "cotenant.webhook.common" -}}
 admissionReviewVersions: [v1]
 sideEffects: None
@@ -19,7 +19,7 @@ namespaceSelector:
   {{- include "cotenant.webhook.namespaces" . | nindent 2 }}
 {{- end -}}
 
-{{/* All namespaces but ours and those that are excluded: both must start while the webhook is down. */}}
+{{/* All namespaces but ours and the excluded ones, whose pods must start while the webhook is down. */}}
 {{- define "cotenant.webhook.namespaces" -}}
 matchExpressions:
   - key: kubernetes.io/metadata.name
