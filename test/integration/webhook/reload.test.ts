@@ -57,7 +57,7 @@ async function servedSerial(webhook: Webhook, ca: string): Promise<string> {
   return serialNumber;
 }
 
-test('a certificate that is written over is served to new connections, while old ones go on', async (t) => {
+test('an overwritten certificate is served to new connections, open ones continue', async (t) => {
   const folder = await folderOf(t);
   const [one, two] = [made(), made()];
   await write(folder, one);
@@ -98,7 +98,7 @@ test('a Secret that the kubelet swaps by its link is followed', async (t) => {
   t.is(await servedSerial(webhook, two.cert), serialOf(two));
 });
 
-test('a pair that does not belong together is refused, the old one serves on, and the right pair heals it', async (t) => {
+test('a mismatched pair is refused and the old one serves until a right pair comes', async (t) => {
   const folder = await folderOf(t);
   const [one, two] = [made(), made()];
   await write(folder, one);
@@ -114,7 +114,7 @@ test('a pair that does not belong together is refused, the old one serves on, an
   t.is(
     lines.filter((line) => line.includes('belongs to another certificate')).length,
     1,
-    'it is told once, not on every event',
+    'logged once, not on every event',
   );
   t.false(
     lines.some((line) => line.includes('PRIVATE')),

@@ -17,7 +17,7 @@ async function started(t: ExecutionContext, options: Partial<WebhookOptions> = {
   return webhook;
 }
 
-test('a review is answered over TLS 1.3 and HTTP/1.1 with the certificate for its name', async (t) => {
+test('a review is answered over TLS 1.3 and HTTP/1.1', async (t) => {
   const webhook = await started(t);
   const agent = trusting(webhook.certificate);
   const reply = await post(webhook, agent, '/mutate', JSON.stringify(fixture('1.26-create-ack-deployment')));
@@ -35,7 +35,7 @@ test('a review is answered over TLS 1.3 and HTTP/1.1 with the certificate for it
   raw.socket.destroy();
 });
 
-test('an older TLS is not served, and a client that trusts another authority does not connect', async (t) => {
+test('older TLS is refused, and a client that trusts another authority does not connect', async (t) => {
   const webhook = await started(t);
   await t.throwsAsync(() => connectRaw(webhook, { maxVersion: 'TLSv1.2' }));
   const other = await started(t);
@@ -62,7 +62,7 @@ async function fetchRaw(webhook: Webhook, request: string): Promise<string> {
   return raw.received();
 }
 
-test('what cannot be read as a review is answered with a plain 4xx text', async (t) => {
+test('a body that is not a review gets a plain 4xx text', async (t) => {
   const webhook = await started(t);
   const agent = trusting(webhook.certificate);
   const cases: [string | Buffer, number, RegExp, Record<string, string>?][] = [
@@ -84,7 +84,7 @@ test('what cannot be read as a review is answered with a plain 4xx text', async 
     const answer = JSON.parse(reply.text);
     t.is(answer.code, status);
     t.regex(answer.message, message);
-    t.notRegex(reply.text, /node_modules|at .*\.ts/, 'no trace is told');
+    t.notRegex(reply.text, /node_modules|at .*\.ts/, 'no stack trace');
   }
   agent.destroy();
 });
@@ -99,7 +99,7 @@ test('any content type is read, for what counts is the body', async (t) => {
   agent.destroy();
 });
 
-test('a body of several megabytes is read, and one above eight is refused before it is', async (t) => {
+test('a body of several MiB is read, one above 8 MiB is refused unread', async (t) => {
   const webhook = await started(t);
   const agent = trusting(webhook.certificate);
   const padded = (size: number) => JSON.stringify(creation({ ...sharePod(), padding: 'x'.repeat(size) }));
@@ -112,7 +112,7 @@ test('a body of several megabytes is read, and one above eight is refused before
   agent.destroy();
 });
 
-test('large bodies that are being sent leave memory for others: one too many is sent away, usual ones are read', async (t) => {
+test('too many large bodies at once are refused, usual ones are still read', async (t) => {
   const limits = { largestBytes: 1_000_000, freeBytes: 16_384, sharedBytes: 300_000 };
   const webhook = await started(t, { limits });
   const agent = trusting(webhook.certificate);
@@ -144,7 +144,7 @@ test('large bodies that are being sent leave memory for others: one too many is 
   agent.destroy();
 });
 
-test('no more connections are held than are allowed, and none that says nothing', async (t) => {
+test('connections are limited, and silent ones are closed', async (t) => {
   const webhook = await started(t, { limits: { connections: 2 }, timeouts: { requestMs: 300 } });
   const silent = connect(webhook.port, '127.0.0.1');
   const ended = once(silent, 'close');
@@ -158,7 +158,7 @@ test('no more connections are held than are allowed, and none that says nothing'
   for (const { socket } of [used, next]) socket.destroy();
 });
 
-test('a connection is reused after six idle seconds, beyond the default of Node and beyond the time for a request', async (t) => {
+test('a connection is reused after six idle seconds, beyond Node’s default', async (t) => {
   const webhook = await started(t, { timeouts: { requestMs: 1_000 } });
   const agent = trusting(webhook.certificate);
   const first = await post(webhook, agent, '/mutate', BODY);
@@ -205,7 +205,7 @@ test('very many reviews at once each get their own answer', async (t) => {
   for (const agent of agents) agent.destroy();
 });
 
-test('stopping waits for the request in flight, answers it as the last one, and lets nobody else in', async (t) => {
+test('stopping answers the open request as the last one and accepts no other', async (t) => {
   const webhook = await started(t, { healthPort: 0 });
   const idle = await connectRaw(webhook);
   idle.socket.write(`POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`);
@@ -237,7 +237,7 @@ test('stopping waits for the request in flight, answers it as the last one, and 
   await closing;
 });
 
-test('while it drains it goes on for everybody, but each answer ends its connection', async (t) => {
+test('while draining it answers every client, and each answer ends its connection', async (t) => {
   const webhook = await started(t, { healthPort: 0, timeouts: { drainMs: 4000 } });
   const [used, idle] = [trusting(webhook.certificate), trusting(webhook.certificate)];
   for (const agent of [used, idle])
@@ -255,7 +255,7 @@ test('while it drains it goes on for everybody, but each answer ends its connect
   for (const agent of [used, idle, newcomer]) agent.destroy();
 });
 
-test('it drains at once, and ends in its time, while the certificate is looked after by somebody who is stuck', async (t) => {
+test('stopping ends in time while the certificate source hangs', async (t) => {
   const certificate = selfSigned(['localhost'], new Date());
   const stuck = async () => ({ certificate, close: () => new Promise<void>(() => {}) });
   const webhook = await started(t, { certificate: stuck, timeouts: { drainMs: 3000, graceMs: 200 } });
@@ -269,12 +269,12 @@ test('it drains at once, and ends in its time, while the certificate is looked a
     } catch (error) {
       return (error as NodeJS.ErrnoException).code === 'ECONNREFUSED' || undefined;
     }
-  }, 'nobody else is let in');
+  }, 'no other client connects');
   await closing;
   agent.destroy();
 });
 
-test('a request that never ends does not hold the server longer than its grace', async (t) => {
+test('a request that never ends delays stopping by the grace time at most', async (t) => {
   const webhook = await started(t, { timeouts: { graceMs: 50 } });
   const raw = await connectRaw(webhook);
   raw.socket.write('POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{');

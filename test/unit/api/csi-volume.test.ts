@@ -1,4 +1,4 @@
-// The volume of a pod with a share as the agent sees it: what the webhook wrote stands, everything else is told.
+// The volume of a pod with a share as the agent checks it: the webhook's form is accepted, every other one is reported.
 import test from 'ava';
 import { mountsOf, VOLUME, wrongMounts } from '../../../src/api/csi-volume.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
@@ -71,7 +71,7 @@ for (const [what, change] of [
   ],
   ['no volume', (pod) => pod.spec.volumes.pop()],
 ] satisfies (readonly [string, (pod: Pod) => unknown])[]) {
-  test(`told: ${what}`, (t) => {
+  test(`reported: ${what}`, (t) => {
     const pod = made();
     t.is(wrongMounts(pod, SHARES), undefined);
     change(pod);

@@ -48,7 +48,7 @@ const request: fc.Arbitrary<PodRequest> = fc.record(
   { requiredKeys: ['priority', 'gpuModels', 'gpuUuids', 'containers'], noNullPrototype: true },
 );
 
-test('a record reads back to the very request that it was written from', (t) => {
+test('a request annotation reads back to the same request', (t) => {
   t.notThrows(() => {
     fc.assert(
       fc.property(request, (value) => {
@@ -73,14 +73,14 @@ const pod = podWith({ 'aliyun.com/gpu-mem': '3' });
 const requested = requestOf(pod);
 const written = formatPodRequest(requested);
 
-test('the text of a record is canonical', (t) => {
+test('the text of a request annotation is canonical', (t) => {
   t.is(
     written,
     '{"version":1,"priority":"normal","containers":[{"name":"main","kind":"app","dialect":"ack","asked":{"aliyun.com/gpu-mem":"3"},"memoryIsolation":"on","gpus":[{"memory":{"kind":"units","units":3,"unitBytes":1073741824,"rounding":"cgpu"}}]}]}',
   );
 });
 
-test('a text that the webhook would not have written is no record', (t) => {
+test('a request annotation that the webhook would not write is refused', (t) => {
   const forged: unknown[] = [
     '',
     'null',
@@ -125,7 +125,7 @@ test('a patched pod reads to the request of its dialect again', (t) => {
   t.deepEqual(requestOf(normalized(written, counted)), requested);
 });
 
-test('a record counts only with the amounts beside it, and only as far as the rules would allow it', (t) => {
+test('a recorded request counts only if the resources agree and the rules allow it', (t) => {
   const path = 'metadata.annotations["cotenant.io/request"]';
   t.deepEqual(outcome(normalized(written, { ...counted, 'cotenant.io/gpu-memory': '2Gi' }), rules()), [
     `${path}: records cotenant.io/gpu: 1, cotenant.io/gpu-memory: 3Gi for "main", but its resources are cotenant.io/gpu: 1, cotenant.io/gpu-memory: 2Gi; leave this annotation out: only the webhook writes it`,
@@ -143,7 +143,7 @@ test('a record counts only with the amounts beside it, and only as far as the ru
   ]);
 });
 
-test('what a record claims beside the amounts that were asked for is read anew', (t) => {
+test('only the recorded amounts count, everything else is read again', (t) => {
   const larger = written.replace('"units":3', '"units":300').replace('"on"', '"off"');
   t.deepEqual(requestOf(normalized(larger, counted)), requested);
 });

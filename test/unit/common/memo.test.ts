@@ -1,5 +1,4 @@
-// From sample to sample what has not changed is the very same object, and whatever changes is made anew: of containers, of who owns
-// whom, of what compute they have.
+// From sample to sample, unchanged containers, owners and compute stay the same objects, and changed ones are new objects.
 import test from 'ava';
 import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { type AttributedProcesses, groupByOwner } from '../../../src/agent/attribution/processes-by-owner.ts';
@@ -26,7 +25,7 @@ import {
   use,
 } from '../agent/node.ts';
 
-test('lists are the same where they have the very same things in the same order', (t) => {
+test('lists are the same when they have the same objects in the same order', (t) => {
   const [one, other] = [{}, {}];
   t.true(isSameList([one, other], [one, other]));
   t.true(isSameList([], []));
@@ -42,7 +41,7 @@ test('lists are the same where they have the very same things in the same order'
   t.deepEqual(keepIfSame([one], undefined), [one]);
 });
 
-test('a function that remembers is asked again when one of the things is another one, and not otherwise', (t) => {
+test('a memoized function computes again only when one of its arguments changed', (t) => {
   const asked: unknown[] = [];
   const pair = memoizeLast((one: object, other: object) => {
     asked.push([one, other]);
@@ -63,7 +62,7 @@ const processes = [11, 12, 13].map((pid) => sampledProcess(pid, [use(0, { bytes:
 const [first, , third] = processes as [SampledProcess, SampledProcess, SampledProcess];
 const other = sampledProcess(12, [use(0, { bytes: 100 * MIB, smPercent: 7 })]);
 
-test('processes of a grant are the same list as long as none of them comes, goes or changes', (t) => {
+test('the process list of a grant is the same object until a process starts, ends or changes', (t) => {
   const of = (list: readonly SampledProcess[], whose: Readonly<Record<number, Owner>>, before?: AttributedProcesses) =>
     groupByOwner(list, owners(whose), before);
   const before = of(processes, byPid);
@@ -90,7 +89,7 @@ const ledger = ledgerOf([slot(11, [row({ heldBytes: 100 * MIB })])], { denied: [
 const one = reading(grantOf('one', 1000), ledger);
 const two = reading(grantOf('two', 1000), ledgerOf([], { denied: [0] }));
 
-/** Of one node: whose processes are is told with the sample before in mind. */
+/** One node: processes are attributed with the previous sample. */
 function node() {
   let owned: AttributedProcesses | undefined;
   return (
@@ -104,7 +103,7 @@ function node() {
   };
 }
 
-test('a container of which nothing has changed is the same object as in the sample before; whatever changes, it is made anew', (t) => {
+test('an unchanged container stays the same object, a changed one is a new object', (t) => {
   const stateOf = node();
   const before = stateOf(sampleOf([gpu(0)], processes), [one, two]);
 
@@ -147,7 +146,7 @@ test('a container of which nothing has changed is the same object as in the samp
   }
 });
 
-test('what a GPU is told of follows each change of its processes, its grants and what those hold, though the rest is the same', (t) => {
+test('the totals of a GPU follow each change of its processes, grants and memory', (t) => {
   const stateOf = node();
   const sampled = (list: readonly SampledProcess[]) => sampleOf([gpu(0, { usedBytes: 1000 * MIB })], list);
   const before = stateOf(sampled(processes), [one, two]);

@@ -77,7 +77,7 @@ const NO_QUANTITIES: unknown[] = [
   Number.NaN,
 ];
 
-test('what is no quantity, or far too long for one, is refused with a reason', (t) => {
+test('a text that is not a quantity, or too long for one, is refused with a reason', (t) => {
   for (const value of NO_QUANTITIES) {
     const parsed = parseQuantity(value);
     t.false(parsed.ok, String(value));
@@ -116,7 +116,7 @@ test('equal values are the same quantity however they are written', (t) => {
   t.false(sameQuantity('x', 'x'), 'what is no quantity equals nothing');
 });
 
-test('counting in a unit tells whole from broken, and rounds down for suggestions', (t) => {
+test('amounts in a unit are exact, or rounded down for suggestions', (t) => {
   const parsed = parseQuantity('1536Ki');
   t.true(parsed.ok);
   if (!parsed.ok) return;

@@ -79,7 +79,7 @@ test('a weight is chosen up to the largest that the rules allow', (t) => {
   );
 });
 
-test('a limit above the share is a total over the GPUs, of the only container with a share or of those that are named', (t) => {
+test('a compute limit is a total over the GPUs of the only or the named containers', (t) => {
   const cores = (limits: Readonly<Record<string, string>>, limit: string) =>
     podWith({ [M]: '2Gi', ...limits }, { annotations: { [LIMIT]: limit } });
   const limitsOf = (pod: object) => requestOf(pod, rules()).containers[0]?.gpus.map((gpu) => gpu.coresLimitPercent);
@@ -117,7 +117,7 @@ test('a limit above the share is a total over the GPUs, of the only container wi
   );
 });
 
-test('a pod chooses a mode of enforcement that is as strict as its namespace’s, or stricter', (t) => {
+test('a pod may choose an enforcement mode as strict as its namespace’s or stricter', (t) => {
   const KEY = 'cotenant.io/enforcement';
   const choosing = (mode?: string) =>
     podWith({ [M]: '1Gi' }, mode === undefined ? {} : { annotations: { [KEY]: mode } });

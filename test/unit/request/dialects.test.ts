@@ -123,7 +123,7 @@ table('our names', {
       `${limit(C)}: "25" cannot be split equally over 2 GPUs in whole percent; write 24 or 26, the total over all GPUs`,
     ],
   },
-  'two faults are both told': {
+  'two faults are both reported': {
     limits: { [M]: '1', [C]: '500' },
     expected: [
       `${limit(M)}: "1" is not a whole number of MiB on the GPU; write "1Mi"`,
@@ -232,7 +232,7 @@ table('ACK', {
       'spec.containers[0].env[0]: "CGPU_DISABLE" takes its value from elsewhere; write the value itself, true or false',
     ],
   },
-  'not switched on: the names are nobody’s': { limits: { [MEM]: '3' }, settings: { dialects: [] }, expected: 'none' },
+  'not switched on: the names are ignored': { limits: { [MEM]: '3' }, settings: { dialects: [] }, expected: 'none' },
 });
 
 const U = 'cnvrg.io/metagpu';
@@ -291,5 +291,5 @@ table('MetaGPU', {
       'metadata.annotations["gpu-mem-limit.cnvrg.io/metagpu"]: "201" is more than 200; write a whole number from 150 to 200: from what is reserved up to all memory of 2 GPUs',
     ],
   },
-  'not switched on: the name is nobody’s': { limits: { [U]: '30' }, settings: { dialects: ['ack'] }, expected: 'none' },
+  'not switched on: the name is ignored': { limits: { [U]: '30' }, settings: { dialects: ['ack'] }, expected: 'none' },
 });

@@ -63,7 +63,7 @@ test('a misspelled setting or one of another type is refused', (t) => {
   }
 });
 
-test('every problem of a set of rules is told at once', (t) => {
+test('all problems of a set of rules are listed at once', (t) => {
   t.is(problemsOf({ dialects: 1, allowGpuUuid: 1, ack: { unit: 1, rounding: 1 }, nonsense: 1 }).length, 5);
 });
 

@@ -13,7 +13,7 @@ function warningsOf(pod: object, under: Rules = rules()): readonly string[] {
   return reading.kind === 'request' ? reading.warnings : [reading.kind];
 }
 
-test('init containers, sidecars and containers all count, each with its kind and by name', (t) => {
+test('init containers, sidecars and containers all count, by kind and name', (t) => {
   const pod = {
     spec: {
       initContainers: [share('warm-up'), share('agent', { restartPolicy: 'Always' }), { name: 'copy' }],
@@ -126,12 +126,12 @@ const REFUSED: Record<string, [pod: object, expected: string[]]> = {
 };
 
 for (const [name, [pod, expected]] of Object.entries(REFUSED)) {
-  test(`refused with field, value and what would be right: ${name}`, (t) => {
+  test(`refused with field, value and correction: ${name}`, (t) => {
     t.deepEqual(outcome(pod, rules()), expected);
   });
 }
 
-test('where every share must count in a quota on memory, whole GPUs and percent are refused, however they are asked for', (t) => {
+test('without allowUncountedMemory, whole GPUs and percent are refused in any dialect', (t) => {
   const counted = rules({ allowUncountedMemory: false, templates: { whole: { gpu: 1 } } });
   const refusal = (amounts: string) =>
     `spec.containers[0].resources.limits: "${amounts}" has no fixed amount of memory that a quota can count, which is not allowed in this namespace; write ${M}, or have allowUncountedMemory switched on`;
@@ -159,7 +159,7 @@ test('what a user must know but need not change is a warning', (t) => {
   ]);
 });
 
-test('a request of any JSON-like value is read or refused, never thrown over', (t) => {
+test('any JSON value is read or refused as a pod, and nothing throws', (t) => {
   const names = fc.constantFrom(
     'spec',
     'metadata',

@@ -42,14 +42,14 @@ test('an amount resolves to bytes of the GPU it lies on', (t) => {
   for (const [memory, expected] of cases) t.is(resolveShare({ memory }, total), expected, JSON.stringify(memory));
 });
 
-test('a share that is enforced at another amount than it reserves resolves to both', (t) => {
+test('a share with a limit other than its reservation resolves to both amounts', (t) => {
   const share = { memory: { kind: 'percent', percent: 33 }, memoryLimit: { kind: 'whole' } } as const;
   t.is(resolveShare(share, 80 * GIB), Math.floor((80 * 1024) / 100) * 33 * MIB);
   t.is(resolveLimit(share, 80 * GIB), 80 * GIB);
   t.is(resolveLimit({ memory: units(1) }, 80 * GIB), GIB);
 });
 
-test('units never resolve to less than their share, together fill the GPU, and more than all do not fit', (t) => {
+test('units resolve to at least their share, and all of them fill the GPU', (t) => {
   const unit = fc.constantFrom(MIB, 128 * MIB, 256 * MIB, 512 * MIB, GIB);
   t.notThrows(() => {
     fc.assert(

@@ -11,7 +11,7 @@ const templated = (template: string, ...containers: object[]) => ({
   spec: { containers },
 });
 
-test('a template stands for amounts, for the only container or for those that are named', (t) => {
+test('a template sets amounts for the only container or for named containers', (t) => {
   const [only] = requestOf(templated('small', { name: 'main' }), sizes).containers;
   t.deepEqual(only?.asked, {
     'cotenant.io/gpu': '1',
@@ -38,7 +38,7 @@ test('blanks around names of templates do not count, however many there are', (t
       ['b', 'small'],
     ],
   );
-  // Whoever tries all ways to split these blanks never comes to an end.
+  // A regular expression that tries all ways to split these blanks never ends.
   const hostile = outcome(templated(`${' '.repeat(8000)}x\ny`, { name: 'a' }), sizes) as string[];
   t.regex(hostile[0] ?? '', /is not a configured template/);
 });

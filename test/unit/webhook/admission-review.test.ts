@@ -6,7 +6,7 @@ import { answerOf, configured, creation, fixture, sharePod } from './reviews.ts'
 
 const M = 'cotenant.io/gpu-memory';
 
-test('without a uid there is nobody to answer, and the text says what is missing', (t) => {
+test('a review without a uid gets a text that names the missing field', (t) => {
   const bodies: unknown[] = [
     null,
     undefined,
@@ -115,7 +115,7 @@ for (const [name, [pod, expected]] of Object.entries(ODD)) {
   });
 }
 
-test('of keys that are given twice the last one counts, for the answer and for the patch', (t) => {
+test('the last of two equal keys counts, in the answer and in the patch', (t) => {
   const pod = JSON.parse(
     `{"spec": {"containers": [{"name": "a", "resources": {"limits": {"${M}": "1Gi", "${M}": "2Gi"}}}]}}`,
   );
@@ -145,7 +145,7 @@ test('a pod that is nested very deeply is answered, wherever the nest is', (t) =
   }
 });
 
-test('a pod of 1.3 MB with 999 variables gets a patch that is no larger than for a small one', (t) => {
+test('a pod of 1.3 MB with 999 variables gets a patch as small as a small pod’s', (t) => {
   const env = Array.from({ length: 998 }, (_, index) => ({ name: `V${index}`, value: 'x'.repeat(1260) }));
   env.splice(500, 0, { name: 'LD_AUDIT', value: '' });
   const pod = sharePod({ env });
@@ -186,7 +186,7 @@ test('very many warnings are cut to a few', (t) => {
   t.is(warnings[7], 'and 93 more warnings');
 });
 
-test('a static pod of a node is let through with a warning, and nobody else can pretend to be one', (t) => {
+test('a node’s mirror pod is allowed with a warning, an imitation is not', (t) => {
   const mirror = sharePod({}, { nodeName: 'gpu-1' }, { annotations: { 'kubernetes.io/config.mirror': 'abc' } });
   const node = { username: 'system:node:gpu-1', groups: ['system:nodes', 'system:authenticated'] };
   t.like(answerOf(creation(mirror, { userInfo: node })), {
@@ -212,7 +212,7 @@ test('a static pod of a node is let through with a warning, and nobody else can 
   t.deepEqual(answerOf(plain).warnings, [], 'static pods that ask for nothing are not ours');
 });
 
-test('a fault of ours is a refusal without a trace, and the log gets the trace', (t) => {
+test('a fault of the webhook refuses the pod; only the log has the stack trace', (t) => {
   const hostile = creation(sharePod());
   Object.defineProperty(hostile.request as object, 'object', {
     enumerable: true,

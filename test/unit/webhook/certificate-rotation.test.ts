@@ -1,4 +1,4 @@
-// When the webhook's own certificate is made anew, and whom API servers are told to trust meanwhile. The clock is an argument,
+// When the webhook's own certificate is renewed, and which authorities are published meanwhile. The clock is an argument,
 // so that years pass in milliseconds.
 import { X509Certificate } from 'node:crypto';
 import test from 'ava';
@@ -24,7 +24,7 @@ const serials = (bundle: string) =>
     (pem) => new X509Certificate(pem).serialNumber,
   );
 
-test('the first certificate is for the Service, of 90 days, signed by an authority of its own that signs servers only', (t) => {
+test('the first certificate is for the Service, for 90 days, signed by its own authority', (t) => {
   const authority = signingAuthority(first) as X509Certificate;
   const leaf = leafOf(first);
   for (const name of NAMES) t.is(leaf.checkHost(name), name);
@@ -37,7 +37,7 @@ test('the first certificate is for the Service, of 90 days, signed by an authori
   t.not(first.key, first.authorityKey);
 });
 
-test('what is kept is read back from a Secret, and nothing that could not serve', (t) => {
+test('the Secret’s data is read back, and refused where it could not serve', (t) => {
   const data = toSecretData(first);
   t.deepEqual(readSecretData(data, NAMES, start), first);
   const other = toSecretData(renewIfDue(undefined, NAMES, start) as WebhookCertificates);
@@ -53,7 +53,7 @@ test('what is kept is read back from a Secret, and nothing that could not serve'
   t.is(readSecretData(data, NAMES, after(-1)), undefined, 'not valid yet');
 });
 
-test('a certificate is renewed by the same authority after two thirds of its time, and not before', (t) => {
+test('a certificate is renewed by the same authority after two thirds of its lifetime', (t) => {
   t.is(renewIfDue(first, NAMES, after(59)), undefined);
   const next = renewIfDue(first, NAMES, after(61)) as WebhookCertificates;
   t.is(next.authorities, first.authorities);
@@ -63,7 +63,7 @@ test('a certificate is renewed by the same authority after two thirds of its tim
   t.is(leafOf(next).validToDate.toISOString(), after(151).toISOString());
 });
 
-test('an authority is followed by another after two thirds of its time, and both are trusted then', (t) => {
+test('an authority is replaced after two thirds of its lifetime; both are trusted then', (t) => {
   let kept = first;
   for (let day = 0; day < 719; day += 1) kept = renewIfDue(kept, NAMES, after(day)) ?? kept;
   t.is(kept.authorities, first.authorities);
@@ -77,7 +77,7 @@ test('an authority is followed by another after two thirds of its time, and both
   t.deepEqual(serials(authorityBundle(next.authorities, first.authorities, after(1081)))[0], current);
 });
 
-test('no certificate ever outlives its authority, in ten years of looking once a day', (t) => {
+test('no certificate outlives its authority, in ten years of daily checks', (t) => {
   let kept = first;
   const authorities = new Set(serials(first.authorities));
   for (let day = 0; day < 3650; day += 1) {
@@ -94,7 +94,7 @@ test('no certificate ever outlives its authority, in ten years of looking once a
   t.is(authorities.size, 6);
 });
 
-test('what is published stays trusted while it is valid, at most three beside the one that signs, in one order for all', (t) => {
+test('published authorities stay trusted while valid, at most three former ones', (t) => {
   const day = (days: number) => makeAuthority('old', after(days), 30).cert;
   const [a, b, c, d, e] = [day(1), day(2), day(3), day(4), day(-40)];
   const leaf = signedBy({ cert: a, key: makeAuthority('old', start, 30).key }, NAMES, start, 30).cert;

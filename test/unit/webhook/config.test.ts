@@ -42,7 +42,7 @@ test('all wrong settings are listed at once, each with its path', (t) => {
   t.false(parseConfiguration({ namespaces: [] }).ok);
 });
 
-test('the metrics page has every series from the start and counts what is observed', async (t) => {
+test('the metrics page has every series from the start and counts observations', async (t) => {
   const metrics = createMetrics();
   metrics.observe('mutate', 'patched', 0.0003);
   metrics.observe('validate', 'denied', 2);

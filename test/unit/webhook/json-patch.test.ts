@@ -30,7 +30,7 @@ test('of entries with one name the last ones go', (t) => {
   t.deepEqual(diff(before, { list: [{ name: 'x' }, { name: 'y' }] }), [{ op: 'remove', path: '/list/1' }]);
 });
 
-test('a list with very many changes is sent whole, and a list in a list alone where that is enough', (t) => {
+test('a list with very many changes is replaced whole, but only the innermost one', (t) => {
   const entries = (count: number) => Array.from({ length: count }, (_, index) => ({ name: `v${index}` }));
   const changed = (count: number) => diff({ list: entries(count) }, { list: [] });
   t.is(changed(MOST_CHANGES_OF_A_LIST).length, MOST_CHANGES_OF_A_LIST);
@@ -54,7 +54,7 @@ test('keys are escaped so that they come back as they were', (t) => {
   t.deepEqual(verifyPatch({ 'cotenant.io/gpu': { '0': 1 } }, operations, after), { ok: true, value: true });
 });
 
-test('a pointer is told as the field that it means', (t) => {
+test('a pointer is shown as a field path', (t) => {
   t.is(fieldPath('/spec/containers/0/env/-'), 'spec.containers[0].env[-]');
   t.is(fieldPath('/a~01b'), 'a~1b');
   t.is(fieldPath('/metadata/annotations/cotenant.io~1request'), 'metadata.annotations["cotenant.io/request"]');
@@ -78,7 +78,7 @@ const named = fc.record({ name: fc.constantFrom('a', 'b', 'c', 'd'), mountPath: 
 const lists = fc.record({ list: fc.array(fc.oneof(named, json), { maxLength: 8 }) }, { noNullPrototype: true });
 const document = fc.oneof(object, lists);
 
-test('for any two documents, the patch of their difference turns one into the other and harms neither', (t) => {
+test('for any two documents, the patch turns one into the other and changes neither', (t) => {
   t.notThrows(() => {
     fc.assert(
       fc.property(document, document, (before, after) => {
@@ -113,7 +113,7 @@ test('equality knows own keys only, and no order of keys', (t) => {
   }
 });
 
-test('an own key __proto__ on the way of a patch is named; elsewhere it does no harm', (t) => {
+test('an own key __proto__ on a patch’s path is reported, elsewhere it is harmless', (t) => {
   const onTheWay = JSON.parse('{"metadata": {"annotations": {"__proto__": "x"}}}');
   const operations: Operation[] = [{ op: 'add', path: '/metadata/annotations/a', value: '1' }];
   t.is(findPrototypeKey(onTheWay, operations), 'metadata.annotations["__proto__"]');
@@ -145,7 +145,7 @@ test('a patch that does not apply, or leads elsewhere, is refuted', (t) => {
   }
 });
 
-test('the library that proves patches still has the traps that we step around', (t) => {
+test('the patch library still has the traps that verifyPatch avoids', (t) => {
   // If one of these stops being so, the code that mentions it may become simpler.
   const lost = jsonpatch.apply_patch(JSON.parse('{"__proto__": 1, "a": 1}'), [{ op: 'replace', path: '/a', value: 2 }]);
   t.deepEqual(Object.keys(lost), ['a'], 'an own __proto__ is lost when its object is copied');

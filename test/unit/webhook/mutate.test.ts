@@ -22,7 +22,7 @@ const granted = (container: string): Variable => ({
 });
 const capabilities: Variable = { name: 'NVIDIA_DRIVER_CAPABILITIES', value: 'compute,utility' };
 
-test('a pod that has nothing to do with GPUs is allowed without a patch or a warning', (t) => {
+test('a pod without GPUs is allowed without a patch or a warning', (t) => {
   const answer = patched({
     metadata: {},
     spec: { containers: [{ name: 'web', resources: { limits: { cpu: '1' } } }] },
@@ -53,7 +53,7 @@ test('choices without a share are left alone, with a warning', (t) => {
   });
 });
 
-test('a misspelt annotation of ours is told', (t) => {
+test('a misspelled annotation of ours gets a warning', (t) => {
   const annotations = { 'cotenant.io/placment': 'spread', 'x.cotenant.io/y': '', 'cotenant.io.example.com/z': '' };
   t.deepEqual(patched(sharePod({}, {}, { annotations })).warnings, [
     'annotation cotenant.io/placment is not known to Cotenant and has no effect',
@@ -85,7 +85,7 @@ test('a pod without a share may carry nothing that only a patched pod has', (t) 
   for (const [pod, expected] of cases) t.regex(patched(pod).denial ?? '', expected);
 });
 
-test('the devices of a share come from its own grant, whatever the tenant wrote, and warn where that is replaced', (t) => {
+test('a share’s devices come from its grant; a tenant’s value is replaced with a warning', (t) => {
   const env = [
     { name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' },
     { name: 'A', value: '1' },
@@ -114,7 +114,7 @@ const requiredOf = (annotations: Record<string, string>, settings: object = {}) 
   return { answer, required: Object.fromEntries(given.filter(([key]) => key.startsWith(REQUIRED))) };
 };
 
-test('where devices come by NRI, the runtime is told to start nothing that our plugin has not seen', (t) => {
+test('with deviceRoute nri, the runtime must require our plugin', (t) => {
   const cases: [given: Record<string, string>, wanted: Record<string, string>][] = [
     [{}, { [REQUIRED]: '["cotenant"]' }],
     [{ [REQUIRED]: '["numa"]' }, { [REQUIRED]: '["numa","cotenant"]' }],
@@ -144,7 +144,7 @@ test('where devices come by NRI, the runtime is told to start nothing that our p
   }
 });
 
-test('driver capabilities stay where they are a part of those that are allowed', (t) => {
+test('driver capabilities within the allowed ones stay', (t) => {
   const chosen = (value: string, settings: object = {}) => {
     const env = [{ name: 'NVIDIA_DRIVER_CAPABILITIES', value }];
     return mainOf(patched(sharePod({ env }), configured(settings)).pod).env?.[0]?.value;
@@ -169,7 +169,7 @@ test('driver capabilities stay where they are a part of those that are allowed',
   t.is(chosen('compute', { rules: { driverCapabilities: ['utility'] } }), 'utility');
 });
 
-test('whoever gets other driver capabilities than were meant is warned, and nobody else', (t) => {
+test('a container whose driver capabilities differ from its request gets a warning', (t) => {
   const drawing = configured({ rules: { driverCapabilities: ['compute', 'utility', 'graphics', 'video'] } });
   const warned = (value: string | undefined, configuration = drawing) => {
     const env = value === undefined ? [] : [{ name: 'NVIDIA_DRIVER_CAPABILITIES', value }];
@@ -188,7 +188,7 @@ test('whoever gets other driver capabilities than were meant is warned, and nobo
   t.deepEqual(warned(undefined, configured({ rules: { driverCapabilities: ['video'] } })), []);
 });
 
-test('variables that would lead around a fence are taken out of a share, and only there', (t) => {
+test('variables that would bypass a limit are removed, only from containers with a share', (t) => {
   const names = [
     'CUDA_MPS_PIPE_DIRECTORY',
     'CUDA_MPS_ACTIVE_THREAD_PERCENTAGE',
@@ -231,7 +231,7 @@ test('every warning fits the 120 characters that kubectl shows', (t) => {
   for (const warning of warnings) t.true(warning.length <= 120, warning);
 });
 
-test('a dialect’s amounts become ours, in limits and in requests, and nothing of it is left to count', (t) => {
+test('a dialect’s amounts are replaced by ours in limits and requests', (t) => {
   const limits = { 'aliyun.com/gpu-mem': '3', 'aliyun.com/gpu-core.percentage': '30', cpu: '1' };
   const idle = { name: 'idle', resources: { limits: { 'aliyun.com/gpu-mem': '0' } } };
   const { pod } = patched(sharePod({ resources: { limits } }, { initContainers: [idle] }));
@@ -247,7 +247,7 @@ test('shares without a size of their own are counted in GPUs alone', (t) => {
   }
 });
 
-test('an amount keeps its text where its value is right, as the API server may have rewritten it', (t) => {
+test('an amount of the right value keeps its text', (t) => {
   const limits = { 'cotenant.io/gpu': '10', 'cotenant.io/gpu-memory': '10240Mi', 'cotenant.io/gpu-cores': '1k' };
   const { pod } = patched(sharePod({ resources: { limits } }));
   t.deepEqual(mainOf(pod).resources?.limits, limits);
@@ -297,7 +297,7 @@ const STARTS: Record<string, object> = {
 
 for (const [dialect, limits] of Object.entries(STARTS)) {
   for (const [change, apply] of Object.entries(OTHERS)) {
-    test(`called again after another injector ${change}, it only closes what is new (${dialect})`, (t) => {
+    test(`a second call after another injector ${change} changes only the new part (${dialect})`, (t) => {
       const first = patched(sharePod({ resources: { limits } }));
       const changed = { ...first.pod, spec: apply(specOf(first.pod)) };
       const second = patched(changed);
@@ -313,7 +313,7 @@ for (const [dialect, limits] of Object.entries(STARTS)) {
   }
 }
 
-test('a mount that would cover ours through the usual link, added after us, goes before them', (t) => {
+test('a later mount at /var/run is moved before ours, which it would cover', (t) => {
   const first = patched(sharePod());
   const main = mainOf(first.pod);
   const late = { name: 'run', mountPath: '/var/run' };
@@ -334,7 +334,7 @@ test('a mount that would cover ours through the usual link, added after us, goes
   t.deepEqual(patched(second.pod).patch, []);
 });
 
-test('an injection changes neither the pod that it was given nor the parts that it keeps', (t) => {
+test('mutating a pod leaves the given object unchanged', (t) => {
   const pod = sharePod({ env: [{ name: 'LD_AUDIT', value: 'x' }] }, { volumes: [{ name: 'own', emptyDir: {} }] });
   const before = structuredClone(pod);
   const injection = mutatePod(pod, 'team-a', configured());
@@ -343,7 +343,7 @@ test('an injection changes neither the pod that it was given nor the parts that 
   if (injection.kind === 'patched') t.is(specOf(injection.pod).volumes[0], specOf(pod).volumes[0]);
 });
 
-test('templates are patched in as amounts, and the patched pod reads the same', (t) => {
+test('a template becomes amounts, and the patched pod reads the same', (t) => {
   const configuration = configured({ rules: { templates: { small: { gpuMemory: '4Gi' } } } });
   const annotations = { 'cotenant.io/template': 'small' };
   const first = patched(sharePod({ resources: {} }, {}, { annotations }), configuration);

@@ -120,7 +120,7 @@ const plainShare = fc
   });
 const anyPod = fc.oneof({ weight: 2, arbitrary: pod }, { weight: 1, arbitrary: plainShare });
 
-test('for any pod: nothing is thrown, inputs stay, patches lead where they should, and a second pass is empty', (t) => {
+test('for any pod: no exception, unchanged input, a right patch, an empty second pass', (t) => {
   const kinds = { untouched: 0, patched: 0, refused: 0 };
   t.notThrows(() => {
     fc.assert(
@@ -134,7 +134,7 @@ test('for any pod: nothing is thrown, inputs stay, patches lead where they shoul
         if (operations.length === 0) throw new Error('a pod of this shape cannot have been patched before');
         const proof = verifyPatch(given, operations, injection.pod);
         if (!proof.ok) throw new Error(proof.error);
-        // The API server reads the patched pod anew, so the second pass must not depend on objects being the same.
+        // The API server parses the patched pod again, so the second pass must not depend on identical objects.
         const reread = JSON.parse(JSON.stringify(injection.pod));
         const again = mutatePod(reread, 'team-a', configuration);
         if (again.kind !== 'patched' || diff(reread, again.pod).length > 0) throw new Error('a second pass changes it');
@@ -146,7 +146,7 @@ test('for any pod: nothing is thrown, inputs stay, patches lead where they shoul
   t.true(kinds.untouched > 100 && kinds.patched > 1000 && kinds.refused > 500, JSON.stringify(kinds));
 });
 
-test('for any pod, a share never leaves without its volume, its devices and our scheduler', (t) => {
+test('any patched pod has the volume, the device variable and our scheduler', (t) => {
   t.notThrows(() => {
     fc.assert(
       fc.property(anyPod, fc.constantFrom(...DEVICE_ROUTES), (given, deviceRoute) => {
@@ -181,7 +181,7 @@ test('for any pod, a share never leaves without its volume, its devices and our 
   });
 });
 
-test('for any JSON at all, a review is answered or called malformed, and never a fault of ours', (t) => {
+test('any JSON is answered or malformed, and never a fault of the webhook', (t) => {
   const keys = fc.oneof(
     fc.constantFrom(
       'uid',
@@ -217,7 +217,7 @@ test('for any JSON at all, a review is answered or called malformed, and never a
         if (reviewed.outcome === 'malformed' || reviewed.outcome === 'internal')
           throw new Error(JSON.stringify(reviewed));
         if (review(route, object, configuration).outcome !== 'malformed' && !Object.hasOwn(Object(object), 'request')) {
-          throw new Error('an answer for nobody');
+          throw new Error('an answer without a uid');
         }
         if (JSON.stringify([object, oldObject]) !== text) throw new Error('the review was changed');
       }),

@@ -22,7 +22,7 @@ function update(after: unknown, more: object = {}, route: 'mutate' | 'validate' 
   return answerOf(creation(after, request), configuration, route);
 }
 
-test('annotations in our domain are changed by nobody but the configured writers', (t) => {
+test('only the configured writers may change annotations in our domain', (t) => {
   const now = annotationsOf(running);
   const { 'cotenant.io/request': _, ...without } = now;
   const cases: [object, string][] = [
@@ -44,7 +44,7 @@ test('annotations in our domain are changed by nobody but the configured writers
     const { denial } = update(annotated(annotations));
     t.is(denial, `403 Forbidden: ${message}; leave it as it is; to ask for something else, recreate the pod`);
     t.true(update(annotated(annotations), { userInfo: { username: 'system:serviceaccount:cotenant:agent' } }).allowed);
-    t.false(update(annotated(annotations), { userInfo: {} }).allowed, 'nobody is no writer');
+    t.false(update(annotated(annotations), { userInfo: {} }).allowed, 'no user is not a writer');
     t.false(update(annotated(annotations), { subResource: 'status' }).allowed, 'status updates carry annotations too');
   }
 });
@@ -57,7 +57,7 @@ test('other annotations are not ours, not even those that look alike', (t) => {
   t.true(update(running).allowed);
 });
 
-test('a pod with a share goes on requiring our plugin of its runtime, and other pods require what they like', (t) => {
+test('a pod with a share keeps requiring our plugin, other pods may change theirs', (t) => {
   const required = { 'required-plugins.noderesource.dev/pod': '[]' };
   t.regex(
     update(annotated({ ...annotationsOf(running), ...required })).denial ?? '',
@@ -131,14 +131,14 @@ test('a debug container may trace, as kubectl debug asks for', (t) => {
   t.true(update(debug(tracing), ephemeral, 'mutate').allowed);
 });
 
-test('debug containers that were there before, and those of other pods, are left alone', (t) => {
+test('existing debug containers, and those of other pods, are left as they are', (t) => {
   const old = { name: 'old', env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] };
   t.true(update(debug(old), { ...ephemeral, oldObject: debug(old) }).allowed);
   const plain = { spec: { containers: [{ name: 'a' }], ephemeralContainers: [old] } };
   t.like(update(plain, { ...ephemeral, oldObject: { spec: {} } }, 'mutate'), { outcome: 'allowed', patch: [] });
 });
 
-test('an update without its old or new pod is refused, and other operations are none of ours', (t) => {
+test('an update without its old or new pod is refused, other operations are allowed', (t) => {
   t.regex(update(null).denial ?? '', /request\.object: is missing/);
   t.regex(update(running, { oldObject: null }).denial ?? '', /request\.oldObject: is missing/);
   t.true(update(null, { operation: 'DELETE' }).allowed);
@@ -155,7 +155,7 @@ test('kubectl debug of a real cluster comes out closed', (t) => {
   t.true(answerOf(after, configured(), 'validate').allowed);
 });
 
-test('a pod’s mode of enforcement is made stricter by its tenant, and weaker by the configured writers alone', (t) => {
+test('a tenant may make the enforcement mode stricter, only writers may weaken it', (t) => {
   const KEY = 'cotenant.io/enforcement';
   const OVERRIDE = `${KEY}-override`;
   const [REPORTED, ENFORCED] = ['report', 'enforce'].map((enforcement) =>

@@ -9,7 +9,7 @@ import { selfSigned } from '../../../src/serving/x509.ts';
 const NAMES = ['cotenant-webhook.cotenant.svc', 'localhost', '127.0.0.1', '::1', 'fe80::1:2'];
 const now = new Date('2026-11-21T12:00:00Z');
 
-test('a self-signed certificate serves its names and addresses, from an hour ago, for a year', (t) => {
+test('a self-signed certificate is for its names and addresses, valid for a year', (t) => {
   const { cert, key } = selfSigned(NAMES, now);
   const read = new X509Certificate(cert);
   t.is(
@@ -42,7 +42,7 @@ test('dates from 2050 on are written in the form that X.509 asks for', (t) => {
   t.is(read.validToDate.toISOString(), '2050-01-02T23:30:00.000Z');
 });
 
-test('a pair of files that cannot serve is refused by name, and no key is told', async (t) => {
+test('files that cannot serve are refused by name, without showing the key', async (t) => {
   const folder = await mkdtemp(join(tmpdir(), 'cotenant-certificate-'));
   t.teardown(() => rm(folder, { recursive: true }));
   const files = { certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') };
