@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// The one binary. Owns the table of commands, how failures are shown (a mistake of usage in one sentence, a fault of ours with
-// its stack), and what happens when the reader of standard output goes away.
+// The program `cotenant`: the table of commands, how errors are shown (usage errors in one sentence, internal errors with a stack),
+// and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
 import { type Command, parse, UsageError, usageOf } from './lib/command.ts';
 import { untilSignal } from './lib/run-until-signal.ts';
@@ -75,7 +75,7 @@ try {
   process.exitCode = await main(process.argv.slice(2));
 } catch (error) {
   const { syscall, message } = error as NodeJS.ErrnoException;
-  // A port in use, or one that this user may not have, is nobody's fault that a stack would help to find.
+  // For a port that is in use or not permitted a stack would not help.
   const mistake = error instanceof UsageError || syscall === 'listen';
   console.error(mistake ? `cotenant: ${message}` : error);
   process.exitCode = mistake ? 2 : 1;

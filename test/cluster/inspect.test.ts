@@ -83,7 +83,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   t.is(silent.state, 'pending');
   t.regex(
     texts(silent)[0] ?? '',
-    /^The scheduler cotenant-scheduler has said nothing about it in \d+ s: is it running\?$/,
+    /^The scheduler cotenant-scheduler has not reported on it for \d+ s: is it running\?$/,
   );
   t.deepEqual(texts(silent).slice(1), [
     "No pod of Cotenant's own scheduler is ready (there is none).",

@@ -1,4 +1,4 @@
-// The API server from the CLI's side: where it is, who asks, and GET, and for `set` a merge patch. Answers are plain
+// Client of the API server for the CLI: connection and user, GET, and for `set` a merge patch. Answers are plain
 // JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the reader.
 import { existsSync } from 'node:fs';
 import { request as plainRequest } from 'node:http';
@@ -31,7 +31,7 @@ const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
 const PATIENCE_MS = 15_000;
 const PROXY_PATIENCE_MS = 5000;
 const PAGE = 500;
-/** Of a text that somebody else has written. A node of 16 GPUs with 50 tenants each tells half of it. */
+/** Of a text from others. A node of 16 GPUs with 50 tenants each sends half of it. */
 const LONGEST_TEXT = 8 * 2 ** 20;
 
 /** Where a kubeconfig would be taken from if none is named; undefined: there is none. */
@@ -129,8 +129,10 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
       const items: T[] = [];
       let next = '';
       do {
-        const words = new URLSearchParams({ ...query, limit: String(PAGE), ...(next && { continue: next }) });
-        const got = await json<{ items?: readonly T[] | null; metadata?: { continue?: string } }>(`${path}?${words}`);
+        const parameters = new URLSearchParams({ ...query, limit: String(PAGE), ...(next && { continue: next }) });
+        const got = await json<{ items?: readonly T[] | null; metadata?: { continue?: string } }>(
+          `${path}?${parameters}`,
+        );
         if (!got.ok) return got;
         items.push(...(got.value.items ?? []));
         next = got.value.metadata?.continue ?? '';
@@ -149,7 +151,7 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
 }
 
 function refusalOf({ status, body }: Answer): Refusal {
-  return { ok: false, status, message: describeApiError({ body: body.trim(), message: 'without a word' }) };
+  return { ok: false, status, message: describeApiError({ body: body.trim(), message: 'no message' }) };
 }
 
 function whyNot(error: unknown, patienceMs: number): string {

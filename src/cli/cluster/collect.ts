@@ -1,4 +1,4 @@
-// Reads what `inspect` and `why` tell of: nodes, pods, events, and the agents' pages through the API server. Owns which calls
+// Reads nodes, pods, Events and the agents' metrics through the API server for `inspect` and `why`. Owns which calls
 // are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
@@ -31,7 +31,7 @@ export async function readCluster(cluster: Cluster, { namespace, node, system }:
     const all = pods;
     pods = await cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, { fieldSelector });
     if (!pods.ok) throw new Refused('pods cannot be listed', pods);
-    notes.push(`Only pods of namespace ${namespace} are counted: ${said(all)}.`);
+    notes.push(`Only pods of namespace ${namespace} are counted: ${messageOf(all)}.`);
   }
   const granted = new Set(pods.value.flatMap((pod) => pod.spec.nodeName ?? []));
   const names = new Set([
@@ -45,13 +45,13 @@ async function readNodes(cluster: Cluster, name: string | undefined, notes: stri
   if (name === undefined) {
     const got = await cluster.list<Node>('/api/v1/nodes');
     if (got.ok) return [...got.value];
-    notes.push(`Sizes and models of GPUs are not shown: ${said(got)}.`);
+    notes.push(`Sizes and models of GPUs are not shown: ${messageOf(got)}.`);
     return undefined;
   }
   const got = await cluster.get<Node>(`/api/v1/nodes/${encodeURIComponent(name)}`);
   if (got.ok) return [got.value];
   if (got.status === 404) throw new UsageError(`--node ${name}: there is no node of that name`);
-  notes.push(`Sizes and models of GPUs are not shown: ${said(got)}.`);
+  notes.push(`Sizes and models of GPUs are not shown: ${messageOf(got)}.`);
   return undefined;
 }
 
@@ -91,9 +91,9 @@ export async function readUse(
 ): Promise<Map<string, Use>> {
   const agents = await listParts(cluster, system, 'agent');
   if (!agents.ok) {
-    notes.push(`${lack}: ${said(agents)}.`);
-    const word = agents.status === 403 ? 'forbidden' : 'not asked';
-    const unknown: Use = { known: false, word, why: said(agents) };
+    notes.push(`${lack}: ${messageOf(agents)}.`);
+    const short = agents.status === 403 ? 'forbidden' : 'not asked';
+    const unknown: Use = { known: false, short, why: messageOf(agents) };
     return new Map([...nodes].map((name) => [name, unknown]));
   }
   const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
@@ -104,7 +104,7 @@ export async function readUse(
     // While an agent is replaced, the node has two.
     if (!use.get(name)?.known) use.set(name, found);
   });
-  const refused = [...use.values()].find((one) => !one.known && one.word === 'forbidden');
+  const refused = [...use.values()].find((one) => !one.known && one.short === 'forbidden');
   if (refused && !refused.known) notes.push(`${lack} everywhere: ${refused.why}.`);
   return use;
 }
@@ -122,12 +122,12 @@ async function askAgent(
   const found = ports.find((one) => one.name === 'metrics');
   const at = `${found?.isSecure ? 'https:' : ''}${name}:${found?.containerPort ?? METRICS_PORT}`;
   if (hasEnded(pod) || pod.status?.phase === 'Pending') {
-    return { known: false, word: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
+    return { known: false, short: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
   }
   const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/${path}`);
   if (got.ok) return { known: true, text: got.value };
-  const word = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
-  return { known: false, word, why: `its agent ${namespace}/${name} cannot be asked: ${got.message}` };
+  const short = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
+  return { known: false, short, why: `its agent ${namespace}/${name} does not answer: ${got.message}` };
 }
 
 async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
@@ -141,10 +141,10 @@ export type Snapshots = {
   readonly missing: readonly string[];
 };
 
-/** What each agent of the cluster tells of its node. */
+/** The snapshot of each agent of the cluster. */
 export async function readSnapshots(cluster: Cluster, system: string | undefined): Promise<Snapshots> {
   const agents = await listParts(cluster, system, 'agent');
-  if (!agents.ok) throw new UsageError(`the agents cannot be found: ${said(agents)}`);
+  if (!agents.ok) throw new UsageError(`the agents cannot be found: ${messageOf(agents)}`);
   const snapshots: Snapshot[] = [];
   const missing: string[] = [];
   await forEach(agents.value, async (pod) => {
@@ -174,7 +174,7 @@ async function forEach<T>(items: readonly T[], work: (item: T) => Promise<void>)
   await Promise.all(Array.from({ length: AT_ONCE }, some));
 }
 
-/** What explains one pod. Every part but the pod itself may be missing, and is then told in `notes`. */
+/** The facts about one pod. Every part but the pod itself may be missing; `notes` says which. */
 export async function readPod(
   cluster: Cluster,
   namespace: string,
@@ -187,7 +187,7 @@ export async function readPod(
   if (!got.ok && got.status !== 404) throw new Refused(`pod ${namespace}/${name} cannot be read`, got);
   const pod = got.ok ? got.value : undefined;
   const orNote = <T>(list: Got<readonly T[]>, what: string) => {
-    if (!list.ok) notes.push(`${what}: ${said(list)}.`);
+    if (!list.ok) notes.push(`${what}: ${messageOf(list)}.`);
     return list.ok ? list.value : undefined;
   };
   const tryEvents = async (fieldSelector: string) =>
@@ -204,7 +204,7 @@ export async function readPod(
     return { ...base, pod, ...(schedulers ? { schedulers } : {}) };
   }
   const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
-  if (!node.ok) notes.push(`Node ${nodeName} is not looked at: ${said(node)}.`);
+  if (!node.ok) notes.push(`Node ${nodeName} cannot be read: ${messageOf(node)}.`);
   const found = await listParts(cluster, system, 'agent', nodeName);
   const agents = orNote(found, `The agent of node ${nodeName} is not looked at`);
   const [agent] = agents ?? [];
@@ -226,4 +226,4 @@ export class Refused extends Error {
 }
 
 /** Without the full stop that some of the server's sentences have. */
-const said = ({ message }: Refusal): string => message.replace(/\.$/, '');
+const messageOf = ({ message }: Refusal): string => message.replace(/\.$/, '');

@@ -55,7 +55,7 @@ const FOREIGN_RESOURCES = /^(aliyun\.com\/gpu-(mem|core)|cnvrg\.io\/metagpu|nvid
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
-/** What the agent tells of a pod: what it did about too much, and when that was over; what it did not change, or could not give. */
+/** Reasons of the agent's Events: overuse and its end, a refused change of compute, missing GPUs. */
 const AGENT_EVENTS = [
   'GPUMemoryQuotaExceeded',
   'GPUMemoryQuotaRestored',
@@ -73,14 +73,14 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   const whole = (state: PodState, headline: string, ...causes: readonly (readonly Cause[])[]): Explanation => {
     return { namespace, pod: name, state, headline: oneLine(headline), causes: causes.flat(), notes };
   };
-  const who = `${namespace}/${name}`;
+  const podName = `${namespace}/${name}`;
   if (!pod) {
     const causes = newestFirst([...refusalsOf(facts, nowMs), ...quotaEvents(facts)]);
-    return whole('absent', `There is no pod ${who}.`, causes.length > 0 ? causes : [nothingRefused(facts)]);
+    return whole('absent', `There is no pod ${podName}.`, causes.length > 0 ? causes : [nothingRefused(facts)]);
   }
   const [request, grant] = [REQUEST_ANNOTATION, GRANT_ANNOTATION].map((key) => pod.metadata.annotations?.[key]);
   if (request === undefined && grant === undefined) {
-    return whole('no share', `${who} asks for no share of a GPU (phase ${pod.status?.phase}).`, unread(pod));
+    return whole('no share', `${podName} asks for no share of a GPU (phase ${pod.status?.phase}).`, unread(pod));
   }
   const asked = request === undefined ? [] : [askedCause(request)];
   const stops = newestFirst([...stopsOf(pod, facts), ...quotaEvents(facts)]);
@@ -89,22 +89,22 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   if (pod.metadata.deletionTimestamp !== undefined) {
     const { deletionTimestamp, deletionGracePeriodSeconds: graceSeconds = 0 } = pod.metadata;
     const since = age(deletionTimestamp, nowMs + graceSeconds * 1000);
-    return whole('terminating', `${who} is being deleted, for ${since}.`, endingOf(pod, facts), stops);
+    return whole('terminating', `${podName} is being deleted, for ${since}.`, endingOf(pod, facts), stops);
   }
   if (hasEnded(pod)) {
     const { phase, reason, message } = pod.status ?? {};
     const why = reason === undefined ? '' : `: ${reason}${message ? `, ${message}` : ''}`;
-    return whole('ended', `${who} has ended (${phase}${why}).`, stops, got, asked);
+    return whole('ended', `${podName} has ended (${phase}${why}).`, stops, got, asked);
   }
   if (!nodeName) {
     const since = age(pod.metadata.creationTimestamp, nowMs);
-    const headline = `${who} is pending for ${since}: no node was chosen for it yet.`;
+    const headline = `${podName} is pending for ${since}: no node was chosen for it yet.`;
     return whole('pending', headline, pendingOf(pod, facts, nowMs), asked);
   }
   if (statusesOf(pod).some(({ state }) => state?.running)) {
-    return whole('running', `${who} runs on node ${nodeName}.`, got, stops, nodeCauses(facts));
+    return whole('running', `${podName} runs on node ${nodeName}.`, got, stops, nodeCauses(facts));
   }
-  const headline = `${who} is bound to node ${nodeName} and waits: none of its containers runs.`;
+  const headline = `${podName} is bound to node ${nodeName} and waits: none of its containers runs.`;
   const past = newestFirst([...mountCauses(facts), ...stops]);
   return whole('waiting', headline, waitingOf(pod), past, nodeCauses(facts), got);
 }
@@ -116,8 +116,8 @@ function isAbout({ involvedObject: { kind, uid } }: Event, pod: Pod | undefined)
 
 /** Lines for people. */
 export function explanationLines({ headline, causes, notes }: Explanation): string[] {
-  const told = causes.map(({ at, text }) => `  ${at === undefined ? '' : `${at} `}${oneLine(text)}`);
-  return [headline, ...told, ...notes.map((note) => oneLine(note))];
+  const lines = causes.map(({ at, text }) => `  ${at === undefined ? '' : `${at} `}${oneLine(text)}`);
+  return [headline, ...lines, ...notes.map((note) => oneLine(note))];
 }
 
 /** What has no time is so now. */
@@ -154,7 +154,7 @@ function refusalsOf({ name, refusals = [] }: PodFacts, nowMs: number): Cause[] {
 
 const eventMs = (event: Event): number => Date.parse(timeOfEvent(event) ?? '');
 
-/** Without what controllers put before the API server's words. */
+/** Without the prefix of controllers. */
 const reasonOf = (message: string): string =>
   message
     .replace(/^\(combined from similar events\): /, '')
@@ -201,13 +201,13 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   const [failed] = events
     .filter(({ reason }) => reason === 'FailedScheduling')
     .toSorted((a, b) => eventMs(b) - eventMs(a));
-  const said = failed?.message ?? scheduled?.message;
-  if (said !== undefined) {
+  const message = failed?.message ?? scheduled?.message;
+  if (message !== undefined) {
     const at = (failed && timeOfEvent(failed)) ?? scheduled?.lastTransitionTime;
-    return [cause(at, `The scheduler ${scheduler} finds no node: ${sentence(said)}`), ...noSlots(said)];
+    return [cause(at, `The scheduler ${scheduler} finds no node: ${sentence(message)}`), ...noSlots(message)];
   }
   const since = age(pod.metadata.creationTimestamp, nowMs);
-  const silent = { text: `The scheduler ${scheduler} has said nothing about it in ${since}: is it running?` };
+  const silent = { text: `The scheduler ${scheduler} has not reported on it for ${since}: is it running?` };
   const ready = schedulers?.filter((one) => conditionOf(one, 'Ready')?.status === 'True');
   if (ready?.length !== 0 || scheduler === DEFAULT_SCHEDULER) return [silent];
   const names = schedulers?.map(({ metadata }) => metadata.name).join(', ');
@@ -215,21 +215,21 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
 }
 
 /** The kubelet takes the slots back when the agent goes, and kube-scheduler knows no more than their number. */
-const noSlots = (said: string): Cause[] =>
-  /Insufficient cotenant\.io\/gpu\b(?!-)/.test(said)
+const noSlots = (message: string): Cause[] =>
+  /Insufficient cotenant\.io\/gpu\b(?!-)/.test(message)
     ? [{ text: 'A node without cotenant.io/gpu shares no GPU, accepts no more tenants, or has no running agent.' }]
     : [];
 
 // --- it waits for its node
 
-/** What the kubelet told of our volume: our own words where they came through, else what their absence means. */
+/** The kubelet's Events on our volume: our own message where it came through, else what the kubelet's means. */
 function mountCauses({ events, pod }: PodFacts): Cause[] {
   const ours = events.filter(({ reason, message = '' }) => reason === 'FailedMount' && /cotenant/.test(message));
-  const told = ours.flatMap((event) => {
+  const causes = ours.flatMap((event) => {
     const text = mountText(event.message ?? '', pod?.spec.nodeName ?? '');
     return text === undefined ? [] : [cause(timeOfEvent(event), text)];
   });
-  return newestFirst(told).slice(0, 1);
+  return newestFirst(causes).slice(0, 1);
 }
 
 function mountText(message: string, node: string): string | undefined {
@@ -244,7 +244,7 @@ function mountText(message: string, node: string): string | undefined {
   if (/code = Unavailable|connection refused|no such file/.test(message)) {
     return `The agent of node ${node} does not answer; the pod starts when it does.`;
   }
-  // "timed out waiting": says nothing that the others do not.
+  // "timed out waiting" has no information beyond the other Events.
   return /timed out waiting/.test(message) ? undefined : `Its volume cannot be mounted: ${sentence(message)}`;
 }
 
@@ -286,8 +286,8 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
   const known = list.ok ? list.value.gpus : [];
   return grant.value.containers.flatMap((container) =>
     container.gpus.map((gpu) => {
-      const told = known.find(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
-      const where = told ? `GPU ${told.index} (${told.model}, ${gpu.gpuUuid})` : gpu.gpuUuid;
+      const device = known.find(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
+      const where = device ? `GPU ${device.index} (${device.model}, ${gpu.gpuUuid})` : gpu.gpuUuid;
       const limit = gpu.limitBytes === gpu.memoryBytes ? '' : ` (limit ${mib(gpu.limitBytes)})`;
       const cores = gpu.coresPercent > 0 ? ` and ${gpu.coresPercent} % of the compute` : '';
       const seen = useOn(use, {
@@ -308,7 +308,7 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
 const fenceWords = (fence: string): string =>
   fence === 'none' ? 'its limit is not enforced' : `its limit is enforced by the ${fence}`;
 
-/** How its containers came to their ends, by what their states still say. */
+/** How its containers ended, by their states. */
 function stopsOf(pod: Pod, facts: PodFacts): Cause[] {
   return statusesOf(pod).flatMap(({ name, state, lastState, restartCount }) => {
     const ends = [state?.terminated, lastState?.terminated].filter((one) => one !== undefined);
@@ -340,13 +340,13 @@ function stoppedByAgent({ events }: PodFacts, container: string, ended: Terminat
 const isQuotaEvent = (event: Event): boolean =>
   AGENT_EVENTS.includes(event.reason ?? '') && writerOfEvent(event) === AGENT;
 
-/** What the agent told of the pod, but for what a container's last words say already. */
+/** The agent's Events on the pod, without those that a termination message repeats. */
 function quotaEvents({ events, pod }: PodFacts): Cause[] {
-  const words = (pod ? statusesOf(pod) : []).flatMap(({ state, lastState }) =>
+  const messages = (pod ? statusesOf(pod) : []).flatMap(({ state, lastState }) =>
     [state, lastState].flatMap((one) => one?.terminated?.message ?? []),
   );
   return events
-    .filter((event) => isQuotaEvent(event) && !words.some((text) => text.includes(event.message ?? '')))
+    .filter((event) => isQuotaEvent(event) && !messages.some((text) => text.includes(event.message ?? '')))
     .map((event) => cause(timeOfEvent(event), `The agent: ${sentence(event.message ?? '')}`));
 }
 
@@ -369,7 +369,7 @@ function endingOf(pod: Pod, facts: PodFacts): Cause[] {
   return causes;
 }
 
-/** Others' words with an end. */
+/** A message of others as a sentence. */
 const sentence = (text: string): string => {
   const line = oneLine(text);
   return /[.!?…]$/.test(line) ? line : `${line}.`;

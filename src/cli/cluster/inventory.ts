@@ -39,13 +39,13 @@ export type Tenant = {
   readonly usedBytes?: number;
   readonly smRatio?: number;
   readonly fence?: string;
-  /** How far the node's agent goes when it is over, and who says so; absent: the agent is not heard. */
+  /** What the node's agent does when it is over, and the source of that mode; absent: the agent does not answer. */
   readonly enforcement?: EffectiveMode;
 };
 
 export type InventoryGpu = {
   readonly gpuUuid: string;
-  /** Absent where only a grant tells of the GPU. */
+  /** Absent where only a grant names the GPU. */
   readonly index?: number;
   readonly model?: string;
   readonly usableBytes?: number;
@@ -55,7 +55,7 @@ export type InventoryGpu = {
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
   readonly tenants: number;
-  /** Of these sums: given away by the node's agent beyond what annotations say. */
+  /** Part of these sums: granted by the node's agent beyond the annotations. */
   readonly others?: GpuDemand;
   readonly usedBytes?: number;
   readonly containers: readonly Tenant[];
@@ -67,9 +67,9 @@ export type InventoryNode = {
   readonly name: string;
   readonly ready?: boolean;
   readonly mostTenantsPerGpu?: number;
-  /** Of enforcement: the most that is done to anybody there; absent: its agent is not heard. */
+  /** The node's enforcement mode, an upper bound; absent: its agent does not answer. */
   readonly mode?: Mode;
-  readonly use: 'known' | Extract<Use, { known: false }>['word'];
+  readonly use: 'known' | Extract<Use, { known: false }>['short'];
   readonly gpus: readonly InventoryGpu[];
 };
 
@@ -78,7 +78,7 @@ export type PendingPod = {
   readonly pod: string;
   readonly createdAt?: string;
   readonly asks: string;
-  readonly says?: string;
+  readonly scheduler?: string;
 };
 
 export type Inventory = {
@@ -141,13 +141,13 @@ function nodeOf(
   shown: string | undefined,
 ): InventoryNode {
   const text = nodeGpusText(node?.metadata.annotations);
-  const told = text === undefined ? undefined : parseNodeGpus(text);
-  if (told?.ok === false) notes.push(`The GPUs of node ${name} cannot be read: ${told.error}.`);
+  const parsed = text === undefined ? undefined : parseNodeGpus(text);
+  if (parsed?.ok === false) notes.push(`The GPUs of node ${name} cannot be read: ${parsed.error}.`);
   if (node && text === undefined) notes.push(`Node ${name} has grants, but reports no GPUs.`);
-  const list = told?.ok ? told.value : undefined;
+  const list = parsed?.ok ? parsed.value : undefined;
   if (use === undefined) notes.push(`No agent runs on node ${name}.`);
-  // What may not be read, or where to look, is no matter of one node, and was said once.
-  else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
+  // Missing rights or an unknown namespace concern all nodes, and have one note.
+  else if (!use.known && !['forbidden', 'not asked'].includes(use.short))
     notes.push(`Use on node ${name} is not known: ${use.why}.`);
   const needs = granted.map(({ grant }) => demandOf(grant.containers));
   const uuids = new Set([
@@ -186,7 +186,7 @@ function nodeOf(
     ...(ready ? { ready: ready.status === 'True' } : {}),
     ...(list ? { mostTenantsPerGpu: list.mostTenantsPerGpu } : {}),
     ...(use?.known && use.mode ? { mode: use.mode } : {}),
-    use: use === undefined ? 'no agent' : use.known ? 'known' : use.word,
+    use: use === undefined ? 'no agent' : use.known ? 'known' : use.short,
     gpus: gpus.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
   };
 }
@@ -233,13 +233,13 @@ function pendingOf(pods: readonly Pod[], notes: string[]): PendingPod[] {
     const request = parsePodRequest(text);
     if (!request.ok) notes.push(`What ${nameOf(pod)} asks for cannot be read: ${request.error[0]?.wrong ?? ''}.`);
     const { namespace = '', name, creationTimestamp } = pod.metadata;
-    const says = conditionOf(pod, 'PodScheduled')?.message;
+    const scheduler = conditionOf(pod, 'PodScheduled')?.message;
     return {
       namespace,
       pod: name,
       ...(creationTimestamp === undefined ? {} : { createdAt: creationTimestamp }),
       asks: request.ok ? askedByPod(request.value) : 'not known',
-      ...(says === undefined ? {} : { says }),
+      ...(scheduler === undefined ? {} : { scheduler }),
     };
   });
 }

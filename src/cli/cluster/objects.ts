@@ -1,4 +1,4 @@
-// What is read of the cluster's objects: the JSON that the API server sends, as far as anybody here looks at it. Everything
+// The fields of the cluster's objects that the CLI reads, as in the API server's JSON. Everything
 // may be missing, since least rights and old servers leave gaps.
 
 export type Metadata = {

@@ -1,4 +1,4 @@
-// What an agent's page says about use, GPU by GPU and container by container. Pure: the page's text comes in. Owns the
+// Reads use by GPU and container from the text of an agent's /metrics. Pure. Owns the
 // few names of metrics that the CLI shows; the page itself is the agent's.
 import type { Mode } from '../../api/request.ts';
 import { type EffectiveMode, modeNamed, SAYERS } from '../../policy/mode.ts';
@@ -21,16 +21,16 @@ export type KnownUse = {
   readonly containers: readonly ContainerUse[];
   /** Those without a grant. */
   readonly foreign: readonly ContainerUse[];
-  /** Of enforcement, of the node; absent: the agent does not tell. */
+  /** The node's enforcement mode; absent: the agent does not report it. */
   readonly mode?: Mode;
   /** Of containers, by `nameKey`. */
   readonly modes: ReadonlyMap<string, EffectiveMode>;
 };
 
-/** `word` fits into a column, `why` is the sentence. */
+/** `short` fits into a column, `why` is the sentence. */
 export type UnknownUse = {
   readonly known: false;
-  readonly word: 'no agent' | 'no answer' | 'forbidden' | 'not asked' | 'no driver';
+  readonly short: 'no agent' | 'no answer' | 'forbidden' | 'not asked' | 'no driver';
   readonly why: string;
 };
 
@@ -68,11 +68,11 @@ function seriesOf(page: string): readonly Series[] {
 export function useOf(page: string): Use {
   const all = seriesOf(page);
   const up = all.find(({ name }) => name === UP);
-  if (up === undefined) return { known: false, word: 'no answer', why: 'its metrics are not those of an agent' };
-  // An exporter half says only that where it hears nothing of its node half.
+  if (up === undefined) return { known: false, short: 'no answer', why: 'its metrics are not those of an agent' };
+  // An exporter half without its node half serves only this metric.
   if (up.value !== 1 && !all.some(({ name }) => name.startsWith('cotenant_') && name !== UP))
-    return { known: false, word: 'no answer', why: 'its agent has no sample yet, or its node half is away' };
-  if (up.value !== 1) return { known: false, word: 'no driver', why: 'its driver does not answer' };
+    return { known: false, short: 'no answer', why: 'its agent has no sample yet, or its node half is away' };
+  if (up.value !== 1) return { known: false, short: 'no driver', why: 'its driver does not answer' };
   const of = (name: string) => all.filter((series) => series.name === name);
   const keyOf = ({ labels }: Series) =>
     JSON.stringify([labels.namespace, labels.pod, labels.container, labels.gpu_uuid]);
@@ -109,7 +109,7 @@ export function useOf(page: string): Use {
   };
 }
 
-/** Of one container on one GPU; undefined: the agent does not say, or is not heard. */
+/** Of one container on one GPU; undefined: the agent does not report it, or does not answer. */
 export const useOn = (
   use: Use | undefined,
   of: Pick<ContainerUse, 'namespace' | 'pod' | 'container' | 'gpuUuid'>,
@@ -124,6 +124,6 @@ export const useOn = (
       )
     : undefined;
 
-/** Of one container; undefined: the agent does not say, or is not heard. */
+/** Of one container; undefined: the agent does not report it, or does not answer. */
 export const modeOn = (use: Use | undefined, of: Names): EffectiveMode | undefined =>
   use?.known ? use.modes.get(nameKey(of)) : undefined;

@@ -1,4 +1,4 @@
-// The options by which `set` changes compute, read into a change. Owns their texts; who is changed is set.ts's.
+// The options of `set` that change compute.
 import type { ComputeChange } from '../../api/compute-annotation.ts';
 import {
   COMPUTE_POLICIES,

@@ -1,10 +1,10 @@
-// `cotenant driver`: has this machine's agent give the driver up, or take it again, or forgive a GPU its Xid.
+// `cotenant driver`: makes this machine's agent release or reopen the driver, or clears the Xid fault of a GPU.
 import type { DriverState } from '../../agent/os/driver-handle.ts';
 import type { GpuFault } from '../../policy/gpu-health.ts';
 import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, UsageError } from '../lib/command.ts';
 
-const WORDS = ['release', 'take', 'status'];
+const ACTIONS = ['release', 'take', 'status'];
 const CLEAR = 'clear-xid';
 
 export const driver: Command = {
@@ -15,13 +15,13 @@ export const driver: Command = {
   notes:
     'While it is released no container is watched or stopped; the interposer still enforces limits. clear-xid puts a GPU back into use after an Xid; GPU is its UUID or index.',
   async run(parsed) {
-    const [word = '', ...rest] = parsed.words;
+    const [action = '', ...rest] = parsed.words;
     const folder = stateFolder(parsed);
-    if (word === CLEAR) return clear(folder, rest);
-    if (!WORDS.includes(word) || rest.length > 0)
-      throw new UsageError(`want one of ${WORDS.join(', ')}, or ${CLEAR} and a GPU`);
+    if (action === CLEAR) return clear(folder, rest);
+    if (!ACTIONS.includes(action) || rest.length > 0)
+      throw new UsageError(`want one of ${ACTIONS.join(', ')}, or ${CLEAR} and a GPU`);
     const answer =
-      word === 'status' ? await ask(folder, 'GET', '/v1/driver') : await ask(folder, 'POST', `/v1/driver/${word}`);
+      action === 'status' ? await ask(folder, 'GET', '/v1/driver') : await ask(folder, 'POST', `/v1/driver/${action}`);
     if (answer.status !== 200) {
       console.error(`cotenant: ${errorOf(answer)}`);
       return 1;
@@ -46,6 +46,6 @@ async function clear(folder: string, [gpu, ...rest]: readonly string[]): Promise
     return 1;
   }
   const { gpuUuid, xid, atMs } = answer.body as Pick<GpuFault, 'gpuUuid' | 'xid' | 'atMs'>;
-  console.log(`${gpuUuid} is offered again; Xid ${xid} of ${new Date(atMs).toISOString()} is not held against it`);
+  console.log(`${gpuUuid} is in use again: Xid ${xid} of ${new Date(atMs).toISOString()} is cleared`);
   return 0;
 }

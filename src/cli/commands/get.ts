@@ -1,5 +1,5 @@
-// `cotenant get`: how compute is divided, of GPUs and of whoever has a share, and how far each is held to its grant: of this machine
-// by its agent, or of a cluster by what Nodes, pods and the pages of their agents say.
+// `cotenant get`: policies of GPUs, compute shares of containers and their enforcement mode, from the agent of this machine, or from
+// Nodes, pods and agents of a cluster.
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';
@@ -20,16 +20,16 @@ type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: s
 export type ShareRow = {
   readonly name: string;
   readonly where: string;
-  /** Null: the GPU's, which a cluster does not tell. */
+  /** Null: that of the GPU, which a cluster does not show. */
   readonly policy: string | null;
   readonly priority: string;
   readonly weight: number | null;
   readonly coresPercent: number;
   readonly coresLimitPercent: number | null;
-  /** Parts of the GPU; null: nothing holds it, or nobody here knows. */
+  /** Parts of the GPU; null: not enforced, or not known. */
   readonly guaranteedRatio: number | null;
   readonly mostRatio: number | null;
-  /** How far the agent goes when it is over its grant, and who says so. */
+  /** What the agent does when it is over its grant, and the source of that mode. */
   readonly enforcement: ShownMode;
 };
 type Compute = {
@@ -111,7 +111,7 @@ async function ofCluster(cluster: Cluster, namespace: string, system: string | u
   };
 }
 
-/** What the agents of these pods' nodes say. */
+/** Reports of the agents of these pods' nodes. */
 async function usesOf(
   cluster: Cluster,
   system: string | undefined,
@@ -125,7 +125,7 @@ async function usesOf(
   for (const name of names) {
     const use = uses.get(name);
     if (use === undefined) notes.push(`The mode of node ${name} is not known: no agent runs there.`);
-    else if (!use.known && !['forbidden', 'not asked'].includes(use.word))
+    else if (!use.known && !['forbidden', 'not asked'].includes(use.short))
       notes.push(`The mode of node ${name} is not known: ${use.why}.`);
   }
   return uses;

@@ -1,5 +1,5 @@
-// `cotenant recommend`: the smallest share in which each container would have fitted, from a Prometheus or from the peaks that
-// this machine's agent keeps.
+// `cotenant recommend`: the smallest share in which each container would have fit, from a Prometheus or from the peaks that agents
+// keep.
 
 import type { StopCount } from '../../agent/counters/stop-counts.ts';
 import { isPodGrantId } from '../../agent/grants/grant.ts';
@@ -59,14 +59,14 @@ type Seen = { readonly containers: readonly ContainerSeries[]; readonly source: 
 type Wanted = Omit<Selection, 'job'>;
 
 function selectionOf(parsed: Parsed): Wanted {
-  const [word, ...rest] = parsed.words;
+  const [argument, ...rest] = parsed.words;
   if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.words.join(' ')}`);
   const given = text(parsed, 'namespace');
-  const [first, second, ...more] = word?.split('/') ?? [];
-  if (more.length > 0) throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
+  const [first, second, ...more] = argument?.split('/') ?? [];
+  if (more.length > 0) throw new UsageError(`${argument}: want POD or NAMESPACE/POD`);
   if (second === undefined) return { namespace: given, pod: first };
   if (given !== undefined && given !== first)
-    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
+    throw new UsageError(`-n ${given} and ${argument} name two namespaces: want one`);
   return { namespace: first, pod: second };
 }
 
@@ -147,7 +147,7 @@ function livesOf(snapshot: Snapshot, node: number): readonly Life[] {
       plainOn: isPodGrantId(totals.grantId) ? undefined : node,
       granted: now.get(`${totals.grantId} ${totals.gpuUuid}`),
     })),
-    // Of a peak that nobody was told of, no size comes.
+    // Without a peak there is no recommendation.
     ...snapshot.assignedTotals
       .filter(({ peakBytes }) => peakBytes > 0)
       .map((totals) => ({
@@ -215,6 +215,6 @@ const byName = (a: ContainerSeries, b: ContainerSeries): number =>
 const nameKey = (of: { readonly namespace: string; readonly pod: string; readonly container: string }): string =>
   JSON.stringify([of.namespace, of.pod, of.container]);
 
-/** One that was carried out, as far as anybody knows. */
+/** One that was carried out, as far as is known. */
 const isStopForMemory = ({ reason, result }: StopCount): boolean =>
   reason !== 'over-share' && (result === 'released' || result === 'interrupted');

@@ -1,5 +1,5 @@
-// `cotenant run`: a grant for a plain process on a plain machine, through the same pages, ledger and agent as a container's.
-// Owns the process and its group: it ends when the command ends, passes signals on, and leaves nothing behind.
+// `cotenant run`: runs a command with a grant, with the same limits page, usage ledger and agent as a container. Forwards signals,
+// ends with the command, and leaves neither grant nor cgroup behind.
 import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { constants } from 'node:os';
@@ -73,17 +73,17 @@ export const run: Command = {
       console.error(`cotenant: no grant: ${grant}`);
       return 125;
     }
-    const say = (line: string) => {
+    const print = (line: string) => {
       if (!flag(parsed, 'quiet')) console.error(`cotenant: ${line}`);
     };
     const amounts = grant.gpus.map((gpu) => `${gpu.memoryBytes / MIB} MiB on ${gpu.gpuUuid}`).join(', ');
-    say(`${name}: ${amounts}`);
+    print(`${name}: ${amounts}`);
     if (shares[0]?.coresPercent !== undefined)
-      say(
+      print(
         `${shares[0].coresPercent} % of each GPU's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
       );
     try {
-      return await runHeld(command, grant, folder, say);
+      return await runHeld(command, grant, folder, print);
     } finally {
       await ask(folder, 'DELETE', `/v1/grants/${grant.id}`).catch(() => {}); // a vanished agent takes it down when it is back
     }
@@ -131,7 +131,7 @@ async function runHeld(
   command: readonly string[],
   grant: GrantAnswer,
   folder: string,
-  say: (line: string) => void,
+  print: (line: string) => void,
 ): Promise<number> {
   const native = loadNative();
   // From the first thing on that must be taken down again: a signal may come at any time, also before there is a command.
@@ -165,17 +165,17 @@ async function runHeld(
     });
     child.on('exit', (code, signal) => resolve({ code: code ?? 0, signal }));
   });
-  if (ended.signal !== null) await tellWhy(folder, grant.id, say);
+  if (ended.signal !== null) await printStopReason(folder, grant.id, print);
   if (group) await endGroup(group);
   return ended.signal === null ? ended.code : 128 + constants.signals[ended.signal];
 }
 
-/** The agent's own words, when it was the agent. */
-async function tellWhy(folder: string, id: string, say: (line: string) => void): Promise<void> {
+/** The agent's reason, when the agent stopped the command. */
+async function printStopReason(folder: string, id: string, print: (line: string) => void): Promise<void> {
   const answer = await ask(folder, 'GET', `/v1/actions?of=${id}`).catch(() => undefined);
   const records = Array.isArray(answer?.body) ? (answer.body as ActionRecord[]) : [];
   const last = records.findLast((record) => record.action === 'kill' || record.action === 'terminate');
-  if (last) say(`stopped by the agent: ${last.message}`);
+  if (last) print(`stopped by the agent: ${last.message}`);
 }
 
 const ownUnifiedPath = (): string | undefined => unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));

@@ -26,7 +26,7 @@ import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson
 type Wanted = {
   readonly compute: ComputeChange;
   readonly bytes: number | undefined;
-  /** Null: what was said is taken back. */
+  /** Null: reset. */
   readonly mode: Mode | null | undefined;
 };
 
@@ -158,8 +158,8 @@ async function setNode(cluster: Cluster, parsed: Parsed, mode: Mode | null | und
   return 0;
 }
 
-async function setPod(cluster: Cluster, parsed: Parsed, word: string, { compute, mode }: Wanted): Promise<number> {
-  const { namespace, name } = podNamed(word, text(parsed, 'namespace'), cluster.namespace);
+async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, mode }: Wanted): Promise<number> {
+  const { namespace, name } = podNamed(pod, text(parsed, 'namespace'), cluster.namespace);
   const path = `/api/v1/namespaces/${namespace}/pods/${name}`;
   const found = await cluster.get<Pod>(path);
   if (!found.ok) return refused(found.message);
@@ -176,22 +176,22 @@ async function setPod(cluster: Cluster, parsed: Parsed, word: string, { compute,
     Object.keys(compute).length === 0
       ? undefined
       : addComputeChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
-  const said = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
-  if (said && 'wrong' in said) return refused(`pod ${namespace}/${name}: ${said.wrong}`);
-  const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...said?.annotations };
+  const modeChange = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
+  if (modeChange && 'wrong' in modeChange) return refused(`pod ${namespace}/${name}: ${modeChange.wrong}`);
+  const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...modeChange?.annotations };
   // Two that change it at once must not undo each other.
   const got = await cluster.patch(path, { metadata: { resourceVersion, annotations: changed } });
   if (!got.ok) return refused(got.message);
-  const nodeMode = said && (await modeOfNode(cluster, systemOf(parsed), found.value.spec.nodeName));
-  const enforcement = said && modeBy({ ...annotations, ...changed }, nodeMode);
+  const nodeMode = modeChange && (await modeOfNode(cluster, systemOf(parsed), found.value.spec.nodeName));
+  const enforcement = modeChange && modeBy({ ...annotations, ...changed }, nodeMode);
   if (wantsJson(parsed)) {
     const all = { ...(changes !== undefined && { compute: JSON.parse(changes) }), ...(enforcement && { enforcement }) };
     console.log(jsonText({ pod: `${namespace}/${name}`, ...all }));
     return 0;
   }
-  const who = `pod ${namespace}/${name}`;
-  if (changes !== undefined) console.log(`${who}: compute ${changes}`);
-  if (enforcement && mode !== undefined) console.log(`${who}: ${modeSentence(mode, enforcement)}`);
+  const title = `pod ${namespace}/${name}`;
+  if (changes !== undefined) console.log(`${title}: compute ${changes}`);
+  if (enforcement && mode !== undefined) console.log(`${title}: ${modeSentence(mode, enforcement)}`);
   return 0;
 }
 

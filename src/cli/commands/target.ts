@@ -1,4 +1,4 @@
-// Whom `inspect` and `why` ask: the agent of this machine, or a cluster. Owns the options that choose, and the choice.
+// Chooses what commands ask: the agent of this machine, or a cluster; and the options for that choice.
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { SOCKET_NAME } from '../../agent/config.ts';
@@ -22,7 +22,7 @@ export const WHERE_OPTIONS: Record<string, Option> = {
   },
 };
 
-/** Cluster options: whoever names one does not mean this machine. */
+/** Options of a cluster: with one of them the command does not ask this machine. */
 const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node', 'system-namespace'];
 
 type Surroundings = {
@@ -30,7 +30,7 @@ type Surroundings = {
   readonly plugin: boolean;
   /** With --state. */
   readonly stateNamed: boolean;
-  /** An agent's socket, or a variable that says where to look for one. */
+  /** An agent's socket exists, or COTENANT_STATE names its folder. */
   readonly agentHere: boolean;
   readonly clusterConfigured: boolean;
 };
@@ -73,16 +73,16 @@ const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
 
 /** `POD` or `NAMESPACE/POD`; `given`: by -n. */
 export function podNamed(
-  word: string,
+  argument: string,
   given: string | undefined,
   usual: string,
 ): { readonly namespace: string; readonly name: string } {
-  const [first = '', second, ...more] = word.split('/');
+  const [first = '', second, ...more] = argument.split('/');
   const [namespace, name] = second === undefined ? [given ?? usual, first] : [first, second];
   if (more.length > 0 || !NAME.test(name) || !NAME.test(namespace))
-    throw new UsageError(`${word}: want POD or NAMESPACE/POD`);
+    throw new UsageError(`${argument}: want POD or NAMESPACE/POD`);
   if (given !== undefined && given !== namespace)
-    throw new UsageError(`-n ${given} and ${word} name two namespaces: want one`);
+    throw new UsageError(`-n ${given} and ${argument} name two namespaces: want one`);
   return { namespace, name };
 }
 

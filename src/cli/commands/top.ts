@@ -1,13 +1,13 @@
-// `cotenant top`: watching this machine's agent. Owns the keys and the rounds; what a round shows is in top-lines.ts.
+// `cotenant top`: shows this machine's agent every second, with keys for sorting and processes; the screen is in output/top-screen.ts.
 import { setTimeout as delay } from 'node:timers/promises';
 import { readSnapshot, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, text, UsageError } from '../lib/command.ts';
 import { SORTS, type Sort, topLines } from '../output/top-screen.ts';
 
 const ROUND_MS = 1000;
-/** Where the output is no terminal, or one that says no width: some say 0. */
+/** Without a terminal, or with one that reports no width or 0. */
 const WIDTH = 80;
-/** Less says nothing of anybody. */
+/** Narrower screens show no complete name. */
 const LEAST_WIDTH = 40;
 const SORT_KEYS: Readonly<Record<string, Sort>> = { c: 'gpu', m: 'memory', s: 'sm', n: 'name' };
 const INTERRUPT = '\u0003';
@@ -51,9 +51,9 @@ export const top: Command = {
   },
 };
 
-function sortOf(word: string | undefined): Sort {
-  const found = SORTS.find((each) => each === (word ?? 'gpu'));
-  if (found === undefined) throw new UsageError(`--sort ${word}: want ${SORTS.join(', ')}`);
+function sortOf(value: string | undefined): Sort {
+  const found = SORTS.find((each) => each === (value ?? 'gpu'));
+  if (found === undefined) throw new UsageError(`--sort ${value}: want ${SORTS.join(', ')}`);
   return found;
 }
 

@@ -42,7 +42,7 @@ export const uninstallCheck: Command = {
   },
 };
 
-/** Nodes with an agent that is ready. Labels are anybody's to write, so only the namespace of the release counts. */
+/** Nodes with a ready agent. Any user can write labels, so only pods in the namespace of the release count. */
 export function servedNodes(pods: readonly Pod[], system: string): ReadonlySet<string> {
   const agents = pods.filter(
     (pod) =>

@@ -32,12 +32,12 @@ export const why: Command = {
 
 async function whyPod(
   cluster: Cluster,
-  word: string,
+  pod: string,
   given: string | undefined,
   system: string | undefined,
   json: boolean,
 ): Promise<number> {
-  const { namespace, name } = podNamed(word, given, cluster.namespace);
+  const { namespace, name } = podNamed(pod, given, cluster.namespace);
   try {
     const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
     console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
@@ -61,8 +61,8 @@ async function whyTenant(folder: string, name: string, json: boolean): Promise<n
   if (json) console.log(jsonText(records));
   else if (records.length === 0) console.log(`no action is recorded on ${name}`);
   for (const record of json ? [] : records) {
-    const said = oneLine(`${record.action}: ${record.message} (${resultText(record)})`);
-    console.log(`${new Date(record.atMs).toISOString()} ${said}`);
+    const line = oneLine(`${record.action}: ${record.message} (${resultText(record)})`);
+    console.log(`${new Date(record.atMs).toISOString()} ${line}`);
   }
   return 0;
 }

@@ -1,5 +1,4 @@
-// The agent's settings from a file and flags over it, for each of its halves, and whether what they name is there: who starts a
-// daemon is told of that in a sentence.
+// The agent's settings from a file and flags over it, for both halves, and a check of the files and folders that they name.
 import { mkdirSync, mkdtempSync, rmdirSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import {
@@ -31,7 +30,7 @@ export function configurationOf(file: string | undefined, pairs: readonly string
   }
 }
 
-/** The files by which the page is served, and to whom. They are followed later on; at the start they have to serve. */
+/** Certificate, key and token files have to be usable at the start; later changes are followed. */
 export async function checkPageFiles({ page }: AgentConfiguration): Promise<void> {
   const { bearerTokenFile, certFile, keyFile } = page;
   if (bearerTokenFile !== '')
@@ -45,12 +44,12 @@ export async function checkPageFiles({ page }: AgentConfiguration): Promise<void
 }
 
 /**
- * Folder by folder, and tries one in it: where there can be none (/proc), Node's own making of all of them goes on for ever. A disk
- * that is full is a problem for later: who is over is stopped without it.
+ * Creates folder by folder, and tries to create one in it: where none can be created (/proc), Node's recursive mkdir never ends. A disk
+ * that is full is only logged: containers over their grant are stopped without it.
  */
 export function makeStateFolder({ stateFolder }: AgentConfiguration, onProblem: (text: string) => void): void {
   const wrong = (error: unknown) =>
-    `stateFolder: nothing can be kept in ${stateFolder}: ${(error as NodeJS.ErrnoException).message}`;
+    `stateFolder: cannot write to ${stateFolder}: ${(error as NodeJS.ErrnoException).message}`;
   try {
     makeFolder(resolve(stateFolder));
   } catch (error) {
@@ -60,7 +59,7 @@ export function makeStateFolder({ stateFolder }: AgentConfiguration, onProblem: 
     rmdirSync(mkdtempSync(join(stateFolder, '.trying-')));
   } catch (error) {
     if (!NO_ROOM.includes((error as NodeJS.ErrnoException).code ?? '')) throw new UsageError(wrong(error));
-    onProblem(`${wrong(error)}; it is used all the same`);
+    onProblem(`${wrong(error)}; the agent starts all the same`);
   }
 }
 
@@ -74,7 +73,7 @@ function makeFolder(path: string): void {
   try {
     mkdirSync(path, { mode: 0o755 });
   } catch (error) {
-    // The other half of the agent, or whoever else makes the same one, was quicker.
+    // Another process, such as the other half of the agent, created it first.
     const isThere =
       (error as NodeJS.ErrnoException).code === 'EEXIST' && statSync(path, { throwIfNoEntry: false })?.isDirectory();
     if (!isThere) throw error;

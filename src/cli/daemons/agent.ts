@@ -56,7 +56,7 @@ export const agent: Command = {
   },
 };
 
-/** Of what is over, and that it is not any more: people find all of it under one reason, and its end is nothing to worry about. */
+/** Reasons of Events: exceeded, and back within the grant, which is no warning. */
 const EVENTS = {
   memory: ['GPUMemoryQuotaExceeded', 'GPUMemoryQuotaRestored'],
   compute: ['GPUComputeQuotaExceeded', 'GPUComputeQuotaRestored'],
@@ -69,7 +69,7 @@ function kindOf({ action, resource }: ActionRecord): Pick<PodEvent, 'reason' | '
     : { reason: exceeded, type: 'Warning' };
 }
 
-/** What pods are told of what was done to them. Plain processes have no pod to tell. */
+/** Events of pods for actions on them. Processes without a pod get none. */
 export function eventsOf(records: readonly ActionRecord[], nodeName: string): readonly PodEvent[] {
   return records
     .filter(({ podUid }) => podUid !== '')

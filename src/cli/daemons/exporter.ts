@@ -36,19 +36,19 @@ export const exporter: Command = {
     const log = loggerOf(parsed, 'exporter', configuration.log);
     const start = async () => {
       await checkPageFiles(configuration);
-      // Heard of before there is somebody to tell: nothing is known of anybody then.
-      let tell = (_standing: Standing | undefined) => {};
+      // The source may report before the exporter has started.
+      let report = (_standing: Standing | undefined) => {};
       const source = followSnapshots({
         path: page.socket,
-        onStanding: (standing) => tell(standing),
+        onStanding: (standing) => report(standing),
         reviews: page.tokenReview,
         log: log.component('snapshot-client').info,
       });
       try {
         const access = await guardOf(configuration, source.review, log);
         const started = await startExporter(configuration, source, access, log);
-        tell = started.update;
-        tell(source.standing());
+        report = started.update;
+        report(source.standing());
         return {
           port: started.port,
           async close() {

@@ -34,7 +34,7 @@ export function exampleReview(uid: string): object {
 
 type Operation = { readonly op: string; readonly path: string };
 
-/** Posts the example and says what came back, as lines for a person. */
+/** Posts the example; the answer as lines of text. */
 export async function reviewOnce(url: string, authority: string): Promise<Review> {
   const body = JSON.stringify(exampleReview('705ab4f5-6393-11e8-b7cc-42010a800002'));
   const answer = await new Promise<string>((resolve, reject) => {

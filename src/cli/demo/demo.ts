@@ -1,6 +1,5 @@
-// `npm start`: the product's main job on one machine. A simulated GPU node (or the real driver), the agent, the webhook, and
-// tenants of which some behave and one cheats; a live table, and the exporter's page. Owns the staging; everything shown is
-// read from the agent, everything done is done by the product's own parts.
+// `npm start`: a demonstration on one machine with a simulated GPU node (or the real driver), the agent, the webhook and tenants, of
+// which one exceeds its grant and one bypasses the interposer. Shows a live table of what the agent reports.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -148,7 +147,7 @@ async function play(
   });
   ending.defer(() => webhook.close());
   const review = await reviewOnce(webhook.url, webhook.certificate);
-  const tenants = new Map<string, { child: ChildProcess; said: string }>();
+  const tenants = new Map<string, { child: ChildProcess; output: string }>();
   ending.defer(() => end([...tenants.values()].map(({ child }) => child)));
 
   const start = (actor: Actor) => {
@@ -169,15 +168,15 @@ async function play(
     ];
     const env = library ? { ...process.env, LD_LIBRARY_PATH: library } : process.env;
     const child = spawn(process.execPath, args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
-    const entry = { child, said: 'starting' };
+    const entry = { child, output: 'starting' };
     tenants.set(actor.name, entry);
     for (const stream of [child.stdout, child.stderr]) {
       createInterface({ input: stream }).on('line', (line) => {
-        entry.said = line;
+        entry.output = line;
       });
     }
     child.on('exit', (code, signal) => {
-      entry.said = code === 137 ? 'stopped by the agent' : `ended (${signal ?? code})`;
+      entry.output = code === 137 ? 'stopped by the agent' : `ended (${signal ?? code})`;
       if (actor.name !== 'cheat' || stop.signal.aborted) return;
       void delay(RESTART_CHEAT_MS, undefined, { signal: stop.signal }).then(
         () => start(actor),
@@ -231,7 +230,7 @@ function page(
   port: number,
   webhookUrl: string,
   review: Review,
-  tenants: ReadonlyMap<string, { said: string }>,
+  tenants: ReadonlyMap<string, { output: string }>,
   problems: readonly string[],
 ): string[] {
   const gpu = driver === 'simulated' ? 'a simulated GPU node (nothing here is a GPU result)' : "this machine's GPUs";
@@ -242,7 +241,7 @@ function page(
     '',
   ];
   if (!snapshot) return [...head, 'reading the driver ...', ...problems.slice(-3)];
-  const said = ACTORS.map(({ name, note }) => `  ${name.padEnd(8)} (${note}): ${tenants.get(name)?.said ?? ''}`);
+  const outputs = ACTORS.map(({ name, note }) => `  ${name.padEnd(8)} (${note}): ${tenants.get(name)?.output ?? ''}`);
   return [
     ...head,
     ...gpuRows(snapshot),
@@ -250,7 +249,7 @@ function page(
     ...tenantRows(snapshot),
     '',
     'output of the tenants',
-    ...said,
+    ...outputs,
     '',
     'actions',
     ...actionRows(snapshot, 6).map((line) => `  ${line}`),

@@ -41,7 +41,7 @@ export async function ask(folder: string, method: string, path: string, body?: u
           try {
             resolve({ status: response.statusCode ?? 0, body: answer === '' ? undefined : JSON.parse(answer) });
           } catch {
-            reject(new Error(`the agent answered what is not JSON: ${answer.slice(0, 200)}`));
+            reject(new Error(`the agent's answer is not JSON: ${answer.slice(0, 200)}`));
           }
         });
       },
@@ -70,7 +70,7 @@ export async function readSnapshot(folder: string): Promise<Snapshot> {
   return answer.body as Snapshot;
 }
 
-/** Ids of the tenants that somebody calls so; a grant that no sample has seen yet is not among them. */
+/** Ids of the tenants with that id or name; without grants that no sample has seen yet. */
 export function tenantsNamed(snapshot: Snapshot, name: string): string[] {
   const ids = snapshot.containers.flatMap(({ grantId, namespace, pod }) =>
     [grantId, pod, `${namespace}/${pod}`].includes(name) ? [grantId] : [],

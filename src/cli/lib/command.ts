@@ -45,7 +45,7 @@ export function usageOf(command: Command): string {
   return `usage: cotenant ${command.name} ${command.usage}\n\n${command.summary}\n\n${lines.join('\n')}\n${notes}`;
 }
 
-/** Words behind `--` are kept as they are. */
+/** Arguments behind `--` are kept as they are. */
 export function parse(command: Command, args: readonly string[]): Parsed | 'help' {
   const options: ParseArgsOptionsConfig = { help: { type: 'boolean', short: 'h' } };
   for (const [name, { type, short, multiple }] of Object.entries(command.options)) {

@@ -1,14 +1,14 @@
-// Waiting in the foreground until somebody wants an end.
+// Runs a daemon in the foreground until a signal ends it.
 
 type Running = { readonly close: () => Promise<void> };
 
-/** For a start that is under way when somebody wants an end. */
+/** For a start that is in progress when a signal comes. */
 const PATIENCE_MS = 2000;
 let asked: Promise<void> | undefined;
 
 /**
- * Resolves at SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. They are heard from the first call on: before,
- * one would end the process, or do nothing at all to one that is the first of its container.
+ * Resolves at SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. Signals are handled from the first call on: before
+ * it a signal would end the process, or do nothing to the first process of a container.
  */
 export function untilSignal(): Promise<void> {
   asked ??= new Promise((resolve) => {
@@ -25,18 +25,18 @@ export function untilSignal(): Promise<void> {
 }
 
 /**
- * Starts, tells of it, and closes when somebody wants an end, even while it starts. A start that then takes long (it may wait
- * for an API server that does not answer) is left as if the process had been killed.
+ * Starts, calls `onStart`, and closes at a signal, also during the start. A start that then takes long (it may wait for an API server
+ * that does not answer) is abandoned.
  */
 export async function runUntilSignal<T extends Running>(
   start: () => Promise<T>,
-  tell: (running: T) => void,
+  onStart: (running: T) => void,
 ): Promise<number> {
   const signal = untilSignal();
   const starting = start();
   const before = await Promise.race([starting, signal]);
   if (before) {
-    tell(before);
+    onStart(before);
     await signal;
     await before.close();
     return 0;

@@ -20,7 +20,7 @@ const clipped = (text: string, most: number): string => (text.length > most ? `$
 /** One line that does nothing to a terminal: names and messages of pods and containers are their tenants' texts. */
 export const oneLine = (text: string, most = 1000): string => clipped(text.replace(UNPRINTABLE, ' ').trim(), most);
 
-/** The same for one cell of a table, whose blanks at the beginning count. */
+/** The same for one cell of a table, where leading blanks matter. */
 export const oneCell = (text: string, most = 400): string => clipped(text.replace(UNPRINTABLE, ' '), most);
 
 /** JSON for people and programs. Its own escapes leave control characters above 126 as they are. */
@@ -57,7 +57,7 @@ export function askedBy({ gpus }: Pick<ContainerRequest, 'gpus'>): string {
     .join(', and ');
 }
 
-/** What a pod asks for, container by container, and what it says about the GPUs. */
+/** The request of a pod, container by container, and its choice of GPUs. */
 export function askedByPod({ containers, gpuModels, gpuUuids }: PodRequest): string {
   const each = containers.map((container) => {
     const kind = container.kind === 'app' ? '' : ` (${container.kind})`;

@@ -26,9 +26,11 @@ const percent = (value: number): string => (value > 0 ? `${value}%` : '-');
 export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
   const { nodes, pending, notes, totals } = inventory;
   const table = nodes.length === 0 ? ['No node reports GPUs.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
-  const waiting = pending.map(({ namespace, pod, createdAt, asks, says }) => {
+  const waiting = pending.map(({ namespace, pod, createdAt, asks, scheduler }) => {
     const since = createdAt === undefined ? '' : ` for ${age(createdAt, nowMs)}`;
-    return oneLine(`${namespace}/${pod} waits${since}: ${asks}.${says === undefined ? '' : ` The scheduler: ${says}`}`);
+    return oneLine(
+      `${namespace}/${pod} waits${since}: ${asks}.${scheduler === undefined ? '' : ` The scheduler: ${scheduler}`}`,
+    );
   });
   const share = totals.usableBytes > 0 ? ` (${Math.floor((totals.grantedBytes / totals.usableBytes) * 100)}%)` : '';
   const usable = totals.usableBytes > 0 ? number(totals.usableBytes) : '-';

@@ -1,4 +1,4 @@
-// The node as text: GPUs, tenants and what was done. Pure; who prints it, and how often, is the commands'.
+// One node as text: tables of GPUs, tenants and recent actions. Pure.
 import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
 
@@ -7,7 +7,7 @@ const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : 
 
 type Align = 'left' | 'right';
 
-/** Columns as wide as their widest cell. What a cell says is never more than text to a terminal. */
+/** Columns as wide as their widest cell. Cells cannot send control characters to a terminal. */
 export function columns(table: readonly (readonly string[])[], align: readonly Align[] = []): string[] {
   const rows = table.map((row) => row.map((cell) => oneCell(cell)));
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)));
@@ -27,15 +27,15 @@ function bar(used: number, total: number, width = 16): string {
 }
 
 export function stateOf(container: SnapshotContainer): string {
-  const words: string[] = [];
-  if (container.withoutGpus) words.push('NO GPUS');
-  if (container.over) words.push('OVER');
+  const states: string[] = [];
+  if (container.withoutGpus) states.push('NO GPUS');
+  if (container.over) states.push('OVER');
   else if (container.usedBytes > container.limitBytes)
-    words.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
-  if (container.bypassBytes > 0) words.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
-  if (container.overShare) words.push('OVER SHARE');
-  if (container.tampered) words.push('LEDGER DAMAGED');
-  return words.join(', ') || (container.memoryKnown ? 'within' : 'unknown');
+    states.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
+  if (container.bypassBytes > 0) states.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
+  if (container.overShare) states.push('OVER SHARE');
+  if (container.tampered) states.push('LEDGER DAMAGED');
+  return states.join(', ') || (container.memoryKnown ? 'within' : 'unknown');
 }
 
 export function gpuRows(snapshot: Snapshot): string[] {
@@ -68,7 +68,7 @@ export function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotCo
 const policyText = ({ computePolicy, priority }: SnapshotContainer): string =>
   priority === 'high' ? `${computePolicy}, high` : computePolicy;
 
-/** The mode, and who said so where it is not the node's. */
+/** The mode, and its source where that is not the node. */
 const modeText = ({ enforcement: { mode, by } }: SnapshotContainer): string =>
   by === 'node' ? mode : `${mode}, ${by}`;
 

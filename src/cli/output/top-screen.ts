@@ -1,5 +1,5 @@
 // One screen of `cotenant top`: a line for each GPU, one for each container on it with what it has of its grant, and the processes on
-// request. Pure; no line is wider than the terminal: a name's beginning is cut off, then columns go that say less than what is wrong.
+// request. Pure; no line is wider than the terminal: the beginning of a name is cut off, then less important columns are left out.
 import { excessOf } from '../../agent/enforcement/action-record.ts';
 import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
@@ -11,11 +11,11 @@ export type Look = { readonly sort: Sort; readonly processes: boolean; readonly 
 
 /** Power, temperature, tenants; then how busy it is. */
 const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
-/** Who holds the limit, in short and then not at all; the share; SM. A state is told in full as far as its first words go. */
+/** Columns that are left out first: isolation (shortened before), share, SM. The beginning of the state is always shown. */
 const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
 const MIB = 2 ** 20;
 
-/** Whoever holds memory of a GPU: by a grant, by others' word, or by nobody's. */
+/** A user of GPU memory: with a grant, allocated by others, or without any allocation. */
 type User = {
   readonly gpuIndex: number | undefined;
   readonly name: string;
@@ -30,7 +30,7 @@ type User = {
 
 const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
 const percent = (value: number | undefined): string => (value === undefined ? '-' : `${Math.round(value)}%`);
-/** Of many names in one namespace the end tells which. */
+/** Long names in one namespace differ at the end. */
 const endOf = (text: string, width: number): string =>
   text.length <= width ? text : `…${text.slice(text.length + 1 - width)}`.slice(0, width);
 const startOf = (text: string, width: number): string =>
@@ -146,14 +146,14 @@ function processRows(user: User, sort: Sort): readonly (readonly string[])[] {
 }
 
 type Yielding = {
-  /** Columns that go when there is no room, the first one first; what says `shortest` is shortened to that before any goes. */
+  /** Columns to leave out on a narrow terminal, in this order; a column with `shortest` is shortened to that before. */
   readonly going: readonly (number | { readonly column: number; readonly shortest: number })[];
   /** So much of the second and of the last column is kept before others go. */
   readonly name: number;
   readonly end: number;
 };
 
-/** The second column gives way first, as far as it may, then those that yield; the last, which says what is wrong, at the very end. */
+/** The second column shrinks first, then columns are left out, and last the state is cut. */
 function fitted(
   table: readonly (readonly string[])[],
   align: readonly ('left' | 'right')[],
@@ -165,15 +165,15 @@ function fitted(
   const last = natural.length - 1;
   const [nameWidth, endWidth] = [natural[1] ?? 0, natural[last] ?? 0];
   const widths = new Map(natural.entries());
-  const room = () =>
+  const spare = () =>
     [...widths].reduce((left, [column, each]) => left - 2 - (column === 1 || column === last ? 0 : each), width + 2);
-  const isTight = () => room() < Math.min(nameWidth, leastName) + Math.min(endWidth, leastEnd);
+  const isTight = () => spare() < Math.min(nameWidth, leastName) + Math.min(endWidth, leastEnd);
   for (const one of going) {
     if (!isTight()) break;
     if (typeof one === 'number') widths.delete(one);
     else widths.set(one.column, Math.min(widths.get(one.column) ?? 0, one.shortest));
   }
-  const left = Math.max(0, room());
+  const left = Math.max(0, spare());
   const name = Math.min(nameWidth, Math.max(Math.min(leastName, Math.floor(left / 2)), left - endWidth));
   widths.set(1, name);
   widths.set(last, Math.min(endWidth, left - name));

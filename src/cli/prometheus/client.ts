@@ -1,4 +1,4 @@
-// A Prometheus over HTTP: one instant query in, its series out. Owns the options that name one, and what is said when it does
+// A Prometheus over HTTP: one instant query in, its series out. The options that name it, and the errors when it does
 // not answer; what is asked is the commands'.
 import { readFileSync } from 'node:fs';
 import { type Option, type Parsed, text, UsageError } from '../lib/command.ts';

@@ -2,7 +2,7 @@
 import type { ContainerSeries, GpuSeries, Spread } from '../../policy/rightsizing.ts';
 import type { Series } from './client.ts';
 
-/** Whom to look at; undefined: all. */
+/** Containers to select; undefined: all. */
 export type Selection = {
   readonly job: string;
   readonly namespace?: string | undefined;
@@ -14,7 +14,7 @@ export type Times = { readonly rangeSeconds: number; readonly windowSeconds: num
 const CONTAINER = ['instance', 'namespace', 'pod', 'container'] as const;
 const KEY = [...CONTAINER, 'gpu_uuid'] as const;
 const BY = KEY.join(', ');
-/** Stops for memory that came to something, as far as anybody knows. */
+/** Stops for memory that were carried out, as far as is known. */
 const STOPS = ['reason!="over-share"', 'result=~"released|interrupted"'] as const;
 /** Points per series that percentiles are taken of, at most. */
 const MOST_POINTS = 2000;
@@ -23,7 +23,7 @@ const LEAST_STEP_SECONDS = 15;
 const PERCENTILES = { p50: 0.5, p95: 0.95, p99: 0.99 } as const;
 type Percentile = keyof typeof PERCENTILES;
 
-/** What counters say: their increase, and with what they began. */
+/** Increase of counters, and their first value. */
 type Counted = 'denied' | 'stops';
 
 /** The answers by name; each is one instant query. */
@@ -60,8 +60,8 @@ export function selector(metric: string, { job, namespace, pod }: Selection, ...
 export function heldBytes(of: (metric: string, ...matchers: readonly string[]) => string): string {
   const used = of('cotenant_container_memory_used_bytes');
   const managed = of('cotenant_container_memory_ledger_bytes', 'kind="managed"');
-  const room = `clamp_min(${of('cotenant_container_memory_limit_bytes')} - ${used}, 0)`;
-  const beyond = `clamp_min(${managed} - ignoring (kind) ${room}, 0)`;
+  const unused = `clamp_min(${of('cotenant_container_memory_limit_bytes')} - ${used}, 0)`;
+  const beyond = `clamp_min(${managed} - ignoring (kind) ${unused}, 0)`;
   return `(${used} + ignoring (kind) ${managed} - ignoring (kind) ${beyond} or ${used})`;
 }
 
@@ -114,7 +114,7 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
   ]);
 }
 
-/** Only what has a peak of memory is there: it says that the agent saw the container. */
+/** Only containers with a peak of memory: the agent has seen those. */
 export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): readonly ContainerSeries[] {
   const keyOf = ({ labels }: Series, by: readonly string[]) => JSON.stringify(by.map((label) => labels[label] ?? ''));
   const values = new Map(
@@ -167,7 +167,7 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
         .map((one) => gpuOf(one, seenAt(one) === lastSeen))
         .toSorted((a, b) => (a.gpuUuid < b.gpuUuid ? -1 : 1));
       const onNodes = [...Map.groupBy(all, (one) => keyOf(one, CONTAINER)).values()];
-      // Who lived for less than a step was met by none.
+      // A container that lived for less than a step is in no sample.
       const counts = onNodes.map((own) => Math.min(own.length, lookUp('gpus', own[0] ?? first) ?? own.length));
       return [
         {

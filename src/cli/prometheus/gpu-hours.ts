@@ -9,7 +9,7 @@ export type Selectors = {
   readonly ofGpu: (metric: string, ...matchers: readonly string[]) => string;
 };
 
-/** The names of the recorded series. The last word says what was summed over. */
+/** The names of the recorded series. The last part says what was summed over. */
 export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> = {
   memory: {
     granted: 'namespace:cotenant_memory_granted_gpus:sum',
@@ -26,7 +26,7 @@ export const RECORDED: Readonly<Record<Kind, Readonly<Record<keyof Amounts, stri
 const OF_ITS_RUN = 'pod_uid, container_id, runtime, fence';
 export const RECORDED_GPUS = 'job:cotenant_gpus:count';
 
-/** A MIG instance is no GPU, and what part of one it is nobody tells. */
+/** A MIG instance is not a GPU, and its share of one is not known. */
 const NO_INSTANCE = 'gpu_uuid!~"MIG-.*"';
 export const NOT_OF_INSTANCES = 'mode!="mig"';
 
@@ -39,9 +39,9 @@ export function usage(
   window: string,
 ): Readonly<Record<Kind, Readonly<Record<keyof Amounts, string>>>> {
   const total = ofGpu('cotenant_device_memory_total_bytes');
-  // What grants are made of; some drivers do not tell apart what they keep.
+  // Memory that can be granted; some drivers do not report what they reserve.
   const usable = `(${total} - ${ofGpu('cotenant_device_memory_reserved_bytes')} or ${total})`;
-  // Whoever has a GPU alone was granted all of it, by whomever.
+  // A container with an exclusive GPU was granted all of it, by Cotenant or by another allocator.
   const alone = `max without (${OF_ITS_RUN}) (${of('cotenant_container_info', 'mode="exclusive"')})`;
   const whole = `${alone} * on (job, instance, gpu_uuid) group_left () ${usable}`;
   const limit = `(${of('cotenant_container_memory_limit_bytes')} or ${whole})`;
@@ -59,7 +59,7 @@ export function usage(
     compute: {
       granted: sum(cores),
       used: sum(share),
-      // Of who was granted none, nothing can be wasted.
+      // A container without granted compute wastes none.
       wasted: sum(`clamp_min(${cores} - ${share}, 0)`),
     },
   };

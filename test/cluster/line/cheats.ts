@@ -203,7 +203,7 @@ export function cheats(onCluster: OnCluster): void {
       /cotenant: the pod has no GPU grant \(annotation cotenant\.io\/grant\): it was not bound by a scheduler that grants/,
     );
     t.regex(cotenant(bed, 'why', 'team/stolen'), /has no GPU grant/);
-    t.regex(cotenant(bed, 'why', 'team/stray'), /The scheduler cotenant-scheduler has said nothing about it/);
+    t.regex(cotenant(bed, 'why', 'team/stray'), /The scheduler cotenant-scheduler has not reported on it/);
     t.is(containerOf(await getPod(bed, 'stolen', 'team'))?.state.running, undefined);
     bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=1');
     bed.kubectl('-n', 'team', 'delete', 'pod', 'stray', 'stolen', '--wait=false');

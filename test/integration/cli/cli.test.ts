@@ -124,15 +124,15 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [
     ['agent', '--set', 'stateFolder=/proc/x'],
-    /^cotenant: stateFolder: nothing can be kept in \/proc\/x: ENOENT: .*, mkdir '\/proc\/x'$/m,
+    /^cotenant: stateFolder: cannot write to \/proc\/x: ENOENT: .*, mkdir '\/proc\/x'$/m,
   ],
   [
     ['agent', '--set', 'stateFolder=/proc'],
-    /^cotenant: stateFolder: nothing can be kept in \/proc: ENOENT: .*, mkdtemp '\/proc\/\.trying-XXXXXX'$/m,
+    /^cotenant: stateFolder: cannot write to \/proc: ENOENT: .*, mkdtemp '\/proc\/\.trying-XXXXXX'$/m,
   ],
   [
     ['agent', '--set', 'stateFolder=/dev/null/x'],
-    /^cotenant: stateFolder: nothing can be kept in \/dev\/null\/x: \/dev\/null is no folder$/m,
+    /^cotenant: stateFolder: cannot write to \/dev\/null\/x: \/dev\/null is not a folder$/m,
   ],
   ...['agent', 'exporter'].flatMap((name) => {
     const setting = (...pairs: readonly string[]) => [

@@ -140,7 +140,7 @@ const CASES: readonly Case[] = [
     facts('pending-silent', { schedulers: [] }),
     [
       'team/large is pending for 4 min: no node was chosen for it yet.',
-      '  The scheduler cotenant-scheduler has said nothing about it in 4 min: is it running?',
+      '  The scheduler cotenant-scheduler has not reported on it for 4 min: is it running?',
       "  No pod of Cotenant's own scheduler is ready (there is none).",
       asked,
     ],
@@ -150,7 +150,7 @@ const CASES: readonly Case[] = [
     facts('pending-silent', { schedulers: [ready] }),
     [
       'team/large is pending for 4 min: no node was chosen for it yet.',
-      '  The scheduler cotenant-scheduler has said nothing about it in 4 min: is it running?',
+      '  The scheduler cotenant-scheduler has not reported on it for 4 min: is it running?',
       asked,
     ],
   ],
@@ -163,7 +163,7 @@ const CASES: readonly Case[] = [
     }),
     [
       'team/def is pending for 4 min: no node was chosen for it yet.',
-      '  The scheduler default-scheduler has said nothing about it in 4 min: is it running?',
+      '  The scheduler default-scheduler has not reported on it for 4 min: is it running?',
       '  main asks for 900000 MiB and 25 % of the compute of one GPU.',
     ],
   ],
@@ -251,7 +251,7 @@ const CASES: readonly Case[] = [
     }),
     [
       'team/large is pending for 4 min: no node was chosen for it yet.',
-      '  The scheduler cotenant-scheduler has said nothing about it in 4 min: is it running?',
+      '  The scheduler cotenant-scheduler has not reported on it for 4 min: is it running?',
       '  What it asks for cannot be read.',
     ],
   ],

@@ -245,7 +245,7 @@ const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[
   ],
   [
     'an agent that does not answer',
-    objects({ use: new Map([['node-2', { known: false, word: 'no answer', why: 'status 503: refused' }]]) }),
+    objects({ use: new Map([['node-2', { known: false, short: 'no answer', why: 'status 503: refused' }]]) }),
     /^Use on node node-2 is not known: status 503: refused\.$/,
   ],
 ];
@@ -324,8 +324,8 @@ test('use is read from the page that the agent publishes', async (t) => {
 
 test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
   const { text } = await createRenderer(COLLECTORS)(staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 }));
-  t.like(useOf(text), { known: false, word: 'no driver' });
-  t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, word: 'no answer' });
+  t.like(useOf(text), { known: false, short: 'no driver' });
+  t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, short: 'no answer' });
   t.like(useOf('cotenant_up 0\n'), { known: false, why: 'its agent has no sample yet, or its node half is away' });
 });
 

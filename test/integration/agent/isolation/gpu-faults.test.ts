@@ -93,7 +93,7 @@ test('a GPU that was lost and is back, one that an operator clears, and one of a
   await isFaulty(agent, 'xid_48');
   const cleared = await cli(agent, 'driver', 'clear-xid', '0');
   t.is(cleared.code, 0, cleared.text);
-  t.regex(cleared.text, new RegExp(`^${node.uuid(0)} is offered again; Xid 48`));
+  t.regex(cleared.text, new RegExp(`^${node.uuid(0)} is in use again: Xid 48`));
   await isHealthy(agent);
   const nothing = await cli(agent, 'driver', 'clear-xid', node.uuid(0));
   t.is(nothing.code, 1);

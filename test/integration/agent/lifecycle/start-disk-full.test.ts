@@ -20,6 +20,6 @@ test('an agent that finds its disk full says so, starts, and stops who is over',
   t.regex(mkdir, /No space left on device/);
   t.false(made);
   t.is(log.length, 1);
-  t.regex(log[0], / stateFolder: nothing can be kept in \S+: ENOSPC: .*; it is used all the same$/);
+  t.regex(log[0], / stateFolder: cannot write to \S+: ENOSPC: .*; the agent starts all the same$/);
   t.is(code, 137);
 });
