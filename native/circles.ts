@@ -10,8 +10,6 @@ const ROOT = import.meta.dirname;
 
 /** Circles that are left to cut. Cutting a part of one is fine; an entry without any circle left fails, too. */
 const KNOWN: readonly string[] = [
-  'calls: simulator/daemon/cgroup_limits.c simulator/daemon/clients.c simulator/daemon/gpus.c simulator/daemon/main.c simulator/daemon/memory_accounting.c simulator/daemon/nvml_answers.c simulator/daemon/timeline.c',
-  'calls: simulator/driver/checkpoint.c simulator/driver/connect.c simulator/driver/context.c simulator/driver/context_limits.c simulator/driver/graph/capture.c simulator/driver/graph/graph.c simulator/driver/graph/memory.c simulator/driver/memory/arrays.c simulator/driver/memory/external.c simulator/driver/memory/ipc.c simulator/driver/memory/linear.c simulator/driver/memory/pool.c simulator/driver/memory/sparse_arrays.c simulator/driver/memory/vmm.c simulator/driver/module.c simulator/driver/streams.c',
   'folders: sampler sampler/nvml sampler/processes',
   'folders: simulator simulator/client simulator/driver simulator/driver/graph simulator/driver/memory',
 ];

@@ -1,7 +1,7 @@
 // Format and lint of C and C++: clang-format and clang-tidy over every source that git knows, with the flags that the
 // Makefile compiles it with. `node native/lint.ts [--fix]`; --fix rewrites what the tools can.
-// The tools are wheels of fixed versions from the Python registry: another version formats and finds otherwise.
-// What was clean once is not looked at again until it, a header of it, the flags or the settings change.
+// The tools are wheels of fixed versions from the Python registry, as other versions format and report differently.
+// A clean file is not checked again until it, a header of it, the flags or the settings change.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -34,7 +34,7 @@ function sources(): string[] {
     .toSorted();
 }
 
-/** Source -> what the compiler is told about the language; taken from the Makefile, so that the two cannot differ. */
+/** Source -> compiler flags about the language, taken from the Makefile so that the two cannot differ. */
 function compileFlags(): Map<string, string[]> {
   const flags = new Map<string, string[]>();
   const plan = output('make', [
@@ -61,7 +61,7 @@ function compileFlags(): Map<string, string[]> {
   return flags;
 }
 
-/** Runs to the end without blocking; both streams in one text. */
+/** Runs a program; both output streams in one text. */
 function run(file: string, args: readonly string[], cwd: string): Promise<{ ok: boolean; text: string }> {
   return new Promise((resolve) => {
     const child = spawn(file, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
@@ -73,7 +73,7 @@ function run(file: string, args: readonly string[], cwd: string): Promise<{ ok: 
   });
 }
 
-/** Names the state of a source that was found clean: its text, its headers', its flags, the settings above it. */
+/** Hash of all that the result of a source depends on: its text, its headers, its flags, the settings above it. */
 async function state(file: string, flags: readonly string[]): Promise<string> {
   const { ok, text } = await run('gcc', ['-MM', ...flags, join(root, file)], join(root, 'native'));
   if (!ok) stop(`${file} does not preprocess: ${text}`);
@@ -101,7 +101,7 @@ async function tidy(program: string, file: string, flags: readonly string[], fix
   return [];
 }
 
-/** Takes from one list until it is empty, `width` at a time. */
+/** Runs `work` on all items, `width` at a time. */
 async function inParallel<T, R>(items: readonly T[], width: number, work: (item: T) => Promise<R>): Promise<R[]> {
   const results: R[] = [];
   const rest = items.entries();
@@ -125,7 +125,7 @@ if (unknown.length > 0) stop(`the Makefile does not compile ${unknown.join(', ')
 
 const mode = fix ? ['-i'] : ['--dry-run', '-Werror'];
 const format = await run(tool('clang-format'), [...mode, ...files], root);
-const width = fix ? 1 : availableParallelism(); // corrections of one header must not be written twice at once
+const width = fix ? 1 : availableParallelism(); // two processes must not fix one header at once
 const findings = await inParallel(compiled, width, (file) =>
   tidy(tool('clang-tidy'), file, flags.get(file) ?? [], fix),
 );

@@ -1,7 +1,7 @@
 // Turns the committed facts (*.facts) and the verb tables (interposer/*verbs.txt) into C tables, assembly and
 // docs/reference/entry-points.md.
-// `--check` writes nothing and fails when a generated file is not what the tables say. Which verb an entry point gets
-// is decided in verbs.txt alone; this file only refuses a table with gaps.
+// `--check` writes nothing and fails if a generated file is out of date. verbs.txt alone decides which verb an entry
+// point gets; this file refuses a table with gaps.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -39,13 +39,13 @@ export function parseFacts(text: string): Facts {
   return { rows, symbols: [...baseOf.keys()].sort(), baseOf };
 }
 
-/** NVML's facts are names alone; every name is its own base. */
+/** NVML's facts are names only; every name is its own base name. */
 export function parseNames(text: string): Facts {
   const symbols = text.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
   return { rows: [], symbols: symbols.toSorted(), baseOf: new Map(symbols.map((symbol) => [symbol, symbol])) };
 }
 
-/** Base name -> verb. A base named twice, an unknown verb or a row without a reason is an error with its line. */
+/** Base name -> verb. A base name given twice, an unknown verb or a group without a reason is an error with its line. */
 export function parseVerbs(text: string): Map<string, VerbRow> {
   const table = new Map<string, VerbRow>();
   let current: VerbRow | undefined;
@@ -69,7 +69,7 @@ export function parseVerbs(text: string): Map<string, VerbRow> {
   return table;
 }
 
-/** Every exported symbol with its row; throws the list of symbols without a verb and of rows without a symbol. */
+/** Every exported symbol with its row; throws with the symbols without a verb and the rows without a symbol. */
 export function joinVerbs(facts: Facts, table: Map<string, VerbRow>): { symbol: string; row: VerbRow }[] {
   const bases = new Set(facts.baseOf.values());
   const rest = table.get('*');
@@ -117,7 +117,7 @@ function verbHeader(prefix: string, joined: { symbol: string; row: VerbRow }[]):
   const inC = wrapped.filter(({ row }) => row.verb !== 'pass');
   const served = inC.filter(({ row }) => row.verb !== 'resolve' && row.verb !== 'gate');
   return `/* ${NOTICE}
- * Index, symbol, verb and group of every entry point; which of them functions serve that hold policy; why each group is as it is. */
+ * Index, symbol, verb and group of every entry point; those that the engine serves; the reason of each group. */
 #pragma once
 #define COT_${prefix}_COUNT ${joined.length}
 #define COT_${prefix}_ROWS(X) \\
@@ -126,7 +126,7 @@ ${lines.join(' \\\n')}
 ${served.map(({ symbol, index }) => `    X(${index}, ${symbol})`).join(' \\\n')}
 #define COT_${prefix}_GROUPS(X) \\
 ${groups.map((row, index) => `    X(${index}, "${row.verb}", "${row.group}", "${row.reason}")`).join(' \\\n')}
-/* Indices by name, for wrappers that call the real one. */
+/* Indices by name, for wrappers that call the real entry point. */
 enum {
 ${inC.map(({ symbol, index }) => `    COT_AT_${symbol} = ${index},`).join('\n')}
 };
@@ -143,8 +143,8 @@ ${slotTable(facts.symbols).join('\n')}
 function versionHeader(facts: Facts): string {
   const { bases, lines } = versionRows(facts.rows, facts.symbols);
   return `/* ${NOTICE}
- * What cuGetProcAddress is asked for, by its hash (native/abi/symbol-hash.ts), and the variants of it: symbol, version, length of
- * the base name, per-thread stream, last of its base. */
+ * Base names for cuGetProcAddress by their hash (native/abi/symbol-hash.ts), and the variants of each: symbol, version, length
+ * of the base name, per-thread stream, last of its base name. */
 static const struct version_row VERSION_ROWS[] = {
 ${lines.join('\n')}
 };
@@ -157,10 +157,10 @@ ${slotTable(bases.map(({ base }) => base)).join('\n')}
 `;
 }
 
-/** Entry points of a newer driver that one object can hand through under their own names. */
+/** Entry points of a newer driver that an object made for its host can pass through under their own names. */
 const SPARES = 256;
 
-/** `served` is what the functions that serve this library's names are called before the name, by verb. */
+/** `served`: by verb, the prefix of the functions that serve this library's names. */
 function trampolines(
   marker: string,
   served: Partial<Record<Verb, string>>,
@@ -176,7 +176,7 @@ function trampolines(
     records.push(`RECORD ${index}, ${nameAt}, ${Number(gated)}${prefix === undefined ? '' : `, ${prefix}${symbol}`}`);
     nameAt += symbol.length + 1;
   }
-  if (nameAt > 0xffff) throw new Error(`${marker}: ${nameAt} bytes of names are more than a record can tell`);
+  if (nameAt > 0xffff) throw new Error(`${marker}: ${nameAt} bytes of names of names do not fit into a record`);
   const spares = Array.from({ length: SPARES }, (_, spare) => joined.length + spare);
   return `/* ${NOTICE} */
 #include "../symbols/trampoline.inc"
@@ -197,7 +197,7 @@ const ENGINE_SERVES = { reserve: 'entry_', release: 'entry_', track: 'entry_', v
 
 export const versionText = (version: number) => `${Math.floor(version / 1000)}.${(version % 1000) / 10}`;
 
-/** The page for readers: what every entry point's verb is, why, and which symbols it has. */
+/** The reference page: every entry point's verb, the reason, and its symbols. */
 function entryPointsPage(facts: Facts, joined: { symbol: string; row: VerbRow }[]): string {
   const since = new Map(facts.rows.map((row) => [row.symbol, versionText(row.version)]));
   const groups = new Map<VerbRow, Map<string, string[]>>();
@@ -226,12 +226,12 @@ function entryPointsPage(facts: Facts, joined: { symbol: string; row: VerbRow }[
   return `<!-- ${NOTICE} Not to be edited: npm run generate. -->
 # Entry points of the CUDA driver
 
-Every symbol that NVIDIA's driver exports as of CUDA 13.0 (${facts.symbols.length}), and what [the interposer](../develop/interposer.md) does with it. The verbs are
-decided in [verbs.txt](../../native/interposer/verbs.txt), the symbols and versions are facts of [cuda-driver.facts](../../native/abi/cuda-driver.facts). All
+Every symbol that NVIDIA's driver exports as of CUDA 13.0 (${facts.symbols.length}), and what
+[the interposer](../develop/interposer.md) does with it. The verbs are decided in [verbs.txt](../../native/interposer/verbs.txt), the symbols and versions are facts of [cuda-driver.facts](../../native/abi/cuda-driver.facts). All
 symbols of an entry point are treated alike: \`_v2\` and later are newer forms, \`_ptsz\` and \`_ptds\` those of the per-thread default
-stream. A dash stands where no header of CUDA declares the symbol. A test walks this table on drivers of CUDA 11.8, 12.4, 12.8,
-13.0 and a newer one that nobody knows, by every way to look an entry point up: where the verb is not \`pass\` the answer is ours,
-where it is the driver's own, and what the driver lacks is absent.
+stream. A dash means that no header of CUDA declares the symbol. A test walks this table on drivers of CUDA 11.8, 12.4, 12.8,
+13.0 and a newer, unknown one, in every way to look an entry point up: unless the verb is \`pass\` the result is the interposer's
+function, otherwise the driver's own, and what the driver lacks is not found.
 
 ${sections.join('\n')}`;
 }
@@ -278,7 +278,7 @@ if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) 
   for (const [path, content] of generate(readSources())) {
     if (existsSync(path) && readFileSync(path, 'utf8') === content) continue;
     stale += 1;
-    if (check) console.error(`${relative(process.cwd(), path)} is not what its tables say; run: npm run generate`);
+    if (check) console.error(`${relative(process.cwd(), path)} is out of date; run: npm run generate`);
     else {
       mkdirSync(dirname(path), { recursive: true });
       writeFileSync(path, content);

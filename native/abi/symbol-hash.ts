@@ -1,10 +1,10 @@
-// Hash tables of names that the interposer searches (shim_find and cuGetProcAddress): open addressing, each slot a tag and
-// an index, so that they need neither memory nor a relocation. Owns the hash, which native/interposer/symbols/symbols.h computes too.
+// Hash tables of names that the interposer searches (shim_index_of and cuGetProcAddress): open addressing, each slot a tag
+// and an index, so that they need neither memory nor relocation. native/interposer/symbols/symbols.h has the same hash.
 import type { VersionRow } from './extract.ts';
 
 const MASK = (1n << 64n) - 1n;
 
-/** As shim_hash of native/interposer/symbols/symbols.h: words of eight bytes, of which the last one ends with the name. */
+/** As shim_hash of native/interposer/symbols/symbols.h: words of eight bytes, the last of which ends with the name. */
 export function nameHash(name: string): number {
   const bytes = Buffer.from(name);
   let hash = BigInt(bytes.length);
@@ -22,7 +22,7 @@ export function nameHash(name: string): number {
 /** SHIM_SLOT_BITS of native/interposer/symbols/symbols.h. */
 export const SLOT_BITS = 11;
 
-/** Lines of C for `struct shim_slot[]`: a name's place is the first free one from the top bits of its hash on. */
+/** Lines of C for `struct shim_slot[]`: a name takes the first free slot from the top bits of its hash on. */
 export function slotTable(names: readonly string[]): string[] {
   if (names.length > 2 ** SLOT_BITS / 2) throw new Error(`${names.length} names are too many for 2^${SLOT_BITS} slots`);
   const slots = new Map<number, string>();
@@ -35,8 +35,8 @@ export function slotTable(names: readonly string[]): string[] {
   return [...slots].toSorted(([a], [b]) => a - b).map(([, line]) => line);
 }
 
-/** Rows that stand beside one another, as lines of C for `struct version_row[]`, and the bases that they belong to with
- * the first row of each. A base's text is the beginning of its symbols. */
+/** Lines of C for `struct version_row[]`, sorted by base name, and the first row of each base name. A base name is the
+ * beginning of its symbols. */
 export function versionRows(
   rows: readonly VersionRow[],
   symbols: readonly string[],

@@ -283,7 +283,7 @@ Napi::Object slot_object(Napi::Env env, const LedgerReading &seen, uint32_t inde
     entry.Set("engine", Napi::Number::New(env, slot.engine));
     entry.Set("engineRefused", Napi::Number::New(env, slot.engine_refused));
     entry.Set("locked", Napi::Boolean::New(env, seen.locked(index, gpus)));
-    entry.Set("lockedForLife", Napi::Boolean::New(env, slot.life == slot.stamp));
+    entry.Set("lockedForLife", Napi::Boolean::New(env, slot.lock_stamp == slot.stamp));
     Napi::Array rows = Napi::Array::New(env, gpus);
     for (uint32_t gpu = 0; gpu < gpus; gpu++) {
         cot_slot_gpu row;

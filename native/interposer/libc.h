@@ -1,6 +1,6 @@
-/* What of libc both objects may use: what glibc 2.17 has under the versions that it had there, and what musl has, too.
- * A name that is missing would end every process of an image with an older or another libc, CUDA or not. A test holds
- * the built objects to it. */
+/* The part of libc that the preloaded objects may use: what glibc 2.17 had, under the symbol versions of that
+ * release, and musl has as well. A missing name would end every process of an image with an older or other libc,
+ * whether or not it uses CUDA. A test checks the built objects. */
 #pragma once
 
 #include <dlfcn.h>
@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* glibc 2.34 gave what it moved out of libdl.so.2 a version of its own; before, it had those that its machine began
- * with or, where it came later, its own. */
+/* glibc 2.34 gave the functions that it moved out of libdl.so.2 a new symbol version; before, they had that of the
+ * architecture's first release or of their own introduction. */
 #if defined(__GLIBC__)
 #define COT_AS_OF(name, version) __asm__(".symver " #name ", " #name "@GLIBC_" version);
 #if defined(__x86_64__)
@@ -36,9 +36,9 @@ COT_AS_OF(dlopen, COT_OLD)
 #undef COT_AS_OF
 #endif
 
-/* Not there for an older glibc whose program has not loaded libdl.so.2: such a program finds no driver either. Naming
- * that library as needed would keep these objects out of every image without it, and with them the limit. dladdr1 is
- * not musl's, either. */
+/* Undefined where an older glibc's program has not loaded libdl.so.2: such a program finds no driver either.
+ * Linking against libdl.so.2 would make these objects fail to load, and with them the limit, in every image without
+ * it. dladdr1 is also missing in musl. */
 #pragma weak dladdr
 #pragma weak dladdr1
 #pragma weak dlclose
@@ -58,7 +58,7 @@ static inline int cot_dladdr(const void *address, Dl_info *out) {
     return dladdr ? dladdr(address, out) : 0;
 }
 
-/* stat and fstat have been other names before glibc 2.33. */
+/* stat and fstat had other symbol names before glibc 2.33. */
 static inline int cot_stat(const char *path, struct stat *out) {
     return (int)syscall(SYS_newfstatat, AT_FDCWD, path, out, 0);
 }
@@ -66,8 +66,7 @@ static inline int cot_fstat(int fd, struct stat *out) {
     return (int)syscall(SYS_fstat, fd, out);
 }
 
-/* Texts without printf, whose first call reads so much of libc that it costs a start more than all that it does here.
- * False: it is cut. */
+/* Joins two texts without printf, whose first call costs more at start than all else here. False: the text was cut. */
 static inline bool cot_join(char *out, size_t size, const char *first, const char *second) {
     char *last = out + size - 1;
     while (*first && out < last) *out++ = *first++;
@@ -75,7 +74,7 @@ static inline bool cot_join(char *out, size_t size, const char *first, const cha
     *out = 0;
     return !*first && !*second;
 }
-/* Room for 10 digits and what may follow; gives where that goes. */
+/* Writes up to 10 digits and returns where the text goes on. */
 static inline char *cot_write_digits(char *out, uint32_t number) {
     char digits[10];
     unsigned count = 0;
@@ -85,7 +84,7 @@ static inline char *cot_write_digits(char *out, uint32_t number) {
     return out;
 }
 
-/* The number that a text begins with; strtoul is another name from glibc 2.38 on. */
+/* The number that a text begins with. strtoul has another symbol name from glibc 2.38 on. */
 static inline uint64_t cot_digits(const char *text) {
     uint64_t number = 0;
     for (; *text >= '0' && *text <= '9'; text++) number = number * 10 + (uint64_t)(*text - '0');

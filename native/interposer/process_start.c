@@ -1,4 +1,4 @@
-/* When a process started, as /proc tells it: together with its pid that names it for good. */
+/* Start time of a process from /proc/PID/stat: together with the PID it identifies the process. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -6,9 +6,9 @@
 #include "libc.h"
 #include "process_start.h"
 
-/* Field 22 of stat, counted after the last bracket: the command may hold anything. 0: gone, or a zombie, whose memory
- * the kernel has taken back already. A process whose first thread alone has ended is told as a zombie, too, and goes
- * on: field 20 says how many threads there are. */
+/* Field 22 of stat, counted from the last bracket as the command may contain anything. 0: no such process, or a
+ * zombie, whose memory the kernel has freed. A process whose main thread has ended is shown as a zombie although it
+ * runs on: field 20 tells how many threads are left. */
 uint64_t cot_start_ticks(uint32_t pid) {
     char path[32] = "/proc/", text[1024];
     memcpy(cot_write_digits(path + strlen(path), pid), "/stat", sizeof "/stat");

@@ -1,9 +1,9 @@
-/* What must live as long as the process: everything that the policy remembers, its locks included. It lies in the
- * object that the process maps (libcotenant.so), all of it zero at first; engines come and go and work on it.
+/* The state of a process that outlives engines: all accounting, its locks included. It lies in libcotenant.so, zeroed
+ * at first; an engine that replaces another one goes on with it.
  *
- * Two engines may work on it at the same time, and an older one may follow a newer one. So places and meanings belong
- * to a layout number: what changes them raises COT_STATE_LAYOUT, and an engine says on which layouts it works. A field
- * may be appended under the same number only if the state stays right while an engine that does not know it works. */
+ * Two engines may use it at the same time, and an older one may follow a newer one. So the layout has a number: a
+ * change of a place or meaning raises COT_STATE_LAYOUT, and an engine lists the layouts it works with. A field may be
+ * appended under the same number only if the state stays right while an engine that does not know the field works. */
 #pragma once
 
 #include <assert.h>
@@ -19,33 +19,33 @@
 #ifndef COT_STATE_LAYOUT /* tests build another one */
 #define COT_STATE_LAYOUT 2u
 #endif
-#define COT_STATE_ROOM (1u << 20) /* what the process has for it; later engines may append */
+#define COT_STATE_BYTES (1u << 20) /* reserved for it, so that later engines may append */
 
-/* ---- the page, the ledger, this process's slot (attach.c) ---- */
+/* ---- limits page, usage ledger and the slot of this process (accounting/attach.c) ---- */
 
 struct cot_attachment {
     _Atomic uint32_t attached;
-    _Atomic uint32_t failed;  /* a grant that could not be read once is not read again by this process */
-    volatile uint32_t *alive; /* 1 in the process that attached, 0 in its forked children and before anybody has */
+    _Atomic uint32_t failed;  /* the grant could not be read: this process does not try again */
+    volatile uint32_t *alive; /* 1 in the attached process; 0 before, and in its forked children */
     const struct cot_limits_page *page;
     char *ledger;
     int ledger_fd;
     uint32_t gpu_count, slot_count, slot;
     uint64_t slot_bytes;
-    uint32_t gpu_of[COT_MAX_GPUS]; /* device ordinal -> GPU; COT_NO_GPU */
+    uint32_t gpu_of[COT_MAX_GPUS]; /* device ordinal -> GPU of the grant, or COT_NO_GPU */
     int device_count;
     pthread_mutex_t joining;
 };
 
-/* A GPU entry as last read whole. Words are copied one by one: a reader that meets an update sees old and new ones
- * mixed for a moment, each of which was true. */
-struct cot_seen_gpu {
-    _Atomic uint64_t generation; /* of the page, plus one; 0 = never read */
+/* A GPU entry of the limits page as last read consistently. A reader during an update may see old and new fields mixed:
+ * each of them was true. */
+struct cot_cached_limits {
+    _Atomic uint64_t generation; /* of the limits page, plus one; 0: never read */
     _Atomic uint64_t memory_bytes, context_bytes, granule_bytes;
     _Atomic uint32_t flags;
 };
 
-/* ---- what this process allocated (blocks.c) ---- */
+/* ---- what this process has allocated (memory/blocks.c, accounting/granules.c) ---- */
 
 struct cot_lock {
     _Atomic uint32_t word;
@@ -64,81 +64,82 @@ struct cot_block {
     uint32_t gpu;
     uint32_t kind;
     void *context;
-    uint64_t root;       /* memory by handle, held for as long as this block is there; 0 */
-    uint32_t references; /* COT_VMM: of memory: handles, mappings and imports */
-    uint32_t epoch;      /* of contexts, when the thread saw the context current; 0: nobody said (an older engine) */
+    uint64_t root;       /* physical memory that this block keeps alive; 0 */
+    uint32_t references; /* of physical memory (COT_VMM): handles, mappings and imports */
+    uint32_t epoch;      /* of the context table when the context was found current; 0: unknown (an older engine) */
 };
-struct cot_shared_page {
-    uint64_t key; /* page number + 2, so that no key looks free */
+struct cot_shared_granule {
+    uint64_t key; /* granule number + 2: 0 and 1 mean free */
     uint16_t gpu;
-    bool small;     /* requests of the size that the driver packs together may be in it */
-    uint32_t users; /* allocations that lie in it in part */
+    bool small;     /* it may hold requests of a size that the driver packs together */
+    uint32_t users; /* allocations that lie partly in it */
 };
 
-/* The one request of this process that goes where memory is held already, for the grant is full (linear.c). */
+/* The one request of this process that must fit into a shared granule, as the grant is full (granule_gaps.c). */
 struct cot_gap {
     struct cot_lock lock;
-    _Atomic uint32_t gpu; /* plus one; 0: there is none */
-    uint64_t pot;         /* announced: what others had to spare meanwhile */
+    _Atomic uint32_t gpu; /* of the request, plus one; 0: there is none */
+    uint64_t donated;     /* announced bytes that other requests did not need */
 };
 
-/* Launches under way of graphs whose memory is there: what the driver takes from it meanwhile they may take again. */
-struct cot_launches {
-    _Atomic uint32_t under_way, skipped;  /* skipped: what went was left charged for their sake */
-    _Atomic uint64_t ended[COT_MAX_GPUS]; /* the most that graphs which have ended left reserved */
+/* Launches of graphs whose memory is reserved: while one is in flight, memory that a trim gave back may be taken again.
+ */
+struct cot_graph_launches {
+    _Atomic uint32_t in_flight, read_back_skipped; /* skipped: a lower charge was not applied during a launch */
+    _Atomic uint64_t ended[COT_MAX_GPUS];          /* most bytes that ended graphs left reserved */
 };
 
-/* ---- contexts.c ---- */
+/* ---- contexts/ ---- */
 
-/* What a limit of a context (heap, stack or printf buffer) costs, beyond what it did when the context was measured. */
-#define COT_LIMITS 3
-struct cot_limit {
+/* A limit of a context (heap, stack or printf buffer): what it costs beyond its value when contexts were measured. */
+#define COT_CONTEXT_LIMITS 3
+struct cot_context_limit {
     uint64_t base, charged;
-    uint32_t version; /* grows with each change; 0 = never looked at */
-    uint32_t setters; /* calls under way that set it: the charge is the most that any of them may take */
+    uint32_t version; /* grows with each change; 0: never read */
+    uint32_t setters; /* calls in progress that set it: charged is the most that any of them asks for */
 };
-#define COT_MOST_CONTEXTS 1024
+#define COT_MAX_CONTEXTS 1024
 struct cot_known_context {
     void *handle;
     abi_device device;
     uint32_t gpu;
     uint64_t charged; /* limits included */
     bool primary;
-    bool unsure;    /* primary: it may have ended; the last of its users finds out */
-    uint16_t users; /* primary: calls under way that retain, release or need it: it stays charged */
-    uint32_t turns; /* grows as these end */
-    void *green;    /* the green context that this one is a view of, or is itself, if its view has its handle */
-    struct cot_limit limits[COT_LIMITS];
+    bool unsure;    /* primary: it may have ended; the last of its users asks the driver */
+    uint16_t users; /* primary: calls in progress that retain, release or need it; it stays charged meanwhile */
+    uint32_t turns; /* counts the ends of such calls */
+    void *green;    /* the green context whose view this is (the same handle, if the driver makes no other) */
+    struct cot_context_limit limits[COT_CONTEXT_LIMITS];
 };
 struct cot_contexts {
     pthread_mutex_t lock;
-    _Atomic uint32_t epoch; /* grows when any context comes or goes: what threads remember is void then */
-    uint32_t used;          /* no entry at or above it was ever taken */
-    struct cot_known_context known[COT_MOST_CONTEXTS];
+    _Atomic uint32_t epoch; /* grows when a context is created or ends, which voids what threads cached */
+    uint32_t used;          /* entries from here on were never taken */
+    struct cot_known_context known[COT_MAX_CONTEXTS];
 };
 
-/* The view of a green context that ended last, and the epochs by which it had, and the one before it. */
+/* The last view of a green context to end, its epoch, and the epoch of the one before. */
 struct cot_ended_views {
     void *last;
     uint32_t ended, before;
 };
 
-/* ---- pools.c ---- */
+/* ---- memory/pools.c ---- */
 
-#define COT_MOST_POOLS 256
+#define COT_MAX_POOLS 256
 struct cot_known_pool {
-    abi_pool handle; /* marked, if the program has destroyed it */
+    abi_pool handle; /* with a mark once the program has destroyed the pool */
     uint32_t gpu;
     uint64_t charged;
 };
 struct cot_pools {
     pthread_mutex_t lock;
-    struct cot_known_pool known[COT_MOST_POOLS];
+    struct cot_known_pool known[COT_MAX_POOLS];
 };
 
-/* ---- graphs.c ---- */
+/* ---- memory/graphs.c ---- */
 
-#define COT_MOST_GRAPHS 1024
+#define COT_MAX_GRAPHS 1024
 struct cot_graph_need {
     uint64_t bytes[COT_MAX_GPUS];
     bool any;
@@ -147,21 +148,21 @@ struct cot_graph_need {
 struct cot_known_graph {
     struct cot_graph_need need;
     abi_stream stream; /* of its last launch */
-    uint32_t epoch;    /* what it needs was there then; 0 = never launched */
+    uint32_t epoch;    /* when its memory was last known to be reserved; 0: never launched */
 };
 struct cot_graphs {
     pthread_mutex_t lock, charge_lock;
-    _Atomic uint32_t epoch; /* grows before memory that graphs keep may be taken from them */
-    uint32_t used;          /* no entry at or above it was ever taken */
+    _Atomic uint32_t epoch; /* grows before graphs may lose memory that they reserved */
+    uint32_t used;          /* entries from here on were never taken */
     struct {
         uint64_t charged;
-        uint32_t version; /* grows with each change: an answer that is older than the charge is asked for again */
+        uint32_t version; /* grows with each change: an answer older than the charge is asked for again */
     } gpus[COT_MAX_GPUS];
-    abi_graph_exec handles[COT_MOST_GRAPHS]; /* apart from the rest, for every launch searches them */
-    struct cot_known_graph known[COT_MOST_GRAPHS];
+    abi_graph_exec handles[COT_MAX_GRAPHS]; /* apart from the rest, as every launch searches them */
+    struct cot_known_graph known[COT_MAX_GRAPHS];
 };
 
-/* ---- handles.c, tiles.c: lists in malloc's memory ---- */
+/* ---- memory/vmm.c, memory/sparse_arrays.c: lists allocated by malloc ---- */
 
 struct cot_mapping {
     abi_devptr at;
@@ -174,12 +175,12 @@ struct cot_mappings {
     size_t count, capacity;
 };
 
-#define COT_MARKS 64u
-struct cot_marks { /* of files by which this process has exported memory */
+#define COT_EXPORT_MARKS 64u
+struct cot_export_marks { /* of file descriptors by which this process exported memory */
     pthread_mutex_t lock;
-    uint64_t memory[COT_MARKS];
+    uint64_t memory[COT_EXPORT_MARKS];
     _Atomic uint32_t next;
-    _Atomic uint32_t memories; /* that there ever were */
+    _Atomic uint32_t memories; /* allocations of physical memory so far */
 };
 
 /* A part of an array: a box of elements of one level and layer, or a run of bytes of a mip tail. */
@@ -188,94 +189,96 @@ struct cot_box {
     unsigned level, layer;
     uint64_t from[3], to[3];
 };
-struct cot_tile {
+struct cot_sparse_mapping {
     void *array, *context;
     uint64_t memory;
     struct cot_box box; /* mapped throughout */
-    bool leaving;       /* its array is being destroyed */
+    bool array_ending;  /* its array is being destroyed */
 };
-struct cot_tiles {
+struct cot_sparse_mappings {
     pthread_mutex_t lock;
-    struct cot_tile *list;
+    struct cot_sparse_mapping *list;
     size_t count, capacity;
 };
 
-/* ---- checkpoint.c ---- */
+/* ---- memory/checkpoint.c ---- */
 
-struct cot_parts {
+struct cot_saved_charge {
     uint64_t held, context, managed, pool;
 };
 struct cot_checkpoint {
-    _Atomic bool away;
-    struct cot_parts saved[COT_MAX_GPUS]; /* by whoever won `away` */
+    _Atomic bool active;
+    struct cot_saved_charge saved[COT_MAX_GPUS]; /* written before `active` is set */
 };
 
-/* ---- liveness.c ---- */
+/* ---- accounting/slot_locks.c ---- */
 
-struct cot_lives {
-    uint64_t ledger_device, ledger_inode; /* tell the ledger from a file that got its descriptor's number */
-    void *kept;                           /* a mapping that keeps the lock of the slot */
-    /* One thread of a process frees slots at a time: all of them lock through one open file, which keeps none out. */
-    _Atomic uint32_t burying;
-    uint32_t forked; /* 1: forked children get the mapping, and give it back when they attach */
+struct cot_slot_lock {
+    uint64_t ledger_device, ledger_inode; /* identify the ledger: a program may have reused its descriptor number */
+    void *mapping;                        /* keeps the open file, and so the lock of the slot */
+    /* One thread at a time frees slots: all threads lock through one open file, which does not exclude one another. */
+    _Atomic uint32_t reaping;
+    uint32_t inherited; /* 1: forked children inherit the mapping and unmap it when they attach */
 };
 
 /* ---- all of it ---- */
 
 struct cot_state {
-    /* The entry's words, which engines only read. */
-    uint32_t layout, bytes; /* of the room */
+    /* Written by libcotenant.so; engines only read it. */
+    uint32_t layout, bytes; /* COT_STATE_BYTES of that library */
     union {
         struct {
-            _Atomic uint32_t engine, engine_refused; /* the number that works; the last one that could not (0: none) */
+            _Atomic uint32_t engine,
+                engine_refused; /* number of the working engine; of the last refused one, 0: none */
         };
         _Atomic uint64_t engine_words; /* both */
     };
-    /* Versions of what is mapped, by whoever mapped it; 0: nothing yet. */
+    /* Versions of the mapped files; 0: not mapped yet. */
     _Atomic uint32_t page_version, ledger_version;
     uint64_t reserved[5];
 
     struct cot_attachment at;
-    struct cot_seen_gpu seen[COT_MAX_GPUS];
-    struct cot_shard blocks[COT_SHARDS]; /* of struct cot_block */
-    struct cot_shard pages[COT_SHARDS];  /* of struct cot_shared_page */
+    struct cot_cached_limits limits[COT_MAX_GPUS];
+    struct cot_shard blocks[COT_SHARDS];   /* of struct cot_block */
+    struct cot_shard granules[COT_SHARDS]; /* of struct cot_shared_granule */
     struct cot_contexts contexts;
     struct cot_pools pools;
     struct cot_graphs graphs;
     struct cot_mappings mappings;
-    struct cot_tiles tiles;
+    struct cot_sparse_mappings sparse;
     struct cot_checkpoint checkpoint;
-    struct cot_lives lives;
-    struct cot_marks marks;
+    struct cot_slot_lock slot_lock;
+    struct cot_export_marks exports;
     struct cot_gap gap;
-    struct cot_launches launches;
-    struct cot_gates *gates; /* engine/gates.h; NULL: the container has no compute page */
-    /* Appended under layout 2: an engine that does not know them takes no turn, and leaves those of 0 or of old. */
-    _Atomic uint32_t context_turn;    /* the thread that makes or ends a context (turn.c) */
-    uint32_t born[COT_MOST_CONTEXTS]; /* of contexts.known: the epoch that each began */
-    struct cot_ended_views views;     /* under contexts.lock */
+    struct cot_graph_launches graph_launches;
+    struct cot_gates *gates; /* engine/launch/gate.h; NULL: the container has no lease page */
+    /* Appended under layout 2. An engine that does not know these fields does not take the lock and leaves the others.
+     */
+    _Atomic uint32_t lifecycle_owner;         /* thread that creates or destroys a context (lifecycle_lock.c) */
+    uint32_t context_began[COT_MAX_CONTEXTS]; /* epoch in which each of contexts.known began */
+    struct cot_ended_views ended_views;       /* under contexts.lock */
 };
-static_assert(sizeof(struct cot_state) <= COT_STATE_ROOM, "the state outgrows its room");
+static_assert(sizeof(struct cot_state) <= COT_STATE_BYTES, "the state outgrows the bytes reserved for it");
 
-/* What is remembered of each thread, in the thread storage of the object that the process maps: engines have none. */
+/* Cached for each thread, in thread-local storage of libcotenant.so: engines have none. */
 struct cot_thread {
-    void *context;  /* the last one that was seen to be current, */
-    uint32_t gpu;   /* and its GPU, */
-    uint32_t epoch; /* when the contexts' epoch was this */
-    uint32_t seed;  /* of pauses */
+    void *context;  /* last found current, */
+    uint32_t gpu;   /* its GPU, */
+    uint32_t epoch; /* and the epoch of the context table then */
+    uint32_t seed;  /* of random pauses */
     uint32_t reserved;
 };
 
-/* A number that changes here is another layout. */
+/* An offset that changes here is another layout. */
 #if defined(__x86_64__)
 #define COT_PLACE(field, offset) static_assert(offsetof(struct cot_state, field) == offset, #field);
 COT_PLACE(engine, 8)
 COT_PLACE(page_version, 16)
 COT_PLACE(at, 64)
 COT_PLACE(at.joining, 192)
-COT_PLACE(seen, 232)
+COT_PLACE(limits, 232)
 COT_PLACE(blocks, 872)
-COT_PLACE(pages, 2408)
+COT_PLACE(granules, 2408)
 COT_PLACE(contexts, 3944)
 COT_PLACE(contexts.known, 3992)
 COT_PLACE(pools, 118680)
@@ -285,16 +288,16 @@ COT_PLACE(graphs.gpus, 124952)
 COT_PLACE(graphs.handles, 125208)
 COT_PLACE(graphs.known, 133400)
 COT_PLACE(mappings, 289048)
-COT_PLACE(tiles, 289112)
+COT_PLACE(sparse, 289112)
 COT_PLACE(checkpoint, 289176)
-COT_PLACE(lives, 289696)
-COT_PLACE(marks, 289728)
+COT_PLACE(slot_lock, 289696)
+COT_PLACE(exports, 289728)
 COT_PLACE(gap, 290288)
-COT_PLACE(launches, 290304)
-COT_PLACE(context_turn, 290320 + 8 * COT_MAX_GPUS)
+COT_PLACE(graph_launches, 290304)
+COT_PLACE(lifecycle_owner, 290320 + 8 * COT_MAX_GPUS)
 #undef COT_PLACE
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
-static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_page) == 16, "layout");
-static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_tile) == 96, "layout");
+static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_granule) == 16, "layout");
+static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_sparse_mapping) == 96, "layout");
 static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS && sizeof(struct cot_thread) == 24, "layout");
 #endif

@@ -1,14 +1,15 @@
-/* The ledger: one file per container in which its processes account what they hold. The tenant can write it, so it is
- * advisory: the interposer believes it for the tenant's own sake, the agent compares it with the driver's truth.
+/* The usage ledger: one file per container in which its processes count the GPU memory they hold. The container can
+ * write it, so it is advisory: the interposer relies on it for the container's own limit, the agent compares it
+ * with the driver.
  *
- * One slot per process, one row per GPU in it. Each word of a slot has one writer, the slot's process (all its
- * threads, hence atomic); others only read. Nothing is locked and no total is stored: what the container holds is the
- * sum over slots, so there is nothing to repair after a SIGKILL. The order of changes (announce, then act; charge
- * before un-announce; un-charge after the driver's free) makes every crash leave too much in the books, never too
- * little, until the slot is reaped.
+ * Each process has a slot, with a row for each GPU. A word of a slot is written by the slot's process alone (by all
+ * its threads, hence atomically); others only read it. There is no lock and no stored total: what the container
+ * holds is the sum over its slots, so nothing needs repair after a SIGKILL. The order of changes (announce, then
+ * allocate; charge before the announcement is withdrawn; release after the driver's free) makes a crash leave the
+ * charge too high, never too low, until the slot is reaped.
  *
- * A slot is taken by locking its byte of the file, then setting `stamp`. Free: stamp is 0. The kernel drops the lock
- * when the process dies; where `life` says so, for no other reason. */
+ * A process takes a slot by locking its byte of the file, then setting `stamp`; a stamp of 0 means free. The kernel
+ * drops the lock when the process dies, and where `lock_stamp` equals `stamp` for no other reason. */
 #pragma once
 
 #include <assert.h>
@@ -21,50 +22,51 @@
 #define COT_LEDGER_VERSION 1u
 #endif
 #define COT_LEDGER_OLDEST \
-    1u /* as of the page; the rules above are part of the version, for all processes follow them */
+    1u /* as for the limits page; the rules above are part of the version, as all processes follow them */
 
 struct cot_ledger_header {
     uint64_t magic;
     uint32_t version;
     uint32_t gpu_count, slot_count;
-    uint32_t slots_used; /* no slot at or above this index was ever taken; readers bound it by slot_count */
-    uint64_t unknown;    /* entry points that an interposer does not know, looked up by the container's processes */
+    uint32_t slots_used; /* slots from here on were never taken; readers bound it by slot_count */
+    uint64_t unknown;    /* entry points that processes looked up and the interposer does not know */
     uint64_t reserved[4];
 };
 
 struct cot_slot {
-    uint64_t stamp;          /* CLOCK_BOOTTIME when the slot was taken, made odd; 0 = free. Names the occupant */
+    uint64_t stamp;          /* CLOCK_BOOTTIME when the slot was taken, made odd: identifies the occupant; 0: free */
     uint32_t pid;            /* in its own PID namespace; 0 while the slot is being taken */
     uint32_t state;          /* COT_SLOT_* */
     uint64_t start_ticks;    /* field 22 of /proc/PID/stat */
     uint64_t pid_namespace;  /* inode of /proc/PID/ns/pid */
-    uint64_t image;          /* tells two programs apart that one process ran, before and after an exec */
-    uint64_t observers;      /* COT_OBSERVER_*: who watched it when the slot was taken */
-    uint32_t engine;         /* number of the engine that the process runs; 0 = not told */
-    uint32_t engine_refused; /* the last one that it was to run and could not; 0 = none since one could */
-    uint64_t life;           /* the stamp again: this occupant's lock is held by its memory, and goes with it alone */
+    uint64_t image;          /* identifies the program that the process runs: another one after an exec */
+    uint64_t observers;      /* COT_OBSERVER_*: debuggers and profilers when the slot was taken */
+    uint32_t engine;         /* number of the engine that the process runs; 0: unknown */
+    uint32_t engine_refused; /* number of the last engine that it could not load; 0: none since one worked */
+    uint64_t lock_stamp;     /* equals `stamp` if the occupant's lock is held by its memory and ends with that alone */
 };
 enum { COT_OBSERVER_DEBUGGER = 1, COT_OBSERVER_PROFILER = 2 };
 enum { COT_SLOT_LIVE = 0, COT_SLOT_REAPING = 1 };
 
-/* What a container counts as a whole, per GPU, because it must outlive the process that counted. */
+/* Counts of the whole container, per GPU, that outlive its processes. */
 struct cot_ledger_total {
     uint64_t denied; /* requests refused because of the grant */
     uint64_t reserved[7];
 };
 
-/* All in bytes unless named otherwise. held = everything charged; context, managed and pool say of what it consists. */
-#define COT_PENDING_GRAIN 4096ull /* announced is always a multiple of it */
-#define COT_IN_FLIGHT 1ull        /* one request that is charged already, while its call lasts */
+/* In bytes unless stated otherwise. context, managed and pool are parts of held. */
+#define COT_PENDING_GRAIN 4096ull /* announced bytes are a multiple of it */
+#define COT_IN_FLIGHT 1ull        /* one request that was charged before its driver call, while the call lasts */
 
 struct cot_slot_gpu {
     uint64_t held;
-    uint64_t pending; /* announced, not yet decided; below COT_PENDING_GRAIN: requests charged before their call */
-    uint64_t freed;   /* un-charged so far, ever */
+    uint64_t pending; /* announced, not yet decided; below COT_PENDING_GRAIN: number of requests charged before their
+                         driver call */
+    uint64_t freed;   /* released so far, ever */
     uint64_t context; /* part of held */
-    uint64_t managed; /* part of held; no process list of the driver shows it */
-    uint64_t pool;    /* part of held: reserved by stream-ordered pools and for graphs */
-    uint64_t changes; /* grows where something may have changed although no other word did */
+    uint64_t managed; /* part of held; not in the driver's process lists */
+    uint64_t pool;    /* part of held: reserved by memory pools and for graphs */
+    uint64_t changes; /* grows when memory may have changed although no other word did */
     uint64_t reserved;
 };
 

@@ -1,18 +1,19 @@
-/* What a slot counts for on a GPU: what it charged, corrected by what the agent found out. Both objects compute it, so
- * that what CUDA and NVML tell a program is one figure. Rows are others' memory, read as it changes. */
+/* The charge of a slot on a GPU: what its process counted, corrected by what the agent measured. Both preloaded
+ * objects compute it here, so that CUDA and NVML report the same. Rows are written by other processes while they
+ * are read. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "ledger.h"
 
-#define COT_MAX_PLAUSIBLE_BYTES (1ull << 50) /* a word above this was scribbled over; it counts as this much */
+#define COT_MAX_PLAUSIBLE_BYTES (1ull << 50) /* a larger word is corrupt, and counts as this much */
 
 static inline uint64_t cot_clamp_bytes(uint64_t bytes) {
     return bytes < COT_MAX_PLAUSIBLE_BYTES ? bytes : COT_MAX_PLAUSIBLE_BYTES;
 }
 
-/* Distinguishes every state of a row from the one that the agent measured. */
+/* The signature of a row as it is now. */
 static inline uint64_t cot_signature_now(const struct cot_slot_gpu *row) {
     uint64_t held = __atomic_load_n(&row->held, __ATOMIC_RELAXED),
              freed = __atomic_load_n(&row->freed, __ATOMIC_RELAXED);
@@ -20,9 +21,9 @@ static inline uint64_t cot_signature_now(const struct cot_slot_gpu *row) {
     return cot_row_signature(held, freed, changes);
 }
 
-/* `held` of a row as the agent's last measurement of its occupant corrects it: more, if the driver holds more for it
- * than it charged; less, if it holds less and the process has done nothing since; and, where memory leaves `late`, what
- * was freed and may still be held. `pending` and `held` were read by the caller, in this order. */
+/* `held` of a row, corrected by the agent's last measurement of its occupant: more, if the driver holds more for
+ * it; less, if the driver holds less and the process has not allocated since; and, where the GPU frees memory
+ * `late`, what was freed and may still be held. The caller has read `pending` and `held`, in this order. */
 static inline uint64_t cot_slot_charge(const struct cot_limits_page_feedback *feedback, const struct cot_slot *slot,
                                        const struct cot_slot_gpu *row, uint64_t pending, uint64_t held, bool late) {
     struct cot_limits_page_feedback seen = *feedback;

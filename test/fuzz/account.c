@@ -81,18 +81,19 @@ static void *real(const char *name) {
            : !strcmp(name, "cuDeviceGetUuid")  ? (void *)driver_uuid
                                                : NULL;
 }
-abi_result cot_current(uint32_t *gpu, void **context) {
+abi_result cot_current_context(uint32_t *gpu, void **context) {
     *gpu = gpu_now;
     *context = NULL;
     return ABI_SUCCESS;
 }
-void cot_context_recheck(const struct cot_block *block) {}
-void cot_context_put_back(const struct cot_block *block) {
+void cot_block_recheck(const struct cot_block *block) {}
+void cot_block_restore(const struct cot_block *block) {
     cot_blocks_add(block);
 }
 void cot_pools_read_back(void) {}
 static void reclaim_nothing(uint32_t gpu) {}
-const struct cot_hooks cot_hooks = {.attach = cot_gates_join, .detach = cot_gates_leave, .reclaim = reclaim_nothing};
+const struct cot_hooks cot_hooks = {
+    .attach = cot_lease_page_map, .detach = cot_lease_page_unmap, .reclaim = reclaim_nothing};
 
 extern abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 extern abi_result cot_cuMemFree_v2(abi_devptr pointer);
@@ -123,8 +124,8 @@ static void end(void) {
     struct cot_attachment *at = &cot->at;
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         if (cot->blocks[i].entries) munmap(cot->blocks[i].entries, cot->blocks[i].capacity * sizeof(struct cot_block));
-        if (cot->pages[i].entries)
-            munmap(cot->pages[i].entries, cot->pages[i].capacity * sizeof(struct cot_shared_page));
+        if (cot->granules[i].entries)
+            munmap(cot->granules[i].entries, cot->granules[i].capacity * sizeof(struct cot_shared_granule));
     }
     if (!at->attached) return;
     munmap(at->ledger, cot_ledger_bytes(at->slot_count, at->gpu_count));

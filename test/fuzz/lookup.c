@@ -144,7 +144,7 @@ static abi_result tell_version(int *version) {
 }
 
 void *libc_dlsym(void *handle, const char *name) {
-    int index = shim_find(name);
+    int index = shim_index_of(name);
     if (handle == &library) {
         return !strcmp(name, "cuGetProcAddress_v2")  ? (void *)answer
                : !strcmp(name, "cuGetProcAddress")   ? (void *)answer_v1
@@ -160,10 +160,10 @@ void *libc_dlvsym(void *handle, const char *name, const char *version) {
 void *libc_dlsym_address(void) {
     return sentinel;
 }
-void *libc_dlsym_nothing(const char *name) {
+void *libc_dlsym_fail(const char *name) {
     return NULL;
 }
-void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
+void *shim_find_in_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
     return NULL;
 }
 void *shim_real_library_for(const void *caller) {
@@ -172,7 +172,7 @@ void *shim_real_library_for(const void *caller) {
 void *shim_real_library(void) {
     return shim_real_library_for(NULL);
 }
-bool shim_is_aside(void) {
+bool shim_defers_to_older_copy(void) {
     return false;
 }
 bool shim_is_real_object(ElfW(Addr) base) {
@@ -232,8 +232,8 @@ static void look_up(struct input *in) {
     const void *caller = how & 64 ? (const void *)&code[how] : (const void *)code_of_others;
     char *name = name_from(in);
     int index = find_by_walking(name);
-    if (shim_find(name) != index) abort();
-    struct route route = cot_route_dlsym(handle, name, caller);
+    if (shim_index_of(name) != index) abort();
+    struct route route = shim_route_dlsym(handle, name, caller);
     bool from_driver = driver.is_there && how & 64;
     if (route.go_on && route.answer) abort();
     if (is_trampoline(route.answer)) {
@@ -289,7 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(seen, 0, sizeof seen);
     memset(known_as, 0, sizeof known_as);
     atomic_store(&known_version, 0);
-    memset(addresses, 0, sizeof addresses);
+    memset(shim_addresses, 0, sizeof shim_addresses);
     atomic_store(&shim_known_handle, &own);
     uint8_t kind = input_byte(&in);
     driver.is_there = kind % 16 != 0;

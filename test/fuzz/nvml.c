@@ -157,7 +157,7 @@ static const char *const NAMES[] = {
 #undef NAME
 };
 
-int shim_find(const char *name) {
+int shim_index_of(const char *name) {
     for (unsigned i = 0; i < COT_NVML_COUNT; i++) {
         if (!strcmp(NAMES[i], name)) return (int)i;
     }
@@ -169,8 +169,8 @@ void *shim_real(uint32_t index) {
     }
     return NULL;
 }
-void *shim_real_named(const char *name) {
-    int index = shim_find(name);
+void *shim_real_by_name(const char *name) {
+    int index = shim_index_of(name);
     return index < 0 ? NULL : shim_real((uint32_t)index);
 }
 int shim_missing(void) {
@@ -201,7 +201,7 @@ static void begin(void) {
     ledger = maps[1];
     page->header = (struct cot_limits_page_header){
         .magic = COT_LIMITS_PAGE_MAGIC, .version = COT_LIMITS_PAGE_VERSION, .gpu_count = GPUS, .slot_count = SLOTS};
-    if (!view_ready()) abort();
+    if (!grant_is_readable()) abort();
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i]);
         unlink(path);

@@ -1,22 +1,23 @@
-/* What this engine is: its number, what it knows, and who serves which entry point. */
+/* What the engine's file exports: its number, the versions it works with, and the function for each entry point. */
 #include "../../shared-memory/ledger.h"
 #include "../generated/cuda_verbs.h"
 #include "accounting/grant.h"
 
-/* Every entry point with a verb of ours has a C function cot_SYMBOL; a verb without its function does not link. */
+/* Every entry point whose verb is not pass, gate or resolve has a C function cot_SYMBOL; without it this does not
+ * link. */
 #define DECLARE(index, symbol) extern abi_result cot_##symbol();
 COT_CUDA_SERVED(DECLARE)
 abi_result cot_cuGraphLaunch(abi_graph_exec handle, abi_stream stream);
 abi_result cot_cuGraphLaunch_ptsz(abi_graph_exec handle, abi_stream stream);
-abi_result cot_cotenant_admit(struct cot_flight *flight);
-abi_result cot_cotenant_launched(struct cot_flight *flight, abi_result result);
-abi_result cot_cotenant_help(struct cot_errand *errand);
+abi_result cot_cotenant_admit(struct cot_gated_launch *flight);
+abi_result cot_cotenant_launched(struct cot_gated_launch *flight, abi_result result);
+abi_result cot_cotenant_help(struct cot_completion_wait *errand);
 
 static const struct cot_served SERVED[] = {
 #define ROW(index, symbol) {#symbol, (void *)cot_##symbol},
     COT_CUDA_SERVED(ROW)
 #undef ROW
-    /* Once a process has asked for it. */
+    /* Served once the engine has diverted them (memory/graphs.c). */
     {"cuGraphLaunch", (void *)cot_cuGraphLaunch},
     {"cuGraphLaunch_ptsz", (void *)cot_cuGraphLaunch_ptsz},
     {"cotenant_admit", (void *)cot_cotenant_admit},
@@ -29,7 +30,8 @@ __attribute__((visibility("default"))) const struct cot_engine cotenant_engine =
     .magic = COT_ENGINE_MAGIC,
     .bytes = sizeof(struct cot_engine),
     .number = COT_ENGINE_NUMBER,
-    .services_bytes = offsetof(struct cot_services, wiped), /* older entries have none */
+    .services_bytes =
+        offsetof(struct cot_services, fork_zeroed_word), /* an older libcotenant.so has no fork_zeroed_word */
     .state_bytes = sizeof(struct cot_state),
     .thread_bytes = sizeof(struct cot_thread),
     .layout_first = COT_STATE_LAYOUT,
@@ -41,5 +43,5 @@ __attribute__((visibility("default"))) const struct cot_engine cotenant_engine =
     .served_count = sizeof SERVED / sizeof *SERVED,
     .served = SERVED,
     .start = cot_start,
-    .note = cot_note_engine,
+    .note = cot_record_engine,
 };

@@ -11,7 +11,7 @@ static void reclaim(uint32_t gpu) {
 }
 
 static void end_context(void *context) {
-    cot_gates_forget(context);
+    cot_launches_end_context(context);
     cot_memory_drop_context(context);
 }
 
@@ -23,12 +23,12 @@ static void contexts_ended(uint32_t gpu, bool last) {
 }
 
 const struct cot_hooks cot_hooks = {
-    .attach = cot_gates_join,
-    .detach = cot_gates_leave,
+    .attach = cot_lease_page_map,
+    .detach = cot_lease_page_unmap,
     .reclaim = reclaim,
-    .pause_completions = cot_gates_pause,
-    .resume_completions = cot_gates_resume,
-    .pass_context = cot_memory_pass_context,
+    .pause_completions = cot_completion_pause,
+    .resume_completions = cot_completion_resume,
+    .reassign_context = cot_memory_reassign_context,
     .end_context = end_context,
     .contexts_ended = contexts_ended,
 };

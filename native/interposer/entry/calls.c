@@ -12,7 +12,7 @@ static inline __attribute__((always_inline)) uint64_t pass(struct entry_lane *la
                                                            uint64_t d, uint64_t e, uint64_t f, unsigned which) {
     uint32_t depth = atomic_load_explicit(&lane->depth, memory_order_relaxed);
     atomic_store_explicit(&lane->depth, depth + 1, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* the processor's half of it is membarrier's */
+    atomic_signal_fence(memory_order_seq_cst); /* membarrier orders it for the processor */
     const struct entry_engine *engine = atomic_load_explicit(&entry_working.engine, memory_order_acquire);
     uint64_t answer = engine->serve[which](a, b, c, d, e, f);
     if (depth == 0) {
@@ -30,7 +30,7 @@ static __attribute__((noinline)) uint64_t through_slow(uint64_t a, uint64_t b, u
     if (!lane) lane = entry_take_lane();
     if (atomic_load_explicit(&entry_working.attention, memory_order_relaxed) &&
         (atomic_load_explicit(&lane->depth, memory_order_relaxed) == 0 || lane == &entry_shared_lane) &&
-        !entry_attend(&answer))
+        !entry_update_engine(&answer))
         return answer;
     return pass(lane, a, b, c, d, e, f, which);
 }

@@ -1,6 +1,6 @@
-/* The thread that looks whether launches have ended, in processes whose launches are gated. It is the entry's, so that
- * engines can come and go; what there is to do, and how soon again, an engine tells. It takes no signals of the
- * program, but for those that the C library sends to its threads and those that a thread causes itself. */
+/* The completion thread: in processes with gated launches it calls the engine, which looks which launches have
+ * ended. It belongs to libcotenant.so, so that engines can be replaced under it. It blocks the program's signals,
+ * except those that a thread causes itself and those that the C library sends to its own threads. */
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -15,7 +15,7 @@
 static void *help(void *nothing) {
     syscall(SYS_prctl, SET_TIMER_SLACK, LEAST_SLACK_NS, 0, 0, 0);
     for (;;) {
-        struct cot_errand errand = {.bytes = sizeof errand};
+        struct cot_completion_wait errand = {.bytes = sizeof errand};
         entry_cotenant_help((uint64_t)(uintptr_t)&errand, 0, 0, 0, 0, 0);
         if (!errand.word) return nothing;
         struct timespec pause = {.tv_sec = (time_t)(errand.pause_ns / 1000000000u),
@@ -31,7 +31,7 @@ static uint64_t bit(int number) {
 bool entry_start_completion_thread(void) {
     typedef int start(unsigned long *, const void *, void *(*)(void *), void *);
     typedef int let_go(unsigned long);
-    /* Not linked: an older libc has it in a library of its own, which every program with a driver has loaded. */
+    /* Not linked: an older libc has them in libpthread, which every program with a driver has loaded. */
     start *create = (start *)libc_dlsym(RTLD_DEFAULT, "pthread_create");
     let_go *detach = (let_go *)libc_dlsym(RTLD_DEFAULT, "pthread_detach");
     if (!create || !detach) return false;

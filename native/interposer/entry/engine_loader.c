@@ -11,13 +11,14 @@
 
 #include "../symbols/symbols.h"
 
-#define MOST_PARTS 32
+#define MAX_PROGRAM_HEADERS 32
 
-/* A file that ends before what it says is in it would kill the process when that is touched. */
-static const char *look_at(int fd) {
+/* Checks that the file is as long as its program headers say: touching a mapped page beyond its end kills the
+ * process. */
+static const char *check_elf(int fd) {
     struct stat info;
     ElfW(Ehdr) header, own;
-    ElfW(Phdr) parts[MOST_PARTS];
+    ElfW(Phdr) parts[MAX_PROGRAM_HEADERS];
     if (cot_fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return "is not a file";
     if (pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
         return "is not a shared object";
@@ -29,7 +30,7 @@ static const char *look_at(int fd) {
     own.e_machine = EM_AARCH64;
 #endif
     if (header.e_ident[EI_CLASS] != own.e_ident[EI_CLASS] || header.e_machine != own.e_machine ||
-        header.e_type != ET_DYN || header.e_phentsize != sizeof *parts || header.e_phnum > MOST_PARTS)
+        header.e_type != ET_DYN || header.e_phentsize != sizeof *parts || header.e_phnum > MAX_PROGRAM_HEADERS)
         return "is not a shared object of this machine";
     size_t bytes = header.e_phnum * sizeof *parts;
     if (pread(fd, parts, bytes, (off_t)header.e_phoff) != (ssize_t)bytes) return "is cut short";
@@ -53,12 +54,12 @@ bool engine_file_open(const char *folder, uint32_t number, struct engine_file *f
         snprintf(why, size, "%s: %s", path, strerror(errno));
         return false;
     }
-    const char *wrong = look_at(fd);
+    const char *wrong = check_elf(fd);
     close(fd);
     if (!wrong && !(file->handle = cot_dlopen(path, RTLD_NOW | RTLD_LOCAL))) wrong = "cannot be loaded";
-    if (!wrong && !(file->itself = libc_dlsym(file->handle, "cotenant_engine"))) {
+    if (!wrong && !(file->descriptor = libc_dlsym(file->handle, "cotenant_engine"))) {
         cot_dlclose(file->handle);
-        wrong = "is no engine";
+        wrong = "is not an engine";
     }
     if (wrong) snprintf(why, size, "%s %s", path, wrong);
     return !wrong;
@@ -71,25 +72,25 @@ static bool is_between(uint32_t first, uint32_t value, uint32_t last) {
 bool engine_file_fits(const struct cot_engine *engine, uint32_t number, const struct cot_services *services,
                       const struct engine_formats *formats, char *why, size_t size) {
     const struct cot_state *state = services->state;
-    /* Others whose first calls come now write them as well. */
+    /* Other threads may be writing them at the same time, with the same values. */
     uint32_t layout = __atomic_load_n(&state->layout, __ATOMIC_RELAXED);
     uint32_t bytes = __atomic_load_n(&state->bytes, __ATOMIC_RELAXED);
     uint32_t page = formats->page, ledger = formats->ledger;
     if (memcmp(engine->magic, COT_ENGINE_MAGIC, sizeof engine->magic) != 0 || engine->bytes < sizeof *engine) {
-        snprintf(why, size, "its file is of a kind that this process does not know");
+        snprintf(why, size, "its file has an unknown format");
     } else if (engine->number != number) {
-        snprintf(why, size, "its file says that it is %u", engine->number);
+        snprintf(why, size, "its file contains engine %u", engine->number);
     } else if (!is_between(engine->layout_first, layout, engine->layout_last)) {
-        snprintf(why, size, "it works on states of layout %u to %u, this process has %u", engine->layout_first,
+        snprintf(why, size, "it supports state layouts %u to %u, this process has %u", engine->layout_first,
                  engine->layout_last, layout);
     } else if (engine->services_bytes > services->bytes || engine->state_bytes > bytes ||
                engine->thread_bytes > services->thread_bytes) {
-        snprintf(why, size, "it needs more than the object that this process has mapped gives");
+        snprintf(why, size, "it needs a newer libcotenant.so than this process has mapped");
     } else if (!is_between(engine->page_first, page, engine->page_last)) {
-        snprintf(why, size, "it knows limits pages of version %u to %u, this container's is %u", engine->page_first,
+        snprintf(why, size, "it supports limits pages of version %u to %u, this container's is %u", engine->page_first,
                  engine->page_last, page);
     } else if (!is_between(engine->ledger_first, ledger, engine->ledger_last)) {
-        snprintf(why, size, "it knows ledgers of version %u to %u, this container's is %u", engine->ledger_first,
+        snprintf(why, size, "it supports ledgers of version %u to %u, this container's is %u", engine->ledger_first,
                  engine->ledger_last, ledger);
     } else {
         return true;

@@ -9,8 +9,8 @@ typedef uint64_t entry_function(uint64_t a, uint64_t b, uint64_t c, uint64_t d, 
 
 /* A loaded engine. */
 struct entry_engine {
-    uint32_t aside_at;               /* the switch that replaced it; 0: it works */
-    const struct cot_engine *itself; /* NULL: none is loaded here */
+    uint32_t replaced_at;                /* the switch that replaced it; 0: it works */
+    const struct cot_engine *descriptor; /* NULL: none is loaded here */
     void *handle;
     entry_function *serve[ENTRY_SERVED];
 };
@@ -25,14 +25,14 @@ struct entry_working {
 extern struct entry_working entry_working;
 
 /* Does that, in a thread that is in no call. False: no engine works, and calls return `answer`. */
-bool entry_attend(uint64_t *answer);
+bool entry_update_engine(uint64_t *answer);
 /* The engine tells which engine the limits page names. It is looked at later, outside of all locks. */
 void entry_want_engine(uint32_t number);
 
-/* The state of the process, COT_STATE_ROOM bytes, and what engines are given (exports.c). */
+/* The state of the process, COT_STATE_BYTES bytes, and what engines are given (exports.c). */
 union entry_state {
     struct cot_state state;
-    char room[COT_STATE_ROOM];
+    char room[COT_STATE_BYTES];
 };
 extern union entry_state entry_state;
 extern struct cot_services entry_services;

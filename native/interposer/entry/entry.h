@@ -1,4 +1,5 @@
-/* Inside of libcotenant.so: what the parts of the entry give each other. */
+/* The parts of libcotenant.so as they call one another: functions for entry points, the launch gate, launch
+ * wrappers, the completion thread. */
 #pragma once
 
 #include "../../abi/cuda.h"
@@ -8,9 +9,9 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Names that go straight to the driver until the engine asks for them. */
+/* Names that go straight to the driver until the engine diverts them. */
 #define ENTRY_DIVERTED(X) X(cuGraphLaunch) X(cuGraphLaunch_ptsz)
-/* What engines serve beside entry points: turns of launches that are gated (engine.h says what they take). */
+/* What engines serve besides entry points, for gated launches (see engine_abi.h). */
 #define ENTRY_OWN(X) X(cotenant_admit) X(cotenant_launched) X(cotenant_help)
 
 /* Numbers of all functions that an engine serves. */
@@ -43,7 +44,7 @@ void entry_watch_gate(const uint32_t *gate, const uint64_t *heartbeat);
 /* ---- launch_wrappers.c ---- */
 
 /* The wrapper of a launch function for containers whose compute is leased; NULL: this index is no launch. */
-void *entry_leased(uint64_t index);
+void *entry_leased_wrapper(uint64_t index);
 
 /* ---- completion_thread.c ---- */
 

@@ -7,7 +7,7 @@
 
 #include "../generated/cuda_names.h"
 const uint32_t shim_entry_count = COT_CUDA_COUNT;
-static_assert(COT_CUDA_COUNT <= SHIM_MOST_ENTRIES, "a place for each address");
+static_assert(COT_CUDA_COUNT <= SHIM_MAX_ENTRIES, "a place for each address");
 const char shim_soname[] = "libcuda.so.1";
 const char shim_marker[] = "cotenant_interposer";
 const int shim_no_library = ABI_ERROR_NO_DEVICE;
@@ -43,11 +43,11 @@ struct cot_services entry_services = {
     .state = &entry_state.state,
     .thread_bytes = sizeof(struct cot_thread),
     .has_driver = has_driver,
-    .real = shim_real_named,
+    .real = shim_real_by_name,
     .missing = shim_missing,
     .folder = shim_own_folder,
     .divert = divert,
     .watch = watch,
-    .wanted = entry_want_engine,
-    .help = entry_start_completion_thread,
+    .want_engine = entry_want_engine,
+    .start_completion_thread = entry_start_completion_thread,
 };

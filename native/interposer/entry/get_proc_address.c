@@ -1,4 +1,4 @@
-/* cuGetProcAddress in both its versions: the way in which CUDA's runtime looks up every entry point. */
+/* cuGetProcAddress in both its versions: CUDA's runtime looks up every entry point by it. */
 #include <string.h>
 
 #include "entry.h"
@@ -10,10 +10,10 @@ struct version_row {
 #include "../generated/cuda_versions.h"
 #define ROW_COUNT (sizeof VERSION_ROWS / sizeof *VERSION_ROWS)
 
-/* What the driver was once seen to answer for a row. */
+/* The address that the driver once returned for a row. */
 static SHIM_REST _Atomic(void *) seen[ROW_COUNT];
 
-/* Of a base name, or -1. The rows of a base go on by version, those for per-thread streams after the others. */
+/* First row of a base name, or -1. Rows of a base are sorted by version, per-thread variants after the others. */
 static int first_row(const char *base) {
     size_t length = strlen(base);
     uint32_t hash = shim_hash(base, length), at = shim_first_slot(hash);
@@ -38,22 +38,22 @@ static _Atomic int known_version;
 
 static __attribute__((noinline)) int ask_version(void) {
     int version = 0;
-    abi_result (*get_version)(int *) = shim_real_named("cuDriverGetVersion");
+    abi_result (*get_version)(int *) = shim_real_by_name("cuDriverGetVersion");
     if (get_version && get_version(&version) == ABI_SUCCESS)
         atomic_store_explicit(&known_version, version, memory_order_relaxed);
     return version;
 }
 
-/* What the driver has at most, or 0: asked beyond it, an older driver answers its newest variant, which is not the one
- * that came later. */
+/* The driver's version, or 0. Asked for a version above its own, an older driver returns its newest variant, which
+ * is not the variant of that version. */
 static int driver_version(void) {
     int version = atomic_load_explicit(&known_version, memory_order_relaxed);
     return version ? version : ask_version();
 }
 
-/* "Ask twice": the driver's answer is recognized by asking it again at a version whose variant this build knows. Only
- * if both answers are one pointer is it that variant, and only then is it wrapped; a newer driver's newer variant
- * passes. What a pointer was recognized as, it stays: the driver is never unloaded. */
+/* Asks the driver a second time, for a version whose variant this build knows. Only if both addresses are the same
+ * is it that variant, and only then is it wrapped; a newer variant of a newer driver is passed through. An address
+ * stays recognized, as the driver is never unloaded. */
 static __attribute__((noinline)) void *ask_again(bool second, const char *base, void *address, uint64_t flags,
                                                  const struct version_row *row) {
     void *again = NULL, *trampoline = shim_trampoline(row->symbol);
@@ -79,7 +79,7 @@ static void *recognize(bool second, const char *base, void *address, int version
         if (row->version <= version && (per_thread || !row->per_thread)) best = row;
     }
     if (!best) return address;
-    if (!shim_is_ours(best->symbol)) return address;
+    if (!shim_is_intercepted(best->symbol)) return address;
     if (address == atomic_load_explicit(&seen[best - VERSION_ROWS], memory_order_relaxed))
         return shim_trampoline(best->symbol);
     return ask_again(second, base, address, flags, best);

@@ -29,11 +29,12 @@ extern struct entry_lane entry_shared_lane;
 
 /* Claims a lane for the calling thread. Lock-free, as it may run in a child that was forked amid it. */
 struct entry_lane *entry_take_lane(void);
-/* True if no thread can still be in an engine that the switch number `aside_at` replaced; `now`: the latest switch. */
-bool entry_all_out_since(uint32_t aside_at, uint32_t now);
+/* True if no thread can still be in an engine that the switch number `replaced_at` replaced; `now`: the latest switch.
+ */
+bool entry_all_left_since(uint32_t replaced_at, uint32_t now);
 /* Where a thread's struct cot_thread lies, from __builtin_thread_pointer() on. */
 ptrdiff_t entry_thread_offset(void);
 /* A word that the kernel zeroes in forked children; NULL: there is none. */
-uint32_t *entry_wiped_word(void);
+uint32_t *entry_fork_zeroed_word(void);
 
 #pragma GCC visibility pop

@@ -15,8 +15,8 @@ void entry_watch_gate(const uint32_t *gate, const uint64_t *heartbeat) {
     __atomic_store_n(&shim_gate, gate ? gate : &open_gate, __ATOMIC_SEQ_CST);
 }
 
-#define LOOK_NS 1000000         /* how often a closed gate is looked at */
-#define STALE_NS 30000000000ull /* a gate whose agent has been silent for so long is open */
+#define LOOK_NS 1000000         /* how often a waiting launch reads the gate */
+#define STALE_NS 30000000000ull /* without a heartbeat for so long the gate counts as open */
 
 static bool starts_with(const char *text, const char *start) {
     while (*start) {
@@ -25,7 +25,7 @@ static bool starts_with(const char *text, const char *start) {
     return true;
 }
 
-/* Where each launch form carries its stream: in a register, on the stack, or in a structure. */
+/* The stream of a launch: in a register, on the stack or in a structure. */
 static abi_stream stream_of(const char *name, const uint64_t *registers, const uint64_t *stack) {
     if (starts_with(name, "cuLaunchKernelEx")) {
         const abi_launch_config *config = (const abi_launch_config *)shim_argument(registers, stack, 0);
@@ -42,11 +42,11 @@ static abi_stream stream_of(const char *name, const uint64_t *registers, const u
 static bool is_captured(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     int status = ABI_CAPTURE_NONE;
     abi_stream stream = stream_of(shim_name((uint32_t)index), registers, stack);
-    abi_result (*is_capturing)(abi_stream, int *) = shim_real_named("cuStreamIsCapturing");
+    abi_result (*is_capturing)(abi_stream, int *) = shim_real_by_name("cuStreamIsCapturing");
     return is_capturing && is_capturing(stream, &status) == ABI_SUCCESS && status != ABI_CAPTURE_NONE;
 }
 
-/* Waits outside all of our own locks until the gate opens. What is being captured does not run, so it never waits. */
+/* Waits, holding no lock, until the gate opens. What is being captured does not run, so it never waits. */
 void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     uint32_t gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
     bool captured = gate & COT_GATE_CLOSED && is_captured(index, registers, stack);
@@ -57,7 +57,7 @@ void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *
         nanosleep(&pause, NULL);
         gate = __atomic_load_n(shim_gate, __ATOMIC_ACQUIRE);
     }
-    void *leased = gate & COT_GATE_LEASED ? entry_leased(index) : NULL;
+    void *leased = gate & COT_GATE_LEASED ? entry_leased_wrapper(index) : NULL;
     void *target = leased ? leased : __atomic_load_n(&shim_target[index], __ATOMIC_ACQUIRE);
     return target ? target : shim_resolve(index, registers, stack);
 }

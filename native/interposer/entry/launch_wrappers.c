@@ -1,6 +1,7 @@
-/* Launches while the container's compute is leased. The trampolines come here by way of the gate's slow side; each form
- * asks the engine for its turn, calls the driver, and tells the engine what became of it. What is asked is what all
- * forms have in common: a stream, and a key that tells kinds of launches apart. No lock is held here. */
+/* Wrappers of the launch functions, for containers whose compute is leased. The trampolines lead here by way of the
+ * launch gate. Each wrapper asks the engine to admit the launch, calls the driver, and reports the result to the
+ * engine. What the engine needs of a launch is its stream and a key that tells kinds of launches apart. No lock is
+ * held here. */
 #include "entry.h"
 
 /* Never 0. */
@@ -15,26 +16,26 @@ static inline uint64_t volume(unsigned x, unsigned y, unsigned z) {
     return (uint64_t)x * y * z;
 }
 
-/* In the per-thread forms NULL is another stream. */
+/* In the per-thread forms NULL is the per-thread default stream. */
 static inline abi_stream own_stream(abi_stream stream) {
     return stream ? stream : ABI_STREAM_PER_THREAD;
 }
 
-static inline abi_result admit(struct cot_flight *flight) {
-    return (abi_result)entry_cotenant_admit((uint64_t)(uintptr_t)flight, 0, 0, 0, 0, 0);
+static inline abi_result admit(struct cot_gated_launch *launch) {
+    return (abi_result)entry_cotenant_admit((uint64_t)(uintptr_t)launch, 0, 0, 0, 0, 0);
 }
-static inline void launched(struct cot_flight *flight, abi_result result) {
-    entry_cotenant_launched((uint64_t)(uintptr_t)flight, (uint64_t)result, 0, 0, 0, 0);
+static inline void launched(struct cot_gated_launch *launch, abi_result result) {
+    entry_cotenant_launched((uint64_t)(uintptr_t)launch, (uint64_t)result, 0, 0, 0, 0);
 }
 
-#define FORM(symbol, parameters, types, on, what, ...)                                  \
-    static abi_result leased_##symbol parameters {                                      \
-        struct cot_flight flight = {.bytes = sizeof flight, .stream = on, .key = what}; \
-        abi_result result = admit(&flight);                                             \
-        if (result != ABI_SUCCESS) return result;                                       \
-        result = ((abi_result(*) types)shim_target_now(COT_AT_##symbol))(__VA_ARGS__);  \
-        launched(&flight, result);                                                      \
-        return result;                                                                  \
+#define FORM(symbol, parameters, types, on, what, ...)                                        \
+    static abi_result leased_##symbol parameters {                                            \
+        struct cot_gated_launch launch = {.bytes = sizeof launch, .stream = on, .key = what}; \
+        abi_result result = admit(&launch);                                                   \
+        if (result != ABI_SUCCESS) return result;                                             \
+        result = ((abi_result(*) types)shim_resolved_target(COT_AT_##symbol))(__VA_ARGS__);   \
+        launched(&launch, result);                                                            \
+        return result;                                                                        \
     }
 
 #define GRID_PARAMETERS \
@@ -64,7 +65,7 @@ FORM(cuLaunchKernelEx, CONFIG_PARAMETERS, CONFIG_TYPES, config ? config->stream 
 FORM(cuLaunchKernelEx_ptsz, CONFIG_PARAMETERS, CONFIG_TYPES, own_stream(config ? config->stream : NULL),
      key_of_config(config, function), config, function, parameters, extra)
 
-/* The oldest forms: the shape was set before, on the function. */
+/* The oldest forms: the grid was set on the function before. */
 FORM(cuLaunch, (abi_function function), (abi_function), NULL, key_of(function, 1, 1), function)
 FORM(cuLaunchGrid, (abi_function function, int width, int height), (abi_function, int, int), NULL,
      key_of(function, (uint64_t)(unsigned)width *(unsigned)height, 1), function, width, height)
@@ -77,28 +78,29 @@ FORM(cuGraphLaunch, (abi_graph_exec graph, abi_stream stream), (abi_graph_exec, 
 FORM(cuGraphLaunch_ptsz, (abi_graph_exec graph, abi_stream stream), (abi_graph_exec, abi_stream), own_stream(stream),
      key_of(graph, 0, 0), graph, stream)
 
-/* One launch for each GPU in the list; the GPUs of a container are given to it together. */
+/* One launch for each GPU in the list. */
 static abi_result leased_cuLaunchCooperativeKernelMultiDevice(const abi_launch_of_many *list, unsigned count,
                                                               unsigned flags) {
     typedef abi_result call(const abi_launch_of_many *, unsigned, unsigned);
-    call *target = (call *)shim_target_now(COT_AT_cuLaunchCooperativeKernelMultiDevice);
-    struct cot_flight flights[COT_MAX_GPUS];
+    call *target = (call *)shim_resolved_target(COT_AT_cuLaunchCooperativeKernelMultiDevice);
+    struct cot_gated_launch launches[COT_MAX_GPUS];
     unsigned admitted = 0, most = list && count <= COT_MAX_GPUS ? count : 0;
     abi_result result = ABI_SUCCESS;
     for (; admitted < most && result == ABI_SUCCESS; admitted++) {
         const abi_launch_of_many *one = &list[admitted];
-        flights[admitted] = (struct cot_flight){.bytes = sizeof *flights, .stream = one->stream, .of_stream = true};
-        flights[admitted].key = key_of(one->function, volume(one->grid_x, one->grid_y, one->grid_z),
-                                       volume(one->block_x, one->block_y, one->block_z));
-        result = admit(&flights[admitted]);
+        launches[admitted] =
+            (struct cot_gated_launch){.bytes = sizeof *launches, .stream = one->stream, .of_stream = true};
+        launches[admitted].key = key_of(one->function, volume(one->grid_x, one->grid_y, one->grid_z),
+                                        volume(one->block_x, one->block_y, one->block_z));
+        result = admit(&launches[admitted]);
     }
     bool refused = result != ABI_SUCCESS;
     if (!refused) result = target(list, count, flags);
-    for (unsigned i = 0; i < admitted - refused; i++) launched(&flights[i], result);
+    for (unsigned i = 0; i < admitted - refused; i++) launched(&launches[i], result);
     return result;
 }
 
-void *entry_leased(uint64_t index) {
+void *entry_leased_wrapper(uint64_t index) {
     switch (index) {
 #define CASE(symbol) \
     case COT_AT_##symbol: return (void *)leased_##symbol;

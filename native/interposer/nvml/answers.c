@@ -1,11 +1,12 @@
-/* NVML inside a container: the slice as the GPU, and the GPUs that were granted. Processes and what they do are in
- * processes.c and utilization.c; all else is the driver's. */
+/* NVML inside a container: memory is that of the grant, and only granted GPUs are listed. Process lists are in
+ * processes.c, utilization in utilization.c; everything else is the driver's answer. */
 #include "answers.h"
 
 bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu) {
     char uuid[NVML_ABI_UUID_BYTES];
-    nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = shim_real_named("nvmlDeviceGetUUID");
-    return view_ready() && get && get(device, uuid, sizeof uuid) == NVML_ABI_SUCCESS && view_find(uuid, gpu);
+    nvml_abi_return (*get)(nvml_abi_device, char *, unsigned) = shim_real_by_name("nvmlDeviceGetUUID");
+    return grant_is_readable() && get && get(device, uuid, sizeof uuid) == NVML_ABI_SUCCESS &&
+           grant_find_gpu(uuid, gpu);
 }
 
 /* ---- memory ---- */
@@ -14,23 +15,23 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_
     nvml_abi_return result =
         CALL_REAL(nvmlDeviceGetMemoryInfo, (nvml_abi_device, struct nvml_abi_memory_v1 *), device, out);
     uint32_t gpu;
-    struct view_gpu now;
+    struct grant_gpu now;
     if (result != NVML_ABI_SUCCESS || !out || !nvml_gpu_of(device, &gpu)) return result;
-    view_gpu_now(gpu, &now);
+    grant_gpu_usage(gpu, &now);
     if (now.isolate)
         *out = (struct nvml_abi_memory_v1){
             .total = now.memory_bytes, .used = now.held_bytes, .free = now.memory_bytes - now.held_bytes};
     return result;
 }
 
-/* Nothing is reserved in a slice: what the driver keeps for itself is the GPU's, not the container's. */
+/* `reserved` is 0: what the driver keeps for itself is not the container's. */
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlDeviceGetMemoryInfo_v2, (nvml_abi_device, struct nvml_abi_memory_v2 *), device, out);
     uint32_t gpu;
-    struct view_gpu now;
+    struct grant_gpu now;
     if (result != NVML_ABI_SUCCESS || !out || !nvml_gpu_of(device, &gpu)) return result;
-    view_gpu_now(gpu, &now);
+    grant_gpu_usage(gpu, &now);
     if (!now.isolate) return result;
     out->total = now.memory_bytes;
     out->reserved = 0;
@@ -41,8 +42,8 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
 
 /* ---- GPUs ---- */
 
-/* Handles of the granted GPUs that the driver shows, in the driver's order. In a container these are all there are; a
- * plain process on a plain machine sees more, and is shown its own. */
+/* Handles of the granted GPUs that the driver shows, in the driver's order. In a container these are all GPUs; a
+ * process on a plain machine sees more, and lists its own. */
 static unsigned granted(nvml_abi_device *handles) {
     nvml_abi_return (*by_index)(unsigned, nvml_abi_device *) =
         REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvml_abi_device *));
@@ -62,7 +63,7 @@ static nvml_abi_return count_gpus(void *address, unsigned *count) {
     nvml_abi_device handles[COT_MAX_GPUS];
     if (!real) return (nvml_abi_return)shim_missing();
     nvml_abi_return result = real(count);
-    if (result == NVML_ABI_SUCCESS && count && view_ready()) *count = granted(handles);
+    if (result == NVML_ABI_SUCCESS && count && grant_is_readable()) *count = granted(handles);
     return result;
 }
 nvml_abi_return cot_nvmlDeviceGetCount(unsigned *count) {
@@ -76,8 +77,8 @@ static nvml_abi_return handle_at(void *address, unsigned index, nvml_abi_device 
     nvml_abi_return (*real)(unsigned, nvml_abi_device *) = (nvml_abi_return (*)(unsigned, nvml_abi_device *))address;
     nvml_abi_device handles[COT_MAX_GPUS];
     if (!real) return (nvml_abi_return)shim_missing();
-    if (!device || !view_ready()) return real(index, device);
-    nvml_abi_return result = real(0, device); /* not initialized, lost: the driver's own answer */
+    if (!device || !grant_is_readable()) return real(index, device);
+    nvml_abi_return result = real(0, device); /* not initialized, GPU lost: the driver's error */
     if (result != NVML_ABI_SUCCESS) return result;
     if (index >= granted(handles)) return NVML_ABI_INVALID_ARGUMENT;
     *device = handles[index];
@@ -93,7 +94,7 @@ nvml_abi_return cot_nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_devic
 nvml_abi_return cot_nvmlDeviceGetIndex(nvml_abi_device device, unsigned *index) {
     nvml_abi_return result = CALL_REAL(nvmlDeviceGetIndex, (nvml_abi_device, unsigned *), device, index);
     nvml_abi_device handles[COT_MAX_GPUS];
-    if (result != NVML_ABI_SUCCESS || !index || !view_ready()) return result;
+    if (result != NVML_ABI_SUCCESS || !index || !grant_is_readable()) return result;
     unsigned count = granted(handles);
     for (unsigned i = 0; i < count; i++) {
         if (handles[i] == device) *index = i;

@@ -1,4 +1,5 @@
-/* What the answers share: the real entry point of a name, and the grant's GPU behind a handle. */
+/* Shared by the functions for NVML: the real entry point, the GPU of the grant behind a handle, the container's
+ * processes. */
 #pragma once
 
 #include "../generated/nvml_verbs.h"
@@ -12,27 +13,26 @@
         real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing(); \
     })
 
-/* Room for the whole list when the driver has told how many entries it has; a driver that tells more than this is
- * wrong, and is not followed. */
-#define NVML_MOST_ENTRIES 65536u
-static inline unsigned nvml_room_for(unsigned told) {
-    return told < NVML_MOST_ENTRIES / 2 ? told * 2 + 8 : NVML_MOST_ENTRIES;
+/* Capacity for a list of which the driver reports so many entries; a larger count than this is not believed. */
+#define NVML_MAX_ENTRIES 65536u
+static inline unsigned nvml_capacity_for(unsigned reported) {
+    return reported < NVML_MAX_ENTRIES / 2 ? reported * 2 + 8 : NVML_MAX_ENTRIES;
 }
-/* Entries that are there, whatever the driver tells. */
-static inline unsigned nvml_entries(unsigned told, unsigned room) {
-    return told < room ? told : room;
+/* Entries that are there, whatever the driver reports. */
+static inline unsigned nvml_entries(unsigned reported, unsigned capacity) {
+    return reported < capacity ? reported : capacity;
 }
 
-/* False: not a granted GPU, or there is no grant that could be read. */
+/* False: the GPU is not granted, or the grant cannot be read. */
 bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu);
 
-/* The container's processes, as one call of NVML needs them; `gpu` as of view_processes. */
+/* The container's processes, for one call of NVML; `gpu` as for grant_processes. */
 struct nvml_own {
-    struct view_process *list;
+    struct grant_process *list;
     uint32_t count;
 };
-/* False: there is no memory for it. Must be followed by nvml_own_end. */
+/* False: out of memory. Must be followed by nvml_own_end. */
 bool nvml_own_begin(struct nvml_own *own, uint32_t gpu);
 void nvml_own_end(struct nvml_own *own);
-/* NULL: a pid of somebody else. */
-const struct view_process *nvml_own_find(const struct nvml_own *own, uint32_t pid);
+/* NULL: the PID of another container's process. */
+const struct grant_process *nvml_own_find(const struct nvml_own *own, uint32_t pid);

@@ -1,4 +1,4 @@
-/* The second object: NVML's names and who serves them. Its look-ups arrive through the CUDA object's dlsym. */
+/* libcotenant-nvml.so put together: NVML's names. Look-ups arrive through libcotenant.so's dlsym. */
 #include "../generated/nvml_verbs.h"
 #include "../symbols/symbols.h"
 
@@ -20,7 +20,7 @@ const int shim_no_function = NVML_ABI_FUNCTION_NOT_FOUND;
 static _Atomic uint64_t unknown;
 _Atomic(_Atomic uint64_t *) shim_unknown_count = &unknown;
 
-/* No NVML name is gated. */
+/* No NVML function is gated. */
 void *shim_gate_wait(uint64_t index, const uint64_t *registers, const uint64_t *stack) {
     return shim_target[index];
 }

@@ -23,7 +23,7 @@ static int ledger_fd = -1;
 static uint64_t own_namespace;
 static uint32_t gpu_count, slot_count;
 
-/* Maps a file whole. Its descriptor stays open: closing it would drop the record lock that the CUDA object of this same
+/* Maps a whole file. The descriptor stays open: closing it would drop record locks that libcotenant.so of the same
  * process holds on the ledger. */
 static const void *map_file(const char *folder, const char *name, uint64_t least, int *fd) {
     char path[PATH_MAX];
@@ -54,7 +54,7 @@ static void join(void) {
     page = limits;
 }
 
-bool view_ready(void) {
+bool grant_is_readable(void) {
     if (!atomic_load_explicit(&joined, memory_order_acquire)) {
         pthread_mutex_lock(&joining);
         if (!joined) join();
@@ -64,21 +64,21 @@ bool view_ready(void) {
     return page != NULL;
 }
 
-uint32_t view_gpu_count(void) {
-    return view_ready() ? gpu_count : 0;
+uint32_t grant_gpu_count(void) {
+    return grant_is_readable() ? gpu_count : 0;
 }
 
-bool view_uuid_of(uint32_t gpu, char *text) {
-    if (gpu >= view_gpu_count()) return false;
+bool grant_gpu_uuid(uint32_t gpu, char *text) {
+    if (gpu >= grant_gpu_count()) return false;
     const uint8_t *u = page->gpus[gpu].uuid;
     sprintf(text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
             u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     return true;
 }
 
-bool view_find(const char *uuid, uint32_t *gpu) {
+bool grant_find_gpu(const char *uuid, uint32_t *gpu) {
     char text[48];
-    for (uint32_t i = 0; view_uuid_of(i, text); i++) {
+    for (uint32_t i = 0; grant_gpu_uuid(i, text); i++) {
         if (strcmp(text, uuid) != 0) continue;
         *gpu = i;
         return true;
@@ -101,11 +101,11 @@ static struct cot_limits_page_gpu gpu_entry(uint32_t gpu) {
         memcpy(&entry, (const void *)&page->gpus[gpu], sizeof entry);
         if (entry.check == cot_check(&entry, COT_GPU_WORDS)) return entry;
     }
-    return (struct cot_limits_page_gpu){0}; /* never seen whole: nothing may be told on its word */
+    return (struct cot_limits_page_gpu){0}; /* never consistent: nothing is reported */
 }
 
-/* A dead process's slot stays until somebody needs its room; it holds nothing all the same. Its lock is free and its
- * start time gone. */
+/* A dead process's slot stays until another process needs it, but holds nothing. Its lock is free and its start
+ * time does not match. */
 static bool is_dead(uint32_t index, const struct cot_slot *slot) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)index, .l_len = 1};
     if (slot->stamp == 0) return true;
@@ -120,20 +120,20 @@ static uint64_t counted(uint32_t index, uint32_t gpu, bool late) {
     return cot_slot_charge(&page->feedback[index * gpu_count + gpu], slot_at(index), row, pending, held, late);
 }
 
-void view_gpu_now(uint32_t gpu, struct view_gpu *out) {
+void grant_gpu_usage(uint32_t gpu, struct grant_gpu *out) {
     struct cot_limits_page_gpu entry = gpu_entry(gpu);
     bool late = entry.flags & COT_GPU_RELEASES_LATE;
-    *out = (struct view_gpu){.memory_bytes = entry.memory_bytes,
-                             .isolate = page->header.flags & COT_LIMITS_PAGE_ISOLATE_MEMORY};
+    *out = (struct grant_gpu){.memory_bytes = entry.memory_bytes,
+                              .isolate = page->header.flags & COT_LIMITS_PAGE_ISOLATE_MEMORY};
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
-        /* Where memory leaves the GPU late, only the agent can tell that a dead process's is gone. */
+        /* Where the GPU frees memory late, only the agent can tell that a dead process's memory is gone. */
         if (slot_at(i)->stamp != 0 && (late || !is_dead(i, slot_at(i)))) out->held_bytes += counted(i, gpu, late);
     }
     if (out->held_bytes > out->memory_bytes) out->held_bytes = out->memory_bytes;
 }
 
-/* Is this process, by its pid here, the one that took a slot in another PID namespace? Its innermost pid is the last of
- * its status' NSpid line. */
+/* Did this process, by its PID here, take a slot in another PID namespace? Its innermost PID is the last one in the
+ * NSpid line of its status. */
 static bool is_occupant(uint32_t pid, const struct cot_slot *slot) {
     char path[64], text[4096];
     struct stat info;
@@ -163,7 +163,7 @@ static uint32_t pid_from_outside(const struct cot_slot *slot) {
     return found;
 }
 
-/* The pid of a slot's process as this process counts; 0: it is gone, or cannot be seen from here. */
+/* PID of a slot's process in this PID namespace; 0: it has ended, or is not visible from here. */
 static uint32_t pid_of(const struct cot_slot *slot) {
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
     if (slot->stamp == 0 || pid == 0) return 0;
@@ -171,19 +171,19 @@ static uint32_t pid_of(const struct cot_slot *slot) {
     return cot_start_ticks(pid) == slot->start_ticks ? pid : 0;
 }
 
-uint32_t view_most_processes(void) {
-    return view_ready() ? slot_count : 0;
+uint32_t grant_max_processes(void) {
+    return grant_is_readable() ? slot_count : 0;
 }
 
-uint32_t view_processes(uint32_t gpu, struct view_process *out) {
+uint32_t grant_processes(uint32_t gpu, struct grant_process *out) {
     uint32_t count = 0;
-    bool late = gpu != VIEW_NO_GPU && gpu_entry(gpu).flags & COT_GPU_RELEASES_LATE;
+    bool late = gpu != GRANT_NO_GPU && gpu_entry(gpu).flags & COT_GPU_RELEASES_LATE;
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
         uint32_t pid = pid_of(slot_at(i)), k = 0;
         if (pid == 0) continue;
-        while (k < count && out[k].pid != pid) k++; /* two copies of the CUDA object in one process (dlmopen) */
-        if (k == count) out[count++] = (struct view_process){.pid = pid};
-        if (gpu != VIEW_NO_GPU) out[k].bytes += counted(i, gpu, late);
+        while (k < count && out[k].pid != pid) k++; /* two copies of libcotenant.so in one process (dlmopen) */
+        if (k == count) out[count++] = (struct grant_process){.pid = pid};
+        if (gpu != GRANT_NO_GPU) out[k].bytes += counted(i, gpu, late);
     }
     return count;
 }

@@ -1,5 +1,5 @@
-/* What the NVML object knows of the container: the grant and what is held, both read-only. It shares no state with the
- * CUDA object: a monitoring tool may load NVML alone. */
+/* The grant and its usage as libcotenant-nvml.so reads them. It shares no state with libcotenant.so: a monitoring
+ * tool may load NVML alone. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,27 +8,27 @@
 #include "../../abi/nvml.h"
 #include "../../shared-memory/ledger.h"
 
-#define VIEW_NO_GPU UINT32_MAX
+#define GRANT_NO_GPU UINT32_MAX
 
-struct view_gpu {
+struct grant_gpu {
     uint64_t memory_bytes, held_bytes;
     bool isolate;
 };
-struct view_process {
-    uint32_t pid; /* as the caller counts pids */
+struct grant_process {
+    uint32_t pid; /* in the caller's PID namespace */
     uint64_t bytes;
 };
 
-/* False: there is no readable grant beside this object, and nothing may be told about the GPU's memory. */
-bool view_ready(void);
-uint32_t view_gpu_count(void);
-bool view_uuid_of(uint32_t gpu, char *text); /* "GPU-..." of a granted GPU, 41 bytes */
-/* The GPU of the grant with this identifier; false: not granted. */
-bool view_find(const char *uuid, uint32_t *gpu);
-void view_gpu_now(uint32_t gpu, struct view_gpu *out);
+/* False: there is no readable grant beside this object, and the driver's answers are passed on. */
+bool grant_is_readable(void);
+uint32_t grant_gpu_count(void);
+bool grant_gpu_uuid(uint32_t gpu, char *text); /* "GPU-..." of a granted GPU, 41 bytes */
+/* The GPU of the grant with this UUID; false: not granted. */
+bool grant_find_gpu(const char *uuid, uint32_t *gpu);
+void grant_gpu_usage(uint32_t gpu, struct grant_gpu *out);
 
-/* The most entries that view_processes writes. */
-uint32_t view_most_processes(void);
-/* The container's living processes that this one can see, each once, with what they count for on `gpu`
- * (VIEW_NO_GPU: with 0); their number. */
-uint32_t view_processes(uint32_t gpu, struct view_process *out);
+/* The most entries that grant_processes writes. */
+uint32_t grant_max_processes(void);
+/* The container's running processes that are visible from this one, each once, with their charge on `gpu`
+ * (GRANT_NO_GPU: 0). Returns their number. */
+uint32_t grant_processes(uint32_t gpu, struct grant_process *out);

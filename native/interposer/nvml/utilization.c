@@ -1,13 +1,13 @@
-/* What the container's processes do on a GPU: rows of its own processes only, and the GPU's utilization as far as it
- * is theirs, in percent of the whole GPU. Samples of the GPU's utilization name nobody whose they are, so inside a
- * grant there are none. */
+/* Utilization and accounting inside a container: rows of its own processes only, and the part of the GPU's
+ * utilization that is theirs, in percent of the whole GPU. Samples of the whole GPU's utilization do not say which
+ * process caused it, so a grant has none. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "answers.h"
 
-#define PERIOD_US 1000000u /* over which the GPU's utilization is told; the driver's own is 1/6 to 1 s */
+#define PERIOD_US 1000000u /* the driver's own period is 1/6 to 1 s */
 #define FIRST_ROWS 128u
 
 /* ---- by process ---- */
@@ -19,7 +19,7 @@ static nvml_abi_return real_rows(nvml_abi_device device, row *rows, unsigned *co
                      rows, count, last_seen);
 }
 
-/* The container's own rows, in memory of our own; *rows is the caller's to free, also after an error. */
+/* The container's own rows, in our own memory. *rows must be freed, also after an error. */
 static nvml_abi_return own_rows(nvml_abi_device device, unsigned long long last_seen, row **rows, unsigned *kept) {
     nvml_abi_return result = NVML_ABI_INSUFFICIENT_SIZE;
     unsigned room = FIRST_ROWS, have = 0;
@@ -27,7 +27,7 @@ static nvml_abi_return own_rows(nvml_abi_device device, unsigned long long last_
     *rows = NULL;
     *kept = 0;
     for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++) {
-        if (tries) room = nvml_room_for(have);
+        if (tries) room = nvml_capacity_for(have);
         free(*rows);
         *rows = calloc(room, sizeof **rows);
         if (!*rows) return NVML_ABI_MEMORY;
@@ -36,7 +36,7 @@ static nvml_abi_return own_rows(nvml_abi_device device, unsigned long long last_
     }
     if (result != NVML_ABI_SUCCESS) return result;
     have = nvml_entries(have, room);
-    if (nvml_own_begin(&own, VIEW_NO_GPU)) {
+    if (nvml_own_begin(&own, GRANT_NO_GPU)) {
         for (unsigned i = 0; i < have; i++) {
             if (nvml_own_find(&own, (*rows)[i].pid)) (*rows)[(*kept)++] = (*rows)[i];
         }
@@ -52,7 +52,7 @@ nvml_abi_return cot_nvmlDeviceGetProcessUtilization(nvml_abi_device device, row 
                                                     unsigned long long last_seen) {
     row *rows;
     unsigned kept;
-    if (!out || !count || !view_ready()) return real_rows(device, out, count, last_seen);
+    if (!out || !count || !grant_is_readable()) return real_rows(device, out, count, last_seen);
     nvml_abi_return result = own_rows(device, last_seen, &rows, &kept);
     if (result == NVML_ABI_SUCCESS || result == NVML_ABI_NOT_FOUND) {
         unsigned room = *count;
@@ -69,17 +69,17 @@ static nvml_abi_return real_table(nvml_abi_device device, struct nvml_abi_proces
                      device, table);
 }
 
-/* A structure of a version that is not known here would be filled past our sight, so it is refused. */
+/* A structure of an unknown version would be filled beyond what we know, so it is refused. */
 nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device,
                                                           struct nvml_abi_processes_utilization *out) {
-    if (!out || !view_ready()) return real_table(device, out);
+    if (!out || !grant_is_readable()) return real_table(device, out);
     struct nvml_abi_processes_utilization whole = {
         .version = NVML_ABI_STRUCT_VERSION(struct nvml_abi_processes_utilization, 1), .count = FIRST_ROWS};
     bool known = out->version == whole.version;
     nvml_abi_return result = NVML_ABI_INSUFFICIENT_SIZE;
     unsigned kept = 0, room = FIRST_ROWS;
     for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++) {
-        if (tries) room = nvml_room_for(whole.count);
+        if (tries) room = nvml_capacity_for(whole.count);
         free(whole.entries);
         whole.entries = calloc(room, sizeof *whole.entries);
         if (!whole.entries) return NVML_ABI_MEMORY;
@@ -95,7 +95,7 @@ nvml_abi_return cot_nvmlDeviceGetProcessesUtilizationInfo(nvml_abi_device device
     whole.count = result == NVML_ABI_NOT_FOUND ? 0 : nvml_entries(whole.count, room);
     if (!known) {
         result = NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    } else if (!nvml_own_begin(&own, VIEW_NO_GPU)) {
+    } else if (!nvml_own_begin(&own, GRANT_NO_GPU)) {
         result = NVML_ABI_MEMORY;
     } else {
         for (unsigned i = 0; i < whole.count; i++) {
@@ -120,7 +120,7 @@ static uint64_t now_us(void) {
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
-/* Where the driver keeps no account of processes (MIG), its figure of the GPU stands. */
+/* Where the driver has no figures of processes (MIG), its figure of the GPU is passed on. */
 nvml_abi_return cot_nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_abi_utilization *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlDeviceGetUtilizationRates, (nvml_abi_device, struct nvml_abi_utilization *), device, out);
@@ -158,7 +158,7 @@ nvml_abi_return cot_nvmlDeviceGetSamples(nvml_abi_device device, int type, unsig
     return hidden && result == NVML_ABI_SUCCESS ? NVML_ABI_NOT_SUPPORTED : result;
 }
 
-/* Counters of the GPU do not say whose work they counted. */
+/* GPM counters of the GPU do not say which process's work they counted. */
 nvml_abi_return cot_nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *out) {
     nvml_abi_return result =
         CALL_REAL(nvmlGpmQueryDeviceSupport, (nvml_abi_device, struct nvml_abi_gpm_support *), device, out);
@@ -184,7 +184,7 @@ nvml_abi_return cot_nvmlGpmMigSampleGet(nvml_abi_device device, unsigned gpu_ins
 
 /* ---- accounting ---- */
 
-/* Of the living: whose a process was that has ended, nobody here knows. */
+/* Running processes only: of an ended one it is unknown which container it belonged to. */
 nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned *count, unsigned *out) {
     nvml_abi_return (*real)(nvml_abi_device, unsigned *, unsigned *) =
         REAL(nvmlDeviceGetAccountingPids, (nvml_abi_device, unsigned *, unsigned *));
@@ -192,9 +192,9 @@ nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned
     unsigned have = 0, room = FIRST_ROWS, kept = 0, *pids = NULL;
     struct nvml_own own;
     if (!real) return (nvml_abi_return)shim_missing();
-    if (!count || !view_ready()) return real(device, count, out);
+    if (!count || !grant_is_readable()) return real(device, count, out);
     for (int tries = 0; tries < 4 && result == NVML_ABI_INSUFFICIENT_SIZE; tries++) {
-        if (tries) room = nvml_room_for(have);
+        if (tries) room = nvml_capacity_for(have);
         free(pids);
         pids = calloc(room, sizeof *pids);
         if (!pids) return NVML_ABI_MEMORY;
@@ -202,7 +202,7 @@ nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned
         result = real(device, &have, pids);
     }
     have = nvml_entries(have, room);
-    if (result == NVML_ABI_SUCCESS && nvml_own_begin(&own, VIEW_NO_GPU)) {
+    if (result == NVML_ABI_SUCCESS && nvml_own_begin(&own, GRANT_NO_GPU)) {
         for (unsigned i = 0; i < have; i++) {
             if (nvml_own_find(&own, pids[i])) pids[kept++] = pids[i];
         }
@@ -221,12 +221,12 @@ nvml_abi_return cot_nvmlDeviceGetAccountingPids(nvml_abi_device device, unsigned
 
 static bool is_own(uint32_t pid) {
     struct nvml_own own;
-    bool found = nvml_own_begin(&own, VIEW_NO_GPU) && nvml_own_find(&own, pid);
+    bool found = nvml_own_begin(&own, GRANT_NO_GPU) && nvml_own_find(&own, pid);
     nvml_own_end(&own);
     return found;
 }
 
-/* The figures are the driver's: peak and time of a process lie in no ledger. */
+/* The figures are the driver's: the ledger has no peak or time of a process. */
 nvml_abi_return cot_nvmlDeviceGetAccountingStats(nvml_abi_device device, unsigned pid,
                                                  struct nvml_abi_accounting_v1 *out) {
     struct nvml_abi_accounting_v1 stats;
@@ -234,7 +234,7 @@ nvml_abi_return cot_nvmlDeviceGetAccountingStats(nvml_abi_device device, unsigne
         CALL_REAL(nvmlDeviceGetAccountingStats, (nvml_abi_device, unsigned, struct nvml_abi_accounting_v1 *), device,
                   pid, out ? &stats : NULL);
     if (result != NVML_ABI_SUCCESS || !out) return result;
-    if (view_ready() && !is_own(pid)) return NVML_ABI_NOT_FOUND;
+    if (grant_is_readable() && !is_own(pid)) return NVML_ABI_NOT_FOUND;
     *out = stats;
     return result;
 }
@@ -244,7 +244,7 @@ nvml_abi_return cot_nvmlDeviceGetAccountingStats_v2(nvml_abi_device device, stru
     nvml_abi_return result = CALL_REAL(nvmlDeviceGetAccountingStats_v2,
                                        (nvml_abi_device, struct nvml_abi_accounting_v2 *), device, out ? &stats : NULL);
     if (result != NVML_ABI_SUCCESS || !out) return result;
-    if (view_ready() && !is_own(stats.pid)) return NVML_ABI_NOT_FOUND;
+    if (grant_is_readable() && !is_own(stats.pid)) return NVML_ABI_NOT_FOUND;
     *out = stats;
     return result;
 }

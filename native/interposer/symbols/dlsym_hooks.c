@@ -1,7 +1,7 @@
-/* The look-up routes: dlsym and dlvsym for everybody, cuGetProcAddress in both forms.
+/* dlsym and dlvsym, exported to all programs.
  *
- * dlsym tail-jumps into libc's for every name that is not a driver's, with the caller's return address in place,
- * because RTLD_NEXT and RTLD_DEFAULT mean something relative to it. */
+ * For every name that is not of CUDA or NVML dlsym tail-jumps into libc's, with the caller's return address in
+ * place, as RTLD_NEXT and RTLD_DEFAULT are relative to the caller. */
 #include <dlfcn.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The second object, which answers for NVML, when it is loaded too. */
+/* libcotenant-nvml.so, which answers for NVML's names, if it is loaded too. */
 static bool nvml_look_up(void *handle, const char *name, const void *caller, void **answer) {
     typedef bool (*look_up)(void *, const char *, const void *, void **);
     static _Atomic(void *) companion;
@@ -29,14 +29,15 @@ SHIM_EARLY static bool is_nvml_name(const char *name) {
     return name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l';
 }
 
-/* Called by dlsym's assembly: the answer, or the address of libc's dlsym to jump to. */
+/* Called by the assembly below: returns the answer, or the address of libc's dlsym to jump to. */
 struct route {
     void *answer, *go_on;
 };
-SHIM_EARLY __attribute__((used)) struct route cot_route_dlsym(void *handle, const char *name, const void *caller) {
+SHIM_EARLY __attribute__((used)) struct route shim_route_dlsym(void *handle, const char *name, const void *caller) {
     struct route route = {NULL, NULL};
     bool relative = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
-    /* Of our own object every name is asked: the driver has more than those that begin like its entry points. */
+    /* Look-ups in this object are answered whatever the name: the driver also exports names without the usual
+     * prefix. */
     bool cuda = is_cuda_name(name) || (!relative && handle == shim_own_handle());
     bool decided = cuda                 ? shim_look_up(handle, name, caller, &route.answer)
                    : is_nvml_name(name) ? nvml_look_up(handle, name, caller, &route.answer)
@@ -60,7 +61,7 @@ __asm__(".text\n"
         "    subq $8, %rsp\n"
         "    .cfi_adjust_cfa_offset 8\n"
         "    movq 24(%rsp), %rdx\n"
-        "    call cot_route_dlsym\n"
+        "    call shim_route_dlsym\n"
         "    addq $8, %rsp\n"
         "    .cfi_adjust_cfa_offset -8\n"
         "    popq %rsi\n"
@@ -90,7 +91,7 @@ __asm__(".text\n"
         "    .cfi_offset 30, -24\n"
         "    mov x29, sp\n"
         "    stp x0, x1, [sp, #16]\n"
-        "    bl cot_route_dlsym\n"
+        "    bl shim_route_dlsym\n"
         "    mov x16, x1\n"
         "    cbz x16, 1f\n"
         "    ldp x0, x1, [sp, #16]\n"
@@ -107,8 +108,9 @@ __asm__(".text\n"
         "    .size dlsym, .-dlsym\n");
 #endif
 
-/* Drivers version no symbol, so a versioned question about one of their names fails as it should; it is asked of libc
- * from here, which only differs for the pseudo handles, and those find names of libc's own the same way. */
+/* Drivers have no symbol versions, so a versioned look-up of their names fails as it should. libc is called from
+ * here, not by a tail jump: that matters only for the pseudo handles, by which libc's own names are found all the
+ * same. */
 SHIM_EARLY EXPORT void *dlvsym(void *handle, const char *name, const char *version) {
     void *found = libc_dlvsym(handle, name, version), *answer;
     if (found && is_cuda_name(name) && shim_look_up(handle, name, __builtin_return_address(0), &answer)) return answer;

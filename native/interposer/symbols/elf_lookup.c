@@ -19,7 +19,7 @@ SHIM_EARLY static uint32_t gnu_hash(const char *name) {
     return hash;
 }
 
-/* One look-up in an object's GNU hash table; only definitions count. */
+/* Looks a name up in an object's GNU hash table; only definitions count. */
 SHIM_EARLY static void *table_lookup(ElfW(Addr) base, const ElfW(Sym) * symbols, const char *strings,
                                      const uint32_t *table, const char *name) {
     uint32_t bucket_count = table[0], first = table[1], bloom_words = table[2];
@@ -39,7 +39,7 @@ SHIM_EARLY static void *table_lookup(ElfW(Addr) base, const ElfW(Sym) * symbols,
     return NULL;
 }
 
-SHIM_EARLY void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
+SHIM_EARLY void *shim_find_in_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) {
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
     const uint32_t *table = NULL;
@@ -55,14 +55,15 @@ SHIM_EARLY void *shim_symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, cons
 
 _Atomic(void *) shim_known_handle;
 
-#pragma weak _r_debug /* not musl's */
+#pragma weak _r_debug /* musl has none */
 
-/* A program begins with so many objects at least (it, the kernel's, us two, libc, the loader), which nobody closes. */
+/* A program starts with at least so many objects, which are never unloaded: itself, the kernel's vDSO, our two,
+ * libc, the loader. */
 #define FIRST_OBJECTS 6
 
-/* From the loader's own list for debuggers, which begins with what a program begins with, us among it where we are
- * preloaded: dladdr1, which the others are left to, looks at every name that we export. Further down are objects that
- * another thread may be closing. */
+/* From the loader's list for debuggers, whose first objects are those a program starts with, this one among them if
+ * it is preloaded. Otherwise by dladdr1, which searches all exported names. Further down the list are objects that
+ * another thread may be unloading. */
 SHIM_EARLY void *shim_find_own_handle(void) {
     Dl_info info;
     void *handle = NULL;

@@ -1,6 +1,7 @@
-/* Where a library lies: the folders that the loader itself searches for the caller and for the program (library path,
- * RPATH, RUNPATH), the loader's cache, its default folders, then folders where vendors put drivers. Whether a file is
- * the one is for the caller to say. Nothing is read from the environment: the loader tells its folders. */
+/* Searches for a library file: in the folders that the loader searches for the caller and for the program (library
+ * path, RPATH, RUNPATH), in the loader's cache, in its default folders, then where vendors install drivers. The
+ * caller decides whether a file is the right one. Nothing is read from the environment, as the loader reports its
+ * folders. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -23,13 +24,13 @@
 #error "no folder names for this architecture"
 #endif
 
-/* The loader's own, which come after its cache. */
+/* The loader's default folders, searched after its cache. */
 static const char *const DEFAULT_FOLDERS[] = {
     "/lib/" MULTIARCH, "/usr/lib/" MULTIARCH, "/lib64", "/usr/lib64", "/lib", "/usr/lib",
 };
 #define DEFAULT_COUNT (sizeof DEFAULT_FOLDERS / sizeof *DEFAULT_FOLDERS)
 
-/* Where container runtimes, distributions and WSL put the driver without telling the loader. */
+/* Where container runtimes, distributions and WSL install the driver without configuring the loader. */
 static const char *const VENDOR_FOLDERS[] = {
     "/usr/local/nvidia/lib64",       "/usr/local/nvidia/lib", "/usr/lib/" MULTIARCH "/nvidia/current",
     "/usr/lib/" MULTIARCH "/nvidia", "/usr/lib64/nvidia",     "/usr/lib/nvidia",
@@ -55,7 +56,7 @@ static int default_folder(const char *folder) {
     return -1;
 }
 
-/* How many of the folders come before the loader's own, which stand at the end, each once. */
+/* How many folders come before the loader's default ones, which are at the end, each once. */
 static unsigned before_defaults(const Dl_serinfo *paths) {
     bool met[DEFAULT_COUNT] = {false};
     unsigned count = paths->dls_cnt;
@@ -67,12 +68,12 @@ static unsigned before_defaults(const Dl_serinfo *paths) {
     return count;
 }
 
-/* The folders that the loader would search for an object, all but its own. */
+/* The folders that the loader would search for an object, without its default ones. */
 static void *try_object(const struct search *search, void *object) {
     Dl_serinfo size;
     void *handle = NULL;
     if (!object || cot_dlinfo(object, RTLD_DI_SERINFOSIZE, &size) != 0 || size.dls_size > 1 << 20) return NULL;
-    /* An object that searches no folder at all (-z nodefaultlib) needs less than the structure. */
+    /* An object linked with -z nodefaultlib may need less than the structure. */
     Dl_serinfo *paths = malloc(size.dls_size < sizeof size ? sizeof size : size.dls_size);
     if (!paths) return NULL;
     *paths = size;
@@ -91,8 +92,8 @@ static void *try_caller(const struct search *search, const void *caller) {
     return try_object(search, object);
 }
 
-/* glibc's cache, in its own format: after a magic text, entry count and string size, then entries of flags, key offset,
- * value offset, os version and hardware capabilities; offsets count from the start of that header. */
+/* The format of glibc's cache: a magic text, entry count and string size, then entries of flags, key offset, value
+ * offset, OS version and hardware capabilities. Offsets count from the start of this header. */
 struct cache_header {
     char magic[17], version[3];
     uint32_t count, strings;
@@ -143,8 +144,8 @@ static void *try_cache(const struct search *search) {
     return handle;
 }
 
-/* /usr/local/cuda*, the newest version first: what CUDA's forward-compatibility packages bring. They serve a kernel
- * driver older than themselves, so they come last where nobody has told the loader of them. */
+/* /usr/local/cuda*, the newest version first: CUDA's forward-compatibility packages. They come last, as they serve
+ * a kernel driver older than themselves. */
 static void *try_compatibility(const struct search *search) {
     char last[NAME_MAX + 1] = "", best[NAME_MAX + 1], path[PATH_MAX];
     void *handle = try_folder(search, "/usr/local/cuda/compat");

@@ -1,6 +1,6 @@
-/* The library that we stand in for: found once, as the loader would have found it had we not been there, or where the
- * object says when it was made to be mounted over it. Never ourselves: by the handle that the loader has for our file,
- * and by our marker, which another copy of us carries too. */
+/* The real library that this object stands in for: found once, as the loader would have found it without this
+ * object, or at the path that was written into an object bind-mounted over it. This object itself is recognized by
+ * the loader's handle for its file, another copy of it by the marker symbol. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -11,11 +11,11 @@
 #include "library_search.h"
 #include "symbols.h"
 
-static _Atomic(void *) known; /* the handle; (void *)-1: looked for in vain */
-static _Atomic bool aside;
+static _Atomic(void *) known; /* the handle; (void *)-1: not found */
+static _Atomic bool defers;
 static _Atomic uintptr_t code_first, code_last, library_base;
 
-/* By our handle, which is found once: dladdr walks all of our symbols each time. */
+/* By this object's handle, which is found once: dladdr searches all exported names each time. */
 static bool own_path(char *path, size_t size) {
     const struct link_map *own = shim_own_handle();
     Dl_info info;
@@ -59,7 +59,7 @@ bool shim_is_real_code(const void *address) {
            at < atomic_load_explicit(&code_last, memory_order_relaxed);
 }
 
-static void *open_other(const char *path) {
+static void *open_unless_self(const char *path) {
     struct stat info;
     if (cot_stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
     void *handle = cot_dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -68,12 +68,12 @@ static void *open_other(const char *path) {
     return NULL;
 }
 
-/* A copy of us that was made for this host knows where the real one is. */
+/* A copy made for this host (tools/bind-mounted-interposer) knows the path of the real library. */
 static void *try_file(const char *path) {
-    void *handle = open_other(path);
+    void *handle = open_unless_self(path);
     const struct shim_form *copy = handle ? libc_dlsym(handle, shim_marker) : NULL;
     if (copy) {
-        void *behind = copy->library[0] ? open_other(copy->library) : NULL;
+        void *behind = copy->library[0] ? open_unless_self(copy->library) : NULL;
         cot_dlclose(handle);
         handle = behind;
         if (handle && libc_dlsym(handle, shim_marker)) {
@@ -88,33 +88,35 @@ static void *try_file(const char *path) {
     return handle;
 }
 
-/* Another copy of us that was loaded before us into the same namespace. */
-static int find_elder(struct dl_phdr_info *object, size_t size, void *data) {
-    const void **elder = data;
-    if (shim_holds(object, &shim_entry_count)) return 1;
-    for (int i = 0; i < object->dlpi_phnum && !*elder; i++) {
+/* Finds another copy of this object that was loaded earlier into the same namespace. */
+static int find_older_copy(struct dl_phdr_info *object, size_t size, void *data) {
+    const void **older = data;
+    if (shim_object_contains(object, &shim_entry_count)) return 1;
+    for (int i = 0; i < object->dlpi_phnum && !*older; i++) {
         const ElfW(Phdr) *part = &object->dlpi_phdr[i];
         if (part->p_type == PT_DYNAMIC)
-            *elder = shim_symbol_in(object->dlpi_addr, (const void *)(object->dlpi_addr + part->p_vaddr), shim_marker);
+            *older =
+                shim_find_in_object(object->dlpi_addr, (const void *)(object->dlpi_addr + part->p_vaddr), shim_marker);
     }
-    return *elder != NULL;
+    return *older != NULL;
 }
 
-/* Of two copies the older one counts and refuses, and this one leads to it: nothing is charged twice. dlsym takes only
- * what was opened, and a preloaded object was not. */
-static void *elder_copy(void) {
-    const void *elder = NULL;
+/* Of two copies the older one does the accounting and this one calls it, so that nothing is charged twice. It is
+ * opened by its path, as dlsym works on opened objects only and a preloaded one was not opened. */
+static void *open_older_copy(void) {
+    const void *older = NULL;
     Dl_info info;
-    dl_iterate_phdr(find_elder, &elder);
-    return elder && cot_dladdr(elder, &info) ? cot_dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    dl_iterate_phdr(find_older_copy, &older);
+    return older && cot_dladdr(older, &info) ? cot_dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
-/* Given by start.ld, with which not everything that has this file is linked. */
+/* Defined by layout.ld, which not every object with this file is linked with. */
 #define GIVEN __attribute__((weak, visibility("hidden")))
 extern char shim_start_begin[] GIVEN, shim_start_end[] GIVEN;
 
-static void make_start(void) {
-    const int populate_write = 23; /* MADV_POPULATE_WRITE, from Linux 5.14 on; without it pages come one by one */
+static void populate_tables(void) {
+    const int populate_write =
+        23; /* MADV_POPULATE_WRITE, from Linux 5.14 on; without it pages are populated one by one */
     int error = errno;
     uintptr_t begin = (uintptr_t)shim_start_begin, end = (uintptr_t)shim_start_end;
     if (end) syscall(SYS_madvise, begin, end - begin, populate_write);
@@ -122,10 +124,10 @@ static void make_start(void) {
 }
 
 static void *find_library(const void *caller) {
-    make_start();
-    void *handle = elder_copy();
+    populate_tables();
+    void *handle = open_older_copy();
     if (handle) {
-        atomic_store(&aside, true);
+        atomic_store(&defers, true);
         return handle;
     }
     if (shim_form.library[0]) handle = try_file(shim_form.library);
@@ -136,7 +138,7 @@ void *shim_real_library_for(const void *caller) {
     void *handle = atomic_load_explicit(&known, memory_order_acquire);
     if (!handle) {
         void *found = find_library(caller);
-        /* Racing threads open the same file and get the same handle; one reference more does no harm. */
+        /* Threads that do this at once get the same handle; one more reference to it is harmless. */
         handle = found ? found : (void *)-1;
         atomic_store_explicit(&known, handle, memory_order_release);
     }
@@ -147,9 +149,9 @@ void *shim_real_library(void) {
     return shim_real_library_for(NULL);
 }
 
-bool shim_is_aside(void) {
+bool shim_defers_to_older_copy(void) {
     shim_real_library();
-    return atomic_load_explicit(&aside, memory_order_relaxed);
+    return atomic_load_explicit(&defers, memory_order_relaxed);
 }
 
 int shim_missing(void) {

@@ -88,8 +88,8 @@ test('the page has every structure of the headers', (t) => {
 test('the constants of the page are those of the headers', (t) => {
   const rows: readonly { readonly constant?: string | undefined; readonly value?: string | undefined }[] = [
     ...rowsWith(page, 'constant', 'value'),
-    ...rowsWith(page, 'constant of the compute page', 'value').map((row) => ({
-      constant: row['constant of the compute page'],
+    ...rowsWith(page, 'constant of the lease page', 'value').map((row) => ({
+      constant: row['constant of the lease page'],
       value: row.value,
     })),
   ];

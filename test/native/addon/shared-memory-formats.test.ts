@@ -105,8 +105,8 @@ test("an engine that knows newer formats works on today's files beside an older 
 });
 
 for (const [what, words, why] of [
-  ['page', { version: 2 }, /not a limits page of a version known here: /],
-  ['ledger', { ledgerVersion: 2 }, /not a ledger of a version known here, says /],
+  ['page', { version: 2 }, /not a limits page of a known version: /],
+  ['ledger', { ledgerVersion: 2 }, /the ledger has an unknown version, according to /],
 ] as const) {
   test(`a ${what} of the next version needs an engine that knows it; others close the GPU`, async (t) => {
     const node = await startNode(t, '--gpu', 'l4');

@@ -195,14 +195,14 @@ test('without a page, with one of another version, or without a ledger the GPU s
   const ways: [string, (folder: string) => void][] = [
     ['no limits page at', (folder) => rmSync(join(folder, 'limits'))],
     [
-      'not a limits page of a version known here',
+      'not a limits page of a known version',
       (folder) => {
         const page = readFileSync(join(folder, 'limits'));
         page.writeUInt32LE(99, 8);
         writeFileSync(join(folder, 'limits'), page);
       },
     ],
-    ['sizes do not fit in', (folder) => truncateSync(join(folder, 'limits'), 4096)],
+    ['GPU or slot count does not fit the size of', (folder) => truncateSync(join(folder, 'limits'), 4096)],
     ['no ledger at', (folder) => rmSync(join(folder, 'ledger'))],
     ['too short', (folder) => truncateSync(join(folder, 'ledger'), 100)],
   ];

@@ -100,7 +100,7 @@ test(`${PROCESSES} processes at full rate change their engine ${ROUNDS} times: n
     const lines = load.said().trim().split('\n');
     t.is(lines.length, refusals, load.said());
     t.true(lines.every((line) => line.startsWith(`cotenant: engine ${BEYOND} cannot work here, so engine `)));
-    t.regex(load.said(), /it knows limits pages of version 2 to 2, this container's is 1\n/);
+    t.regex(load.said(), /it supports limits pages of version 2 to 2, this container's is 1\n/);
   }
   for (const load of loads) t.like(await load.stop(), { failed: 0 });
 });
@@ -126,11 +126,11 @@ test('an engine that cannot work leaves the one that does: it is said once, and 
     [11, /libcotenant-engine\.11\.so is not a shared object/],
     [12, /libcotenant-engine\.12\.so is cut short/],
     [13, /libcotenant-engine\.13\.so is not a file/],
-    [14, /libcotenant-engine\.14\.so is no engine/],
-    [15, /its file says that it is 2/],
+    [14, /libcotenant-engine\.14\.so is not an engine/],
+    [15, /its file contains engine 2/],
     [16, /libcotenant-engine\.16\.so is not a shared object/],
-    [BEYOND, /it knows limits pages of version 2 to 2, this container's is 1/],
-    [OTHER_LAYOUT, /it works on states of layout 3 to 3, this process has 2/],
+    [BEYOND, /it supports limits pages of version 2 to 2, this container's is 1/],
+    [OTHER_LAYOUT, /it supports state layouts 3 to 3, this process has 2/],
   ];
   const load = await readyLoad(t, node, grant.cuda);
   for (const [index, [number, why]] of cases.entries()) {
@@ -166,7 +166,7 @@ test('a process begins with the engine that the page names, with its own where t
   await eventually(() => (own.said().endsWith('\n') ? true : undefined), 'a line');
   t.regex(
     own.said(),
-    /^cotenant: engine 77 cannot work here, so this process begins with engine \d+: .*No such file.*\n$/,
+    /^cotenant: engine 77 cannot work here, so this process starts with engine \d+: .*No such file.*\n$/,
   );
   rmSync(join(grant.folder, engineName(OWN)));
   const none = startLoad(t, node, grant.cuda);

@@ -53,7 +53,7 @@ static uint64_t serve(const struct fake *engine, uint64_t depth) {
     if (what < 8 && depth < 3) answer = entry_cuMemAlloc_v2(depth + 1, 0, 0, 0, 0, 0);
     else if (what < 16) sched_yield();
     else if (what == 17) usleep(100);
-    else if (what == 18) given->wanted(1 + (uint32_t)rand_r(&luck) % LACKING);
+    else if (what == 18) given->want_engine(1 + (uint32_t)rand_r(&luck) % LACKING);
     if (!engine->is_there) atomic_fetch_add(&shared->wrong, 1);
     return answer;
 }
@@ -129,7 +129,7 @@ int shim_missing(void) {
 struct cot_services entry_services = {.bytes = sizeof entry_services,
                                       .state = &entry_state.state,
                                       .thread_bytes = sizeof(struct cot_thread),
-                                      .wanted = entry_want_engine};
+                                      .want_engine = entry_want_engine};
 bool shim_own_folder(char *path, size_t size) {
     return snprintf(path, size, "%s", folder) < (int)size;
 }
@@ -179,7 +179,7 @@ static void *change(void *argument) {
     while (!atomic_load(&over)) {
         uint32_t number = (uint32_t)rand_r(&luck) % (LACKING + 1);
         name_in_page(number);
-        entry_services.wanted(number);
+        entry_services.want_engine(number);
         usleep(200);
     }
     return NULL;
@@ -188,7 +188,7 @@ static void *change(void *argument) {
 static bool settles(uint32_t number) {
     const time_t until = time(NULL) + PATIENCE_S;
     while (time(NULL) < until) {
-        entry_services.wanted(number);
+        entry_services.want_engine(number);
         call();
         if (atomic_load(&entry_state.state.engine) == number && is_only_one(number)) return true;
         usleep(200);

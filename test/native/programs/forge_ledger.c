@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     slot->stamp = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) | 1;
     slot->start_ticks = start_ticks();
     slot->pid_namespace = space.st_ino;
-    slot->life = slot->stamp;
+    slot->lock_stamp = slot->stamp;
     ledger->slots_used = ledger->slot_count;
     slot->pid = (uint32_t)getpid();
     execvp(argv[3], argv + 3);

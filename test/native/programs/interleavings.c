@@ -408,7 +408,7 @@ static pthread_t other;
 
 static void begin_to_end(void) {
     other = begin(end_first);
-    while (!(atomic_load(&cot->context_turn) >> 31)) sched_yield(); /* it waits */
+    while (!(atomic_load(&cot->lifecycle_owner) >> 31)) sched_yield(); /* it waits */
     number = ends;
 }
 static void one_waits(void) {
@@ -448,11 +448,11 @@ static void fork_within(void) {
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
-        bool taken = cot_context_turn(false);
-        cot_context_turn_end(taken);
+        bool taken = cot_lifecycle_lock(false);
+        cot_lifecycle_unlock(taken);
         uint64_t begun = now_ms();
-        bool again = cot_context_turn(false);
-        cot_context_turn_end(again);
+        bool again = cot_lifecycle_lock(false);
+        cot_lifecycle_unlock(again);
         _exit(taken && again && now_ms() - begun < 1000 ? 1 : 2);
     }
     if (waitpid(child, &status, 0) == child && WIFEXITED(status)) number = (uint64_t)WEXITSTATUS(status);
@@ -491,10 +491,10 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         if (strcmp(CASES[i].name, argv[2]) != 0) continue;
         CASES[i].run();
-        const struct cot_slot_gpu *own = cot_own(0);
+        const struct cot_slot_gpu *own = cot_own_row(0);
         printf("{\"held\":%llu,\"pending\":%llu,\"context\":%llu,\"last\":%d,\"turn\":%u,\"number\":%llu}\n",
                (unsigned long long)own->held, (unsigned long long)own->pending, (unsigned long long)own->context,
-               (int)last, atomic_load(&cot->context_turn), (unsigned long long)number);
+               (int)last, atomic_load(&cot->lifecycle_owner), (unsigned long long)number);
         return 0;
     }
     return fputs("no such case\n", stderr), 2;

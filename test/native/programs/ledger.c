@@ -83,18 +83,19 @@ static void *real(const char *name) {
                                                : NULL;
 }
 
-abi_result cot_current(uint32_t *gpu, void **context) {
+abi_result cot_current_context(uint32_t *gpu, void **context) {
     *gpu = 0;
     *context = NULL;
     return ABI_SUCCESS;
 }
-void cot_context_recheck(const struct cot_block *block) {}
-void cot_context_put_back(const struct cot_block *block) {
+void cot_block_recheck(const struct cot_block *block) {}
+void cot_block_restore(const struct cot_block *block) {
     cot_blocks_add(block);
 }
 void cot_pools_read_back(void) {}
 static void reclaim_nothing(uint32_t gpu) {}
-const struct cot_hooks cot_hooks = {.attach = cot_gates_join, .detach = cot_gates_leave, .reclaim = reclaim_nothing};
+const struct cot_hooks cot_hooks = {
+    .attach = cot_lease_page_map, .detach = cot_lease_page_unmap, .reclaim = reclaim_nothing};
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 abi_result cot_cuMemFree_v2(abi_devptr pointer);
@@ -133,7 +134,7 @@ static void *sum_and_reap(void *argument) {
     if (cot_attach() != ABI_SUCCESS) atomic_fetch_add(&shared->wrong, 1); /* whoever is first attaches for all */
     while (!atomic_load(&ended)) {
         /* A count below zero is a huge one. What others only announce counts too, so a sum can pass the grant. */
-        if (cot_held(0) > grant * 16) atomic_fetch_add(&shared->wrong, 1);
+        if (cot_container_usage(0) > grant * 16) atomic_fetch_add(&shared->wrong, 1);
         if (cot_reap()) atomic_fetch_add(&shared->wrong, 1); /* everybody lives */
     }
     return NULL;
@@ -156,7 +157,7 @@ static int process(int threads, unsigned seed, unsigned processes) {
     atomic_store(&ended, 1);
     pthread_join(reader, NULL);
     meet(2ull * processes);
-    const struct cot_slot_gpu *own = cot_own(0);
+    const struct cot_slot_gpu *own = cot_own_row(0);
     return own->held == 0 && own->pending == 0 && own->freed > 0 ? 0 : 1;
 }
 

@@ -11,7 +11,7 @@
 
 static union {
     struct cot_state state;
-    char room[COT_STATE_ROOM];
+    char room[COT_STATE_BYTES];
 } kept;
 static _Thread_local struct cot_thread own_thread;
 static const char *grant_folder;
@@ -37,7 +37,7 @@ static void start_engine(void *(*real)(const char *name), const char *folder) {
                                            .missing = missing,
                                            .folder = own_folder,
                                            .watch = watch,
-                                           .wanted = wanted};
+                                           .want_engine = wanted};
     grant_folder = folder;
     services.real = real;
     services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();

@@ -265,8 +265,8 @@ void verb_context_end(struct lane *lane, const struct step *step) {
         context->handle = NULL;
     }
     /* Without the primary one this lane loses sight of it. */
-    const struct context *heir = context->kind == GREEN ? primary(lane, context->device) : NULL;
-    if (heir) context_left(lane, handle, heir->handle);
+    const struct context *successor = context->kind == GREEN ? primary(lane, context->device) : NULL;
+    if (successor) context_left(lane, handle, successor->handle);
     context_gone(lane, handle);
     for (unsigned i = lane->contexts.count; i-- > 0;) {
         if (lane->contexts.at[i].handle == NULL) REMOVE(lane->contexts, i);

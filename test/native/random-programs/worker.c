@@ -165,15 +165,15 @@ void context_gone(struct lane *lane, abi_context handle) {
     if (lane->current == handle) go_to(lane, lane->contexts.count ? lane->contexts.at[0].handle : NULL);
 }
 
-void context_left(struct lane *lane, abi_context handle, abi_context heir) {
+void context_left(struct lane *lane, abi_context handle, abi_context successor) {
     for (unsigned i = 0; i < lane->blocks.count; i++) {
-        if (lane->blocks.at[i].context == handle) lane->blocks.at[i].context = heir;
+        if (lane->blocks.at[i].context == handle) lane->blocks.at[i].context = successor;
     }
     for (unsigned i = 0; i < lane->arrays.count; i++) {
-        if (lane->arrays.at[i].context == handle) lane->arrays.at[i].context = heir;
+        if (lane->arrays.at[i].context == handle) lane->arrays.at[i].context = successor;
     }
     for (unsigned i = 0; i < lane->externals.count; i++) {
-        if (lane->externals.at[i].context == handle) lane->externals.at[i].context = heir;
+        if (lane->externals.at[i].context == handle) lane->externals.at[i].context = successor;
     }
 }
 

@@ -124,7 +124,7 @@ uint64_t whole(int device, uint64_t bytes); /* in granules */
 /* All that goes with a context. */
 void context_gone(struct lane *lane, abi_context handle);
 /* What a green context leaves to the primary one. */
-void context_left(struct lane *lane, abi_context handle, abi_context heir);
+void context_left(struct lane *lane, abi_context handle, abi_context successor);
 void go_to(struct lane *lane, abi_context handle);
 bool settle(struct lane *lane); /* has the ledger told what pools and graphs reserve now */
 /* Any of a kind, and its file, if it has one, in this process; the caller closes it. False: there is none. */

@@ -54,7 +54,7 @@ test('the routes of the page are those of the test, and one of them escapes', (t
 });
 
 test('the page has every reason for which the GPU stays closed', (t) => {
-  const said = [...source('native/interposer/engine/accounting/attach.c').matchAll(/\brefuse\("([^"]+)"/g)].map(
+  const said = [...source('native/interposer/engine/accounting/attach.c').matchAll(/\bclose_gpu\("([^"]+)"/g)].map(
     ([, what]) => what ?? '',
   );
   const told = rowsWith(section(page, '## When the grant cannot be read'), 'the line says').flatMap((row) =>

@@ -1,9 +1,9 @@
-/* Joining the container's grant: the limits page and the ledger lie beside this object, where a trusted party mounted
- * both; nothing is taken from the environment. A process that cannot be held to a grant is not let through: cuInit then
- * fails, with one line on standard error that says why.
+/* Attaches a process to its container's grant: maps the limits page and the usage ledger, which lie beside
+ * libcotenant.so where the agent mounted them, and takes a slot. Nothing comes from the environment. If that fails
+ * the GPU stays closed: cuInit fails, with one line on standard error that says why.
  *
- * A forked child is not attached (it has no CUDA either): a page of memory that the kernel zeroes in children says so,
- * also after a raw clone. Its own cuInit, should the driver allow it, attaches it anew. */
+ * A forked child is not attached, and CUDA does not work in it either: a page that the kernel zeroes in children
+ * tells it apart, also after a raw clone. If the child calls cuInit and the driver allows it, it attaches anew. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -26,9 +26,9 @@
 #include "slots.h"
 
 #define PAGE_BYTES 4096u
-#define LEAST_ROWS 8u /* so few cost nothing to speak of */
+#define FEW_ROWS 8u /* so few rows cost next to nothing */
 
-static __attribute__((cold, noinline)) abi_result refuse(const char *what, const char *path, int error) {
+static __attribute__((cold, noinline)) abi_result close_gpu(const char *what, const char *path, int error) {
     char text[PATH_MAX + 256];
     int length = snprintf(text, sizeof text,
                           "cotenant: this container's GPU grant cannot be read, so the GPU stays closed: %s %s%s%s\n",
@@ -40,24 +40,24 @@ static __attribute__((cold, noinline)) abi_result refuse(const char *what, const
 static abi_result map_page(struct cot_grant_path *place) {
     const char *path = cot_path_in_grant(place, "/limits");
     struct stat info;
-    if (!path) return refuse("too long:", place->path, 0);
+    if (!path) return close_gpu("path too long:", place->path, 0);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return refuse("no limits page at", path, errno);
+    if (fd < 0) return close_gpu("no limits page at", path, errno);
     abi_result result = ABI_SUCCESS;
     struct cot_limits_page_header header = {0};
     if (cot_fstat(fd, &info) != 0 || pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header) {
-        result = refuse("cannot read", path, errno);
+        result = close_gpu("cannot read", path, errno);
     } else if (header.magic != COT_LIMITS_PAGE_MAGIC || !cot_limits_page_known(header.version)) {
-        result = refuse("not a limits page of a version known here:", path, 0);
+        result = close_gpu("not a limits page of a known version:", path, 0);
     } else if (!cot_ledger_known(cot_ledger_version(&header))) {
-        result = refuse("not a ledger of a version known here, says", path, 0);
+        result = close_gpu("the ledger has an unknown version, according to", path, 0);
     } else if (header.gpu_count > COT_MAX_GPUS || header.slot_count == 0 || header.slot_count > COT_MAX_SLOTS ||
                (uint64_t)info.st_size < cot_limits_page_bytes(header.slot_count, header.gpu_count)) {
-        result = refuse("sizes do not fit in", path, 0);
+        result = close_gpu("GPU or slot count does not fit the size of", path, 0);
     } else {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED) {
-            result = refuse("cannot map", path, errno);
+            result = close_gpu("cannot map", path, errno);
         } else {
             cot->at.page = map;
             cot->at.gpu_count = header.gpu_count;
@@ -70,31 +70,31 @@ static abi_result map_page(struct cot_grant_path *place) {
     return result;
 }
 
-/* Sizes come from the page: whatever a neighbor wrote into the ledger's header is not believed. */
+/* Sizes come from the limits page: the ledger's header is writable by every process of the container. */
 static abi_result map_ledger(struct cot_grant_path *place) {
     const char *path = cot_path_in_grant(place, "/ledger");
     struct stat info;
     uint64_t bytes = cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count);
-    if (!path) return refuse("too long:", place->path, 0);
+    if (!path) return close_gpu("path too long:", place->path, 0);
     cot->at.ledger_fd = cot_open_high(path, O_RDWR);
-    if (cot->at.ledger_fd < 0) return refuse("no ledger at", path, errno);
+    if (cot->at.ledger_fd < 0) return close_gpu("no ledger at", path, errno);
     cot->at.slot_bytes = cot_slot_bytes(cot->at.gpu_count);
     if (cot_fstat(cot->at.ledger_fd, &info) != 0 || (uint64_t)info.st_size < bytes) {
         close(cot->at.ledger_fd);
-        return refuse("too short:", path, 0);
+        return close_gpu("too short:", path, 0);
     }
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, cot->at.ledger_fd, 0);
     if (map == MAP_FAILED) {
         close(cot->at.ledger_fd);
-        return refuse("cannot map", path, errno);
+        return close_gpu("cannot map", path, errno);
     }
     cot->at.ledger = map;
-    cot->lives.ledger_device = info.st_dev;
-    cot->lives.ledger_inode = info.st_ino;
+    cot->slot_lock.ledger_device = info.st_dev;
+    cot->slot_lock.ledger_inode = info.st_ino;
     return ABI_SUCCESS;
 }
 
-/* Random bytes that the kernel makes at every exec; the same for all copies of this object in one program. */
+/* Random bytes that the kernel makes at each exec; the same for all copies of this object in one program. */
 static uint64_t program_image(void) {
     uint64_t image = 0;
     const void *random = (const void *)getauxval(AT_RANDOM);
@@ -102,7 +102,7 @@ static uint64_t program_image(void) {
     return image;
 }
 
-static void note_use(uint32_t slot) {
+static void note_slot_used(uint32_t slot) {
     struct cot_ledger_header *header = (struct cot_ledger_header *)cot->at.ledger;
     uint32_t used = __atomic_load_n(&header->slots_used, __ATOMIC_RELAXED);
     while (used <= slot && !__atomic_compare_exchange_n(&header->slots_used, &used, slot + 1, false, __ATOMIC_SEQ_CST,
@@ -110,74 +110,75 @@ static void note_use(uint32_t slot) {
     }
 }
 
-/* Rows of the dead cost every request of the living, so the dead are looked for before the rows in use double. */
-static void keep_rows_few(void) {
+/* Every request reads the rows of dead processes as well, so these are freed before the rows in use double. */
+static void free_dead_rows(void) {
     uint32_t used = cot_slots_used();
-    if (used < LEAST_ROWS || (used & (used - 1)) != 0) return;
+    if (used < FEW_ROWS || (used & (used - 1)) != 0) return;
     for (uint32_t i = 0; i < used; i++) {
         if (__atomic_load_n(&cot_slot_at(i)->stamp, __ATOMIC_ACQUIRE) == 0) return;
     }
     cot_reap();
 }
 
-static void note_engine(struct cot_slot *slot) {
+static void write_engine(struct cot_slot *slot) {
     __atomic_store_n(&slot->engine, atomic_load(&cot->engine), __ATOMIC_RELAXED);
     __atomic_store_n(&slot->engine_refused, atomic_load(&cot->engine_refused), __ATOMIC_RELAXED);
 }
 
-void cot_note_engine(void) {
-    if (cot_attached()) note_engine(cot_slot_at(cot->at.slot));
+void cot_record_engine(void) {
+    if (cot_attached()) write_engine(cot_slot_at(cot->at.slot));
 }
 
-/* The ledger opened for the lock of the slot, which is to last as long as this process's memory: a mapping keeps the
- * file open whatever becomes of the descriptor, no forked child has it, exec and exit end it. A process that ends loses
- * its mappings before its descriptors, and the kernel closes what was lost last first: the driver's files, then this
- * one. Emulators of programs may not know how to keep it from children (QEMU 11 answers EINVAL): there a dead process
- * holds its slot until its children have attached or ended. */
-static abi_result open_life(struct cot_grant_path *place, int *fd) {
+/* Opens the ledger once more, for the lock of the slot, which must last as long as the memory of this process. A
+ * mapping keeps the file open whatever happens to the descriptor; forked children do not inherit it, exec and exit
+ * end it. A process that exits loses its mappings before its descriptors, and the kernel closes files in reverse
+ * order: the driver's first, this one after them. Emulators may lack MADV_DONTFORK (QEMU 11 answers EINVAL): a dead
+ * process then keeps its slot until its children have attached or ended. */
+static abi_result open_slot_lock(struct cot_grant_path *place, int *fd) {
     const char *path = cot_path_in_grant(place, "/ledger");
-    if (!path) return refuse("too long:", place->path, 0);
+    if (!path) return close_gpu("path too long:", place->path, 0);
     *fd = open(path, O_RDWR | O_CLOEXEC);
-    if (*fd < 0) return refuse("no ledger at", path, errno);
+    if (*fd < 0) return close_gpu("no ledger at", path, errno);
     void *map = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, *fd, 0);
-    if (map == MAP_FAILED) return refuse("cannot map", path, errno);
-    cot->lives.kept = map;
-    cot->lives.forked = madvise(map, PAGE_BYTES, MADV_DONTFORK) != 0;
-    if (cot->lives.forked && errno != EINVAL) return refuse("cannot keep from forked children", path, errno);
+    if (map == MAP_FAILED) return close_gpu("cannot map", path, errno);
+    cot->slot_lock.mapping = map;
+    cot->slot_lock.inherited = madvise(map, PAGE_BYTES, MADV_DONTFORK) != 0;
+    if (cot->slot_lock.inherited && errno != EINVAL)
+        return close_gpu("cannot hide a mapping from forked children:", path, errno);
     return ABI_SUCCESS;
 }
 
-/* Frees what this process held before an exec: that program and its memory are gone, though the process is not. */
-static void leave_former_slots(int life, uint32_t pid, uint64_t start, uint64_t space) {
+/* Frees the slots that this process held before an exec: that program and its memory are gone. */
+static void free_slots_before_exec(int lock_fd, uint32_t pid, uint64_t start, uint64_t space) {
     for (uint32_t i = 0; i < cot_slots_used(); i++) {
         struct cot_slot *slot = cot_slot_at(i);
         if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == 0 || slot->pid != pid || slot->start_ticks != start ||
-            slot->pid_namespace != space || slot->image == program_image() || !cot_lock_slot(life, i))
+            slot->pid_namespace != space || slot->image == program_image() || !cot_lock_slot(lock_fd, i))
             continue;
         memset(slot + 1, 0, cot->at.slot_bytes - sizeof *slot);
         __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot->stamp, 0, __ATOMIC_SEQ_CST);
-        cot_unlock_slot(life, i);
+        cot_unlock_slot(lock_fd, i);
     }
 }
 
-/* Takes a free slot for the open file `life`. The byte lock comes first: whoever holds it is the only one that may set
- * or clear the stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
-static bool take_slot(int life) {
-    keep_rows_few();
+/* Takes a free slot for the open file `lock_fd`. The byte lock comes first: only its holder may set or clear the
+ * stamp. A second copy of this object in the program (dlmopen) has a slot of its own. */
+static bool take_slot(int lock_fd) {
+    free_dead_rows();
     uint32_t pid = (uint32_t)getpid();
     uint64_t start = cot_start_ticks(pid), space = cot_pid_namespace();
     uint64_t stamp = cot_boottime_ns() | 1;
-    leave_former_slots(life, pid, start, space);
+    free_slots_before_exec(lock_fd, pid, start, space);
     for (int round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < cot->at.slot_count; i++) {
             struct cot_slot *slot = cot_slot_at(i);
-            if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != 0 || !cot_lock_slot(life, i)) continue;
+            if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != 0 || !cot_lock_slot(lock_fd, i)) continue;
             if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) != 0) {
-                cot_unlock_slot(life, i); /* taken and lost again by somebody who died: for the reaper */
+                cot_unlock_slot(lock_fd, i); /* its process died while taking it: left to cot_reap */
                 continue;
             }
-            note_use(i);
+            note_slot_used(i);
             memset(slot + 1, 0, cot->at.slot_bytes - sizeof *slot);
             slot->pid = 0;
             slot->state = COT_SLOT_LIVE;
@@ -185,9 +186,9 @@ static bool take_slot(int life) {
             slot->start_ticks = start;
             slot->pid_namespace = space;
             slot->image = program_image();
-            slot->life = stamp;
+            slot->lock_stamp = stamp;
             slot->observers = cot_observers();
-            note_engine(slot);
+            write_engine(slot);
             __atomic_store_n(&slot->pid, pid, __ATOMIC_SEQ_CST);
             cot->at.slot = i;
             return true;
@@ -197,7 +198,7 @@ static bool take_slot(int life) {
     return false;
 }
 
-/* Which ordinal is which GPU of the grant, by UUID: whatever CUDA_VISIBLE_DEVICES has made of the order. */
+/* Which device ordinal is which GPU of the grant, by UUID: CUDA_VISIBLE_DEVICES may change the order. */
 static abi_result map_devices(void) {
     int count = 0;
     abi_result result = CALL_DRIVER("cuDeviceGetCount", (int *), &count);
@@ -214,23 +215,24 @@ static abi_result map_devices(void) {
     return ABI_SUCCESS;
 }
 
-static void leave(void) {
+static void detach(void) {
     cot_services->watch(NULL, NULL, NULL);
     cot_hooks.detach();
-    if (cot->lives.kept) munmap(cot->lives.kept, PAGE_BYTES);
+    if (cot->slot_lock.mapping) munmap(cot->slot_lock.mapping, PAGE_BYTES);
     if (cot->at.ledger) munmap(cot->at.ledger, cot_ledger_bytes(cot->at.slot_count, cot->at.gpu_count));
     if (cot->at.page) munmap((void *)cot->at.page, cot_limits_page_bytes(cot->at.slot_count, cot->at.gpu_count));
     if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
-    cot->lives.kept = NULL;
-    cot->lives.forked = 0;
+    cot->slot_lock.mapping = NULL;
+    cot->slot_lock.inherited = 0;
     cot->at.ledger = NULL;
     cot->at.page = NULL;
     cot->at.ledger_fd = -1;
 }
 
-/* 0 now, and in every forked child to come. */
+/* A word that is 0 now and in every forked child to come. */
 static uint32_t *wiped_word(void) {
-    if (cot_services->bytes >= sizeof *cot_services && cot_services->wiped) return cot_services->wiped;
+    if (cot_services->bytes >= sizeof *cot_services && cot_services->fork_zeroed_word)
+        return cot_services->fork_zeroed_word;
     void *page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return NULL;
     if (madvise(page, PAGE_BYTES, MADV_WIPEONFORK) == 0) return page;
@@ -240,36 +242,36 @@ static uint32_t *wiped_word(void) {
 
 static abi_result join(void) {
     struct cot_grant_path place;
-    int life = -1;
-    if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* nothing to be held to */
-    if (!cot_find_grant_folder(&place)) return refuse("this library cannot tell where it lies:", "?", 0);
-    cot_reap_anew();
-    if (!cot->lives.forked) cot->lives.kept = NULL; /* a parent's, if there is one: no child has it */
-    if (cot->at.ledger) leave();                    /* a parent's, too */
+    int lock_fd = -1;
+    if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* without a driver there is nothing to limit */
+    if (!cot_find_grant_folder(&place)) return close_gpu("this library cannot find its own path:", "?", 0);
+    cot_reset_reaper();
+    if (!cot->slot_lock.inherited) cot->slot_lock.mapping = NULL; /* the parent's: children do not inherit it */
+    if (cot->at.ledger) detach();                                 /* the parent's */
     cot->at.ledger_fd = -1;
     abi_result result = map_page(&place);
     if (result == ABI_SUCCESS) result = map_ledger(&place);
     if (result == ABI_SUCCESS) result = map_devices();
-    if (result == ABI_SUCCESS) result = open_life(&place, &life);
+    if (result == ABI_SUCCESS) result = open_slot_lock(&place, &lock_fd);
     place.path[place.folder_length] = 0;
-    if (result == ABI_SUCCESS && !take_slot(life)) result = refuse("every slot is taken in", place.path, 0);
-    if (life >= 0) close(life);
+    if (result == ABI_SUCCESS && !take_slot(lock_fd)) result = close_gpu("every slot is taken in", place.path, 0);
+    if (lock_fd >= 0) close(lock_fd);
     if (result == ABI_SUCCESS && !cot_hooks.attach())
-        result = refuse("no compute page in the ledger at", place.path, errno);
+        result = close_gpu("no lease page in the ledger at", place.path, errno);
     if (result != ABI_SUCCESS) {
-        leave();
+        detach();
         return result;
     }
     uint32_t *alive = wiped_word();
     if (!alive) {
-        leave();
-        return refuse("this kernel cannot tell forked children apart:", place.path, errno);
+        detach();
+        return close_gpu("this kernel cannot zero a page in forked children:", place.path, errno);
     }
     const struct cot_limits_page_header *header = &cot->at.page->header;
     struct cot_ledger_header *counts = (struct cot_ledger_header *)cot->at.ledger;
     cot_services->watch(&header->gate, &header->heartbeat_ns, &counts->unknown);
     cot->at.alive = alive;
-    __atomic_store_n(alive, 1, __ATOMIC_RELEASE); /* a child is attached with this, for its parent was */
+    __atomic_store_n(alive, 1, __ATOMIC_RELEASE); /* a child attaches by this alone, as its parent was attached */
     atomic_store_explicit(&cot->at.attached, 1, memory_order_release);
     return ABI_SUCCESS;
 }

@@ -12,9 +12,9 @@ bool cot_is_host_location(const abi_location *location) {
            location->type == ABI_LOCATION_HOST_NUMA_CURRENT;
 }
 
-/* A type that this build does not know may be GPU memory, and nothing says where such a type keeps its device. So it is
- * charged where the process sees one GPU, and refused where it sees several: if the wrong GPU were charged, the program
- * could go past its limit on the right one. */
+/* A location type unknown to this build may be GPU memory, and nothing tells where it keeps the device. So it is
+ * charged where the process sees one GPU, and refused where it sees several: charging the wrong GPU would let the
+ * program pass its limit on the right one. */
 abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu) {
     switch (location->type) {
     case ABI_LOCATION_DEVICE: *gpu = cot_gpu_of(location->id); break;
@@ -23,37 +23,39 @@ abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu)
         if (cot->at.device_count != 1) return ABI_ERROR_NOT_SUPPORTED;
         *gpu = cot_gpu_of(0);
     }
-    return *gpu == COT_NO_GPU ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that this container was not granted */
+    return *gpu == COT_NO_GPU ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that is not granted */
 }
 
-/* Another thread may have read and told a later one meanwhile, which must not be forgotten for an earlier one. */
-static void tell_wanted_engine(void) {
+/* Repeats if the page changed meanwhile: another thread may have reported a later engine, which an earlier one must
+ * not replace. */
+static void report_wanted_engine(void) {
     const uint32_t *wanted = &cot->at.page->header.engine;
-    uint32_t told;
-    do cot_services->wanted(told = __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
-    while (told != __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
+    uint32_t reported;
+    do cot_services->want_engine(reported = __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
+    while (reported != __atomic_load_n(wanted, __ATOMIC_SEQ_CST));
 }
 
-/* Reads the entry until it is whole, and which engine is wanted; the agent rewrites it in one short write. */
-void cot_read_gpu(uint32_t gpu, uint64_t generation) {
+/* Reads the entry until its check word is right, as the agent rewrites it in one short write. Also reads which
+ * engine the page names. */
+void cot_refresh_limits(uint32_t gpu, uint64_t generation) {
     struct cot_limits_page_gpu entry;
-    tell_wanted_engine();
+    report_wanted_engine();
     for (int tries = 0;; tries++) {
         const volatile uint64_t *from = (const volatile uint64_t *)&cot->at.page->gpus[gpu];
         uint64_t *to = (uint64_t *)&entry;
         for (unsigned i = 0; i < sizeof entry / sizeof *to; i++) to[i] = from[i];
         if (entry.check == cot_check(&entry, COT_GPU_WORDS)) break;
-        if (tries == 1000) { /* never seen whole: nothing may be taken on its word */
+        if (tries == 1000) { /* never consistent: it grants nothing */
             entry.memory_bytes = 0;
             break;
         }
     }
-    atomic_store_explicit(&cot->seen[gpu].memory_bytes, entry.memory_bytes, memory_order_relaxed);
+    atomic_store_explicit(&cot->limits[gpu].memory_bytes, entry.memory_bytes, memory_order_relaxed);
     uint64_t context_bytes = (entry.context_bytes + COT_PENDING_GRAIN - 1) & ~(COT_PENDING_GRAIN - 1);
-    atomic_store_explicit(&cot->seen[gpu].context_bytes, context_bytes, memory_order_relaxed);
-    /* The granule stays what it was when the first page was counted with it. */
+    atomic_store_explicit(&cot->limits[gpu].context_bytes, context_bytes, memory_order_relaxed);
+    /* The granule never changes once allocations were counted with it. */
     uint64_t unset = 0, granule = entry.granule_bytes ? entry.granule_bytes : 2u << 20;
-    atomic_compare_exchange_strong(&cot->seen[gpu].granule_bytes, &unset, granule);
-    atomic_store_explicit(&cot->seen[gpu].flags, entry.flags, memory_order_relaxed);
-    atomic_store_explicit(&cot->seen[gpu].generation, generation + 1, memory_order_release);
+    atomic_compare_exchange_strong(&cot->limits[gpu].granule_bytes, &unset, granule);
+    atomic_store_explicit(&cot->limits[gpu].flags, entry.flags, memory_order_relaxed);
+    atomic_store_explicit(&cot->limits[gpu].generation, generation + 1, memory_order_release);
 }

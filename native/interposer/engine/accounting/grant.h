@@ -21,27 +21,27 @@ static inline abi_result cot_attach(void) {
     return cot_attached() ? ABI_SUCCESS : cot_attach_slow();
 }
 /* Writes the numbers of the working engine and of the last refused one into the slot. */
-void cot_note_engine(void);
+void cot_record_engine(void);
 
 static inline uint32_t cot_gpu_count(void) {
     return cot->at.gpu_count;
 }
-static inline const struct cot_limits_page *cot_page_now(void) {
+static inline const struct cot_limits_page *cot_mapped_limits_page(void) {
     return cot->at.page;
 }
 
 /* A GPU entry of the limits page, as last read consistently. */
-struct cot_limits {
+struct cot_gpu_limits {
     uint64_t memory_bytes, context_bytes, granule_bytes;
     bool isolate, releases_late;
 };
-void cot_read_gpu(uint32_t gpu, uint64_t generation);
-static inline void cot_limits(uint32_t gpu, struct cot_limits *limits) {
-    const struct cot_seen_gpu *seen = &cot->seen[gpu];
+void cot_refresh_limits(uint32_t gpu, uint64_t generation);
+static inline void cot_read_limits(uint32_t gpu, struct cot_gpu_limits *limits) {
+    const struct cot_cached_limits *seen = &cot->limits[gpu];
     const struct cot_limits_page_header *header = &cot->at.page->header;
     uint64_t generation = __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE);
     if (__builtin_expect(atomic_load_explicit(&seen->generation, memory_order_acquire) != generation + 1, 0))
-        cot_read_gpu(gpu, generation);
+        cot_refresh_limits(gpu, generation);
     limits->memory_bytes = atomic_load_explicit(&seen->memory_bytes, memory_order_relaxed);
     limits->context_bytes = atomic_load_explicit(&seen->context_bytes, memory_order_relaxed);
     limits->granule_bytes = atomic_load_explicit(&seen->granule_bytes, memory_order_relaxed);
@@ -50,7 +50,7 @@ static inline void cot_limits(uint32_t gpu, struct cot_limits *limits) {
 }
 /* The GPU's granule, in a process that has read its limits before. It never changes after that. */
 static inline uint64_t cot_granule(uint32_t gpu) {
-    return atomic_load_explicit(&cot->seen[gpu].granule_bytes, memory_order_relaxed);
+    return atomic_load_explicit(&cot->limits[gpu].granule_bytes, memory_order_relaxed);
 }
 /* The GPU of the grant behind a device ordinal, or COT_NO_GPU. */
 uint32_t cot_gpu_of(abi_device device);

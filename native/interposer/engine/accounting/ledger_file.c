@@ -19,7 +19,6 @@ const char *cot_path_in_grant(struct cot_grant_path *path, const char *name) {
     return cot_join(path->path + path->folder_length, left, name, "") ? path->path : NULL;
 }
 
-/* A descriptor out of the way of programs that count theirs. */
 int cot_open_high(const char *path, int flags) {
     int fd = open(path, flags | O_CLOEXEC);
     if (fd < 0) return -1;
@@ -31,11 +30,11 @@ int cot_open_high(const char *path, int flags) {
 
 bool cot_is_ledger(int fd) {
     struct stat info;
-    return cot_fstat(fd, &info) == 0 && info.st_dev == cot->lives.ledger_device &&
-           info.st_ino == cot->lives.ledger_inode;
+    return cot_fstat(fd, &info) == 0 && info.st_dev == cot->slot_lock.ledger_device &&
+           info.st_ino == cot->slot_lock.ledger_inode;
 }
 
-/* A program may close all descriptors, ours too, and get their numbers again for files of its own. */
+/* A program may close all descriptors, and reuse their numbers for files of its own. */
 int cot_ledger_fd(void) {
     struct cot_grant_path place;
     if (cot_is_ledger(cot->at.ledger_fd)) return cot->at.ledger_fd;

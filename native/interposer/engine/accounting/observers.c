@@ -1,7 +1,7 @@
-/* Who watches this process: a debugger, or a profiler that was injected into it. Both stretch the time that work takes,
- * so whoever reads times wants to know. It changes nothing about limits: a tenant can bring either along.
+/* Finds a debugger of this process, or a profiler that was injected into it. Both stretch execution times, which is
+ * published for readers of times. It does not change limits, as a tenant can use either.
  *
- * CUPTI alone tells nothing: frameworks are linked with it whether or not anybody profiles. */
+ * CUPTI alone proves nothing: frameworks link it whether or not anything is profiled. */
 #include <fcntl.h>
 #include <link.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "slots.h"
 
 static const struct {
-    const char *file; /* the beginning of its name */
+    const char *file; /* how its name begins */
     uint64_t observer;
 } OBJECTS[] = {
     {"libToolsInjection", COT_OBSERVER_PROFILER},       /* Nsight Systems */

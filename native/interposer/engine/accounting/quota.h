@@ -15,22 +15,22 @@ void cot_commit(uint32_t gpu, uint64_t reserved, uint64_t charged);
 void cot_rollback(uint32_t gpu, uint64_t reserved);
 /* The same for a request whose size is known exactly. Where little memory is left its bytes are `charged` before the
  * driver is called. */
-bool cot_reserve_certain(uint32_t gpu, uint64_t bytes, bool *charged);
-void cot_commit_certain(uint32_t gpu, uint64_t bytes, bool charged);
-void cot_rollback_certain(uint32_t gpu, uint64_t bytes, bool charged);
+bool cot_reserve_exact(uint32_t gpu, uint64_t bytes, bool *charged);
+void cot_commit_exact(uint32_t gpu, uint64_t bytes, bool charged);
+void cot_rollback_exact(uint32_t gpu, uint64_t bytes, bool charged);
 void cot_charge(uint32_t gpu, uint64_t bytes);   /* without a check: the memory is held already */
 void cot_release(uint32_t gpu, uint64_t bytes);  /* the driver has freed it */
 void cot_announce(uint32_t gpu, uint64_t bytes); /* without a check: it is charged, and about to be released */
-void cot_deny(uint32_t gpu);                     /* counts a refused request */
+void cot_count_denied(uint32_t gpu);             /* counts a refused request */
 /* Memory may have been taken although no byte count changed: the agent's measurement of the row is void. */
-void cot_touch(uint32_t gpu);
+void cot_mark_changed(uint32_t gpu);
 /* What all processes of the container hold and have announced on a GPU. */
-uint64_t cot_held(uint32_t gpu);
+uint64_t cot_container_usage(uint32_t gpu);
 
 /* True while this process is checkpointed: its memory is off the GPUs, and every driver call but the checkpoint ones
  * would block. */
-static inline bool cot_is_away(void) {
-    return atomic_load(&cot->checkpoint.away);
+static inline bool cot_is_checkpointed(void) {
+    return atomic_load(&cot->checkpoint.active);
 }
 
 #pragma GCC visibility pop

@@ -1,8 +1,8 @@
-/* Who is alive: a slot belongs to the living as long as its byte of the ledger is locked. The lock belongs to an open
- * file that a mapping keeps open, so no close drops it, and it ends with the memory of the process: wherever that is,
- * for locks know no PID namespaces. Of occupants that older builds locked by a descriptor a free lock proves nothing (a
- * program may have closed all of its descriptors): there the start time decides where /proc shows the process, and the
- * agent where it does not. */
+/* Which processes are alive: a slot is taken as long as its byte of the ledger is locked. The lock belongs to an
+ * open file that a mapping keeps open, so closing descriptors does not drop it, and it ends with the memory of the
+ * process. Locks work across PID namespaces. Older builds locked by a descriptor, which a program may close: for
+ * their slots a free lock proves nothing, so the start time in /proc decides, or the agent where /proc does not
+ * show the process. */
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
@@ -13,8 +13,7 @@
 #include "grant.h"
 #include "slots.h"
 
-/* Its inode, which the kernel also writes into the name that this leads to: reading that costs half as much as looking
- * at what it leads to. */
+/* The inode, read from the link's text: half as costly as stat of its target. */
 uint64_t cot_pid_namespace(void) {
     char text[64];
     ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", text, sizeof text - 1);
@@ -24,7 +23,7 @@ uint64_t cot_pid_namespace(void) {
     return number ? cot_digits(number + 1) : 0;
 }
 
-/* Which bytes they are does not matter: locks and contents have nothing to do with each other. */
+/* Byte N of the file for slot N: locks do not depend on what the bytes mean. */
 bool cot_lock_slot(int fd, uint32_t slot) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
     return fcntl(fd, F_OFD_SETLK, &lock) == 0;
@@ -42,7 +41,7 @@ static bool is_locked(int fd, uint32_t slot) {
 }
 
 static bool marked_dead(uint32_t slot, uint64_t stamp) {
-    const struct cot_limits_page *page = cot_page_now();
+    const struct cot_limits_page *page = cot_mapped_limits_page();
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
         struct cot_limits_page_feedback entry = page->feedback[slot * cot_gpu_count() + gpu];
         if (entry.dead_stamp == stamp && entry.check == cot_check(&entry, COT_FEEDBACK_WORDS)) return true;
@@ -53,27 +52,27 @@ static bool marked_dead(uint32_t slot, uint64_t stamp) {
 static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp) {
     static _Atomic uint64_t own_namespace;
     if (marked_dead(index, stamp)) return true;
-    /* Where memory leaves the GPU late, only the agent can tell that the dead one's is gone. */
+    /* Where the GPU frees memory late, only the agent can tell that the dead process's memory is gone. */
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
-        struct cot_limits limits;
-        cot_limits(gpu, &limits);
+        struct cot_gpu_limits limits;
+        cot_read_limits(gpu, &limits);
         if (limits.releases_late) return false;
     }
     if (!atomic_load(&own_namespace)) atomic_store(&own_namespace, cot_pid_namespace());
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
-    if (pid == 0) return true; /* died while taking it: the lock would be held otherwise */
-    if (slot->life == stamp) return true;
+    if (pid == 0) return true; /* its process died while taking the slot: it would hold the lock otherwise */
+    if (slot->lock_stamp == stamp) return true;
     if (slot->pid_namespace != atomic_load(&own_namespace)) return false;
     return cot_start_ticks(pid) != slot->start_ticks;
 }
 
-void cot_reap_anew(void) {
-    atomic_store(&cot->lives.burying, 0);
+void cot_reset_reaper(void) {
+    atomic_store(&cot->slot_lock.reaping, 0);
 }
 
-/* Holding the slot's byte lock makes its death ours to note; a process killed in the middle of this leaves a slot that
- * the next one reaps. Counts go to zero before the stamp does, so no sum ever misses a charge that is still held. */
-static bool bury(int fd, uint32_t index, struct cot_slot *slot, uint64_t stamp) {
+/* Frees a dead process's slot while holding its byte lock. If this process is killed meanwhile, the next one frees
+ * it. Counts are zeroed before the stamp, so no sum misses a charge that is still held. */
+static bool free_dead_slot(int fd, uint32_t index, struct cot_slot *slot, uint64_t stamp) {
     if (!cot_lock_slot(fd, index)) return false;
     bool same = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == stamp;
     bool dead = same && is_dead(index, slot, stamp) && cot_is_ledger(fd);
@@ -95,9 +94,9 @@ bool cot_reap(void) {
         struct cot_slot *slot = cot_slot_at(i);
         uint64_t stamp = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE);
         if (stamp == 0 || (have_slot && i == cot->at.slot) || is_locked(fd, i)) continue;
-        while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();
-        any |= bury(fd, i, slot, stamp);
-        atomic_store(&cot->lives.burying, 0);
+        while (atomic_exchange(&cot->slot_lock.reaping, 1)) sched_yield();
+        any |= free_dead_slot(fd, i, slot, stamp);
+        atomic_store(&cot->slot_lock.reaping, 0);
     }
     return any;
 }

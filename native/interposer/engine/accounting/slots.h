@@ -16,14 +16,14 @@ static inline struct cot_slot *cot_slot_at(uint32_t slot) {
 static inline struct cot_slot_gpu *cot_row(uint32_t slot, uint32_t gpu) {
     return (struct cot_slot_gpu *)(cot_slot_at(slot) + 1) + gpu;
 }
-static inline struct cot_slot_gpu *cot_own(uint32_t gpu) {
+static inline struct cot_slot_gpu *cot_own_row(uint32_t gpu) {
     return cot_row(cot->at.slot, gpu);
 }
 static inline uint32_t cot_slots_used(void) {
     uint32_t used = __atomic_load_n(&((const struct cot_ledger_header *)cot->at.ledger)->slots_used, __ATOMIC_SEQ_CST);
     return used < cot->at.slot_count ? used : cot->at.slot_count;
 }
-static inline struct cot_ledger_total *cot_total(uint32_t gpu) {
+static inline struct cot_ledger_total *cot_gpu_total(uint32_t gpu) {
     return (struct cot_ledger_total *)(cot->at.ledger + sizeof(struct cot_ledger_header)) + gpu;
 }
 
@@ -47,7 +47,7 @@ bool cot_is_ledger(int fd);
 
 uint64_t cot_pid_namespace(void); /* inode of this process's PID namespace; 0: unknown */
 bool cot_reap(void);              /* frees slots of dead processes; true if there were any */
-void cot_reap_anew(void);         /* for a child that was forked while its parent was reaping */
+void cot_reset_reaper(void);      /* for a child that was forked while its parent was reaping */
 bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 

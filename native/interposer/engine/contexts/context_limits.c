@@ -1,15 +1,15 @@
-/* Limits of a context: device heap, printf buffer, and stacks for all threads that the GPU can hold at once. What a
- * limit costs beyond what it did when contexts were measured must fit into the grant, and is charged as part of the
- * context until it is lowered or the context ends. */
+/* Limits of a context (cuCtxSetLimit): device heap, printf buffer, and stacks for all threads that the GPU can run
+ * at once. What a limit costs beyond its value when contexts were measured must fit into the grant, and is
+ * charged as part of the context until it is lowered or the context ends. */
 #include <pthread.h>
 
 #include "contexts.h"
 #include "current.h"
 
-/* ---- what is charged for them, in the table of contexts ---- */
+/* ---- charges in the table of contexts ---- */
 
-/* Under the lock: what the primary context and the views of a device began with. The limits of the one may be those of
- * the other, so that what is found later may have been set by then. */
+/* Under the lock. The primary context of a device and the views of its green contexts may share their limits, so a
+ * base that is read later may include a change made through another of them: the smallest one counts. */
 static void share_base(const struct cot_known_context *entry, unsigned which, uint64_t *base) {
     for (int i = 0; i < (int)cot->contexts.used && (entry->primary || entry->green); i++) {
         const struct cot_known_context *other = &cot->contexts.known[i];
@@ -19,14 +19,14 @@ static void share_base(const struct cot_known_context *entry, unsigned which, ui
     }
 }
 
-/* The account of a limit; `base` is its cost if nobody has asked before. False: a context that is not known. */
-static bool account_of(void *context, unsigned which, uint64_t base, struct cot_limit *limit) {
+/* Reads the charge of a limit; `base` is its cost if it was never read before. False: the context is unknown. */
+static bool read_limit(void *context, unsigned which, uint64_t base, struct cot_context_limit *limit) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
     if (entry) {
         if (entry->limits[which].version == 0) {
             share_base(entry, which, &base);
-            entry->limits[which] = (struct cot_limit){.base = base, .version = 1};
+            entry->limits[which] = (struct cot_context_limit){.base = base, .version = 1};
         }
         *limit = entry->limits[which];
     }
@@ -34,14 +34,14 @@ static bool account_of(void *context, unsigned which, uint64_t base, struct cot_
     return entry;
 }
 
-static void change_limit(struct cot_known_context *entry, unsigned which, uint64_t more) {
+static void add_to_limit(struct cot_known_context *entry, unsigned which, uint64_t more) {
     entry->limits[which].charged += more;
     entry->limits[which].version++;
     entry->charged += more;
-    __atomic_fetch_add(&cot_own(entry->gpu)->context, more, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&cot_own_row(entry->gpu)->context, more, __ATOMIC_RELAXED);
 }
 
-/* Charges what was reserved for setting it, if the limit's version still is `version`; false: it is not. */
+/* Charges what was reserved for setting a limit, unless its version has changed (false). */
 static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
@@ -49,7 +49,7 @@ static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_
     if (current) {
         uint32_t gpu = entry->gpu;
         entry->limits[which].setters++;
-        change_limit(entry, which, reserved);
+        add_to_limit(entry, which, reserved);
         if (reserved) cot_commit(gpu, reserved, reserved);
     }
     pthread_mutex_unlock(&cot->contexts.lock);
@@ -66,14 +66,14 @@ static void end_limit(void *context, unsigned which) {
     pthread_mutex_unlock(&cot->contexts.lock);
 }
 
-/* Makes `bytes` the charge, if the limit's version still is `version`; false: it is not. */
+/* Makes `bytes` the charge of a limit, unless its version has changed (false). */
 static bool charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
     bool current = entry && entry->limits[which].version == version;
     if (current) {
         uint64_t before = entry->limits[which].charged;
-        change_limit(entry, which, bytes - before);
+        add_to_limit(entry, which, bytes - before);
         if (bytes > before) cot_charge(entry->gpu, bytes - before);
         if (bytes < before) cot_release(entry->gpu, before - bytes);
     }
@@ -81,9 +81,9 @@ static bool charge_limit(void *context, unsigned which, uint32_t version, uint64
     return current || !entry;
 }
 
-/* ---- what the driver says of them ---- */
+/* ---- values that the driver reports ---- */
 
-/* Bytes of the GPU for one unit of a limit's value. */
+/* Bytes of GPU memory for one unit of a limit's value. */
 static abi_result unit_of(int limit, uint64_t *bytes) {
     abi_device device;
     int sms = 0, threads = 0;
@@ -99,12 +99,12 @@ static abi_result unit_of(int limit, uint64_t *bytes) {
     return result;
 }
 
-static uint64_t times(uint64_t value, uint64_t unit) {
+static uint64_t saturating_multiply(uint64_t value, uint64_t unit) {
     uint64_t bytes;
     return __builtin_mul_overflow(value, unit, &bytes) ? UINT64_MAX : bytes;
 }
 
-static uint64_t beyond(uint64_t bytes, uint64_t base, uint64_t granule) {
+static uint64_t bytes_beyond(uint64_t bytes, uint64_t base, uint64_t granule) {
     if (bytes <= base) return 0;
     bytes -= base;
     return bytes > UINT64_MAX - granule ? UINT64_MAX : (bytes + granule - 1) / granule * granule;
@@ -114,22 +114,22 @@ static abi_result value_of(int limit, size_t *value) {
     return CALL_DRIVER("cuCtxGetLimit", (size_t *, int), value, limit);
 }
 
-/* Makes the charge what the driver says now, once nobody sets the same limit any more. Nothing will ask again, so one
- * that does not answer is asked twice; then it stays what it is, which is enough for the most that was asked for. */
-static void settle(void *context, int limit, uint64_t unit, uint64_t granule) {
-    struct cot_limit account;
+/* Makes the charge what the driver reports, unless another thread is setting the same limit. Nothing reads it again
+ * later, so a failing query is repeated once; after that the charge stays at the most that was asked for. */
+static void charge_driver_value(void *context, int limit, uint64_t unit, uint64_t granule) {
+    struct cot_context_limit account;
     size_t value;
     uint64_t bytes;
     do {
-        if (!account_of(context, (unsigned)limit, 0, &account) || account.setters > 0) return;
+        if (!read_limit(context, (unsigned)limit, 0, &account) || account.setters > 0) return;
         abi_result result = value_of(limit, &value);
         if (result != ABI_SUCCESS) result = value_of(limit, &value);
         if (result != ABI_SUCCESS) return;
-        bytes = beyond(times(value, unit), account.base, granule);
+        bytes = bytes_beyond(saturating_multiply(value, unit), account.base, granule);
     } while (!charge_limit(context, (unsigned)limit, account.version, bytes));
 }
 
-/* Stacks are multiples of 16 bytes: the driver rounds what it is asked for. */
+/* The driver rounds stack sizes up to multiples of 16 bytes. */
 static uint64_t rounded(int limit, size_t value) {
     return limit == ABI_LIMIT_STACK_SIZE && value <= SIZE_MAX - 15 ? (value + 15) / 16 * 16 : value;
 }
@@ -139,24 +139,25 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
     void *context;
     uint64_t unit, more = 0;
     size_t before;
-    struct cot_limit account;
-    struct cot_limits limits;
-    if (limit < 0 || limit >= COT_LIMITS) return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
+    struct cot_context_limit account;
+    struct cot_gpu_limits limits;
+    if (limit < 0 || limit >= COT_CONTEXT_LIMITS) return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_current(&gpu, &context);
+    if (result == ABI_SUCCESS) result = cot_current_context(&gpu, &context);
     if (result == ABI_SUCCESS) result = unit_of(limit, &unit);
     if (result == ABI_SUCCESS) result = value_of(limit, &before);
     if (result != ABI_SUCCESS) return result;
     if (gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
-    cot_limits(gpu, &limits);
-    /* Charged before the driver is called, and while any thread sets it: a lower value may come in between. */
+    cot_read_limits(gpu, &limits);
+    /* Charged before the driver is called and while any thread sets it: a lower value may be set in between. */
     for (;;) {
-        if (!account_of(context, (unsigned)limit, times(before, unit), &account))
+        if (!read_limit(context, (unsigned)limit, saturating_multiply(before, unit), &account))
             return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
-        uint64_t wanted = beyond(times(rounded(limit, value), unit), account.base, limits.granule_bytes);
+        uint64_t wanted =
+            bytes_beyond(saturating_multiply(rounded(limit, value), unit), account.base, limits.granule_bytes);
         more = wanted > account.charged ? wanted - account.charged : 0;
         if (more && !cot_reserve(gpu, more)) {
-            cot_deny(gpu);
+            cot_count_denied(gpu);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
         if (begin_limit(context, (unsigned)limit, account.version, more)) break;
@@ -164,6 +165,6 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
     }
     result = CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
     end_limit(context, (unsigned)limit);
-    settle(context, limit, unit, limits.granule_bytes);
+    charge_driver_value(context, limit, unit, limits.granule_bytes);
     return result;
 }

@@ -1,4 +1,4 @@
-/* The table of contexts, for contexts.c, limits.c and primary.c. */
+/* The table of contexts: entries, charges and the order in which contexts are created and destroyed. */
 #pragma once
 
 #include "../accounting/quota.h"
@@ -7,19 +7,19 @@
 
 #pragma GCC visibility push(hidden)
 
-/* All of these under the lock of the table. NULL: not known. */
+/* All of these under the lock of the table. NULL: unknown. */
 struct cot_known_context *cot_context_find(void *handle);
 struct cot_known_context *cot_context_primary(abi_device device);
-void cot_context_remember(void *handle, abi_device device, uint32_t gpu, uint64_t charged, bool primary);
-void cot_context_forget(struct cot_known_context *entry);
-void cot_context_succeed(struct cot_known_context *entry, void *handle);
+void cot_context_add(void *handle, abi_device device, uint32_t gpu, uint64_t charged, bool primary);
+void cot_context_remove(struct cot_known_context *entry);
+void cot_context_replace_primary(struct cot_known_context *entry, void *handle);
 
-/* A context that is there, and may have been made behind the exported names; not under the lock. */
-void cot_context_note(void *handle, abi_device device, uint32_t gpu, bool primary);
+/* Not under the lock: adds a context that exists, and may have been created without a call the interposer sees. */
+void cot_context_discover(void *handle, abi_device device, uint32_t gpu, bool primary);
 
-/* Who is the heir of a view that has ended: the device's primary context, as the driver says. NULL: it does not tell,
- * and none is known. False: there is none, and nothing is left. */
-bool cot_context_heir(abi_device device, void **heir);
+/* The device's primary context, to which memory of an ended view passes. NULL: the driver does not say, and none is
+ * known. False: there is none, and no memory is left. */
+bool cot_context_successor(abi_device device, void **successor);
 
 /* What became of a context since an epoch of the table. */
 enum cot_context_fate { COT_CONTEXT_SAME, COT_CONTEXT_ENDED, COT_CONTEXT_REPLACED /* by one of the same handle */ };
@@ -32,28 +32,29 @@ bool cot_context_was_view(const void *context, uint32_t since);
  * known. */
 bool cot_context_use_primary(abi_device device);
 /* `now`: the device's primary context (NULL: unknown); `ended`: it may have ended. */
-void cot_context_leave_primary(abi_device device, void *now, bool ended);
+void cot_context_release_primary(abi_device device, void *now, bool ended);
 
 /* After a context of the GPU has ended. */
 void cot_context_after_end(uint32_t gpu);
 
-/* turn.c: around what makes or ends a context, from before the call of the driver until what came of it is noted. Room
- * is asked for outside, for that may wait for others. `ends`: the call may end one. What the one answers the other
- * gets; may be nested. */
-bool cot_context_turn(bool ends);
-void cot_context_turn_end(bool taken);
+/* lifecycle_lock.c: held from before the driver creates or ends a context until the table shows it. Reservations
+ * are made before, as they may wait for other processes. `ends`: the call may end a context. Pass the result of the
+ * one to the other; may be nested. */
+bool cot_lifecycle_lock(bool ends);
+void cot_lifecycle_unlock(bool taken);
 
-/* Of a context that is to be created. */
-struct cot_context_room {
+/* Memory reserved for a context that is to be created. */
+struct cot_context_reservation {
     uint32_t gpu;
     uint64_t bytes;
-    bool charged;   /* before the call */
-    uint32_t epoch; /* of the table */
+    bool charged;   /* before the driver's call */
+    uint32_t epoch; /* of the context table */
 };
-/* Room for as many contexts on the GPU of a device, or a refusal. What was found is for each. */
-abi_result cot_context_room(abi_device device, unsigned count, struct cot_context_room *room);
-/* What became of one for which there was room. */
-void cot_context_settle(abi_result result, void *handle, abi_device device, const struct cot_context_room *room,
+/* Reserves memory for `count` contexts on a device's GPU, or returns the error to answer with. What is returned is
+ * for each. */
+abi_result cot_context_reserve(abi_device device, unsigned count, struct cot_context_reservation *room);
+/* After the driver's call: adds the context, or gives the reservation up. */
+void cot_context_finish(abi_result result, void *handle, abi_device device, const struct cot_context_reservation *room,
                         bool primary);
 
 #pragma GCC visibility pop

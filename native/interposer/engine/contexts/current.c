@@ -7,8 +7,8 @@
 
 #include "contexts.h"
 
-/* Whether a context is its device's primary one, which CUDA's runtime may have made behind the exported names. */
-static abi_result ask_primary(void *handle, abi_device device, bool *primary) {
+/* Is it its device's primary context? CUDA's runtime may have created it without a call the interposer sees. */
+static abi_result is_primary_context(void *handle, abi_device device, bool *primary) {
     unsigned flags;
     int active = 0;
     abi_context own = NULL;
@@ -29,24 +29,24 @@ static bool is_known(void *handle) {
     return known;
 }
 
-static abi_result learn_current(void *handle, uint32_t *gpu) {
+static abi_result add_current(void *handle, uint32_t *gpu) {
     abi_device device;
     bool primary;
     abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
     if (result != ABI_SUCCESS) return result;
     *gpu = cot_gpu_of(device);
     if (is_known(handle)) return ABI_SUCCESS;
-    bool turn = cot_context_turn(true);
+    bool locked = cot_lifecycle_lock(true);
     result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device); /* it may have ended meanwhile */
-    if (result == ABI_SUCCESS) result = ask_primary(handle, device, &primary);
-    if (result == ABI_SUCCESS) cot_context_note(handle, device, *gpu, primary);
-    cot_context_turn_end(turn);
+    if (result == ABI_SUCCESS) result = is_primary_context(handle, device, &primary);
+    if (result == ABI_SUCCESS) cot_context_discover(handle, device, *gpu, primary);
+    cot_lifecycle_unlock(locked);
     return result;
 }
 
 static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *gpu) {
     struct cot_thread *recent = cot_thread();
-    abi_result result = learn_current(handle, gpu);
+    abi_result result = add_current(handle, gpu);
     if (result != ABI_SUCCESS) return result;
     recent->context = handle;
     recent->gpu = *gpu;
@@ -54,7 +54,7 @@ static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t 
     return ABI_SUCCESS;
 }
 
-abi_result cot_current(uint32_t *gpu, void **context) {
+abi_result cot_current_context(uint32_t *gpu, void **context) {
     abi_result result = CALL_DRIVER("cuCtxGetCurrent", (void **), context);
     if (result != ABI_SUCCESS) return result;
     if (!*context) return ABI_ERROR_INVALID_CONTEXT;

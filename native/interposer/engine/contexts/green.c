@@ -11,45 +11,45 @@ static bool is_known(abi_device device) {
     return known;
 }
 
-/* Room for a green context, and for a primary one where none is known; the turn is the caller's then, and a use of the
- * primary one, if it is `known`. */
-static abi_result green_room(abi_device device, struct cot_context_room *room, bool *known, bool *turn) {
+/* Reserves memory for a green context, and for a primary one where none is known. On success the caller holds the
+ * lifecycle lock, and a use of the primary context if that is `known`. */
+static abi_result reserve_green(abi_device device, struct cot_context_reservation *room, bool *known, bool *locked) {
     for (unsigned count = is_known(device) ? 1 : 2;; count = 2) {
-        abi_result result = cot_context_room(device, count, room);
+        abi_result result = cot_context_reserve(device, count, room);
         if (result != ABI_SUCCESS) return result;
-        *turn = cot_context_turn(true); /* the primary one that it holds meanwhile */
+        *locked = cot_lifecycle_lock(true); /* it may end the primary context that this call retains */
         *known = cot_context_use_primary(device);
         if (*known && count == 2) cot_rollback(room->gpu, room->bytes);
         if (*known || count == 2) return ABI_SUCCESS;
-        cot_context_turn_end(*turn); /* it has ended meanwhile */
-        cot_rollback_certain(room->gpu, room->bytes, room->charged);
+        cot_lifecycle_unlock(*locked); /* the primary context has ended meanwhile */
+        cot_rollback_exact(room->gpu, room->bytes, room->charged);
     }
 }
 
-/* The view is not charged: the green context is. */
-static void note_view(void *handle, abi_green_context green) {
+/* The view is not charged, as the green context is. */
+static void add_view(void *handle, abi_green_context green) {
     pthread_mutex_lock(&cot->contexts.lock);
     const struct cot_known_context *owner = cot_context_find(green);
-    if (owner && !cot_context_find(handle)) cot_context_remember(handle, owner->device, owner->gpu, 0, false);
+    if (owner && !cot_context_find(handle)) cot_context_add(handle, owner->device, owner->gpu, 0, false);
     struct cot_known_context *view = owner ? cot_context_find(handle) : NULL;
     if (view && !view->primary) view->green = green;
     pthread_mutex_unlock(&cot->contexts.lock);
 }
 
-/* Streams lead to it, too. */
-static void learn_view(abi_green_context green) {
+/* Adds the view at once: a program can also get it from a stream. */
+static void add_own_view(abi_green_context green) {
     abi_context view = NULL;
     if (CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, green) == ABI_SUCCESS && view)
-        note_view(view, green);
+        add_view(view, green);
 }
 
 static abi_result create_green(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags,
-                               const struct cot_context_room *room, bool known) {
-    abi_context primary = NULL; /* held meanwhile, so that it is known by its handle */
+                               const struct cot_context_reservation *room, bool known) {
+    abi_context primary = NULL; /* retained meanwhile, so that its handle is known */
     abi_result result;
     if (!known) {
         result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, device);
-        cot_context_settle(result, primary, device, room, true);
+        cot_context_finish(result, primary, device, room, true);
         if (result != ABI_SUCCESS) {
             cot_rollback(room->gpu, room->bytes);
             return result;
@@ -58,39 +58,39 @@ static abi_result create_green(abi_green_context *out, abi_resource_desc desc, a
     }
     result = CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                        device, flags);
-    cot_context_settle(result, result == ABI_SUCCESS ? *out : NULL, device, room, false);
-    if (result == ABI_SUCCESS) learn_view(*out);
+    cot_context_finish(result, result == ABI_SUCCESS ? *out : NULL, device, room, false);
+    if (result == ABI_SUCCESS) add_own_view(*out);
     bool released = primary && CALL_REAL(cuDevicePrimaryCtxRelease_v2, (abi_device), device) == ABI_SUCCESS;
-    if (known) cot_context_leave_primary(device, NULL, released);
+    if (known) cot_context_release_primary(device, NULL, released);
     return result;
 }
 
 abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags) {
-    struct cot_context_room room;
-    bool known, turn;
+    struct cot_context_reservation room;
+    bool known, locked;
     if (!out)
         return CALL_REAL(cuGreenCtxCreate, (abi_green_context *, abi_resource_desc, abi_device, unsigned), out, desc,
                          device, flags);
-    abi_result result = green_room(device, &room, &known, &turn);
+    abi_result result = reserve_green(device, &room, &known, &locked);
     if (result != ABI_SUCCESS) return result;
     result = create_green(out, desc, device, flags, &room, known);
-    cot_context_turn_end(turn);
+    cot_lifecycle_unlock(locked);
     return result;
 }
 
 abi_result cot_cuCtxFromGreenCtx(abi_context *out, abi_green_context green) {
-    bool turn = cot_context_turn(false);
+    bool locked = cot_lifecycle_lock(false);
     abi_result result = CALL_REAL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), out, green);
-    if (result == ABI_SUCCESS && cot_attached()) note_view(*out, green);
-    cot_context_turn_end(turn);
+    if (result == ABI_SUCCESS && cot_attached()) add_view(*out, green);
+    cot_lifecycle_unlock(locked);
     return result;
 }
 
 /* Under the lock. */
-static void end_view(struct cot_known_context *view, bool leaves, void *heir) {
-    if (leaves) cot_hooks.pass_context(view->handle, heir);
+static void remove_view(struct cot_known_context *view, bool leaves, void *successor) {
+    if (leaves) cot_hooks.reassign_context(view->handle, successor);
     else view->green = NULL;
-    cot_context_forget(view);
+    cot_context_remove(view);
 }
 
 static abi_result destroy_green(abi_green_context green) {
@@ -103,29 +103,29 @@ static abi_result destroy_green(abi_green_context green) {
     bool known = entry && cot_context_use_primary(device);
     abi_result result = CALL_REAL(cuGreenCtxDestroy, (abi_green_context), green);
     if (result != ABI_SUCCESS) {
-        if (known) cot_context_leave_primary(device, NULL, false);
+        if (known) cot_context_release_primary(device, NULL, false);
         return result;
     }
-    void *heir = NULL;
-    bool leaves = entry && cot_context_heir(device, &heir);
+    void *successor = NULL;
+    bool leaves = entry && cot_context_successor(device, &successor);
     pthread_mutex_lock(&cot->contexts.lock);
     for (int i = 0; i < (int)cot->contexts.used; i++) {
         if (cot->contexts.known[i].handle && cot->contexts.known[i].green == green)
-            end_view(&cot->contexts.known[i], leaves, heir);
+            remove_view(&cot->contexts.known[i], leaves, successor);
     }
     entry = cot_context_find(green);
-    if (entry) cot_context_forget(entry);
+    if (entry) cot_context_remove(entry);
     pthread_mutex_unlock(&cot->contexts.lock);
     cot_context_after_end(gpu);
-    if (known) cot_context_leave_primary(device, NULL, true);
+    if (known) cot_context_release_primary(device, NULL, true);
     return result;
 }
 
 abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
-    bool turn = cot_context_turn(true);
+    bool locked = cot_lifecycle_lock(true);
     struct cot_gates *paused = cot_hooks.pause_completions();
     abi_result result = destroy_green(green);
     cot_hooks.resume_completions(paused);
-    cot_context_turn_end(turn);
+    cot_lifecycle_unlock(locked);
     return result;
 }

@@ -14,15 +14,15 @@ enum {
         COT_REAL_COUNT
 };
 
-extern _Atomic(void *) cot_real_known[];
-void *cot_look_for_real(uint32_t index);
+extern _Atomic(void *) cot_real_addresses[];
+void *cot_resolve_real(uint32_t index);
 void *cot_driver(const char *name);
 int cot_missing(void);
 
 /* The driver's entry point of a COT_REAL_ number, or NULL. */
 static inline void *cot_real(uint32_t index) {
-    void *known = atomic_load_explicit(&cot_real_known[index], memory_order_acquire);
-    return __builtin_expect(known != NULL, 1) ? known : cot_look_for_real(index);
+    void *known = atomic_load_explicit(&cot_real_addresses[index], memory_order_acquire);
+    return __builtin_expect(known != NULL, 1) ? known : cot_resolve_real(index);
 }
 
 /* Calls the driver's entry point. Without it the result is that of a machine without a driver. */

@@ -1,5 +1,5 @@
-/* The engine's own beginning: where the process keeps the state, and what the entry does for it. Everything static in
- * an engine is a cache that another one can do without. */
+/* The start of an engine: it remembers the state of the process and the services of libcotenant.so. All static
+ * variables of an engine are caches that the next engine can do without. */
 #include "engine.h"
 
 #include "driver_calls.h"
@@ -7,9 +7,9 @@
 struct cot_state *cot;
 const struct cot_services *cot_services;
 ptrdiff_t cot_thread_offset;
-_Atomic(void *) cot_real_known[COT_REAL_COUNT];
+_Atomic(void *) cot_real_addresses[COT_REAL_COUNT];
 
-/* Without pointers, for which the loader would have to do something. */
+/* Without pointers, which the loader would have to relocate. */
 static const struct names {
 #define ROOM(index, symbol) char symbol[sizeof #symbol];
     COT_CUDA_SERVED(ROOM)
@@ -32,9 +32,9 @@ bool cot_start(const struct cot_services *services) {
     return true;
 }
 
-void *cot_look_for_real(uint32_t index) {
+void *cot_resolve_real(uint32_t index) {
     void *address = cot_services->real((const char *)&NAMES + NAME_AT[index]);
-    if (address) atomic_store_explicit(&cot_real_known[index], address, memory_order_release);
+    if (address) atomic_store_explicit(&cot_real_addresses[index], address, memory_order_release);
     return address;
 }
 

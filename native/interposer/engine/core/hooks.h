@@ -18,8 +18,8 @@ struct cot_hooks {
     struct cot_gates *(*pause_completions)(void);
     void (*resume_completions)(struct cot_gates *gates);
     /* contexts: under the lock of the context table. What was allocated while the view of a green context was current
-     * belongs to `heir` from now on (NULL: to no context, until it is freed). */
-    void (*pass_context)(const void *view, void *heir);
+     * belongs to `successor` from now on (NULL: to no context, until it is freed). */
+    void (*reassign_context)(const void *view, void *successor);
     /* contexts: under the same lock, a context has ended, with everything that was allocated in it. */
     void (*end_context)(void *context);
     /* contexts: outside of the lock, after contexts of this GPU have ended. `last`: none is left. */

@@ -1,5 +1,5 @@
-/* A table in shards: memory of its own (no malloc: this runs inside the tenant's allocator's callers at worst), each
- * shard behind a lock of two instructions that is never held across a driver call. */
+/* A hash table in shards, each behind a spin lock. Its memory comes from mmap: it may run inside the program's own
+ * allocator. */
 #pragma once
 
 #include <string.h>
@@ -18,9 +18,9 @@ static inline uint64_t mix(uint64_t key) {
 
 #define ROW 64u /* places in a row; divides every capacity */
 
-/* ---- one shard: open addressing, inlined where the size of an entry is known. Every entry begins with its key, 0 =
- * free. The keys stand once more behind all entries, TOMBSTONE among them, for a search reads many of them. A place
- * that is taken leads to the one in the next row, and from the last row to the next one in the first ---- */
+/* ---- one shard: open addressing, inlined where the size of an entry is known. Every entry begins with its key, 0:
+ * free. A copy of the keys stands behind all entries, deleted ones as TOMBSTONE, as a search reads many keys. The
+ * next place to probe is in the next row, and from the last row the next place in the first ---- */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE uint64_t *keys_of(const struct cot_shard *shard, size_t size) {
@@ -58,8 +58,8 @@ INLINE void place(struct cot_shard *shard, size_t size, uint64_t hash, const voi
     memcpy(entry_at(shard, size, i), entry, size);
 }
 
-/* No search goes on past a place that a free one follows, so it is freed itself, with the tombstones before it:
- * addresses that are new each time then leave nothing to clean up. */
+/* No search goes on beyond a place that a free one follows, so such a place is freed, with the tombstones before
+ * it: addresses that are new each time then leave nothing to clean up. */
 INLINE void erase(struct cot_shard *shard, size_t size, void *entry) {
     uint64_t *keys = keys_of(shard, size);
     uint32_t i = (uint32_t)((size_t)((char *)entry - shard->entries) / size);

@@ -1,5 +1,6 @@
-/* Events around launches: one before the first launch of a batch, one behind its last. They are recorded by the threads
- * that launch, and where nothing more comes by the helper; the lock is for places and states alone. */
+/* Pairs of events around batches of launches: one before the first launch, one after the last. They are recorded by
+ * the threads that launch; if no more launches come the completion thread closes the batch. The lock covers states
+ * and places only. */
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -7,26 +8,26 @@
 
 #include "gate.h"
 
-#define LOOK_BACK 32u /* batches among which an open one is looked for */
+#define LOOK_BACK 32u /* how many batches are searched for an open one */
 
-void cot_helper_wake(struct cot_gates *gates) {
+void cot_wake_completion_thread(struct cot_gates *gates) {
     if (!atomic_load(&gates->begun) && !atomic_exchange(&gates->begun, 1)) {
-        /* Without one no launch would ever be known to have ended: the next launch tries again. */
-        if (!cot_services->help()) atomic_store(&gates->begun, 0);
+        /* Without the thread no launch would be known to have ended: the next launch tries again. */
+        if (!cot_services->start_completion_thread()) atomic_store(&gates->begun, 0);
     }
     atomic_store(&gates->idle, 0);
     atomic_fetch_add(&gates->word, 1);
     syscall(SYS_futex, &gates->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static bool record(abi_event event, abi_stream stream) {
+static bool record_event(abi_event event, abi_stream stream) {
     return event && CALL_DRIVER("cuEventRecord", (abi_event, abi_stream), event, stream) == ABI_SUCCESS;
 }
 
 /* Under the lock. */
-static struct cot_timed *join_open(struct cot_batches *batches, abi_context context, abi_stream stream) {
+static struct cot_timed_batch *join_open(struct cot_batches *batches, abi_context context, abi_stream stream) {
     for (uint32_t i = batches->tail, looked = 0; i != batches->head && looked < LOOK_BACK; looked++) {
-        struct cot_timed *timed = &batches->ring[--i % COT_BATCHES];
+        struct cot_timed_batch *timed = &batches->ring[--i % COT_BATCHES];
         if (timed->state != COT_TIMED_OPEN || timed->full || timed->alone) continue;
         if (timed->stream != stream || timed->context != context) continue;
         if (timed->batch.kinds + timed->users >= COT_BATCH_KINDS) continue;
@@ -36,24 +37,24 @@ static struct cot_timed *join_open(struct cot_batches *batches, abi_context cont
     return NULL;
 }
 
-/* Under the lock; NULL: none is free. */
-static struct cot_timed *make(struct cot_batches *batches) {
+/* Under the lock; NULL: no batch is free. */
+static struct cot_timed_batch *begin_batch(struct cot_batches *batches) {
     if (batches->tail - batches->head == COT_BATCHES) return NULL;
-    struct cot_timed *timed = &batches->ring[batches->tail % COT_BATCHES];
+    struct cot_timed_batch *timed = &batches->ring[batches->tail % COT_BATCHES];
     abi_event begin = timed->begin, end = timed->end;
     abi_context made_in = timed->made_in;
-    *timed = (struct cot_timed){.state = COT_TIMED_OPENING,
-                                .users = 1,
-                                .fresh = batches->head == batches->tail,
-                                .begin = begin,
-                                .end = end,
-                                .made_in = made_in};
+    *timed = (struct cot_timed_batch){.state = COT_TIMED_OPENING,
+                                      .users = 1,
+                                      .fresh = batches->head == batches->tail,
+                                      .begin = begin,
+                                      .end = end,
+                                      .made_in = made_in};
     batches->tail++;
     return timed;
 }
 
-/* Events belong to a context; those of another one go, if it is still there. */
-static void make_events(struct cot_timed *timed, abi_context context) {
+/* Events belong to a context; those of another one are destroyed, if it still exists. */
+static void create_events(struct cot_timed_batch *timed, abi_context context) {
     if (timed->made_in == context && timed->begin && timed->end) return;
     if (timed->begin) CALL_DRIVER("cuEventDestroy_v2", (abi_event), timed->begin);
     if (timed->end) CALL_DRIVER("cuEventDestroy_v2", (abi_event), timed->end);
@@ -63,37 +64,37 @@ static void make_events(struct cot_timed *timed, abi_context context) {
     if (CALL_DRIVER("cuEventCreate", (abi_event *, unsigned), &timed->end, 0u) != ABI_SUCCESS) timed->end = NULL;
 }
 
-struct cot_timed *cot_timed_begin(struct cot_gates *gates, uint32_t gpu, abi_context context, abi_stream stream,
-                                  uint64_t now_ns) {
+struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t gpu, abi_context context,
+                                              abi_stream stream, uint64_t now_ns) {
     struct cot_batches *batches = &gates->batches[gpu];
-    bool alone = stream == ABI_STREAM_PER_THREAD; /* which stream that is hangs on who names it */
+    bool alone = stream == ABI_STREAM_PER_THREAD; /* it means another stream in each thread */
     cot_spin_lock(&batches->lock);
-    struct cot_timed *timed = alone ? NULL : join_open(batches, context, stream);
+    struct cot_timed_batch *timed = alone ? NULL : join_open(batches, context, stream);
     bool joined = timed != NULL;
-    if (!joined) timed = make(batches);
+    if (!joined) timed = begin_batch(batches);
     cot_spin_unlock(&batches->lock);
     if (joined || !timed) return timed;
     timed->alone = alone;
     timed->context = context;
     timed->stream = stream;
     timed->begun_ns = timed->last_ns = now_ns;
-    make_events(timed, context);
-    timed->untimed = !record(timed->begin, stream);
+    create_events(timed, context);
+    timed->untimed = !record_event(timed->begin, stream);
     cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_OPEN;
     cot_spin_unlock(&batches->lock);
     return timed;
 }
 
-void cot_timed_close(struct cot_batches *batches, struct cot_timed *timed) {
-    if (timed->batch.launches && !timed->untimed && !record(timed->end, timed->stream)) timed->untimed = true;
+void cot_timed_batch_close(struct cot_batches *batches, struct cot_timed_batch *timed) {
+    if (timed->batch.launches && !timed->untimed && !record_event(timed->end, timed->stream)) timed->untimed = true;
     cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_CLOSED;
     cot_spin_unlock(&batches->lock);
 }
 
-void cot_timed_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, const struct cot_launch *launch,
-                   uint64_t now_ns) {
+void cot_timed_batch_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed,
+                         const struct cot_launch *launch, uint64_t now_ns) {
     struct cot_batches *batches = &gates->batches[gpu];
     cot_spin_lock(&batches->lock);
     if (launch && cot_batch_add(&gates->gate[gpu], &timed->batch, launch, now_ns)) timed->full = true;
@@ -102,6 +103,6 @@ void cot_timed_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed *time
     bool closes = timed->users == 0 && (timed->full || timed->alone || timed->batch.launches == 0);
     if (closes) timed->state = COT_TIMED_CLOSING;
     cot_spin_unlock(&batches->lock);
-    if (closes) cot_timed_close(batches, timed);
-    if (atomic_load(&gates->idle) || !atomic_load(&gates->begun)) cot_helper_wake(gates);
+    if (closes) cot_timed_batch_close(batches, timed);
+    if (atomic_load(&gates->idle) || !atomic_load(&gates->begun)) cot_wake_completion_thread(gates);
 }

@@ -1,5 +1,6 @@
-/* What the helper does: closes batches to which nothing more comes, and of those that have ended tells what they took.
- * Only it asks about events, in a thread that captures nothing: such a question would void a capture. */
+/* The work of the completion thread: closes batches to which no launches are added any more, and reports the GPU
+ * time of those that have ended. Only this thread queries events, as a query would invalidate a capture of the
+ * thread that makes it. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -11,23 +12,23 @@
 #define LEAST_PAUSE_NS 50000ull
 #define MOST_PAUSE_NS 1000000ull
 #define EMPTY_PAUSE_NS 200000ull
-#define EMPTY_ROUNDS 10u /* until the helper sleeps until it is woken */
-#define MOST_UNREADY 16u /* looked at in one round: streams that run beside one another */
+#define EMPTY_ROUNDS 10u /* before the completion thread sleeps until it is woken */
+#define MAX_UNREADY 16u  /* queried in one round: as many streams may run side by side */
 
-/* Around calls of the driver about batches; false: somebody wants their streams or contexts to be left alone. */
-static bool enter(struct cot_gates *gates) {
+/* Around driver calls on events of batches. False: a context or stream is being destroyed. */
+static bool begin_driver_calls(struct cot_gates *gates) {
     atomic_store(&gates->busy, 1);
     if (!atomic_load(&gates->paused)) return true;
     atomic_store(&gates->busy, 0);
     return false;
 }
-static void leave(struct cot_gates *gates) {
+static void end_driver_calls(struct cot_gates *gates) {
     atomic_store(&gates->busy, 0);
 }
 
 /* ---- closing ---- */
 
-static bool is_quiet(const struct cot_timed *timed, bool hurry, uint64_t now_ns) {
+static bool is_quiet(const struct cot_timed_batch *timed, bool hurry, uint64_t now_ns) {
     if (timed->state != COT_TIMED_OPEN || timed->users) return false;
     return hurry || now_ns > timed->last_ns + QUIET_NS;
 }
@@ -35,33 +36,33 @@ static bool is_quiet(const struct cot_timed *timed, bool hurry, uint64_t now_ns)
 static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, uint64_t now_ns) {
     bool hurry = atomic_exchange(&batches->hurry, 0);
     for (uint32_t i = batches->head; i != __atomic_load_n(&batches->tail, __ATOMIC_ACQUIRE); i++) {
-        struct cot_timed *timed = &batches->ring[i % COT_BATCHES];
+        struct cot_timed_batch *timed = &batches->ring[i % COT_BATCHES];
         abi_context popped;
         if (__atomic_load_n(&timed->state, __ATOMIC_RELAXED) != COT_TIMED_OPEN) continue;
-        if (!enter(gates)) return;
+        if (!begin_driver_calls(gates)) return;
         cot_spin_lock(&batches->lock);
         bool closes = is_quiet(timed, hurry, now_ns);
         if (closes) timed->state = COT_TIMED_CLOSING;
         cot_spin_unlock(&batches->lock);
-        /* A default stream is that of the current context. */
+        /* A default stream belongs to the current context. */
         if (closes && CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), timed->context) == ABI_SUCCESS) {
-            cot_timed_close(batches, timed);
+            cot_timed_batch_close(batches, timed);
             CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped);
         } else if (closes) {
             timed->untimed = true;
-            cot_timed_close(batches, timed);
+            cot_timed_batch_close(batches, timed);
         }
-        leave(gates);
+        end_driver_calls(gates);
     }
 }
 
-/* ---- what they took ---- */
+/* ---- measuring ---- */
 
 static uint32_t streams_under_way(const struct cot_batches *batches) {
     abi_stream seen[8];
     uint32_t count = 0;
     for (uint32_t i = batches->head, looked = 0; i != batches->tail && looked < 64; i++, looked++) {
-        const struct cot_timed *timed = &batches->ring[i % COT_BATCHES];
+        const struct cot_timed_batch *timed = &batches->ring[i % COT_BATCHES];
         uint32_t k = 0;
         if (timed->state == COT_TIMED_FREE) continue;
         while (k < count && seen[k] != timed->stream) k++;
@@ -81,16 +82,16 @@ struct span {
     uint64_t begin_ns, end_ns;
 };
 
-/* On the clock of the host: told from when the GPU was idle or from the event before, and held between when it was
- * launched and now. */
-static struct span span_of(const struct cot_batches *batches, const struct cot_timed *timed, uint64_t now_ns) {
+/* On the host's clock: measured from when the GPU was idle or from the event before, and clamped between the launch
+ * and now. */
+static struct span span_of(const struct cot_batches *batches, const struct cot_timed_batch *timed, uint64_t now_ns) {
     int64_t length = 0, after = 0;
     uint64_t begin = timed->begun_ns;
     if (timed->untimed || !elapsed(timed->begin, timed->end, &length) || length < 0)
         length = (int64_t)timed->batch.predicted_ns;
-    bool told = timed->fresh || (batches->anchor && !timed->untimed && batches->anchor_context == timed->made_in &&
-                                 elapsed(batches->anchor, timed->begin, &after));
-    if (!told) begin = now_ns > (uint64_t)length ? now_ns - (uint64_t)length : 0;
+    bool measured = timed->fresh || (batches->anchor && !timed->untimed && batches->anchor_context == timed->made_in &&
+                                     elapsed(batches->anchor, timed->begin, &after));
+    if (!measured) begin = now_ns > (uint64_t)length ? now_ns - (uint64_t)length : 0;
     else if (!timed->fresh) begin = batches->anchor_ns + (uint64_t)after;
     if ((int64_t)(begin - timed->begun_ns) < 0) begin = timed->begun_ns;
     uint64_t end = begin + (uint64_t)length;
@@ -108,8 +109,8 @@ static void free_places(struct cot_batches *batches) {
     cot_spin_unlock(&batches->lock);
 }
 
-static void complete(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed, struct span span,
-                     uint64_t now_ns) {
+static void complete_batch(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed, struct span span,
+                           uint64_t now_ns) {
     struct cot_batches *batches = &gates->batches[gpu];
     struct cot_gate *gate = &gates->gate[gpu];
     bool oldest = timed == &batches->ring[batches->head % COT_BATCHES];
@@ -124,8 +125,8 @@ static void complete(struct cot_gates *gates, uint32_t gpu, struct cot_timed *ti
     if (atomic_load(&batches->sleepers)) syscall(SYS_futex, &gate->order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Its last event becomes the one that others are told from, and gets the former one for it. */
-static void set_anchor(struct cot_batches *batches, struct cot_timed *timed, uint64_t end_ns) {
+/* Its last event becomes the anchor from which later events are measured, and takes over the former anchor's event. */
+static void set_anchor(struct cot_batches *batches, struct cot_timed_batch *timed, uint64_t end_ns) {
     if (timed->untimed) return;
     abi_event former = batches->anchor_context == timed->made_in ? batches->anchor : NULL;
     if (batches->anchor && !former) CALL_DRIVER("cuEventDestroy_v2", (abi_event), batches->anchor);
@@ -135,17 +136,17 @@ static void set_anchor(struct cot_batches *batches, struct cot_timed *timed, uin
     timed->end = former;
 }
 
-void cot_settle_lost(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed) {
+void cot_complete_unobserved(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed) {
     uint64_t now = cot_boottime_ns(), most = timed->begun_ns + timed->batch.predicted_ns;
-    complete(gates, gpu, timed, (struct span){timed->begun_ns, now < most ? now : most}, now);
+    complete_batch(gates, gpu, timed, (struct span){timed->begun_ns, now < most ? now : most}, now);
 }
 
-/* True: it has ended. */
-static bool look(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed) {
+/* True: the batch has ended. */
+static bool check_batch(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed) {
     struct cot_batches *batches = &gates->batches[gpu];
     uint64_t now = cot_boottime_ns();
     if (timed->batch.launches == 0) {
-        complete(gates, gpu, timed, (struct span){0}, now);
+        complete_batch(gates, gpu, timed, (struct span){0}, now);
         return true;
     }
     if (timed->untimed && now < timed->last_ns + timed->batch.predicted_ns) return false;
@@ -153,27 +154,27 @@ static bool look(struct cot_gates *gates, uint32_t gpu, struct cot_timed *timed)
     now = cot_boottime_ns();
     struct span span = span_of(batches, timed, now);
     set_anchor(batches, timed, span.end_ns);
-    complete(gates, gpu, timed, span, now);
+    complete_batch(gates, gpu, timed, span, now);
     return true;
 }
 
-static uint64_t pause_for(const struct cot_timed *timed, uint64_t now_ns) {
+static uint64_t pause_for(const struct cot_timed_batch *timed, uint64_t now_ns) {
     uint64_t due = timed->begun_ns + timed->batch.predicted_ns, left = due > now_ns ? due - now_ns : 0;
     return left < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : left > MOST_PAUSE_NS ? MOST_PAUSE_NS : left;
 }
 
-uint64_t cot_settle(struct cot_gates *gates, uint32_t gpu) {
+uint64_t cot_collect_completed(struct cot_gates *gates, uint32_t gpu) {
     struct cot_batches *batches = &gates->batches[gpu];
     uint32_t unready = 0;
     uint64_t pause = UINT64_MAX, now = cot_boottime_ns();
     close_quiet(gates, batches, now);
     for (uint32_t i = batches->head; i != __atomic_load_n(&batches->tail, __ATOMIC_ACQUIRE); i++) {
-        struct cot_timed *timed = &batches->ring[i % COT_BATCHES];
-        enum cot_timed_state state = __atomic_load_n(&timed->state, __ATOMIC_ACQUIRE);
+        struct cot_timed_batch *timed = &batches->ring[i % COT_BATCHES];
+        enum cot_timed_batch_state state = __atomic_load_n(&timed->state, __ATOMIC_ACQUIRE);
         if (state == COT_TIMED_FREE) continue;
-        if (state == COT_TIMED_CLOSED && unready < MOST_UNREADY && enter(gates)) {
-            bool ended = look(gates, gpu, timed);
-            leave(gates);
+        if (state == COT_TIMED_CLOSED && unready < MAX_UNREADY && begin_driver_calls(gates)) {
+            bool ended = check_batch(gates, gpu, timed);
+            end_driver_calls(gates);
             if (ended) continue;
         }
         if (unready++ == 0) pause = state == COT_TIMED_CLOSED ? pause_for(timed, now) : QUIET_NS;
@@ -181,9 +182,9 @@ uint64_t cot_settle(struct cot_gates *gates, uint32_t gpu) {
     return pause;
 }
 
-/* ---- the helper's round ---- */
+/* ---- one round ---- */
 
-abi_result cot_cotenant_help(struct cot_errand *errand) {
+abi_result cot_cotenant_help(struct cot_completion_wait *errand) {
     struct cot_gates *gates = cot_attached() ? cot->gates : NULL;
     if (!gates) return ABI_SUCCESS;
     if (!gates->relaxed) {
@@ -194,13 +195,13 @@ abi_result cot_cotenant_help(struct cot_errand *errand) {
     errand->seen = atomic_load(&gates->word);
     uint64_t pause = UINT64_MAX;
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
-        uint64_t own = cot_settle(gates, gpu);
+        uint64_t own = cot_collect_completed(gates, gpu);
         if (own < pause) pause = own;
     }
     gates->empty_rounds = pause == UINT64_MAX ? gates->empty_rounds + 1 : 0;
     if (pause == UINT64_MAX && gates->empty_rounds <= EMPTY_ROUNDS) pause = EMPTY_PAUSE_NS;
     if (pause == UINT64_MAX) {
-        /* Who launches from now on sees that it sleeps; who did before is seen. */
+        /* A launch from now on sees `idle`; one before is seen here. */
         atomic_store(&gates->idle, 1);
         for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
             const struct cot_batches *batches = &gates->batches[gpu];

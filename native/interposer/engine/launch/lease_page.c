@@ -1,4 +1,5 @@
-/* The compute page of a process: mapped while it attaches, given back when that failed, freed of what the dead left. */
+/* The container's lease page: mapped while a process attaches, unmapped if that fails, and cleared of launches that
+ * dead processes left announced. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -8,7 +9,7 @@
 #include "../../libc.h"
 #include "gate.h"
 
-bool cot_gates_join(void) {
+bool cot_lease_page_map(void) {
     uint64_t at = cot->at.page->header.lease_page_offset,
              bytes = cot_lease_page_bytes(cot->at.slot_count, cot->at.gpu_count);
     struct stat info;
@@ -36,7 +37,7 @@ bool cot_gates_join(void) {
     return true;
 }
 
-void cot_gates_leave(void) {
+void cot_lease_page_unmap(void) {
     struct cot_gates *gates = cot->gates;
     cot->gates = NULL;
     if (!gates) return;
@@ -44,7 +45,7 @@ void cot_gates_leave(void) {
     munmap(gates, sizeof *gates);
 }
 
-/* Rows of a slot, one for each GPU, next to one another. */
+/* The rows of a slot, one for each GPU, lie side by side. */
 static bool is_under_way(const struct cot_lease_row *row) {
     bool any = false;
     for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
@@ -54,16 +55,16 @@ static bool is_under_way(const struct cot_lease_row *row) {
     return any;
 }
 
-/* Work on the GPU ends with its process, whatever becomes of its memory: so this need not wait until the slot may be
- * reaped. Nobody attaches to a slot whose lock is held, and what was used stays counted. */
-void cot_gates_forget_dead(struct cot_gates *gates) {
+/* A process's work on the GPU ends with it, even if its memory is freed later, so this does not wait until the slot
+ * may be reaped. No process attaches to a slot whose lock is held here; GPU time that was used stays counted. */
+void cot_lease_page_clear_dead(struct cot_gates *gates) {
     uint32_t used = __atomic_load_n(&cot_lease_reports_at(gates->page)->slots_used, __ATOMIC_ACQUIRE);
-    if (used > cot->at.slot_count) used = cot->at.slot_count; /* any process of the container may have written it */
+    if (used > cot->at.slot_count) used = cot->at.slot_count; /* every process of the container can write it */
     int fd = cot_ledger_fd();
     for (uint32_t slot = 0; fd >= 0 && slot < used; slot++) {
         struct cot_lease_row *row = cot_lease_row_at(gates->page, cot->at.gpu_count, slot, 0);
         if (slot == cot->at.slot || !is_under_way(row)) continue;
-        while (atomic_exchange(&cot->lives.burying, 1)) sched_yield();
+        while (atomic_exchange(&cot->slot_lock.reaping, 1)) sched_yield();
         if (cot_lock_slot(fd, slot)) {
             for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
                 __atomic_store_n(&row[gpu].waiting, 0, __ATOMIC_RELAXED);
@@ -72,6 +73,6 @@ void cot_gates_forget_dead(struct cot_gates *gates) {
             }
             cot_unlock_slot(fd, slot);
         }
-        atomic_store(&cot->lives.burying, 0);
+        atomic_store(&cot->slot_lock.reaping, 0);
     }
 }

@@ -1,8 +1,8 @@
-/* Arrays and mipmapped arrays. The driver lays them out by rules of its own and tells what one takes only of arrays
- * whose memory comes later, so the charge is an estimate: rows padded to the block of 64 bytes by 8 rows in which
- * textures are stored, level by level, in granules of its own. What it misses, the agent finds. Arrays without memory
- * (sparse, or of deferred mapping) cost nothing; memory by handle that is mapped under them was charged when it was
- * made (tiles.c). */
+/* Arrays and mipmapped arrays. The driver's layout is not documented, and it reports sizes only for arrays whose
+ * memory comes later, so the charge is an estimate: rows padded to the 64-byte by 8-row blocks in which textures
+ * are stored, level by level, in granules of their own. The agent finds the difference. Sparse arrays and arrays of
+ * deferred mapping cost nothing themselves; physical memory mapped under them is charged by cuMemCreate
+ * (sparse_arrays.c). */
 #include "../../../abi/cuda_arrays.h"
 #include "../accounting/grant.h"
 #include "../core/driver_calls.h"
@@ -21,7 +21,6 @@ static uint64_t times(uint64_t a, uint64_t b) {
 static uint64_t plus(uint64_t a, uint64_t b) {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
-/* Pieces of `unit` that hold `count`. */
 static uint64_t pieces(uint64_t count, uint64_t unit) {
     return count / unit + (count % unit != 0);
 }
@@ -52,7 +51,7 @@ static uint32_t kind_of(unsigned flags) {
     return flags & ABI_ARRAY_DEFERRED ? COT_DEFERRED : flags & ABI_ARRAY_SPARSE ? COT_SPARSE : COT_ARRAY;
 }
 
-/* Calls the driver between claim and charge, with the shape that was estimated: the caller's own may change. */
+/* Calls the driver between claim and charge, with a copy of the shape: the program may change its own meanwhile. */
 #define CREATE(symbol, types, whole, levels, out, ...)                                                    \
     ({                                                                                                    \
         const abi_array3d_shape whole_ = whole;                                                           \
@@ -73,13 +72,13 @@ static uint32_t kind_of(unsigned flags) {
         const shape_type copy = *shape;                                                              \
         return CREATE(symbol, (abi_array *, const shape_type *), widen(copy), 1, out, &copy);        \
     }
-#define AS_IT_IS(shape) (shape)
+#define UNCHANGED(shape) (shape)
 #define WIDE(shape) \
     ((abi_array3d_shape){(shape).width, (shape).height, (shape).depth, (shape).format, (shape).channels, (shape).flags})
 ARRAY(cuArrayCreate, abi_array_shape_v1, FLAT)
 ARRAY(cuArrayCreate_v2, abi_array_shape, FLAT)
 ARRAY(cuArray3DCreate, abi_array3d_shape_v1, WIDE)
-ARRAY(cuArray3DCreate_v2, abi_array3d_shape, AS_IT_IS)
+ARRAY(cuArray3DCreate_v2, abi_array3d_shape, UNCHANGED)
 
 abi_result cot_cuMipmappedArrayCreate(abi_mipmapped *out, const abi_array3d_shape *shape, unsigned levels) {
     typedef abi_array3d_shape S;
@@ -89,19 +88,19 @@ abi_result cot_cuMipmappedArrayCreate(abi_mipmapped *out, const abi_array3d_shap
     return CREATE(cuMipmappedArrayCreate, (abi_mipmapped *, const S *, unsigned), copy, levels, out, &copy, levels);
 }
 
-/* Taken out of the table before the driver's call, for afterwards the handle may be somebody else's; put back if the
- * driver refuses. Levels of a chain and planes have handles too, which are in no table and cost nothing. */
-#define DESTROY(symbol, type)                                                      \
-    abi_result cot_##symbol(type array) {                                          \
-        struct cot_block block;                                                    \
-        uint64_t key = (uintptr_t)array;                                           \
-        if (!cot_attached() || !cot_blocks_take_latest(key, COT_ARRAY, &block))    \
-            return CALL_REAL(symbol, (type), array);                               \
-        if (block.kind != COT_ARRAY) cot_tiles_leave(array);                       \
-        abi_result result = CALL_REAL(symbol, (type), array);                      \
-        cot_claim_released(result, &block);                                        \
-        if (block.kind != COT_ARRAY) cot_tiles_left(array, result == ABI_SUCCESS); \
-        return result;                                                             \
+/* Removed from the table before the driver's call, as the handle may be reused after it; added again if the driver
+ * refuses. Levels of a mipmapped array and planes have handles too, which cost nothing and are in no table. */
+#define DESTROY(symbol, type)                                                              \
+    abi_result cot_##symbol(type array) {                                                  \
+        struct cot_block block;                                                            \
+        uint64_t key = (uintptr_t)array;                                                   \
+        if (!cot_attached() || !cot_blocks_take_latest(key, COT_ARRAY, &block))            \
+            return CALL_REAL(symbol, (type), array);                                       \
+        if (block.kind != COT_ARRAY) cot_sparse_array_ending(array);                       \
+        abi_result result = CALL_REAL(symbol, (type), array);                              \
+        cot_claim_released(result, &block);                                                \
+        if (block.kind != COT_ARRAY) cot_sparse_array_ended(array, result == ABI_SUCCESS); \
+        return result;                                                                     \
     }
 DESTROY(cuArrayDestroy, abi_array)
 DESTROY(cuMipmappedArrayDestroy, abi_mipmapped)

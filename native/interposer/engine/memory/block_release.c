@@ -4,16 +4,16 @@
 #include "blocks.h"
 #include "vmm.h"
 
-/* What was charged for a block that is out of the table. */
+/* Releases the charge of a block that has left the table. */
 static void release(const struct cot_block *block) {
-    struct cot_limits limits;
-    cot_limits(block->gpu, &limits);
+    struct cot_gpu_limits limits;
+    cot_read_limits(block->gpu, &limits);
     uint64_t bytes = block->kind == COT_LINEAR
-                         ? cot_pages_remove(block->gpu, block->key, block->bytes, limits.granule_bytes)
+                         ? cot_granules_remove(block->gpu, block->key, block->bytes, limits.granule_bytes)
                          : block->bytes;
-    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
+    if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own_row(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
     if (bytes) cot_release(block->gpu, bytes);
-    if (block->root) cot_memory_drop(block->root);
+    if (block->root) cot_memory_unref(block->root);
 }
 
 void cot_blocks_drop_context(void *context) {
@@ -30,9 +30,9 @@ bool cot_blocks_drop(const struct cot_block *block) {
     return true;
 }
 
-bool cot_blocks_drop_twin(const struct cot_block *block, bool others) {
+bool cot_blocks_drop_duplicate(const struct cot_block *block, bool others) {
     struct cot_block taken;
-    if (!cot_blocks_take_twin(block, others, &taken)) return false;
+    if (!cot_blocks_take_duplicate(block, others, &taken)) return false;
     release(&taken);
     return true;
 }

@@ -1,15 +1,15 @@
-/* What this process allocated: blocks by pointer or handle. */
+/* The table of blocks: what this process has allocated, by pointer or handle. */
 #include "blocks.h"
 
 #include "../core/sharded_map.h"
 
-/* Of a block: the low 6 bits choose the shard, those from the 8th on the place in it. Addresses of device memory that
- * follow one another lie in one row, so that a table too large for the processor's caches costs few of them a miss. */
+/* The low 6 bits choose the shard, bits from the 8th on the place in it. Consecutive addresses of device memory lie
+ * in one row, so that few searches of a large table miss the processor's caches. */
 static inline uint64_t hash_block(uint64_t key) {
     return __builtin_expect(key % 512 == 0, 1) ? mix(key >> 15) ^ (key >> 1 & (ROW - 1) << 8) : mix(key);
 }
 
-/* A block: of one key there may be several, each reference to a handle one, or of several kinds. */
+/* A key may have several blocks: one for each reference to a handle, or several kinds. */
 INLINE struct cot_block *probe_kind(const struct cot_shard *shard, uint64_t key, uint64_t hash, uint32_t kind) {
     if (shard->capacity == 0) return NULL;
     const uint64_t *keys = keys_of(shard, sizeof(struct cot_block));
@@ -69,7 +69,7 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block) {
     return take_locked(shard, hash, key, kind, block);
 }
 
-/* Kinds whose keys are addresses of one space. */
+/* Kinds whose keys are addresses of the same space. */
 static uint32_t space_of(uint32_t kind) {
     return kind == COT_MANAGED ? COT_LINEAR : kind == COT_SPARSE || kind == COT_DEFERRED ? COT_ARRAY : kind;
 }
@@ -104,7 +104,7 @@ bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block
     return latest;
 }
 
-bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
+bool cot_blocks_change_references(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left) {
     uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     if (key <= TOMBSTONE) return false;
@@ -121,13 +121,14 @@ bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block 
     return found;
 }
 
-void cot_blocks_pass_context(const void *context, void *heir) {
+void cot_blocks_reassign_context(const void *context, void *successor) {
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         struct cot_shard *shard = &cot->blocks[i];
         cot_spin_lock(&shard->lock);
         for (uint32_t k = 0; k < shard->capacity; k++) {
             struct cot_block *entry = (struct cot_block *)shard->entries + k;
-            if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) entry->context = heir;
+            if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM)
+                entry->context = successor;
         }
         cot_spin_unlock(&shard->lock);
     }
@@ -152,7 +153,7 @@ bool cot_blocks_take_of_context(const void *context, unsigned *shard_at, uint32_
     return false;
 }
 
-bool cot_blocks_take_twin(const struct cot_block *block, bool others, struct cot_block *taken) {
+bool cot_blocks_take_duplicate(const struct cot_block *block, bool others, struct cot_block *taken) {
     uint64_t hash = hash_block(block->key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
     struct cot_block *own = NULL, *other = NULL, *entry;

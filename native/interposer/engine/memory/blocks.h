@@ -14,29 +14,29 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block);
  * (COT_EXTERNAL). Older ones may still be there, of a context that is about to leave the table. */
 bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block);
 /* Adds `change` to a block's references; *left gets what remains. False: no such block. At 0 it is removed. */
-bool cot_blocks_refer(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
+bool cot_blocks_change_references(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* Assigns all blocks of a context to another one. */
-void cot_blocks_pass_context(const void *context, void *heir);
+void cot_blocks_reassign_context(const void *context, void *successor);
 /* Removes some block of a context; *shard and *entry say where the search goes on. False: none is left. */
 bool cot_blocks_take_of_context(const void *context, unsigned *shard, uint32_t *entry, struct cot_block *block);
 /* Several blocks may have one address, of which one is still allocated. Removes `block`, or one of the others. False:
  * there are no others. */
-bool cot_blocks_take_twin(const struct cot_block *block, bool others, struct cot_block *taken);
+bool cot_blocks_take_duplicate(const struct cot_block *block, bool others, struct cot_block *taken);
 
 /* ---- block_release.c: blocks that go with their charge ---- */
 
 void cot_blocks_drop_context(void *context);
 bool cot_blocks_drop(const struct cot_block *block);
-bool cot_blocks_drop_twin(const struct cot_block *block, bool others);
+bool cot_blocks_drop_duplicate(const struct cot_block *block, bool others);
 
 /* ---- ended_contexts.c: blocks whose context may have ended while they were allocated or freed ---- */
 
 /* All memory that was allocated in a context: assigned to another one, or gone with it. */
-void cot_memory_pass_context(const void *view, void *heir);
+void cot_memory_reassign_context(const void *view, void *successor);
 void cot_memory_drop_context(void *context);
 /* After a block was added to the table with the context that was current: was it still there? */
-void cot_context_recheck(const struct cot_block *block);
+void cot_block_recheck(const struct cot_block *block);
 /* Adds a block again that the driver did not free. The green context it was allocated in may have ended meanwhile. */
-void cot_context_put_back(const struct cot_block *block);
+void cot_block_restore(const struct cot_block *block);
 
 #pragma GCC visibility pop

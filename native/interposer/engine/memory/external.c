@@ -1,6 +1,6 @@
-/* Memory that another interface made (Vulkan above all) and this process imports: it is charged at import, for nothing
- * else counts it. Memory by handle that some process exported is its owner's, and the driver tells the two apart: it
- * takes back as memory by handle only what was one. */
+/* Memory of another API (mostly Vulkan) that this process imports: it is charged at the import, as nothing else
+ * counts it. Physical memory that a CUDA process exported (cuMemExportToShareableHandle) is charged to that
+ * process: the driver accepts it, and nothing else, in cuMemImportFromShareableHandle. */
 #include "../../../abi/cuda_arrays.h"
 #include "../accounting/grant.h"
 #include "../core/driver_calls.h"
@@ -8,7 +8,7 @@
 #include "claims.h"
 #include "vmm.h"
 
-/* Nobody asks again as long as it lasts, so a driver that refuses is asked twice, to take it back, too. */
+/* The answer counts as long as the import lasts, so a failing call is repeated once, also that which undoes it. */
 static bool is_memory_by_handle(const abi_external_handle *from) {
     abi_vmm_handle handle = 0;
     if (from->type != ABI_EXTERNAL_OPAQUE_FD && from->type != ABI_EXTERNAL_DMABUF_FD) return false;
@@ -28,7 +28,7 @@ abi_result cot_cuImportExternalMemory(abi_external *out, const abi_external_hand
     typedef abi_external_handle H;
     struct cot_claim claim;
     if (!out || !from) return CALL_REAL(cuImportExternalMemory, (abi_external *, const H *), out, from);
-    const H copy = *from; /* the caller's own may change */
+    const H copy = *from; /* the program may change its own meanwhile */
     abi_result result = cot_attach();
     bool by_handle = result == ABI_SUCCESS && is_memory_by_handle(&copy);
     if (result == ABI_SUCCESS) result = cot_claim(by_handle ? 0 : copy.size, &claim);

@@ -1,8 +1,8 @@
-/* Memory by bytes: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their cuMemFree.
+/* Linear memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and cuMemFree.
  *
- * The charge is what the GPU really gives up: whole granules. A large request has granules of its own; small ones
- * share them, so what a small one costs is known only from where it lies. It is therefore announced as one granule and
- * charged as none or one. */
+ * The charge is what the GPU really gives: whole granules. A large request has granules of its own; small ones
+ * share them, so what a small request costs depends on its address. It is announced as one granule and then charged
+ * as none or one. */
 #include "../accounting/granules.h"
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
@@ -16,101 +16,103 @@ abi_result cot_cuMemFree_v2(abi_devptr pointer);
 
 static uint64_t round_up(uint64_t bytes, uint64_t granule) {
     return bytes > UINT64_MAX - granule ? UINT64_MAX / granule * granule
-                                        : cot_granules(bytes + granule - 1, granule) * granule;
+                                        : cot_granule_count(bytes + granule - 1, granule) * granule;
 }
 
-struct ticket {
+struct reservation {
     uint32_t gpu;
     void *context;
-    struct cot_limits limits;
+    struct cot_gpu_limits limits;
     uint64_t reserved;
-    bool gap;     /* nothing is reserved: the request may only go where memory is held already */
-    bool charged; /* before the call */
+    bool gap;     /* nothing is reserved: the request must fit into a shared granule */
+    bool charged; /* before the driver's call */
 };
 
-/* The driver gave nothing. */
-static void give_up(const struct ticket *ticket) {
-    if (ticket->gap) cot_rollback(ticket->gpu, cot_gap_end());
-    else cot_rollback_certain(ticket->gpu, ticket->reserved, ticket->charged);
+/* The driver refused the request. */
+static void cancel(const struct reservation *reservation) {
+    if (reservation->gap) cot_rollback(reservation->gpu, cot_gap_end());
+    else cot_rollback_exact(reservation->gpu, reservation->reserved, reservation->charged);
 }
 
-/* Room for `bytes` in the calling thread's context, or the error to answer. */
-static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, uint64_t granule, struct ticket *ticket) {
+/* Reserves `bytes` in the calling thread's context, or returns the error to answer with. */
+static inline __attribute__((always_inline)) abi_result begin(uint64_t bytes, uint64_t granule,
+                                                              struct reservation *reservation) {
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_current(&ticket->gpu, &ticket->context);
+    if (result == ABI_SUCCESS) result = cot_current_context(&reservation->gpu, &reservation->context);
     if (result != ABI_SUCCESS) return result;
-    if (ticket->gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
-    cot_limits(ticket->gpu, &ticket->limits);
-    ticket->gap = ticket->charged = false;
-    ticket->reserved = round_up(bytes, granule ? granule : ticket->limits.granule_bytes);
-    bool packed = granule == 0 && cot_is_packed(bytes, ticket->limits.granule_bytes);
-    if (packed ? cot_reserve(ticket->gpu, ticket->reserved)
-               : cot_reserve_certain(ticket->gpu, ticket->reserved, &ticket->charged))
+    if (reservation->gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
+    cot_read_limits(reservation->gpu, &reservation->limits);
+    reservation->gap = reservation->charged = false;
+    reservation->reserved = round_up(bytes, granule ? granule : reservation->limits.granule_bytes);
+    bool packed = granule == 0 && cot_is_packed(bytes, reservation->limits.granule_bytes);
+    if (packed ? cot_reserve(reservation->gpu, reservation->reserved)
+               : cot_reserve_exact(reservation->gpu, reservation->reserved, &reservation->charged))
         return ABI_SUCCESS;
-    /* The grant is full, yet a small request may fit where small ones lie already. */
-    if (packed && cot_gap_begin(ticket->gpu)) {
-        ticket->reserved = 0;
-        ticket->gap = true;
-        if (cot_pages_have_gap(ticket->gpu, ticket->context, bytes, ticket->limits.granule_bytes)) return ABI_SUCCESS;
-        give_up(ticket);
+    /* The grant is full, but a small request may fit where other small ones lie. */
+    if (packed && cot_gap_begin(reservation->gpu)) {
+        reservation->reserved = 0;
+        reservation->gap = true;
+        if (cot_granules_have_gap(reservation->gpu, reservation->context, bytes, reservation->limits.granule_bytes))
+            return ABI_SUCCESS;
+        cancel(reservation);
     }
-    cot_deny(ticket->gpu);
+    cot_count_denied(reservation->gpu);
     return ABI_ERROR_OUT_OF_MEMORY;
 }
 
-/* The driver gave [pointer, pointer + bytes). Charges it, or takes it back when it turns out larger than announced and
- * the rest does not fit. */
-static inline __attribute__((always_inline)) abi_result finish_linear(struct ticket *ticket, abi_devptr pointer,
-                                                                      uint64_t bytes) {
-    uint64_t charge = cot_pages_add(ticket->gpu, pointer, bytes, ticket->limits.granule_bytes);
-    if (charge > ticket->reserved) {
-        uint64_t more = charge - ticket->reserved;
-        uint64_t announced = ticket->charged ? 0 : ticket->reserved;
-        bool paid = ticket->gap ? cot_gap_pot() >= charge : cot_reserve_more(ticket->gpu, more, announced);
+/* The driver allocated [pointer, pointer + bytes). Charges it; frees it again if it takes more granules than
+ * announced and these do not fit. */
+static inline __attribute__((always_inline)) abi_result finish_linear(struct reservation *reservation,
+                                                                      abi_devptr pointer, uint64_t bytes) {
+    uint64_t charge = cot_granules_add(reservation->gpu, pointer, bytes, reservation->limits.granule_bytes);
+    if (charge > reservation->reserved) {
+        uint64_t more = charge - reservation->reserved;
+        uint64_t announced = reservation->charged ? 0 : reservation->reserved;
+        bool paid =
+            reservation->gap ? cot_gap_donated() >= charge : cot_reserve_more(reservation->gpu, more, announced);
         if (!paid) {
-            uint64_t gone = cot_pages_remove(ticket->gpu, pointer, bytes, ticket->limits.granule_bytes);
-            /* Other threads' requests may lie there by now, and have found it paid; or lay there and have left the last
-             * page to this one. */
-            if (gone < charge) cot_charge(ticket->gpu, charge - gone);
+            uint64_t gone = cot_granules_remove(reservation->gpu, pointer, bytes, reservation->limits.granule_bytes);
+            /* Other threads' allocations may share its granules by now, and have found them charged; or they did,
+             * and left the last granule to this one. */
+            if (gone < charge) cot_charge(reservation->gpu, charge - gone);
             CALL_REAL(cuMemFree_v2, (abi_devptr), pointer);
-            if (gone > charge) cot_release(ticket->gpu, gone - charge);
-            give_up(ticket);
-            cot_deny(ticket->gpu);
+            if (gone > charge) cot_release(reservation->gpu, gone - charge);
+            cancel(reservation);
+            cot_count_denied(reservation->gpu);
             return ABI_ERROR_OUT_OF_MEMORY;
         }
-        if (ticket->charged) cot_commit(ticket->gpu, more, more);
-        ticket->reserved = charge;
+        if (reservation->charged) cot_commit(reservation->gpu, more, more);
+        reservation->reserved = charge;
     }
     struct cot_block block = {.key = pointer,
                               .bytes = bytes,
-                              .gpu = ticket->gpu,
+                              .gpu = reservation->gpu,
                               .kind = COT_LINEAR,
-                              .context = ticket->context,
+                              .context = reservation->context,
                               .references = 1,
                               .epoch = cot_thread()->epoch};
     cot_blocks_add(&block);
-    if (ticket->gap) ticket->reserved = cot_gap_end();
-    uint64_t spare = ticket->reserved - charge;
-    if (__builtin_expect(ticket->charged, 0)) {
-        if (spare && cot_gap_give_held(ticket->gpu, spare)) spare = 0;
-        cot_rollback_certain(ticket->gpu, spare, true);
+    if (reservation->gap) reservation->reserved = cot_gap_end();
+    uint64_t spare = reservation->reserved - charge;
+    if (__builtin_expect(reservation->charged, 0)) {
+        if (spare && cot_gap_donate_held(reservation->gpu, spare)) spare = 0;
+        cot_rollback_exact(reservation->gpu, spare, true);
     } else {
-        if (charge) cot_commit(ticket->gpu, charge, charge);
-        if (spare && !cot_gap_give_announced(ticket->gpu, spare)) cot_rollback(ticket->gpu, spare);
+        if (charge) cot_commit(reservation->gpu, charge, charge);
+        if (spare && !cot_gap_donate_announced(reservation->gpu, spare)) cot_rollback(reservation->gpu, spare);
     }
-    cot_context_recheck(&block);
+    cot_block_recheck(&block);
     return ABI_SUCCESS;
 }
 
-/* Calls the driver between announcement and charge. */
 #define RESERVE_LINEAR(symbol, types, bytes, pointer, ...)                                    \
     ({                                                                                        \
-        struct ticket ticket_;                                                                \
+        struct reservation ticket_;                                                           \
         abi_result result_ = begin(bytes, 0, &ticket_);                                       \
         if (result_ == ABI_SUCCESS) {                                                         \
             result_ = CALL_REAL(symbol, types, __VA_ARGS__);                                  \
             if (result_ == ABI_SUCCESS) result_ = finish_linear(&ticket_, *(pointer), bytes); \
-            else give_up(&ticket_);                                                           \
+            else cancel(&ticket_);                                                            \
         }                                                                                     \
         result_;                                                                              \
     })
@@ -120,150 +122,150 @@ abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
     return RESERVE_LINEAR(cuMemAlloc_v2, (abi_devptr *, size_t), bytes, pointer, pointer, bytes);
 }
 
-/* The 32-bit form of old; its pointers fit into 32 bits or it fails. */
+/* The old 32-bit form: it fails if the pointer does not fit into 32 bits. */
 abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
     if (!pointer || bytes == 0) return CALL_REAL(cuMemAlloc, (unsigned *, unsigned), pointer, bytes);
     return RESERVE_LINEAR(cuMemAlloc, (unsigned *, unsigned), bytes, pointer, pointer, bytes);
 }
 
-/* ---- rows, which the driver pads ----
- *
- * How far it pads them a row of one byte tells, the first time that a process asks on a GPU; the charge is what came.
- */
+/* ---- cuMemAllocPitch: the driver pads rows. How far is learned from an allocation of one byte, once per GPU and
+ * process; the charge is what was really allocated ---- */
 
-#define LEAST_PADDING 512u
+#define MIN_PADDING 512u
 
-static _Atomic size_t paddings[COT_MAX_GPUS]; /* 0: not known */
+static _Atomic size_t row_paddings[COT_MAX_GPUS]; /* 0: unknown */
 
 typedef abi_result (*pitch_call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
 typedef abi_result (*old_pitch_call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
 
-/* Its error is the program's, whose request is no smaller. */
-static abi_result learn_padding(void) {
+/* An error is also the answer to the program's request, which is no smaller. */
+static abi_result learn_row_padding(void) {
     pitch_call real = (pitch_call)cot_real(COT_REAL_cuMemAllocPitch_v2);
-    struct ticket ticket;
+    struct reservation reservation;
     abi_devptr row = 0;
     size_t pitch = 0;
     void *context;
     uint32_t gpu;
     abi_result result = cot_attach();
-    if (result == ABI_SUCCESS) result = cot_current(&gpu, &context);
-    if (result != ABI_SUCCESS || !real || gpu == COT_NO_GPU || atomic_load(&paddings[gpu])) return result;
-    result = begin(LEAST_PADDING, 0, &ticket);
+    if (result == ABI_SUCCESS) result = cot_current_context(&gpu, &context);
+    if (result != ABI_SUCCESS || !real || gpu == COT_NO_GPU || atomic_load(&row_paddings[gpu])) return result;
+    result = begin(MIN_PADDING, 0, &reservation);
     if (result != ABI_SUCCESS) return result;
     result = real(&row, &pitch, 1, 1, 4);
     if (result != ABI_SUCCESS) {
-        give_up(&ticket);
+        cancel(&reservation);
         return result;
     }
-    result = finish_linear(&ticket, row, pitch);
+    result = finish_linear(&reservation, row, pitch);
     if (result != ABI_SUCCESS) return result;
-    atomic_store(&paddings[gpu], pitch);
+    atomic_store(&row_paddings[gpu], pitch);
     return cot_cuMemFree_v2(row);
 }
 
-static uint64_t pitch_guess(uint64_t width, uint64_t height) {
+static uint64_t guess_pitched_bytes(uint64_t width, uint64_t height) {
     uint32_t gpu = COT_NO_GPU;
     void *context;
     uint64_t padding = 0;
-    if (cot_current(&gpu, &context) == ABI_SUCCESS && gpu != COT_NO_GPU) padding = atomic_load(&paddings[gpu]);
-    uint64_t row = round_up(width, padding > LEAST_PADDING ? padding : LEAST_PADDING);
+    if (cot_current_context(&gpu, &context) == ABI_SUCCESS && gpu != COT_NO_GPU)
+        padding = atomic_load(&row_paddings[gpu]);
+    uint64_t row = round_up(width, padding > MIN_PADDING ? padding : MIN_PADDING);
     return height && row > UINT64_MAX / height ? UINT64_MAX : row * height;
 }
 
-static abi_result begin_rows(uint64_t width, uint64_t height, struct ticket *ticket) {
-    abi_result result = learn_padding();
-    return result == ABI_SUCCESS ? begin(pitch_guess(width, height), 0, ticket) : result;
+static abi_result begin_rows(uint64_t width, uint64_t height, struct reservation *reservation) {
+    abi_result result = learn_row_padding();
+    return result == ABI_SUCCESS ? begin(guess_pitched_bytes(width, height), 0, reservation) : result;
 }
 
 abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
     pitch_call real = (pitch_call)cot_real(COT_REAL_cuMemAllocPitch_v2);
     if (!real) return (abi_result)cot_missing();
     if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
-    struct ticket ticket;
-    abi_result result = begin_rows(width, height, &ticket);
+    struct reservation reservation;
+    abi_result result = begin_rows(width, height, &reservation);
     if (result != ABI_SUCCESS) return result;
     result = real(pointer, pitch, width, height, element);
     if (result != ABI_SUCCESS) {
-        give_up(&ticket);
+        cancel(&reservation);
         return result;
     }
-    return finish_linear(&ticket, *pointer, *pitch * height);
+    return finish_linear(&reservation, *pointer, *pitch * height);
 }
 
 abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
     old_pitch_call real = (old_pitch_call)cot_real(COT_REAL_cuMemAllocPitch);
     if (!real) return (abi_result)cot_missing();
     if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
-    struct ticket ticket;
-    abi_result result = begin_rows(width, height, &ticket);
+    struct reservation reservation;
+    abi_result result = begin_rows(width, height, &reservation);
     if (result != ABI_SUCCESS) return result;
     result = real(pointer, pitch, width, height, element);
     if (result != ABI_SUCCESS) {
-        give_up(&ticket);
+        cancel(&reservation);
         return result;
     }
-    return finish_linear(&ticket, *pointer, (uint64_t)*pitch * height);
+    return finish_linear(&reservation, *pointer, (uint64_t)*pitch * height);
 }
 
 abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
     if (!pointer || bytes == 0)
         return CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
-    struct ticket ticket;
-    abi_result result = begin(bytes, MANAGED_GRANULE, &ticket);
+    struct reservation reservation;
+    abi_result result = begin(bytes, MANAGED_GRANULE, &reservation);
     if (result != ABI_SUCCESS) return result;
     result = CALL_REAL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), pointer, bytes, flags);
     if (result != ABI_SUCCESS) {
-        give_up(&ticket);
+        cancel(&reservation);
         return result;
     }
     struct cot_block block = {.key = *pointer,
-                              .bytes = ticket.reserved,
-                              .gpu = ticket.gpu,
+                              .bytes = reservation.reserved,
+                              .gpu = reservation.gpu,
                               .kind = COT_MANAGED,
-                              .context = ticket.context,
+                              .context = reservation.context,
                               .references = 1,
                               .epoch = cot_thread()->epoch};
     cot_blocks_add(&block);
-    __atomic_fetch_add(&cot_own(ticket.gpu)->managed, ticket.reserved, __ATOMIC_RELAXED);
-    cot_commit_certain(ticket.gpu, ticket.reserved, ticket.charged);
-    cot_context_recheck(&block);
+    __atomic_fetch_add(&cot_own_row(reservation.gpu)->managed, reservation.reserved, __ATOMIC_RELAXED);
+    cot_commit_exact(reservation.gpu, reservation.reserved, reservation.charged);
+    cot_block_recheck(&block);
     return ABI_SUCCESS;
 }
 
-/* Taken out of the table before the driver's free, for afterwards the address may be somebody else's; put back if the
- * driver refuses. */
-static bool forget(abi_devptr pointer, struct cot_block *block) {
-    if (__builtin_expect(atomic_load_explicit(&cot->context_turn, memory_order_acquire) != 0, 0))
+/* Removed from the table before the driver's free, as the address may be reused after it; added again if the driver
+ * refuses. */
+static bool take_block(abi_devptr pointer, struct cot_block *block) {
+    if (__builtin_expect(atomic_load_explicit(&cot->lifecycle_owner, memory_order_acquire) != 0, 0))
         return cot_blocks_take_latest(pointer, COT_LINEAR, block);
     return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
 }
 
-static inline __attribute__((always_inline)) abi_result after_free(abi_result result, const struct cot_block *block) {
+static inline __attribute__((always_inline)) abi_result finish_free(abi_result result, const struct cot_block *block) {
     if (result != ABI_SUCCESS) {
         struct cot_block again = *block;
         again.references = 1;
-        cot_context_put_back(&again);
+        cot_block_restore(&again);
         return result;
     }
     uint64_t bytes = block->bytes;
     if (block->kind == COT_MANAGED) {
-        __atomic_fetch_sub(&cot_own(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
+        __atomic_fetch_sub(&cot_own_row(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
     } else {
-        bytes = cot_pages_remove(block->gpu, block->key, block->bytes, cot_granule(block->gpu));
+        bytes = cot_granules_remove(block->gpu, block->key, block->bytes, cot_granule(block->gpu));
     }
-    if (bytes && !cot_gap_give_held(block->gpu, bytes)) cot_release(block->gpu, bytes);
+    if (bytes && !cot_gap_donate_held(block->gpu, bytes)) cot_release(block->gpu, bytes);
     return result;
 }
 
-/* What is in no table may be a piece of a pool: that does not wait for any stream, and its memory may go at once. */
+/* A pointer without a block may be from a pool: this free waits for no stream, and the pool may give the memory
+ * back at once. */
 #define FREE(symbol, type)                                              \
     abi_result cot_##symbol(type pointer) {                             \
         struct cot_block block;                                         \
         if (!cot_attached()) return CALL_REAL(symbol, (type), pointer); \
-        bool known = forget(pointer, &block);                           \
+        bool known = take_block(pointer, &block);                       \
         abi_result result = CALL_REAL(symbol, (type), pointer);         \
-        if (known) return after_free(result, &block);                   \
+        if (known) return finish_free(result, &block);                  \
         if (result == ABI_SUCCESS && pointer) cot_pools_read_back();    \
         return result;                                                  \
     }

@@ -1,5 +1,5 @@
-/* What a program is told about memory: the grant is the total, and free is what the container may still take, but never
- * more than the GPU really has. */
+/* cuMemGetInfo and cuDeviceTotalMem: the total is the grant, free is what the container may still allocate, but
+ * never more than the GPU really has. */
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
@@ -12,17 +12,17 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
 static bool slice_of_current(uint64_t *total, uint64_t *left) {
     uint32_t gpu;
     void *context;
-    if (!cot_attached() || cot_current(&gpu, &context) != ABI_SUCCESS) return false;
+    if (!cot_attached() || cot_current_context(&gpu, &context) != ABI_SUCCESS) return false;
     if (gpu == COT_NO_GPU) {
         *total = *left = 0;
         return true;
     }
-    struct cot_limits limits;
-    cot_limits(gpu, &limits);
+    struct cot_gpu_limits limits;
+    cot_read_limits(gpu, &limits);
     if (!limits.isolate) return false;
     cot_pools_read_back();
-    cot_reap(); /* the dead hold nothing, whether or not anybody has needed their room yet */
-    uint64_t held = cot_held(gpu);
+    cot_reap(); /* dead processes hold nothing */
+    uint64_t held = cot_container_usage(gpu);
     *total = limits.memory_bytes;
     *left = held < limits.memory_bytes ? limits.memory_bytes - held : 0;
     return true;
@@ -49,8 +49,8 @@ abi_result cot_cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
 static bool slice_of_device(abi_device device, uint64_t *total) {
     if (!cot_attached()) return false;
     uint32_t gpu = cot_gpu_of(device);
-    struct cot_limits limits = {.isolate = true};
-    if (gpu != COT_NO_GPU) cot_limits(gpu, &limits);
+    struct cot_gpu_limits limits = {.isolate = true};
+    if (gpu != COT_NO_GPU) cot_read_limits(gpu, &limits);
     *total = limits.memory_bytes;
     return limits.isolate;
 }

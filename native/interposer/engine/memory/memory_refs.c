@@ -3,15 +3,15 @@
 #include "blocks.h"
 #include "vmm.h"
 
-bool cot_memory_keep(uint64_t memory) {
+bool cot_memory_ref(uint64_t memory) {
     struct cot_block block;
     uint32_t left;
-    return memory && cot_blocks_refer(memory, COT_VMM, 1, &block, &left);
+    return memory && cot_blocks_change_references(memory, COT_VMM, 1, &block, &left);
 }
 
-void cot_memory_drop(uint64_t memory) {
+void cot_memory_unref(uint64_t memory) {
     struct cot_block block;
     uint32_t left;
-    if (!memory || !cot_blocks_refer(memory, COT_VMM, -1, &block, &left) || left) return;
+    if (!memory || !cot_blocks_change_references(memory, COT_VMM, -1, &block, &left) || left) return;
     if (block.bytes) cot_release(block.gpu, block.bytes);
 }

@@ -1,10 +1,10 @@
-/* Stream-ordered memory. A pool holds what it has reserved from the GPU, used or not, and the driver says how much
- * that is; so the charge of a pool is its reserved bytes, read back after every call that can change them. A request is
- * announced as if the pool had nothing left.
+/* Stream-ordered memory. A pool keeps what it has reserved from the GPU, used or not, and the driver reports how
+ * much that is: the charge of a pool is its reserved bytes, read back after every call that can change them. A
+ * request is announced as if the pool had nothing unused.
  *
- * A pool that is destroyed keeps its memory until all of it is freed and the streams that free it have come so far, and
- * the driver tells nothing of it any more. So one that still has memory is only marked when the program destroys it: it
- * goes on being read back and trimmed, and is destroyed as soon as it has nothing. */
+ * A destroyed pool keeps its memory until all of it is freed in stream order, and the driver reports nothing of it
+ * any more. So if a pool still has memory when the program destroys it, it is only marked: it is still read back
+ * and trimmed, and destroyed once it has none. */
 #include <pthread.h>
 
 #include "../accounting/quota.h"
@@ -13,19 +13,19 @@
 #include "../launch/capture.h"
 #include "pools.h"
 
-/* In the handle of a pool that the program has destroyed, and that is still there: no address has this bit. */
-#define LEAVING (1ull << 63)
+/* Marks the handle of a pool that the program has destroyed and that still has memory: no address has this bit. */
+#define DESTROYED (1ull << 63)
 
-static bool is_leaving(const struct cot_known_pool *pool) {
-    return (uintptr_t)pool->handle & LEAVING;
+static bool is_destroyed(const struct cot_known_pool *pool) {
+    return (uintptr_t)pool->handle & DESTROYED;
 }
 
 static abi_pool handle_of(const struct cot_known_pool *pool) {
-    return (abi_pool)((uintptr_t)pool->handle & ~LEAVING);
+    return (abi_pool)((uintptr_t)pool->handle & ~DESTROYED);
 }
 
 static struct cot_known_pool *find(abi_pool handle) {
-    for (int i = 0; i < COT_MOST_POOLS; i++) {
+    for (int i = 0; i < COT_MAX_POOLS; i++) {
         if (handle_of(&cot->pools.known[i]) == handle) return &cot->pools.known[i];
     }
     return NULL;
@@ -38,27 +38,27 @@ static struct cot_known_pool *find_or_add(abi_pool handle, uint32_t gpu) {
 }
 
 /* Under the lock. */
-static void end(struct cot_known_pool *known) {
+static void forget_pool(struct cot_known_pool *known) {
     struct cot_known_pool old = *known;
     *known = (struct cot_known_pool){0};
-    __atomic_fetch_sub(&cot_own(old.gpu)->pool, old.charged, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&cot_own_row(old.gpu)->pool, old.charged, __ATOMIC_RELAXED);
     if (old.charged) cot_release(old.gpu, old.charged);
 }
 
-/* Under the lock: makes the charge what the pool reserves now; where the driver does not say, `more` than it was. */
+/* Under the lock: makes the charge what the pool has reserved; if the driver does not say, adds `more` to it. */
 static void read_back(struct cot_known_pool *pool, uint64_t more) {
     uint64_t before = pool->charged, now = 0;
     if (CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), handle_of(pool), ABI_POOL_RESERVED_CURRENT,
                     &now) != ABI_SUCCESS)
         now = before + more;
     pool->charged = now;
-    struct cot_slot_gpu *own = cot_own(pool->gpu);
+    struct cot_slot_gpu *own = cot_own_row(pool->gpu);
     __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(pool->gpu, now - before);
     if (now < before) cot_release(pool->gpu, before - now);
 }
 
-/* Under the lock: lets it give back what it does not use. A capture of this thread does not forbid that. */
+/* Under the lock: the pool gives back what it does not use. Allowed during a capture of this thread. */
 static void trim(struct cot_known_pool *pool) {
     int mode = ABI_CAPTURE_RELAXED;
     if (CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode) != ABI_SUCCESS) return;
@@ -67,24 +67,25 @@ static void trim(struct cot_known_pool *pool) {
     read_back(pool, 0);
 }
 
-/* Under the lock: what is left of a pool that the program has destroyed. */
-static void let_go(struct cot_known_pool *pool) {
+/* Under the lock, for a pool that the program has destroyed. */
+static void try_to_destroy(struct cot_known_pool *pool) {
     trim(pool);
-    if (pool->charged == 0 && CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool)) == ABI_SUCCESS) end(pool);
+    if (pool->charged == 0 && CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool)) == ABI_SUCCESS)
+        forget_pool(pool);
 }
 
 void cot_pools_trim(uint32_t gpu) {
     pthread_mutex_lock(&cot->pools.lock);
-    for (int i = 0; i < COT_MOST_POOLS; i++) {
+    for (int i = 0; i < COT_MAX_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
         if (!known->handle || known->gpu != gpu) continue;
-        if (is_leaving(known)) let_go(known);
+        if (is_destroyed(known)) try_to_destroy(known);
         else trim(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
 
-/* The device of a stream's context; default streams belong to the current one. */
+/* The device of a stream's context. Default streams belong to the current context. */
 static abi_result device_of(abi_stream stream, abi_device *device) {
     if ((uintptr_t)stream > (uintptr_t)ABI_STREAM_PER_THREAD) {
         abi_context context;
@@ -99,7 +100,7 @@ static abi_result device_of(abi_stream stream, abi_device *device) {
     return CALL_DRIVER("cuCtxGetDevice", (abi_device *), device);
 }
 
-/* A driver that does not tell is asked twice. */
+/* A failing query is repeated once. */
 static abi_result default_pool(abi_device device, abi_pool *pool) {
     abi_result result = ABI_ERROR_UNKNOWN;
     for (int tries = 0; tries < 2 && result != ABI_SUCCESS; tries++)
@@ -107,8 +108,8 @@ static abi_result default_pool(abi_device device, abi_pool *pool) {
     return result;
 }
 
-/* A pool gives memory of its own device, whatever stream orders it. One that nobody made here is some device's own. An
- * answer that is wrong would be charged to another GPU: so where the driver does not tell, its error is the answer. */
+/* A pool allocates on its own device, whatever stream orders it. An unknown pool may be some device's default pool.
+ * If the driver does not say which, its error is the answer, as another GPU would be charged otherwise. */
 static abi_result gpu_of_pool(abi_pool pool, abi_device otherwise, uint32_t *gpu) {
     pthread_mutex_lock(&cot->pools.lock);
     const struct cot_known_pool *known = pool ? find(pool) : NULL;
@@ -128,7 +129,7 @@ static abi_result gpu_of_pool(abi_pool pool, abi_device otherwise, uint32_t *gpu
     return ABI_SUCCESS;
 }
 
-/* Stream-ordered allocation from `pool` (NULL: the device's current one) by calling `real` with its own arguments. */
+/* Stream-ordered allocation from `pool` (NULL: the device's current one) by `real`. */
 typedef abi_result (*alloc_call)(abi_devptr *, size_t, abi_stream);
 typedef abi_result (*alloc_from_call)(abi_devptr *, size_t, abi_pool, abi_stream);
 
@@ -146,10 +147,10 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     uint32_t gpu;
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    /* Recorded, not run: the graph's memory is the graph's. */
+    /* During a capture it is recorded, and belongs to the graph. */
     if (!pointer || bytes == 0 || cot_is_capturing(stream)) return call(real, from_pool, pointer, bytes, pool, stream);
     result = device_of(stream, &device);
-    if (result == ABI_SUCCESS) result = cot_current(&gpu, &context);
+    if (result == ABI_SUCCESS) result = cot_current_context(&gpu, &context);
     if (result != ABI_SUCCESS) return result;
     gpu = cot_gpu_of(device);
     if (from_pool) result = gpu_of_pool(pool, device, &gpu);
@@ -159,22 +160,22 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
         return ABI_ERROR_OUT_OF_MEMORY;
 
-    struct cot_limits limits;
-    cot_limits(gpu, &limits);
+    struct cot_gpu_limits limits;
+    cot_read_limits(gpu, &limits);
     uint64_t whole = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
     if (bytes > UINT64_MAX - limits.granule_bytes) whole = UINT64_MAX;
-    /* What the pool keeps unused is charged already, but nobody tells whether it serves in one piece: else it grows. */
+    /* What the pool keeps unused is charged already, but it may not serve in one piece: then the pool grows. */
     if (!cot_reserve(gpu, whole)) {
-        cot_deny(gpu);
+        cot_count_denied(gpu);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = call(real, from_pool, pointer, bytes, pool, stream);
-    cot_touch(gpu); /* the pool may have grown by what it had given back unseen */
+    cot_mark_changed(gpu); /* the pool may have grown by as much as it gave back unnoticed */
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find_or_add(from, gpu);
     if (known) read_back(known, result == ABI_SUCCESS ? whole : 0);
     pthread_mutex_unlock(&cot->pools.lock);
-    cot_rollback(gpu, whole); /* read_back has charged what it came to */
+    cot_rollback(gpu, whole); /* read_back has charged it */
     return result;
 }
 
@@ -193,10 +194,10 @@ abi_result cot_cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, a
 
 void cot_pools_read_back(void) {
     pthread_mutex_lock(&cot->pools.lock);
-    for (int i = 0; i < COT_MOST_POOLS; i++) {
+    for (int i = 0; i < COT_MAX_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
         if (!known->handle) continue;
-        if (is_leaving(known)) let_go(known);
+        if (is_destroyed(known)) try_to_destroy(known);
         else if (known->charged) read_back(known, 0);
     }
     pthread_mutex_unlock(&cot->pools.lock);
@@ -204,15 +205,15 @@ void cot_pools_read_back(void) {
 
 void cot_pools_end(uint32_t gpu) {
     pthread_mutex_lock(&cot->pools.lock);
-    for (int i = 0; i < COT_MOST_POOLS; i++) {
+    for (int i = 0; i < COT_MAX_POOLS; i++) {
         struct cot_known_pool *known = &cot->pools.known[i];
-        if (known->handle && is_leaving(known) && known->gpu == gpu) end(known);
+        if (known->handle && is_destroyed(known) && known->gpu == gpu) forget_pool(known);
     }
     pthread_mutex_unlock(&cot->pools.lock);
 }
 
-/* A free gives memory to the pool; the pool gives it to the GPU at a later synchronization, which the next read-back
- * sees (whoever asks what is free makes one), or the agent. */
+/* A free returns memory to the pool. The pool returns it to the GPU at a later synchronization, which the next
+ * read-back or the agent sees. */
 #define FREE(symbol)                                                                      \
     abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                      \
         abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream); \
@@ -223,26 +224,26 @@ FREE(cuMemFreeAsync)
 FREE(cuMemFreeAsync_ptsz)
 
 abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
-    /* A managed pool may name no location: what is allocated from it is charged to the GPU of the stream. */
+    /* A managed pool may name no location: allocations from it are charged to the GPU of the stream. */
     bool on_gpu =
         props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !cot_is_host_location(&props->location);
-    uint32_t gpu = COT_NO_GPU; /* a GPU that was not granted: nothing can be allocated from the pool */
+    uint32_t gpu = COT_NO_GPU; /* not granted: nothing can be allocated from the pool */
     abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &gpu) : ABI_SUCCESS;
     if (found == ABI_ERROR_NOT_SUPPORTED) return found;
     abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
     if (result != ABI_SUCCESS || gpu == COT_NO_GPU) return result;
     pthread_mutex_lock(&cot->pools.lock);
     struct cot_known_pool *known = find(*out);
-    if (known) end(known); /* one that ended unseen */
+    if (known) forget_pool(known); /* of a pool that ended unnoticed */
     known = find_or_add(*out, gpu);
     if (known) read_back(known, 0);
     pthread_mutex_unlock(&cot->pools.lock);
     return result;
 }
 
-/* Under the lock: the program has destroyed it. What the driver does at that is done, but for the end; whether it would
- * have refused, as for a device's own pool, is asked first. */
-static abi_result begin_to_leave(struct cot_known_pool *pool) {
+/* Under the lock: the program destroys a pool that still has memory. Does what the driver would do, except for the
+ * end; first checks whether the driver would refuse, as for a device's default pool. */
+static abi_result mark_destroyed(struct cot_known_pool *pool) {
     uint64_t keep = 0;
     abi_pool handle = handle_of(pool);
     for (abi_device device = 0; device < (abi_device)COT_MAX_GPUS; device++) {
@@ -256,17 +257,17 @@ static abi_result begin_to_leave(struct cot_known_pool *pool) {
             CALL_DRIVER("cuDeviceSetMemPool", (abi_device, abi_pool), device, own);
     }
     CALL_DRIVER("cuMemPoolSetAttribute", (abi_pool, int, void *), handle, ABI_POOL_RELEASE_THRESHOLD, &keep);
-    pool->handle = (abi_pool)((uintptr_t)handle | LEAVING);
+    pool->handle = (abi_pool)((uintptr_t)handle | DESTROYED);
     return ABI_SUCCESS;
 }
 
-/* Under the lock throughout: afterwards the handle may be that of another thread's new pool. */
+/* Under the lock throughout, as the handle may be reused for a new pool of another thread. */
 static abi_result destroy(struct cot_known_pool *pool) {
-    if (is_leaving(pool)) return ABI_ERROR_INVALID_VALUE;
+    if (is_destroyed(pool)) return ABI_ERROR_INVALID_VALUE;
     trim(pool);
-    if (pool->charged) return begin_to_leave(pool);
+    if (pool->charged) return mark_destroyed(pool);
     abi_result result = CALL_REAL(cuMemPoolDestroy, (abi_pool), handle_of(pool));
-    if (result == ABI_SUCCESS) end(pool);
+    if (result == ABI_SUCCESS) forget_pool(pool);
     return result;
 }
 

@@ -1,6 +1,6 @@
-/* Memory by handle that lies under parts of sparse arrays, or under all of a deferred one. It was charged when it was
- * made; a mapping is one more reference to it, which goes when all of the mapped part is unmapped, or with the array.
- */
+/* Physical memory mapped under parts of sparse arrays, or under a whole array of deferred mapping
+ * (cuMemMapArrayAsync). It was charged by cuMemCreate; a mapping is one more reference, which ends when all of the
+ * mapped part is unmapped, or with the array. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -15,149 +15,149 @@ static bool is_empty(const struct cot_box *box) {
     return box->from[0] >= box->to[0] || box->from[1] >= box->to[1] || box->from[2] >= box->to[2];
 }
 
-static bool meet(const struct cot_box *a, const struct cot_box *b) {
+static bool intersects(const struct cot_box *a, const struct cot_box *b) {
     bool both = a->type == b->type && a->level == b->level && a->layer == b->layer;
     for (int i = 0; i < 3; i++) both = both && a->from[i] < b->to[i] && b->from[i] < a->to[i];
     return both;
 }
 
-static bool add(const struct cot_tile *tile) {
-    if (cot->tiles.count == cot->tiles.capacity) {
-        size_t capacity = cot->tiles.capacity ? cot->tiles.capacity * 2 : 64;
-        struct cot_tile *grown = realloc(cot->tiles.list, capacity * sizeof *grown);
+static bool add(const struct cot_sparse_mapping *mapping) {
+    if (cot->sparse.count == cot->sparse.capacity) {
+        size_t capacity = cot->sparse.capacity ? cot->sparse.capacity * 2 : 64;
+        struct cot_sparse_mapping *grown = realloc(cot->sparse.list, capacity * sizeof *grown);
         if (!grown) return false;
-        cot->tiles.list = grown;
-        cot->tiles.capacity = capacity;
+        cot->sparse.list = grown;
+        cot->sparse.capacity = capacity;
     }
-    cot->tiles.list[cot->tiles.count++] = *tile;
+    cot->sparse.list[cot->sparse.count++] = *mapping;
     return true;
 }
 
 /* Under the lock. */
-static void end(size_t index) {
-    uint64_t memory = cot->tiles.list[index].memory;
-    cot->tiles.list[index] = cot->tiles.list[--cot->tiles.count];
-    cot_memory_drop(memory);
+static void remove_mapping(size_t index) {
+    uint64_t memory = cot->sparse.list[index].memory;
+    cot->sparse.list[index] = cot->sparse.list[--cot->sparse.count];
+    cot_memory_unref(memory);
 }
 
-/* What is left of a tile are up to six boxes around the part that is cut out, each a mapping with a reference of its
- * own. Where there is no memory for one its reference stays: it counts too long, never too short. */
-static void cut(struct cot_tile tile, const struct cot_box *part) {
+/* Cuts a part out of a mapping: up to six boxes around it remain, each a mapping with a reference of its own. If
+ * there is no memory to remember one, its reference stays: it counts too long, never too short. */
+static void cut(struct cot_sparse_mapping mapping, const struct cot_box *part) {
     for (int i = 0; i < 3; i++) {
-        struct cot_tile below = tile, above = tile;
+        struct cot_sparse_mapping below = mapping, above = mapping;
         if (below.box.to[i] > part->from[i]) below.box.to[i] = part->from[i];
         if (above.box.from[i] < part->to[i]) above.box.from[i] = part->to[i];
-        if (!is_empty(&below.box) && cot_memory_keep(tile.memory)) add(&below);
-        if (!is_empty(&above.box) && cot_memory_keep(tile.memory)) add(&above);
-        if (tile.box.from[i] < part->from[i]) tile.box.from[i] = part->from[i];
-        if (tile.box.to[i] > part->to[i]) tile.box.to[i] = part->to[i];
+        if (!is_empty(&below.box) && cot_memory_ref(mapping.memory)) add(&below);
+        if (!is_empty(&above.box) && cot_memory_ref(mapping.memory)) add(&above);
+        if (mapping.box.from[i] < part->from[i]) mapping.box.from[i] = part->from[i];
+        if (mapping.box.to[i] > part->to[i]) mapping.box.to[i] = part->to[i];
     }
 }
 
-static void unmap(const struct cot_tile *part) {
-    for (size_t i = cot->tiles.count; i-- > 0;) {
-        if (cot->tiles.list[i].array != part->array || cot->tiles.list[i].leaving ||
-            !meet(&cot->tiles.list[i].box, &part->box))
+static void unmap(const struct cot_sparse_mapping *part) {
+    for (size_t i = cot->sparse.count; i-- > 0;) {
+        if (cot->sparse.list[i].array != part->array || cot->sparse.list[i].array_ending ||
+            !intersects(&cot->sparse.list[i].box, &part->box))
             continue;
-        cut(cot->tiles.list[i], &part->box);
-        end(i);
+        cut(cot->sparse.list[i], &part->box);
+        remove_mapping(i);
     }
 }
 
-void cot_tiles_leave(void *array) {
-    pthread_mutex_lock(&cot->tiles.lock);
-    for (size_t i = 0; i < cot->tiles.count; i++) {
-        if (cot->tiles.list[i].array == array) cot->tiles.list[i].leaving = true;
+void cot_sparse_array_ending(void *array) {
+    pthread_mutex_lock(&cot->sparse.lock);
+    for (size_t i = 0; i < cot->sparse.count; i++) {
+        if (cot->sparse.list[i].array == array) cot->sparse.list[i].array_ending = true;
     }
-    pthread_mutex_unlock(&cot->tiles.lock);
+    pthread_mutex_unlock(&cot->sparse.lock);
 }
 
-void cot_tiles_left(void *array, bool gone) {
-    pthread_mutex_lock(&cot->tiles.lock);
-    for (size_t i = cot->tiles.count; i-- > 0;) {
-        if (cot->tiles.list[i].array != array || !cot->tiles.list[i].leaving) continue;
-        if (gone) end(i);
-        else cot->tiles.list[i].leaving = false;
+void cot_sparse_array_ended(void *array, bool gone) {
+    pthread_mutex_lock(&cot->sparse.lock);
+    for (size_t i = cot->sparse.count; i-- > 0;) {
+        if (cot->sparse.list[i].array != array || !cot->sparse.list[i].array_ending) continue;
+        if (gone) remove_mapping(i);
+        else cot->sparse.list[i].array_ending = false;
     }
-    pthread_mutex_unlock(&cot->tiles.lock);
+    pthread_mutex_unlock(&cot->sparse.lock);
 }
 
-void cot_tiles_pass_context(const void *context, void *heir) {
-    pthread_mutex_lock(&cot->tiles.lock);
-    for (size_t i = 0; i < cot->tiles.count; i++) {
-        if (cot->tiles.list[i].context == context) cot->tiles.list[i].context = heir;
+void cot_sparse_reassign_context(const void *context, void *successor) {
+    pthread_mutex_lock(&cot->sparse.lock);
+    for (size_t i = 0; i < cot->sparse.count; i++) {
+        if (cot->sparse.list[i].context == context) cot->sparse.list[i].context = successor;
     }
-    pthread_mutex_unlock(&cot->tiles.lock);
+    pthread_mutex_unlock(&cot->sparse.lock);
 }
 
-void cot_tiles_drop_context(void *context) {
-    pthread_mutex_lock(&cot->tiles.lock);
-    for (size_t i = cot->tiles.count; i-- > 0;) {
-        if (cot->tiles.list[i].context == context) end(i);
+void cot_sparse_drop_context(void *context) {
+    pthread_mutex_lock(&cot->sparse.lock);
+    for (size_t i = cot->sparse.count; i-- > 0;) {
+        if (cot->sparse.list[i].context == context) remove_mapping(i);
     }
-    pthread_mutex_unlock(&cot->tiles.lock);
+    pthread_mutex_unlock(&cot->sparse.lock);
 }
 
-/* What an entry of the driver's list is about. False: no array of ours, or nothing that the driver will take. */
-static bool read_part(const abi_array_map *entry, struct cot_tile *tile) {
+/* The part of an array that an entry of the driver's list names. False: not a known array, or nothing that the
+ * driver accepts. */
+static bool read_part(const abi_array_map *entry, struct cot_sparse_mapping *mapping) {
     struct cot_block block;
     uint32_t left;
     uint64_t key = (uintptr_t)entry->resource;
-    *tile = (struct cot_tile){.array = entry->resource};
-    if (cot_blocks_refer(key, COT_DEFERRED, 0, &block, &left)) {
-        tile->box = (struct cot_box){.to = {1, 1, 1}}; /* the driver ignores the part: it is the whole */
-    } else if (!cot_blocks_refer(key, COT_SPARSE, 0, &block, &left)) {
+    *mapping = (struct cot_sparse_mapping){.array = entry->resource};
+    if (cot_blocks_change_references(key, COT_DEFERRED, 0, &block, &left)) {
+        mapping->box = (struct cot_box){.to = {1, 1, 1}}; /* the driver ignores the part and maps the whole array */
+    } else if (!cot_blocks_change_references(key, COT_SPARSE, 0, &block, &left)) {
         return false;
     } else if (entry->part_type == ABI_TILES_MIP_TAIL) {
         uint64_t offset = entry->part.tail.offset;
-        tile->box = (struct cot_box){.type = entry->part_type,
-                                     .layer = entry->part.tail.layer,
-                                     .from = {offset},
-                                     .to = {offset + entry->part.tail.size, 1, 1}};
+        mapping->box = (struct cot_box){.type = entry->part_type,
+                                        .layer = entry->part.tail.layer,
+                                        .from = {offset},
+                                        .to = {offset + entry->part.tail.size, 1, 1}};
     } else {
         uint64_t x = entry->part.tiles.x, y = entry->part.tiles.y, z = entry->part.tiles.z;
-        tile->box = (struct cot_box){
+        mapping->box = (struct cot_box){
             .level = entry->part.tiles.level,
             .layer = entry->part.tiles.layer,
             .from = {x, y, z},
             .to = {x + entry->part.tiles.width, y + entry->part.tiles.height, z + entry->part.tiles.depth}};
     }
-    tile->context = block.context;
-    return !is_empty(&tile->box);
+    mapping->context = block.context;
+    return !is_empty(&mapping->box);
 }
 
 struct step {
     int operation; /* 0: nothing to do */
-    struct cot_tile tile;
+    struct cot_sparse_mapping mapping;
 };
 
-/* Memory is held before the driver maps it: a release on another thread must not let the charge go in
- * between. */
-static void prepare(const abi_array_map *entry, struct step *step) {
-    if (!read_part(entry, &step->tile)) return;
-    if (entry->operation == ABI_TILES_MAP && (step->tile.memory = cot_memory_hold(entry->handle)))
+/* Takes the reference before the driver maps: a release on another thread must not drop the charge in between. */
+static void prepare_step(const abi_array_map *entry, struct step *step) {
+    if (!read_part(entry, &step->mapping)) return;
+    if (entry->operation == ABI_TILES_MAP && (step->mapping.memory = cot_memory_of_handle(entry->handle)))
         step->operation = ABI_TILES_MAP;
     if (entry->operation == ABI_TILES_UNMAP) step->operation = ABI_TILES_UNMAP;
 }
 
-/* Now: a view that was current when the array was made may have left it to the primary one. */
-static void *context_of(const struct cot_tile *tile) {
+/* Read after the call, as memory of an ended view may have passed to the primary context. */
+static void *context_of(const struct cot_sparse_mapping *mapping) {
     struct cot_block block;
     uint32_t left;
-    uint64_t key = (uintptr_t)tile->array;
-    bool known =
-        cot_blocks_refer(key, COT_DEFERRED, 0, &block, &left) || cot_blocks_refer(key, COT_SPARSE, 0, &block, &left);
-    return known ? block.context : tile->context;
+    uint64_t key = (uintptr_t)mapping->array;
+    bool known = cot_blocks_change_references(key, COT_DEFERRED, 0, &block, &left) ||
+                 cot_blocks_change_references(key, COT_SPARSE, 0, &block, &left);
+    return known ? block.context : mapping->context;
 }
 
-/* Under the lock. Where there is no memory to remember a mapping its reference stays: it counts too long, never too
+/* Under the lock. If there is no memory to remember a mapping, its reference stays: it counts too long, never too
  * short. */
-static void settle(const struct step *step, bool done) {
-    struct cot_tile tile = step->tile;
-    tile.context = context_of(&tile);
-    if (done && step->operation == ABI_TILES_MAP) add(&tile);
-    if (done && step->operation == ABI_TILES_UNMAP) unmap(&step->tile);
-    if (!done && step->operation == ABI_TILES_MAP) cot_memory_drop(step->tile.memory);
+static void finish_step(const struct step *step, bool done) {
+    struct cot_sparse_mapping mapping = step->mapping;
+    mapping.context = context_of(&mapping);
+    if (done && step->operation == ABI_TILES_MAP) add(&mapping);
+    if (done && step->operation == ABI_TILES_UNMAP) unmap(&step->mapping);
+    if (!done && step->operation == ABI_TILES_MAP) cot_memory_unref(step->mapping.memory);
 }
 
 static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, abi_stream stream) {
@@ -168,15 +168,15 @@ static abi_result map_arrays(void *real, abi_array_map *list, unsigned count, ab
     abi_array_map *copy = calloc(count, sizeof *copy);
     abi_result result = ABI_ERROR_OUT_OF_MEMORY;
     if (steps && copy) {
-        for (unsigned i = 0; i < count; i++) copy[i] = list[i]; /* the caller's own may change */
+        for (unsigned i = 0; i < count; i++) copy[i] = list[i]; /* the program may change its own meanwhile */
         result = ABI_SUCCESS;
-        /* One by one: of a list that it refuses the driver has done some, and does not tell which. */
+        /* One by one: if the driver refuses a list it does not say which entries it has done. */
         for (unsigned i = 0; i < count && result == ABI_SUCCESS; i++) {
-            prepare(&copy[i], &steps[i]);
+            prepare_step(&copy[i], &steps[i]);
             result = ((call)real)(&copy[i], 1, stream);
-            pthread_mutex_lock(&cot->tiles.lock);
-            settle(&steps[i], result == ABI_SUCCESS);
-            pthread_mutex_unlock(&cot->tiles.lock);
+            pthread_mutex_lock(&cot->sparse.lock);
+            finish_step(&steps[i], result == ABI_SUCCESS);
+            pthread_mutex_unlock(&cot->sparse.lock);
         }
     }
     free(copy);

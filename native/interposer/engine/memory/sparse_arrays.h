@@ -5,9 +5,9 @@
 
 #pragma GCC visibility push(hidden)
 
-void cot_tiles_leave(void *array);           /* before the driver destroys an array */
-void cot_tiles_left(void *array, bool gone); /* after it */
-void cot_tiles_drop_context(void *context);
-void cot_tiles_pass_context(const void *context, void *heir);
+void cot_sparse_array_ending(void *array);           /* before the driver destroys an array */
+void cot_sparse_array_ended(void *array, bool gone); /* after it */
+void cot_sparse_drop_context(void *context);
+void cot_sparse_reassign_context(const void *context, void *successor);
 
 #pragma GCC visibility pop

@@ -1,7 +1,8 @@
-/* Memory by handle. Physical memory is charged when it is created and lives as long as any handle or mapping of it
- * does; memory that another process owns is tracked at no charge. Each memory has a number of its own, which is never
- * another's: a handle may be, while what it stood for lives on in a mapping or an import. The table of blocks holds a
- * block for each reference of the driver's to a handle, and one for each memory, which counts what refers to it. */
+/* The virtual memory management API. Physical memory is charged by cuMemCreate and lives as long as any handle or
+ * mapping of it; memory that another process owns is tracked at no charge. Each allocation has a number of its own
+ * that is never reused: a handle may be, while its memory lives on in a mapping or an import. The table of blocks
+ * has a block for each of the driver's references to a handle, and one for each allocation, which counts its
+ * references. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "blocks.h"
 #include "vmm.h"
 
-/* ---- which memory lies behind which addresses ---- */
+/* ---- which memory is mapped at which addresses ---- */
 static bool mapping_add(abi_devptr at, uint64_t bytes, uint64_t memory) {
     pthread_mutex_lock(&cot->mappings.lock);
     bool room = cot->mappings.count < cot->mappings.capacity;
@@ -31,7 +32,7 @@ static bool mapping_add(abi_devptr at, uint64_t bytes, uint64_t memory) {
     return room;
 }
 
-/* Takes one mapping that lies in the range out; false: none left. */
+/* Removes one mapping in the range; false: none is left. */
 static bool mapping_take(abi_devptr at, uint64_t bytes, struct cot_mapping *mapping) {
     bool found = false;
     pthread_mutex_lock(&cot->mappings.lock);
@@ -45,7 +46,7 @@ static bool mapping_take(abi_devptr at, uint64_t bytes, struct cot_mapping *mapp
     return found;
 }
 
-/* Takes back what mapping_add put there: not whatever else is mapped in its place. */
+/* Removes exactly what mapping_add added, not what else may be mapped there. */
 static void mapping_undo(abi_devptr at, uint64_t bytes, uint64_t memory) {
     bool found = false;
     pthread_mutex_lock(&cot->mappings.lock);
@@ -57,7 +58,7 @@ static void mapping_undo(abi_devptr at, uint64_t bytes, uint64_t memory) {
     pthread_mutex_unlock(&cot->mappings.lock);
 }
 
-/* What is mapped there, held; 0. */
+/* The allocation that is mapped there, with a reference for the caller; 0: none. */
 static uint64_t mapping_hold(abi_devptr at) {
     uint64_t memory = 0;
     pthread_mutex_lock(&cot->mappings.lock);
@@ -65,88 +66,92 @@ static uint64_t mapping_hold(abi_devptr at) {
         if (at >= cot->mappings.list[i].at && at - cot->mappings.list[i].at < cot->mappings.list[i].bytes)
             memory = cot->mappings.list[i].memory;
     }
-    if (!cot_memory_keep(memory)) memory = 0;
+    if (!cot_memory_ref(memory)) memory = 0;
     pthread_mutex_unlock(&cot->mappings.lock);
     return memory;
 }
 
-/* ---- memories ---- */
+/* ---- allocations ---- */
 
-/* No handle and no address of a device has this bit. */
+/* No handle and no device address has this bit. */
 #define MEMORY_BIT (1ull << 63)
 
-/* A new memory, held once; 0: this process has no memory to remember it. */
+/* A new allocation with one reference; 0: no memory to remember it. */
 static uint64_t memory_new(uint32_t gpu, uint64_t bytes, void *mark) {
-    uint64_t number = atomic_fetch_add(&cot->marks.memories, 1);
-    struct cot_block block = {.key = MEMORY_BIT | number << 9, /* as addresses lie: a place of its own for each */
-                              .bytes = bytes,
-                              .gpu = gpu,
-                              .kind = COT_VMM,
-                              .context = mark,
-                              .references = 1};
+    uint64_t number = atomic_fetch_add(&cot->exports.memories, 1);
+    struct cot_block block = {
+        .key = MEMORY_BIT | number << 9, /* spread like addresses, so that each has a place of its own in the table */
+        .bytes = bytes,
+        .gpu = gpu,
+        .kind = COT_VMM,
+        .context = mark,
+        .references = 1};
     return cot_blocks_add(&block) ? block.key : 0;
 }
 
-/* The driver has given a handle once more. The block takes over the caller's hold of the memory. */
+/* Adds a block for a reference to a handle. It takes over the caller's reference to the memory. */
 static void handle_add(abi_vmm_handle handle, uint64_t memory) {
     struct cot_block block = {.key = handle, .kind = COT_VMM, .root = memory, .references = 1};
-    cot_blocks_add(&block); /* where there is no room the memory stays held: it counts too long, never too short */
+    cot_blocks_add(&block); /* if this fails the memory stays charged: too long, never too short */
 }
 
-uint64_t cot_memory_hold(abi_vmm_handle handle) {
+uint64_t cot_memory_of_handle(abi_vmm_handle handle) {
     struct cot_block block;
     uint32_t left;
-    return cot_blocks_refer(handle, COT_VMM, 0, &block, &left) && cot_memory_keep(block.root) ? block.root : 0;
+    return cot_blocks_change_references(handle, COT_VMM, 0, &block, &left) && cot_memory_ref(block.root) ? block.root
+                                                                                                         : 0;
 }
 
-/* ---- memory that comes back to the process that exported it ---- */
+/* ---- memory that is imported by the process that exported it ---- */
 
-/* The driver does not tell that an imported handle is memory that this process has already, so the exported file is
- * marked: who would get a signal of it, and which. Both belong to the open file, whatever descriptor leads to it, and
- * mean nothing as long as nobody asks for signals. Whoever imports it remembers the mark, and marks alike what it
- * exports of it in turn. A later export takes over the mark of the 64th before it. */
+/* The driver does not say that an imported handle is memory this process has already, so the exported file is
+ * marked: by the owner and the number of its I/O signal (F_SETOWN, F_SETSIG). Both belong to the open file,
+ * whatever descriptor leads to it, and have no effect as long as signals are not requested. A process that imports
+ * the file keeps the mark, and puts it on what it exports of that memory. Each export reuses the mark of the 64th
+ * export before it. */
 struct mark {
-    int owner; /* a process, as this one sees it; 0: no mark */
+    int owner; /* PID as this process sees it; 0: no mark */
     int which; /* from 1 on */
 };
 
 static struct mark mark_of_file(int file) {
     struct mark mark = {fcntl(file, F_GETOWN), fcntl(file, F_GETSIG)};
-    return mark.owner > 0 && mark.which >= 1 && mark.which <= (int)COT_MARKS ? mark : (struct mark){0, 0};
+    return mark.owner > 0 && mark.which >= 1 && mark.which <= (int)COT_EXPORT_MARKS ? mark : (struct mark){0, 0};
 }
 
-/* In the block of memory that another process owns, which no context of this one does. */
+/* Kept as the context of memory that another process owns, which belongs to no context here. */
 static void *packed(struct mark mark) {
-    return (void *)((uintptr_t)mark.owner * (COT_MARKS + 1) + (uintptr_t)mark.which);
+    return (void *)((uintptr_t)mark.owner * (COT_EXPORT_MARKS + 1) + (uintptr_t)mark.which);
 }
 static struct mark unpacked(const void *context) {
-    return (struct mark){(int)((uintptr_t)context / (COT_MARKS + 1)), (int)((uintptr_t)context % (COT_MARKS + 1))};
+    return (struct mark){(int)((uintptr_t)context / (COT_EXPORT_MARKS + 1)),
+                         (int)((uintptr_t)context % (COT_EXPORT_MARKS + 1))};
 }
 
 static void mark_file(int file, abi_vmm_handle handle) {
     struct cot_block block = {0};
     uint32_t left;
-    uint64_t memory = cot_memory_hold(handle);
-    if (!cot_blocks_refer(memory, COT_VMM, 0, &block, &left)) return;
+    uint64_t memory = cot_memory_of_handle(handle);
+    if (!cot_blocks_change_references(memory, COT_VMM, 0, &block, &left)) return;
     struct mark mark = unpacked(block.context);
     if (block.bytes) {
-        pthread_mutex_lock(&cot->marks.lock);
-        uint32_t place = cot->marks.next++ % COT_MARKS;
-        cot->marks.memory[place] = memory;
-        pthread_mutex_unlock(&cot->marks.lock);
+        pthread_mutex_lock(&cot->exports.lock);
+        uint32_t place = cot->exports.next++ % COT_EXPORT_MARKS;
+        cot->exports.memory[place] = memory;
+        pthread_mutex_unlock(&cot->exports.lock);
         mark = (struct mark){getpid(), (int)place + 1};
     }
-    cot_memory_drop(memory);
+    cot_memory_unref(memory);
     if (mark.owner && fcntl(file, F_SETSIG, mark.which) == 0) fcntl(file, F_SETOWN, mark.owner);
 }
 
 uint64_t cot_memory_of_file(int file) {
     struct mark mark = mark_of_file(file);
     if (!mark.which || mark.owner != getpid()) return 0;
-    pthread_mutex_lock(&cot->marks.lock);
-    uint64_t memory = cot->marks.memory[mark.which - 1];
-    pthread_mutex_unlock(&cot->marks.lock);
-    return cot_memory_keep(memory) ? memory : 0;
+    pthread_mutex_lock(&cot->exports.lock);
+    uint64_t memory = cot->exports.memory[mark.which - 1];
+    pthread_mutex_unlock(&cot->exports.lock);
+    return cot_memory_ref(memory) ? memory : 0;
 }
 
 abi_result cot_cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type, unsigned long long flags) {
@@ -156,7 +161,7 @@ abi_result cot_cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, in
     return result;
 }
 
-/* Held before the driver is asked, so that nobody's release lets the charge go in between. */
+/* The reference is taken before the driver's call, so that no release drops the charge in between. */
 abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
     bool counted = handle && cot_attached();
     int file = type == ABI_HANDLE_POSIX_FD ? (int)(intptr_t)os_handle : -1;
@@ -164,7 +169,7 @@ abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_h
     void *mark = packed(mark_of_file(file));
     abi_result result =
         CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), handle, os_handle, type);
-    if (result != ABI_SUCCESS) cot_memory_drop(memory);
+    if (result != ABI_SUCCESS) cot_memory_unref(memory);
     else if (counted) handle_add(*handle, memory ? memory : memory_new(0, 0, mark));
     return result;
 }
@@ -172,12 +177,12 @@ abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_h
 abi_result cot_cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *address) {
     uint64_t memory = handle && cot_attached() ? mapping_hold((abi_devptr)(uintptr_t)address) : 0;
     abi_result result = CALL_REAL(cuMemRetainAllocationHandle, (abi_vmm_handle *, void *), handle, address);
-    if (result != ABI_SUCCESS) cot_memory_drop(memory);
+    if (result != ABI_SUCCESS) cot_memory_unref(memory);
     else if (memory) handle_add(*handle, memory);
     return result;
 }
 
-/* ---- from the driver, and back to it ---- */
+/* ---- creation, release, mapping ---- */
 
 abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop, unsigned long long flags) {
 #define CREATE()                                                                                                      \
@@ -189,48 +194,50 @@ abi_result cot_cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_p
     uint32_t gpu;
     result = cot_find_gpu_of_location(&prop->location, &gpu);
     if (result != ABI_SUCCESS) return result;
-    struct cot_limits limits;
-    cot_limits(gpu, &limits);
+    struct cot_gpu_limits limits;
+    cot_read_limits(gpu, &limits);
     if (bytes > UINT64_MAX - limits.granule_bytes) return CREATE();
     uint64_t charge = (bytes + limits.granule_bytes - 1) / limits.granule_bytes * limits.granule_bytes;
     bool charged;
-    if (!cot_reserve_certain(gpu, charge, &charged)) {
-        cot_deny(gpu);
+    if (!cot_reserve_exact(gpu, charge, &charged)) {
+        cot_count_denied(gpu);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     result = CREATE();
 #undef CREATE
     if (result != ABI_SUCCESS) {
-        cot_rollback_certain(gpu, charge, charged);
+        cot_rollback_exact(gpu, charge, charged);
         return result;
     }
     handle_add(*handle, memory_new(gpu, charge, NULL));
-    cot_commit_certain(gpu, charge, charged);
+    cot_commit_exact(gpu, charge, charged);
     return ABI_SUCCESS;
 }
 
-/* Out of the table before the driver's call, for afterwards the handle may be another's; charged until after it. */
+/* Removed from the table before the driver's call, as the handle may be reused after it; charged until after the
+ * call. */
 abi_result cot_cuMemRelease(abi_vmm_handle handle) {
     struct cot_block block;
     bool known = cot_attached() && cot_blocks_take(handle, COT_VMM, &block);
     abi_result result = CALL_REAL(cuMemRelease, (abi_vmm_handle), handle);
-    if (known && result == ABI_SUCCESS) cot_memory_drop(block.root);
+    if (known && result == ABI_SUCCESS) cot_memory_unref(block.root);
     else if (known) handle_add(handle, block.root);
     return result;
 }
 
 abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_handle handle, unsigned long long flags) {
-    /* Held before the driver maps it: a release on another thread must not let the charge go in between. */
-    uint64_t memory = cot_attached() ? cot_memory_hold(handle) : 0;
+    /* The reference is taken before the driver maps: a release on another thread must not drop the charge in
+     * between. */
+    uint64_t memory = cot_attached() ? cot_memory_of_handle(handle) : 0;
     if (memory && !mapping_add(at, bytes, memory)) {
-        cot_memory_drop(memory);
+        cot_memory_unref(memory);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes,
                                   offset, handle, flags);
     if (result != ABI_SUCCESS && memory) {
         mapping_undo(at, bytes, memory);
-        cot_memory_drop(memory);
+        cot_memory_unref(memory);
     }
     return result;
 }
@@ -251,7 +258,7 @@ abi_result cot_cuMemUnmap(abi_devptr at, size_t bytes) {
     }
     abi_result result = CALL_REAL(cuMemUnmap, (abi_devptr, size_t), at, bytes);
     for (size_t i = 0; i < count; i++) {
-        if (result == ABI_SUCCESS) cot_memory_drop(list[i].memory);
+        if (result == ABI_SUCCESS) cot_memory_unref(list[i].memory);
         else mapping_add(list[i].at, list[i].bytes, list[i].memory);
     }
     if (list != few) free(list);

@@ -8,13 +8,14 @@
 
 /* ---- memory_refs.c ---- */
 
-bool cot_memory_keep(uint64_t memory); /* one reference more; false: it is gone */
-void cot_memory_drop(uint64_t memory); /* one reference less, after the driver's; the last one takes the charge along */
+bool cot_memory_ref(uint64_t memory); /* one reference more; false: it is gone */
+void cot_memory_unref(
+    uint64_t memory); /* one reference less, after the driver's; the last one takes the charge along */
 
 /* ---- vmm.c ---- */
 
 /* The allocation behind a handle, with a reference for the caller; 0: unknown. */
-uint64_t cot_memory_hold(abi_vmm_handle handle);
+uint64_t cot_memory_of_handle(abi_vmm_handle handle);
 /* The allocation of this process that was exported as `file`, or re-exported as it elsewhere, with a reference for the
  * caller; 0: none. */
 uint64_t cot_memory_of_file(int file);
