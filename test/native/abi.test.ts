@@ -23,7 +23,7 @@ test('every entry point has a verb, and every pass says why', (t) => {
   for (const { symbol, row } of joined) t.true(row.reason.split(' ').length >= 2, `${symbol}: ${row.reason}`);
 });
 
-test('an entry point that nobody decided about is an error that names it', (t) => {
+test('an entry point without a verb is an error that names it', (t) => {
   const table = parseVerbs(sources.cudaVerbs);
   table.delete('cuMemAlloc');
   t.throws(() => joinVerbs(facts, table), { message: /no verb for: cuMemAlloc/ });
@@ -31,7 +31,7 @@ test('an entry point that nobody decided about is an error that names it', (t) =
   t.throws(() => joinVerbs(facts, extra), { message: /no such entry point: cuNoSuchThing/ });
 });
 
-test('a verb table with an unknown verb, a reasonless group or a double entry is refused with its line', (t) => {
+test('an unknown verb, a group without a reason or a double entry is refused by line', (t) => {
   t.throws(() => parseVerbs('= allow linear: because\ncuMemAlloc\n'), { message: /verbs.txt:1/ });
   t.throws(() => parseVerbs('= pass linear\ncuMemAlloc\n'), { message: /verbs.txt:1/ });
   t.throws(() => parseVerbs('= pass a: one reason\ncuA\n= gate b: two reasons\ncuA\n'), {
@@ -52,12 +52,12 @@ test('the simulated driver exports the full list', (t) => {
   );
 });
 
-test('the interposer exports the full list, dlsym, dlvsym and its marker, and nothing else', (t) => {
+test('the interposer exports the full list, dlsym, dlvsym and its marker only', (t) => {
   const names = exported(join(BUILD, 'libcotenant.so'));
   t.deepEqual(names.toSorted(), [...facts.symbols, 'cotenant_interposer', 'dlsym', 'dlvsym'].toSorted());
 });
 
-test('the interposer needs no driver library, and nothing that ends a process, handles signals or reads the environment', (t) => {
+test('the interposer links no driver and nothing for exit, signals or environment', (t) => {
   for (const name of ['libcotenant.so', 'libcotenant-nvml.so']) {
     const dynamic = execFileSync('readelf', ['-d', join(BUILD, name)], { encoding: 'utf8' });
     const needed = [...dynamic.matchAll(/NEEDED.*\[(.+)\]/g)].map((match) => match[1]);

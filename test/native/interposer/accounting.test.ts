@@ -8,7 +8,7 @@ import { BUILD, environment, startNode, temporaryFolder } from '../../support/no
 
 const GIB = 1024 * MIB;
 
-test('a program sees its slice: total is the grant, free is what is left of it, and more is refused as out of memory', async (t) => {
+test('a program sees its grant as total memory, and more is refused as out of memory', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -21,7 +21,7 @@ test('a program sees its slice: total is the grant, free is what is left of it, 
   t.is(node.usage().clients[0]?.gpus[0]?.bytes, context + 512 * MIB, 'the driver was not asked for it');
 });
 
-test('grants of 512 and 513 MiB differ by exactly 1 MiB: as told, and in what can be held', async (t) => {
+test('grants of 512 and 513 MiB differ by exactly 1 MiB, as shown and as enforced', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const fill = async (mib: number): Promise<{ total: number; held: number }> => {
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: mib * MIB }]);
@@ -38,7 +38,7 @@ test('grants of 512 and 513 MiB differ by exactly 1 MiB: as told, and in what ca
   t.deepEqual(large, { total: 513 * MIB, held: 513 * MIB });
 });
 
-test('every form of allocation is charged, refused at the grant, and given back', async (t) => {
+test('every form of allocation is charged, refused beyond the grant, and released', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -66,7 +66,7 @@ test('every form of allocation is charged, refused at the grant, and given back'
   t.is((await client.ask(`host ${512 * MIB}`))[0], 0, 'host memory is not device memory');
 });
 
-test('memory by handle stays charged while it is mapped, also after its handle was released', async (t) => {
+test('physical memory stays charged while mapped, also after its handle was released', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -81,7 +81,7 @@ test('memory by handle stays charged while it is mapped, also after its handle w
   t.true((node.usage().clients[0]?.gpus[0]?.bytes ?? 0) <= 256 * MIB);
 });
 
-test('a context is charged when it is made, refused when it does not fit, and takes everything along when it ends', async (t) => {
+test('a context is charged, refused if it does not fit, and releases all when it ends', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 250 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -97,7 +97,7 @@ test('a context is charged when it is made, refused when it does not fit, and ta
   t.deepEqual(await client.ask('info'), [0, (250 - 104) * MIB, 250 * MIB]);
 });
 
-test('small requests are served from a granule that is held anyway, also when the grant is full', async (t) => {
+test('small requests fit into a shared granule also when the grant is full', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 120 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -110,7 +110,7 @@ test('small requests are served from a granule that is held anyway, also when th
   t.true((node.usage().clients[0]?.gpus[0]?.peak ?? 0) <= 120 * MIB);
 });
 
-test('a failing driver call is rolled back, and its own error is handed on', async (t) => {
+test('a failing driver call is rolled back, and its error is returned', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const faults = 'cuMemAlloc_v2=999,cuMemAllocManaged=2,cuMemCreate=700,cuMemAllocAsync=46,cuMemFree_v2=719x1';
@@ -145,7 +145,7 @@ test('a free that the driver refuses leaves the charge', async (t) => {
   t.is((await client.ask('info'))[1], (left ?? 0) + 32 * MIB);
 });
 
-test('several GPUs have limits of their own, found by identifier whatever the order of devices', async (t) => {
+test('several GPUs have limits of their own, whatever the order of devices', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4', '--gpu', 't4');
   const gpus: GrantGpu[] = [
     { gpu: 0, memoryBytes: 200 * MIB },
@@ -163,7 +163,7 @@ test('several GPUs have limits of their own, found by identifier whatever the or
   t.is((await client.ask(`alloc ${(300 - 104) * MIB}`))[0], 0, 'the full GPU leaves the other whole');
 });
 
-test('a GPU that was not granted gives nothing', async (t) => {
+test('on a GPU that is not granted nothing can be allocated', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
   const client = startClient(t, node, { preload: grant.cuda });
@@ -174,7 +174,7 @@ test('a GPU that was not granted gives nothing', async (t) => {
   t.is(node.usage().gpus[1]?.usedBytes, 0);
 });
 
-test('limits follow the page while a program runs: up at once, down without taking anything away', async (t) => {
+test('a running program follows the limits page: up at once, down without freeing', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -190,7 +190,7 @@ test('limits follow the page while a program runs: up at once, down without taki
   t.deepEqual(await client.ask(`check ${at} 4096 5`), [0, 0]);
 });
 
-test('without a page, with one of another version, or without a ledger the GPU stays closed, and a line says why', async (t) => {
+test('without a readable limits page or ledger the GPU stays closed, with a reason', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const ways: [string, (folder: string) => void][] = [
     ['no limits page at', (folder) => rmSync(join(folder, 'limits'))],
@@ -225,7 +225,7 @@ test('without a page, with one of another version, or without a ledger the GPU s
   }
 });
 
-test('a page that is never whole grants nothing', async (t) => {
+test('a limits page that is never consistent grants nothing', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 200 * MIB }]);
   const page = readFileSync(join(grant.folder, 'limits'));
@@ -236,7 +236,7 @@ test('a page that is never whole grants nothing', async (t) => {
   t.is((await client.ask('context 0'))[0], OUT_OF_MEMORY);
 });
 
-test('what a killed process held is free for the next one at once, and it was never waited for', async (t) => {
+test('memory of a killed process is free for the next one at once', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   for (let round = 0; round < 20; round++) {
@@ -247,7 +247,7 @@ test('what a killed process held is free for the next one at once, and it was ne
   }
 });
 
-test('processes of one container share its grant, and a second container on the GPU has its own', async (t) => {
+test('processes of one container share its grant, another container has its own', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const one = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
   const other = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
@@ -260,7 +260,7 @@ test('processes of one container share its grant, and a second container on the 
   t.is((await neighbor.ask(`alloc ${(400 - 104) * MIB}`))[0], 0);
 });
 
-test('launches of a limited program reach the GPU, and a closed gate holds them until it opens', async (t) => {
+test('launches reach the GPU, and a closed gate holds them until it opens', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 400 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -286,7 +286,7 @@ test('launches of a limited program reach the GPU, and a closed gate holds them 
   t.is(ran(), before + 1_000_000);
 });
 
-test('without a driver in the image a preloaded program is told that there is no device', (t) => {
+test('without a driver a preloaded program gets the error that there is no device', (t) => {
   const folder = temporaryFolder(t);
   const script = 'init\ncontext 0\nalloc 512\n';
   execFileSync('ln', ['-s', join(BUILD, 'libcotenant.so'), folder]);
@@ -304,7 +304,7 @@ test('without a driver in the image a preloaded program is told that there is no
   );
 });
 
-test('a program that never touches CUDA runs as without us', (t) => {
+test('a program that never calls CUDA runs as without the interposer', (t) => {
   const folder = temporaryFolder(t);
   execFileSync('ln', ['-s', join(BUILD, 'libcotenant.so'), join(BUILD, 'libcotenant-nvml.so'), folder]);
   const preload = `${join(folder, 'libcotenant.so')} ${join(folder, 'libcotenant-nvml.so')}`;
@@ -319,7 +319,7 @@ test('a program that never touches CUDA runs as without us', (t) => {
   t.is(preloaded, plain);
 });
 
-test('what a pool gave back at a synchronization is free for whoever asks', async (t) => {
+test('memory that a pool gave back at a synchronization is shown as free', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });

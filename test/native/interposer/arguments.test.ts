@@ -14,7 +14,7 @@ const GATE_AT = 28;
 const HEARTBEAT_AT = 40;
 
 for (const gate of [0, 1]) {
-  test(`every argument and the answer of a call arrive as they were sent, the gate ${gate ? 'closed' : 'open'}`, (t) => {
+  test(`arguments and result of each call arrive unchanged, gate ${gate ? 'closed' : 'open'}`, (t) => {
     const node = {
       uuidHex: () => GPU,
       usage: () => ({ gpus: [], clients: [], groups: [] }),

@@ -58,7 +58,7 @@ const SHAPES: readonly [string, Shape, number][] = [
 ];
 const gone = (form: string) => (form === 'chain' ? 'chain-destroy' : 'array-destroy');
 
-test('each shape of array takes its layout in whole granules, is charged exactly that, and all of it goes with the array', async (t) => {
+test('each shape of array is charged its layout in granules until it is destroyed', async (t) => {
   const { node, grant, client } = await inGrant(t);
   const before = account(grant);
   for (const [name, shape, layout] of SHAPES) {
@@ -73,7 +73,7 @@ test('each shape of array takes its layout in whole granules, is charged exactly
   }
 });
 
-test('an array that does not fit into the grant is refused before the driver is asked, the last one that fits is not', async (t) => {
+test('an array that does not fit is refused before the driver is called', async (t) => {
   const { node, client } = await inGrant(t, {}, (104 + 64) * MIB);
   const refused = async (what: string) => {
     t.is((await client.ask(`array ${what}`))[0], OUT_OF_MEMORY, what);
@@ -98,7 +98,7 @@ const FORMS: readonly [string, string, string, string][] = [
   ['chain', 'cuMipmappedArrayCreate', 'chain-destroy', 'cuMipmappedArrayDestroy'],
 ];
 for (const [form, create, undo, destroy] of FORMS) {
-  test(`${create} that fails leaves no charge, and ${destroy} that fails leaves all of it`, async (t) => {
+  test(`a failed ${create} leaves no charge, a failed ${destroy} leaves all of it`, async (t) => {
     const env = { COTENANT_SIM_FAULTS: `${create}=46@1x${ROUNDS},${destroy}=719@1x${ROUNDS}` };
     const { node, grant, client } = await inGrant(t, env);
     const before = account(grant);
@@ -123,7 +123,7 @@ for (const [form, create, undo, destroy] of FORMS) {
   });
 }
 
-test('what the driver finds wrong is answered by the driver and costs nothing', async (t) => {
+test("invalid arguments get the driver's error and cost nothing", async (t) => {
   const { grant, client } = await inGrant(t);
   const before = account(grant);
   for (const shape of [`2d 0 8 0 ${U8} 1 0 0`, '2d 8 8 0 77 1 0 0', `3d 8 9 6 ${U8} 1 ${CUBEMAP} 0`])
@@ -133,7 +133,7 @@ test('what the driver finds wrong is answered by the driver and costs nothing', 
   t.deepEqual(account(grant), before);
 });
 
-test('the end of a context ends its arrays and their charge, and leaves those of another', async (t) => {
+test('the end of a context ends its arrays and their charge, and no others', async (t) => {
   const { node, grant, client } = await inGrant(t);
   await client.must(`array 2d 1024 1024 0 ${FLOAT} 1 0 0`);
   const kept = account(grant).held;
@@ -149,7 +149,7 @@ test('the end of a context ends its arrays and their charge, and leaves those of
   t.is(booked(node, client, 'bytes'), 0);
 });
 
-test('arrays describe themselves in all forms, levels are arrays of their own size, and rows can be copied', async (t) => {
+test('arrays are described in all forms, levels have their size, rows can be copied', async (t) => {
   const { grant, client } = await inGrant(t);
   const array = await client.must(`array 3d 301 77 0 ${HALF} 2 2 0`);
   t.deepEqual(await client.ask(`array-describe ${array}`), [0, 1, 301, 77, 0, HALF, 2, 2]);
@@ -169,7 +169,7 @@ test('arrays describe themselves in all forms, levels are arrays of their own si
   t.not((await client.ask(`array-describe ${level}`))[0], 0);
 });
 
-test('an array of deferred mapping costs nothing, says what it needs, and keeps what is mapped under it', async (t) => {
+test('an array of deferred mapping costs nothing and keeps what is mapped under it', async (t) => {
   const { node, grant, client } = await inGrant(t);
   const before = charged(account(grant));
   for (const form of ['3d', 'chain']) {
@@ -192,7 +192,7 @@ test('an array of deferred mapping costs nothing, says what it needs, and keeps 
   t.not((await client.ask(`array-needs ${plain} 0`))[0], 0, 'an array that has its memory does not say');
 });
 
-test('under a sparse array each part keeps its memory until it is unmapped, or the array or its context ends', async (t) => {
+test('a part of a sparse array keeps its memory until unmapped or the array ends', async (t) => {
   const { node, grant, client } = await inGrant(t);
   const before = charged(account(grant));
   const held = () => Number(account(grant).held - before.held) / MIB;
@@ -238,7 +238,7 @@ test('under a sparse array each part keeps its memory until it is unmapped, or t
   t.is(booked(node, client, 'vmm'), 0);
 });
 
-test('whatever boxes are cut out of what is mapped under an array of three dimensions, the rest keeps its memory', async (t) => {
+test('any boxes cut out of a mapped 3D array leave the memory of the rest', async (t) => {
   const { node, grant, client } = await inGrant(t);
   const before = charged(account(grant));
   const array = await client.must(`array 3d 64 64 64 ${FLOAT} 1 ${SPARSE} 0`);
@@ -267,7 +267,7 @@ test('whatever boxes are cut out of what is mapped under an array of three dimen
   t.deepEqual(kept(), [0, 0]);
 });
 
-test('an array that the driver fails to destroy keeps what is mapped under it', async (t) => {
+test('an array that the driver fails to destroy keeps its mapped memory', async (t) => {
   const { node, grant, client } = await inGrant(t, { COTENANT_SIM_FAULTS: 'cuArrayDestroy=719@1x1' });
   const before = charged(account(grant));
   const array = await client.must(`array 3d 4096 4096 0 ${FLOAT} 1 ${SPARSE} 0`);
@@ -282,7 +282,7 @@ test('an array that the driver fails to destroy keeps what is mapped under it', 
   t.is(booked(node, client, 'vmm'), 0);
 });
 
-test('perturbed, an array takes a granule more than its layout, which the charge does not know', async (t) => {
+test('an array on a perturbed driver takes one granule more than is charged', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
   const granule = node.usage().gpus[0]?.granuleBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
@@ -293,7 +293,7 @@ test('perturbed, an array takes a granule more than its layout, which the charge
   t.is(booked(node, client, 'array'), 64 * MIB + granule);
 });
 
-test('the padding of pitched rows is charged as the driver chose it, and refused where it does not fit', async (t) => {
+test('pitched rows are charged with the padding of the driver, or refused', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--perturb', '11');
   const [gpu] = node.usage().gpus;
   const [granule, context] = [gpu?.granuleBytes ?? 0, gpu?.contextBytes ?? 0];

@@ -29,7 +29,7 @@ function exportsByBoth(path: string): [string[], string[]] {
   ];
 }
 
-test("the mounted form exports what the host's library does and its marker, and nothing else", (t) => {
+test("the mounted form exports what the host's library does, and its marker only", (t) => {
   const folder = temporaryFolder(t);
   for (const driver of drivers) {
     const made = mountedObject(object, readFileSync(driver), '/real/libcuda.so.1', '/grant');
@@ -48,7 +48,7 @@ test("the mounted form exports what the host's library does and its marker, and 
   }
 });
 
-test('what cannot be made for a host is refused in words', (t) => {
+test('a host library that the mounted form cannot be made for is refused with a reason', (t) => {
   const host = readFileSync(join(BUILD, 'simulated/libcuda.so.1'));
   const make =
     (from: Buffer, over: Buffer, library = '/real', files = '/grant') =>
@@ -67,7 +67,7 @@ test('what cannot be made for a host is refused in words', (t) => {
   t.throws(make(many, host), { message: /\d+ entry points are unknown to this build, which can pass 256/ });
 });
 
-test("a host's library of which some bytes are others is refused in words, or taken", (t) => {
+test("a host's library with changed bytes is refused with a reason, or accepted", (t) => {
   const host = readFileSync(join(BUILD, 'simulated/libcuda.so.1'));
   // Headers and tables lie at the beginning; sizes, offsets and counts are what leads astray.
   const change = fc.record({
@@ -98,7 +98,7 @@ test("a host's library of which some bytes are others is refused in words, or ta
   t.true(counts.taken > 0 && counts.refused > 0, JSON.stringify(counts));
 });
 
-test("data that a host's library exports is left to the library itself, and said", (t) => {
+test("data that a host's library exports stays in that library, and is reported", (t) => {
   const folder = temporaryFolder(t);
   const source = join(folder, 'driver.c');
   writeFileSync(source, 'int cuInit(unsigned flags) { return flags != 0; }\nint cudbgEnabled = 1;\n');
@@ -123,7 +123,7 @@ test('mounted, a program is held to its grant by CUDA and NVML without any prelo
   t.is((await client.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY);
 });
 
-test('where both forms are active the one that came second leads to the first: nothing is charged twice', async (t) => {
+test('with both forms active the second calls the first: nothing is charged twice', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);
@@ -144,7 +144,7 @@ test('where both forms are active the one that came second leads to the first: n
   t.is(ledger.readUInt32LE(20), 1, 'one slot was taken');
 });
 
-test('entry points and variants that a newer driver has pass, hold memory that the books see, and are counted', async (t) => {
+test('entry points of a newer driver pass and are counted as unknown', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--cuda', '14000');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const mounted = mountOver(t, node, grant);

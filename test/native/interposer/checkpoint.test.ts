@@ -12,7 +12,7 @@ const [RUNNING, LOCKED, CHECKPOINTED] = [0, 1, 2];
 const bytesOf = (node: SimulatedNode, client: Client) =>
   node.usage().clients.find((entry) => entry.pid === client.pid)?.gpus[0]?.bytes;
 
-test("a checkpoint takes a process's memory out of its GPU and a restore brings it back, contents and all, or nothing", async (t) => {
+test('a checkpoint moves memory off the GPU, and a restore brings back all or nothing', async (t) => {
   const node = await startNode(t, '--gpu', 't4,memory=1Gi,reserved=64Mi,context=64Mi');
   const client = await readyClient(t, node);
   const at = await client.must(`alloc ${500 * MIB}`);
@@ -39,7 +39,7 @@ test("a checkpoint takes a process's memory out of its GPU and a restore brings 
   t.is(bytesOf(node, client), 64 * MIB);
 });
 
-test('a process that locked itself waits in every other call; the death of a checkpointed one leaves nothing', async (t) => {
+test('a locked process waits in other calls; a dead checkpointed one leaves nothing', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   await client.must(`alloc ${100 * MIB}`);
@@ -57,7 +57,7 @@ test('a process that locked itself waits in every other call; the death of a che
   t.is(winner, 'waits');
 });
 
-test('of another process the memory goes and comes back as well', async (t) => {
+test('another process can be checkpointed and restored as well', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const [one, other] = [await readyClient(t, node), await readyClient(t, node)];
   await one.must(`alloc ${32 * MIB}`);
@@ -71,7 +71,7 @@ test('of another process the memory goes and comes back as well', async (t) => {
   t.is((await other.ask('checkpoint-lock 1'))[0], 1, 'no CUDA process');
 });
 
-test('memory that another process has opened cannot be checkpointed, and a failed checkpoint charges as before', async (t) => {
+test('memory that another process has open is not checkpointed, its charge stays', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -91,7 +91,7 @@ test('memory that another process has opened cannot be checkpointed, and a faile
   t.deepEqual(charged(account(grant)), charged(before));
 });
 
-test('the charge leaves with a checkpoint, others may use its room, and what does not fit is not restored', async (t) => {
+test('a checkpoint releases the charge, and a restore that does not fit is refused', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * CONTEXT + 100 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -121,7 +121,7 @@ test('the charge leaves with a checkpoint, others may use its room, and what doe
   t.is(account(grant).held, 0n);
 });
 
-test('a driver that fails at a checkpoint or a restore leaves the account as it was', async (t) => {
+test('a failed checkpoint or restore leaves the charge as it was', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const faults =
@@ -144,7 +144,7 @@ test('a driver that fails at a checkpoint or a restore leaves the account as it 
   t.deepEqual(charged(account(grant)), held);
 });
 
-test('a process that another one restored is charged again when it is unlocked; what one does to another charges nobody', async (t) => {
+test('a process restored by another one is charged again when it is unlocked', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });

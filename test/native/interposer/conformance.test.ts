@@ -53,7 +53,7 @@ const EXPORTS = ['dlsym-by-dlvsym', 'dlsym-of-libc', 'own-elf-walk'];
 const ADDRESSES = ['get-proc-address-v1', 'get-proc-address', 'get-proc-address-twice'];
 
 for (const cuda of VERSIONS) {
-  test(`preloaded, on a driver of CUDA ${versionText(cuda)}: every entry point by every way is ours, the driver's or absent as the table says`, async (t) => {
+  test(`preloaded, CUDA ${versionText(cuda)}: each look-up of each entry point follows the table`, async (t) => {
     const node = await startNode(t, '--gpu', 't4', '--cuda', String(cuda));
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
     const real = join(node.lib, 'libcuda.so.1');
@@ -84,7 +84,7 @@ for (const cuda of VERSIONS) {
 }
 
 for (const cuda of VERSIONS) {
-  test(`mounted over the file of a driver of CUDA ${versionText(cuda)}: every way finds exactly what the driver has`, async (t) => {
+  test(`mounted over CUDA ${versionText(cuda)}: every look-up finds exactly what the driver has`, async (t) => {
     const node = await startNode(t, '--gpu', 't4', '--cuda', String(cuda));
     const mounted = mountOver(t, node, makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]));
     const real = join(node.lib, 'libcuda.so.1');
@@ -106,7 +106,7 @@ for (const cuda of VERSIONS) {
   });
 }
 
-test('a call of each entry point that is passed or gated reaches the one of that name', (t) => {
+test("a call of each passed or gated entry point reaches the driver's of that name", (t) => {
   const folder = temporaryFolder(t);
   for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const env = environment({ LD_LIBRARY_PATH: join(BUILD, 'tests/echo') }, join(folder, 'libcotenant.so'));

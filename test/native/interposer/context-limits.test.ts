@@ -130,7 +130,7 @@ testUnless(reason())('limits are root’s to set, of folders that are groups, on
   t.deepEqual(limits(old, [`set ${old.uuid(0)} 0 1 ${folder}`]), [{ result: FUNCTION_NOT_FOUND }]);
 });
 
-test('commands that are none are refused', async (t) => {
+test('unknown commands are refused', async (t) => {
   const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
   for (const line of ['', 'get', 'get x', 'set x 1 2', 'set x 1 -2 /', 'put x /', ' x /'])
     t.throws(() => limits(node, [line]), { message: /want get UUID FOLDER/ }, line);

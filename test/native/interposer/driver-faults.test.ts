@@ -66,7 +66,7 @@ test('a first context that the driver refuses is not charged, and the next attem
   t.is(account(grant).held, BigInt(CONTEXT));
 });
 
-test('a small request that is to go where small ones lie, and fails, changes nothing in a full grant', async (t) => {
+test('a failed request for a shared granule changes nothing in a full grant', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 120 * MIB }]);
   // Seven granules beside the context, the eighth is refused by the grant; then the driver is at fault.
@@ -95,7 +95,7 @@ const RELEASES: [string, string, (answer: number[]) => string][] = [
 ];
 
 for (const [form, symbol, undo] of RELEASES) {
-  test(`${form}: what ${symbol} fails to give back stays charged, until it does`, async (t) => {
+  test(`${form}: what ${symbol} fails to free stays charged until it succeeds`, async (t) => {
     const node = await startNode(t, '--gpu', 't4');
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
     const env = { COTENANT_SIM_FAULTS: `${symbol}=719@1x${ROUNDS}` };
@@ -115,7 +115,7 @@ for (const [form, symbol, undo] of RELEASES) {
   });
 }
 
-test('a mapping that the driver refuses takes nothing from what is mapped there already', async (t) => {
+test('a refused mapping leaves what is mapped there already', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });

@@ -71,7 +71,7 @@ async function readyLoad(...args: Parameters<typeof startLoad>): Promise<Load> {
   return load;
 }
 
-test(`${PROCESSES} processes at full rate change their engine ${ROUNDS} times: no call fails, the account is exact, the old one is gone`, async (t) => {
+test(`${PROCESSES} busy processes replace their engine ${ROUNDS} times without a failed call`, async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--gpu', 'h100');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 60_000 * MIB }]);
@@ -105,7 +105,7 @@ test(`${PROCESSES} processes at full rate change their engine ${ROUNDS} times: n
   for (const load of loads) t.like(await load.stop(), { failed: 0 });
 });
 
-test('an engine that cannot work leaves the one that does: it is said once, and told in the ledger', async (t) => {
+test('an engine that cannot work leaves the old one working; the ledger notes it', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 8000 * MIB }]);
   offer(grant, SAME_AGAIN, BEYOND, OTHER_LAYOUT);
@@ -151,7 +151,7 @@ test('an engine that cannot work leaves the one that does: it is said once, and 
   compareWithBooks(t, node, grant, [load]);
 });
 
-test('a process begins with the engine that the page names, with its own where that cannot work, and never with none', async (t) => {
+test('a process starts with the named engine, or its own where that cannot work', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 8000 * MIB }]);
   offer(grant, SAME_AGAIN);
@@ -177,7 +177,7 @@ test('a process begins with the engine that the page names, with its own where t
   for (const load of [second, own]) t.like(await load.stop(), { failed: 0 });
 });
 
-test('the form that is mounted over the file of the driver changes its engine, too', async (t) => {
+test('the mounted form replaces its engine, too', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 8000 * MIB }]);
   offer(grant, SAME_AGAIN);

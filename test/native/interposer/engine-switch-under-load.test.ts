@@ -57,7 +57,7 @@ function startProgram(t: ExecutionContext, node: SimulatedNode, grant: GrantFile
 
 const named = (number: number) => ({ engine: number === OWN ? 0 : number });
 
-test(`processes that are killed, forked and replaced while their engine changes all the time: no call fails or hangs, the account is exact`, async (t) => {
+test('kill, fork and exec while engines are replaced: no call fails, charges are exact', async (t) => {
   t.timeout(300_000);
   const node = await startNode(t, '--gpu', 'h100');
   const limit = 60_000 * MIB;
@@ -99,7 +99,7 @@ test(`processes that are killed, forked and replaced while their engine changes 
   t.is((await client.ask(`alloc ${left}`))[0], 0);
 });
 
-test(`${THREADS} threads whose first calls come at once, just as the page names another engine: no call fails, and all end up in that one`, async (t) => {
+test(`${THREADS} simultaneous first calls while another engine is named all end up in it`, async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'h100');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 60_000 * MIB }]);

@@ -2,7 +2,7 @@ import test from 'ava';
 import { runSwitch } from '../../support/engine-switch.ts';
 import { BUILD } from '../../support/node.ts';
 
-test('no call is ever in an engine that is not loaded, though 8 threads call while it changes all the time', (t) => {
+test('no call is inside an unloaded engine while 8 threads call and engines change', (t) => {
   const { calls, changes } = runSwitch(t, BUILD, { processes: 10, threads: 8, rounds: 5000 });
   t.true(calls > 10 * 8 * 5000 && changes > 1000, `${changes} changes`);
 });

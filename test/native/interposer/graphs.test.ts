@@ -21,7 +21,7 @@ async function memoryGraph(client: Client, bytes: number, free = true): Promise<
   return { graph, at };
 }
 
-test('a graph takes memory at its first launch, keeps it for later ones and for other graphs, and trimming gives it back', async (t) => {
+test('a graph allocates at its first launch, keeps it, and a trim gives it back', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const { graph } = await memoryGraph(client, 15 * MIB);
@@ -48,7 +48,7 @@ test('a graph takes memory at its first launch, keeps it for later ones and for 
   t.is(await client.must('graph-memory 0 3'), 0);
 });
 
-test('what a graph does not free lives until somebody does, and its graph cannot be launched before', async (t) => {
+test('memory that a graph does not free lives on, and blocks its next launch', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const { graph, at } = await memoryGraph(client, 4 * MIB, false);
@@ -74,7 +74,7 @@ test('what a graph does not free lives until somebody does, and its graph cannot
   t.is(node.usage().clients[0]?.gpus[0]?.bytes, 0, 'the end of the last context takes it along');
 });
 
-test('a capturing stream records launches, fills and allocations, joins other streams, and runs nothing', async (t) => {
+test('a capturing stream records launches, fills and allocations, and runs nothing', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
   const ran = () => node.usage().clients[0]?.gpus[0]?.smNs ?? -1;
@@ -109,7 +109,7 @@ test('a capturing stream records launches, fills and allocations, joins other st
   t.is((await client.ask(`capture-end ${stream}`))[0], 901);
 });
 
-test("the charge for graphs is what the driver has reserved for them: after launch, upload, free, the graph's end and trim", async (t) => {
+test('the charge for graphs is what the driver has reserved after each call', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -138,7 +138,7 @@ test("the charge for graphs is what the driver has reserved for them: after laun
 });
 
 for (const form of ['instantiate', 'instantiate-1', 'instantiate-2', 'instantiate-params', 'instantiate-ptsz']) {
-  test(`${form}: a graph that does not fit into the grant is refused, one that does is not`, async (t) => {
+  test(`${form}: only a graph that does not fit into the grant is refused`, async (t) => {
     const node = await startNode(t, '--gpu', 't4');
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
     const client = await readyClient(t, node, { preload: grant.cuda });
@@ -161,7 +161,7 @@ for (const form of ['instantiate', 'instantiate-1', 'instantiate-2', 'instantiat
 }
 
 for (const launch of ['graph-launch', 'graph-launch-ptsz', 'graph-upload']) {
-  test(`${launch}: memory that somebody took since the graph was instantiated is not taken twice`, async (t) => {
+  test(`${launch}: memory allocated since the graph was instantiated is not used twice`, async (t) => {
     const node = await startNode(t, '--gpu', 't4');
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
     const client = await readyClient(t, node, { preload: grant.cuda });
@@ -187,7 +187,7 @@ for (const launch of ['graph-launch', 'graph-launch-ptsz', 'graph-upload']) {
   });
 }
 
-test('a graph whose memory is reserved goes on being launched in a full grant, also on another stream', async (t) => {
+test('a graph with reserved memory can be launched in a full grant, on any stream', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -206,7 +206,7 @@ test('a graph whose memory is reserved goes on being launched in a full grant, a
   t.is(node.usage().clients[0]?.gpus[0]?.peak, 168 * MIB);
 });
 
-test('an allocation on a capturing stream charges nothing until its graph is launched, and is not refused', async (t) => {
+test('an allocation on a capturing stream is charged when its graph is launched', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -227,7 +227,7 @@ test('an allocation on a capturing stream charges nothing until its graph is lau
   t.is(graphBytes(node), 20 * MIB);
 });
 
-test('a driver that fails at any step of a graph leaves the account as it was', async (t) => {
+test('a driver that fails at any step of a graph leaves the charge as it was', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const steps = [
@@ -268,7 +268,7 @@ test('a driver that fails at any step of a graph leaves the account as it was', 
   t.deepEqual(same(), charged(before));
 });
 
-test('launches of graphs wait at a closed gate, with memory nodes and without; what is recorded does not', async (t) => {
+test('graph launches wait at a closed gate; captured ones do not', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });

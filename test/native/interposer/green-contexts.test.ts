@@ -34,7 +34,7 @@ async function enter(client: Client, way = 'green-enter'): Promise<number> {
 }
 
 for (const way of ['green-enter', 'green-stream']) {
-  test(`whoever allocates in green contexts that end one after the other is refused at the grant (${way})`, async (t) => {
+  test(`allocations in green contexts that end one by one stay within the grant (${way})`, async (t) => {
     const { client, held, peak } = await inGrant(t, 512);
     await client.must('context 0');
     const results: number[] = [];
@@ -62,7 +62,7 @@ const FORMS: readonly [string, number, (answer: readonly number[]) => string[]][
 ];
 
 for (const [form, takes, undo] of FORMS) {
-  test(`what is allocated with the view of a green context current stays until it is freed, once: ${form}`, async (t) => {
+  test(`memory of a green context's view stays charged until it is freed: ${form}`, async (t) => {
     const { client, held } = await inGrant(t, 512);
     await client.must('context 0');
     const green = await enter(client);
@@ -86,7 +86,7 @@ const ENDS: readonly [string, readonly string[]][] = [
   ['loses its last reference', ['release 0']],
 ];
 for (const [how, commands] of ENDS) {
-  test(`what was allocated in a green context that has ended goes when the primary context ${how}`, async (t) => {
+  test(`memory of an ended green context is released when the primary context ${how}`, async (t) => {
     const { client, held } = await inGrant(t, 512);
     await client.must('context 0');
     const green = await enter(client);
@@ -103,7 +103,7 @@ for (const [how, commands] of ENDS) {
   });
 }
 
-test('the last of the green contexts that keep the primary one alive takes along what was allocated in any of them', async (t) => {
+test('the last green context on the primary one releases what all of them allocated', async (t) => {
   const { client, held } = await inGrant(t, 512);
   const first = await enter(client);
   await client.must(`alloc ${32 * MIB}`);
@@ -116,7 +116,7 @@ test('the last of the green contexts that keep the primary one alive takes along
   t.is(held(), 0);
 });
 
-test('a reset of the primary context leaves a green one what was allocated in it, which goes with it', async (t) => {
+test('a reset of the primary context leaves memory of a green one until that ends', async (t) => {
   const { client, held } = await inGrant(t, 512);
   await client.must('context 0');
   const green = await enter(client);
@@ -127,7 +127,7 @@ test('a reset of the primary context leaves a green one what was allocated in it
   t.is(held(), 0);
 });
 
-test('limits that are set in green contexts which end are charged to the primary one, at the most that one of them had', async (t) => {
+test('limits of ended green contexts are charged to the primary one, at their highest', async (t) => {
   const { client, held } = await inGrant(t, 512);
   await client.must('context 0');
   for (const [mib, stays] of [

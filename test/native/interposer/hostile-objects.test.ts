@@ -66,7 +66,7 @@ const hostile = fc
     return cut === null ? bytes : bytes.subarray(0, cut);
   });
 
-test('of a host library that is damaged anywhere the mounted form is made, or it is refused in words', (t) => {
+test('a damaged host library is accepted for the mounted form or refused with a reason', (t) => {
   t.timeout(120_000);
   let made = 0;
   let refused = 0;

@@ -31,7 +31,7 @@ async function twoContainers(t: ExecutionContext) {
 
 // ---- memory of another interface ----
 
-test('memory of another interface is charged at its import, refused at the grant, and un-charged when the import ends', async (t) => {
+test('memory of another API is charged from its import to its end, within the grant', async (t) => {
   const { node, grant, client } = await inGrant(t);
   const before = account(grant);
   t.is((await client.ask(`external ${(512 - 104 + 1) * MIB}`))[0], OUT_OF_MEMORY);
@@ -56,7 +56,7 @@ test('memory of another interface is charged at its import, refused at the grant
   t.deepEqual(charged(account(grant)), charged(before));
 });
 
-test('an import that the driver fails leaves no charge, one that it fails to end keeps all of it', async (t) => {
+test('a failed import leaves no charge, one that fails to end keeps all of it', async (t) => {
   const faults = `cuImportExternalMemory=999@1x${ROUNDS},cuDestroyExternalMemory=719@1x${ROUNDS}`;
   const { node, grant, client } = await inGrant(t, { COTENANT_SIM_FAULTS: faults });
   const before = account(grant);
@@ -86,7 +86,7 @@ test('imports end with their context', async (t) => {
   t.is(booked(node, client, 'external'), 0);
 });
 
-test('memory by handle that is imported as external memory is paid for by its owner alone, in the same process and in another', async (t) => {
+test('physical memory imported as external memory is charged to its owner alone', async (t) => {
   const { node, ours, theirs, owner, other } = await twoContainers(t);
   const before = [charged(account(ours)), charged(account(theirs))];
   const [, at = 0, handle = 0] = await owner.ask(`vmm ${32 * MIB}`);
@@ -113,7 +113,7 @@ test('memory by handle that is imported as external memory is paid for by its ow
   t.is(booked(node, owner, 'vmm') + booked(node, other, 'vmm'), 0, 'nobody holds on to it');
 });
 
-test('memory by handle that another process imports is charged to its owner once', async (t) => {
+test('physical memory that another process imports is charged to its owner once', async (t) => {
   const { node, ours, theirs, owner, other } = await twoContainers(t);
   const before = charged(account(theirs));
   const [, , handle] = await owner.ask(`vmm ${32 * MIB}`);
@@ -130,7 +130,7 @@ test('memory by handle that another process imports is charged to its owner once
 // ---- IPC ----
 
 for (const form of ['new', 'old']) {
-  test(`memory opened by IPC (${form} form) is its owner's: shown, never charged twice, not the opener's to free`, async (t) => {
+  test(`memory opened by IPC (${form} form) is charged to its owner once`, async (t) => {
     const { node, ours, theirs, owner, other } = await twoContainers(t);
     const before = charged(account(theirs));
     const at = await owner.must(`alloc ${48 * MIB}`);
@@ -163,7 +163,7 @@ for (const form of ['new', 'old']) {
   });
 }
 
-test('a small piece is shared with its place in the granule, and only linear memory can be shared by IPC', async (t) => {
+test('IPC shares small allocations by their offset, and linear memory only', async (t) => {
   const { owner, other } = await twoContainers(t);
   await owner.must('alloc 4096');
   const at = await owner.must('alloc 4096');
@@ -178,7 +178,7 @@ test('a small piece is shared with its place in the granule, and only linear mem
   }
 });
 
-test('memory that its dead owner shared goes on counting, for whoever still has it open, until that closes it', async (t) => {
+test('shared memory of a dead owner counts for the process that has it open', async (t) => {
   const { node, theirs, owner, other } = await twoContainers(t);
   const before = charged(account(theirs));
   const at = await owner.must(`alloc ${16 * MIB}`);
@@ -191,7 +191,7 @@ test('memory that its dead owner shared goes on counting, for whoever still has 
   t.is(booked(node, other, 'linear'), 0);
 });
 
-test('what was opened by IPC goes with the context that opened it', async (t) => {
+test('memory opened by IPC is closed with the context that opened it', async (t) => {
   const { node, ours, owner, other } = await twoContainers(t);
   const at = await owner.must(`alloc ${16 * MIB}`);
   const mine = charged(account(ours));
@@ -205,7 +205,7 @@ test('what was opened by IPC goes with the context that opened it', async (t) =>
 
 // ---- pools ----
 
-test("a pointer of another process's pool costs its importer nothing, and its end changes nothing for the owner", async (t) => {
+test("a pointer into another process's pool costs its importer nothing", async (t) => {
   const { node, ours, theirs, owner, other } = await twoContainers(t);
   const before = [charged(account(ours)), charged(account(theirs))];
   const [result, pool, at, fd, ...words] = await owner.ask(`pool-share ${24 * MIB}`);

@@ -9,7 +9,7 @@ import { startNode } from '../../support/node.ts';
 /** Place of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
 const SLOTS_USED_AT = 20;
 
-test('slots of ended processes are used again, and of living ones never, however many come and go', async (t) => {
+test('slots of ended processes are reused, those of running ones never', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 20 * context }]);

@@ -7,7 +7,7 @@ import { type LedgerReading, loadNative } from '../../../src/agent/os/addon.ts';
 import { runLedger } from '../../support/ledger.ts';
 import { BUILD, temporaryFolder } from '../../support/node.ts';
 
-test('threads of several processes that take, are refused, fail and free at once never pass the grant and leave nothing', (t) => {
+test('concurrent requests of several processes never pass the grant and leave nothing', (t) => {
   for (const [processes, threads] of [
     [1, 16],
     [4, 4],
@@ -21,7 +21,7 @@ test('threads of several processes that take, are refused, fail and free at once
 /** Without when it was said. */
 const saidBy = ({ readNs: _, locksNs: __, ...said }: LedgerReading) => said;
 
-test('a reading after an earlier one hands out its parts again until a word or a lock of the ledger changes', async (t) => {
+test('a ledger is read again only where a word or a lock has changed', async (t) => {
   const native = loadNative();
   const path = join(temporaryFolder(t), 'ledger');
   const fd = openSync(path, 'w+');
@@ -76,7 +76,7 @@ test('a reading after an earlier one hands out its parts again until a word or a
   t.false(last.whole);
 });
 
-test('slots beyond those that the header says were ever taken are not read, and a header that says more than there are is not believed', (t) => {
+test('slots beyond slots_used are not read; slots_used is bounded by the slot count', (t) => {
   const native = loadNative();
   const fd = openSync(join(temporaryFolder(t), 'ledger'), 'w+');
   t.teardown(() => closeSync(fd));

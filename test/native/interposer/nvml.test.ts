@@ -37,7 +37,7 @@ async function tenants(t: ExecutionContext, node: SimulatedNode) {
 
 const sorted = (rows: readonly (readonly number[])[]) => rows.toSorted(([a = 0], [b = 0]) => a - b);
 
-test('every layout of the process lists holds the own processes, and what each counts for adds up to what is used', async (t) => {
+test('every layout of process lists has the own processes, which add up to the usage', async (t) => {
   for (const [driver, newest] of [
     ['530.30.02', 32],
     ['535.43.02', 32],
@@ -73,7 +73,7 @@ test('every layout of the process lists holds the own processes, and what each c
   }
 });
 
-test('in a grant that became smaller than what is held nothing is free, and nothing is used that it does not have', async (t) => {
+test('in a grant shrunk below its usage nothing is free, and used is the grant', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { grant } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
@@ -82,7 +82,7 @@ test('in a grant that became smaller than what is held nothing is free, and noth
     t.deepEqual((await nvml.ask(call)).rows, [[64 * MIB, 0, 64 * MIB, 0]], call);
 });
 
-test('too little room is an error that says how many there are, and nothing is written', async (t) => {
+test('too small an array is an error with the needed count, and is not written to', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { grant } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
@@ -99,7 +99,7 @@ test('too little room is an error that says how many there are, and nothing is w
   for (const call of calls(-1)) t.is((await nvml.ask(call)).result, NVML.INVALID_ARGUMENT, call);
 });
 
-test('a list with nobody in it is a success without an array, whoever else is on the GPU', async (t) => {
+test('an empty list is a success without an array, also on a busy GPU', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { stranger } = await tenants(t, node);
   const empty = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
@@ -178,7 +178,7 @@ test('a wrong call is answered as the driver answers it', async (t) => {
   await compare(node, right, initialized);
 });
 
-test('a process is listed as what it is, with what it counts for, managed memory included', async (t) => {
+test('a process is listed by its kind, with its charge, managed memory included', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 4 * GIB }]);
   const typed = (type: string) =>
@@ -203,7 +203,7 @@ test('a process is listed as what it is, with what it counts for, managed memory
   t.is(used, 4 * context + 64 * MIB);
 });
 
-test('what has ended is not listed and holds nothing', async (t) => {
+test('an ended process is not listed and holds nothing', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, second } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
@@ -213,7 +213,7 @@ test('what has ended is not listed and holds nothing', async (t) => {
   t.is(used, bytesOf(node, second.pid));
 });
 
-test('utilization is of the own processes: neither rows nor the figure of the GPU tell of a busy neighbor', async (t) => {
+test('utilization is of the own processes only, a busy neighbor does not show', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, stranger } = await tenants(t, node);
   const [nvml, whole] = [await readyNvml(t, node, grant.both), await readyNvml(t, node)];
@@ -241,7 +241,7 @@ test('utilization is of the own processes: neither rows nor the figure of the GP
   await mine;
 });
 
-test('accounting answers for the own processes while they live', async (t) => {
+test("accounting answers for the container's own running processes", async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, second, stranger } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
@@ -280,7 +280,7 @@ testUnless(namespaces.status === 0 ? undefined : 'no PID namespace can be made h
   },
 );
 
-test('without a readable grant NVML answers as without us', async (t) => {
+test('without a readable grant NVML answers as without the interposer', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { stranger } = await tenants(t, node);
   const spoiled: ((folder: string) => void)[] = [

@@ -70,7 +70,7 @@ for (const object of [...OBJECTS, ...ENGINES]) {
 }
 
 for (const object of OBJECTS) {
-  test(`${object} takes at most ${MOST_THREAD_STORAGE} bytes of every thread's storage, and is never unloaded`, (t) => {
+  test(`${object} takes ${MOST_THREAD_STORAGE} bytes of thread storage at most, stays loaded`, (t) => {
     const segment = /^ *TLS +\S+ +\S+ +\S+ +\S+ +(0x[0-9a-f]+)/m.exec(readelf('-l', object))?.[1] ?? '0x0';
     t.true(Number(segment) <= MOST_THREAD_STORAGE, segment);
     t.regex(readelf('-d', object), /NODELETE/);
@@ -90,7 +90,7 @@ for (const object of OBJECTS) {
 }
 
 for (const engine of ENGINES) {
-  test(`${engine} can be unloaded: it has no thread storage, and one name, which says what it is`, (t) => {
+  test(`${engine} can be unloaded: no thread storage, one exported symbol`, (t) => {
     t.false(/^ *TLS /m.test(readelf('-l', engine)));
     t.false(/NODELETE/.test(readelf('-d', engine)));
     const names = execFileSync('nm', ['-D', '--defined-only', join(BUILD, engine)], { encoding: 'utf8' });
@@ -104,7 +104,7 @@ for (const engine of ENGINES) {
   });
 
   // What is handed through to it are six registers.
-  test(`no function of ${engine} that serves an entry point takes more than six arguments`, (t) => {
+  test(`no function of ${engine} for an entry point takes more than six arguments`, (t) => {
     const text = execFileSync('readelf', ['--debug-dump=info', '-W', join(BUILD, engine)], {
       encoding: 'utf8',
       maxBuffer: 1 << 28,

@@ -43,14 +43,14 @@ function bothWays(
 
 const built = (name: string) => join(BUILD, 'tests/images', name);
 
-test('a dynamic program with threads, children and look-ups runs as without us', (t) => {
+test('a dynamic program with threads, children and look-ups runs unchanged', (t) => {
   const { plain, preloaded } = bothWays(t, [built('plain'), '5']);
   t.is(plain.code, 5, plain.err);
   t.true(plain.out.includes('looked up 4'));
   t.deepEqual(preloaded, plain);
 });
 
-test('a static program runs as without us', (t) => {
+test('a static program runs unchanged', (t) => {
   const { plain, preloaded } = bothWays(t, [built('plain-static'), '6']);
   t.is(plain.code, 6, plain.err);
   t.deepEqual(preloaded, plain);
@@ -99,7 +99,7 @@ testUnless(python)('a Python program on the CPU runs as without us: threads, chi
   t.deepEqual(preloaded, plain);
 });
 
-test('a program that uses CUDA if it is there finds the library, and in it no device', (t) => {
+test('a program that tries CUDA finds the library, and no device', (t) => {
   const { plain, preloaded } = bothWays(t, [built('weak')]);
   t.is(plain.out, `weak -1, opened -1\n${'0 1\n'.repeat(3)}`);
   // The one difference of an image without a driver: names and library are there, and cuInit answers NO_DEVICE.
@@ -107,7 +107,7 @@ test('a program that uses CUDA if it is there finds the library, and in it no de
 });
 
 for (const place of ['before', 'after'] as const) {
-  test(`an allocator that looks itself up at its first call works ${place} us`, (t) => {
+  test(`an allocator that looks itself up at its first call works ${place} the interposer`, (t) => {
     const folder = temporaryFolder(t);
     const early = built('early_dlsym.so');
     for (const name of OBJECTS) symlinkSync(join(BUILD, name), join(folder, name));

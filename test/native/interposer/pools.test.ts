@@ -62,7 +62,7 @@ const WAYS: Record<string, Freeing> = {
 };
 
 for (const [way, leave] of Object.entries(WAYS)) {
-  test(`a pool that is destroyed is charged while a kernel keeps its memory, and no longer: ${way}`, async (t) => {
+  test(`a destroyed pool is charged as long as a kernel keeps its memory: ${way}`, async (t) => {
     const place = await ground(t);
     const { client } = place;
     const before = account(place.grant, 2).held;
@@ -88,7 +88,7 @@ for (const [way, leave] of Object.entries(WAYS)) {
   });
 }
 
-test('what a destroyed pool has left is un-charged by whatever comes next that looks at pools', async (t) => {
+test('the rest of a destroyed pool is released by the next call that reads pools back', async (t) => {
   const place = await ground(t);
   const { client } = place;
   const looks: (() => Promise<unknown>)[] = [
@@ -115,7 +115,7 @@ test('what a destroyed pool has left is un-charged by whatever comes next that l
   }
 });
 
-test('a pool that is destroyed with memory in it is nobody’s any more: the device has its own again, and it cannot be destroyed twice', async (t) => {
+test('a pool destroyed with memory in it cannot be used or destroyed again', async (t) => {
   const place = await ground(t);
   const { client } = place;
   const own = await client.must('pool-default');
@@ -137,7 +137,7 @@ test('a pool that is destroyed with memory in it is nobody’s any more: the dev
   await client.must(`pool-alloc ${PIECE}`);
 });
 
-test('a destroyed pool goes with the last context of its GPU', async (t) => {
+test('a destroyed pool ends with the last context of its GPU', async (t) => {
   const place = await ground(t);
   const { client } = place;
   const pool = await client.must('pool-make');
@@ -156,7 +156,7 @@ for (const symbol of [
   'cuThreadExchangeStreamCaptureMode',
   'cuMemPoolDestroy',
 ])
-  test(`where the driver fails, a destroyed pool is charged for too long, never too short: ${symbol}`, async (t) => {
+  test(`if ${symbol} fails a destroyed pool is charged too long, never too short`, async (t) => {
     const place = await ground(t, { COTENANT_SIM_FAULTS: `${symbol}=999@2x3` });
     const { client } = place;
     const pool = await client.must('pool-make');

@@ -35,7 +35,7 @@ function live(
 }
 
 for (const way of ['fork', 'clone']) {
-  test(`a child made by ${way} is answered by the driver, and leaves its parent's account alone`, async (t) => {
+  test(`a child made by ${way} gets the driver's results, its parent's charge stays`, async (t) => {
     const { node, grant } = await ground(t, 200 * MIB);
     const client = await readyClient(t, node, { preload: grant.cuda });
     const before = await client.ask('info');
@@ -46,7 +46,7 @@ for (const way of ['fork', 'clone']) {
   });
 }
 
-test('a program that a process runs in its own place begins with an account of its own, in the same slot', async (t) => {
+test('after an exec the new program starts without charge, in the same slot', async (t) => {
   const { node, grant } = await ground(t, 300 * MIB);
   const client = await readyClient(t, node, { preload: grant.cuda });
   for (let image = 0; image < 10; image += 1) {
@@ -87,7 +87,7 @@ for (const [where, within] of [
   );
 }
 
-test('a process that has closed all its descriptors still finds what a dead one held', async (t) => {
+test('a process that closed all its descriptors still reaps a dead one', async (t) => {
   const { node, grant } = await ground(t, 500 * MIB);
   const [first, second] = [
     await readyClient(t, node, { preload: grant.cuda }),
@@ -100,7 +100,7 @@ test('a process that has closed all its descriptors still finds what a dead one 
   t.not((await second.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY);
 });
 
-test('threads that allocate and free at once leave the account as it was', async (t) => {
+test('threads that allocate and free at once leave the charge as it was', async (t) => {
   const { node, grant } = await ground(t, 150 * MIB);
   const { numbers, code } = live(node, grant, 'threads', '16', '2000');
   const [failures, before, after, refused = 0] = numbers;
@@ -111,7 +111,7 @@ test('threads that allocate and free at once leave the account as it was', async
 });
 
 for (const beside of ['behind the interposer', 'by the simulated driver alone']) {
-  test(`memory asked for in a context that another thread ends meanwhile is nobody's for ever: ${beside}`, async (t) => {
+  test(`memory of a context that another thread ends meanwhile is released: ${beside}`, async (t) => {
     const { node, grant } = await ground(t, 400 * MIB);
     const { numbers, code } = live(node, beside.startsWith('behind') ? grant : undefined, 'ended', '3000');
     const [late = 0, failures, before, after] = numbers;
@@ -122,7 +122,7 @@ for (const beside of ['behind the interposer', 'by the simulated driver alone'])
   });
 }
 
-test('signals in the middle of calls change no answer', async (t) => {
+test('signals in the middle of calls change no result', async (t) => {
   const { node, grant } = await ground(t, 120 * MIB);
   const { numbers, code } = live(node, grant, 'signals', '20000');
   const [failures, before, after, seen = 0] = numbers;
@@ -132,7 +132,7 @@ test('signals in the middle of calls change no answer', async (t) => {
   t.true(seen > 50, `${seen} signals`);
 });
 
-test('memory can be freed and asked about while a program exits, and its code is its own', async (t) => {
+test('memory can be freed and queried while a program exits, its exit code stays', async (t) => {
   const { node, grant } = await ground(t, 200 * MIB);
   const { numbers, code } = live(node, grant, 'exit');
   const [result, before = 0, after = 0] = numbers;

@@ -6,34 +6,31 @@ import { eventually, startNode } from '../../support/node.ts';
 import { KILLS, LONGER, REQUESTS, race, SHARE } from '../../support/race.ts';
 
 // One storm at a time: each is of more processes than most machines have cores.
-test.serial(
-  `32 processes race in ${REQUESTS} requests and never hold a byte over their grant, by the books of the GPU`,
-  async (t) => {
-    t.timeout(120_000 * LONGER);
-    const node = await startNode(t, '--gpu', 'l4');
-    const context = node.usage().gpus[0]?.contextBytes ?? 0;
-    const limit = 32 * context + 700 * MIB;
-    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
-    const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
-    t.log(result);
-    t.true(result.peak <= limit, `${result.peak} of ${limit}`);
-    t.is(result.failed, 0);
-    t.is(result.wrongBytes, 0);
-    t.true(result.attempts >= REQUESTS);
-    t.true(result.granted > 10_000 * SHARE && result.refused > 10_000 * SHARE, 'the race was about something');
-    // How full the GPU itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
-    const granules = Math.floor(limit / (2 * MIB));
-    const client = await readyClient(t, node, { preload: grant.cuda });
-    await client.ask(`fill-all ${2 * MIB}`);
-    t.is(
-      node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.bytes,
-      granules * 2 * MIB,
-      'to the last granule',
-    );
-  },
-);
+test.serial(`32 processes race in ${REQUESTS} requests and never exceed their grant`, async (t) => {
+  t.timeout(120_000 * LONGER);
+  const node = await startNode(t, '--gpu', 'l4');
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
+  const limit = 32 * context + 700 * MIB;
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
+  const result = await race(t, node, grant, { workers: 32, seconds: 1, bytes: 64 * MIB, attempts: REQUESTS });
+  t.log(result);
+  t.true(result.peak <= limit, `${result.peak} of ${limit}`);
+  t.is(result.failed, 0);
+  t.is(result.wrongBytes, 0);
+  t.true(result.attempts >= REQUESTS);
+  t.true(result.granted > 10_000 * SHARE && result.refused > 10_000 * SHARE, 'the race was about something');
+  // How full the GPU itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
+  const granules = Math.floor(limit / (2 * MIB));
+  const client = await readyClient(t, node, { preload: grant.cuda });
+  await client.ask(`fill-all ${2 * MIB}`);
+  t.is(
+    node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.bytes,
+    granules * 2 * MIB,
+    'to the last granule',
+  );
+});
 
-test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and nobody waited`, async (t) => {
+test.serial(`after ${KILLS} SIGKILLs no charge leaked, no grant was exceeded, no process waited`, async (t) => {
   t.timeout(180_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
@@ -60,7 +57,7 @@ test.serial(`after ${KILLS} SIGKILLs nothing is leaked, nothing was over, and no
   t.is((await client.ask(`alloc ${limit - context}`))[0], 0);
 });
 
-test.serial(`a request that fits is granted, in each of ${REQUESTS} that 32 processes race with`, async (t) => {
+test.serial(`a request that fits is granted in each of ${REQUESTS} races of 32 processes`, async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
@@ -111,7 +108,7 @@ test('three grants that sum to the GPU are all filled to the last granule at onc
   t.is(node.usage().gpus[0]?.usedBytes, usable, 'not a byte of the GPU is left');
 });
 
-test('who asks for room that a call on its way will have is refused, before that has its answer', async (t) => {
+test('a request for memory that a call in progress gets is refused at once', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const bytes = 640 * MIB;

@@ -21,7 +21,7 @@ type Resized = {
   over: number;
 };
 
-test(`a grant shrinks below what 8 busy processes hold and grows again, ${ROUNDS} times: it is never exceeded anew, nothing is taken away`, async (t) => {
+test(`a grant that shrinks below its usage ${ROUNDS} times is never exceeded anew`, async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;

@@ -28,7 +28,7 @@ function totals(
   );
 }
 
-test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new namespace escapes', async (t) => {
+test('the preload form catches 14 of 15 look-up routes; dlmopen escapes', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const whole = node.usable(0) / MIB;
   const plain = totals(node);
@@ -41,7 +41,7 @@ test('the preload form catches 14 of the 15 look-up routes; dlmopen into a new n
   t.deepEqual(escaped, [['plugin-dlmopen', whole]]);
 });
 
-test("mounted over the driver's file all 15 look-up routes are caught, with the preload and without it", async (t) => {
+test('the mounted form catches all 15 look-up routes, with and without the preload', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   for (const form of ['mounted', 'both forms']) {
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GRANT_MIB * MIB }]);

@@ -22,7 +22,7 @@ test.before(() => {
 });
 
 for (const file of interposerFiles()) {
-  test(`${file} has no symbols in an image but those that others bind to, and a debugger finds the rest by its build id`, (t) => {
+  test(`${file} is shipped stripped, its debug information is found by build ID`, (t) => {
     const [built, path] = [join(BUILD, file), join(SHIPPED, file)];
     const debug = join(SHIPPED, 'debug', `${file}.debug`);
     t.deepEqual(

@@ -36,7 +36,7 @@ async function hold(t: ExecutionContext, path: string, ...ranges: readonly strin
   return child;
 }
 
-test('exactly the slots in use whose bytes somebody has locked are told as locked, in whatever pieces', async (t) => {
+test('exactly the used slots whose bytes are locked are reported as locked', async (t) => {
   const used = all.filter((slot) => slot % 3 !== 1);
   const { path, read } = ledger(t, used);
   const locked = () =>
@@ -59,7 +59,7 @@ test('exactly the slots in use whose bytes somebody has locked are told as locke
   );
 });
 
-test('locks of an earlier reading are believed for as long as is said, and only where nothing stirs and all slots had one', async (t) => {
+test('locks of an earlier reading are reused only in a quiet, fully locked ledger', async (t) => {
   const { path, fd } = ledger(t, [0, 1]);
   const holder = await hold(t, path, '0:2');
   const locked = ({ slots }: LedgerReading) => slots.flatMap(({ index, locked: is }) => (is ? [index] : []));
@@ -94,7 +94,7 @@ test('locks of an earlier reading are believed for as long as is said, and only 
   t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, both, path, 60_000)), [1]);
 });
 
-test('a ledger whose name leads to another file, or to none, is told of as such, whatever was read before', (t) => {
+test('a ledger whose path leads to another file, or none, is reported', (t) => {
   const { path, fd } = ledger(t, [0]);
   const first = native.readLedger(fd, SLOTS, 1, undefined, path);
   t.true(first.untouched);
@@ -120,7 +120,7 @@ const fastest = (read: () => unknown): number =>
     }),
   );
 
-test('a tenant that takes thousands of locks does not make its ledger slow to read', async (t) => {
+test('thousands of locks of a container do not make its ledger slow to read', async (t) => {
   t.timeout(60_000);
   const honest = ledger(t, all);
   await hold(t, honest.path, `0:${SLOTS}`);

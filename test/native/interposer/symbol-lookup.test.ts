@@ -8,7 +8,7 @@ import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts
 import { MIB, makeGrant } from '../../support/grant.ts';
 import { BUILD, environment, interposerFiles, startNode, temporaryFolder } from '../../support/node.ts';
 
-test("what the driver's own code looks up is the driver's, also while it is being loaded", (t) => {
+test("the driver's own look-ups find the driver, also while it is being loaded", (t) => {
   const folder = temporaryFolder(t);
   for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const version = (preload?: string) =>
@@ -23,7 +23,7 @@ test("what the driver's own code looks up is the driver's, also while it is bein
   t.deepEqual(version(join(folder, 'libcotenant.so')), ['0 4', '0 6']);
 });
 
-test('RTLD_NEXT and RTLD_DEFAULT mean what they would: tools before us are called, each by the one before it', async (t) => {
+test('RTLD_NEXT and RTLD_DEFAULT still lead through other preloaded tools', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 300 * MIB }]);
   const [one, two] = [join(BUILD, 'tests/tool1.so'), join(BUILD, 'tests/tool2.so')];
@@ -41,7 +41,7 @@ test('RTLD_NEXT and RTLD_DEFAULT mean what they would: tools before us are calle
   }
 });
 
-test('limits are those of the GPU, by whatever name and in whatever order a program chooses its GPUs', async (t) => {
+test('limits follow the GPU, in whatever order a program chooses its GPUs', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4', '--gpu', 't4');
   const limits = [200 * MIB, 300 * MIB, 250 * MIB];
   const grant = makeGrant(
@@ -85,7 +85,7 @@ test('limits are those of the GPU, by whatever name and in whatever order a prog
   }
 });
 
-test('a debugger that is attached and a profiler that was injected are told in the ledger, and change no limit', async (t) => {
+test('a debugger and a profiler are noted in the ledger and change no limit', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const folder = temporaryFolder(t);
   const injected = join(folder, 'libToolsInjection64.so');
