@@ -6,7 +6,7 @@
 #include <ctime>
 #include <map>
 
-#include "json.h"
+#include "json/json.h"
 
 using json::add_field;
 using json::add_number;
@@ -96,8 +96,11 @@ void Sampler::read_lists(size_t index, std::string &out) {
     PidReuse &pid_reuse = gpus_[index].pid_reuse;
     pid_reuse.begin(answered);
     for (unsigned i = 0; i < 3; i++) {
-        for (const nvml::Entry &entry : entries[i])
-            pid_reuse.add(entry, i, processes_.start_of(static_cast<pid_t>(entry.pid)), asked_ticks[i], answered_us);
+        for (const nvml::Entry &entry : entries[i]) {
+            const auto pid = static_cast<pid_t>(entry.pid);
+            const auto bytes = entry.known ? std::optional(entry.bytes) : std::nullopt;
+            pid_reuse.add(pid, bytes, i, processes_.start_of(pid), asked_ticks[i], answered_us);
+        }
     }
     pid_reuse.finish([this](pid_t pid) { return processes_.start_of(pid); }, answered_us);
     const uint64_t most = gpus_[index].total_bytes ? gpus_[index].total_bytes : UINT64_MAX;

@@ -9,11 +9,11 @@ void PidReuse::begin(uint32_t answered) {
     }
 }
 
-void PidReuse::add(const nvml::Entry &entry, unsigned list, std::optional<uint64_t> start_ticks, uint64_t asked_ticks,
-                   uint64_t answered_us) {
-    Listed &listed = listed_[static_cast<pid_t>(entry.pid)];
+void PidReuse::add(pid_t pid, std::optional<uint64_t> bytes, unsigned list, std::optional<uint64_t> start_ticks,
+                   uint64_t asked_ticks, uint64_t answered_us) {
+    Listed &listed = listed_[pid];
     listed.types |= 1u << list;
-    if (entry.known) listed.bytes = std::max(listed.bytes, entry.bytes);
+    if (bytes) listed.bytes = std::max(listed.bytes, *bytes);
     if (start_ticks && *start_ticks == 0) listed.seen_gone = true;
     if (listed.start_ticks) return;
     // A process that started after the answer is not the listed one.

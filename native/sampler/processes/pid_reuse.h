@@ -9,7 +9,6 @@
 #include <optional>
 #include <sys/types.h>
 
-#include "../nvml/nvml.h"
 #include "procfs.h"
 
 class PidReuse {
@@ -22,8 +21,8 @@ class PidReuse {
     void begin(uint32_t answered);
     // An entry of a list that was asked for at `asked_ticks`; all lists had answered by `answered_us` (since boot).
     // `start_ticks`: as StartOf says of the entry's PID.
-    void add(const nvml::Entry &entry, unsigned list, std::optional<uint64_t> start_ticks, uint64_t asked_ticks,
-             uint64_t answered_us);
+    void add(pid_t pid, std::optional<uint64_t> bytes, unsigned list, std::optional<uint64_t> start_ticks,
+             uint64_t asked_ticks, uint64_t answered_us);
     // All entries of this round were added.
     void finish(const StartOf &start_of, uint64_t now_us);
     // The process that has the PID now is not the one that the driver lists.

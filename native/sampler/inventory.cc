@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "../sampler.h"
+#include "sampler.h"
 
 namespace {
 constexpr uint64_t EVERY_NS = 60000000000ull;
