@@ -8,7 +8,9 @@ import { listOf, oneOf, whole } from '../common/schema.ts';
 import { acceptCardsKey } from './earlier-names.ts';
 import { isContainerName } from './names.ts';
 
-export const DIALECTS = ['cotenant', 'ack', 'metagpu'] as const;
+/** Off unless the operator switches them on: their names mean different things in different clusters. */
+export const FOREIGN_DIALECT_NAMES = ['ack', 'metagpu'] as const;
+export const DIALECTS = ['cotenant', ...FOREIGN_DIALECT_NAMES] as const;
 export type DialectName = (typeof DIALECTS)[number];
 
 export const CONTAINER_KINDS = ['init', 'sidecar', 'app'] as const;

@@ -6,6 +6,7 @@ import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { ACTION_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
+import { FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
 import {
   conditionOf,
@@ -51,7 +52,8 @@ export type Explanation = {
 };
 
 /** Kubernetes' own names of what only other systems read unless their dialect is switched on. */
-const FOREIGN_RESOURCES = /^(aliyun\.com\/gpu-(mem|core)|cnvrg\.io\/metagpu|nvidia\.com\/gpu)/;
+const isForeignResource = (name: string): boolean =>
+  name.startsWith('nvidia.com/gpu') || FOREIGN_DIALECTS.some(({ resources }) => resources.includes(name));
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
@@ -178,7 +180,7 @@ function unread(pod: Pod): Cause[] {
   const names = [...pod.spec.containers, ...(pod.spec.initContainers ?? [])].flatMap(({ resources }) =>
     Object.keys({ ...resources?.requests, ...resources?.limits }),
   );
-  const [own, foreign] = [names.find(isOwnKey), names.find((key) => FOREIGN_RESOURCES.test(key))];
+  const [own, foreign] = [names.find(isOwnKey), names.find((key) => isForeignResource(key))];
   if (own !== undefined) {
     return [{ text: `It names ${own}, but has not passed the webhook, so it gets no share.` }];
   }

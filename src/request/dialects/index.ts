@@ -5,9 +5,10 @@ import { cotenant } from './cotenant.ts';
 import type { Dialect } from './dialect.ts';
 import { metagpu } from './metagpu.ts';
 
-const FOREIGN: readonly Dialect[] = [ack, metagpu];
+/** Those of other systems. */
+export const FOREIGN_DIALECTS: readonly Dialect[] = [ack, metagpu];
 
 /** Our own names, always, and the dialects that are switched on. Resources of the others are not read. */
 export function dialectsOf(rules: Rules): readonly Dialect[] {
-  return [cotenant, ...FOREIGN.filter((dialect) => rules.dialects.some((name) => name === dialect.name))];
+  return [cotenant, ...FOREIGN_DIALECTS.filter((dialect) => rules.dialects.some((name) => name === dialect.name))];
 }

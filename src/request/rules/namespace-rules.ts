@@ -1,14 +1,18 @@
 // What the operator allows pods to request, per cluster and per namespace: dialects and their units, templates, choices.
 // Declares these settings of the webhook's configuration; the readers of pods apply them.
 import * as v from 'valibot';
-import { COMPUTE_POLICIES, MODES, MOST_WEIGHT, PLACEMENTS, PRIORITIES } from '../../api/request.ts';
+import {
+  COMPUTE_POLICIES,
+  FOREIGN_DIALECT_NAMES,
+  MODES,
+  MOST_WEIGHT,
+  PLACEMENTS,
+  PRIORITIES,
+} from '../../api/request.ts';
 import type { Checked } from '../../common/problem.ts';
 import { GIB, MIB } from '../../common/quantity.ts';
 import { ok } from '../../common/result.ts';
 import { check, listOf, mapOf, oneOf, settings, whole } from '../../common/schema.ts';
-
-/** Dialects that are off by default: their names mean different things in different clusters. */
-const FOREIGN_DIALECTS = ['ack', 'metagpu'] as const;
 
 /** As NVIDIA_DRIVER_CAPABILITIES names them. */
 export const DRIVER_CAPABILITIES = ['compute', 'utility', 'graphics', 'video', 'display', 'ngx', 'compat32'] as const;
@@ -36,7 +40,7 @@ const template = v.pipe(
 export type Template = v.InferOutput<typeof template>;
 
 export const rulesSettings = settings({
-  dialects: someOf(FOREIGN_DIALECTS),
+  dialects: someOf(FOREIGN_DIALECT_NAMES),
   /** What one unit of `aliyun.com/gpu-mem` is, and whether n of them are n/units of a GPU (cgpu) or n times the unit. */
   ack: v.nullish(
     v.pipe(

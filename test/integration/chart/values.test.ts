@@ -92,7 +92,7 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['webhook.mutateTimeoutSeconds', 31],
   ['webhook.certificate.source', 'acme'],
   ['policies.enabled', 'yes'],
-  ['webhook.configuration.rules.dialects', ['hami']],
+  ['webhook.configuration.rules.dialects', 'ack'],
   ['webhook.configuration.rules.ack.unit', 'GB'],
   ['webhook.configuration.deviceRoute', 'cdi'],
   ['nri.cdiFolders', '/var/run/cdi'],
@@ -109,6 +109,14 @@ testWithHelm('a setting of the wrong type or out of its bounds is refused, with 
     const { ok, text } = render(at(name.split('.'), value));
     t.false(ok, name);
     t.true(text.includes(`/${name.replaceAll('.', '/')}`), `${name}: ${text}`);
+  }
+});
+
+testWithHelm('a dialect that does not exist is refused, with those that do', (t) => {
+  for (const path of ['webhook.configuration.rules.dialects', 'webhook.configuration.namespaces.research.dialects']) {
+    const { ok, text } = render(at(path.split('.'), ['hami']));
+    t.false(ok, path);
+    t.regex(text, /webhook\.configuration: dialects: there is no "hami"; known are ack, metagpu/);
   }
 });
 

@@ -5,7 +5,7 @@ patch or refuse, and as few others as possible: while the webhook is down, match
 
 {{/* Resource names of the dialects that are switched on anywhere, as a list in CEL. */}}
 {{- define "cotenant.cel.foreign" -}}
-{{- $names := dict "ack" (list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage") "metagpu" (list "cnvrg.io/metagpu") -}}
+{{- $names := .Files.Get "dialects.json" | fromJson -}}
 {{- $configuration := .Values.webhook.configuration -}}
 {{- $dialects := ($configuration.rules).dialects | default list -}}
 {{- range $configuration.namespaces -}}
@@ -13,6 +13,9 @@ patch or refuse, and as few others as possible: while the webhook is down, match
 {{- end -}}
 {{- $found := list -}}
 {{- range $dialects | uniq | sortAlpha -}}
+{{- if not (hasKey $names .) -}}
+{{- fail (printf "webhook.configuration: dialects: there is no %q; known are %s" . (keys $names | sortAlpha | join ", ")) -}}
+{{- end -}}
 {{- range get $names . -}}
 {{- $found = append $found (squote .) -}}
 {{- end -}}

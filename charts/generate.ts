@@ -1,0 +1,18 @@
+// Writes what the chart's templates must know of the source, which helm cannot read: `node charts/generate.ts`; with --check
+// reports a file that is out of date. Today that is each dialect's resource names, for the API server's match conditions.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
+
+const FILE = join(import.meta.dirname, 'cotenant/dialects.json');
+
+export const dialectsFile = (): string =>
+  `${JSON.stringify(Object.fromEntries(FOREIGN_DIALECTS.map(({ name, resources }) => [name, resources])), null, 2)}\n`;
+
+if (import.meta.main) {
+  if (!process.argv.includes('--check')) writeFileSync(FILE, dialectsFile());
+  else if (readFileSync(FILE, 'utf8') !== dialectsFile()) {
+    console.error('charts/cotenant/dialects.json is out of date; run: npm run generate');
+    process.exitCode = 1;
+  }
+}
