@@ -9,13 +9,13 @@ import {
   type ShareWatch,
   watchShare,
 } from '../policy/compute-verdict.ts';
-import { harder, type MemoryVerdict } from '../policy/memory-verdict.ts';
+import { harder } from '../policy/memory-verdict.ts';
 import { hardLimitOf } from './compute/gpu-policy.ts';
 import type { ShareState } from './compute/shares.ts';
 import { type Totals, totalsKey } from './counters/totals.ts';
 import { isUtilizationKnown, type SampledGpu } from './sampling/sample.ts';
 import { isMpsClient } from './usage/gpu-processes.ts';
-import type { ContainerState, NodeState } from './usage/node-usage.ts';
+import type { ContainerState, NodeState, ReconciledContainer, ReconciledNode } from './usage/node-usage.ts';
 
 /** By the grant's id and the GPU's UUID. */
 export type ComputeWatches = ReadonlyMap<string, ShareWatch>;
@@ -34,7 +34,7 @@ export type ComputeFacts = {
 /** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
 export function judgeCompute(
   before: ComputeWatches,
-  state: NodeState,
+  state: ReconciledNode,
   watching: ComputeFacts,
 ): { readonly watched: ComputeWatches; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
@@ -68,11 +68,11 @@ export function judgeCompute(
     if (!share && mixed.length === 0) return container;
     return {
       ...container,
-      ...(share && { verdict: harder(container.verdict as MemoryVerdict, share) }),
+      ...(share && { verdict: harder(container.verdict, share) }),
       ...(mixed.length > 0 && { undecidableGpus: mixed }),
     };
   });
-  return { watched, state: { ...state, containers: keepIfSame(containers, state.containers) } };
+  return { watched, state: { ...state, containers: keepIfSame<ContainerState>(containers, state.containers) } };
 }
 
 /** `outside`: a server may be there that is in no container with a grant. */
@@ -84,13 +84,13 @@ type OnGpu = { readonly gpu: SampledGpu; readonly mpsClients: number; readonly o
  * own, and where no server can be one that somebody gave to several: then each is in the group of whoever started it, who answers
  * for it. Else it may be another's, for whom nobody shall be stopped.
  */
-function isMixed({ gpus }: ContainerState, position: number, { mpsClients, outside }: OnGpu): boolean {
+function isMixed({ gpus }: ReconciledContainer, position: number, { mpsClients, outside }: OnGpu): boolean {
   const own = gpus[position]?.processes.filter(isMpsClient).length ?? 0;
   return outside && own > 0 && own < mpsClients;
 }
 
 function lookAt(
-  { grant }: ContainerState,
+  { grant }: ReconciledContainer,
   position: number,
   gpu: SampledGpu,
   key: string,

@@ -7,7 +7,6 @@ import { adoptPod, annotationsOf, type PodAsk, publishPod } from './allocation/p
 import { changeGrant, grantProcess } from './allocation/process-grants.ts';
 import type { AgentConfiguration } from './config.ts';
 import { createInvalidPidCount } from './counters/invalid-pid-count.ts';
-import { createSamplerCounts } from './counters/reset-safe-counter.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
 import { isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import type { Node, NodeEvents, NodeInputs } from './node-api.ts';
@@ -144,7 +143,6 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
   const { intake, checks, faults, stopCounts, audit } = parts;
   const capabilities = createCapabilityLog(inputs.log.component('sampler').info);
   const invalidPids = createInvalidPidCount();
-  const samplerCounts = createSamplerCounts();
   const failures = new Map<string, number>();
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   let snapshot: Snapshot | undefined;
@@ -202,7 +200,7 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
       sampledAtMs = clock();
       publish(
         createSnapshot(
-          samplerCounts.see(state),
+          state,
           totals,
           stopCounts.totals(),
           audit.recent(),

@@ -1,10 +1,10 @@
-// Entries of process lists that are no process's, for none can have their pid or it has changed hands, added up over all GPUs. The
-// sampler counts them GPU by GPU: a GPU that a sample has not keeps what it had. So the sum only grows.
+// Counts entries of NVML's process lists whose PID is invalid or was reused by another process, over all GPUs. The sampler counts
+// them by GPU; a GPU that is missing in a sample keeps its count, so the sum never falls.
 import type { SampledGpu } from '../sampling/sample.ts';
 import { createResetSafeCounters } from './reset-safe-counter.ts';
 
 export type InvalidPidCount = {
-  /** With each sample; the sum up to then. undefined: no GPU has been seen yet. */
+  /** Call with each sample; the sum so far. Undefined: there was no GPU yet. */
   update(sample: {
     readonly round: number;
     readonly gpus: readonly Pick<SampledGpu, 'uuid' | 'invalidPidEntries'>[];
@@ -12,12 +12,12 @@ export type InvalidPidCount = {
 };
 
 export function createInvalidPidCount(): InvalidPidCount {
-  const ofGpus = createResetSafeCounters();
+  const counters = createResetSafeCounters();
   return {
     update({ round, gpus }) {
-      ofGpus.startSample(round);
-      for (const { uuid, invalidPidEntries = 0 } of gpus) ofGpus.add(uuid, invalidPidEntries);
-      const sums = ofGpus.sums();
+      counters.startSample(round);
+      for (const { uuid, invalidPidEntries = 0 } of gpus) counters.add(uuid, invalidPidEntries);
+      const sums = counters.sums();
       return sums.length === 0 ? undefined : sums.reduce((all, [, sum]) => all + sum, 0);
     },
   };

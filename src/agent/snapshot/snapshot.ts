@@ -314,20 +314,12 @@ function snapshotContainer(
   };
 }
 
-/** Made once: what has not changed from sample to sample is the same list. */
-const viewed = new WeakMap<readonly GrantedProcess[], readonly SnapshotProcess[]>();
-
-function snapshotProcesses(processes: readonly GrantedProcess[]): readonly SnapshotProcess[] {
-  const made =
-    viewed.get(processes) ??
-    processes.map(({ pid, command, usedBytes, smPercent, types, inLedger }) => ({
-      pid,
-      command,
-      usedBytes,
-      smPercent,
-      types,
-      inLedger,
-    }));
-  viewed.set(processes, made);
-  return made;
-}
+const snapshotProcesses = (processes: readonly GrantedProcess[]): readonly SnapshotProcess[] =>
+  processes.map(({ pid, command, usedBytes, smPercent, types, inLedger }) => ({
+    pid,
+    command,
+    usedBytes,
+    smPercent,
+    types,
+    inLedger,
+  }));

@@ -18,7 +18,7 @@ import {
   sumOrUnknown,
 } from '../sampling/sample.ts';
 import { type ProcessOnGpu, processesOn, processState } from './gpu-processes.ts';
-import type { ContainerGpuState, ContainerState, EngineUse, Holding, Observed } from './node-usage.ts';
+import type { ContainerGpuState, EngineUse, Holding, Observed, ReconciledContainer } from './node-usage.ts';
 
 export type GrantReading = {
   readonly grant: Grant;
@@ -44,7 +44,7 @@ type MadeOf = {
     readonly computeTold: boolean | undefined;
   }[];
 };
-const madeOf = new WeakMap<ContainerState, MadeOf>();
+const madeOf = new WeakMap<ReconciledContainer, MadeOf>();
 
 function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<string, Told>): boolean {
   const [then, reading] = [made.reading, now.reading];
@@ -77,13 +77,13 @@ function areToldAs(on: MadeOf['on'], gpus: Grant['gpus'], told: ReadonlyMap<stri
 
 /** The state of the sample before, where it was made of the same. */
 export function containerStateOf(
-  before: ContainerState | undefined,
+  before: ReconciledContainer | undefined,
   sample: Sample,
   told: ReadonlyMap<string, Told>,
   reading: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
-): ContainerState {
+): ReconciledContainer {
   const made = before && madeOf.get(before);
   if (before && made && isMadeOf(made, { reading, own, tolerance }, told)) return before;
   const on = reading.grant.gpus.map(({ gpuUuid }) => {
@@ -101,7 +101,7 @@ function containerState(
   own: readonly SampledProcess[],
   tolerance: Tolerance,
   holdingBefore: Holding | undefined,
-): ContainerState {
+): ReconciledContainer {
   const processOf = processFinder(own);
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const seenOn = grant.gpus.map((granted, position): Omit<ContainerGpuState, 'over'> => {

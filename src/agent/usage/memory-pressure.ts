@@ -1,14 +1,14 @@
 // Who is over its memory on a GPU that has nothing left for others: a plain value in, a plain value out. The judgement is
 // src/policy/memory-verdict.ts.
-import { judgeRoom, type MemoryVerdict, type Room, type Tolerance } from '../../policy/memory-verdict.ts';
+import { judgeRoom, type Room, type Tolerance } from '../../policy/memory-verdict.ts';
 import { judgedUses } from './container-usage.ts';
-import type { ContainerState, NodeState } from './node-usage.ts';
+import type { ReconciledContainer, ReconciledNode } from './node-usage.ts';
 
 /** The state in which they are over hard. Most of the time nobody is, and it is the very same. */
-export function applyMemoryPressure(state: NodeState, tolerance: Tolerance): NodeState {
+export function applyMemoryPressure(state: ReconciledNode, tolerance: Tolerance): ReconciledNode {
   const { containers, devices, sample } = state;
   if (!containers.some(({ verdict }) => verdict.severity === 'soft')) return state;
-  const roomFor = (who: ContainerState, gpuUuid: string): Room | undefined => {
+  const roomFor = (who: ReconciledContainer, gpuUuid: string): Room | undefined => {
     const freeBytes = devices.find(({ gpu }) => gpu.uuid === gpuUuid)?.gpu.freeBytes;
     if (freeBytes === undefined) return undefined;
     const others = containers.filter((one) => one !== who).flatMap(({ gpus }) => gpus);
@@ -17,11 +17,11 @@ export function applyMemoryPressure(state: NodeState, tolerance: Tolerance): Nod
       .reduce((sum, { limitBytes, usedBytes }) => sum + Math.max(0, limitBytes - usedBytes), 0);
     return { freeBytes, owedBytes };
   };
-  const judged = containers.map((container): ContainerState => {
+  const judged = containers.map((container): ReconciledContainer => {
     const { gpus, grant, verdict: before } = container;
     if (before.severity !== 'soft') return container;
     const roomOn = (gpuUuid: string) => roomFor(container, gpuUuid);
-    const verdict = judgeRoom(before as MemoryVerdict, judgedUses(sample, grant, gpus), tolerance, roomOn);
+    const verdict = judgeRoom(before, judgedUses(sample, grant, gpus), tolerance, roomOn);
     return verdict === before ? container : { ...container, verdict };
   });
   return { ...state, containers: judged };

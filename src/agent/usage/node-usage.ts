@@ -1,6 +1,6 @@
 // The state of a node as one sample shows it: the driver's truth held against grants and ledgers. Plain values; compare.ts makes them.
 import type { Fence, FenceFacts } from '../../policy/isolation.ts';
-import type { Verdict } from '../../policy/memory-verdict.ts';
+import type { MemoryVerdict, Verdict } from '../../policy/memory-verdict.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { Sample, SampledGpu } from '../sampling/sample.ts';
@@ -54,16 +54,14 @@ export type Observed = { readonly debugger: number; readonly profiler: number };
 
 export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
 
-export type ContainerState = {
+/** A container with a grant, after its processes and its ledger were reconciled. */
+export type ReconciledContainer = {
   readonly grant: Grant;
   readonly fence: Fence;
   /** What that was told by: of the last sample that told. */
   readonly holding: Holding;
   readonly gpus: readonly ContainerGpuState[];
-  /** Of its memory, until its compute is looked at, too. */
-  readonly verdict: Verdict;
-  /** GPUs on which its share is a limit and its use cannot be told from that of other clients of MPS; absent: none. */
-  readonly undecidableGpus?: readonly string[];
+  readonly verdict: MemoryVerdict;
   /** The sample says of each of its GPUs who uses it: only then is memory that is not there memory given back. */
   readonly allGpusKnown: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
@@ -72,6 +70,14 @@ export type ContainerState = {
   readonly unknownEntryPoints: number;
   readonly engines: EngineUse;
   readonly observed: Observed;
+};
+
+/** The same after its compute was judged, too. */
+export type ContainerState = Omit<ReconciledContainer, 'verdict'> & {
+  /** The harder one of memory and compute. */
+  readonly verdict: Verdict;
+  /** GPUs on which its compute cannot be distinguished from that of other MPS clients, so it is not judged; absent: none. */
+  readonly undecidableGpus?: readonly string[];
 };
 
 /** By the lists that they are in; `both`: in those of compute and of graphics. `mps`: whatever other list they are in, too. */
@@ -92,13 +98,17 @@ export type DeviceState = {
   readonly unattributedBytes: number | undefined;
 };
 
-export type NodeState = {
+/** A node after the sample was reconciled with grants and ledgers. */
+export type ReconciledNode = {
   readonly sample: Sample;
   readonly devices: readonly DeviceState[];
-  readonly containers: readonly ContainerState[];
+  readonly containers: readonly ReconciledContainer[];
   readonly assigned: readonly AssignedState[];
   readonly foreign: readonly ForeignState[];
   /** Devices of GPUs that others gave out, and whose GPU cannot be told. */
   readonly unknownDevices: number;
   readonly failures: Readonly<Record<string, number>>;
 };
+
+/** A node after compute was judged, too: what is published, shown and enforced is read from this value. */
+export type NodeState = Omit<ReconciledNode, 'containers'> & { readonly containers: readonly ContainerState[] };

@@ -16,7 +16,7 @@ import {
   type SampledUse,
 } from '../sampling/sample.ts';
 import { containerStateOf, type GrantReading } from './container-usage.ts';
-import type { ContainerState, DeviceState, NodeState, ProcessCounts } from './node-usage.ts';
+import type { DeviceState, ProcessCounts, ReconciledContainer, ReconciledNode } from './node-usage.ts';
 import {
   type AssignedState,
   type ForeignState,
@@ -35,8 +35,8 @@ export function reconcile(
   owned: AttributedProcesses,
   tolerance: Tolerance,
   others: OtherAllocations = NO_OTHER_ALLOCATIONS,
-  before?: NodeState,
-): NodeState {
+  before?: ReconciledNode,
+): ReconciledNode {
   const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
   const told = new Map(
     sample.gpus.map((gpu) => {
@@ -116,7 +116,7 @@ const grantedOf = memoizeLast((...grants: readonly Grant[]) => grantedByGpu(gran
 /** What containers with grants hold of a GPU, and how many of them hold something. */
 type Held = { bytes: number; containers: number };
 
-const heldOf = memoizeLast((containers: readonly ContainerState[]) => {
+const heldOf = memoizeLast((containers: readonly ReconciledContainer[]) => {
   const onGpu = new Map<string, Held>();
   for (const { gpuUuid, usedBytes } of containers.flatMap(({ gpus }) => gpus)) {
     if (usedBytes <= 0) continue;

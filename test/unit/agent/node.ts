@@ -5,7 +5,7 @@ import type { Grant } from '../../../src/agent/grants/grant.ts';
 import type { LedgerReading, LedgerRow, LedgerSlot } from '../../../src/agent/os/addon.ts';
 import type { Sample, SampledGpu, SampledProcess, SampledUse } from '../../../src/agent/sampling/sample.ts';
 import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
-import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
+import type { ReconciledNode } from '../../../src/agent/usage/node-usage.ts';
 import { reconcile } from '../../../src/agent/usage/reconcile.ts';
 import { NO_OTHER_ALLOCATIONS } from '../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../src/common/quantity.ts';
@@ -154,4 +154,5 @@ export const compared = (
   grants: readonly GrantReading[],
   byPid: Readonly<Record<number, Owner>>,
   others = NO_OTHER_ALLOCATIONS,
-): NodeState => reconcile(sample, grants, groupByOwner(sample.processes, owners(byPid)), DEFAULT_TOLERANCE, others);
+): ReconciledNode =>
+  reconcile(sample, grants, groupByOwner(sample.processes, owners(byPid)), DEFAULT_TOLERANCE, others);

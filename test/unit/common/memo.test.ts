@@ -4,7 +4,7 @@ import type { Owner } from '../../../src/agent/attribution/attribute.ts';
 import { type AttributedProcesses, groupByOwner } from '../../../src/agent/attribution/processes-by-owner.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sampling/sample.ts';
 import type { GrantReading } from '../../../src/agent/usage/container-usage.ts';
-import type { NodeState } from '../../../src/agent/usage/node-usage.ts';
+import type { ReconciledNode } from '../../../src/agent/usage/node-usage.ts';
 import { reconcile } from '../../../src/agent/usage/reconcile.ts';
 import { NO_OTHER_ALLOCATIONS } from '../../../src/agent/usage/ungranted-usage.ts';
 import { isSameList, keepIfSame, memoizeLast } from '../../../src/common/memo.ts';
@@ -95,7 +95,7 @@ function node() {
   return (
     sample: Sample,
     grants: readonly GrantReading[],
-    before?: NodeState,
+    before?: ReconciledNode,
     whose: Readonly<Record<number, Owner>> = byPid,
   ) => {
     owned = groupByOwner(sample.processes, owners(whose), owned);
@@ -138,7 +138,7 @@ test('an unchanged container stays the same object, a changed one is a new objec
     t.not(after.containers[0], from.containers[0], what);
     t.not(after.containers, from.containers, what);
     // What it was seen to hold is of the sample before where this one does not tell it.
-    const seen = ({ containers, ...rest }: NodeState) => ({
+    const seen = ({ containers, ...rest }: ReconciledNode) => ({
       ...rest,
       containers: containers.map(({ holding: _, ...one }) => (one.allGpusKnown ? one : { ...one, fence: undefined })),
     });
@@ -150,7 +150,7 @@ test('the totals of a GPU follow each change of its processes, grants and memory
   const stateOf = node();
   const sampled = (list: readonly SampledProcess[]) => sampleOf([gpu(0, { usedBytes: 1000 * MIB })], list);
   const before = stateOf(sampled(processes), [one, two]);
-  const brief = ({ devices, foreign, failures }: NodeState) => [
+  const brief = ({ devices, foreign, failures }: ReconciledNode) => [
     devices.map(({ grantedBytes, containers, processes: counts, unattributedBytes }) => [
       grantedBytes / MIB,
       containers,
@@ -164,7 +164,7 @@ test('the totals of a GPU follow each change of its processes, grants and memory
   t.deepEqual(brief(before), [[[2000, 2, 3, 700]], 0, 0, 0]);
   const more = sampledProcess(14, [use(0, { bytes: 50 * MIB })]);
   const untold = sampledProcess(14, [use(0)]);
-  const cases: [what: string, state: () => NodeState, expected: unknown][] = [
+  const cases: [what: string, state: () => ReconciledNode, expected: unknown][] = [
     ['nothing', () => stateOf(sampled(processes), [one, two], before), [[[2000, 2, 3, 700]], 0, 0, 0]],
     [
       'a process of the host',

@@ -1,23 +1,24 @@
-// What samplers count of themselves, told as counters of the agent: whichever sampler it is, they go on.
+// Counts of samplers, summed over all samplers of an agent.
 import test from 'ava';
-import { createSamplerCounts } from '../../../../src/agent/counters/reset-safe-counter.ts';
-import type { NodeState } from '../../../../src/agent/usage/node-usage.ts';
+import { createSamplerTotals } from '../../../../src/agent/counters/reset-safe-counter.ts';
+import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 
 type Counts = { readonly gaps: Readonly<Record<string, number>>; readonly errors: Readonly<Record<string, number>> };
 
-/** Of a state only what is counted in it. */
-const stateOf = ({ gaps, errors }: Counts, round: number) =>
+/** Of a sample only what is counted in it. */
+const sampleOf = ({ gaps, errors }: Counts, round: number) =>
   ({
-    sample: { round, errors: Object.entries(errors).map(([call, count]) => ({ call, code: 999, count })) },
-    devices: Object.entries(gaps).map(([uuid, utilizationGaps]) => ({ gpu: { uuid, utilizationGaps } })),
-  }) as unknown as NodeState;
-const countsOf = ({ sample, devices }: NodeState): Counts => ({
-  gaps: Object.fromEntries(devices.map(({ gpu }) => [gpu.uuid, gpu.utilizationGaps])),
-  errors: Object.fromEntries(sample.errors.map(({ call, count }) => [call, count])),
+    round,
+    errors: Object.entries(errors).map(([call, count]) => ({ call, code: 999, count })),
+    gpus: Object.entries(gaps).map(([uuid, utilizationGaps]) => ({ uuid, utilizationGaps })),
+  }) as unknown as Sample;
+const countsOf = ({ errors, gpus }: Sample): Counts => ({
+  gaps: Object.fromEntries(gpus.map(({ uuid, utilizationGaps }) => [uuid, utilizationGaps])),
+  errors: Object.fromEntries(errors.map(({ call, count }) => [call, count])),
 });
 
-test('gaps and errors go on over a sampler that began again, and over a GPU that is gone for a while', (t) => {
-  const counts = createSamplerCounts();
+test('gaps and errors never fall over a restart of the sampler, or while a GPU is gone', (t) => {
+  const counts = createSamplerTotals();
   const steps: readonly (readonly [told: Counts, published: Counts, round?: number])[] = [
     [
       { gaps: { a: 1, b: 0 }, errors: { one: 3 } },
@@ -41,5 +42,6 @@ test('gaps and errors go on over a sampler that began again, and over a GPU that
     [{ gaps: { a: 1, b: 4 }, errors: { one: 3 } }, { gaps: { a: 4, b: 7 }, errors: { one: 9, two: 1 } }, 9],
     [{ gaps: { a: 1, b: 4 }, errors: { one: 3 } }, { gaps: { a: 5, b: 11 }, errors: { one: 12, two: 1 } }, 2],
   ];
-  for (const [told, published, round = 5] of steps) t.deepEqual(countsOf(counts.see(stateOf(told, round))), published);
+  for (const [told, published, round = 5] of steps)
+    t.deepEqual(countsOf(counts.apply(sampleOf(told, round))), published);
 });

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import { groupByOwner } from '../../../../src/agent/attribution/processes-by-owner.ts';
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
-import type { NodeState } from '../../../../src/agent/usage/node-usage.ts';
+import type { ReconciledNode } from '../../../../src/agent/usage/node-usage.ts';
 import { reconcile } from '../../../../src/agent/usage/reconcile.ts';
 import { NO_OTHER_ALLOCATIONS } from '../../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
@@ -134,7 +134,7 @@ test('verdict and fence follow from use, ledger and isolation', (t) => {
 
 test('who is seen with nothing by a sample that does not tell has the fence of before, and of the GPU nothing is said', (t) => {
   const held = (bytes: number) => [sampledProcess(11, [use(0, { bytes })])];
-  const at = (sample: Sample, inLedger: boolean, before?: NodeState) => {
+  const at = (sample: Sample, inLedger: boolean, before?: ReconciledNode) => {
     const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
     const owned = groupByOwner(sample.processes, owners({ 11: ofGrant('one') }));
     return reconcile(
@@ -147,7 +147,7 @@ test('who is seen with nothing by a sample that does not tell has the fence of b
     );
   };
   const on = gpu(0, { usedBytes: 500 * MIB });
-  const fenceOf = (state: NodeState) => state.containers[0]?.fence;
+  const fenceOf = (state: ReconciledNode) => state.containers[0]?.fence;
   const agents = at(sampleOf([on], held(MIB)), false);
   t.is(fenceOf(agents), 'agent');
   for (const [what, sample] of [
