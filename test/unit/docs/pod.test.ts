@@ -62,7 +62,11 @@ function refusals(): readonly string[] {
 }
 
 test('what the agent says of a volume that it does not give is on the page', (t) => {
-  const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
+  const rows = rowsWith(
+    section(page, '## Where a pod waits, and the message that it shows'),
+    'sentence',
+    'it may pass',
+  );
   t.true(rows.length > 15);
   const told = rows.flatMap(({ sentence }) => quoted(sentence));
   const driverNotRead = usableState(undefined, false, undefined);
@@ -86,7 +90,11 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
   ];
   const files = [...agent.map((name) => `agent/${name}`), 'api/csi-volume'];
   const source = files.map((name) => readPage(`src/${name}.ts`)).join('\n');
-  const rows = rowsWith(section(page, '## Where a pod waits, and what it is told'), 'sentence', 'it may pass');
+  const rows = rowsWith(
+    section(page, '## Where a pod waits, and the message that it shows'),
+    'sentence',
+    'it may pass',
+  );
   for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
   const reasons = new Set(quoted(prose).filter((word) => /^GPU[A-Z][a-z]/.test(word)));
   t.is(reasons.size, 3);
@@ -95,7 +103,7 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
 });
 
 test('the sentence of the stop is the one that is said', (t) => {
-  const [shown = ''] = blocks(section(page, '## 9. What goes over is stopped'), 'text');
+  const [shown = ''] = blocks(section(page, '## 9. A container over its grant is stopped'), 'text');
   const worst = { gpuUuid: uuid, usedBytes: 3000 * MIB, limitBytes: 2048 * MIB, bypassBytes: 2900 * MIB };
   const verdict = { severity: 'hard', reason: 'bypass', overBytes: 952 * MIB, worst } as Parameters<typeof describe>[2];
   const of = { ...grantOf('g', 2048), namespace: 'team', pod: 'trainer', container: 'main' };
