@@ -46,7 +46,9 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.setHeader('Content-Type', CONTENT_TYPES[format]);
     if (page === 'nothing') {
       // Before the first sample, and without a driver library: absence must be visible.
-      response.end(await renderDown(format, await source.own().catch(() => '')));
+      const own = await source.own().catch(() => '');
+      // What another process sends may not be valid.
+      response.end(await renderDown(format, own).catch(() => renderDown(format, '')));
       return;
     }
     const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');

@@ -42,13 +42,13 @@ testWithPromtool('promtool accepts the rules', (t) => {
   t.true(recording.ok, recording.text);
 });
 
-testWithPromtool('the recording rules add up shares, whole GPUs and what is not used of them', (t) => {
+testWithPromtool('the recording rules add up shares, whole GPUs and unused memory', (t) => {
   const { ok, text } = promtool('test', 'rules', join(import.meta.dirname, 'recording.yaml'));
   t.true(ok, text);
 });
 
 for (const { alert } of ALERTS) {
-  testWithPromtool(`${alert} fires when it should, with the words it should, and not otherwise`, (t) => {
+  testWithPromtool(`${alert} fires when it should, with its texts, and not otherwise`, (t) => {
     const { ok, text } = promtool('test', 'rules', ruleTest(alert));
     t.true(ok, text);
   });
@@ -81,27 +81,24 @@ function withTargetLabel(test: RuleTest, name: string, value: string): RuleTest 
   return { ...test, tests };
 }
 
-testWithPromtool(
-  'each alert fires likewise, and carries it, where targets have a label that the rules do not know',
-  (t) => {
-    const work = folder(t);
-    const files = ALERTS.map(({ alert }) => {
-      const file = join(work, `${alert}.yaml`);
-      const test: RuleTest = parse(readFileSync(ruleTest(alert), 'utf8'));
-      t.true(test.tests.every(({ input_series }) => input_series.every(({ series }) => series.includes('{'))));
-      writeFileSync(file, stringify({ ...withTargetLabel(test, 'cluster', 'east'), rule_files: [RULES] }));
-      return file;
-    });
-    const { text } = promtool('test', 'rules', ...files);
-    const verdicts = [...text.matchAll(/Unit Testing: +\S+\/(\w+)\.yaml\n( +SUCCESS)?/g)];
-    t.is(verdicts.length, ALERTS.length, text);
-    t.deepEqual(
-      verdicts.flatMap(([, alert, verdict]) => (verdict === undefined ? [alert] : [])),
-      [],
-      text,
-    );
-  },
-);
+testWithPromtool('alerts fire with extra target labels, and carry them', (t) => {
+  const work = folder(t);
+  const files = ALERTS.map(({ alert }) => {
+    const file = join(work, `${alert}.yaml`);
+    const test: RuleTest = parse(readFileSync(ruleTest(alert), 'utf8'));
+    t.true(test.tests.every(({ input_series }) => input_series.every(({ series }) => series.includes('{'))));
+    writeFileSync(file, stringify({ ...withTargetLabel(test, 'cluster', 'east'), rule_files: [RULES] }));
+    return file;
+  });
+  const { text } = promtool('test', 'rules', ...files);
+  const verdicts = [...text.matchAll(/Unit Testing: +\S+\/(\w+)\.yaml\n( +SUCCESS)?/g)];
+  t.is(verdicts.length, ALERTS.length, text);
+  t.deepEqual(
+    verdicts.flatMap(([, alert, verdict]) => (verdict === undefined ? [alert] : [])),
+    [],
+    text,
+  );
+});
 
 /** What a counter has grown by without each of the conditions on its first value, and without that. */
 const OF_BORN: readonly (readonly [from: RegExp, to: string])[] = [
@@ -270,7 +267,7 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantEngineOutdated', / and on \(job, instance\).*$/, ''],
 ];
 
-testWithPromtool('the tests of the alerts see each of the faults that a hand could make', (t) => {
+testWithPromtool('the alert tests find mutations of the rules', (t) => {
   t.deepEqual(
     ALERTS.map(({ alert }) => alert).filter((alert) => !FAULTS.some(([name]) => name === alert)),
     [],
@@ -354,42 +351,35 @@ function runbookQueries(): readonly Query[] {
  * A query becomes a rule that fires when it answers with data, carrying the labels that its legend names: a label that
  * the answer lacks is then missing in the alert.
  */
-testWithPromtool(
-  'every query of the boards and the runbook answers on a node that serves every metric, with the labels that its legend names',
-  (t) => {
-    const work = folder(t);
-    const queries = [...boardQueries(), ...runbookQueries()];
-    t.true(queries.length > 120);
-    const legends = queries.map(({ legend }) => [...legend.matchAll(/\{\{(\w+)\}\}/g)].map((match) => match[1] ?? ''));
-    const rules = queries.map(({ expr }, index) => ({
-      alert: `Query${index}`,
-      expr: `count by (${legends[index]?.join(', ')}) (${asSent(expr)}) > 0`,
-    }));
-    const expected = queries.map((_, index) => ({
-      eval_time: '30m',
-      alertname: `Query${index}`,
-      exp_alerts: [
-        { exp_labels: Object.fromEntries((legends[index] ?? []).map((label) => [label, labelValue(label)])) },
-      ],
-    }));
-    const test = { rule_files: ['rules.yaml'], evaluation_interval: '1m' };
-    const page = { interval: '1m', input_series: nodePage() };
-    writeFileSync(join(work, 'rules.yaml'), stringify({ groups: [{ name: 'queries', rules }] }));
-    writeFileSync(join(work, 'all.yaml'), stringify({ ...test, tests: [{ ...page, alert_rule_test: expected }] }));
-    const check = promtool('check', 'rules', join(work, 'rules.yaml'));
-    t.true(check.ok, check.text);
-    const answer = promtool('test', 'rules', join(work, 'all.yaml'));
-    const failed = [...answer.text.matchAll(/alertname:\s*Query(\d+)/g)].map(
-      (match) => queries[Number(match[1])]?.where,
-    );
-    t.true(answer.ok, `no data: ${failed.join('; ')}\n${answer.text}`);
-    t.true(MINUTES > 30);
-    // The same page without the containers: this is what an answer without data looks like, so the test above can fail.
-    const empty = {
-      ...page,
-      input_series: page.input_series.filter(({ series }) => !series.startsWith('cotenant_container')),
-    };
-    writeFileSync(join(work, 'empty.yaml'), stringify({ ...test, tests: [{ ...empty, alert_rule_test: expected }] }));
-    t.false(promtool('test', 'rules', join(work, 'empty.yaml')).ok);
-  },
-);
+testWithPromtool("every query of dashboards and runbook has a result and its legend's labels", (t) => {
+  const work = folder(t);
+  const queries = [...boardQueries(), ...runbookQueries()];
+  t.true(queries.length > 120);
+  const legends = queries.map(({ legend }) => [...legend.matchAll(/\{\{(\w+)\}\}/g)].map((match) => match[1] ?? ''));
+  const rules = queries.map(({ expr }, index) => ({
+    alert: `Query${index}`,
+    expr: `count by (${legends[index]?.join(', ')}) (${asSent(expr)}) > 0`,
+  }));
+  const expected = queries.map((_, index) => ({
+    eval_time: '30m',
+    alertname: `Query${index}`,
+    exp_alerts: [{ exp_labels: Object.fromEntries((legends[index] ?? []).map((label) => [label, labelValue(label)])) }],
+  }));
+  const test = { rule_files: ['rules.yaml'], evaluation_interval: '1m' };
+  const page = { interval: '1m', input_series: nodePage() };
+  writeFileSync(join(work, 'rules.yaml'), stringify({ groups: [{ name: 'queries', rules }] }));
+  writeFileSync(join(work, 'all.yaml'), stringify({ ...test, tests: [{ ...page, alert_rule_test: expected }] }));
+  const check = promtool('check', 'rules', join(work, 'rules.yaml'));
+  t.true(check.ok, check.text);
+  const answer = promtool('test', 'rules', join(work, 'all.yaml'));
+  const failed = [...answer.text.matchAll(/alertname:\s*Query(\d+)/g)].map((match) => queries[Number(match[1])]?.where);
+  t.true(answer.ok, `no data: ${failed.join('; ')}\n${answer.text}`);
+  t.true(MINUTES > 30);
+  // The same page without the containers: this is what an answer without data looks like, so the test above can fail.
+  const empty = {
+    ...page,
+    input_series: page.input_series.filter(({ series }) => !series.startsWith('cotenant_container')),
+  };
+  writeFileSync(join(work, 'empty.yaml'), stringify({ ...test, tests: [{ ...empty, alert_rule_test: expected }] }));
+  t.false(promtool('test', 'rules', join(work, 'empty.yaml')).ok);
+});

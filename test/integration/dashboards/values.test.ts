@@ -246,35 +246,32 @@ function folder(t: { teardown(end: () => void): void }): string {
   return work;
 }
 
-testWithPromtool('panels that count and add up say what is so on a node with shared, whole and divided GPUs', (t) => {
+testWithPromtool('panels that count are right with shared, whole and divided GPUs', (t) => {
   t.true(ASKED.length > 35);
   const { text, where } = wrong(folder(t), ASKED);
   t.deepEqual(where, [], text);
 });
 
-testWithPromtool(
-  'GPUs are idle where no kernel ran, and instances where their counters say that nothing was at work',
-  (t) => {
-    const where = 'cluster: Allocated but idle GPUs';
-    const rest = GROUND.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
-    const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
-    const active = (value: number) =>
-      stands('cotenant_device_sm_active_ratio', { gpu: slice.gpu, gpu_uuid: slice.gpu_uuid }, value);
-    for (const [ground, expected] of [
-      [[...rest, ...resting], 2],
-      [[...rest, ...resting, active(0)], 3],
-      [[...rest, ...resting, active(0.2)], 2],
-      [[...GROUND, active(0)], 1],
-    ] as const) {
-      const { text, where: failed } = wrong(
-        folder(t),
-        ASKED.filter((each) => each.where === where).map((each) => ({ ...each, expected })),
-        ground,
-      );
-      t.deepEqual(failed, [], text);
-    }
-  },
-);
+testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware counters', (t) => {
+  const where = 'cluster: Allocated but idle GPUs';
+  const rest = GROUND.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
+  const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
+  const active = (value: number) =>
+    stands('cotenant_device_sm_active_ratio', { gpu: slice.gpu, gpu_uuid: slice.gpu_uuid }, value);
+  for (const [ground, expected] of [
+    [[...rest, ...resting], 2],
+    [[...rest, ...resting, active(0)], 3],
+    [[...rest, ...resting, active(0.2)], 2],
+    [[...GROUND, active(0)], 1],
+  ] as const) {
+    const { text, where: failed } = wrong(
+      folder(t),
+      ASKED.filter((each) => each.where === where).map((each) => ({ ...each, expected })),
+      ground,
+    );
+    t.deepEqual(failed, [], text);
+  }
+});
 
 /** What a hand could get wrong about the divided GPU, the instance of which nothing is told, and the stop with two steps. */
 const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: string])[] = [
@@ -295,7 +292,7 @@ const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: stri
   ['health: Nodes B', ', mig_mode!=""', ''],
 ];
 
-testWithPromtool('each fault that a hand could make in such a panel is seen', (t) => {
+testWithPromtool('mutations of such panels are found', (t) => {
   const broken = FAULTS.map(([where, from, to]) => {
     const right = ASKED.find((each) => each.where === where);
     const expr = right?.expr.replace(from, to) ?? '';

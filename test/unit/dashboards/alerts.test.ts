@@ -22,7 +22,7 @@ function entries(): ReadonlyMap<string, string> {
   return new Map(parts.map((part) => [part.split('\n', 1)[0]?.toLowerCase().replaceAll(' ', '-') ?? '', part]));
 }
 
-test('each alert has a name of its own, severity, words and an entry of its name in the runbook', (t) => {
+test('each alert has a name, severity, texts and an entry in the runbook', (t) => {
   t.true(rules.length >= 20);
   t.is(new Set(rules.map(({ alert }) => alert)).size, rules.length);
   for (const { alert, labels, annotations } of rules) {
@@ -37,7 +37,7 @@ test('each alert has a name of its own, severity, words and an entry of its name
   t.is(entries().size, rules.length, 'an entry without an alert');
 });
 
-test('alerts ask for metrics and labels that exist, and say in words only labels that they carry', (t) => {
+test('alerts use existing metrics and labels, also in their texts', (t) => {
   for (const { alert, expr, annotations } of rules) {
     const { selectors } = readPromql(expr);
     const metrics = selectors.map(({ metric }) => metric);
@@ -67,7 +67,7 @@ const LASTING = [
   'CotenantStopsRefused',
 ];
 
-test('no alert goes by the increase of a counter alone, since that misses its first event', (t) => {
+test('no alert uses increase() alone, which misses the first event', (t) => {
   for (const { alert, expr } of rules) {
     const [, counter = '', within = ''] = /or increase\((.+?)\[(\w+)\]\)\)/.exec(expr) ?? [];
     const bare = expr.replaceAll(grown(counter, within), 'grown');
@@ -78,7 +78,7 @@ test('no alert goes by the increase of a counter alone, since that misses its fi
 /** What happened stays told, also when nobody sees any more. */
 const HAPPENED = ['CotenantContainerStopped', 'CotenantStopLoop', 'CotenantStopFailed'];
 
-test('every alert about containers is silent while the agent of their node is blind, but for stops', (t) => {
+test('alerts about containers are silent without a fresh sample, except stops', (t) => {
   const seen = [SEEING, seenWithin(CONFIGURATION.notEnforced.within)];
   const unlike = containerAlerts(CONFIGURATION).filter(
     ({ alert, expr }) => seen.some((each) => expr.endsWith(` and ${each}`)) === HAPPENED.includes(alert),
@@ -98,7 +98,7 @@ test('every alert about containers is silent while the agent of their node is bl
   }
 });
 
-test('every alert has a file for promtool in which it fires and in which it does not', (t) => {
+test('every alert has promtool tests in which it fires and in which it does not', (t) => {
   for (const { alert } of rules) {
     const path = `test/integration/dashboards/rules/${alert}.yaml`;
     t.true(existsSync(join(root, path)), path);
@@ -113,7 +113,7 @@ test('every alert has a file for promtool in which it fires and in which it does
   }
 });
 
-test('the pages ask for metrics and labels that exist, and tell the thresholds that are used', (t) => {
+test('the documents have existing metrics and the thresholds of the alerts', (t) => {
   const blocks = [...read('docs/operate/runbook.md').matchAll(/^```promql\n([\s\S]*?)^```/gm)].map(
     (match) => match[1] ?? '',
   );

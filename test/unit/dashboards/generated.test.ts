@@ -9,11 +9,11 @@ import { generatedFiles, staleFiles } from '../../../dashboards/generate.ts';
 
 const root = join(import.meta.dirname, '../../..');
 
-test('the committed board and rules are up to date, in their folder and in the chart', (t) => {
+test('the generated files are up to date, also in the chart', (t) => {
   t.deepEqual(staleFiles(root), []);
 });
 
-test('a changed, a missing and a foreign file are told by name', (t) => {
+test('changed, missing and extra files are reported by name', (t) => {
   const copy = mkdtempSync(join(tmpdir(), 'cotenant-generated-'));
   t.teardown(() => rmSync(copy, { recursive: true }));
   for (const path of generatedFiles().keys()) {
@@ -31,6 +31,6 @@ test('a changed, a missing and a foreign file are told by name', (t) => {
   ]);
 });
 
-test('the rules survive being written as YAML', (t) => {
+test('the rules as YAML are the same', (t) => {
   t.deepEqual(parse(generatedFiles().get('dashboards/output/alerts.yaml') ?? ''), alertRules());
 });

@@ -10,7 +10,7 @@ const board = (): Board => JSON.parse(JSON.stringify(nodeGpu()));
 const all = (): readonly (readonly [string, Board])[] => JSON.parse(JSON.stringify([...boards()]));
 
 for (const rule of Object.keys(RULES)) {
-  test(`the boards pass ${rule}`, (t) => {
+  test(`the dashboards pass ${rule}`, (t) => {
     for (const [name, each] of all()) t.deepEqual(lint(each, rule), [], name);
   });
 }
@@ -57,7 +57,7 @@ const BROKEN: readonly (readonly [rule: string, change: (given: Board) => unknow
   ['ours: labels exist', ask(`sum by (pod) (cotenant_device_memory_used_bytes{${RIGHT}})`)],
 ];
 
-test('every rule catches a board that breaks it', (t) => {
+test('every lint rule finds a dashboard that breaks it', (t) => {
   for (const [rule, change] of BROKEN) {
     const broken = board();
     change(broken);
@@ -66,7 +66,7 @@ test('every rule catches a board that breaks it', (t) => {
   t.deepEqual([...new Set(BROKEN.map(([rule]) => rule))].sort(), Object.keys(RULES).sort());
 });
 
-test('each board has a fixed address, a current schema and numbered panels that do not overlap', (t) => {
+test('dashboards have fixed uids, a current schema and separate panels', (t) => {
   const uids = ['cotenant-cluster', 'cotenant-node-gpu', 'cotenant-container', 'cotenant-health'];
   t.deepEqual(
     [...boards().values()].map(({ uid }) => uid),
@@ -87,7 +87,7 @@ test('each board has a fixed address, a current schema and numbered panels that 
   }
 });
 
-test('the queries of one panel have names of their own', (t) => {
+test('the queries of a panel have different ids', (t) => {
   for (const [name, { panels = [] }] of all()) {
     for (const { title, targets = [] } of panels) {
       const names = targets.map(({ refId }) => refId);
@@ -97,7 +97,7 @@ test('the queries of one panel have names of their own', (t) => {
   t.true(all().flatMap(([, each]) => queries(each)).length > 80);
 });
 
-test('the scanner finds selectors, their ranges and the call around them, and no labels for metrics', (t) => {
+test('the PromQL reader finds selectors, ranges and functions', (t) => {
   const { selectors, groupings } = readPromql(
     'sum by (pod, "x") (rate(a_total{job=~"$job", x!="}{"}[$__rate_interval]) / on (job) group_left () b) and c offset 5m > bool 0.5',
   );

@@ -12,7 +12,7 @@ test('dashboards/lib/metrics.ts has the metrics of every collector', (t) => {
   t.is(ours.length, served.length + Object.keys(PAGE_METRICS).length, 'each name once');
 });
 
-test("the other metrics are the agent's process's, but for two of Prometheus itself", async (t) => {
+test("the other metrics are of the agent's process, and two of Prometheus", async (t) => {
   const own = [...(await selfMetrics().metrics()).matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name);
   const others = Object.keys(METRICS).filter((name) => !name.startsWith('cotenant_') && !own.includes(name));
   t.deepEqual(others, ['up', 'scrape_samples_scraped']);

@@ -20,7 +20,7 @@ const served = (): ReadonlyMap<string, Shape> =>
 
 const labelsOf = (cell = ''): string[] => [...(/^D\b/.test(cell) ? D : /^C\b/.test(cell) ? C : []), ...quoted(cell)];
 
-test('the tables name every metric that is served, once, with its type and labels, and no other', async (t) => {
+test('the tables have every metric once, with its type and labels', async (t) => {
   const rows = rowsWith(page, 'metric', 'type', 'labels', 'unit', 'meaning');
   const told = rows.map((row): [string, Shape] => [
     quoted(row.metric)[0] ?? '',
@@ -33,7 +33,7 @@ test('the tables name every metric that is served, once, with its type and label
   for (const row of rows) t.true((row.unit ?? '') !== '' && (row.meaning ?? '') !== '', row.metric);
 });
 
-test('every metric that is named anywhere on the page is one that is served', async (t) => {
+test('every metric that the page names exists', async (t) => {
   const known = served();
   const named = new Set([...page.matchAll(/\bcotenant_[a-z_]+[a-z]\b/g)].map(([name]) => name));
   t.true(named.size > 50);
@@ -43,7 +43,7 @@ test('every metric that is named anywhere on the page is one that is served', as
   );
 });
 
-test('the standard errors that the page tells are those of its formula', (t) => {
+test('the standard errors on the page follow from its formula', (t) => {
   const points = (p: number, seconds: number) => (100 * Math.sqrt((p * (1 - p)) / (7.2 * seconds))).toFixed(1);
   t.true(page.includes('sqrt(p (1 − p) / (7.2 T))'));
   const [, eighth, half, short] =
@@ -55,7 +55,7 @@ test('the standard errors that the page tells are those of its formula', (t) => 
   t.is(short, Number(points(1 / 2, 1)).toFixed(0));
 });
 
-test('there are queries to be tried, one to a line', (t) => {
+test('there are example queries, one per line', (t) => {
   const queries = blocks(page, 'promql').flatMap((block) => block.trim().split('\n'));
   t.true(queries.length >= 8);
 });

@@ -17,12 +17,12 @@ test('both formats have the same series', async (t) => {
   t.true((await samples('text')).length > 100);
 });
 
-test('no help has a quotation mark, which prom-client does not escape in OpenMetrics', (t) => {
+test('no help has a quotation mark, which prom-client does not escape', (t) => {
   for (const { metrics } of [...COLLECTORS, processes, ...compatCollectors(COMPAT_NAMES.join(','), { nodeName: '' })])
     for (const [name, { help }] of Object.entries(metrics)) t.regex(help, /^[A-Z0-9][^"\n\\]*\.$/, name);
 });
 
-test('a scraper gets OpenMetrics if it wants that at least as much as the text format', (t) => {
+test('a scraper gets OpenMetrics if it prefers it', (t) => {
   const cases: [accept: string | undefined, open: boolean][] = [
     [undefined, false],
     ['*/*', false],

@@ -24,13 +24,13 @@ const own = (page: string) =>
     .join('\n')
     .trim();
 
-test('the metrics of other exporters are the golden ones', async (t) => {
+test('compatibility metrics match the golden file', async (t) => {
   const shown = `${own(await pageOf(COMPAT_NAMES.join(','), withInstance))}\n`;
   if (process.env.UPDATE_GOLDEN) writeFileSync(GOLDEN, shown);
   t.is(shown, readFileSync(GOLDEN, 'utf8'));
 });
 
-test('boards that people have find every metric that they ask for, each on the page of its own set', async (t) => {
+test('dashboards of other exporters find every metric that they query', async (t) => {
   const metric = /\b(?:DCGM|hami|metagpu|Host|Device|vGPU)_?\w*[a-zA-Z]\w+(?=[{ )]|$)/g;
   for (const { set, from, queries } of KNOWN_BOARDS) {
     const page = await pageOf(set, withInstance);
@@ -44,14 +44,14 @@ test('boards that people have find every metric that they ask for, each on the p
   }
 });
 
-test('what HAMi gives as 0 at all times is absent', async (t) => {
+test('metrics that are always 0 in HAMi are absent', async (t) => {
   const page = await pageOf('hami', withInstance);
   t.not(seriesOf(page, 'hami_vgpu_memory_context_bytes'), undefined);
   t.not(seriesOf(page, 'hami_vgpu_memory_buffer_bytes'), undefined);
   t.is(seriesOf(page, 'hami_vgpu_memory_module_bytes'), undefined);
 });
 
-test('an instance of a divided GPU goes by its GPU, its profile and its number', async (t) => {
+test('a MIG instance has the labels of its GPU, profile and instance number', async (t) => {
   const page = await pageOf('dcgm,hami,hami-legacy', withInstance);
   const dcgm = { UUID: 'GPU-1', gpu: '1', GPU_I_PROFILE: '1g.6gb', GPU_I_ID: '7' };
   t.is(seriesOf(page, 'DCGM_FI_PROF_GR_ENGINE_ACTIVE', dcgm), 0.25);
@@ -68,7 +68,7 @@ test('an instance of a divided GPU goes by its GPU, its profile and its number',
   t.is(seriesOf(page, 'hami_mig_device_info'), 1, 'nobody else has one');
 });
 
-test('bytes over links are rates, from the time that they were seen long enough', async (t) => {
+test('PCIe and NVLink rates begin after ten seconds of readings', async (t) => {
   const make = createRenderer(collectors('dcgm'));
   const at = async (seconds: number, gigabytes: number | undefined) => {
     const devices = exampleSnapshot.devices.map((device) => ({
@@ -89,7 +89,7 @@ test('bytes over links are rates, from the time that they were seen long enough'
   t.is(await at(126, 9), undefined, 'what was not told is not made up');
 });
 
-test("ack's names tell of the kind of a process, and of engines only what is a single process's", async (t) => {
+test('ACK: type of a process, and engine use of single processes', async (t) => {
   const make = createRenderer(collectors('ack'));
   const one = (types: number) => [{ pid: 100, command: 'x', usedBytes: 1, smPercent: 1, types, inLedger: true }];
   const pageAt = async (seconds: number, container: SnapshotContainer, more: Partial<Snapshot> = {}) => {
@@ -129,7 +129,7 @@ test("ack's names tell of the kind of a process, and of engines only what is a s
   t.is(seriesOf(await pageAt(140, exampleContainer), 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL'), undefined, 'one of two');
 });
 
-test('none is there unless it is asked for, and each by its own name', async (t) => {
+test('compatibility metrics are off by default and have names of their own', async (t) => {
   t.deepEqual(collectors(''), []);
   t.deepEqual(
     collectors('hami, dcgm').map(({ name }) => name),
@@ -159,7 +159,7 @@ test('none is there unless it is asked for, and each by its own name', async (t)
   );
 });
 
-test("dcgm-exporter's Xid is the newest of the GPU, 0 before the first, and absent where the driver tells of none", async (t) => {
+test('DCGM: the last Xid, 0 before the first, absent without Xid events', async (t) => {
   const xid = (code: string, lastMs: number | undefined, gpuUuid = 'GPU-0') => ({
     gpuUuid,
     gpuIndex: 0,
@@ -176,7 +176,7 @@ test("dcgm-exporter's Xid is the newest of the GPU, 0 before the first, and abse
   t.is(seriesOf(page, 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-1' }), undefined);
 });
 
-test('sums over a family of GPUs are the GPUs', async (t) => {
+test('sums over compatibility metrics of GPUs are right', async (t) => {
   const two = { ...exampleContainer, grantId: 'g2', pod: 'second' };
   const page = await pageOf('dcgm,hami', { ...exampleSnapshot, containers: [exampleContainer, two] });
   const usedMib = exampleSnapshot.devices.reduce((sum, { gpu }) => sum + (gpu.usedBytes ?? 0), 0) / 2 ** 20;
@@ -188,7 +188,7 @@ test('sums over a family of GPUs are the GPUs', async (t) => {
   t.is(seriesOf(page, 'hami_vgpu_memory_used_bytes', { pod: 'second' }), exampleContainer.usedBytes);
 });
 
-test('what the driver does not tell is absent under these names, too', async (t) => {
+test('compatibility metrics without a reading are absent', async (t) => {
   const untold = {
     ...exampleContainer,
     memoryKnown: false,
@@ -201,7 +201,7 @@ test('what the driver does not tell is absent under these names, too', async (t)
   t.notRegex(page, / (NaN|undefined)$/m);
 });
 
-test('idle containers of one pod on one GPU are one series of MetaGPU, with what they have together', async (t) => {
+test('MetaGPU: the idle containers of a pod on a GPU are one series', async (t) => {
   const idle = { ...exampleContainer, processes: [], usedBytes: 0, smPercent: 0 };
   const containers = [
     { ...idle, limitBytes: GIB, coresPercent: 20 },
@@ -225,7 +225,7 @@ test('idle containers of one pod on one GPU are one series of MetaGPU, with what
   t.deepEqual(await of({ ...snapshot, containers: whole }), [1024, 4096, 25, 100]);
 });
 
-test('processes that a set of others leaves out are counted as left out', async (t) => {
+test('processes beyond the limit count as dropped', async (t) => {
   const process = { command: 'python3', types: 1, usedBytes: 1, smPercent: 0, inLedger: true };
   const processes = Array.from({ length: 57 }, (_, pid) => ({ ...process, pid }));
   const snapshot = { ...exampleSnapshot, assigned: [], containers: [{ ...exampleContainer, processes }] };

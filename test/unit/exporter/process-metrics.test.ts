@@ -9,7 +9,7 @@ import { eventually } from '../../support/node.ts';
 const namesOf = (page: string): string[] =>
   [...page.matchAll(/^# TYPE (\S+ \S+)$/gm)].map(([, name = '']) => name).sort();
 
-test("the names are prom-client's, with their types: what boards ask for, and no more", async (t) => {
+test("process metrics have prom-client's names and types", async (t) => {
   const register = new Registry();
   collectDefaultMetrics({ register });
   const theirs = namesOf(await register.metrics());
@@ -38,7 +38,7 @@ test("the names are prom-client's, with their types: what boards ask for, and no
   );
 });
 
-test('a turn of the event loop that took long is told on the next page, and not on those after it', async (t) => {
+test('a long event loop iteration shows on the next page only', async (t) => {
   const self = selfMetrics();
   const longest = async () => seriesOf(await self.metrics(), 'nodejs_eventloop_lag_max_seconds') ?? -1;
   await longest();

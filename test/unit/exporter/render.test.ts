@@ -21,7 +21,7 @@ const masked = (page: string): string =>
 const seriesNames = (page: string): Set<string> =>
   new Set(page.split('\n').flatMap((line) => /^[a-z]\w*/.exec(line)?.[0] ?? []));
 
-test('of several outcomes of stops, the newest one is the last', async (t) => {
+test('the last stop is the newest of all results', async (t) => {
   const kill = { ...exampleSnapshot.kills[0], count: 1 } as (typeof exampleSnapshot.kills)[number];
   const kills = [
     { ...kill, result: 'released', lastMs: 5000 },
@@ -31,7 +31,7 @@ test('of several outcomes of stops, the newest one is the last', async (t) => {
   t.regex(page, /^cotenant_container_last_kill_timestamp_seconds\{[^}]*\} 5$/m);
 });
 
-test('the page is the golden one', async (t) => {
+test('the page matches the golden file', async (t) => {
   const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text, problems } = await make(exampleSnapshot);
@@ -41,7 +41,7 @@ test('the page is the golden one', async (t) => {
   t.is(shown, readFileSync(GOLDEN, 'utf8'));
 });
 
-test('the example shows every metric that the dashboards may use', async (t) => {
+test('the example has every metric of the dashboards', async (t) => {
   const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text } = await make({
@@ -70,7 +70,7 @@ test('the example shows every metric that the dashboards may use', async (t) => 
   t.is(seriesOf(text, 'cotenant_exporter_series_dropped_total'), 10);
 });
 
-test('a page never grows beyond its bound; what comes last is left out, and counted by family', async (t) => {
+test('a full page drops the last series and counts them by collector', async (t) => {
   const samples = (page: string) =>
     page.split('\n').filter((line) => /^cotenant_(?!exporter_(collector|render|series))/.test(line));
   const whole = samples((await createRenderer(ALL)(exampleSnapshot)).text);
@@ -88,7 +88,7 @@ test('a page never grows beyond its bound; what comes last is left out, and coun
   t.true((left('process') ?? 0) > 0);
 });
 
-test('however many short-lived containers come and go, what lives and what the node does is shown, and of them the newest', async (t) => {
+test('a full page keeps running containers, and of ended ones the newest', async (t) => {
   const [totals] = exampleSnapshot.containerTotals;
   const [kill] = exampleSnapshot.kills;
   const [stray] = exampleSnapshot.foreignTotals;
@@ -129,7 +129,7 @@ test('however many short-lived containers come and go, what lives and what the n
   t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'run-399' }), undefined, 'a stop that never happened');
 });
 
-test('a collector that throws costs only its own family, and is named', async (t) => {
+test('a collector that throws costs only its own metrics', async (t) => {
   for (const broken of ALL) {
     const collectors = ALL.map((collector): Collector => {
       if (collector !== broken) return collector;
@@ -158,7 +158,7 @@ test('a collector that throws costs only its own family, and is named', async (t
   }
 });
 
-test('a collector that failed once is whole again with the next snapshot', async (t) => {
+test('a collector that failed once recovers with the next snapshot', async (t) => {
   let fail = true;
   const flaky: Collector = {
     ...device,
@@ -176,7 +176,7 @@ test('a collector that failed once is whole again with the next snapshot', async
   t.is(seriesOf(second.text, 'cotenant_exporter_collector_success', { collector: 'device' }), 1);
 });
 
-test('a stale snapshot says so, keeps what was counted, and tells nothing of now', async (t) => {
+test('a stale snapshot has cotenant_up 0, counters, and no gauges', async (t) => {
   const stale = staleSnapshot(exampleSnapshot, 31_400, { abandoned: 2, hung: 0 });
   const { text } = await createRenderer(ALL)(stale);
   t.is(seriesOf(text, 'cotenant_up'), 0);
@@ -191,7 +191,7 @@ test('a stale snapshot says so, keeps what was counted, and tells nothing of now
   t.is(stale.self.problem, 'the last sample is 31 s old');
 });
 
-test('what is gone from the snapshot is gone from the page', async (t) => {
+test('series of what is gone from the snapshot disappear', async (t) => {
   const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text } = await make({
@@ -219,7 +219,7 @@ const one = (collect: Collector['collect']): Collector => ({
 });
 const samples = (page: string) => page.split('\n').filter((line) => /^(one|bare|counted|COUNTED)/.test(line));
 
-test('values are exact, totals of the same labels are added up, and what is not finite is absent', async (t) => {
+test('values are exact, equal labels are added up, non-finite values are absent', async (t) => {
   const { text } = await createRenderer([
     one((_, { set }) => {
       set('one_bytes', { pod: 'a' }, 0.1 + 0.2);
@@ -252,7 +252,7 @@ test('a metric without labels is absent until it is set, and after its collector
   t.deepEqual(samples((await failing(exampleSnapshot)).text), []);
 });
 
-test('in OpenMetrics a counter keeps the name of its series, and the page has its end', async (t) => {
+test('OpenMetrics: names of counters, unknown type, and end of the page', async (t) => {
   const render = createRenderer([
     one((_, { set }) => {
       set('bare_bytes', {}, 1);

@@ -225,7 +225,7 @@ function sumsOf(text: string): ReadonlyMap<string, number> {
   return sums;
 }
 
-test('every family that may be summed comes to what there is, and of each it is said whether it may', async (t) => {
+test('sums over each metric that can be summed are right', async (t) => {
   const sets = compatCollectors(COMPAT_NAMES.join(','), { nodeName: 'node-a' });
   const sums = sumsOf((await createRenderer([...COLLECTORS, processes, ...sets])(SNAPSHOT)).text);
   for (const [name, sum] of sums) {

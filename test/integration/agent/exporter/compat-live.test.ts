@@ -23,7 +23,7 @@ function removed(group: string): boolean {
 }
 
 testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined))(
-  'boards of other exporters are answered from a real agent, with figures of what runs',
+  "other exporters' dashboards have values from a real agent",
   async (t) => {
     t.timeout(120_000);
     const node = await startNode(t, '--gpu', 'h100');

@@ -39,7 +39,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
 
 const OPEN = 'application/openmetrics-text; version=1.0.0';
 
-test('OpenMetrics is for those who ask for it, and others get the text', async (t) => {
+test('scrapers that ask for OpenMetrics get it, others the text format', async (t) => {
   const { port, publish } = await startExporter(t);
   const get = async (accept: string) => {
     const answer = await fetch(`http://127.0.0.1:${port}/metrics`, { headers: { accept } });
@@ -64,7 +64,7 @@ test('OpenMetrics is for those who ask for it, and others get the text', async (
 });
 
 const reason = prometheusReason();
-testUnless(reason)('Prometheus reads the page as OpenMetrics, with every family that there is', async (t) => {
+testUnless(reason)('Prometheus reads the OpenMetrics page with every metric', async (t) => {
   t.timeout(90_000);
   const { port, problems, publish } = await startExporter(t);
   publish();

@@ -69,7 +69,7 @@ function following(t: Teardown, path: string, more: { reviews?: boolean; limits?
   return { ...source, log, told };
 }
 
-test('who says what no exporter half says is sent away with a word in the log, and others are served', async (t) => {
+test('the node half disconnects invalid clients and serves others', async (t) => {
   const { path, problems } = await serving(t);
   const good = following(t, path);
   await eventually(() => good.standing(), 'it is told of the snapshot');
@@ -97,7 +97,7 @@ test('who says what no exporter half says is sent away with a word in the log, a
   t.is(problems.length, wrong.length);
 });
 
-test('a thousand connections are not held, who does not greet is sent away, and there is room again', async (t) => {
+test('the node half limits connections and drops those without a greeting', async (t) => {
   const { path } = await serving(t, { limits: { ...LIMITS, helloMs: 500 } });
   // More than wait at once to be taken are refused by the kernel.
   const tried = await Promise.allSettled(Array.from({ length: 1000 }, () => peerOf(t, path)));
@@ -110,7 +110,7 @@ test('a thousand connections are not held, who does not greet is sent away, and 
   t.truthy(good.standing());
 });
 
-test('who reads nothing is told of no more than fits, and of the newest snapshot when it reads again', async (t) => {
+test('a client that does not read gets the newest snapshot when it reads again', async (t) => {
   const { path, publish } = await serving(t);
   const peer = await peerOf(t, path);
   let bytes = 0;
@@ -144,7 +144,7 @@ const connectionsOf = (path: string) =>
     .map((line) => line.trim().split(/\s+/))
     .filter((fields) => fields[7] === path && fields[5] === '03').length;
 
-test('a real node half neither grows nor is late for one that asks without end and reads nothing, and sends it away', async (t) => {
+test('the node half withstands a client that floods it and does not read', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const socket = join(temporaryFolder(t), 'snapshots.sock');
@@ -176,7 +176,7 @@ test('a real node half neither grows nor is late for one that asks without end a
   await up();
 });
 
-test('tokens are judged by the node half, as many at once as are bounded, and by nobody where it has nobody to ask', async (t) => {
+test('the node half reviews a bounded number of tokens at once', async (t) => {
   const asked: string[] = [];
   const waiting: ((said: Reviewed) => void)[] = [];
   const review = (token: string, path: string): Promise<Reviewed> => {
@@ -231,7 +231,7 @@ async function imposter(t: Teardown, say: (frame: Frame) => readonly Buffer[]): 
 }
 const HERE = [HI, frameOf(TELL.standing, 0, '{"up":true}')];
 
-test('of a node half that is none, or that says what is no snapshot, there is no page, and the log says where', async (t) => {
+test('an invalid node half yields no page, and the log has the reason', async (t) => {
   t.timeout(90_000);
   const wrong: readonly (readonly [(frame: Frame) => readonly Buffer[], RegExp])[] = [
     [() => [Buffer.from('HTTP/1.1 400 Bad Request\r\n\r\n')], /a frame of 1213486160 bytes; at most 16777216 are read/],
@@ -246,15 +246,16 @@ test('of a node half that is none, or that says what is no snapshot, there is no
         kind === HELLO
           ? HERE
           : [frameOf(TELL.answer, id, JSON.stringify({ own: '', snapshot: { ...exampleSnapshot, kills: 3 } }))],
-      /the page cannot be rendered: Error: what the node half sent is no snapshot: snapshot\.kills: want a list/,
+      /the metrics cannot be rendered: Error: what the node half sent is no snapshot: snapshot\.kills: want a list/,
     ],
     [
-      ({ kind, id }) => (kind === HELLO ? HERE : [frameOf(TELL.answer, id, kind === ASK.own ? '' : 'cotenant_up 1')]),
-      /the page cannot be rendered: SyntaxError/,
+      ({ kind, id }) =>
+        kind === HELLO ? HERE : [frameOf(TELL.answer, id, kind === ASK.own ? '[7]' : 'cotenant_up 1')],
+      /the metrics cannot be rendered: SyntaxError/,
     ],
     [
       ({ kind, id }) => (kind === HELLO ? HERE : [frameOf(TELL.refusal, id, 'not today')]),
-      /the page cannot be rendered: Error: not today/,
+      /the metrics cannot be rendered: Error: not today/,
     ],
   ];
   for (const [say, words] of wrong) {
@@ -267,7 +268,7 @@ test('of a node half that is none, or that says what is no snapshot, there is no
   }
 });
 
-test('a node half that answers nothing is waited for no longer than is said, and one that says nothing is left', async (t) => {
+test('a node half that does not answer times out', async (t) => {
   const limits = { ...LIMITS, answerMs: 50, pageMs: 60, silenceMs: 400 };
   const mute = following(t, await imposter(t, ({ kind }) => (kind === HELLO ? HERE : [])), { limits });
   await eventually(() => mute.standing(), 'it is there');

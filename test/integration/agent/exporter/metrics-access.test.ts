@@ -45,7 +45,7 @@ async function ask(url: string, ca: string, token?: string) {
   return { status: answer.statusCode, headers: answer.headers, body: await text(answer), serialNumber };
 }
 
-testUnless(prometheusReason())('Prometheus scrapes over HTTPS with the token of a file, and not without', async (t) => {
+testUnless(prometheusReason())('Prometheus scrapes over HTTPS with a bearer token only', async (t) => {
   const { certFile, keyFile, tokenFile, ca } = filesOf(t);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, {
@@ -121,7 +121,7 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with the token of 
   );
 });
 
-test('a new certificate is served to new connections, and a pair that cannot serve leaves the old one', async (t) => {
+test('a new certificate is used, and an invalid one is not', async (t) => {
   const { certFile, keyFile, ca, renew } = filesOf(t);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { 'page.certFile': certFile, 'page.keyFile': keyFile } });
@@ -143,7 +143,7 @@ test('a new certificate is served to new connections, and a pair that cannot ser
   t.is(seriesOf((await ask(`${agent.url}/metrics`, ca)).body, 'cotenant_up'), 1);
 });
 
-test('settings that cannot be kept stop the start, and say why', async (t) => {
+test('settings that cannot be applied stop the start with a reason', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const { certFile, keyFile } = filesOf(t);
   const start = (settings: Record<string, string | boolean>) => startAgent(t, node, { settings });

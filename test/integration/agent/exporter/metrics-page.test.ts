@@ -16,7 +16,7 @@ const CLIENT = join(BUILD, 'tests/client');
 const promtool = findPromtool();
 
 testUnless('reason' in promtool ? promtool.reason : undefined)(
-  'promtool accepts the page of a busy node, and refuses a broken one',
+  'promtool accepts the page of a busy node, and rejects a broken one',
   async (t) => {
     const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
     const agent = await startAgent(t, node, { settings: { processMetrics: true, intervalMs: 100 } });
@@ -33,7 +33,7 @@ testUnless('reason' in promtool ? promtool.reason : undefined)(
   },
 );
 
-test('all scrapers of a sample share one rendering, plain and compressed alike', async (t) => {
+test('all scrapes of a sample share one rendering', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 500 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
@@ -58,7 +58,7 @@ test('all scrapers of a sample share one rendering, plain and compressed alike',
   t.not(first, second);
 });
 
-test('the compressed page is the plain one', async (t) => {
+test('the compressed page equals the plain one', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 60_000, silenceMs: 600_000 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
@@ -74,7 +74,7 @@ const childrenOf = (pid: number): number[] =>
     readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8').split(' ').filter(Boolean).map(Number),
   );
 
-test('a scrape asks the driver nothing: with the sampler stopped it answers as before', async (t) => {
+test('a scrape makes no driver call: it works with a stopped sampler', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, silenceMs: 60_000 } });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');
@@ -95,7 +95,7 @@ test('a scrape asks the driver nothing: with the sampler stopped it answers as b
   for (let scrape = 0; scrape < 100; scrape += 1) t.is(await agent.metrics(), still);
 });
 
-test('when the driver hangs, the page says down instead of what was true, grants wait, and all returns with the driver', async (t) => {
+test('while the driver hangs, cotenant_up is 0 and grants wait', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, silenceMs: 1000 } });

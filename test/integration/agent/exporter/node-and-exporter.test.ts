@@ -30,7 +30,7 @@ async function startHalves(t: Teardown, settings: Readonly<Record<string, string
   return { node, socket, half };
 }
 
-test('the exporter half serves what an agent of one process does, and the node half can be reached by no network', async (t) => {
+test('two halves serve what one process does, and the node half has no port', async (t) => {
   t.timeout(90_000);
   const { node, socket, half } = await startHalves(t);
   const agent = await half();
@@ -80,7 +80,7 @@ test('the exporter half serves what an agent of one process does, and the node h
   for (const path of ['/v1/status', '/v1/grants']) t.is((await exporter.get(path)).status, 404, path);
 });
 
-test('what an exporter half without its node half says, and that each finds the other again', async (t) => {
+test('the halves reconnect, and an exporter half alone reports cotenant_up 0', async (t) => {
   t.timeout(120_000);
   const { socket, half } = await startHalves(t);
   const exporter = await startExporterHalf(t, socket);
@@ -132,12 +132,12 @@ test('what an exporter half without its node half says, and that each finds the 
 });
 
 testUnless(process.getuid?.() === 0 ? undefined : 'needs root, to be several users')(
-  'whoever may connect is named, and nobody else may, nor may the socket of the agent be opened by them',
+  'only the configured user may connect to the snapshot socket',
   async (t) => {
     const { socket, half } = await startHalves(t);
     const agent = await half({ 'page.socketUser': 65532 });
     // Folders of tests are their owner's alone.
-    for (const path of [join(socket, '../..'), join(agent.state, '../..'), agent.state]) chmodSync(path, 0o711);
+    for (const path of [join(socket, '..'), join(agent.state, '..'), agent.state]) chmodSync(path, 0o711);
     const { uid, gid, mode } = lstatSync(socket);
     t.deepEqual([uid, gid, mode & 0o777], [65532, 65532, 0o600]);
     const reach = (user: number, path: string) =>
@@ -153,7 +153,7 @@ testUnless(process.getuid?.() === 0 ? undefined : 'needs root, to be several use
   },
 );
 
-test('the exporter half judges who may read, and the node half knows of none of it', async (t) => {
+test('the exporter half authorizes requests, not the node half', async (t) => {
   const { socket, half } = await startHalves(t);
   const agent = await half();
   const file = join(temporaryFolder(t), 'token');
@@ -169,7 +169,7 @@ test('the exporter half judges who may read, and the node half knows of none of 
   t.false(agent.log.some((line) => line.includes('token')));
 });
 
-test('a setting that cannot be kept ends either half with words', async (t) => {
+test('each half ends with a reason if a setting cannot be applied', async (t) => {
   const { node, socket, half } = await startHalves(t);
   await half();
   const second = startAgent(t, node, { settings: { 'page.socket': socket } });

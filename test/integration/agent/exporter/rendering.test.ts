@@ -16,7 +16,7 @@ const WITHIN_MS = 5000;
 const SM_SECONDS = 'cotenant_container_sm_seconds_total';
 const USED = 'cotenant_container_memory_used_bytes';
 
-test('a renderer is attributed, counted with its memory and its video engines, and stopped when it is over', async (t) => {
+test('a graphics process is attributed, counted and stopped like others', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250, urgentIntervalMs: 250 } });
@@ -89,7 +89,7 @@ test('a renderer is attributed, counted with its memory and its video engines, a
   );
 });
 
-test('a process in both lists counts once, and a renderer takes from what others of its container may have', async (t) => {
+test("a process in both lists counts once, against its container's grant", async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250 } });

@@ -82,7 +82,7 @@ test('scrapes of one snapshot share one rendering of each format', async (t) => 
   t.is(cache.renderings(), 2);
 });
 
-test('the next snapshot is rendered anew, and a silent driver shows at once', async (t) => {
+test('each snapshot is rendered anew, and a silent driver shows at once', async (t) => {
   const cache = cacheOf(t);
   const first = cache.publish();
   t.is(snapshotTimeOf(await cache.text()), first);
@@ -101,7 +101,7 @@ test('the next snapshot is rendered anew, and a silent driver shows at once', as
   t.is(await cache.scrape('text'), 'nothing', 'without the node half');
 });
 
-test('while snapshots come faster than pages are rendered, every scrape gets a page', async (t) => {
+test('every scrape gets a page, also when snapshots come faster than pages', async (t) => {
   const cache = cacheOf(t);
   let newest = cache.publish();
   const snapshots = setInterval(() => {
@@ -114,7 +114,7 @@ test('while snapshots come faster than pages are rendered, every scrape gets a p
   }
 });
 
-test('when the worker thread ends, there is no page and a problem; the next scrape starts another', async (t) => {
+test('if the worker thread fails, the next scrape starts another', async (t) => {
   const cache = cacheOf(t);
   const good = cache.publish();
   t.is(snapshotTimeOf(await cache.text()), good);
@@ -130,7 +130,7 @@ test('when the worker thread ends, there is no page and a problem; the next scra
   t.is(cache.problems.length, 2);
 });
 
-test('a worker thread without work ends; the next scrape starts another', async (t) => {
+test('an idle worker thread ends; the next scrape starts another', async (t) => {
   const cache = cacheOf(t, { idleMs: 1 });
   // The first page of a worker has no time of the page before.
   const isFirst = async () => seriesOf(await cache.text(), 'cotenant_exporter_render_duration_seconds') === undefined;
@@ -143,7 +143,7 @@ test('a worker thread without work ends; the next scrape starts another', async 
   t.deepEqual(cache.problems, []);
 });
 
-test('a scrape that would wait too long is refused, and a worker thread that hangs is ended', async (t) => {
+test('a late scrape is refused, and a hung worker thread is ended', async (t) => {
   const slow = cacheOf(t, { waitMs: 1 });
   slow.publish();
   t.is(await slow.scrape('text'), 'late');
@@ -160,7 +160,7 @@ test('a scrape that would wait too long is refused, and a worker thread that han
   t.deepEqual(hung.problems, ['rendering the metrics took longer than 1 ms; the worker thread is restarted']);
 });
 
-test('over HTTP a late page is 503 with the reason, and without a snapshot cotenant_up is 0', async (t) => {
+test('HTTP: a late page is 503, and without a snapshot cotenant_up is 0', async (t) => {
   let answer: 'late' | 'nothing' = 'late';
   const history = createRecorder().history;
   const own = JSON.stringify([{ name: 'own', help: 'Own.', type: 'gauge', values: [{ labels: {}, value: 1 }] }]);
