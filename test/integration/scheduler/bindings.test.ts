@@ -10,7 +10,7 @@ const TIMES = { answerMs: 300, landsMs: 60_000, shownMs: 60_000 };
 const NOT_KNOWN =
   'it is not known yet whether the pod was bound to node a; what it requests there stays reserved until it is';
 
-test('A binding that was refused or never sent releases its allocation at once', async (t) => {
+test('a binding that was refused or never sent releases its allocation at once', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: TIMES });
@@ -31,7 +31,7 @@ test('A binding that was refused or never sent releases its allocation at once',
   t.deepEqual(await feasible(running, 800), ['a']);
 });
 
-test('A binding that takes longer than its answer keeps its allocation', async (t) => {
+test('a binding that takes longer than its answer keeps its allocation', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: TIMES });
@@ -60,7 +60,7 @@ test('A binding that takes longer than its answer keeps its allocation', async (
   t.deepEqual(await feasible(running, 300), []);
 });
 
-test('A binding whose connection was cut stays allocated until its result is known', async (t) => {
+test('a binding whose connection was cut stays allocated until its result is known', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: { ...TIMES, landsMs: 3000 } });
@@ -111,7 +111,7 @@ test('A binding whose connection was cut stays allocated until its result is kno
   t.is(await running.bind('lost', 'a'), undefined);
 });
 
-test('A pod that ended before the watch showed it releases its allocation', async (t) => {
+test('a pod that ended before the watch showed it releases its allocation', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api, { binderTimes: { ...TIMES, shownMs: 600 } });
@@ -124,7 +124,7 @@ test('A pod that ended before the watch showed it releases its allocation', asyn
   await shows(running, IN_FLIGHT, 0);
 });
 
-test('A binding in flight stays allocated when all pods are listed again', async (t) => {
+test('a binding in flight stays allocated when all pods are listed again', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);

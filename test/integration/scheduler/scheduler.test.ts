@@ -16,7 +16,7 @@ import { uuid } from '../../unit/scheduler/cluster.ts';
 import { startApi } from './api.ts';
 import { feasible, leads, start } from './running.ts';
 
-test('Only the holder of the Lease binds, with its epoch, after listing bound pods', async (t) => {
+test('only the holder of the Lease binds, with its epoch, after listing bound pods', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 4);
   const running = await start(t, api);
@@ -60,7 +60,7 @@ test('Only the holder of the Lease binds, with its epoch, after listing bound po
   t.is(await running.bind('three', 'a'), 'this replica is not the leader: pod-a did not renew the Lease ns/l in time');
 });
 
-test('A replica that loses the Lease while it lists bound pods does not bind', async (t) => {
+test('a replica that loses the Lease while it lists bound pods does not bind', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -81,7 +81,7 @@ test('A replica that loses the Lease while it lists bound pods does not bind', a
   t.is(api.bindings.length, 0);
 });
 
-test('After the Lease was deleted and created again, bound pods are listed again', async (t) => {
+test('after the Lease was deleted and created again, bound pods are listed again', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -102,7 +102,7 @@ test('After the Lease was deleted and created again, bound pods are listed again
   t.is(api.podLists, lists + 1);
 });
 
-test('A scheduler that cannot listen exits with the reason', async (t) => {
+test('a scheduler that cannot listen exits with the reason', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 0);
   const file = join(temporaryFolder(t), 'kubeconfig');
@@ -126,7 +126,7 @@ test('A scheduler that cannot listen exits with the reason', async (t) => {
   }
 });
 
-test('A pod is bound once, by its UID, and only where it fits', async (t) => {
+test('a pod is bound once, by its UID, and only where it fits', async (t) => {
   const api = await startApi(t, { a: 1000, b: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -147,7 +147,7 @@ test('A pod is bound once, by its UID, and only where it fits', async (t) => {
   t.regex(String(await running.bind('one', 'c')), /the pod already has a grant/);
 });
 
-test('Watches that are cut are renewed, and deleted pods release their memory', async (t) => {
+test('watches that are cut are renewed, and deleted pods release their memory', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);
   const running = await start(t, api);
@@ -178,7 +178,7 @@ test('Watches that are cut are renewed, and deleted pods release their memory', 
   t.true(running.lines.some((one) => one.endsWith(line)));
 });
 
-test('Only the leader evicts from overcommitted GPUs, and only recreated, waiting pods', async (t) => {
+test('only the leader evicts from overcommitted GPUs, and only recreated, waiting pods', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-b_1', 1);
   const granted = (name: string, mib: number, epoch: number, more: Partial<V1Pod>) => {
@@ -231,7 +231,7 @@ test('Only the leader evicts from overcommitted GPUs, and only recreated, waitin
   t.is(await displaced('kept'), 2);
 });
 
-test('Requests that are not of the protocol are refused', async (t) => {
+test('requests that are not of the protocol are refused', async (t) => {
   const api = await startApi(t, { a: 1000 });
   const running = await start(t, api);
   for (const verb of ['filter', 'prioritize', 'bind']) {
@@ -244,7 +244,7 @@ test('Requests that are not of the protocol are refused', async (t) => {
   t.regex(String(await running.bind('one', 'a')), /the Lease ns\/l does not exist yet/);
 });
 
-test('With mutual TLS only clients of the authority are served, also after it is replaced', async (t) => {
+test('with mutual TLS only clients of the authority are served, also after it is replaced', async (t) => {
   const folder = temporaryFolder(t);
   const at = (name: string) => join(folder, name);
   const openssl = (...args: string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
@@ -315,7 +315,7 @@ test('With mutual TLS only clients of the authority are served, also after it is
   t.deepEqual(await Promise.all([ask('caller'), ask(undefined)]), ['refused', 'refused']);
 });
 
-test('The command refuses invalid options and says what is missing', (t) => {
+test('the command refuses invalid options and says what is missing', (t) => {
   const main = join(import.meta.dirname, '../../../src/cli/main.ts');
   const run = (...args: string[]) => spawnSync(process.execPath, [main, 'scheduler', ...args], { encoding: 'utf8' });
   const cases: [args: string[], said: RegExp][] = [

@@ -14,7 +14,7 @@ import { clusterOf, parsedRequest, uuid } from '../scheduler/cluster.ts';
 
 const page = readPage('docs/operate/scheduler.md');
 
-test('The metrics of the page are those that are served, with their labels', async (t) => {
+test('the metrics of the page are those that are served, with their labels', async (t) => {
   const none = () => 0;
   const metrics = createMetrics();
   metrics.addState({
@@ -33,7 +33,7 @@ test('The metrics of the page are those that are served, with their labels', asy
   t.deepEqual(documented.toSorted(), served.toSorted());
 });
 
-test('The reason of a Pending pod on the page is the one that the extender gives', (t) => {
+test('the reason of a Pending pod on the page is the one that the extender gives', (t) => {
   const { allocations, decider } = clusterOf({ 'gpu-2': 16_000 });
   const demand = new Map([[uuid(0), { memoryBytes: 15_488 * MIB, coresPercent: 0, tenants: 1 }]]);
   allocations.allocate({ podUid: 'p', nodeName: 'gpu-2', demand });
@@ -42,7 +42,7 @@ test('The reason of a Pending pod on the page is the one that the extender gives
   t.true(shown.replace(/GPU-[0-9a-f-]+/, uuid(0)).includes(said), said);
 });
 
-test('The Event on the page about an overcommitted GPU is the one that is written', (t) => {
+test('the Event on the page about an overcommitted GPU is the one that is written', (t) => {
   const [shown = ''] = blocks(section(page, '## Overcommitted GPUs'), '');
   const gpu = { gpuUuid: uuid(0), index: 0, model: 'x', usableBytes: 16_384 * MIB, healthy: true };
   const demand = new Map([[uuid(0), { memoryBytes: 9216 * MIB, coresPercent: 0, tenants: 1 }]]);
@@ -53,7 +53,7 @@ test('The Event on the page about an overcommitted GPU is the one that is writte
   t.deepEqual(what, [EVICTED]);
 });
 
-test('The configuration of the page is that of the chart, and its command parses', (t) => {
+test('the configuration of the page is that of the chart, and its command parses', (t) => {
   const [text = ''] = blocks(page, 'yaml');
   const [own] = parseYaml(text).extenders;
   const chart = readFileSync(join(ROOT, 'charts/cotenant/templates/scheduler/_configuration.tpl'), 'utf8');

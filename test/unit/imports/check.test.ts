@@ -10,7 +10,7 @@ const CHECK = join(import.meta.dirname, '../../imports/check.ts');
 const layers = [['src/low'], ['src/left', 'src/right'], ['src/left/inner']];
 const against = (from: string, to: string) => importsAgainstOrder([{ from, to }], layers);
 
-test('A file imports from its own folder and from lower layers only', (t) => {
+test('a file imports from its own folder and from lower layers only', (t) => {
   t.deepEqual(against('src/left/a.ts', 'src/left/b.ts'), []);
   t.deepEqual(against('src/left/a.ts', 'src/low/b.ts'), []);
   t.deepEqual(against('src/left/inner/a.ts', 'src/left/b.ts'), []);
@@ -20,13 +20,13 @@ test('A file imports from its own folder and from lower layers only', (t) => {
   t.deepEqual(against('src/new/a.ts', 'src/low/b.ts'), ['src/new has no layer']);
 });
 
-test('A new violation fails the check, and so does a known one that is gone', (t) => {
+test('a new violation fails the check, and so does a known one that is gone', (t) => {
   t.deepEqual(importProblems(['a -> b'], ['a -> b']), []);
   t.deepEqual(importProblems(['a -> b'], []), ['a -> b: against the order of folders']);
   t.deepEqual(importProblems([], ['a -> b']), ['a -> b: is gone; remove it from the list']);
 });
 
-test('The check finds a circle of folders, also of types', (t) => {
+test('the check finds a circle of folders, also of types', (t) => {
   const root = mkdtempSync(join(tmpdir(), 'cotenant-imports-'));
   t.teardown(() => rmSync(root, { recursive: true }));
   const files = {

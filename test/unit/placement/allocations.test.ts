@@ -18,7 +18,7 @@ const granted = (allocations: ReturnType<typeof createAllocations>, node: string
     .placeableNode(node)
     ?.gpus.map(({ grantedBytes, grantedCoresPercent, tenants }) => [grantedBytes, grantedCoresPercent, tenants]);
 
-test('grants are added up per GPU, taken back, and replaced, whatever comes first: the pod or its node', (t) => {
+test('grants are added up per GPU, released and replaced, in any order of events', (t) => {
   const allocations = createAllocations();
   allocations.allocate(allocation('p', 'n', 'a', 300));
   t.is(allocations.placeableNode('n'), undefined, 'a node without GPUs');
@@ -43,7 +43,7 @@ test('grants are added up per GPU, taken back, and replaced, whatever comes firs
   t.is(allocations.allocationOf('q'), undefined);
 });
 
-test('what the agent of a node has given away itself is counted with the grants of pods', (t) => {
+test('grants of the agent count with the grants of pods', (t) => {
   const allocations = createAllocations();
   const [one, two] = gpus('a', 'b').gpus;
   const others = { memoryBytes: 400, coresPercent: 30, tenants: 2 };
@@ -55,7 +55,7 @@ test('what the agent of a node has given away itself is counted with the grants 
   ]);
 });
 
-test('node are one object until something changes on their node', (t) => {
+test('a node is the same object until something changes on it', (t) => {
   const allocations = createAllocations();
   allocations.setNode('n', gpus('a'));
   allocations.setNode('m', gpus('b'));
@@ -67,7 +67,7 @@ test('node are one object until something changes on their node', (t) => {
   t.is(before?.gpus[0]?.grantedBytes, 0, 'what was handed out stays as it was');
 });
 
-test('what changed since a version is told by node, as long as it is remembered', (t) => {
+test('nodes that changed since a version are known for 4,096 changes', (t) => {
   const allocations = createAllocations();
   allocations.setNode('n', gpus('a'));
   const before = allocations.version;
@@ -85,7 +85,7 @@ test('what changed since a version is told by node, as long as it is remembered'
   t.deepEqual(allocations.changedSince(allocations.version - 3000), new Set(['n']));
 });
 
-test('Faults and unenforced limits of a GPU are passed on as its node advertises them', (t) => {
+test('faults and unenforced limits of a GPU are passed on as its node advertises them', (t) => {
   const allocations = createAllocations();
   const two = gpus('a', 'b');
   allocations.setNode('n', {
@@ -101,7 +101,7 @@ test('Faults and unenforced limits of a GPU are passed on as its node advertises
   );
 });
 
-test('An invalid grant blocks the GPUs that it names until its pod is gone', (t) => {
+test('an invalid grant blocks the GPUs that it names until its pod is gone', (t) => {
   const allocations = createAllocations();
   allocations.setNode('n', gpus('a', 'b'));
   allocations.allocate({ podUid: 'p', nodeName: 'n', demand: new Map(), blocks: { gpuUuids: ['a'], reason: 'why' } });
@@ -116,7 +116,7 @@ test('An invalid grant blocks the GPUs that it names until its pod is gone', (t)
   );
 });
 
-test('Binpack keeps whole GPUs free and fills the fullest node, spread the emptiest', (t) => {
+test('binpack keeps whole GPUs free and fills the fullest node, spread the emptiest', (t) => {
   const candidates = [
     { node: 'c', fit: { opened: 0, granted: 0.5 } },
     { node: 'a', fit: { opened: 1, granted: 0.9 } },
@@ -133,7 +133,7 @@ test('Binpack keeps whole GPUs free and fills the fullest node, spread the empti
   t.is(order('spread'), 'cbda');
 });
 
-test('A fit counts the empty GPUs that a placement opens', (t) => {
+test('a fit counts the empty GPUs that a placement opens', (t) => {
   const allocations = createAllocations();
   allocations.setNode('n', gpus('a', 'b'));
   allocations.allocate(allocation('p', 'n', 'a', 500));
@@ -147,7 +147,7 @@ test('A fit counts the empty GPUs that a placement opens', (t) => {
   t.deepEqual(assessFit(grant('a', 'b'), node), { opened: 1, granted: 0.45 });
 });
 
-test('Only the best node has the highest score, and scores stay within 0 to 10', (t) => {
+test('only the best node has the highest score, and scores stay within 0 to 10', (t) => {
   for (const count of [1, 2, 3, 10, 11, 5000]) {
     const scores = Array.from({ length: count }, (_, place) => scoreOfRank(place, count));
     t.is(scores[0], BEST_SCORE);

@@ -51,7 +51,7 @@ const OVERCOMMITTED: [what: string, pods: GrantedPod[], texts: string[]][] = [
 ];
 
 for (const [what, pods, texts] of OVERCOMMITTED) {
-  test(`Overcommitted: ${what}`, (t) => {
+  test(`overcommitted: ${what}`, (t) => {
     t.deepEqual(
       findOvercommittedGpus('n', GPUS, pods).map(({ text }) => text),
       texts,
@@ -86,7 +86,7 @@ const EVICTED: [what: string, pods: GrantedPod[], evicted: string[]][] = [
 ];
 
 for (const [what, pods, evicted] of EVICTED) {
-  test(`Evicted: ${what}`, (t) => {
+  test(`evicted: ${what}`, (t) => {
     const ripe = new Set(['a', 'b', 'c']);
     const uids = (of: readonly GrantedPod[]) => choosePodsToEvict('n', GPUS, of, ripe).map(({ podUid }) => podUid);
     t.deepEqual(uids(pods), evicted);
@@ -94,7 +94,7 @@ for (const [what, pods, evicted] of EVICTED) {
   });
 }
 
-test('What the agent granted itself counts like a started pod', (t) => {
+test('what the agent granted itself counts like a started pod', (t) => {
   const others = { memoryBytes: 500 * MIB, coresPercent: 0, tenants: 1 };
   const gpus = { ...GPUS, gpus: GPUS.gpus.map((gpu) => (gpu.gpuUuid === 'a' ? { ...gpu, others } : gpu)) };
   const [fits, excess] = [pod('p', 1, { a: 500 }), pod('q', 1, { a: 1 })];
@@ -110,7 +110,7 @@ test('What the agent granted itself counts like a started pod', (t) => {
   t.deepEqual(choosePodsToEvict('n', gpus, [], ripe), []);
 });
 
-test('Pods leave only GPUs that were overcommitted long enough, which the reason names', (t) => {
+test('pods leave only GPUs that were overcommitted long enough, which the reason names', (t) => {
   const pods = [pod('p', 1, { a: 600, b: 600 }), pod('q', 1, { a: 600, b: 600 })];
   t.deepEqual(choosePodsToEvict('n', GPUS, pods, new Set()), []);
   const [one, ...more] = choosePodsToEvict('n', GPUS, pods, new Set(['b']));

@@ -55,7 +55,7 @@ const placed = (
   return found.ok ? found.gpus.map(({ gpuUuid }) => gpuUuid.slice('GPU-'.length)).join(' ') : found.reason;
 };
 
-test('Binpack takes the fullest GPU, spread the emptiest; ties go to the first', (t) => {
+test('binpack takes the fullest GPU, spread the emptiest; ties go to the first', (t) => {
   const gpus = [gpu('a', 8000), gpu('b', 2000), gpu('c', 12_000), gpu('d', 2000)];
   const cases: [shares: GpuShare[], binpack: string, spread: string][] = [
     [[share(1000)], 'b', 'c'],
@@ -72,7 +72,7 @@ test('Binpack takes the fullest GPU, spread the emptiest; ties go to the first',
   }
 });
 
-test('A refusal names the reason for every GPU', (t) => {
+test('a refusal names the reason for every GPU', (t) => {
   const cases: [
     what: string,
     shares: GpuShare[],
@@ -142,7 +142,7 @@ test('A refusal names the reason for every GPU', (t) => {
   for (const [what, shares, gpus, more, reason] of cases) t.is(placed(shares, gpus, more), reason, what);
 });
 
-test('A GPU is used to its last byte, percent and container, and not beyond', (t) => {
+test('a GPU is used to its last byte, percent and container, and not beyond', (t) => {
   const cases: [GpuShare, PlaceableGpu, boolean][] = [
     [share(604), gpu('a', 604), true],
     [share(605), gpu('a', 604), false],
@@ -157,7 +157,7 @@ test('A GPU is used to its last byte, percent and container, and not beyond', (t
   for (const [asked, on, fits] of cases) t.is(place([asked], [on], rules()).ok, fits, JSON.stringify([asked, on]));
 });
 
-test('Relative amounts are those of the GPU that was chosen', (t) => {
+test('relative amounts are those of the GPU that was chosen', (t) => {
   const small = gpu('small', 15_079, { usableBytes: 15_079 * MIB, grantedBytes: 0 });
   const big = gpu('big', 80_000, { usableBytes: 80_000 * MIB + 5, grantedBytes: 0 });
   const cases: [GpuShare, PlaceableGpu, memoryMib: number, limitMib: number][] = [
@@ -221,7 +221,7 @@ const shareOf = (memory: MemoryAmount, cores: number): GpuShare => ({
 });
 const cores = fc.constantFrom(0, 0, 10, 50, 100);
 
-test('No GPU is granted beyond what is free, whatever is requested', (t) => {
+test('no GPU is granted beyond what is free, whatever is requested', (t) => {
   const shares = fc.array(fc.tuple(anyAmount, cores), { minLength: 1, maxLength: 4 });
   t.notThrows(() => {
     fc.assert(
@@ -259,7 +259,7 @@ function* assignments(count: number, gpus: readonly PlaceableGpu[]): Generator<r
   }
 }
 
-test('Shares that fit in any way are placed, equal and unequal ones', (t) => {
+test('shares that fit in any way are placed, equal and unequal ones', (t) => {
   const equal = fc
     .tuple(bytesAmount, cores, mib(1, 4))
     .map(([memory, percent, count]) => Array.from({ length: count }, () => shareOf(memory, percent)));
@@ -289,7 +289,7 @@ test('Shares that fit in any way are placed, equal and unequal ones', (t) => {
   });
 });
 
-test('Placing does not change its arguments', (t) => {
+test('placing does not change its arguments', (t) => {
   const gpus = Object.freeze([Object.freeze(gpu('a', 500)), Object.freeze(gpu('b', 700))]);
   const shares = Object.freeze([share(600), share(100)]);
   t.is(placed(shares, gpus), 'b a');

@@ -47,7 +47,7 @@ const placed = (request: PodRequest, node: PlaceableNode): string => {
   return found.ok ? found.containers.map(gpusOf).join(' ') : found.reason();
 };
 
-test('Containers go together or apart by placement; init containers reuse GPUs', (t) => {
+test('containers go together or apart by placement; init containers reuse GPUs', (t) => {
   const node = nodeOf(gpu('a', 9000), gpu('b', 4000), gpu('c', 16_000, { tenants: 0 }));
   const cases: [what: string, containers: ContainerRequest[], binpack: string, spread: string][] = [
     ['one', [container('m', 'app', share(3000))], 'm:b', 'm:c'],
@@ -85,7 +85,7 @@ test('Containers go together or apart by placement; init containers reuse GPUs',
   }
 });
 
-test('A refusal is one sentence with the nearest miss, its GPU and its numbers', (t) => {
+test('a refusal is one sentence with the nearest miss, its GPU and its numbers', (t) => {
   const main = (...shares: GpuShare[]) => [container('m', 'app', ...shares)];
   const cases: [what: string, request: PodRequest, node: PlaceableNode, reason: string, temporary: boolean][] = [
     [
@@ -211,7 +211,7 @@ test('A refusal is one sentence with the nearest miss, its GPU and its numbers',
   }
 });
 
-test('A pod gets only the models and GPUs that it names', (t) => {
+test('a pod gets only the models and GPUs that it names', (t) => {
   const node = nodeOf(gpu('a', 9000), gpu('b', 9000, { model: 'Tesla T4' }), gpu('c', 9000, { model: 'Tesla T4' }));
   const main = [container('m', 'app', share(1000))];
   t.is(placed(pod(main, { gpuModels: ['tesla t4'] }), node), 'm:b');
@@ -351,7 +351,7 @@ const indexes = (grants: readonly ContainerGrant[], containers: readonly Contain
     ),
   );
 
-test('A pod with one container is placed if and only if some assignment fits', (t) => {
+test('a pod with one container is placed if and only if some assignment fits', (t) => {
   t.notThrows(() =>
     fc.assert(
       fc.property(anyContainer(3), anyNode, placement, (one, node, chosen) => {
@@ -364,7 +364,7 @@ test('A pod with one container is placed if and only if some assignment fits', (
   );
 });
 
-test('Several containers never overcommit a GPU, and few assignments are missed', (t) => {
+test('several containers never overcommit a GPU, and few assignments are missed', (t) => {
   let [there, missed] = [0, 0];
   fc.assert(
     fc.property(fc.array(anyContainer(2), { minLength: 2, maxLength: 3 }), anyNode, placement, (some, node, chosen) => {

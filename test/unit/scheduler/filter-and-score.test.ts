@@ -20,7 +20,7 @@ const allocationOf = (podUid: string, nodeName: string, gpu: number, mib: number
   demand: new Map([[uuid(gpu), { memoryBytes: mib * MIB, coresPercent: 0, tenants: 1 }]]),
 });
 
-test('Nodes that fit pass; the others get a reason, apart by whether waiting can help', (t) => {
+test('nodes that fit pass; the others get a reason, apart by whether waiting can help', (t) => {
   const { allocations, decider } = clusterOf({ a: 1000, b: 3000, c: 4000 });
   allocations.allocate(allocationOf('p', 'b', 1, 1500));
   t.deepEqual(decider.filter(parsedRequest(decider, 2000), ['a', 'b', 'c', 'plain']), {
@@ -33,7 +33,7 @@ test('Nodes that fit pass; the others get a reason, apart by whether waiting can
   });
 });
 
-test('Only the three nearest nodes get numbers, the others a summary to be counted', (t) => {
+test('only the three nearest nodes get numbers, the others a summary to be counted', (t) => {
   const nodes = Array.from({ length: 5000 }, (_, index) => `n${String(index).padStart(4, '0')}`);
   const { allocations, decider } = clusterOf(Object.fromEntries(nodes.map((name) => [name, 1000])));
   for (const [index, name] of nodes.entries())
@@ -54,7 +54,7 @@ test('Only the three nearest nodes get numbers, the others a summary to be count
   );
 });
 
-test('A decision follows what is allocated and released, and allocates nothing', (t) => {
+test('a decision follows what is allocated and released, and allocates nothing', (t) => {
   const { allocations, decider } = clusterOf({ a: 1000 });
   const request = parsedRequest(decider, 600);
   const feasible = () => decider.filter(request, ['a']).feasible;
@@ -65,7 +65,7 @@ test('A decision follows what is allocated and released, and allocates nothing',
   t.deepEqual(feasible(), ['a']);
 });
 
-test('Cached decisions equal those of a new decider, whatever happens in between', (t) => {
+test('cached decisions equal those of a new decider, whatever happens in between', (t) => {
   const names = Array.from({ length: 40 }, (_, index) => `n${index}`);
   const node = fc.constantFrom(...names);
   const step = fc.oneof(
@@ -113,7 +113,7 @@ const named = (name: string, mib: number): PodRequest['containers'] => [
   },
 ];
 
-test('Pods that differ only in names share one set of cached decisions', (t) => {
+test('pods that differ only in names share one set of cached decisions', (t) => {
   const nodes = Array.from({ length: 100 }, (_, index) => `n${index}`);
   const { decider } = clusterOf(Object.fromEntries(nodes.map((name) => [name, 1000])));
   for (let pod = 0; pod < 65; pod += 1) {
@@ -137,7 +137,7 @@ test('400 requests that fit none of 1,000 nodes with 8 GPUs each leave a small h
   t.deepEqual(cached, { requests: 250, decisions: 250_000 });
 });
 
-test('Only the best node has the highest score, in an order independent of names', (t) => {
+test('only the best node has the highest score, in an order independent of names', (t) => {
   const { allocations, decider } = clusterOf({ c: 1000, a: 1000, b: 1000, d: 100 });
   allocations.allocate(allocationOf('p', 'b', 2, 300));
   const scores = (nodes: readonly string[], placement: 'binpack' | 'spread') =>
@@ -149,7 +149,7 @@ test('Only the best node has the highest score, in an order independent of names
   t.deepEqual(scores(['a', 'b', 'c'], 'spread'), { a: 10, c: 6, b: 3 });
 });
 
-test('A pod without a request of the webhook is refused with the reason', (t) => {
+test('a pod without a request of the webhook is refused with the reason', (t) => {
   const { decider } = clusterOf({ a: 1000 });
   t.deepEqual(
     decider.read(undefined),
@@ -163,7 +163,7 @@ test('A pod without a request of the webhook is refused with the reason', (t) =>
   );
 });
 
-test('Nodes are read by name or as whole Nodes, and answered in the same form', (t) => {
+test('nodes are read by name or as whole Nodes, and answered in the same form', (t) => {
   const Pod = { metadata: { uid: 'u', annotations: { 'cotenant.io/request': 'r' } } };
   const named = readNodesAsked({ Pod, NodeNames: ['a', 'b'], Nodes: null });
   const whole = readNodesAsked({ Pod, Nodes: { items: [{ metadata: { name: 'a' } }, { metadata: { name: 'b' } }] } });
@@ -191,7 +191,7 @@ test('Nodes are read by name or as whole Nodes, and answered in the same form', 
   for (const key of Object.keys(binding)) t.false(readBindingRequest({ ...binding, [key]: '' }).ok, key);
 });
 
-test('A Binding carries node and grant for one pod UID, and reads back as allocation', (t) => {
+test('a Binding carries node and grant for one pod UID, and reads back as allocation', (t) => {
   const { decider } = clusterOf({ a: 1000 });
   const placed = decider.on(parsedRequest(decider, 600), 'a');
   if (!placed.ok) return t.fail();
@@ -211,7 +211,7 @@ test('A Binding carries node and grant for one pod UID, and reads back as alloca
   });
 });
 
-test('An invalid grant blocks the GPUs that it names; pods without one hold nothing', (t) => {
+test('an invalid grant blocks the GPUs that it names; pods without one hold nothing', (t) => {
   const spec = { nodeName: 'a', containers: [] };
   const pod = (grant: string | undefined, more: object = {}) => ({
     metadata: {
@@ -242,7 +242,7 @@ test('An invalid grant blocks the GPUs that it names; pods without one hold noth
   });
 });
 
-test('A bound pod has a state, and its owner says whether it is recreated', (t) => {
+test('a bound pod has a state, and its owner says whether it is recreated', (t) => {
   const { decider } = clusterOf({ a: 1000 });
   const placed = decider.on(parsedRequest(decider, 600), 'a');
   if (!placed.ok) return t.fail();

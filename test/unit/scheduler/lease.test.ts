@@ -11,7 +11,7 @@ const lease = (renewedMs: number, holderIdentity = 'pod-a_uuid', leaseTransition
 const at = (lease: ObservedLease | undefined, monotonicMs: number, wallMs = monotonicMs, hostname = 'pod-a') =>
   judgeLease(lease, 'ns/name', hostname, { monotonicMs, wallMs: WALL + wallMs });
 
-test('The replica whose kube-scheduler holds the Lease leads; its epoch: transitions', (t) => {
+test('the replica whose kube-scheduler holds the Lease leads; its epoch: transitions', (t) => {
   const fresh = observeLease(lease(0), undefined, 0);
   t.like(at(fresh, 1000), { leads: true, epoch: 3 });
   t.like(at(fresh, 1000, 1000, 'pod-b'), {
@@ -25,7 +25,7 @@ test('The replica whose kube-scheduler holds the Lease leads; its epoch: transit
   t.like(at(undefined, 0), { leads: false, because: 'the Lease ns/name does not exist yet' });
 });
 
-test('A Lease expires by the time it was seen, or by the time that the renewal names', (t) => {
+test('a Lease expires by the time it was seen, or by the time that the renewal names', (t) => {
   const fresh = observeLease(lease(0), undefined, 5000);
   const cases: [what: string, monotonicMs: number, wallMs: number, leads: boolean][] = [
     ['both fresh', 6000, 6000, true],
@@ -37,7 +37,7 @@ test('A Lease expires by the time it was seen, or by the time that the renewal n
   for (const [what, monotonicMs, wallMs, leads] of cases) t.is(at(fresh, monotonicMs, wallMs).leads, leads, what);
 });
 
-test('Only a new renewal makes a Lease younger', (t) => {
+test('only a new renewal makes a Lease younger', (t) => {
   const first = observeLease(lease(0), undefined, 0);
   t.is(observeLease(lease(0), first, 9000).seenMs, 0);
   t.is(observeLease(lease(2000), first, 9000).seenMs, 9000);
@@ -51,7 +51,7 @@ test('Only a new renewal makes a Lease younger', (t) => {
   });
 });
 
-test('A new holder, transition or Lease object starts a new term', (t) => {
+test('a new holder, transition or Lease object starts a new term', (t) => {
   const terms = [lease(0), lease(0, 'pod-a_other'), lease(0, 'pod-a_uuid', 4), lease(0, 'pod-a_uuid', 3, 'new')].map(
     (one) => {
       const state = at(observeLease(one, undefined, 0), 1000);

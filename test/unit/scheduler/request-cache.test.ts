@@ -2,7 +2,7 @@
 import test from 'ava';
 import { createRequestCache } from '../../../src/scheduler/request-cache.ts';
 
-test('The newest texts are kept, of each pod the last one', (t) => {
+test('the newest texts are kept, of each pod the last one', (t) => {
   const cache = createRequestCache(() => 0, { mostLength: 10, mostMs: 1000 });
   cache.put('a', 'xxxx');
   cache.put('b', 'yyyy');
@@ -18,7 +18,7 @@ test('The newest texts are kept, of each pod the last one', (t) => {
   t.deepEqual([cache.get('d'), cache.length], [undefined, 0]);
 });
 
-test('Texts of pods that were filtered long ago are dropped', (t) => {
+test('texts of pods that were filtered long ago are dropped', (t) => {
   let nowMs = 0;
   const cache = createRequestCache(() => nowMs, { mostLength: 1000, mostMs: 1000 });
   cache.put('old', 'x');
