@@ -1,12 +1,9 @@
-// Counts of stops per container and outcome, and of enforcement decisions on the node. Prometheus sees no increase in a counter
-// that appears with 1, so the usual outcomes are there with 0 from the moment that a grant is first seen.
+// Counts of stops per container and outcome, and of enforcement decisions on the node.
 
 import { clockStepMs } from '../../common/clock-step.ts';
 import { REFUSAL_REASONS } from '../../policy/enforcement.ts';
 import type { OverReason } from '../../policy/memory-verdict.ts';
-import { hardLimitOf } from '../compute/gpu-policy.ts';
 import type { ActionRecord, Outcome } from '../enforcement/action-record.ts';
-import type { Grant } from '../grants/grant.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
 /** Stops of a container by outcome. */
@@ -37,8 +34,6 @@ const RESULTS: Partial<Record<Outcome, string>> = {
   'none-left': 'none_left',
   interrupted: 'interrupted',
 };
-/** Outcomes of a SIGKILL that somebody waits for. */
-const USUAL = ['released', 'stuck', 'refused'];
 const KEEP_MS = 5 * 60 * 1000;
 /** What is kept no longer goes so much later, where nothing else happens. */
 const SEE_AGAIN_MS = 10_000;
@@ -47,7 +42,7 @@ const whose = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod
   `${namespace} ${pod} ${container}`;
 
 export type StopCounts = {
-  /** With each sample: grants that are seen for the first time, and those that ended. */
+  /** With each sample: counts of containers that ended are dropped after a while. */
   update(state: NodeState): void;
   add(records: readonly ActionRecord[]): void;
   totals(): readonly StopCount[];
@@ -62,8 +57,6 @@ type Entry = { total: StopCount; seenMs: number; readonly who: string };
 export function createStopCounts(recent: readonly ActionRecord[] = []): StopCounts {
   const totals = new Map<string, Entry>();
   const decisions = new Map<string, DecisionCount>();
-  /** Grants whose usual outcomes are there. */
-  const usual = new WeakSet<Grant>();
 
   const entry = (record: Omit<StopCount, 'count' | 'lastMs'>, seenMs: number): Entry => {
     const { namespace, pod, container, gpuUuid, reason, action, result } = record;
@@ -74,20 +67,6 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
     totals.set(key, found);
     return found;
   };
-  const usualOf = (grant: Grant, seenMs: number): void => {
-    usual.add(grant);
-    const { namespace, pod, container, gpus } = grant;
-    for (const gpu of gpus) {
-      const who = { namespace, pod, container, gpuUuid: gpu.gpuUuid };
-      // Whose compute no policy would hold is never over a share.
-      const isHeld = hardLimitOf('fixed', grant, gpu, 1) !== undefined;
-      const reasons = REASONS.filter((reason) => isHeld || reason !== 'over-share');
-      for (const reason of reasons)
-        for (const result of USUAL) entry({ ...who, reason, action: 'kill', result }, seenMs);
-      entry({ ...who, reason: 'over-limit', action: 'terminate', result: 'released' }, seenMs);
-    }
-  };
-
   /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
   const stopped = new Map<string, ActionRecord>();
 
@@ -120,7 +99,6 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
     seen = { ...seen, atMs: seen.atMs + jumpMs, sinceMs: seen.sinceMs + jumpMs };
   };
   const lookAt = (containers: NodeState['containers'], atMs: number): void => {
-    for (const { grant } of containers) if (!usual.has(grant)) usualOf(grant, atMs);
     const there = new Set(containers.map(({ grant }) => whose(grant)));
     for (const one of totals.values()) if (there.has(one.who)) one.seenMs = atMs;
   };

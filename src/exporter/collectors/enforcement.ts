@@ -32,7 +32,6 @@ const labelsOf = ({ namespace, pod, container, gpuUuid, reason, action }: StopCo
   action,
 });
 
-/** Series without a stop are left out: they would be the most of the page. */
 function setStops(kills: readonly StopCount[], set: Series<keyof typeof METRICS>['set']): void {
   /** The newest of all results, and of all grants with these names. */
   const lastMs = new Map<string, number>();
@@ -41,7 +40,6 @@ function setStops(kills: readonly StopCount[], set: Series<keyof typeof METRICS>
     lastMs.set(key, Math.max(kill.lastMs, lastMs.get(key) ?? 0));
   }
   for (const kill of kills) {
-    if (kill.count === 0) continue;
     const labels = labelsOf(kill);
     const newestMs = lastMs.get(JSON.stringify(labels));
     set('cotenant_container_kills_total', { ...labels, result: kill.result }, kill.count);

@@ -90,9 +90,8 @@ test('a full page drops the last series and counts them by collector', async (t)
 
 test('a full page keeps running containers, and of ended ones the newest', async (t) => {
   const [totals] = exampleSnapshot.containerTotals;
-  const [kill] = exampleSnapshot.kills;
   const [stray] = exampleSnapshot.foreignTotals;
-  if (!totals || !kill || !stray) return t.fail();
+  if (!totals || !stray) return t.fail();
   const flood = Array.from({ length: 400 }, (_, number) => ({
     pod: `run-${number}`,
     atMs: exampleSnapshot.atMs - 1000 * (400 - number),
@@ -111,12 +110,6 @@ test('a full page keeps running containers, and of ended ones the newest', async
       ...flood.map(({ pod, atMs }) => ({ ...stray, pod, containerId: pod, seenMs: atMs })),
       ...exampleSnapshot.foreignTotals,
     ],
-    kills: [
-      ...flood.flatMap(({ pod }) =>
-        ['released', 'stuck', 'refused'].map((result) => ({ ...kill, pod, result, count: 0, lastMs: 0 })),
-      ),
-      ...exampleSnapshot.kills,
-    ],
   });
   const shown = new Set(text.split('\n'));
   t.deepEqual(
@@ -126,7 +119,6 @@ test('a full page keeps running containers, and of ended ones the newest', async
   );
   const ended = (pod: string) => seriesOf(text, 'cotenant_container_sm_seconds_total', { pod });
   t.deepEqual([ended('run-399'), ended('run-0')], [12.5, undefined]);
-  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'run-399' }), undefined, 'a stop that never happened');
 });
 
 test('a collector that throws costs only its own metrics', async (t) => {

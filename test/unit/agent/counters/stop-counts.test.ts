@@ -1,4 +1,4 @@
-// Stops as counters: there with 0 before anything happens, one per outcome, and gone a while after their grant.
+// Counters of stops, one per outcome, which disappear a while after their container; and of decisions.
 import test from 'ava';
 import { createStopCounts, type StopCounts } from '../../../../src/agent/counters/stop-counts.ts';
 import {
@@ -8,8 +8,6 @@ import {
   readRecord,
   recordOf,
 } from '../../../../src/agent/enforcement/action-record.ts';
-import type { Grant } from '../../../../src/agent/grants/grant.ts';
-import type { GpuGrant } from '../../../../src/api/gpu.ts';
 import type { RefusalReason } from '../../../../src/policy/enforcement.ts';
 import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
 import { setUp } from '../enforcement/enforcing.ts';
@@ -58,7 +56,7 @@ const decided = (stops: StopCounts) =>
 
 const REASONS = ['bypass', 'far-over-limit', 'no-room', 'over-limit', 'over-share'];
 
-test('before anything happens every counter that may grow is there with 0', (t) => {
+test('counters of decisions start at 0, and those of stops with the first stop', (t) => {
   const stops = createStopCounts();
   t.deepEqual(
     stops
@@ -71,43 +69,7 @@ test('before anything happens every counter that may grow is there with 0', (t) 
   );
   t.deepEqual(stops.totals(), []);
   see(stops, 0);
-  const outcomes = [
-    ...['released', 'stuck', 'refused'].flatMap((result) =>
-      REASONS.filter((reason) => reason !== 'over-share').map((reason) => `kill ${reason} ${result} 0 0`),
-    ),
-    'terminate over-limit released 0 0',
-  ];
-  t.deepEqual(
-    stops
-      .totals()
-      .map(({ gpuUuid, action, reason, result, count, lastMs }) =>
-        [gpuUuid, action, reason, result, count, lastMs].join(' '),
-      )
-      .toSorted(),
-    ['GPU-0', 'GPU-1'].flatMap((gpu) => outcomes.map((outcome) => `${gpu} ${outcome}`)).toSorted(),
-  );
-  t.like(stops.totals()[0], { namespace: 'local', pod: 'pod-one', container: 'main' });
-  const before = stops.totals().length;
-  see(stops, 1);
-  t.is(stops.totals().length, before, 'seeing it again makes nothing new');
-});
-
-test('who may be over a share of compute has counters of that, too, and nobody else', (t) => {
-  const gpus = (more: Partial<GpuGrant>) => grantOf('one', 100).gpus.map((one) => ({ ...one, ...more }));
-  const cases: [Partial<Grant>, boolean][] = [
-    [{}, false],
-    [{ gpus: gpus({ coresPercent: 25 }) }, true],
-    [{ gpus: gpus({ coresLimitPercent: 25 }) }, true],
-    [{ gpus: gpus({ coresPercent: 100 }) }, false],
-    [{ compute: { priority: 'high' } }, true],
-    [{ compute: { weight: 3 } }, false],
-  ];
-  for (const [more, expected] of cases) {
-    const stops = createStopCounts();
-    stops.update(compared(sampleOf([gpu(0)], [], START), [reading(grantOf('one', 100, [0], more))], {}));
-    const own = stops.totals().filter(({ reason }) => reason === 'over-share');
-    t.is(own.length, expected ? 3 : 0, JSON.stringify(more));
-  }
+  t.deepEqual(stops.totals(), [], 'stops have no counters before the first one');
 });
 
 test('rare outcomes of a container that goes on stay, however long ago they were', (t) => {
@@ -249,7 +211,7 @@ test('counters outlive their grant by five minutes; decisions stay', (t) => {
   t.deepEqual(counted(stops), ['GPU-1 kill bypass released 1']);
   see(stops, 302, ['two']);
   t.deepEqual(counted(stops), []);
-  t.deepEqual([...new Set(stops.totals().map(({ pod }) => pod))], ['pod-two']);
+  t.deepEqual(stops.totals(), []);
   t.deepEqual(decided(stops), ['killed bypass 1']);
 });
 
@@ -270,12 +232,14 @@ test('while containers are the very same nothing is counted anew, and five minut
   const stops = createStopCounts();
   const state = compared(sampleOf([gpu(0), gpu(1)], [], START), [reading(grant)], {});
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
-  for (let second = 0; second <= 400; second += 1) stops.update(at(second));
-  t.is(stops.totals().length, 26);
+  stops.update(at(0));
+  stops.add([record('kill', 'sent')]);
+  for (let second = 1; second <= 400; second += 1) stops.update(at(second));
+  t.is(stops.totals().length, 1);
   const gone = (second: number) => stops.update({ ...at(second), containers: [] });
   gone(401);
   gone(699);
-  t.is(stops.totals().length, 26);
+  t.is(stops.totals().length, 1);
   gone(720);
   t.is(stops.totals().length, 0);
 });
