@@ -33,13 +33,8 @@ export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & 
   readonly onProblem: (text: string) => void;
 };
 
-/** Nobody of them is waited for: each is free, or its lock says that its process lives. */
-const settled = new WeakMap<LedgerReading['slots'], boolean>();
-const isSettled = (slots: LedgerReading['slots']): boolean => {
-  const found = settled.get(slots) ?? slots.every(({ locked, pid }) => locked || pid === 0);
-  settled.set(slots, found);
-  return found;
-};
+/** No slot waits for its process to be found dead: each is free, or its lock says that its process lives. */
+const isSettled = (slots: LedgerReading['slots']): boolean => slots.every(({ locked, pid }) => locked || pid === 0);
 
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;

@@ -1,12 +1,18 @@
-// Figures that grow over time, carried from sample to sample: engine seconds, seconds over the limit, peaks, refusals. A
-// plain value in, a plain value out. What ended is kept a while, so that scrapers see its last increase. What totals are, and how
-// they are left, is in totals.ts.
+// Adds one sample to the totals: engine seconds, seconds over the limit, peaks, refusals. Pure. Rows of ended containers are kept
+// for a few minutes, so that Prometheus scrapes their last increase. The types of totals are in totals.ts.
 
 import { clockStepMs } from '../../common/clock-step.ts';
-import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
-import { isSamplerRestart, isUtilizationKnown, type SampledProcess, type SampledUse } from '../sampling/sample.ts';
-import type { ContainerGpuState, ContainerState, NodeState } from '../usage/node-usage.ts';
+import type { UseCounts } from '../compute/usage-account.ts';
 import {
+  isSamplerRestart,
+  isUtilizationKnown,
+  type Sample,
+  type SampledProcess,
+  type SampledUse,
+} from '../sampling/sample.ts';
+import type { ContainerGpuState, ReconciledContainer, ReconciledNode } from '../usage/node-usage.ts';
+import {
+  type AssignedTotals,
   assignedKey,
   type ContainerTotals,
   type ForeignTotals,
@@ -25,12 +31,12 @@ type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
 /**
- * Time between samples that is still integrated as one step; a longer silence is not made up. The driver keeps its own
- * samples for as long: when it tells nothing for less, its next answer makes good for it.
+ * Longest time between samples that is integrated as one step; of a longer gap only this much counts. The driver keeps its
+ * own samples for about as long, so a shorter gap is made up by its next answer.
  */
 const LONGEST_STEP_MS = 10_000;
 
-/** Shorter means say more about the driver's few samples than about the container. */
+/** Means over less time say more about the driver's few samples than about the container. */
 const PEAK_WINDOW_MS = 60_000;
 
 const countsOf = (use: UseCounts): UseCounts => ({
@@ -58,22 +64,41 @@ const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSec
 });
 type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | 'encoderSeconds' | 'decoderSeconds'>;
 
-/** The state that totals of a container on a GPU were last made of: of the same one they are the same. */
-const madeOf = new WeakMap<ContainerTotals, ContainerState>();
-
-/** The names of a container without a grant, where anybody knows them. */
+/** The names of a container without a grant, where they are known. */
 type NameOf = (
   containerId: string,
   podUid: string,
 ) => Pick<ForeignTotals, 'namespace' | 'pod' | 'container'> | undefined;
 
-/** What the arbiter has counted of a grant on one of its GPUs, by its place there; undefined: it holds it to nothing. */
+/** What the arbiter has counted of a grant on one of its GPUs, by position in the grant; undefined: it does not limit it. */
 export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
+
+type ProcessOwner = {
+  readonly kind: string;
+  readonly id?: string;
+  readonly containerId?: string;
+  readonly podUid?: string;
+};
+
+/** What of a node is counted. */
+type CountedNode = Pick<ReconciledNode, 'sample' | 'assigned' | 'foreign'> & {
+  readonly containers: readonly Pick<ReconciledContainer, 'grant' | 'gpus' | 'unknownEntryPoints'>[];
+};
+
+/** What one sample adds, for the rows of all kinds. */
+type Step = {
+  readonly state: CountedNode;
+  readonly before: Totals;
+  readonly seconds: number;
+  /** Engine time since the sample before, of a container or grant on a GPU. */
+  readonly grownOf: (id: string, gpuIndex: number) => Engines;
+  readonly isKnown: (gpuUuid: string) => boolean;
+};
 
 export function accumulate(
   given: Totals,
-  state: NodeState,
-  ownerOf: (process: SampledProcess) => { kind: string; id?: string; containerId?: string; podUid?: string },
+  state: CountedNode,
+  ownerOf: (process: SampledProcess) => ProcessOwner,
   nameOf: NameOf = () => undefined,
   useOf: UseOf = () => undefined,
 ): Totals {
@@ -82,63 +107,80 @@ export function accumulate(
   /** Not in the sample before this one, and not for long. */
   const isOver = (seenMs: number | undefined): boolean =>
     seenMs !== undefined && seenMs < before.atMs && sample.atMs - seenMs > KEEP_MS;
-  const stepSeconds = before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000;
-  const { processes } = sample;
+  const grown = engineTimeSince(before, sample, ownerOf);
+  const utilizationKnownMs = new Map(before.utilizationKnownMs);
+  for (const gpu of sample.gpus) if (isUtilizationKnown(sample, gpu)) utilizationKnownMs.set(gpu.uuid, sample.atMs);
+  const step: Step = {
+    state,
+    before,
+    seconds: before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000,
+    grownOf: (id, gpuIndex) => grown.get(`${id} ${gpuIndex}`) ?? NONE,
+    isKnown: (gpuUuid) =>
+      sample.atMs - (utilizationKnownMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS,
+  };
+  const { containers, minutes } = accumulateContainers(step, useOf);
+  const rows = { containers, assigned: accumulateAssigned(step), foreign: accumulateForeign(step, nameOf) };
+  removeOver(rows, isOver);
+  const { atMs, bootNs, round, processes } = sample;
+  return { atMs, bootNs, round, ...rows, xids: countXids(before.xids, sample), minutes, utilizationKnownMs, processes };
+}
+
+/** Engine time of all processes since the sample before, by the owner's id and the GPU's index. */
+function engineTimeSince(
+  before: Totals,
+  { processes, round }: Sample,
+  ownerOf: (process: SampledProcess) => ProcessOwner,
+): ReadonlyMap<string, Engines> {
   const grown = new Map<string, Engines>();
+  if (processes === before.processes) return grown; // the sampler reports nothing new of any process
   const lastOf = earlierOf(before.processes);
-  const anew = isSamplerRestart(sample.round, before.round);
-  // Of the very same list nobody's figures have changed.
-  for (const [index, process] of processes === before.processes ? [] : processes.entries()) {
+  const isRestart = isSamplerRestart(round, before.round);
+  for (const [index, process] of processes.entries()) {
     const last = lastOf(process.pid, index);
     if (last === process) continue;
     const owner = ownerOf(process);
-    const name =
+    const id =
       owner.kind === 'grant' ? owner.id : owner.kind === 'container' ? owner.containerId || owner.podUid : undefined;
-    if (name === undefined) continue;
-    // A new sampler counts from zero: what it has counted is what is new since the last one told.
-    const earlier = last?.startTicks === process.startTicks && !anew ? last?.gpus : undefined;
+    if (id === undefined) continue;
+    // A new sampler counts from zero: all of its count is new.
+    const earlier = last?.startTicks === process.startTicks && !isRestart ? last?.gpus : undefined;
     for (const use of process.gpus) {
       const then = earlier?.find(({ gpu }) => gpu === use.gpu);
       const since = (now: number, past: number | undefined) => (past === undefined || now < past ? now : now - past);
-      const key = `${name} ${use.gpu}`;
+      const key = `${id} ${use.gpu}`;
       const fresh = each((engine) => since(use[engine], then?.[engine]));
       grown.set(key, sumOf(grown.get(key) ?? NONE, fresh));
     }
   }
+  return grown;
+}
 
-  const computeToldMs = new Map(before.utilizationKnownMs);
-  for (const gpu of sample.gpus) if (isUtilizationKnown(sample, gpu)) computeToldMs.set(gpu.uuid, sample.atMs);
-  const isComputeTold = (gpuUuid: string): boolean =>
-    sample.atMs - (computeToldMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS;
-
+function accumulateContainers(
+  step: Step,
+  useOf: UseOf,
+): { readonly containers: Map<string, ContainerTotals>; readonly minutes: Map<string, Minute> } {
+  const { state, before } = step;
   const containers = new Map(before.containers);
   const minutes = new Map<string, Minute>();
-  const live = new Set<ContainerTotals>();
+  const live = new Set<string>();
   for (const container of state.containers) {
-    const { grant, gpus, unknownEntryPoints } = container;
-    for (const [place, gpu] of gpus.entries()) {
+    const { grant } = container;
+    for (const [place, gpu] of container.gpus.entries()) {
       const key = totalsKey(grant.id, gpu.gpuUuid);
       const last = containers.get(key);
-      // A GPU that the sample has not has no index: its row keeps the one it had, and there is none before it has been seen.
+      // A GPU that is missing in the sample has no index: its row keeps the former one, and starts once the GPU was seen.
       const gpuIndex = gpu.gpuIndex ?? last?.gpuIndex;
       if (gpuIndex === undefined) continue;
-      const engines = grown.size === 0 ? undefined : grown.get(`${grant.id} ${gpuIndex}`);
-      const { over } = gpu;
-      const computeTold = isComputeTold(gpu.gpuUuid);
-      const minute = before.minutes.get(key);
-      const isSame = last !== undefined && madeOf.get(last) === container && last.utilizationKnown === computeTold;
+      const seconds = secondsWith(last, step.grownOf(grant.id, gpuIndex));
+      const utilizationKnown = step.isKnown(gpu.gpuUuid);
+      const now = { sinceMs: state.sample.atMs, smSeconds: seconds.smSeconds };
+      const mean = meanOfMinute(before.minutes.get(key), now);
+      // A minute with too long a gap in the data has no mean, and data after the gap starts another minute.
+      if (utilizationKnown) minutes.set(key, mean.minute);
+      const ratio = utilizationKnown ? mean.ratio : undefined;
       const use = useOf(grant.id, place);
-      const isUsedAsBefore = USE_COUNTS.every((name) => use?.[name] === last?.[name]);
-      if (isSame && isUsedAsBefore && !engines && !over && (minute ? isGoingOn(minute, sample.atMs) : !computeTold)) {
-        if (minute) minutes.set(key, minute);
-        live.add(last);
-        continue;
-      }
-      const seconds = secondsWith(last, engines ?? NONE);
-      const mean = meanOfMinute(minute, { sinceMs: sample.atMs, smSeconds: seconds.smSeconds });
-      // A minute of which nothing was told for long has no mean, and what comes after that begins another one.
-      if (computeTold) minutes.set(key, mean.minute);
-      const totals: ContainerTotals = {
+      live.add(key);
+      containers.set(key, {
         namespace: grant.namespace,
         pod: grant.pod,
         container: grant.container,
@@ -146,31 +188,28 @@ export function accumulate(
         gpuUuid: gpu.gpuUuid,
         gpuIndex,
         ...seconds,
-        utilizationKnown: computeTold,
-        overLimitSeconds: (last?.overLimitSeconds ?? 0) + (over ? stepSeconds : 0),
+        utilizationKnown,
+        overLimitSeconds: (last?.overLimitSeconds ?? 0) + (gpu.over ? step.seconds : 0),
         // The tenant can write the ledger's counts: they may only grow here.
         denied: Math.max(last?.denied ?? 0, gpu.denied),
-        unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, unknownEntryPoints),
+        unknownEntryPoints: Math.max(last?.unknownEntryPoints ?? 0, container.unknownEntryPoints),
         peakBytes: Math.max(last?.peakBytes ?? 0, heldBytes(gpu)),
-        smPeakRatio:
-          mean.ratio === undefined || !computeTold ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, mean.ratio),
+        smPeakRatio: ratio === undefined ? last?.smPeakRatio : Math.max(last?.smPeakRatio ?? 0, ratio),
         ...(use && countsOf(use)),
         seenMs: undefined,
-      };
-      containers.set(key, totals);
-      madeOf.set(totals, container);
-      live.add(totals);
+      });
     }
   }
-  for (const [key, totals] of containers) {
-    if (!live.has(totals) && totals.seenMs === undefined) containers.set(key, { ...totals, seenMs: before.atMs });
-  }
+  for (const [key, totals] of containers)
+    if (!live.has(key) && totals.seenMs === undefined) containers.set(key, { ...totals, seenMs: before.atMs });
+  return { containers, minutes };
+}
 
+function accumulateAssigned({ state, before, grownOf, isKnown }: Step): Map<string, AssignedTotals> {
   const assigned = new Map(before.assigned);
   for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
     const key = assignedKey({ namespace, pod, container, mode, gpuUuid });
     const last = assigned.get(key);
-    const engines = containerIds.map((id) => grown.get(`${id} ${gpuIndex}`) ?? NONE).reduce(sumOf, NONE);
     assigned.set(key, {
       namespace,
       pod,
@@ -178,23 +217,26 @@ export function accumulate(
       mode,
       gpuUuid,
       gpuIndex,
-      ...secondsWith(last, engines),
-      utilizationKnown: isComputeTold(gpuUuid),
+      ...secondsWith(last, containerIds.map((id) => grownOf(id, gpuIndex)).reduce(sumOf, NONE)),
+      utilizationKnown: isKnown(gpuUuid),
       peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
-      seenMs: sample.atMs,
+      seenMs: state.sample.atMs,
     });
   }
+  return assigned;
+}
 
+function accumulateForeign({ state, before, grownOf, isKnown }: Step, nameOf: NameOf): Map<string, ForeignTotals> {
   const foreign = new Map<string, ForeignTotals>();
   for (const [key, totals] of before.foreign) {
     const id = totals.containerId || totals.podUid;
     const here = ({ gpuUuid }: { gpuUuid: string }) => gpuUuid === totals.gpuUuid;
-    const told =
+    const isPresent =
       state.foreign.some((use) => here(use) && (use.containerId || use.podUid) === id) ||
       state.assigned.some((entry) => here(entry) && entry.containerIds.includes(id)) ||
       state.containers.some(({ grant }) => grant.id === id && grant.gpus.some(here));
     // What it used up to its end, when it is in no list any more.
-    const last = told ? NONE : (grown.get(`${id} ${totals.gpuIndex}`) ?? NONE);
+    const last = isPresent ? NONE : grownOf(id, totals.gpuIndex);
     foreign.set(key, { ...totals, ...namedBy(nameOf, totals), ...secondsWith(totals, last) });
   }
   for (const use of state.foreign) {
@@ -206,24 +248,20 @@ export function accumulate(
       containerId: use.containerId,
       podUid: use.podUid,
       ...namedBy(nameOf, foreign.get(key) ?? { ...use, namespace: '', pod: '', container: '' }),
-      ...secondsWith(foreign.get(key), grown.get(`${id} ${use.gpuIndex}`) ?? NONE),
-      utilizationKnown: isComputeTold(use.gpuUuid),
-      seenMs: sample.atMs,
+      ...secondsWith(foreign.get(key), grownOf(id, use.gpuIndex)),
+      utilizationKnown: isKnown(use.gpuUuid),
+      seenMs: state.sample.atMs,
     });
   }
-  const { atMs, bootNs, round } = sample;
-  const rows = { containers, assigned, foreign };
-  removeOver(rows, isOver);
-  const xids = countXids(before.xids, sample);
-  return { atMs, bootNs, round, ...rows, xids, minutes, utilizationKnownMs: computeToldMs, processes };
+  return foreign;
 }
 
 type Names = Pick<ForeignTotals, 'namespace' | 'pod' | 'container'>;
-/** As told now, else as they were: who has ended is soon known by nobody. */
+/** The names as known now, else as they were: the name of an ended container is soon forgotten elsewhere. */
 function namedBy(nameOf: NameOf, of: Names & Pick<ForeignTotals, 'containerId' | 'podUid'>): Names {
-  const told = nameOf(of.containerId, of.podUid);
-  const isKnown = told && (told.container !== '' || (told.pod !== '' && of.container === ''));
-  const { namespace, pod, container } = isKnown ? told : of;
+  const found = nameOf(of.containerId, of.podUid);
+  const isKnown = found && (found.container !== '' || (found.pod !== '' && of.container === ''));
+  const { namespace, pod, container } = isKnown ? found : of;
   return { namespace, pod, container };
 }
 
@@ -252,7 +290,7 @@ function meanOfMinute(minute: Minute | undefined, now: Minute): { readonly minut
   if (minute === undefined) return { minute: now };
   if (isGoingOn(minute, now.sinceMs)) return { minute };
   const passedMs = now.sinceMs - minute.sinceMs;
-  // The clock was set back, or nobody sampled for long: no mean of that.
+  // The clock was set back, or there was no sample for long: that has no mean.
   if (passedMs < 0 || passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
   return { minute: now, ratio: Math.min(1, ((now.smSeconds - minute.smSeconds) * 1000) / passedMs) };
 }
