@@ -152,8 +152,10 @@ extern struct sim_state sim;
 extern const int sim_library_cuda;         /* 1000 x major + 10 x minor */
 extern const volatile uint32_t *sim_alive; /* points at 1; at 0 in a forked child */
 
-/* connect.c */
+/* entry/start.c */
 int sim_start(void);
+
+/* connect.c */
 int sim_request(struct sim_request *request, int passed_fd, struct sim_reply *reply, int *fd_out);
 int sim_simple(uint32_t op, uint32_t gpu, uint64_t a, uint64_t b, uint64_t *out);
 int sim_enter_slow(const char *name);
@@ -209,7 +211,7 @@ bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_de
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
 void sim_pools_trim(void); /* takes the lock; releases unused chunks, as synchronization does */
 
-/* graph/memory.c: addresses of memory nodes, and the memory reserved for them; all under sim.lock */
+/* memory/graph_memory.c: addresses of memory nodes, and the memory reserved for them; all under sim.lock */
 int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out);
 void sim_graph_memory_retain(struct sim_graph_memory *memory);
 void sim_graph_memory_release(struct sim_graph_memory *memory);
@@ -243,7 +245,7 @@ void sim_capture_join(struct sim_stream *stream, const struct sim_event *event);
 bool sim_capture_invalidate(struct sim_stream *stream);
 void sim_capture_end_with_stream(struct sim_stream *stream);
 
-/* copy.c: without waiting for earlier submissions */
+/* memory/transfer.c: without waiting for earlier submissions */
 int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
 int sim_fill_now(const abi_memset_node *fill);
 
@@ -280,7 +282,7 @@ void sim_ring_doorbell(void); /* has the daemon advance the time line to now */
 int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
 int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority);
 
-/* streams.c */
+/* entry/streams.c */
 int sim_wait_stream(abi_stream handle);
 
 /* module.c */

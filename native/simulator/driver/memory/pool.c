@@ -187,8 +187,8 @@ int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
     return ABI_SUCCESS;
 }
 
-static int chunk_free_in(struct sim_region *region, abi_devptr pointer, struct sim_context *context,
-                         struct sim_stream *stream) {
+int sim_pool_free(struct sim_region *region, abi_devptr pointer, struct sim_context *context,
+                  struct sim_stream *stream) {
     uint64_t *after = &region->pool->freed_after[context->gpu], before = *after;
     uint64_t last = atomic_load(stream ? &stream->last : &sim.channel[context->gpu]->put);
     if (last > before) *after = last;
@@ -231,63 +231,13 @@ void sim_pools_trim(void) {
     pthread_mutex_unlock(&sim.lock);
 }
 
-static int alloc_locked(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer) {
+int sim_pool_allocate(struct sim_pool *pool, int device, uint64_t bytes, abi_devptr *pointer) {
     if (!pointer) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
+    if (!pool) pool = current_pool[device] ? current_pool[device] : sim_default_pool(device);
     int result = sim_is_pool(pool) ? pool_alloc(pool, bytes, pointer) : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
-}
-
-static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
-    pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool =
-        current_pool[context->device] ? current_pool[context->device] : sim_default_pool(context->device);
-    pthread_mutex_unlock(&sim.lock);
-    return alloc_locked(pool, bytes, pointer);
-}
-
-SIM_EXPORT abi_result cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    SIM_ENTER("cuMemAllocAsync");
-    return alloc_async(pointer, bytes, stream);
-}
-SIM_EXPORT abi_result cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    SIM_ENTER("cuMemAllocAsync_ptsz");
-    return alloc_async(pointer, bytes, stream);
-}
-SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
-    SIM_ENTER("cuMemAllocFromPoolAsync");
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
-    return alloc_locked((struct sim_pool *)pool, bytes, pointer);
-}
-SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
-                                                   abi_stream stream) {
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
-}
-SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
-    SIM_ENTER("cuMemFreeAsync");
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || pointer == 0 || sim_capture_free(object, pointer, &result)) return result;
-    pthread_mutex_lock(&sim.lock);
-    struct sim_region *region = sim_region_at(pointer);
-    result = region && region->kind == SIM_CHUNK                      ? chunk_free_in(region, pointer, context, object)
-             : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
-             : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
-                                                   : ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim.lock);
-    return result;
-}
-SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
-    return cuMemFreeAsync(pointer, stream);
 }
 
 SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {

@@ -20,3 +20,9 @@ struct sim_pool {
 /* Both under sim.lock. */
 struct sim_pool *sim_pool_new(int device); /* NULL: out of memory */
 bool sim_is_pool(const struct sim_pool *pool);
+
+/* Takes sim.lock. NULL: the device's current pool. */
+int sim_pool_allocate(struct sim_pool *pool, int device, uint64_t bytes, abi_devptr *pointer);
+/* Under sim.lock: frees in the order of a stream. */
+int sim_pool_free(struct sim_region *region, abi_devptr pointer, struct sim_context *context,
+                  struct sim_stream *stream);

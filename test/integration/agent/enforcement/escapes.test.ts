@@ -107,14 +107,14 @@ testUnless(libcs.ok ? undefined : `no musl to be had: ${libcs.reason}`)(
     const { ground, isWhole } = await surroundings(t);
     const built = join(ground.folder, 'musl-client');
     const native = join(import.meta.dirname, '../../../../native');
-    const parts = ['simulator/driver', 'simulator/client'].flatMap((part) =>
-      readdirSync(join(native, part))
+    const parts = ['driver', 'driver/memory', 'driver/graph', 'driver/entry', 'client'].flatMap((part) =>
+      readdirSync(join(native, 'simulator', part))
         .filter((name) => name.endsWith('.c'))
-        .map((name) => join(native, part, name)),
+        .map((name) => join(native, 'simulator', part, name)),
     );
     const own = join(import.meta.dirname, '../../../native/images/own-driver.c');
     libcs.buildMuslStatic(
-      [own, ...parts, join(native, 'simulator/library-version.c')],
+      [own, ...parts, join(native, 'simulator/driver/version/library_version.c')],
       built,
       ...['-std=c17', '-D_GNU_SOURCE', '-DSIM_LIBRARY_CUDA=13000', `-I${native}`],
     );

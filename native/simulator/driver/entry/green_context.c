@@ -3,7 +3,7 @@
  * context. */
 #include <stdlib.h>
 
-#include "sim.h"
+#include "../sim.h"
 
 #define GREEN_MAGIC 0x47524e21u
 #define DESC_MAGIC 0x44455321u

@@ -1,7 +1,7 @@
 /* Entry points of events: create, record, wait, elapsed time. */
 #include <stdlib.h>
 
-#include "sim.h"
+#include "../sim.h"
 
 static bool cell_take(uint32_t gpu, uint32_t *cell) {
     bool found = true;

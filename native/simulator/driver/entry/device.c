@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sim.h"
+#include "../sim.h"
 
 SIM_EXPORT abi_result cuInit(unsigned flags) {
     SIM_ENTER("cuInit");

@@ -1,5 +1,5 @@
 /* Entry points that launch kernels. */
-#include "sim.h"
+#include "../sim.h"
 
 static int launch(struct sim_function *function, uint64_t blocks, uint64_t threads, abi_stream handle) {
     struct sim_context *context;

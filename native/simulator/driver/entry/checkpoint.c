@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "../sim.h"
 
 /* As SIM_ENTER, for calls that a locked process may make. */
 static int enter(const char *name) {

@@ -5,23 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "sim.h"
-
-static int both_usable(abi_devptr to, abi_devptr from, size_t bytes) {
-    struct sim_context *context;
-    bool device;
-    int result = sim_current(&context);
-    if (result == ABI_SUCCESS) result = sim_check_range(to, bytes, &device);
-    if (result == ABI_SUCCESS) result = sim_check_range(from, bytes, &device);
-    return result;
-}
-
-int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
-    if (bytes == 0) return ABI_SUCCESS;
-    int result = both_usable(to, from, bytes);
-    if (result == ABI_SUCCESS) memmove((void *)to, (void *)from, bytes);
-    return result;
-}
+#include "../sim.h"
 
 static int copy_after_all(abi_devptr to, abi_devptr from, size_t bytes) {
     struct sim_context *context;
@@ -156,20 +140,6 @@ SIM_EXPORT abi_result cuMemcpy2DAsync_v2(const abi_memcpy_2d *copy, abi_stream s
 }
 SIM_EXPORT abi_result cuMemcpy2DAsync_v2_ptsz(const abi_memcpy_2d *copy, abi_stream stream) {
     return cuMemcpy2DAsync_v2(copy, stream);
-}
-
-int sim_fill_now(const abi_memset_node *fill) {
-    int result = ABI_SUCCESS;
-    for (size_t row = 0; row < fill->height && result == ABI_SUCCESS && fill->width; row++) {
-        char *at = (char *)(fill->to + row * fill->pitch);
-        bool device;
-        result = sim_check_range((abi_devptr)at, fill->width * fill->element, &device);
-        if (result != ABI_SUCCESS) break;
-        if (fill->element == 1) memset(at, (int)fill->value, fill->width);
-        for (size_t i = 0; fill->element == 2 && i < fill->width; i++) ((uint16_t *)at)[i] = (uint16_t)fill->value;
-        for (size_t i = 0; fill->element == 4 && i < fill->width; i++) ((uint32_t *)at)[i] = fill->value;
-    }
-    return result;
 }
 
 /* Fills `rows` rows of `count` elements of `size` bytes. */

@@ -2,7 +2,7 @@
  * pools. */
 #include <stdlib.h>
 
-#include "sim.h"
+#include "../sim.h"
 
 int sim_wait_stream(abi_stream handle) {
     struct sim_context *context;

@@ -1,7 +1,7 @@
 /* Every entry point that is not simulated exists and returns NOT_SUPPORTED. The export tables are among them on
  * purpose: programs whose runtime wants the driver to prove that it is NVIDIA's do not run on the simulated one. */
-#include "../../abi/generated/cuda_symbols.h"
-#include "sim.h"
+#include "../../../abi/generated/cuda_symbols.h"
+#include "../sim.h"
 
 static abi_result unsupported(const char *name) {
     SIM_ENTER(name);

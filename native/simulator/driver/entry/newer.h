@@ -1,7 +1,7 @@
 /* Entry points of newer.c, for the look-up. */
 #pragma once
 
-#include "sim.h"
+#include "../sim.h"
 
 extern abi_result cuMemAlloc_v3(abi_devptr *pointer, uint64_t flags, size_t bytes);
 extern abi_result cuTensorHeapCreate(abi_devptr *heap, size_t bytes);

@@ -2,7 +2,7 @@
  * requested version (and the driver's own). */
 #include <string.h>
 
-#include "../../abi/generated/cuda_symbols.h"
+#include "../../../abi/generated/cuda_symbols.h"
 #include "newer.h"
 
 #define DECLARE(index, symbol) extern abi_result symbol(void);

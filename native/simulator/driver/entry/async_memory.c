@@ -1,0 +1,50 @@
+/* Entry points of stream-ordered allocation: in a pool, or as a node of a captured graph. */
+#include "../memory/pool.h"
+
+static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
+    return sim_pool_allocate(NULL, context->device, bytes, pointer);
+}
+
+SIM_EXPORT abi_result cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    SIM_ENTER("cuMemAllocAsync");
+    return alloc_async(pointer, bytes, stream);
+}
+SIM_EXPORT abi_result cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
+    SIM_ENTER("cuMemAllocAsync_ptsz");
+    return alloc_async(pointer, bytes, stream);
+}
+SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
+    SIM_ENTER("cuMemAllocFromPoolAsync");
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
+    if (!pool) return ABI_ERROR_INVALID_VALUE;
+    return sim_pool_allocate((struct sim_pool *)pool, context->device, bytes, pointer);
+}
+SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
+                                                   abi_stream stream) {
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
+    SIM_ENTER("cuMemFreeAsync");
+    struct sim_context *context;
+    struct sim_stream *object;
+    int result = sim_stream_context(stream, &context, &object);
+    if (result != ABI_SUCCESS || pointer == 0 || sim_capture_free(object, pointer, &result)) return result;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    result = region && region->kind == SIM_CHUNK                      ? sim_pool_free(region, pointer, context, object)
+             : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
+             : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
+                                                   : ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
+    return cuMemFreeAsync(pointer, stream);
+}

@@ -1,0 +1,34 @@
+/* Copies and fills of memory, at once and on the calling thread. */
+#include <string.h>
+
+#include "../sim.h"
+
+static int both_usable(abi_devptr to, abi_devptr from, size_t bytes) {
+    struct sim_context *context;
+    bool device;
+    int result = sim_current(&context);
+    if (result == ABI_SUCCESS) result = sim_check_range(to, bytes, &device);
+    if (result == ABI_SUCCESS) result = sim_check_range(from, bytes, &device);
+    return result;
+}
+
+int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
+    if (bytes == 0) return ABI_SUCCESS;
+    int result = both_usable(to, from, bytes);
+    if (result == ABI_SUCCESS) memmove((void *)to, (void *)from, bytes);
+    return result;
+}
+
+int sim_fill_now(const abi_memset_node *fill) {
+    int result = ABI_SUCCESS;
+    for (size_t row = 0; row < fill->height && result == ABI_SUCCESS && fill->width; row++) {
+        char *at = (char *)(fill->to + row * fill->pitch);
+        bool device;
+        result = sim_check_range((abi_devptr)at, fill->width * fill->element, &device);
+        if (result != ABI_SUCCESS) break;
+        if (fill->element == 1) memset(at, (int)fill->value, fill->width);
+        for (size_t i = 0; fill->element == 2 && i < fill->width; i++) ((uint16_t *)at)[i] = (uint16_t)fill->value;
+        for (size_t i = 0; fill->element == 4 && i < fill->width; i++) ((uint32_t *)at)[i] = fill->value;
+    }
+    return result;
+}
