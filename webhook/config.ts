@@ -15,7 +15,7 @@ const name = v.nullish(
 );
 const names = v.nullish(listOf(v.pipe(v.string(), v.nonEmpty('a name'))));
 
-const webhookSettings = settings({
+export const webhookSettings = settings({
   rules: v.nullish(rulesSettings),
   /** Namespaces whose rules differ: what they set over the cluster's rules. */
   namespaces: v.nullish(mapOf(v.string(), v.nullish(rulesSettings))),
