@@ -27,7 +27,7 @@ export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpu
 };
 
 export type PodRefusal = {
-  /** One sentence: the nearest miss with its GPU and numbers, or every GPU with its own. Made when it is asked for. */
+  /** One sentence: the nearest miss with its GPU and numbers, or every GPU with its own. Made only when it is called. */
   readonly reason: (detail?: 'nearest' | 'all') => string;
   /** The same without GPU and numbers: a clause behind "node(s) where". */
   readonly summary: string;

@@ -3,8 +3,8 @@ import type { V1Lease } from '@kubernetes/client-node';
 
 export type LeadershipState =
   /**
-   * `epoch` tells the grants of this leader from those of earlier leaders, unless the Lease was deleted; `term` is never the
-   * same after another replica has led.
+   * `epoch` distinguishes the grants of this leader from those of earlier ones, unless the Lease was deleted; `term` is never
+   * the same after another replica has led.
    */
   | { readonly leads: true; readonly epoch: number; readonly term: string }
   | { readonly leads: false; readonly because: string };

@@ -162,7 +162,7 @@ function createEviction({ config, hostname, logger }: EvictorParts) {
         body: { metadata: { name, namespace }, deleteOptions },
       });
     } catch (error) {
-      // 404 and 409: the pod is gone or has changed, and the next round judges it anew.
+      // 404 and 409: the pod is gone or has changed, and the next round judges it again.
       const { code } = error as { code?: unknown };
       if (code !== 404 && code !== 409)
         logger.warn(`cannot evict the pod: ${describeApiError(error)}`, { pod: `${namespace}/${name}` });

@@ -1,5 +1,5 @@
-// Makes certificates: self-signed ones for development, authorities and what they sign for a cluster. ECDSA P-256, names as
-// SAN, DER written by hand (X.509 v3). Owns these shapes of certificate; when one is due is renewal.ts's business.
+// Makes X.509 v3 certificates (ECDSA P-256, names as SAN): self-signed ones for development, and an authority with the server
+// certificates that it signs for a cluster. Writes the DER itself.
 import { createHash, createPrivateKey, generateKeyPairSync, randomBytes, sign, X509Certificate } from 'node:crypto';
 import { isIP } from 'node:net';
 
@@ -7,7 +7,7 @@ import { isIP } from 'node:net';
 export type Certificate = { readonly cert: string; readonly key: string };
 
 const DAY_MS = 86_400_000;
-/** A certificate begins so long before it is made, for clients whose clock is behind. */
+/** Certificates are valid from this long before they are made, for clients with a slow clock. */
 export const CLOCKS_DIFFER_MS = 3_600_000;
 const ECDSA_WITH_SHA256 = oid(1, 2, 840, 10045, 4, 3, 2);
 
@@ -21,14 +21,14 @@ export function makeAuthority(subject: string, now: Date, days: number): Certifi
   return issue({ subject, now, days });
 }
 
-/** A server's certificate that `authority`, made by `makeAuthority`, vouches for. */
+/** A server certificate signed by `authority`, which `makeAuthority` made. */
 export function signedBy(authority: Certificate, names: readonly string[], now: Date, days: number): Certificate {
   return issue({ subject: names[0] ?? '', names, now, days, authority });
 }
 
 type Terms = {
   readonly subject: string;
-  /** Names of a server; absent: this is an authority. */
+  /** Names of a server; absent: the certificate is an authority. */
   readonly names?: readonly string[];
   readonly now: Date;
   readonly days: number;

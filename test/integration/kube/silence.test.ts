@@ -84,7 +84,7 @@ test('a Lease is held although one call gets no answer, which is reported', asyn
   const problems: string[] = [];
   const leadership = holdLease(api.config, { namespace: 'ns', name: 'l' }, 'me', (text) => problems.push(text));
   t.teardown(() => leadership.close());
-  await eventually(() => problems[0], 'it is told');
+  await eventually(() => problems[0], 'it is reported');
   t.is(problems[0], 'cannot acquire or renew the Lease ns/l: no answer within 3 s');
   api.silent.clear();
   await eventually(() => leadership.state().leads || undefined, 'it leads', 10_000);
@@ -99,7 +99,7 @@ test('a watch without an answer is reported, and everything is listed again', as
   t.is(seen.problems[0], 'no answer to the watch within 0.2 s');
   api.silent.clear();
   await watched(api, 3);
-  // While a watch waits for its answer, nobody else waits for it.
+  // A relist does not wait for a watch that waits for its answer.
   api.silent.add('watch');
   const slow = followNodes(t, api, { answerMs: 60_000, quietMs: 60_000 });
   const before = api.watches.length;
@@ -129,7 +129,7 @@ test('a list without an answer is reported, retried, and does not delay closing'
   const api = await startApi(t);
   api.silent.add('list');
   const short = followNodes(t, api, { answerMs: 10_000, quietMs: 10_000 }, 100);
-  await eventually(() => short.seen.problems[0], 'it is told');
+  await eventually(() => short.seen.problems[0], 'it is reported');
   t.is(short.seen.problems[0], 'no answer within 0.1 s');
   await eventually(() => (api.lists >= 2 ? true : undefined), 'it is asked again');
   const long = followNodes(t, api, { answerMs: 10_000, quietMs: 10_000 }, 60_000);

@@ -18,18 +18,18 @@ export type Api = {
   hold: { bindings?: Promise<void>; lists?: Promise<void>; afterCut?: Promise<void> };
   readonly pods: Map<string, V1Pod>;
   readonly bindings: V1Binding[];
-  /** Those that were asked for, also where they were not taken. */
+  /** All that were requested, also those that were refused. */
   readonly evictions: V1Eviction[];
   evictionFault: number | undefined;
   readonly events: CoreV1Event[];
-  /** Lists of bound pods that were asked for. */
+  /** How often bound pods were listed. */
   podLists: number;
   addPod(name: string, mib: number, more?: Partial<V1Pod>): V1Pod;
-  /** Sends a change of a pod to whoever watches. */
+  /** Sends a change of a pod to all watches. */
   show(type: 'ADDED' | 'MODIFIED' | 'DELETED', pod: V1Pod): void;
   /** `uid`: of the Lease. */
   lead(holder: string, transitions: number, ageMs?: number, uid?: string): void;
-  /** Answers nobody any more. */
+  /** Stops answering. */
   close(): void;
   /** Ends all watches. */
   hangUp(): void;

@@ -19,7 +19,7 @@ test('a binding that was refused or never sent releases its allocation at once',
   api.fault = 'refused';
   t.regex(String(await running.bind('refused', 'a')), /the binding failed: .*not today/);
   t.deepEqual(await feasible(running, 800), ['a']);
-  // Somebody else was quicker, to another node.
+  // Another scheduler was quicker, to another node.
   api.fault = 'none';
   const raced = api.pods.get('raced');
   if (raced?.spec) raced.spec.nodeName = 'b';
@@ -71,9 +71,9 @@ test('a binding whose connection was cut stays allocated until its result is kno
     await shows(running, IN_FLIGHT, 0);
     if (pod) api.show('DELETED', pod);
     api.pods.delete(name);
-    await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+    await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'the pod fits again');
   };
-  // Written, and the answer lost: asking for the pod tells.
+  // Written, and the answer lost: reading the pod shows it.
   api.addPod('late', 800);
   api.fault = 'cut-after';
   t.is(await running.bind('late', 'a'), undefined);
@@ -90,7 +90,7 @@ test('a binding whose connection was cut stays allocated until its result is kno
   t.deepEqual(await feasible(running, 300), []);
   await gone('later');
 
-  // Nobody can be asked what became of it.
+  // The pod cannot be read either.
   api.hold = {};
   api.addPod('blind', 800);
   await running.filter('blind', 800, ['a']);
@@ -105,7 +105,7 @@ test('a binding whose connection was cut stays allocated until its result is kno
   api.fault = 'cut-before';
   const begunMs = performance.now();
   t.is(await running.bind('lost', 'a'), NOT_KNOWN);
-  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again', 20_000);
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'the pod fits again', 20_000);
   t.true(performance.now() - begunMs >= 3000);
   api.fault = 'none';
   t.is(await running.bind('lost', 'a'), undefined);
@@ -120,7 +120,7 @@ test('a pod that ended before the watch showed it releases its allocation', asyn
   t.is(await running.bind('short', 'a'), undefined);
   api.pods.delete('short');
   t.deepEqual(await feasible(running, 800), []);
-  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'the pod fits again');
   await shows(running, IN_FLIGHT, 0);
 });
 

@@ -1,5 +1,5 @@
-// The extender as a whole, called as kube-scheduler calls it, with an API server that fails on demand: who may bind, what is
-// evicted, and who gets in. What becomes of bindings is in bindings.test.ts.
+// The extender as a whole, called as kube-scheduler calls it, with an API server that fails on demand: leadership, placement,
+// evictions, TLS and invalid requests. bindings.test.ts has the fate of bindings.
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -38,7 +38,7 @@ test('only the holder of the Lease binds, with its epoch, after listing bound po
   const before = api.podLists;
   api.lead('pod-a_2', 5);
   await leads(running);
-  // Two at once wait for one reading; there is room for one.
+  // Two bindings wait for one list; one of them fits.
   const answers = await Promise.all([running.bind('one', 'a'), running.bind('two', 'a')]);
   t.is(api.podLists, before + 1);
   t.deepEqual(answers, [
@@ -141,7 +141,7 @@ test('a pod is bound once, by its UID, and only where it fits', async (t) => {
   t.deepEqual([first, again, elsewhere], [undefined, undefined, 'the pod is being bound to node a']);
   t.is(api.bindings.length, 1);
   const took = await running.series('cotenant_scheduler_decision_duration_seconds_count', { verb: 'bind' });
-  t.is(took, 3, 'how long each of them took is told');
+  t.is(took, 3, 'the duration of each is measured');
   t.is(await running.bind('gone', 'a', 'uid-other'), 'pod team/gone with UID uid-other does not exist');
   t.regex(String(await running.bind('bare', 'a')), /has no annotation cotenant.io\/request/);
   t.regex(String(await running.bind('one', 'c')), /the pod already has a grant/);
@@ -162,7 +162,7 @@ test('watches that are cut are renewed, and deleted pods release their memory', 
   api.pods.delete('one');
   // An expired version: everything is listed again.
   api.show('ERROR' as 'DELETED', { metadata: {}, spec: { containers: [] } });
-  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'there is room again');
+  await eventually(async () => ((await feasible(running, 800)) as string[])[0], 'the pod fits again');
   api.hangUp();
   const next = api.addPod('two', 500);
   await eventually(async () => {
@@ -288,10 +288,10 @@ test('with mutual TLS only clients of the authority are served, also after it is
     logger: createLogger({ component: 'scheduler', level: 'error' }),
   });
   t.teardown(() => running.close());
-  const ask = (who: string | undefined) =>
+  const ask = (client: string | undefined) =>
     new Promise<number | string>((resolve) => {
       const own =
-        who === undefined ? {} : { cert: readFileSync(at(`${who}.crt`)), key: readFileSync(at(`${who}.key`)) };
+        client === undefined ? {} : { cert: readFileSync(at(`${client}.crt`)), key: readFileSync(at(`${client}.key`)) };
       const asked = request({
         host: 'localhost',
         port: running.port,

@@ -84,17 +84,17 @@ test('a condition is written when it changes, and keeps its transition time', (t
     { type: 'Ready', status: 'True' },
     { ...state, type: 'CotenantFencesHold', lastTransitionTime: first, lastHeartbeatTime: first },
   ];
-  const told = { ...plain, status: { ...plain.status, conditions } };
-  t.true(shows(told, withCondition));
-  t.true(shows(told, patch), 'what is not known changes nothing');
+  const shown = { ...plain, status: { ...plain.status, conditions } };
+  t.true(shows(shown, withCondition));
+  t.true(shows(shown, patch), 'what is not known changes nothing');
   t.is(
-    buildCondition(FENCES_HOLD, { ...state, message: 'other' }, told, later)?.lastTransitionTime,
+    buildCondition(FENCES_HOLD, { ...state, message: 'other' }, shown, later)?.lastTransitionTime,
     first.toISOString(),
   );
-  const mended = { status: 'True', reason: 'FencesHold', message: '' } as const;
-  t.is(buildCondition(FENCES_HOLD, mended, told, later)?.lastTransitionTime, later.toISOString());
-  for (const change of [mended, { ...state, message: 'other' }])
-    t.false(shows(told, buildNodePatch(GPUS, true, buildCondition(FENCES_HOLD, change, told, later))));
+  const fixed = { status: 'True', reason: 'FencesHold', message: '' } as const;
+  t.is(buildCondition(FENCES_HOLD, fixed, shown, later)?.lastTransitionTime, later.toISOString());
+  for (const change of [fixed, { ...state, message: 'other' }])
+    t.false(shows(shown, buildNodePatch(GPUS, true, buildCondition(FENCES_HOLD, change, shown, later))));
 });
 
 test('a GPU that does not enforce limits has the reason, and its amounts stay', (t) => {
@@ -110,14 +110,14 @@ test('a GPU that does not enforce limits has the reason, and its amounts stay', 
 
 test('an unhealthy GPU has the reason, and both conditions are written', (t) => {
   const gpus = GPUS.gpus.map((gpu, index) => (index === 2 ? { ...gpu, fault: 'Xid 79' } : gpu));
-  const told = { status: 'False', reason: 'GpuUnhealthy', message: 'GPU-0: Xid 79' } as const;
+  const shown = { status: 'False', reason: 'GpuUnhealthy', message: 'GPU-0: Xid 79' } as const;
   const fences = { status: 'True', reason: 'FencesHold', message: '' } as const;
   const now = new Date('2026-01-01T00:00:00Z');
   const both = buildNodePatch(
     { ...GPUS, gpus },
     true,
     buildCondition(FENCES_HOLD, fences, {}, now),
-    buildCondition(GPUS_HEALTHY, told, {}, now),
+    buildCondition(GPUS_HEALTHY, shown, {}, now),
   );
   t.deepEqual(
     both.status.conditions?.map(({ type, status }) => [type, status]),

@@ -149,7 +149,7 @@ test('a GPU is used to its last byte, percent and container, and not beyond', (t
     [share(604), { ...gpu('a', 604), grantedBytes: (16_000 - 604) * MIB + 1 }, false],
     [share(1, 40), gpu('a', 604, { grantedCoresPercent: 60 }), true],
     [share(1, 41), gpu('a', 604, { grantedCoresPercent: 60 }), false],
-    [share(1), gpu('a', 604, { grantedCoresPercent: 100 }), true], // no compute share was asked for
+    [share(1), gpu('a', 604, { grantedCoresPercent: 100 }), true], // no compute was requested
     [share(1), gpu('a', 604, { tenants: 49 }), true],
     [share(1), gpu('a', 604, { tenants: 50 }), false],
     [share(1), gpu('a', -100), false], // more is granted than it has

@@ -12,7 +12,7 @@ import { temporaryFolder } from '../../support/node.ts';
 const TOKEN = 'a-token-of-some-length';
 const PATH = '/metrics';
 
-/** Reviews whose answers the test gives, in a time of its own. */
+/** Reviews with the test's answers and clock. */
 function reviewed(answer: (token: string) => Reviewed | Promise<Reviewed>) {
   const asked: string[] = [];
   const clock = { ms: 0 };
@@ -83,7 +83,7 @@ test('a flood of wrong tokens causes few reviews and keeps no valid token out', 
   t.is(await reviews.of('good', PATH), 'allowed', 'though its time was over');
   gate.resolve();
   t.deepEqual([...new Set(await Promise.all(flood.slice(0, 8)))], ['unauthenticated']);
-  t.is(await reviews.of('flood 9', PATH), 'unauthenticated', 'there is room again');
+  t.is(await reviews.of('flood 9', PATH), 'unauthenticated', 'others are reviewed again');
 });
 
 test('only an Authorization header of type Bearer has a token', (t) => {
