@@ -1,6 +1,6 @@
-// The interposer in the form that is mounted over the driver's file: our object with the symbol table of the host's
-// library. What the host lacks is hidden, what it has beyond our build goes straight through under its own name, so that
-// a program finds exactly what it would find without us. The same for CUDA and for NVML.
+// Makes the interposer that is mounted over the driver's library file (CUDA or NVML): its object with the symbol table of the
+// host's library. Symbols that the host lacks are hidden, and symbols that the interposer does not know are forwarded, so that a
+// program finds exactly the symbols of the host's library.
 //
 //   node tools/bind-mounted-interposer/object.ts OBJECT HOST-LIBRARY LIBRARY FILES OUT
 //

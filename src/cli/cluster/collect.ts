@@ -1,5 +1,5 @@
-// Reads nodes, pods, Events and the agents' metrics through the API server for `inspect` and `why`. Owns which calls
-// are made and what is said where one is not allowed; what follows from it is decided elsewhere, by pure functions.
+// Reads nodes, pods, Events and the agents' metrics through the API server for `inspect` and `why`. Forbidden calls
+// become notes; pure functions elsewhere evaluate the facts.
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../api/names.ts';
@@ -56,8 +56,8 @@ async function readNodes(cluster: Cluster, name: string | undefined, notes: stri
 }
 
 /**
- * Pods of a part of Cotenant. Anybody may label a pod as one, so only those count that are where Cotenant is installed, which
- * a cluster's administrators say: in the CSIDriver, or whoever asks, by `system`.
+ * Pods of a component of Cotenant. Any user can set the labels, so only pods in the namespace of Cotenant count, which the CSIDriver
+ * records, or `system` names.
  */
 async function listParts(
   cluster: Cluster,

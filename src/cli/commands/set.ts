@@ -1,5 +1,5 @@
-// `cotenant set`: changes what a tenant has while it runs, how far it is held to that, or how the compute of GPUs is divided; by this
-// machine's agent, or in a cluster by a pod's annotations and a Node's label, which its agent follows.
+// `cotenant set`: changes the grant of a running tenant, its enforcement mode, or the compute policy of GPUs; through this machine's
+// agent, or in a cluster by a pod's annotations and a Node's labels, which its agent follows.
 import type { GrantAnswer } from '../../agent/admin-api.ts';
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import { addComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
@@ -53,7 +53,7 @@ export const set: Command = {
     ...WHERE_OPTIONS,
   },
   notes:
-    "Shrinking memory below what is in use refuses further requests; nothing is taken away. In a cluster, only users among the webhook's annotationWriters may change pods; a mode that is stricter than the pod's, whoever may patch it.",
+    "After shrinking memory below what is in use further allocations fail; nothing is freed. In a cluster, only users among the webhook's annotationWriters may change pods; every user that may patch a pod can set a stricter mode.",
   async run(parsed) {
     const [name, ...rest] = parsed.words;
     const ofGpus = text(parsed, 'gpu') !== undefined || flag(parsed, 'all-gpus') || text(parsed, 'node') !== undefined;

@@ -1,4 +1,4 @@
-// What is asked of a Prometheus about containers, and how its answers become the figures that sizes are made of. Pure.
+// PromQL queries on containers, and the figures for recommendations from their results. Pure.
 import type { ContainerSeries, GpuSeries, Spread } from '../../policy/rightsizing.ts';
 import type { Series } from './client.ts';
 

@@ -1,5 +1,5 @@
-// How much of the GPUs each namespace was granted, uses and leaves idle at one moment, as PromQL: for the recording rules, and
-// for whoever has none. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one GPU.
+// PromQL for the granted, used and idle part of GPUs of each namespace at one moment: for the recording rules, and for servers
+// without them. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one GPU.
 import type { Amounts, Kind } from '../../policy/chargeback.ts';
 import { heldBytes } from './container-series.ts';
 

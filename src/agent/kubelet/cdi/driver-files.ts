@@ -76,7 +76,7 @@ export const LIMITS_VARIABLES: readonly string[] = ['NVIDIA_GPU_MEMORY_REQUEST',
 
 /**
  * Of a hook: links to such nodes, and their folder's mode, are of no use without them. All others are everybody's: links that lead
- * nowhere do no harm. Undefined: nobody's, for a tenant would set by it what is ours to set.
+ * nowhere do no harm. Undefined: never given, because a tenant could set the agent's limits with it.
  */
 export function hookIsFor(args: readonly string[]): For | undefined {
   if (args.includes(LIMITS_HOOK)) return undefined;
@@ -91,7 +91,7 @@ const EITHER_WIDTH = /^(\/usr)?\/lib\/(?!.*-linux-gnu)/;
 const WIDE = /\/lib64\//;
 const baseOf = (path: string) => path.slice(path.lastIndexOf('/') + 1);
 
-/** Tells of one of these paths whether a 32-bit library lies there; which it may take the others to know. */
+/** Is the file at one of these paths a 32-bit library? The other paths may be needed to decide it. */
 export function narrowAmong(paths: readonly string[]): (path: string) => boolean {
   const wide = new Set(paths.filter((path) => WIDE.test(path)).map(baseOf));
   return (path) =>

@@ -1,5 +1,5 @@
-// The specification of our own that has NVIDIA's in parts, so that a container can be given those that its namespace allows, and
-// what a container is given of it. Which file is whose is in driver-files.ts.
+// Splits NVIDIA's CDI specification into parts by driver capability, so that a container gets only the parts that its namespace
+// allows. driver-files.ts assigns files to capabilities.
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../../../request/rules/namespace-rules.ts';
 import { EVERYBODY, type For, fileIsFor, hookIsFor, LIMITS_VARIABLES, narrowAmong, nodeIsFor } from './driver-files.ts';
 import type { CdiDevice, CdiSpec, Edits, Source } from './spec.ts';
@@ -19,7 +19,7 @@ const nameOf = ({ anyOf, compat32 }: Needs): string =>
 
 type Piece = { readonly needs: Needs; readonly edits: Edits };
 
-/** Everybody's first, always; each entry is in one piece, but for hooks that are nobody's. Lists that are not known are everybody's. */
+/** The part that every container gets comes first; each entry is in one part, except hooks that are never given. Unknown lists are in the first part. */
 function piecesOf(edits: Edits, isNarrow: (path: string) => boolean): readonly [everybodys: Edits, ...Piece[]] {
   const { mounts, deviceNodes, hooks, ...rest } = edits;
   const pieces = new Map<string, Piece>();

@@ -1,6 +1,5 @@
-// The CDI folders of the node: reads NVIDIA's specification there, writes ours beside it, both again when they change, and keeps
-// in memory what the runtime can be told of, for it waits for no file. Owns files and their watching; what is whose part is
-// decided in divide.ts.
+// Watches the CDI folders of the node: reads NVIDIA's specification, writes the agent's beside it, and keeps its device names in
+// memory, because the runtime does not wait for files. split-spec.ts decides what is in it.
 import { existsSync, type FSWatcher, readdirSync, readFileSync, rmSync, statSync, watch } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';

@@ -1,6 +1,6 @@
-// The device plugin's life beside the kubelet: it listens, registers, tells what changed, and does all of it again whenever
-// the kubelet was started anew. A kubelet that starts removes every socket in the folder and forgets every plugin, so what
-// counts is whether its socket is the one that was registered with, and ours still the one that was made.
+// The device plugin: listens, registers with the kubelet, sends changed devices, and does it again after a restart of the kubelet.
+// A starting kubelet removes every socket in the folder and forgets every plugin, so the plugin checks whether the kubelet's
+// socket is the one that it registered with, and its own the one that it created.
 
 import { type FSWatcher, rmSync, watch } from 'node:fs';
 import { stat } from 'node:fs/promises';

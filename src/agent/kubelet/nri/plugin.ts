@@ -1,7 +1,6 @@
-// The agent as a plugin of the container runtime: each granted container gets exactly its GPUs when it is made, by their CDI
-// names, and the agent learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then
-// goes on without us, so nothing here waits for anything; who was made meanwhile is told with the next connection. Owns the
-// connection and its return after the runtime's restart.
+// The NRI plugin of the agent: gives each container with a grant exactly its GPUs when it is created, by CDI names, and learns the
+// ids of containers before anything in them runs. The runtime waits 2 s for an answer and then continues without the plugin, so
+// nothing here blocks; containers created meanwhile are listed with the next connection. Reconnects after a restart of the runtime.
 
 import { connect, type Socket } from 'node:net';
 import { wasGivenGpus } from '../../../api/earlier-names.ts';
