@@ -1,5 +1,5 @@
-// The annotation by which a container runtime refuses a container that our NRI plugin has not seen: without it a container
-// with a share would start without its GPUs while the agent is away. Owns how it is merged with what a tenant requires.
+// The annotation by which a container runtime refuses a container that our NRI plugin has not seen: without it a container with a
+// share would start without its GPUs while the agent is down. Merges it with the plugins that a tenant requires.
 
 import { NRI_PLUGIN, REQUIRED_PLUGINS_ANNOTATION } from '../src/api/names.ts';
 import { field, type JsonObject } from '../src/common/json.ts';
@@ -9,8 +9,8 @@ import type { WebhookConfiguration } from './config.ts';
 export type Required = { readonly annotations: JsonObject; readonly problems: readonly Problem[] };
 
 /**
- * The annotations that make our plugin required for each container of `shares`: the pod's own key, and those keys of a tenant
- * that would win over it. A list that has our plugin keeps its text.
+ * The annotations that make our plugin required for each container of `shares`: the pod's own key, and a tenant's keys that would
+ * override it. A list that has our plugin keeps its text.
  */
 export function requirePlugin(
   annotations: JsonObject,
@@ -18,11 +18,11 @@ export function requirePlugin(
   { deviceRoute }: Pick<WebhookConfiguration, 'deviceRoute'>,
 ): Required {
   if (deviceRoute !== 'nri') return { annotations: {}, problems: [] };
-  const stronger = ['/pod', ...shares.map((name) => `/container.${name}`)].map(
+  const overriding = ['/pod', ...shares.map((name) => `/container.${name}`)].map(
     (end) => REQUIRED_PLUGINS_ANNOTATION + end,
   );
   const problems: Problem[] = [];
-  const entries = [REQUIRED_PLUGINS_ANNOTATION, ...stronger].flatMap((key): [string, unknown][] => {
+  const entries = [REQUIRED_PLUGINS_ANNOTATION, ...overriding].flatMap((key): [string, unknown][] => {
     const given = field(annotations, key);
     if (given === undefined) return key === REQUIRED_PLUGINS_ANNOTATION ? [[key, JSON.stringify([NRI_PLUGIN])]] : [];
     const names = parseNames(given);
@@ -36,7 +36,7 @@ export function requirePlugin(
   return { annotations: Object.fromEntries(entries), problems };
 }
 
-/** True for every spelling of the key, whomever it is for. */
+/** True for the key of the pod and of any container. */
 export function isRequiredPluginsKey(key: string): boolean {
   return key === REQUIRED_PLUGINS_ANNOTATION || key.startsWith(`${REQUIRED_PLUGINS_ANNOTATION}/`);
 }

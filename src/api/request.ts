@@ -164,7 +164,7 @@ function resolveAmount(amount: MemoryAmount, gpuTotalBytes: number): number {
   }
 }
 
-/** Bytes to count for an amount before its GPU is known, or undefined where only the GPU can tell. */
+/** Bytes to count for an amount before its GPU is known, or undefined where it depends on the GPU. */
 export function nominalBytes(amount: MemoryAmount): number | undefined {
   if (amount.kind === 'bytes') return amount.bytes;
   return amount.kind === 'units' ? amount.units * amount.unitBytes : undefined;
