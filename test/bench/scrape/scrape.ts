@@ -20,7 +20,7 @@ const RENDERED_MS: Readonly<Record<number, number>> = { 3000: 50 };
 /** Most milliseconds of the median of scrapes that share a page. */
 const SHARED_MS: Readonly<Record<number, number>> = { 3000: 2, 10000: 5 };
 const SCRAPERS = 2;
-/** A scrape in all sizes ends long before the next one is due. */
+/** Longer than a scrape of any size takes. */
 const EVERY_MS = 10;
 
 const run = promisify(execFile);
@@ -35,14 +35,14 @@ async function startServer(scope: Teardown, ...words: string[]): Promise<Server>
     await exited;
   });
   const early = exited.then(([code]) => {
-    throw new Error(`the server of pages ended with ${code}`);
+    throw new Error(`the metrics server ended with ${code}`);
   });
   const [ready] = (await Promise.race([once(child, 'message'), early])) as [Ready];
   early.catch(() => {});
   return { ...ready, child };
 }
 
-async function tell({ child }: Server, word: 'reset' | 'read'): Promise<Reading> {
+async function ask({ child }: Server, word: 'reset' | 'read'): Promise<Reading> {
   const answer = once(child, 'message');
   child.send(word);
   const [reading] = (await answer) as [Reading];
@@ -60,9 +60,9 @@ async function scrapeOnce(agent: Agent, port: number, encoding: string): Promise
   return performance.now() - started;
 }
 
-/** Both servers in turns, each by all scrapers at the same moment over connections that stay open: milliseconds of each
- * server's scrapes. The scrapers are a compiled program (test/bench/programs/scraper.c): one in this process would be held up
- * by its own event loop and collector for longer than a page takes. */
+/** Milliseconds of each server's scrapes. Both servers alternate, each scraped by all scrapers at once over connections that stay open.
+ * The scrapers are a compiled program (test/bench/programs/scraper.c): in this process the event loop and the garbage collector would
+ * delay them for longer than a scrape takes. */
 async function takeTurns(servers: readonly Server[], encoding: string, rounds: number): Promise<number[][]> {
   const samples: number[][] = servers.map(() => []);
   const words = [SCRAPERS, encoding, rounds, EVERY_MS, ...servers.map(({ port }) => port)].map(String);
@@ -72,7 +72,7 @@ async function takeTurns(servers: readonly Server[], encoding: string, rounds: n
     samples[server]?.push(nanoseconds / 1e6);
   }
   const wrong = samples.find(({ length }) => length !== SCRAPERS * rounds);
-  if (wrong) throw new Error(`the scrapers told of ${wrong.length} scrapes of ${SCRAPERS * rounds}`);
+  if (wrong) throw new Error(`the scrapers reported ${wrong.length} scrapes of ${SCRAPERS * rounds}`);
   return samples;
 }
 
@@ -80,10 +80,10 @@ async function takeTurns(servers: readonly Server[], encoding: string, rounds: n
 async function rendered(server: Server, scrapes: number): Promise<number[]> {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const samples: number[] = [];
-  await tell(server, 'reset');
+  await ask(server, 'reset');
   for (let before = 0; samples.length < scrapes; ) {
     const took = await scrapeOnce(agent, server.port, 'gzip');
-    const { renderings } = await tell(server, 'read');
+    const { renderings } = await ask(server, 'read');
     if (renderings > before) samples.push(took);
     before = renderings;
     // A snapshot comes each second; at other offsets to it each time.
@@ -103,12 +103,12 @@ async function measureSize(size: number, { quick, note }: BenchOptions): Promise
     const largest = size === SIZES.at(-1);
     await takeTurns([served, bare], 'gzip', 50);
 
-    await tell(served, 'reset');
+    await ask(served, 'reset');
     if (largest) await delay(quick ? 5000 : 30_000);
-    const idle = await tell(served, 'read');
-    await tell(served, 'reset');
+    const idle = await ask(served, 'read');
+    await ask(served, 'reset');
     const [ours = [], floor = []] = await takeTurns([served, bare], 'gzip', rounds);
-    const loop = await tell(served, 'read');
+    const loop = await ask(served, 'read');
     const beside = 'the same bytes from a bare node:http server in a process of its own';
     const row = (kind: string, value: number, reference: number, goal?: number): Row => ({
       name: `${name}.${kind}`,
@@ -139,7 +139,7 @@ async function measureSize(size: number, { quick, note }: BenchOptions): Promise
       unit: 'ms',
       reference: {
         value: idle.blockMs,
-        what: "nobody scrapes, snapshots are published as usual; both count the loop's own CPU time in one turn",
+        what: "without scrapes, snapshots published as usual; both are the loop's own CPU time in one iteration",
       },
       goal: { most: 10 },
     });
@@ -147,7 +147,7 @@ async function measureSize(size: number, { quick, note }: BenchOptions): Promise
       name: 'scrape.event_loop.max_delay_ms',
       value: loop.delayMs,
       unit: 'ms',
-      reference: { value: idle.delayMs, what: 'nobody scrapes; both include what other processes took of the machine' },
+      reference: { value: idle.delayMs, what: 'without scrapes; both include the CPU time that other processes took' },
     });
     rows.push({
       name: 'scrape.renderings_per_snapshot',

@@ -1,6 +1,6 @@
-// The agent's page and HTTP code as a process, fed with built snapshots once a second: `server.ts SERIES`. It tells its parent
-// where it listens and answers `reset` and `read` with what its event loop went through. A bare server beside it, in a
-// process of its own (`server.ts bare SERIES`), hands out the same bytes with nothing around: what HTTP costs anyway.
+// The agent's metrics and HTTP code as a process, with a generated snapshot every second: `server.ts SERIES`. It sends its port to its
+// parent, and answers `reset` and `read` with the durations of its event loop iterations. A bare server in a process of its own
+// (`server.ts bare SERIES`) serves the same bytes, as the reference for the cost of HTTP.
 import { createServer } from 'node:http';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
@@ -117,8 +117,8 @@ if (bare) {
   process.send?.({ ...ready, port });
 }
 
-process.on('message', (word) => {
-  if (word === 'reset') {
+process.on('message', (request) => {
+  if (request === 'reset') {
     longest = { blockMs: 0, delayMs: 0 };
     published = 1; // the one that is there already
     before = page.renderings();

@@ -176,20 +176,20 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
   slow.write('sync');
   // Who launches past the interposer on the same GPU is charged for none of it.
   inside.write('load async 120000 500');
-  // Somebody on the host, whom no grant and no container explains.
+  // A process of the host, without a grant or container.
   const host = startClient(t, node);
   for (const command of ['init', 'context 0', `alloc ${3000 * MIB}`]) await host.must(command);
-  // Somebody in a container that was given no GPU.
+  // A process in a container without a grant.
   if ('home' in groups) {
     const group = join(groups.home, `docker-${'f0'.repeat(32)}.scope`);
     mkdirSync(group, { recursive: true });
-    t.teardown(() => eventually(() => removed(group) || undefined, 'nobody is in the group any more'));
+    t.teardown(() => eventually(() => removed(group) || undefined, 'the cgroup is empty'));
     const foreign = startClient(t, node);
     writeFileSync(join(group, 'cgroup.procs'), String(foreign.pid));
     for (const command of ['init', 'context 2', `alloc ${500 * MIB}`]) await foreign.must(command);
     foreign.child.stdin?.write('load async 120000 500\n');
   }
-  // On the node that stops nobody.
+  // On the node that stops no container.
   const over = runTenant(t, lax, report, ['--gpu-memory', '1Gi', '--name', 'over'], past);
   await say(over, 'init', 'context 0', `alloc ${2048 * MIB}`);
   // Stopped three times.

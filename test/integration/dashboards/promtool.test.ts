@@ -271,7 +271,7 @@ testWithPromtool('the alert tests find mutations of the rules', (t) => {
   t.deepEqual(
     ALERTS.map(({ alert }) => alert).filter((alert) => !FAULTS.some(([name]) => name === alert)),
     [],
-    'an alert whose test nobody has tested',
+    'an alert without mutations',
   );
   const work = folder(t);
   const file = (kind: string, index: number) => join(work, `${kind}-${index}.yaml`);

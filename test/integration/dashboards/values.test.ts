@@ -147,7 +147,7 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
     'Memory used': 80 / 300,
     'Compute granted': 0.25,
     'Agents down': 1,
-    // Of the instance that is in use nobody tells whether it works.
+    // The MIG instance in use has no activity counters.
     'Allocated but idle GPUs': 0,
     'Stops in 24 hours': 1,
     'Memory by namespace': { 'namespace="team"': 45, 'namespace="lab"': 30 },

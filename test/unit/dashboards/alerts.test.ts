@@ -1,4 +1,4 @@
-// What every alert must have, and what the pages say of them. Whether they fire is asked of promtool (test/integration/dashboards).
+// What every alert must have, and what the documents say about alerts. promtool tests whether they fire (test/integration/dashboards).
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
@@ -55,7 +55,7 @@ test('alerts use existing metrics and labels, also in their texts', (t) => {
   }
 });
 
-/** What grows for as long as the trouble lasts, so that its first event may be missed. */
+/** Their counters grow for as long as the problem lasts, so the first event does not matter. */
 const LASTING = [
   'CotenantNvmlErrors',
   'CotenantUtilizationGaps',
@@ -75,7 +75,7 @@ test('no alert uses increase() alone, which misses the first event', (t) => {
   }
 });
 
-/** What happened stays told, also when nobody sees any more. */
+/** Stops are reported also while the agent has no fresh sample. */
 const HAPPENED = ['CotenantContainerStopped', 'CotenantStopLoop', 'CotenantStopFailed'];
 
 test('alerts about containers are silent without a fresh sample, except stops', (t) => {
@@ -94,7 +94,7 @@ test('alerts about containers are silent without a fresh sample, except stops', 
       (each: { input_series: { series: string; values: string }[] }) =>
         each.input_series.some(({ series, values }) => series.startsWith('cotenant_up{') && values.startsWith('0x')),
     );
-    t.true(blind.length > 0, `${alert} has no case in which nobody sees`);
+    t.true(blind.length > 0, `${alert} has no case without a fresh sample`);
   }
 });
 

@@ -121,7 +121,7 @@ export const RULES: Readonly<Record<string, Rule>> = {
   'uneditable-dashboard-rule': (board) => complaint(board.editable === false, 'the board can be edited'),
   'ours: metrics exist': (board) =>
     selectorsOf(board).flatMap(({ where, selector: { metric } }) =>
-      complaint(Object.hasOwn(METRICS, metric), `${where}: nobody serves ${metric}`),
+      complaint(Object.hasOwn(METRICS, metric), `${where}: no metric ${metric}`),
     ),
   'ours: labels exist': (board) => queries(board).flatMap(({ where, expr }) => unknownLabels(where, expr)),
 };

@@ -65,7 +65,7 @@ test('a MIG instance has the labels of its GPU, profile and instance number', as
     1,
   );
   t.is(seriesOf(page, 'MigInfo', { podname: 'sliced', deviceuuid: 'GPU-1', instanceid: '7' }), 1);
-  t.is(seriesOf(page, 'hami_mig_device_info'), 1, 'nobody else has one');
+  t.is(seriesOf(page, 'hami_mig_device_info'), 1, 'no other container has one');
 });
 
 test('PCIe and NVLink rates begin after ten seconds of readings', async (t) => {
@@ -86,7 +86,7 @@ test('PCIe and NVLink rates begin after ten seconds of readings', async (t) => {
   t.is(await at(76, 1), undefined, 'the driver counts anew');
   t.is(await at(86, 3), 0.2e9);
   t.is(await at(96, undefined), undefined);
-  t.is(await at(126, 9), undefined, 'what was not told is not made up');
+  t.is(await at(126, 9), undefined, 'a missing reading is not made up');
 });
 
 test('ACK: type of a process, and engine use of single processes', async (t) => {
@@ -115,17 +115,17 @@ test('ACK: type of a process, and engine use of single processes', async (t) => 
     memoryBusySeconds: totals.memoryBusySeconds + 3,
     decoderSeconds: totals.decoderSeconds + 2,
   }));
-  const told = await pageAt(120, alone, { foreignTotals });
-  t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL', { ProcessId: '100' }), 25);
-  t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL', { ProcessId: '100' }), 50);
-  t.is(seriesOf(told, 'DCGM_CUSTOM_PROCESS_DECODE_UTIL', { ProcessId: '100' }), 0);
+  const page = await pageAt(120, alone, { foreignTotals });
+  t.is(seriesOf(page, 'DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL', { ProcessId: '100' }), 25);
+  t.is(seriesOf(page, 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL', { ProcessId: '100' }), 50);
+  t.is(seriesOf(page, 'DCGM_CUSTOM_PROCESS_DECODE_UTIL', { ProcessId: '100' }), 0);
   for (const [engine, percent] of [
     ['SM', 20],
     ['MEM_COPY', 15],
     ['ENCODE', 0],
     ['DECODE', 10],
   ] as const)
-    t.is(seriesOf(told, `DCGM_CUSTOM_ILLEGAL_PROCESS_${engine}_UTIL`), percent, engine);
+    t.is(seriesOf(page, `DCGM_CUSTOM_ILLEGAL_PROCESS_${engine}_UTIL`), percent, engine);
   t.is(seriesOf(await pageAt(140, exampleContainer), 'DCGM_CUSTOM_PROCESS_ENCODE_UTIL'), undefined, 'one of two');
 });
 
@@ -167,11 +167,11 @@ test('DCGM: the last Xid, 0 before the first, absent without Xid events', async 
     count: 1,
     lastMs,
   });
-  const told = async (...xids: ReturnType<typeof xid>[]) =>
+  const xidOf = async (...xids: ReturnType<typeof xid>[]) =>
     seriesOf(await pageOf('dcgm', { ...exampleSnapshot, xids }), 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-0' });
-  t.is(await told(xid('79', 1000), xid('31', 3000), xid('13', 2000), xid('48', undefined)), 31);
-  t.is(await told(xid('48', undefined), xid('79', 1000, 'GPU-1')), 0);
-  t.is(await told(xid('other', 1000)), undefined);
+  t.is(await xidOf(xid('79', 1000), xid('31', 3000), xid('13', 2000), xid('48', undefined)), 31);
+  t.is(await xidOf(xid('48', undefined), xid('79', 1000, 'GPU-1')), 0);
+  t.is(await xidOf(xid('other', 1000)), undefined);
   const page = await pageOf('dcgm', { ...exampleSnapshot, xids: [] });
   t.is(seriesOf(page, 'DCGM_FI_DEV_XID_ERRORS', { UUID: 'GPU-1' }), undefined);
 });
@@ -182,19 +182,19 @@ test('sums over compatibility metrics of GPUs are right', async (t) => {
   const usedMib = exampleSnapshot.devices.reduce((sum, { gpu }) => sum + (gpu.usedBytes ?? 0), 0) / 2 ** 20;
   t.is(seriesOf(page, 'DCGM_FI_DEV_FB_USED'), usedMib);
   t.is(seriesOf(page, 'hami_host_gpu_memory_used_bytes'), usedMib * 2 ** 20);
-  // A whole GPU carries its holder's name, a shared one nobody's.
+  // A whole GPU has its container's labels, a shared one none.
   t.is(seriesOf(page, 'DCGM_FI_DEV_FB_USED', { UUID: 'GPU-1', pod: 'whole', namespace: 'team' }), 6 * 1024);
   t.is(seriesOf(page, 'DCGM_FI_DEV_FB_USED', { UUID: 'GPU-0', pod: '' }), 6 * 1024);
   t.is(seriesOf(page, 'hami_vgpu_memory_used_bytes', { pod: 'second' }), exampleContainer.usedBytes);
 });
 
 test('compatibility metrics without a reading are absent', async (t) => {
-  const untold = {
+  const unknown = {
     ...exampleContainer,
     memoryKnown: false,
     processes: [{ pid: 1, command: 'x', smPercent: 0, types: 1, inLedger: true }],
   };
-  const page = await pageOf(COMPAT_NAMES.join(','), { ...exampleSnapshot, containers: [untold], assigned: [] });
+  const page = await pageOf(COMPAT_NAMES.join(','), { ...exampleSnapshot, containers: [unknown], assigned: [] });
   for (const name of ['hami_vgpu_memory_used_bytes', 'metagpu_process_memory_usage', 'DCGM_CUSTOM_PROCESS_MEM_USED'])
     t.is(seriesOf(page, name), undefined, name);
   t.is(seriesOf(page, 'DCGM_FI_DEV_GPU_TEMP', { UUID: 'GPU-1' }), undefined);
@@ -219,8 +219,8 @@ test('MetaGPU: the idle containers of a pod on a GPU are one series', async (t) 
   const snapshot = { ...exampleSnapshot, assigned: [] };
   t.deepEqual(await of({ ...snapshot, containers }), [1024, 4096, 25, 50]);
   t.deepEqual(await of({ ...snapshot, containers: containers.toReversed() }), [1024, 4096, 25, 50]);
-  const untold = containers.map((one) => ({ ...one, memoryKnown: one.container !== 'side' }));
-  t.deepEqual(await of({ ...snapshot, containers: untold }), [undefined, 4096, undefined, 50]);
+  const unknown = containers.map((one) => ({ ...one, memoryKnown: one.container !== 'side' }));
+  t.deepEqual(await of({ ...snapshot, containers: unknown }), [undefined, 4096, undefined, 50]);
   const whole = containers.map((one) => ({ ...one, coresPercent: 0 }));
   t.deepEqual(await of({ ...snapshot, containers: whole }), [1024, 4096, 25, 100]);
 });

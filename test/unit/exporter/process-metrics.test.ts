@@ -1,4 +1,4 @@
-// What the process tells of itself under prom-client's names, and turns of the event loop without a timer that looks for them.
+// Metrics of the process itself under prom-client's names, and event loop iterations without a timer.
 import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
 import { collectDefaultMetrics, Registry } from 'prom-client';

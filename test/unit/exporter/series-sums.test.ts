@@ -19,7 +19,7 @@ const device = (index: number, uuid: string, gpu: Partial<Gpu>, rest: Partial<Sn
   gpu: { ...example.gpu, index, uuid, ...gpu },
   ...rest,
 });
-/** Memory and processes of a divided GPU are told of its instances, energy and links of the GPU. */
+/** For a GPU divided by MIG, memory and processes are readings of its instances, energy and links of the GPU. */
 const OF_INSTANCES: readonly (keyof Gpu)[] = ['totalBytes', 'usedBytes', 'freeBytes', 'reservedBytes'];
 const OF_GPUS: readonly (keyof Gpu)[] = [
   'energyMillijoules',
@@ -37,7 +37,7 @@ const without = (device: SnapshotDevice, keys: readonly (keyof Gpu)[]): Snapshot
   const gpu = Object.fromEntries(Object.entries(device.gpu).filter(([key]) => !keys.includes(key as keyof Gpu)));
   return { ...device, gpu: gpu as Gpu };
 };
-const NOBODY = { compute: 0, graphics: 0, both: 0, mps: 0 };
+const NO_PROCESSES = { compute: 0, graphics: 0, both: 0, mps: 0 };
 const one = (pid: number, usedBytes: number) => ({
   pid,
   command: 'python3',
@@ -72,7 +72,7 @@ const SNAPSHOT: Snapshot = {
         2,
         'GPU-2',
         { migEnabled: true },
-        { mode: 'mig', processes: NOBODY, containers: 0, unattributedBytes: undefined, grantedBytes: 0 },
+        { mode: 'mig', processes: NO_PROCESSES, containers: 0, unattributedBytes: undefined, grantedBytes: 0 },
       ),
       OF_INSTANCES,
     ),
@@ -82,7 +82,7 @@ const SNAPSHOT: Snapshot = {
       const instance = { ...memory, parent: 2, gpuInstance: index, computeInstance: 0 };
       const rest = { mode: 'mig', grantedBytes: 0, unattributedBytes: 0 } as const;
       return without(
-        device(index, `MIG-${index}`, instance, { ...rest, processes: { ...NOBODY, compute: 1 } }),
+        device(index, `MIG-${index}`, instance, { ...rest, processes: { ...NO_PROCESSES, compute: 1 } }),
         OF_GPUS,
       );
     }),
@@ -125,7 +125,7 @@ const HELD = 3 + 2 + 1 + 1 + 10 + 3 + 4;
 const GRANTED = 4 + 4 + 4 + 4;
 const LEDGER = 4 * (300 * MIB + 32 * MIB + 2 * GIB);
 const GPUS = 4;
-/** Of the container on two GPUs: once what is the container's, on each GPU what is told of it there. */
+/** The container on two GPUs: its own metrics count once, those per GPU twice. */
 const OF_PAIR = 1;
 /** What there is of what may be summed, in the family's own unit. */
 const SUMS: Readonly<Record<string, number>> = {

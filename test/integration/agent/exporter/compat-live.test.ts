@@ -39,10 +39,10 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
       ['--gpu-memory', '4Gi', '--gpu-cores', '50', '--name', 'train'],
       [join(BUILD, 'tests/client')],
     );
-    // Somebody in a container that was given no GPU.
+    // A process in a container without a grant.
     const group = join('home' in groups ? groups.home : '', `docker-${'f1'.repeat(32)}.scope`);
     mkdirSync(group, { recursive: true });
-    t.teardown(() => eventually(() => removed(group) || undefined, 'nobody is in the group any more'));
+    t.teardown(() => eventually(() => removed(group) || undefined, 'the cgroup is empty'));
     const stranger = startClient(t, node);
     writeFileSync(join(group, 'cgroup.procs'), String(stranger.pid));
     for (const word of ['init', 'context 0', `alloc ${1024 * MIB}`]) t.is((await tell(tenant, word))[0], 0, word);

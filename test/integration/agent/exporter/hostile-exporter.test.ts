@@ -57,22 +57,22 @@ async function peerOf(t: Teardown, path: string): Promise<Socket> {
 
 function following(t: Teardown, path: string, more: { reviews?: boolean; limits?: Limits } = {}) {
   const log: string[] = [];
-  const told: (Standing | undefined)[] = [];
+  const standings: (Standing | undefined)[] = [];
   const source = followSnapshots({
     path,
     reviews: false,
     log: (line) => log.push(line),
-    onStanding: (one) => told.push(one),
+    onStanding: (one) => standings.push(one),
     ...more,
   });
   t.teardown(source.close);
-  return { ...source, log, told };
+  return { ...source, log, standings };
 }
 
 test('the node half disconnects invalid clients and serves others', async (t) => {
   const { path, problems } = await serving(t);
   const good = following(t, path);
-  await eventually(() => good.standing(), 'it is told of the snapshot');
+  await eventually(() => good.standing(), 'it has received the snapshot');
   const wrong: readonly (readonly [Buffer, RegExp])[] = [
     [randomBytes(60_000).fill(0, 0, 1), /no greeting|a frame of \d+ bytes/],
     [Buffer.from('GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'), /a frame of 1195725856 bytes/],
@@ -105,7 +105,7 @@ test('the node half limits connections and drops those without a greeting', asyn
   t.true(peers.length > 10 * LIMITS.peers);
   for (const peer of peers) peer.resume();
   const good = following(t, path);
-  await eventually(() => good.standing(), 'whoever greets gets in');
+  await eventually(() => good.standing(), 'a client with a greeting gets in');
   await eventually(() => peers.every(({ destroyed }) => destroyed) || undefined, 'no other is left');
   t.truthy(good.standing());
 });
@@ -114,16 +114,16 @@ test('a client that does not read gets the newest snapshot when it reads again',
   const { path, publish } = await serving(t);
   const peer = await peerOf(t, path);
   let bytes = 0;
-  const told: Standing[] = [];
+  const received: Standing[] = [];
   const cutter = createCutter(LIMITS.answerBytes);
   const take = (piece: Buffer) => {
     bytes += piece.length;
     for (const { kind, payload } of cutter.push(piece).frames)
-      if (kind === TELL.standing) told.push(standingFrom(payload));
+      if (kind === TELL.standing) received.push(standingFrom(payload));
   };
   peer.on('data', take);
   peer.write(HI);
-  await eventually(() => told[0], 'it is told of the first snapshot');
+  await eventually(() => received[0], 'it has received the first snapshot');
   peer.pause();
   const problem = 'x'.repeat(2000);
   for (let count = 0; count < 20_000; count += 1) {
@@ -132,8 +132,8 @@ test('a client that does not read gets the newest snapshot when it reads again',
   }
   publish({ ...exampleSnapshot, self: { ...exampleSnapshot.self, problem: 'the last one' } });
   peer.resume();
-  await eventually(() => told.find((one) => one.problem === 'the last one'), 'the newest');
-  t.is(told[1]?.problem?.length, LIMITS.problemLetters);
+  await eventually(() => received.find((one) => one.problem === 'the last one'), 'the newest');
+  t.is(received[1]?.problem?.length, LIMITS.problemLetters);
   t.true(bytes < 2 ** 20, `${bytes} bytes of 20 MB`);
 });
 
@@ -202,8 +202,8 @@ test('the node half reviews a bounded number of tokens at once', async (t) => {
   t.is(await ask('good'), 'allowed');
   t.deepEqual(asked.slice(0, 3), ['good /metrics', 'bad /status.json', 'broken /metrics']);
 
-  const nobody = await serving(t);
-  const other = following(t, nobody.path, { reviews: true });
+  const unreviewed = await serving(t);
+  const other = following(t, unreviewed.path, { reviews: true });
   await eventually(() => other.standing(), 'it is there');
   await t.throwsAsync(other.review?.('good', '/metrics') ?? Promise.resolve(), {
     message: /page\.tokenReview is off there/,
@@ -274,7 +274,7 @@ test('a node half that does not answer times out', async (t) => {
   await eventually(() => mute.standing(), 'it is there');
   await t.throwsAsync(mute.status(), { message: 'the node half has not answered within 0.05 s' });
   await t.throwsAsync(mute.material(false), { message: 'the node half has not answered within 0.06 s' });
-  await eventually(() => mute.told.includes(undefined) || undefined, 'it counts as away');
+  await eventually(() => mute.standings.includes(undefined) || undefined, 'it counts as away');
   t.regex(mute.log[0] ?? '', /^the node half does not answer: it has said nothing for 0\.4 s; it is tried again$/);
   await eventually(() => mute.log[1], 'and is tried again');
   t.is(mute.log[1], 'the node half is back');

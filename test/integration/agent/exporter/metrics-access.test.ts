@@ -86,9 +86,9 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with a bearer toke
     'no-token': 0,
     'no-authority': 0,
   });
-  const told = await prometheus.query('max_over_time(cotenant_up[1h])');
+  const up = await prometheus.query('max_over_time(cotenant_up[1h])');
   t.deepEqual(
-    told.map(({ metric, value }) => [metric.job, value]),
+    up.map(({ metric, value }) => [metric.job, value]),
     [['right', 1]],
   );
 
@@ -113,7 +113,7 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with a bearer toke
   writeFileSync(tokenFile, '');
   await eventually(
     async () => (await ask(`${agent.url}/metrics`, ca, OTHER)).status === 503 || undefined,
-    'nobody gets in by an empty file',
+    'an empty token file lets no request in',
   );
   await eventually(
     () => agent.log.some((line) => line.includes(`${tokenFile}: want one token`)) || undefined,

@@ -88,7 +88,7 @@ test('the halves reconnect, and an exporter half alone reports cotenant_up 0', a
     await isUp(exporter, 0);
     const page = await exporter.get('/metrics');
     t.is(page.status, 200);
-    t.deepEqual(namesOf(await page.text()), ['cotenant_up'], 'nothing of which nobody knows');
+    t.deepEqual(namesOf(await page.text()), ['cotenant_up'], 'no metric without a value');
     t.is((await exporter.get('/livez')).status, 200, 'a restart would cure nothing');
     const ready = await exporter.get('/readyz');
     t.deepEqual([ready.status, await ready.text()], [503, 'no sample yet\n']);
@@ -104,12 +104,12 @@ test('the halves reconnect, and an exporter half alone reports cotenant_up 0', a
   t.true(exporter.log.some((line) => line.includes('the node half does not answer: connect ENOENT')));
   t.true(exporter.log.some((line) => line.endsWith('the node half is back')));
 
-  // Killed, it leaves its socket behind, which nobody answers.
+  // Killed, it leaves its socket behind, which has no server.
   await first.stop('SIGKILL');
   await isAway(/^the node half does not answer: /);
   const second = await half();
   await isUp(exporter, 1);
-  t.is(exporter.log.filter((line) => /connect E/.test(line)).length <= 3, true, 'told once each');
+  t.is(exporter.log.filter((line) => /connect E/.test(line)).length <= 3, true, 'logged once each');
 
   const started = await exporter.metric('process_start_time_seconds');
   t.true(started !== undefined && started > 0);
@@ -162,7 +162,7 @@ test('the exporter half authorizes requests, not the node half', async (t) => {
   const statusOf = async (path: string, token: string) =>
     (await exporter.get(path, { authorization: `Bearer ${token}` })).status;
   for (const path of ['/metrics', '/', '/status.json', '/history.json']) {
-    t.is(await statusOf(path, 'another-token-of-nobody'), 401, path);
+    t.is(await statusOf(path, 'another-token'), 401, path);
     await eventually(async () => (await statusOf(path, 'a-token-that-opens-the-page')) === 200 || undefined, path);
   }
   t.is((await exporter.get('/livez')).status, 200);

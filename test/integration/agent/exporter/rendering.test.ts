@@ -60,11 +60,11 @@ test('a graphics process is attributed, counted and stopped like others', async 
   }, 'a second of the encoder');
   const [encoder, decoder] = [after.encoder - before.encoder, after.decoder - before.decoder];
   t.true(Math.abs(encoder / decoder - 4) < 0.01, `${encoder} s and ${decoder} s of 40 % and 10 %`);
-  // What is told comes a sample late and no more.
+  // Readings are at most one sample late.
   const share = encoder / (after.atSeconds - before.atSeconds);
   t.true(share > 0.25 && share < 0.55, `${share} of the time`);
   t.is(await agent.metric(SM_SECONDS, own), 0, 'no kernel ran');
-  // What it draws runs on the SMs like any kernel, and is told of it like any.
+  // Rendering runs on the SMs like kernels, and is reported like them.
   t.is((await tell(drawing, 'launch 2000 1000'))[0], 0);
   const drawnSeconds = await eventually(async () => {
     const seconds = (await agent.metric(SM_SECONDS, own)) ?? 0;
@@ -123,7 +123,7 @@ test("a process in both lists counts once, against its container's grant", async
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 0);
   t.is(await agent.metric('cotenant_container_info', { ...own, fence: 'interposer' }), 1);
   t.true(((await agent.metric('cotenant_container_memory_bypass_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
-  // What the driver holds beyond a process's books is told to it after a round in which they did not change.
+  // Memory that the driver holds beyond a process's ledger is fed back after a sample in which the ledger did not change.
   const seenMs = (await agent.snapshot())?.atMs ?? 0;
   await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) >= seenMs + 500 || undefined, 'two more samples');
   // 100 MiB are left of the grant: the interposer refuses the other one what the renderer has.

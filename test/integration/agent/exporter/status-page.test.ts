@@ -124,7 +124,7 @@ testInBrowser('the status page shows GPUs, tenants, limits, use and actions', as
   await eventually(async () => {
     const lost = (await agent.snapshot())?.devices[1];
     return (lost?.gpu.healthy === false && lost.fault) || undefined;
-  }, 'the loss, and the Xid that tells of it');
+  }, 'the loss and its Xid');
   t.is(rowsOf(await show(t, agent.url), 'gpus')[1]?.[0], '1 NVIDIA A10 (Xid 79)');
 });
 
