@@ -1,4 +1,4 @@
-/* A driver in which every entry point answers its own number, so that it is seen which one a call has reached. */
+/* A driver in which every entry point returns its own number, so that a test sees which one a call has reached. */
 #include "../../../native/abi/generated/cuda_symbols.h"
 
 #define ECHO(index, symbol)                                  \

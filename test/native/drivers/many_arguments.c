@@ -1,5 +1,5 @@
-/* A driver of two entry points, one that is passed and one that is gated, which look at each of their arguments; and of
- * what it takes to join a grant. */
+/* A driver of two entry points, one forwarded and one gated, that check each of their arguments; and the calls needed
+ * to attach to a grant. */
 #include "../programs/arguments.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* A driver that looks its own entry points up, as the one of WSL does, while it is loaded and when it is called; it
- * answers as its version how many of these look-ups found itself. */
+/* A driver that looks up its own entry points, like the one of WSL, when it is loaded and when it is called; its
+ * version is the number of look-ups that found itself. */
 #include <dlfcn.h>
 
 #define EXPORT __attribute__((visibility("default")))

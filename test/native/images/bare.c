@@ -1,4 +1,4 @@
-/* For an architecture whose headers are not here: only names of libc, and only with plain arguments. */
+/* For an architecture without installed headers: uses only names of libc with plain arguments. */
 int puts(const char *text);
 void *malloc(unsigned long size);
 void exit(int code);

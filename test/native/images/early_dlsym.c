@@ -1,5 +1,5 @@
-/* An allocator that finds the one below it by dlsym, at its first call, long before any constructor: as jemalloc and
- * its kin are preloaded. What is allocated while it looks comes out of a buffer. */
+/* An allocator that finds the next one by dlsym at its first call, long before any constructor, as a preloaded jemalloc
+ * does. What is allocated during that look-up comes from a buffer. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <string.h>

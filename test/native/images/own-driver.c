@@ -1,7 +1,6 @@
-/* A program that has its driver inside, as one that talks to the GPU without NVIDIA's library: nothing is loaded, so
- * no loader reads a list, and no name of CUDA's is looked up. Linked with the simulated driver's own objects,
- * statically. Commands as the client's (../programs/client.c): init, context DEVICE, alloc BYTES; an answer each, the
- * driver's result and a value. */
+/* A program that contains its driver, like one that uses the GPU without NVIDIA's library: no library is loaded, so no
+ * preload list is read, and no CUDA name is looked up. Linked statically with the simulated driver's objects. Commands
+ * as of client.c: init, context DEVICE, alloc BYTES; each prints the driver's result and a value. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A program that knows nothing of CUDA, as the tools of any image: allocates, runs threads and a child, and looks names
- * up. What it prints must not depend on what is preloaded. */
+/* A program that does not use CUDA, like the tools of any image: allocates, runs threads and a child, and looks names
+ * up. Its output must not depend on what is preloaded. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A program that would use CUDA if it were there: by a weak reference, and by opening the library. */
+/* A program that would use CUDA if it existed: by a weak reference, and by opening the library. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* For a list of preloaded libraries: the time of day is later by the seconds in the first eight bytes of the file of
- * COTENANT_TEST_CLOCK, read at each look, so that whoever writes there makes everybody's clock jump. */
+/* For LD_PRELOAD: adds the seconds in the first eight bytes of the file COTENANT_TEST_CLOCK to the wall clock, read at
+ * each call, so that a write to the file makes the clock of all such processes jump. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,7 +1,6 @@
-/* For LD_PRELOAD: a process that ends itself like by SIGKILL before the N-th step (COTENANT_TEST_DIE_AT, from 1) that
- * it takes on the way of a stop: opening, renaming or removing the files that tell of it, ending a group, signaling a
- * process. It counts from when the file of COTENANT_TEST_DIE_WHEN is there, and writes the steps that it took into it,
- * a line each. */
+/* For LD_PRELOAD: kills its process, as by SIGKILL, before the N-th step (COTENANT_TEST_DIE_AT, from 1) of a stop:
+ * opening, renaming or removing state files, killing a cgroup, signaling a process. It counts once the file
+ * COTENANT_TEST_DIE_WHEN exists, and writes the steps into it, one a line. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

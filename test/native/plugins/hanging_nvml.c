@@ -1,5 +1,5 @@
-/* A management library of a driver that hangs: who asks it anything never comes back (unkillable.h); once released it
- * answers that the driver does not work. ".starts" beside it grows by a byte with each process that asked. */
+/* An NVML library that hangs: a process that calls it cannot be ended (unkillable.h); once released, calls return that
+ * the driver does not work. The file ".starts" beside it grows by one byte per calling process. */
 #include <fcntl.h>
 
 #include "unkillable.h"

@@ -1,4 +1,4 @@
-/* A plugin linked with -lcuda, for routes.c: what the object that a program loads later finds. */
+/* A plugin linked with -lcuda, for routes.c: which driver an object that is loaded later finds. */
 #include <dlfcn.h>
 
 #include "../../../native/abi/cuda.h"

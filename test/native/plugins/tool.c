@@ -1,5 +1,5 @@
-/* A tool that stands before the driver by a preload of its own and hands on to whoever comes next. Each adds STEP bytes
- * to the total, which tells through whom a call went. */
+/* A preloaded tool in front of the driver that forwards to the next one. Each adds STEP bytes to the total memory,
+ * which shows the tools that a call passed. */
 #include <dlfcn.h>
 
 #include "../../../native/abi/cuda.h"

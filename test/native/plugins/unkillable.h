@@ -1,8 +1,8 @@
-/* A process that cannot be ended, not even by SIGKILL, until the file beside the library named like it with ".release"
- * is there: what a driver does to a process whose call hangs.
+/* A process that cannot be ended, not even by SIGKILL, until the file named like the library with ".release" exists: as
+ * a driver's hanging call does to a process.
  *
- * Nobody without a driver can keep a process from its end; a tracer that does not take note of it comes close: to the
- * process's parent it has not ended. */
+ * Without a driver no program can prevent a process's end, but a tracer that does not reap it comes close: to its
+ * parent the process has not ended. */
 #pragma once
 
 #include <dlfcn.h>

@@ -1,6 +1,5 @@
-/* A management library that is the simulated one with bad days. The first byte of the file beside it named like it with
- * ".mode" says which: "g", its lists and utilization are garbage most of the time; "h", who asks hangs and cannot be
- * ended (unkillable.h); else it answers truly. */
+/* The simulated NVML library with failures. The first byte of the file beside it with ".mode" selects: "g", its lists
+ * and utilization are mostly random; "h", a calling process hangs and cannot be ended (unkillable.h); else it works. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Cases for the arbiter and the gate: who gets the GPU when, and for how long. `arbiter NAME` runs one, `arbiter
- * policy POLICY INSTANCES REQUEST...` prints the shares that a policy makes of requests. */
+/* Test cases for the arbiter and the gate: which container gets the GPU when, and for how long. `arbiter NAME` runs
+ * one; `arbiter policy POLICY INSTANCES REQUEST...` prints the shares that a policy gives to requests. */
 #include "arbiter.h"
 
 /* ---- one GPU ---- */

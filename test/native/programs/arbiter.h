@@ -1,6 +1,6 @@
-/* What the programs for the arbiter and the gate share, which are joined by the bytes of compute pages: containers,
- * each with a page, its members and the gates of one process, and the agent's thread over all of them. Time is a number
- * here. */
+/* Shared by the test programs of the arbiter and the gate, which are connected by the bytes of lease pages: containers,
+ * each with a page, its members and the gates of one process, and the arbiter's loop over all of them. Time is a
+ * variable here. */
 #pragma once
 
 #include <stdio.h>

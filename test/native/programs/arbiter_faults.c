@@ -1,5 +1,5 @@
-/* Cases for the arbiter and the gate: what they make of processes that die, agents that go away, and pages full of
- * nonsense; and random programs. `arbiter_faults NAME [SEED]` runs one. */
+/* Test cases for the arbiter and the gate under faults: processes that die, an absent arbiter, pages with invalid
+ * values; and random programs. `arbiter_faults NAME [SEED]` runs one. */
 #include "arbiter.h"
 
 /* ---- properties: random containers, each with the launches of one process ---- */

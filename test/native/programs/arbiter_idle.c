@@ -1,5 +1,5 @@
-/* The arbiter's own thread over pages in the folder that it is run in, and this thread as their tenant. `rest NAME`
- * runs one case; a case waits for what must come. */
+/* The arbiter's own thread over lease pages in the current folder, with this thread as their tenant. `arbiter_idle
+ * NAME` runs one case; a case waits for the expected state. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

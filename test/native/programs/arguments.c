@@ -1,6 +1,6 @@
-/* Calls the two entry points of test/native/drivers/many_arguments.c, each twice: the first call resolves the name.
- * Prints a line for each call: the name, and how many of the arguments, of the answer and of what a call must keep were
- * wrong. Linked with the driver by name. */
+/* Calls the two entry points of test/native/drivers/many_arguments.c twice each: the first call resolves the name.
+ * Prints a line for each call: the name, and how many of its arguments, of its result and of the preserved registers
+ * were wrong. Linked with the driver by name. */
 #include "arguments.h"
 
 #include <stdio.h>

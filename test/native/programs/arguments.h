@@ -1,5 +1,5 @@
-/* A call with more of everything than registers carry: integers, doubles, vectors, variable arguments, and an answer
- * that the caller has room for. Shared by who calls it and by the driver that it ends in. */
+/* A call with more of every kind of argument than registers hold: integers, doubles, vectors, variable arguments, and a
+ * result in memory of the caller. Shared by the calling program and the driver. */
 #pragma once
 
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-/* A CUDA driver-API program that does what it is told, one command at a time, and answers each with one line: the
- * driver's result, then values. It finds the driver as most programs do: dlopen, then dlsym. Tests drive it.
- * client [[leaderless:]WAY-TO-THE-DRIVER [COMMAND...]]: the way as in driver_lookup.h; these commands first, then those
- * of standard input, a line each. With `leaderless:` its first thread ends, and another one does all of it. */
+/* A scripted CUDA driver API program: executes one command at a time and prints one line for each: the driver's result,
+ * then values. It finds the driver as most programs do: dlopen, then dlsym. client [[leaderless:]LOOKUP [COMMAND...]]:
+ * the look-up as in driver_lookup.h; these commands first, then those of standard input, one a line. With `leaderless:`
+ * its first thread ends, and another thread does everything. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Commands of client.c about arrays, and about memory that is shared: external, by IPC, and pools' pointers. Handles of
- * 64 bytes travel as 16 numbers, files as the pid and descriptor of the process that has them. */
+/* Commands of client.c for arrays and shared memory: external memory, IPC, pool pointers. Handles of 64 bytes are
+ * written as 16 numbers, files as the PID and descriptor of the process that has them open. */
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Commands of client.c on what contexts hold beside allocations: limits, green contexts, code, checkpoints. */
+/* Commands of client.c for contexts: limits, green contexts, code, checkpoints. */
 
 /* Handles are known to the test alone; kept here too, they are no leaks when the program ends. */
 static uint64_t kept[4096];

@@ -1,4 +1,4 @@
-/* Commands of client.c on graphs and streams: result and one value each. */
+/* Commands of client.c for graphs and streams: each prints the result and one value. */
 
 static abi_result graph_instantiate(const char *form, abi_graph graph, uint64_t flags, abi_graph_exec *exec) {
     abi_instantiate_params params = {.flags = flags};

@@ -1,4 +1,4 @@
-/* Commands of client.c that launch for a while, in every form that there is. */
+/* Commands of client.c that launch kernels for a while, in every form. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* Ways to a function of the driver that not every program goes. */
+/* Uncommon ways to look up a function of the driver. */
 #pragma once
 
 #include <dlfcn.h>

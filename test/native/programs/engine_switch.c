@@ -1,9 +1,9 @@
 /* The change of engines itself, without the loader: engines.c and calls.c above engines of this file, which notice
  * calls that are in them when they are not loaded. Made to run under ThreadSanitizer, which cannot see through a
  * preloaded object: what a call reads of an engine, loading and unloading it writes, and only the lanes of calls.c keep
- * the two apart. switch DIR PROCESSES THREADS ROUNDS Each process begins with the first calls of all of its threads at
- * once, while the page in DIR names one engine after the other; threads come and go; calls lie in calls, take their
- * time and ask for other engines. Prints one line of JSON. */
+ * the two apart. engine_switch DIR PROCESSES THREADS ROUNDS Each process begins with the first calls of all of its
+ * threads at once, while the page in DIR names one engine after the other; threads come and go; calls lie in calls,
+ * take their time and ask for other engines. Prints one line of JSON. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* Threads whose first CUDA calls come at once: rush THREADS. Prints "waiting"; after a line on standard input all of
- * them begin, and it prints how many of their calls failed and with what. Then one of them goes on asking, a thousand
- * times a second, until the next line; and it prints the same again. */
+/* Threads that make their first CUDA calls at the same time: first_calls THREADS. Prints "waiting"; after a line on
+ * standard input all threads start, and it prints how many of their calls failed and with what. Then one of them makes
+ * a thousand calls a second until the next line, and it prints the same again. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

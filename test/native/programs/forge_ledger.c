@@ -1,5 +1,5 @@
-/* Says in its container's ledger that it is a process that accounts, which holds nothing, and becomes another program
- * that does not: forge LEDGER GPUS PROGRAM ARGUMENTS... The slot is the last one; its lock goes with the open file. */
+/* Forges a slot of its container's ledger that claims to use no memory, then executes a program that is not accounted:
+ * forge_ledger LEDGER GPUS PROGRAM ARGUMENTS... The slot is the last one; its lock lasts as long as the open file. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

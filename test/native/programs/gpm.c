@@ -1,6 +1,5 @@
-/* An NVML program that reads counters (GPM) as it is told: a command in, one line of JSON out, with the driver's result
- * and what it told, in thousandths of a percent. A function that the driver does not have is result 13. GPU 0, two
- * samples. */
+/* A scripted NVML program for GPM counters: one command in, one line of JSON out, with the driver's result and its
+ * values in thousandths of a percent. A function that the driver lacks is result 13. GPU 0, two samples. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Writes a container's files as the agent would, for tests that need a grant without an agent:
- *   grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:CARDFLAGS[:CORES]]...
- * DIR gets `limits` and `ledger`; with an existing page of the same shape only its GPU entries are rewritten. CORES, a
- * percentage, brings a compute page: launches are leased then. 0 limits nothing on that GPU. */
+ *   grant DIR SLOTS FLAGS UUID-HEX:MEMORY:CONTEXT:GRANULE[:GPUFLAGS[:CORES]]...
+ * DIR gets `limits` and `ledger`; of an existing page of the same shape only the GPU entries are rewritten. CORES, a
+ * percentage, adds a lease page: launches are leased then. 0 means no limit on that GPU. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

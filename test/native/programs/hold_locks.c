@@ -1,5 +1,5 @@
-/* Holds record locks on a file: locks FILE FROM:LENGTH[:STEP:COUNT]... Says "ready" when it has them all, and waits. A
- * length of 0 reaches to the end of whatever the file becomes. */
+/* Holds record locks on a file: hold_locks FILE FROM:LENGTH[:STEP:COUNT]... Prints "ready" when it has them all, and
+ * waits. A length of 0 reaches to the end of the file, however long it becomes. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,7 @@
-/* Moments between what the driver has done and what is noted of it, in which other threads come in between: the engine
- * linked in, above a driver of this file that gives the addresses and handles that it is told to, and runs another
- * thread within its calls.
- *   moments DIR CASE
- * Prints one line of JSON; DIR has limits and ledger of a grant of one GPU. */
+/* Interleavings of threads between a driver call and its accounting: the engine is linked in, above a driver of this
+ * file that returns given addresses and handles and runs another thread inside its calls.
+ *   interleavings DIR CASE
+ * Prints one line of JSON; DIR has the limits page and ledger of a grant of one GPU. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
-/* Processes at full rate that are killed, forked and replaced by new programs all the time: upheaval WORKERS THREADS
- *   SEED KILLS. Each worker's threads allocate, free, use pools and launch; its first thread forks children that call
- * as well, or has the whole program run again in its own place; and workers are killed and started anew. Whatever a
- * worker is answered counts; a child is refused by the driver, but must be answered. Lines on standard input: after the
- * first one, and so many kills, the upheaval ends, all that live go on calling, and their pids are printed; at the
- * second one they stop, hold what they have, and the counts are printed; the third one ends all. */
+/* Processes at full rate that are killed, forked and replaced by exec all the time: kill_fork_exec WORKERS THREADS
+ *   SEED KILLS
+ * Each worker's threads allocate, free, use pools and launch; its first thread forks children that call too, or
+ * executes the program again in its place; and workers are killed and restarted. The results of workers are counted;
+ * the driver refuses a forked child, but must return. Lines on standard input: after the first one and KILLS kills, no
+ * process is killed any more, the workers continue, and their PIDs are printed; at the second line they stop, keep
+ * their memory, and the counts are printed; the third one ends all. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>

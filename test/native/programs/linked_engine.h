@@ -1,4 +1,4 @@
-/* What the loader's half gives an engine, for programs that have one linked in, above a driver of their own. */
+/* What the entry objects provide to an engine, for programs that link an engine in, above a driver of their own. */
 #pragma once
 
 #include <stdio.h>

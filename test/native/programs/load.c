@@ -1,6 +1,6 @@
 /* A tenant at full rate: threads allocate, free, use pools and launch until a line arrives on standard input; then it
- * prints how many calls it made, how many failed and with what, and holds what it has until the next line. Then it
- * frees all, and prints the same again. load THREADS MOST-BYTES [LIBRARY] Prints "ready" once every thread has made a
+ * prints how many calls it made, how many failed and with what, and keeps its memory until the next line. Then it frees
+ * everything, and prints the same again. load THREADS MAX-BYTES [LIBRARY] Prints "ready" once every thread has done a
  * round. */
 #include <dlfcn.h>
 #include <inttypes.h>

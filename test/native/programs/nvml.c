@@ -1,6 +1,6 @@
-/* An NVML program that does what it is told: a command in, one line of JSON out, with the driver's result, the count
- * that it left, and what it wrote. It finds NVML as most programs do: dlopen, then dlsym. GPU 0 unless `bad` was said.
- * ROOM is how many entries the array has; -1 stands for no array with room for all, -2 for no count. */
+/* A scripted NVML program: one command in, one line of JSON out, with the driver's result, the count that it returned
+ * and what it wrote. It finds NVML as most programs do: dlopen, then dlsym. GPU 0, unless the command is `bad`. ROOM is
+ * the capacity of the array; -1 means no array with a sufficient capacity, -2 no count. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdbool.h>

@@ -1,8 +1,7 @@
-/* So many processes that use the GPU at any time, each for a while: churn DRIVER WORKERS MIB LIFE_MS FIRST_PID
- * LAST_PID. Their pids are chosen from that range, which others use, too, so that pids are used again at once, by
- * others. Whoever has no right to choose pids is told so by exit code 4. At the end of its standard input it ends them
- * and prints what became of them: "started failed signaled", where `signaled` are those that somebody else's signal
- * ended. */
+/* Keeps a number of short-lived processes on the GPU: pid_churn DRIVER WORKERS MIB LIFE_MS FIRST_PID LAST_PID. Their
+ * PIDs come from that range, which other programs use too, so that PIDs are reused at once. Exit code 4: no permission
+ * to choose PIDs. At the end of its standard input it ends them and prints "started failed signaled", where `signaled`
+ * counts those ended by another process's signal. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>

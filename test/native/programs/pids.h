@@ -1,4 +1,4 @@
-/* A child under a pid from a range that others use, too, so that pids are used again at once, by others. */
+/* Starts a child with a PID from a range that other programs use too, so that PIDs are reused at once. */
 #ifndef PIDS_H
 #define PIDS_H
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* What programs do beside CUDA calls, as scenarios; each prints results of the driver, one line in all.
- *   lives threads COUNT ROUNDS   threads that allocate and free at once: failures, free bytes before and after
- *   lives signals ROUNDS         the same under a timer's signals every 200 us, without SA_RESTART: and signals seen
- *   lives ended ROUNDS           a context ends in one thread while another allocates in it: calls that came too late
- * or failed otherwise, free bytes of the GPU before and after lives exit                   frees and asks in a handler
- * of exit, and ends with code 9 lives unload PATH            closes the library at PATH and calls into it: what cuInit
- * answers, before and after */
+ *   process_scenarios threads COUNT ROUNDS   threads that allocate and free at once: failures, free bytes before and
+ * after process_scenarios signals ROUNDS         the same under a timer's signals every 200 us, without SA_RESTART: and
+ * signals seen process_scenarios ended ROUNDS           a context ends in one thread while another allocates in it:
+ * calls that came too late or failed otherwise, free bytes of the GPU before and after process_scenarios exit frees and
+ * asks in a handler of exit, and ends with code 9 process_scenarios unload PATH            closes the library at PATH
+ * and calls into it: what cuInit answers, before and after */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* knock PATH: connects to a socket and asks for a grant there. Prints errno of what failed, or 0 and the first line
- * that it was answered. */
+/* request_grant PATH: connects to a socket and requests a grant there. Prints errno of the failed call, or 0 and the
+ * first line of the response. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

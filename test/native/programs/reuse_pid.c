@@ -1,6 +1,6 @@
-/* A process and others after it under the same pid: again. Prints its pid; at each line of standard input it ends it,
- * starts another one with that pid, and prints it again; at the line "end" it prints "ended" in between, and waits for
- * another line. Whoever has no right to choose pids is told so by exit code 4. */
+/* Starts processes one after the other with the same PID. Prints that PID; for each line of standard input it ends the
+ * process, starts another one with that PID, and prints it again; at the line "end" it prints "ended" in between and
+ * waits for another line. Exit code 4: no permission to choose PIDs. */
 #include <errno.h>
 #include <linux/sched.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Fifteen ways to find cuMemGetInfo, each asked for the total memory: the answer tells whether it was found with us in
- * between. Prints one line per way: its name and the total in MiB (0: that way found nothing).
+/* Fifteen ways to look up cuMemGetInfo, each used to read the total memory: the result shows whether the interposer was
+ * found. Prints one line per way: its name and the total in MiB (0: not found).
  *   routes PLUGIN PLUGIN-DEEPBIND PLUGIN-NEW-NAMESPACE ABSOLUTE-LIBCUDA
  * Linked with -lcuda, so that direct linking is one of the ways. */
 #include <dlfcn.h>

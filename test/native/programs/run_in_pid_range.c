@@ -1,5 +1,5 @@
-/* Runs a program under a pid from a range: within FIRST_PID LAST_PID PROGRAM WORD.... Ends as it ends, and it with this
- * one. Whoever has no right to choose pids is told so by exit code 4. */
+/* Runs a program with a PID from a range: run_in_pid_range FIRST_PID LAST_PID PROGRAM ARGUMENT.... Ends with its exit
+ * status, and the program ends with this one. Exit code 4: no permission to choose PIDs. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
-/* Runs a program on a kernel that has not got a system call: without NUMBER PROGRAM [ARGUMENT...]. Whoever calls it is
- * told ENOSYS. */
+/* Runs a program as on a kernel without one system call: run_without_syscall NUMBER PROGRAM [ARGUMENT...]. The call
+ * fails with ENOSYS. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

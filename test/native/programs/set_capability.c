@@ -1,5 +1,5 @@
-/* capable FILE: gives a program a capability of its own (CAP_NET_RAW), so that the loader believes no variable when
- * somebody without it starts it. As setcap(8) does it, which not every machine has. */
+/* set_capability FILE: gives a program a capability (CAP_NET_RAW), so that the loader ignores LD_PRELOAD and similar
+ * variables when a user without it starts it. Like setcap(8), which not every machine has. */
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/xattr.h>

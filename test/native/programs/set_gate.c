@@ -1,4 +1,4 @@
-/* gate PAGE 0|1: opens or closes the gate of a limits page, and shows the agent's hand. */
+/* set_gate PAGE 0|1: opens or closes the gate of a limits page, and writes the agent's heartbeat. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
