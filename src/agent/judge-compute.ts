@@ -1,5 +1,5 @@
-// Whose compute is judged, and by which figures: containers whose share of a GPU is a hard limit, where the arbiter holds it and
-// the driver tells who is on the GPU. A plain value in, a plain value out; the judgement is src/policy/compute-verdict.ts.
+// Which containers are judged by their compute, and by which figures: those with a hard limit on a GPU's compute, where the
+// arbiter enforces it and the driver reports utilization by process. Pure; the verdict is made in src/policy/compute-verdict.ts.
 import type { GpuGrant } from '../api/gpu.ts';
 import { keepIfSame } from '../common/memo.ts';
 import {
@@ -27,19 +27,18 @@ export type ComputeFacts = {
   readonly highCapPercent: number;
   readonly isGateClosed: (grantId: string) => boolean;
   readonly windowSeconds: number;
-  /** Processes use the GPU that are of no grant, as far as it is known whose they are. */
+  /** Processes without a grant use the GPU, as far as their owners are known. */
   readonly isUsedOutside: (gpu: SampledGpu) => boolean;
 };
 
-/** The state with verdicts on compute in it. Whoever is not judged is forgotten: it is looked at anew when it is again. */
+/** Adds verdicts on compute. A container that is not judged now starts a new window when it is judged again. */
 export function judgeCompute(
   before: ComputeWatches,
   state: ReconciledNode,
   watching: ComputeFacts,
 ): { readonly watched: ComputeWatches; readonly state: NodeState } {
   const watched = new Map<string, ShareWatch>();
-  // What was used while nobody told of it is in the total at once when somebody does: what was watched before says nothing
-  // any more then.
+  // After a gap in the driver's data the total jumps, so what was watched before the gap is not used.
   const gpus = new Map<string, OnGpu>();
   for (const { gpu, processes } of state.devices) {
     if (!isUtilizationKnown(state.sample, gpu)) continue;
@@ -79,10 +78,10 @@ export function judgeCompute(
 type OnGpu = { readonly gpu: SampledGpu; readonly mpsClients: number; readonly outside: boolean };
 
 /**
- * Concurrent kernels of several clients of one MPS server are told of one of them, or of the server, which is in the list of
- * compute. What is told of a container is its own where none of its processes is a client, where all clients on the GPU are its
- * own, and where no server can be one that somebody gave to several: then each is in the group of whoever started it, who answers
- * for it. Else it may be another's, for whom nobody shall be stopped.
+ * The driver attributes concurrent kernels of the clients of one MPS server to one of them, or to the server, which is in the
+ * list of compute processes. Utilization is the container's own where none of its processes is a client, where all clients on
+ * the GPU are its own, or where no server can be shared between containers: each server is then in the cgroup of the container
+ * that started it. Else it may be another container's, for which this one must not be stopped.
  */
 function isMixed({ gpus }: ReconciledContainer, position: number, { mpsClients, outside }: OnGpu): boolean {
   const own = gpus[position]?.processes.filter(isMpsClient).length ?? 0;

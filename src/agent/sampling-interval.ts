@@ -1,6 +1,5 @@
-// How soon the next sample is wanted: sooner while somebody has to be watched closely; later while nothing on the node has changed
-// for a while, which is what most of a node's time is like, and half of what an agent takes there. Decides from what is handed
-// over and remembers how long it has been quiet.
+// When the next sample is taken: sooner while a container is over its grant, later while nothing on the node changes, which is
+// most of the time and halves what the agent costs there.
 
 import type { Sample, SampledGpu } from './sampling/sample.ts';
 import type { NodeState } from './usage/node-usage.ts';

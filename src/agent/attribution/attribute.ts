@@ -7,10 +7,10 @@ import { WHOLE_POD } from './container-index.ts';
 
 export type Owner =
   | { readonly kind: 'grant'; readonly id: string }
-  /** In a container that holds no grant here; without an id: in a pod of which no more can be told. */
+  /** In a container without a grant; without an id: only its pod is known. */
   | { readonly kind: 'container'; readonly containerId: string; readonly podUid?: string }
   | { readonly kind: 'host' }
-  /** Cannot be told; `reason` is a label of cotenant_exporter_attribution_failures_total. */
+  /** Unknown; `reason` is a label of cotenant_exporter_attribution_failures_total. */
   | { readonly kind: 'unknown'; readonly reason: 'gone' | 'no_cgroup' | 'container_not_known' };
 
 /** The process that a plain grant was given to; its descendants belong to it, and so does its group where it has one. */
@@ -18,14 +18,14 @@ export type GrantRoot = {
   readonly id: string;
   readonly pid: number;
   readonly startTicks: number;
-  /** Its children go to another parent when it ends: an ancestor of a dead owner's pid is somebody else. */
+  /** When it ends, its children get another parent: an ancestor with the PID of a dead root is another process. */
   readonly alive: boolean;
   readonly group?: string | undefined;
 };
 
 /** Containers of pods with a share on this node. */
 export type PodContainers = {
-  /** Which container of its pod an id names; undefined while nobody has told. */
+  /** Which container of its pod an id names; undefined while that is unknown. */
   nameOf(containerId: string): { readonly podUid: string; readonly container: string } | undefined;
   /** Its grant, if that container has one. */
   grantOf(podUid: string, container: string): string | undefined;
@@ -44,14 +44,14 @@ export const processKey = (pid: number, startTicks: number): string => `${pid}@$
 /** What was found out about processes in earlier samples. */
 export type KnownOwners = {
   readonly byProcess: ReadonlyMap<string, Owner>;
-  /** Of those with a grant by their pid alone, for ancestors, whose start times are not sampled. */
+  /** Processes with a grant, by PID alone: for ancestors, which are sampled without start times. */
   readonly grantByPid: ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;
 };
 export const NO_KNOWN_OWNERS: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
 
 /**
  * What once belonged to a grant stays with it, also when its parents are gone and its ancestry no longer shows it, and so
- * do its children. `isAlive`: the pid of an ancestor may be another process's by now, whose children are strangers.
+ * do its children. `isAlive`: the PID of an ancestor may have been reused by a process that has no part in the grant.
  */
 export function ownerOfProcess(
   process: SampledProcess,
@@ -91,10 +91,10 @@ export function ownerOfProcess(
   )
     return ofPod(podUid, pods);
   if (containerId === undefined) return { kind: 'host' };
-  // The path tells the pod and the runtime the container; where they disagree, neither is believed.
+  // The cgroup path names the pod, the runtime the container; where they disagree, neither is used.
   const id = named && named.podUid === podUid ? pods.grantOf(named.podUid, named.container) : undefined;
   if (id !== undefined) return { kind: 'grant', id };
-  // A moment after its start: which container of the pod it is will be told soon, and it must not pass for a foreign one.
+  // Just after its start the runtime has not named the container yet; it must not be reported as one without a grant.
   if (named === undefined && podUid !== undefined && pods.grantsOf(podUid).length > 0)
     return { kind: 'unknown', reason: 'container_not_known' };
   return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };

@@ -34,7 +34,7 @@ const MOST_DOUBLED_HERE = 3;
 export function createCgroupFinder(
   native: Pick<Native, 'readProcess'>,
   containers: Pick<ContainerIndex, 'newest' | 'nameOf'>,
-  /** A clock that nobody sets, in milliseconds. */
+  /** Monotonic, in milliseconds. */
   clock: () => number,
   mount = unifiedMount(),
   processes = () => readdirSync('/proc'),

@@ -1,12 +1,12 @@
-// Which container of which pod a container id is, for pods with a share: told by the runtime the moment that a container is
-// made, and by the cluster's pods a little later. Owns the book; who has a grant is the registry's.
+// Container ids to pod and container name, for pods with a grant: from the container runtime as soon as a container is created,
+// and from the API server's pods a little later.
 export type ContainerName = { readonly podUid: string; readonly container: string };
 
 /** In place of a container's name, for the sandbox of a pod. */
 export const WHOLE_POD = '';
 
 export type ContainerIndex = {
-  /** Told by the runtime; a container that starts anew has another id. */
+  /** From the runtime; a restarted container has another id. */
   add(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;
   remove(containerId: string): void;
   /** It was made without its GPUs; false: that was said before. */
@@ -23,15 +23,15 @@ export type NewestContainer = { readonly id: string; readonly terminationLog?: s
 
 /** `clusterName`: what the watch of pods knows; it lags by a moment. */
 export function createContainerIndex(clusterName: (containerId: string) => ContainerName | undefined): ContainerIndex {
-  const told = new Map<string, ContainerName & { readonly terminationLog?: string }>();
+  const named = new Map<string, ContainerName & { readonly terminationLog?: string }>();
   const missed = new Set<string>();
   return {
     add(containerId, { podUid, container, terminationLog }) {
-      told.delete(containerId); // the newest is the last
-      told.set(containerId, { podUid, container, ...(terminationLog === undefined ? {} : { terminationLog }) });
+      named.delete(containerId); // the newest is the last
+      named.set(containerId, { podUid, container, ...(terminationLog === undefined ? {} : { terminationLog }) });
     },
     remove(containerId) {
-      told.delete(containerId);
+      named.delete(containerId);
       missed.delete(containerId);
     },
     markMissed(containerId) {
@@ -43,9 +43,9 @@ export function createContainerIndex(clusterName: (containerId: string) => Conta
     hasGpus(containerId) {
       missed.delete(containerId);
     },
-    nameOf: (containerId) => told.get(containerId) ?? clusterName(containerId),
+    nameOf: (containerId) => named.get(containerId) ?? clusterName(containerId),
     newest(podUid, container) {
-      const entry = [...told].findLast(([, name]) => name.podUid === podUid && name.container === container);
+      const entry = [...named].findLast(([, name]) => name.podUid === podUid && name.container === container);
       if (!entry) return undefined;
       const [id, { terminationLog }] = entry;
       return {

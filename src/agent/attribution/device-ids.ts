@@ -1,5 +1,5 @@
-// Which GPU of this node a device is that somebody else's device plugin or DRA driver gave out, and whether it is the whole
-// GPU: read from the device's name, for each shape of name that is in use, or from what its DRA driver tells. Pure.
+// Maps device ids of other device plugins and DRA drivers to GPUs of this node, and says whether the device is the whole GPU: by
+// the device's name, for each form that plugins use, or by the attributes that a DRA driver publishes. Pure.
 import { type DeviceUuids, deviceKey, NO_SLICES } from './resource-slices.ts';
 
 /** How a container has a GPU: the whole of it, together with others, or a MIG instance of it. */
@@ -8,7 +8,7 @@ export type ShareMode = 'exclusive' | 'shared' | 'mig';
 /** `gpuUuid` is undefined where the name does not say which GPU it is. */
 export type NamedDevice = { readonly mode: ShareMode; readonly gpuUuid: string | undefined };
 
-/** As the driver tells it; an instance has its GPU's `index` as `parent`, and its numbers there. */
+/** As the driver reports it; an instance has its GPU's `index` as `parent`, and its numbers there. */
 export type NodeGpu = {
   readonly uuid: string;
   readonly index: number;
@@ -32,7 +32,7 @@ const SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
   [new RegExp(`^${GPU}::\\d+$`), 'shared'],
   [new RegExp(`^${GPU}-\\d+$`), 'shared'],
   [new RegExp(`^cnvrg-meta-\\d+-\\d+-${GPU}$`), 'shared'],
-  // MIG as old drivers name it tells the GPU; newer ones have a UUID of its own
+  // the MIG name of old drivers contains the GPU; newer drivers give an instance a UUID of its own
   [new RegExp(`^MIG-${GPU}/(\\d+)/(\\d+)(?:::\\d+)?$`), 'mig'],
   [new RegExp(`^(${MIG_UUID})(?:::\\d+)?$`), 'mig'],
   // GKE
@@ -49,7 +49,7 @@ const DRA_SHAPES: readonly (readonly [RegExp, ShareMode])[] = [
 ];
 const DRA_DRIVER = 'gpu.nvidia.com';
 
-/** A GPU that is divided is none that a container could have: which instance it has is told by what it uses. */
+/** With MIG enabled, a container cannot have the GPU itself; its use shows which instance it has. */
 function gpuOf([named = '', ...instance]: readonly string[], gpus: readonly NodeGpu[]): string | undefined {
   const gpu = /^(GPU|MIG)-/.test(named)
     ? gpus.find(({ uuid }) => uuid === named)
@@ -89,22 +89,22 @@ export type ClaimedDevice = {
   readonly share: string;
 };
 
-/** A device of a claim: by the UUID that its driver tells the cluster, where it does; else by its name. */
+/** A device of a claim: by the UUID that its driver publishes, else by its name. */
 export function claimedDevice(
   { driver, pool, device, share }: ClaimedDevice,
   gpus: readonly NodeGpu[],
   uuids: DeviceUuids = NO_SLICES,
 ): NamedDevice | undefined {
-  const told = uuids.get(deviceKey(driver, pool, device));
-  const gpu = gpus.find(({ uuid, migEnabled }) => uuid === told && !migEnabled);
+  const published = uuids.get(deviceKey(driver, pool, device));
+  const gpu = gpus.find(({ uuid, migEnabled }) => uuid === published && !migEnabled);
   if (gpu) {
     if (gpu.parent !== undefined) return { mode: 'mig', gpuUuid: gpu.uuid };
     // What devices of others are we do not know: parts of a GPU, as far as that goes.
     return { mode: share === '' && driver === DRA_DRIVER ? 'exclusive' : 'shared', gpuUuid: gpu.uuid };
   }
-  if (driver !== DRA_DRIVER) return told === undefined ? undefined : { mode: 'shared', gpuUuid: undefined };
+  if (driver !== DRA_DRIVER) return published === undefined ? undefined : { mode: 'shared', gpuUuid: undefined };
   // Its name would give another GPU than the one that it is.
-  if (told !== undefined) return { mode: told.startsWith('MIG-') ? 'mig' : 'shared', gpuUuid: undefined };
+  if (published !== undefined) return { mode: published.startsWith('MIG-') ? 'mig' : 'shared', gpuUuid: undefined };
   const found = read(device, DRA_SHAPES, gpus);
   if (!found) return { mode: 'shared', gpuUuid: undefined };
   return share === '' ? found : { ...found, mode: found.mode === 'exclusive' ? 'shared' : found.mode };

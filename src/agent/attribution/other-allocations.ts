@@ -8,11 +8,11 @@ export type Assignment = {
   readonly pod: string;
   readonly container: string;
   readonly mode: ShareMode;
-  /** Undefined: which GPU it is cannot be told by the device's name. */
+  /** Undefined: the device's name does not identify the GPU. */
   readonly gpuUuid: string | undefined;
 };
 
-/** `unknown`: devices of GPUs that are no GPU of this node, or whose GPU their names do not tell. */
+/** `unknown`: devices of GPUs that are no GPU of this node, or with names that do not identify a GPU. */
 export type Assigned = { readonly list: readonly Assignment[]; readonly unknown: number };
 export const NOTHING_ASSIGNED: Assigned = { list: [], unknown: 0 };
 

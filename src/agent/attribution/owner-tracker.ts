@@ -1,4 +1,5 @@
-// Whose each process of a sample is, from sample to sample: what was known of a process outlives its cgroup and its parents.
+// Tracks the owner (grant, container, host) of each process from sample to sample: what was known of a process stays valid when its
+// cgroup or its parents are gone.
 // Owns what is remembered; each decision is made in attribution.
 
 import { stillKnown } from '../grant-upkeep.ts';
@@ -23,7 +24,7 @@ export type OwnerTrackerOptions = {
 };
 
 export type OwnerTracker = {
-  /** Once for each sample; the same object again where neither its processes nor whose they are have changed. */
+  /** Call once per sample; returns the same object while neither the processes nor their owners change. */
   attribute(sample: Sample): AttributedProcesses;
 };
 
@@ -47,7 +48,7 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
         );
         return ownerOfProcess(process, roots, ids, known, pods, isAlive);
       };
-      // Who belongs to a grant stays with it; all others are asked about in each sample, for what is told of them may change.
+      // A process of a grant stays with it; the owner of every other process is looked up in each sample, because it may change.
       const isAsBefore =
         isSettled &&
         sample.processes === processes &&
@@ -67,10 +68,10 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
           owner !== last && !isSameOwner(owner, known.byProcess.get(processKey(process.pid, process.startTicks)));
       }
       const ownerOf: OwnerOf = (process) => owners.get(process) ?? { kind: 'host' };
-      const isUntold = (id: string) => !haveProcessData(sample, registry.get(id)?.grant.gpus ?? []);
-      // Whoever is remembered without being seen has to be looked for again.
+      const hasNoData = (id: string) => !haveProcessData(sample, registry.get(id)?.grant.gpus ?? []);
+      // Processes that are remembered without being in the sample have to be checked again.
       if (isNews || known.byProcess.size !== count)
-        known = stillKnown(remember(sample.processes, ownerOf), known, isUntold, isAlive);
+        known = stillKnown(remember(sample.processes, ownerOf), known, hasNoData, isAlive);
       isSettled = known.byProcess.size === count;
       before = owners;
       processes = sample.processes;
@@ -86,7 +87,7 @@ function isSameOwner(one: Owner, other: Owner | undefined): boolean {
   return words(one) === words(other);
 }
 
-/** Most processes are known already, and then nobody asks whether a root lives. */
+/** Whether a root lives is read only on demand: most processes are known already. */
 function rootOf(
   id: string,
   { pid, startTicks }: ProcessOwner,

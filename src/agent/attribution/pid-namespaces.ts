@@ -7,7 +7,7 @@ import type { Native } from '../os/addon.ts';
 
 /** Of the unit of start times, on every machine that there is. */
 const TICKS_PER_SECOND = 100;
-/** Whoever started so shortly before a look through all may have been missed by it. */
+/** A process that started so shortly before a scan of /proc may have been missed by it. */
 const MARGIN_TICKS = TICKS_PER_SECOND;
 /** Looking through all takes at most this part of the time. */
 const MOST_OF_TIME = 1 / 20;
@@ -22,7 +22,7 @@ export type InsideClock = {
 };
 const CLOCK: InsideClock = { ticks: () => uptime() * TICKS_PER_SECOND, nowMs: () => performance.now() };
 
-/** Is such a process there? True also for whoever cannot be told from a living one, or not yet. */
+/** Does the process exist? True also where it cannot be distinguished from a living one, or not yet. */
 export function insideSnapshot(
   native: Pick<Native, 'readProcess'>,
   clock: InsideClock = CLOCK,
@@ -56,7 +56,7 @@ export function insideSnapshot(
           return key === undefined ? [] : [[key, Number(name)]];
         }),
     );
-    // Where not even this process was found, nothing could be read: that tells of nobody.
+    // Where not even this process was found, /proc could not be read, which proves nothing.
     if (![...seen.values()].includes(process.pid)) seenTicks = 0;
     nextLookMs = clock.nowMs() + (clock.nowMs() - startMs) / MOST_OF_TIME;
   };

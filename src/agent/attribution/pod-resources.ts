@@ -12,7 +12,7 @@ export type AssignmentsOptions = {
   readonly socket: string;
   /** Has the pod ended, by the cluster's word? */
   readonly isOver: (namespace: string, pod: string) => boolean;
-  /** What DRA drivers tell of their devices; none: they are told by their names. */
+  /** What DRA drivers publish of their devices; none: devices are identified by their names. */
   readonly uuids?: (() => DeviceUuids) | undefined;
   readonly onProblem: (text: string) => void;
   readonly everyMs?: number;
@@ -20,7 +20,7 @@ export type AssignmentsOptions = {
 
 const EVERY_MS = 10_000;
 const ANSWER_MS = 5000;
-/** Of answers: a node of many pods passes the 4 MB that clients allow unless told otherwise. */
+/** Of answers: a node of many pods passes the 4 MB that clients allow by default. */
 const MOST_BYTES = 64 << 20;
 
 const definitions = loadSync(join(import.meta.dirname, 'podresources.proto'), { keepCase: true, defaults: true });
@@ -36,7 +36,7 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
   if (!method) throw new Error('podresources.proto has no List');
   let pods: readonly PodResources[] = [];
   let known: ReadonlySet<string> = new Set();
-  let told = '';
+  let reported = '';
 
   const list = () => {
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -48,13 +48,13 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
       { deadline: Date.now() + ANSWER_MS },
       (error: ServiceError | null, answer?: unknown) => {
         if (error) {
-          // What was told last stands: containers keep their GPUs while the kubelet is away.
-          const text = `the kubelet does not tell at ${options.socket} which devices it gave out; whole GPUs may pass for use without a grant: ${error.details}`;
-          if (text !== told) options.onProblem(text);
-          told = text;
+          // The last answer stays valid: containers keep their GPUs while the kubelet is away.
+          const text = `the kubelet does not list its allocated devices at ${options.socket}, so use of whole GPUs may be reported as use without a grant: ${error.details}`;
+          if (text !== reported) options.onProblem(text);
+          reported = text;
         } else {
           pods = (answer as { pod_resources: readonly PodResources[] }).pod_resources;
-          told = '';
+          reported = '';
         }
         resolve();
       },

@@ -1,4 +1,4 @@
-// Whose all the processes of a sample are, looked at from both sides: the owner of a process, and the processes of an owner. Pure.
+// The processes of a sample by owner: the owner of a process, and the processes of a grant. Pure.
 
 import { keepIfSame } from '../../common/memo.ts';
 import type { SampledProcess } from '../sampling/sample.ts';

@@ -1,4 +1,4 @@
-// Which GPU a device of a DRA driver is, by what that driver tells the cluster of its devices (ResourceSlices of resource.k8s.io):
+// Which GPU a device of a DRA driver is, by what that driver publishes of its devices (ResourceSlices of resource.k8s.io):
 // pure. The kubelet names a claim's device by driver, pool and name alone; its UUID stands in the slice.
 import { field, isObject } from '../../common/json.ts';
 

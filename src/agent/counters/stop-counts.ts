@@ -38,7 +38,7 @@ const KEEP_MS = 5 * 60 * 1000;
 /** What is kept no longer goes so much later, where nothing else happens. */
 const SEE_AGAIN_MS = 10_000;
 
-const whose = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod' | 'container'>): string =>
+const containerName = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod' | 'container'>): string =>
   `${namespace} ${pod} ${container}`;
 
 export type StopCounts = {
@@ -51,7 +51,7 @@ export type StopCounts = {
   refusals(): readonly RefusalCount[];
 };
 
-type Entry = { total: StopCount; seenMs: number; readonly who: string };
+type Entry = { total: StopCount; seenMs: number; readonly name: string };
 
 /** `recent`: what the audit log has of earlier agents; what is stuck was stopped for the reason of the last stop in it. */
 export function createStopCounts(recent: readonly ActionRecord[] = []): StopCounts {
@@ -62,7 +62,7 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
     const { namespace, pod, container, gpuUuid, reason, action, result } = record;
     const key = JSON.stringify([namespace, pod, container, gpuUuid, reason, action, result]);
     const none = { namespace, pod, container, gpuUuid, reason, action, result, count: 0, lastMs: 0 };
-    const found = totals.get(key) ?? { total: none, seenMs, who: whose(record) };
+    const found = totals.get(key) ?? { total: none, seenMs, name: containerName(record) };
     found.seenMs = Math.max(found.seenMs, seenMs);
     totals.set(key, found);
     return found;
@@ -92,15 +92,15 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
     readonly bootNs: number;
     readonly sinceMs: number;
   } = { containers: [], atMs: 0, bootNs: 0, sinceMs: 0 };
-  /** By the time of day as it is now: what is kept for a while is so by the clock that nobody sets. */
+  /** Moves all times by a step of the wall clock, so that rows are kept by the monotonic clock. */
   const moveBy = (jumpMs: number): void => {
     if (jumpMs === 0) return;
     for (const one of totals.values()) one.seenMs += jumpMs;
     seen = { ...seen, atMs: seen.atMs + jumpMs, sinceMs: seen.sinceMs + jumpMs };
   };
   const lookAt = (containers: NodeState['containers'], atMs: number): void => {
-    const there = new Set(containers.map(({ grant }) => whose(grant)));
-    for (const one of totals.values()) if (there.has(one.who)) one.seenMs = atMs;
+    const there = new Set(containers.map(({ grant }) => containerName(grant)));
+    for (const one of totals.values()) if (there.has(one.name)) one.seenMs = atMs;
   };
 
   return {

@@ -24,7 +24,7 @@ export type ContainerTotals = Partial<UseCounts> & {
   readonly peakBytes: number;
   /** Largest share of the GPU's compute that it had over a minute; undefined: no minute has passed. */
   readonly smPeakRatio: number | undefined;
-  /** The driver tells how much compute it uses; else the seconds above are less than it had. */
+  /** The driver reports its utilization; else the seconds above are too low. */
   readonly utilizationKnown: boolean;
   /** Wall clock of the last sample in which its grant existed; undefined: it does. */
   readonly seenMs: number | undefined;
@@ -43,7 +43,7 @@ export type AssignedTotals = {
   readonly encoderSeconds: number;
   readonly decoderSeconds: number;
   readonly utilizationKnown: boolean;
-  /** 0: the driver has told of none. */
+  /** 0: the driver has reported none. */
   readonly peakBytes: number;
   readonly seenMs: number;
 };
@@ -53,7 +53,7 @@ export type ForeignTotals = {
   readonly gpuIndex: number;
   readonly containerId: string;
   readonly podUid: string;
-  /** As last known: who has ended keeps its name. Empty: nobody has told yet. */
+  /** As last known: an ended container keeps its names. Empty: unknown. */
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
@@ -69,7 +69,7 @@ export type Minute = { readonly sinceMs: number; readonly smSeconds: number };
 
 export type Totals = {
   readonly atMs: number;
-  /** Of the sample, by the clock that nobody sets; 0: there was none. */
+  /** CLOCK_BOOTTIME of the sample; 0: there was none. */
   readonly bootNs: number;
   /** Of the sample, by its sampler. */
   readonly round: number;
@@ -79,7 +79,7 @@ export type Totals = {
   readonly xids: readonly XidTotal[];
   /** Where the minute began that is not over, per container and GPU. */
   readonly minutes: ReadonlyMap<string, Minute>;
-  /** By the GPU's UUID: wall clock of the last sample that told how much of its compute each process used. */
+  /** By the GPU's UUID: wall clock of the last sample with utilization by process. */
   readonly utilizationKnownMs: ReadonlyMap<string, number>;
   /** As last sampled. */
   readonly processes: readonly SampledProcess[];

@@ -4,7 +4,7 @@ import { memoizeLast } from '../../common/memo.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 /**
- * After these the whole GPU is to be reset or the node restarted, whoever caused them: NVIDIA's own Xid catalog says
+ * After these the whole GPU is to be reset or the node restarted, whichever process caused them: NVIDIA's own Xid catalog says
  * RESET_GPU, RESTART_BM or a workflow that ends so. docs/operate/faults.md says what each means.
  */
 export const RESETTING_XIDS: readonly number[] = [
@@ -16,14 +16,14 @@ export const CONTAINED_XIDS: readonly number[] = [63, 92, 94];
 export type XidTotal = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
-  /** A number, or `other`: more kinds than are told apart. */
+  /** A number, or `other` beyond the most kinds that are counted apart. */
   readonly xid: string;
   readonly count: number;
   /** Wall clock of the last one; undefined: none yet. */
   readonly lastMs: number | undefined;
 };
 
-/** Kinds that are told apart on one GPU. */
+/** Kinds that are counted apart on one GPU. */
 const MOST_KINDS = 48;
 const OTHER = 'other';
 

@@ -31,7 +31,7 @@ export type LedgerSlot = {
   /** A debugger was attached, a profiler was in it, when it took the slot. */
   readonly debugged: boolean;
   readonly profiled: boolean;
-  /** The number of the engine that it runs; 0: it does not tell. */
+  /** The number of the engine that it runs; 0: unknown. */
   readonly engine: number;
   /** Of the one that its page named and that it could not run; 0: none. */
   readonly engineRefused: number;
@@ -43,7 +43,7 @@ export type LedgerSlot = {
 };
 
 export type LedgerReading = {
-  /** False: shorter than it was made, its header was overwritten, or it has too many locks to tell all slots that are free of one. */
+  /** False: shorter than it was made, its header was overwritten, or it has too many locks to find all slots without one. */
   readonly whole: boolean;
   /** False: the path that was given leads to another file, or to none. */
   readonly untouched: boolean;
@@ -136,7 +136,7 @@ export type Native = {
   dieWithParent(): boolean;
   /**
    * Gives back what is resident of the program's own file, code and constants, and returns how many bytes that were. What is used
-   * again comes back from the kernel's cache, some 50 us for a MiB; where the kernel does not tell of mappings, 0.
+   * again comes back from the kernel's cache, some 50 us for a MiB; where the kernel does not list mappings, 0.
    */
   trimProgramMemory(): number;
   /** On an existing folder, never through a link; `options` are those of tmpfs, nosuid and nodev come by themselves. */

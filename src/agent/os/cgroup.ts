@@ -29,7 +29,7 @@ export function isInGroup(text: string, group: string): boolean {
 
 /**
  * A container's own group in the unified hierarchy, whichever of those below it a process is in. Undefined on hosts that keep
- * containers elsewhere, and for a reader in a cgroup namespace of its own, whose paths are not those of the mount.
+ * containers elsewhere, and for a reader in a cgroup namespace of its own, where paths are not those of the mount.
  */
 export function containerGroup(text: string, containerId: string): string | undefined {
   const path = unifiedPath(text);
@@ -48,8 +48,8 @@ const CONTAINER = /^(?:(?<prefix>[a-z][a-z-]*)-)?(?<id>[0-9a-f]{64})(?:\.scope)?
 const MONITOR = 'crio-conmon';
 
 /**
- * The outermost container of a pod that somebody knows, else what `ownerOf` says: who may make groups of its own can name them after
- * another pod's container, below its own.
+ * The outermost container of a known pod, else what `ownerOf` says: a container that may create cgroups can name one after another
+ * pod's container, below its own.
  */
 export function knownOwnerOf(text: string, podOf: (containerId: string) => string | undefined): CgroupOwner {
   const found = ownerOf(text);

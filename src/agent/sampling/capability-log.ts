@@ -1,30 +1,30 @@
-// What the driver does not tell of a GPU, in words, and what follows from it: said once, for a machine on which something never is
-// to be had (unified memory, a guest of vGPU, a GPU handed through) works less well than it looks. Counts of failed calls are the page's.
+// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests, passed-through GPUs)
+// some never exist. Failed calls are counted by a metric.
 import { hasAllProcessLists, type Sample, type SampledGpu } from './sample.ts';
 
 /** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */
 const SAMPLES = 12;
 
-/** Clauses behind "the driver does not tell", each with what follows. Of a GPU that is lost nothing is said. */
+/** Each missing reading, with what follows from that. Empty for a GPU that is lost. */
 export function missingCapabilities(gpu: SampledGpu): readonly string[] {
   if (!gpu.healthy || gpu.migEnabled || gpu.parent !== undefined) return [];
   return [
-    ...(gpu.migModeUnknown ? ['whether MIG divides it: nothing can be granted on it'] : []),
-    ...(gpu.totalBytes === undefined ? ['how much memory it has: nothing can be granted on it'] : []),
+    ...(gpu.migModeUnknown ? ['its MIG mode: nothing can be granted on it'] : []),
+    ...(gpu.totalBytes === undefined ? ['its memory size: nothing can be granted on it'] : []),
     ...(hasAllProcessLists(gpu)
       ? []
-      : ['which processes use it: who is over a grant is not seen, and only the interposer holds limits']),
+      : ['its processes: containers over their grant are not detected, and only the interposer enforces limits']),
     ...(gpu.hasProcessUtilization
       ? []
-      : ['how much compute each process uses: no share is judged, and nobody knows who is idle']),
-    ...(gpu.utilizationPercent === undefined ? ['how busy it is'] : []),
-    ...(gpu.eccUncorrectedVolatile === undefined ? ['errors of its memory: none is counted'] : []),
-    ...(gpu.powerMilliwatts === undefined ? ['what power it draws'] : []),
+      : ['utilization by process: compute shares are not judged, and idle containers are not detected']),
+    ...(gpu.utilizationPercent === undefined ? ['its utilization'] : []),
+    ...(gpu.eccUncorrectedVolatile === undefined ? ['its memory errors: they are not counted'] : []),
+    ...(gpu.powerMilliwatts === undefined ? ['its power draw'] : []),
     ...(gpu.powerLimitMilliwatts === undefined ? ['its power limit'] : []),
     ...(gpu.pcieReceivedBytes === undefined && gpu.nvlinkReceivedBytes === undefined
-      ? ['what goes over its links']
+      ? ['its PCIe and NVLink traffic']
       : []),
-    ...(gpu.reportsXids ? [] : ['its Xids: they are neither counted nor held against it']),
+    ...(gpu.reportsXids ? [] : ['its Xids: they are not counted and do not make it unhealthy']),
   ];
 }
 
@@ -38,7 +38,7 @@ export function createCapabilityLog(onChange: (text: string) => void): { see(sam
         const before = seen.get(gpu.uuid);
         const samples = before?.text === text ? before.samples + 1 : 1;
         seen.set(gpu.uuid, { text, samples });
-        if (samples === SAMPLES && text !== '') onChange(`${gpu.uuid}: the driver does not tell ${text}`);
+        if (samples === SAMPLES && text !== '') onChange(`${gpu.uuid}: the driver does not report ${text}`);
       }
     },
   };

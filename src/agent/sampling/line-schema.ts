@@ -1,24 +1,24 @@
-// What the sampler prints, one line a sample, and its check: the sampler is our own program, yet a half-written or foreign
-// line must not become figures. Owns each line by itself; that lines follow from each other is sample-reader.ts's.
+// The sampler's output, one JSON line per sample, and its validation: a half-written line must not become figures. Each line by
+// itself; how lines build on each other is in delta-decoder.ts.
 import type { Sample } from './sample.ts';
 
 /**
- * A sample in which nothing is said of processes that are as they were in the line before. Where only the figures of one
- * are others, who it is is left out of its entry.
+ * A sample without the processes that are as they were in the line before. Where only the figures of a process
+ * changed, its identity is left out of its entry.
  */
 export type SampleLine = Sample & {
-  /** Pids that were told of and are no more. */
+  /** PIDs of earlier lines that are gone. */
   readonly removedPids: readonly number[];
-  /** Processes of the sample with those that are not in the line. */
+  /** Processes of the sample, those that are not in the line included. */
   readonly processCount: number;
-  /** Up to where each GPU's use is in what was told, by the time of day and by that since boot, for the next sampler. */
+  /** Up to when each GPU's utilization is counted, by wall clock and by time since boot, for the next sampler. */
   readonly utilizationCursors: readonly UtilizationCursor[];
 };
 export type UtilizationCursor = {
   readonly uuid: string;
   readonly dayUs: number;
   readonly bootUs: number;
-  /** When the time of day was last seen to be another one, since boot; 0: never. */
+  /** Time since boot when a step of the wall clock was last noticed; 0: never. */
   readonly setUs: number;
 };
 

@@ -1,7 +1,7 @@
-// One snapshot of the node: what the driver says, joined with who the processes are. Owns the shape; sample-line.ts checks
-// what the sampler prints of it, and sample-reader.ts puts its lines together.
+// One sample of the node: NVML's readings of GPUs and processes, joined with /proc. line-schema.ts validates the sampler's lines,
+// and delta-decoder.ts rebuilds samples from them.
 
-/** Readings of one GPU. Absent: the driver does not tell it. */
+/** Readings of one GPU. Absent: the driver does not report it. */
 export type SampledGpu = {
   readonly index: number;
   readonly uuid: string;
@@ -57,11 +57,11 @@ export type SampledGpu = {
   readonly fp32ActivePpm?: number;
   /** The driver has such counters, and the sampler lacks the right to read them. */
   readonly gpmDenied?: boolean;
-  /** The driver tells of its Xids as they come. */
+  /** The driver reports its Xids as they happen. */
   readonly reportsXids?: boolean;
-  /** By MIG: its memory and its processes are told of its instances, which are GPUs of their own here. */
+  /** Memory and processes are reported for its MIG instances, which are GPUs of their own here. */
   readonly migEnabled?: boolean;
-  /** Nobody knows yet whether it is divided. */
+  /** Its MIG mode could not be read yet. */
   readonly migModeUnknown?: boolean;
   /** Of an instance: the index of its GPU, and its numbers there. */
   readonly parent?: number;
@@ -69,13 +69,13 @@ export type SampledGpu = {
   readonly computeInstance?: number;
   /** Process lists that the driver answered: compute, graphics, mps. */
   readonly processLists: readonly string[];
-  /** Those that it has and did not answer: who is in one of them alone is not told. Absent: none. */
+  /** Lists that it has and did not answer: processes that are only in those are missing. Absent: none. */
   readonly failedProcessLists?: readonly string[];
-  /** The driver told what each process used of it since the sample before: without it, no use is no idleness. */
+  /** The driver reported utilization by process since the sample before: without that, no utilization does not mean idle. */
   readonly hasProcessUtilization?: boolean;
   /** Times that the driver's utilization ring overran before it was read. */
   readonly utilizationGaps: number;
-  /** Entries of its process lists, one by one since the sampler's start, whose pid no process can have, or is another one's than it was. Absent: none. */
+  /** Entries of its process lists with an invalid or reused PID, counted since the sampler's start. Absent: none. */
   readonly invalidPidEntries?: number;
   readonly healthy: boolean;
 };
@@ -85,7 +85,7 @@ export type SampledUse = {
   readonly gpu: number;
   /** In a process list now. */
   readonly listed: boolean;
-  /** Bytes held, managed memory left out (the driver does not attribute it); absent: the driver does not tell, or more than the GPU has. */
+  /** Bytes held, managed memory left out (the driver does not attribute it); absent: not reported, or more than the GPU has. */
   readonly bytes?: number;
   /** Bits: 1 compute, 2 graphics, 4 MPS client. */
   readonly types: number;
@@ -150,11 +150,11 @@ export type Sample = {
   readonly tookUs: number;
 };
 
-/** The driver answered for all processes that may use it: a list that failed is no proof that nobody is in it. */
+/** The driver answered all process lists: a list that failed is not an empty one. */
 export const hasAllProcessLists = ({ processLists, failedProcessLists = [] }: SampledGpu): boolean =>
   processLists.includes('compute') && failedProcessLists.length === 0;
 
-/** The GPU, if this sample tells which processes use it. */
+/** The GPU, if this sample has its processes. */
 export function gpuWithProcessData(sample: Sample, gpuUuid: string): SampledGpu | undefined {
   const gpu = sample.gpus.find(({ uuid }) => uuid === gpuUuid);
   return sample.problem === undefined && gpu?.healthy && hasAllProcessLists(gpu) ? gpu : undefined;
@@ -167,11 +167,11 @@ export const usableBytes = (gpu: SampledGpu): number => Math.max(0, (gpu.totalBy
 export const isShareable = (gpu: SampledGpu): boolean =>
   !gpu.migEnabled && !gpu.migModeUnknown && gpu.parent === undefined;
 
-/** The sample tells how much of the GPU's compute each process used: who they are, and what the driver's samples say of them. */
+/** The sample has the GPU's processes and the utilization of each. */
 export const isUtilizationKnown = (sample: Sample, gpu: SampledGpu | undefined): boolean =>
   gpu?.hasProcessUtilization === true && gpuWithProcessData(sample, gpu.uuid) !== undefined;
 
-/** A sum of which a part is not told is not told: it would be a number that is too small. */
+/** Undefined where a part is unknown: the sum would be too small. */
 export const sumOrUnknown = (values: readonly (number | undefined)[]): number | undefined =>
   values.reduce<number | undefined>(
     (total, value) => (total === undefined || value === undefined ? undefined : total + value),

@@ -1,11 +1,10 @@
-// The last minutes of use, for people who look at the status page: one point per few seconds, of what there is now. A small ring
-// in memory; whoever wants more has Prometheus.
+// The last ten minutes of use, for the status page: a ring in memory with one point per few seconds, of the containers that exist.
 import type { Snapshot } from './snapshot.ts';
 
 export type Line = {
-  /** Most bytes that were held in each step; null: it was not there, or nobody tells. */
+  /** Most bytes that were held in each step; null: it did not exist, or is unknown. */
   readonly usedBytes: readonly (number | null)[];
-  /** Share of the GPU's time, in percent, as the mean of each step; null: it was not there, or nobody tells. */
+  /** Share of the GPU's time, in percent, as the mean of each step; null: it did not exist, or is unknown. */
   readonly busyPercent: readonly (number | null)[];
 };
 
@@ -17,7 +16,7 @@ export type History = {
   readonly gpus: Readonly<Record<string, Line>>;
   /**
    * By the grant's id and the GPU's UUID, with a blank between; of a container on a GPU that others gave it by its names with
-   * slashes instead of the id, of one that nobody gave it to by the container's id, or its pod's UID where that is not known.
+   * slashes instead of the id, of one without any allocation by the container's id, or its pod's UID where that is not known.
    */
   readonly containers: Readonly<Record<string, Line>>;
 };

@@ -35,11 +35,11 @@ import type {
 import type { AssignedState, ForeignState } from '../usage/ungranted-usage.ts';
 
 export type SnapshotDevice = DeviceState & {
-  /** The policy of its compute, and who said so. */
+  /** The policy of its compute, and where it was set. */
   readonly compute: GpuPolicy;
   /** Whether a limit on it would hold, as canaries found, fence by fence. */
   readonly fences: GpuFences;
-  /** The Xid for which it takes nobody new; absent: none. */
+  /** The Xid for which it is cordoned; absent: none. */
   readonly fault?: Pick<GpuFault, 'xid' | 'atMs'> | undefined;
 };
 
@@ -56,7 +56,7 @@ const UNDIVIDED: ComputeSnapshot = {
 export type SnapshotProcess = {
   readonly pid: number;
   readonly command: string;
-  /** Undefined: the driver does not tell. */
+  /** Undefined: the driver does not report it. */
   readonly usedBytes?: number | undefined;
   readonly smPercent?: number | undefined;
   /** Bits: 1 compute, 2 graphics, 4 MPS client. */
@@ -80,7 +80,7 @@ export type SnapshotContainer = {
   /** Of a GPU that is gone the one that it had; undefined: it has not been seen. */
   readonly gpuIndex: number | undefined;
   readonly fence: Fence;
-  /** How far the agent goes when it is over, and who says so. */
+  /** The enforcement mode that holds for it, and where it was set. */
   readonly enforcement: EffectiveMode;
   readonly isolateMemory: boolean;
   readonly tampered: boolean;
@@ -97,18 +97,18 @@ export type SnapshotContainer = {
   readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
   readonly bypassBytes: number;
-  /** The driver tells who uses the GPU; else some of its processes may be missing. */
+  /** The driver reports the GPU's processes; else some may be missing. */
   readonly processesKnown: boolean;
-  /** And of each of its processes what it holds; else these two are less than it has. */
+  /** It reports the memory of each of them; else used and bypass bytes are too low. */
   readonly memoryKnown: boolean;
   readonly ledger: ContainerState['gpus'][number]['ledger'];
-  /** Undefined: the driver did not tell. */
+  /** Undefined: the driver did not report it. */
   readonly smPercent?: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly over: boolean;
   /** It takes more of the GPU's compute than its share. */
   readonly overShare: boolean;
-  /** Clients of MPS among its processes on the GPU; absent: none. `judged`: what they use can be told from what others use. */
+  /** Clients of MPS among its processes on the GPU; absent: none. `judged`: their utilization can be distinguished from that of other clients. */
   readonly mps?: { readonly processes: number; readonly judged: boolean };
   /** Of the container, the same on each of its GPUs. */
   readonly engines: EngineUse;
@@ -127,7 +127,7 @@ export type SelfSnapshot = {
   readonly driverHeld: boolean;
   readonly mode: Mode;
   readonly version: string;
-  /** Of the source; empty where nobody said. */
+  /** Of the source; empty: unknown. */
   readonly revision: string;
   readonly nodeVersion: string;
   readonly samplersAbandoned: number;
@@ -153,7 +153,7 @@ export type Snapshot = {
   readonly containers: readonly SnapshotContainer[];
   /** Containers on GPUs that others gave them. */
   readonly assigned: readonly SnapshotAssigned[];
-  /** Devices that others gave out, and whose GPU cannot be told. */
+  /** Devices of other plugins with an unknown GPU. */
   readonly unknownDevices: number;
   readonly foreign: readonly (ForeignState & {
     readonly namespace: string;
@@ -170,7 +170,7 @@ export type Snapshot = {
   readonly self: SelfSnapshot;
 };
 
-/** Names of a container that holds no grant; empty where nobody could tell. */
+/** Names of a container without a grant; empty where they are unknown. */
 export type NameOf = (
   containerId: string,
   podUid?: string,
@@ -240,8 +240,8 @@ export function createSnapshot(
 }
 
 /**
- * What may be said when no sample came for `ageMs`: that nothing is known now, and what was counted until then. Old gauges
- * would tell of tenants and memory that may long be gone.
+ * The snapshot without a sample for `ageMs`: counters stay, and gauges are left out, because containers and memory of the last
+ * sample may be gone.
  */
 export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: AbandonedCounts): Snapshot {
   const held = hung === 0 ? '' : `; samplers that the driver holds: ${hung}`;
@@ -253,7 +253,7 @@ export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hu
 const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
   verdict.severity !== 'within' && verdict.reason === 'over-share' && verdict.worst.gpuUuid === gpuUuid;
 
-/** The same when the driver was given up on command. */
+/** The same while the driver is released on command. */
 export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, samplers: AbandonedCounts): Snapshot {
   const problem = driverReleasedText(releasedMs);
   const { self, ...rest } = staleSnapshot(snapshot, 0, samplers);

@@ -27,7 +27,7 @@ export type Source = {
   history(): Promise<string | Uint8Array>;
   /** Text of the node half's own metrics, for when there is no page. */
   own(): Promise<string>;
-  /** Whose a token is and what it opens; undefined: there is nobody to ask. */
+  /** Reviews a token with the API server; undefined: there is none. */
   readonly review?: ReviewCall | undefined;
 };
 

@@ -1,5 +1,5 @@
-// The state of one container with a grant: what the driver tells of its processes, held against its grant and its ledger. Pure; one of
-// which nothing has changed is the very same object again.
+// Reconciles one container: what the driver reports of its processes, against its grant and its usage ledger. Pure; returns the same
+// object while nothing of a container changes, which is the one cache of the agent's second.
 import type { GpuGrant } from '../../api/gpu.ts';
 import { fenceOf } from '../../policy/isolation.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
@@ -32,21 +32,22 @@ export type GrantReading = {
   readonly interposerFails?: boolean;
 };
 
-export type Told = { readonly gpu: SampledGpu; readonly isTold: boolean; readonly computeTold: boolean };
-/** All that a container's state is made of; of its GPUs their number, and what of them is told. */
+/** What of a GPU a sample has. */
+export type GpuData = { readonly gpu: SampledGpu; readonly hasProcesses: boolean; readonly hasUtilization: boolean };
+/** The inputs of a container's state: of its GPUs the index, and which data the sample has. */
 type MadeOf = {
   readonly reading: GrantReading;
   readonly own: readonly SampledProcess[];
   readonly tolerance: Tolerance;
   readonly on: readonly {
     readonly index: number | undefined;
-    readonly isTold: boolean | undefined;
-    readonly computeTold: boolean | undefined;
+    readonly hasProcesses: boolean | undefined;
+    readonly hasUtilization: boolean | undefined;
   }[];
 };
 const madeOf = new WeakMap<ReconciledContainer, MadeOf>();
 
-function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<string, Told>): boolean {
+function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, data: ReadonlyMap<string, GpuData>): boolean {
   const [then, reading] = [made.reading, now.reading];
   return (
     then.grant === reading.grant &&
@@ -61,34 +62,34 @@ function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, told: ReadonlyMap<strin
     then.ledger.whole === reading.ledger.whole &&
     then.ledger.untouched === reading.ledger.untouched &&
     then.ledger.unknown === reading.ledger.unknown &&
-    areToldAs(made.on, reading.grant.gpus, told)
+    hasSameData(made.on, reading.grant.gpus, data)
   );
 }
 
-function areToldAs(on: MadeOf['on'], gpus: Grant['gpus'], told: ReadonlyMap<string, Told>): boolean {
+function hasSameData(on: MadeOf['on'], gpus: Grant['gpus'], data: ReadonlyMap<string, GpuData>): boolean {
   for (let position = 0; position < gpus.length; position += 1) {
-    const after = told.get((gpus[position] as GpuGrant).gpuUuid);
+    const after = data.get((gpus[position] as GpuGrant).gpuUuid);
     const before = on[position];
-    if (before?.index !== after?.gpu.index || before?.isTold !== after?.isTold) return false;
-    if (before?.computeTold !== after?.computeTold) return false;
+    if (before?.index !== after?.gpu.index || before?.hasProcesses !== after?.hasProcesses) return false;
+    if (before?.hasUtilization !== after?.hasUtilization) return false;
   }
   return true;
 }
 
-/** The state of the sample before, where it was made of the same. */
+/** The state of the sample before where its inputs are the same. */
 export function containerStateOf(
   before: ReconciledContainer | undefined,
   sample: Sample,
-  told: ReadonlyMap<string, Told>,
+  data: ReadonlyMap<string, GpuData>,
   reading: GrantReading,
   own: readonly SampledProcess[],
   tolerance: Tolerance,
 ): ReconciledContainer {
   const made = before && madeOf.get(before);
-  if (before && made && isMadeOf(made, { reading, own, tolerance }, told)) return before;
+  if (before && made && isMadeOf(made, { reading, own, tolerance }, data)) return before;
   const on = reading.grant.gpus.map(({ gpuUuid }) => {
-    const gpu = told.get(gpuUuid);
-    return { index: gpu?.gpu.index, isTold: gpu?.isTold, computeTold: gpu?.computeTold };
+    const gpu = data.get(gpuUuid);
+    return { index: gpu?.gpu.index, hasProcesses: gpu?.hasProcesses, hasUtilization: gpu?.hasUtilization };
   });
   const state = containerState(sample, reading, own, tolerance, before?.holding);
   madeOf.set(state, { reading, own, tolerance, on });
@@ -107,7 +108,7 @@ function containerState(
   const seenOn = grant.gpus.map((granted, position): Omit<ContainerGpuState, 'over'> => {
     const gpu = sample.gpus.find((candidate) => candidate.uuid === granted.gpuUuid);
     const using = processesOn(sample, own, gpu);
-    const usersTold = gpuWithProcessData(sample, granted.gpuUuid) !== undefined;
+    const processesKnown = gpuWithProcessData(sample, granted.gpuUuid) !== undefined;
     const sum = (pick: (entry: ProcessOnGpu) => number) => using.reduce((total, entry) => total + pick(entry), 0);
     const rows = ledger.slots.flatMap((slot) => slot.gpus[position] ?? []);
     const column = (pick: (row: (typeof rows)[number]) => number) => rows.reduce((total, row) => total + pick(row), 0);
@@ -127,8 +128,8 @@ function containerState(
       coresPercent: granted.coresPercent,
       usedBytes: sum(({ use }) => use.bytes ?? 0),
       bypassBytes: sum(({ process, use }) => (inLedger.has(process) ? 0 : (use.bytes ?? 0))),
-      processesKnown: usersTold,
-      memoryKnown: usersTold && using.every(({ use }) => use.bytes !== undefined),
+      processesKnown,
+      memoryKnown: processesKnown && using.every(({ use }) => use.bytes !== undefined),
       ledger: {
         contextBytes,
         managedBytes,
@@ -144,20 +145,20 @@ function containerState(
   const uses = grant.isolateMemory ? judgedUses(sample, grant, seenOn) : [];
   const over = new Set(uses.flatMap((use) => (judge([use], tolerance).severity === 'within' ? [] : [use.gpuUuid])));
   const gpus = seenOn.map((gpu) => ({ ...gpu, over: over.has(gpu.gpuUuid) }));
-  const told = haveProcessData(sample, grant.gpus) && gpus.every(({ memoryKnown }) => memoryKnown);
+  const allGpusKnown = haveProcessData(sample, grant.gpus) && gpus.every(({ memoryKnown }) => memoryKnown);
   const seen = {
     holdsMemory: gpus.some((gpu) => gpu.usedBytes > 0),
     inLedger: gpus.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
   };
-  // Who is seen with nothing by a sample that does not tell is as it was.
-  const holding = told || seen.holdsMemory ? seen : (holdingBefore ?? seen);
+  // Without data, a container that seems to hold nothing holds what it did before.
+  const holding = allGpusKnown || seen.holdsMemory ? seen : (holdingBefore ?? seen);
   return {
     grant,
     fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),
     holding,
     gpus,
     verdict: judge(uses, tolerance),
-    allGpusKnown: told,
+    allGpusKnown,
     tampered: !ledger.whole || !ledger.untouched,
     unknownEntryPoints: ledger.unknown,
     engines: { ...enginesUsed(ledger, engines), outdated: behind },
@@ -165,7 +166,7 @@ function containerState(
   };
 }
 
-/** What it is judged by: its use of the GPUs that are told of. */
+/** What it is judged by: its use of the GPUs with data. */
 export const judgedUses = (
   sample: Sample,
   grant: Grant,
@@ -177,7 +178,7 @@ export const judgedUses = (
       : [],
   );
 
-/** Tenants write the ledger: what they make up must not become names of series. */
+/** Tenants write the ledger: invented engine numbers must not become series. */
 function enginesUsed(ledger: LedgerReading, known: readonly number[]): Omit<EngineUse, 'outdated'> {
   const living = ledger.slots.filter((slot) => slot.locked);
   const byEngine = Map.groupBy(living, ({ engine }) => (known.includes(engine) ? String(engine) : 'other'));

@@ -1,4 +1,4 @@
-// Who uses a GPU: the processes of a sample with what each has there. Pure.
+// The processes of a sample on one GPU, with memory and utilization of each. Pure.
 import {
   isUtilizationKnown,
   type Sample,
@@ -12,9 +12,9 @@ export type ProcessState = {
   readonly startTicks: number;
   readonly command: string;
   readonly cgroup: string;
-  /** Undefined: the driver does not tell. */
+  /** Undefined: the driver does not report it. */
   readonly usedBytes: number | undefined;
-  /** Undefined: the driver did not tell. */
+  /** Undefined: the driver did not report it. */
   readonly smPercent: number | undefined;
   readonly types: number;
 };
@@ -22,7 +22,7 @@ export type ProcessState = {
 /** By the driver's list of them; the server is in the list of compute alone. */
 export const isMpsClient = ({ types }: Pick<ProcessState, 'types'>): boolean => (types & 4) !== 0;
 
-/** A container on one GPU; `smPercent`: undefined where the driver did not tell. */
+/** `smPercent`: undefined where the driver did not report it. */
 export type ProcessOnGpu = {
   readonly process: SampledProcess;
   readonly use: SampledUse;
@@ -38,10 +38,10 @@ export function processesOn(
   processes: readonly SampledProcess[],
   gpu: SampledGpu | undefined,
 ): readonly ProcessOnGpu[] {
-  const computeTold = isUtilizationKnown(sample, gpu);
+  const isKnown = isUtilizationKnown(sample, gpu);
   return processes.flatMap((process) => {
     const use = gpu && useOnGpu(process, gpu);
-    return use ? [{ process, use, smPercent: computeTold ? use.smPercent : undefined }] : [];
+    return use ? [{ process, use, smPercent: isKnown ? use.smPercent : undefined }] : [];
   });
 }
 

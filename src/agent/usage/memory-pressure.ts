@@ -1,17 +1,17 @@
-// Who is over its memory on a GPU that has nothing left for others: a plain value in, a plain value out. The judgement is
+// Escalates a soft overrun of memory to a hard one when the GPU is out of memory for other grants. Pure; the verdict is made in
 // src/policy/memory-verdict.ts.
 import { judgeRoom, type Room, type Tolerance } from '../../policy/memory-verdict.ts';
 import { judgedUses } from './container-usage.ts';
 import type { ReconciledContainer, ReconciledNode } from './node-usage.ts';
 
-/** The state in which they are over hard. Most of the time nobody is, and it is the very same. */
+/** Returns the same state where no container is over. */
 export function applyMemoryPressure(state: ReconciledNode, tolerance: Tolerance): ReconciledNode {
   const { containers, devices, sample } = state;
   if (!containers.some(({ verdict }) => verdict.severity === 'soft')) return state;
-  const roomFor = (who: ReconciledContainer, gpuUuid: string): Room | undefined => {
+  const roomFor = (container: ReconciledContainer, gpuUuid: string): Room | undefined => {
     const freeBytes = devices.find(({ gpu }) => gpu.uuid === gpuUuid)?.gpu.freeBytes;
     if (freeBytes === undefined) return undefined;
-    const others = containers.filter((one) => one !== who).flatMap(({ gpus }) => gpus);
+    const others = containers.filter((one) => one !== container).flatMap(({ gpus }) => gpus);
     const owedBytes = others
       .filter((one) => one.gpuUuid === gpuUuid && one.memoryKnown)
       .reduce((sum, { limitBytes, usedBytes }) => sum + Math.max(0, limitBytes - usedBytes), 0);

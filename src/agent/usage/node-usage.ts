@@ -1,4 +1,4 @@
-// The state of a node as one sample shows it: the driver's truth held against grants and ledgers. Plain values; compare.ts makes them.
+// Types of the state of a node after one sample: what the driver reports, against grants and ledgers. process-sample.ts builds it.
 import type { Fence, FenceFacts } from '../../policy/isolation.ts';
 import type { MemoryVerdict, Verdict } from '../../policy/memory-verdict.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
@@ -16,15 +16,15 @@ export type ContainerGpuState = {
   readonly gpuIndex: number | undefined;
   readonly limitBytes: number;
   readonly coresPercent: number;
-  /** As far as the driver tells. */
+  /** As far as the driver reports it. */
   readonly usedBytes: number;
   /** Held by processes that the ledger does not know. */
   readonly bypassBytes: number;
-  /** The driver tells who uses the GPU. */
+  /** The driver reports the GPU's processes. */
   readonly processesKnown: boolean;
-  /** And of each of its processes what it holds. */
+  /** And the memory of each of them. */
   readonly memoryKnown: boolean;
-  /** More than its grant on this GPU and the tolerance, as far as is told; never without isolation. */
+  /** More than its grant on this GPU and the tolerance, as far as is known; never without isolation. */
   readonly over: boolean;
   readonly ledger: {
     readonly contextBytes: number;
@@ -33,7 +33,7 @@ export type ContainerGpuState = {
     readonly bufferBytes: number;
   };
   readonly denied: number;
-  /** Undefined: the driver did not tell. */
+  /** Undefined: the driver did not report it. */
   readonly smPercent: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly processes: readonly GrantedProcess[];
@@ -41,15 +41,15 @@ export type ContainerGpuState = {
 
 /** Which engine of the interposer its living processes run. */
 export type EngineUse = {
-  /** By number; `other`: processes that tell none, or one that the agent did not put there. */
+  /** By number; `other`: none, or one that the agent did not put there. */
   readonly processes: readonly { readonly engine: string; readonly count: number }[];
   /** Processes that could not change to the one that was wanted. */
   readonly refused: number;
-  /** It was not told of the engine that is wanted. */
+  /** Its limits page does not name the wanted engine. */
   readonly outdated: boolean;
 };
 
-/** Its living processes that somebody watched when they began with CUDA: their times are longer than they would be. */
+/** Its living processes that a debugger or profiler watched when they initialized CUDA, which makes them slower. */
 export type Observed = { readonly debugger: number; readonly profiler: number };
 
 export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
@@ -58,11 +58,11 @@ export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
 export type ReconciledContainer = {
   readonly grant: Grant;
   readonly fence: Fence;
-  /** What that was told by: of the last sample that told. */
+  /** What that follows from, of the last sample with data. */
   readonly holding: Holding;
   readonly gpus: readonly ContainerGpuState[];
   readonly verdict: MemoryVerdict;
-  /** The sample says of each of its GPUs who uses it: only then is memory that is not there memory given back. */
+  /** The sample has data of all of its GPUs: only then does missing memory mean released memory. */
   readonly allGpusKnown: boolean;
   /** Its ledger was shortened, overwritten or replaced. */
   readonly tampered: boolean;
@@ -87,11 +87,11 @@ export type DeviceState = {
   readonly gpu: SampledGpu;
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
-  /** That hold memory of it; undefined: the driver does not tell who uses it. */
+  /** Containers that hold memory of it; undefined: its processes are unknown. */
   readonly containers: number | undefined;
   /** Each counted once. */
   readonly processes: ProcessCounts;
-  /** How it is given out. `shared` also where somebody has the whole of it by another's word. */
+  /** How it is allocated. `shared` also where another device plugin allocated the whole of it. */
   readonly mode: ShareMode | 'none';
   /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
    * be told, for the driver does not tell who uses the GPU, or says of some process only that it is there. */

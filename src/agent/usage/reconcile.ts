@@ -1,5 +1,4 @@
-// The driver's truth held against grants and ledgers: pure, one sample in, the state of the node out. Everything that is
-// published, shown or acted upon is read from this value.
+// Reconciles what the driver reports with grants and usage ledgers: one attributed sample in, the reconciled node out. Pure.
 
 import type { GpuDemand } from '../../api/gpu.ts';
 import { keepIfSame, memoizeLast } from '../../common/memo.ts';
@@ -26,8 +25,7 @@ import {
 } from './ungranted-usage.ts';
 
 /**
- * `before`: the state of the sample before. Containers of which nothing has changed are the very same objects again, and the list
- * of them where none has.
+ * `before`: the reconciled node of the sample before. Unchanged containers are the same objects again, and so is an unchanged list.
  */
 export function reconcile(
   sample: Sample,
@@ -38,16 +36,16 @@ export function reconcile(
   before?: ReconciledNode,
 ): ReconciledNode {
   const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
-  const told = new Map(
+  const data = new Map(
     sample.gpus.map((gpu) => {
-      const isTold = gpuWithProcessData(sample, gpu.uuid) === gpu;
-      return [gpu.uuid, { gpu, isTold, computeTold: isTold && isUtilizationKnown(sample, gpu) }];
+      const hasProcesses = gpuWithProcessData(sample, gpu.uuid) === gpu;
+      return [gpu.uuid, { gpu, hasProcesses, hasUtilization: hasProcesses && isUtilizationKnown(sample, gpu) }];
     }),
   );
   const containers = keepIfSame(
     readings.map((reading) => {
       const { id } = reading.grant;
-      return containerStateOf(earlier.get(id), sample, told, reading, owned.ofGrant(id), tolerance);
+      return containerStateOf(earlier.get(id), sample, data, reading, owned.ofGrant(id), tolerance);
     }),
     before?.containers,
   );
@@ -57,7 +55,7 @@ export function reconcile(
     no_cgroup: 0,
     container_not_known: 0,
     host: 0,
-    memory_not_available: uses.processesUntold,
+    memory_not_available: uses.processesWithoutMemory,
   };
   for (const { process, owner } of owned.others) {
     const reason = owner.kind === 'unknown' ? owner.reason : owner.kind;
@@ -70,7 +68,7 @@ export function reconcile(
   const devices = sample.gpus.map((gpu) =>
     deviceState(
       gpu,
-      told.get(gpu.uuid)?.isTold === true,
+      data.get(gpu.uuid)?.hasProcesses === true,
       uses.onGpu.get(gpu.index),
       granted.get(gpu.uuid),
       held.get(gpu.uuid),
@@ -84,8 +82,8 @@ export function reconcile(
 const isListed = (use: SampledUse): boolean => use.listed;
 
 /** Processes in the lists of one GPU, by kind. */
-type GpuUses = { compute: number; graphics: number; both: number; mps: number; bytesTold: boolean };
-const NO_USES: GpuUses = { compute: 0, graphics: 0, both: 0, mps: 0, bytesTold: true };
+type GpuUses = { compute: number; graphics: number; both: number; mps: number; memoryKnown: boolean };
+const NO_USES: GpuUses = { compute: 0, graphics: 0, both: 0, mps: 0, memoryKnown: true };
 
 /** `types`: bits of the lists, 1 compute, 2 graphics, 4 MPS. */
 const kindOf = (types: number): keyof ProcessCounts | undefined =>
@@ -93,9 +91,9 @@ const kindOf = (types: number): keyof ProcessCounts | undefined =>
 
 const usesOf = memoizeLast((processes: readonly SampledProcess[]) => {
   const onGpu = new Map<number, GpuUses>();
-  let processesUntold = 0;
+  let processesWithoutMemory = 0;
   for (const { gpus } of processes) {
-    let isUntold = false;
+    let isMemoryUnknown = false;
     for (const { gpu, listed, types, bytes } of gpus) {
       if (!listed) continue;
       const uses = onGpu.get(gpu) ?? { ...NO_USES };
@@ -103,12 +101,12 @@ const usesOf = memoizeLast((processes: readonly SampledProcess[]) => {
       const kind = kindOf(types);
       if (kind) uses[kind] += 1;
       if (bytes !== undefined) continue;
-      uses.bytesTold = false;
-      isUntold = true;
+      uses.memoryKnown = false;
+      isMemoryUnknown = true;
     }
-    if (isUntold) processesUntold += 1;
+    if (isMemoryUnknown) processesWithoutMemory += 1;
   }
-  return { onGpu, processesUntold };
+  return { onGpu, processesWithoutMemory };
 });
 
 const grantedOf = memoizeLast((...grants: readonly Grant[]) => grantedByGpu(grants));
@@ -126,11 +124,11 @@ const heldOf = memoizeLast((containers: readonly ReconciledContainer[]) => {
   return onGpu;
 });
 
-/** `uses`: who is on it now, as far as `isTold` says that it is told. */
+/** `uses`: the processes on it now, where `hasProcesses`. */
 function deviceState(
   gpu: SampledGpu,
-  isTold: boolean,
-  { bytesTold, ...processes }: GpuUses = NO_USES,
+  hasProcesses: boolean,
+  { memoryKnown, ...processes }: GpuUses = NO_USES,
   granted: GpuDemand | undefined,
   held: Held = { bytes: 0, containers: 0 },
   assigned: readonly AssignedState[],
@@ -147,7 +145,9 @@ function deviceState(
     grantedCoresPercent,
     // Those of a divided GPU are its instances'.
     containers:
-      isTold || gpu.migEnabled ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length : undefined,
+      hasProcesses || gpu.migEnabled
+        ? held.containers + others.filter((entry) => entry.usedBytes !== 0).length
+        : undefined,
     processes,
     mode: gpu.migEnabled
       ? 'mig'
@@ -155,6 +155,6 @@ function deviceState(
         ? 'shared'
         : (onThis[0]?.mode ?? 'none'),
     unattributedBytes:
-      gpu.usedBytes !== undefined && isTold && bytesTold ? Math.max(0, gpu.usedBytes - attributed) : undefined,
+      gpu.usedBytes !== undefined && hasProcesses && memoryKnown ? Math.max(0, gpu.usedBytes - attributed) : undefined,
   };
 }

@@ -1,5 +1,5 @@
-// Containers on GPUs of which they have no grant of ours: those that somebody else gave the GPU to, and those that nobody did.
-// A container with a grant is one of them on all other GPUs, and goes by the id of its grant there. Pure.
+// Containers on GPUs of which they have no grant: GPUs that another device plugin allocated to them, and GPUs without any
+// allocation. A container with a grant counts as one on all other GPUs, by the id of its grant. Pure.
 
 import type { Owner } from '../attribution/attribute.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
@@ -29,9 +29,9 @@ export type AssignedState = {
   readonly gpuUuid: string;
   readonly gpuIndex: number;
   readonly mode: ShareMode;
-  /** Undefined: the driver does not tell it of each of its processes. */
+  /** Undefined: the driver does not report it for each of its processes. */
   readonly usedBytes: number | undefined;
-  /** Undefined: the driver did not tell. */
+  /** Undefined: the driver did not report it. */
   readonly smPercent: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly processes: readonly ProcessState[];
@@ -43,9 +43,9 @@ export type ForeignState = {
   /** Of one that has a grant of other GPUs, the grant's. */
   readonly containerId: string;
   readonly podUid: string;
-  /** Undefined: the driver does not tell it of each of its processes. */
+  /** Undefined: the driver does not report it for each of its processes. */
   readonly usedBytes: number | undefined;
-  /** Undefined: the driver did not tell. */
+  /** Undefined: the driver did not report it. */
   readonly smPercent?: number | undefined;
   readonly processes: number;
 };
@@ -68,9 +68,9 @@ type Ungranted = {
   readonly grant?: Grant;
 };
 
-const NOBODY: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
+const NONE: { assigned: readonly AssignedState[]; foreign: readonly ForeignState[] } = { assigned: [], foreign: [] };
 
-/** Containers on GPUs of which they have no grant: those that somebody else gave the GPU to, and those that nobody did. */
+/** `assigned`: another device plugin allocated the GPU to the container; `foreign`: no allocation is known. */
 export function ungrantedUsage(
   sample: Sample,
   owned: Pick<AttributedProcesses, 'others' | 'ofGrant'>,
@@ -83,17 +83,17 @@ export function ungrantedUsage(
     ),
     ...processesOutsideGrant(sample, owned, grants),
   ];
-  if (processes.length === 0 && list.length === 0) return NOBODY;
+  if (processes.length === 0 && list.length === 0) return NONE;
   const names = new Map(
     processes.map(({ owner, grant }) => [idOf(owner), grant ?? nameOf(owner.containerId, owner.podUid)] as const),
   );
-  // On a GPU of its grant a container is told of with its grant, whatever else the kubelet has given it.
+  // If it has a grant on the GPU, only the grant is shown, whatever else the kubelet allocated.
   const granted = Map.groupBy(grants, nameKey);
   const taken = Map.groupBy(
     list.filter((entry) => !granted.get(nameKey(entry))?.some((grant) => hasGpu(grant, entry.gpuUuid))),
     nameKey,
   );
-  /** Whose GPU it is; a device whose GPU cannot be told is the one that the container uses. */
+  /** The allocation of the GPU; a device with an unknown GPU is taken for the one that the container uses. */
   const assignmentOf = ({ owner }: Ungranted, gpu: SampledGpu): Assignment | undefined => {
     const name = names.get(idOf(owner));
     const own = name ? (taken.get(nameKey(name)) ?? (owner.containerId === '' ? onlyOf(name, taken) : [])) : [];
@@ -141,10 +141,10 @@ function processesOutsideGrant(
 }
 
 const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);
-/** Of a pod of which no more can be told, the pod's. */
+/** The pod's UID where only the pod is known. */
 const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
 
-/** What a sandbox's pod has, if one container has all of it. A container that nobody has named yet may be any other one of its pod. */
+/** What a sandbox's pod has, if one container has all of it. A container without a known name may be any other one of its pod. */
 function onlyOf({ namespace, pod }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
   const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
   return own.length === 1 ? (own[0] ?? []) : [];

@@ -336,7 +336,9 @@ testUnless('reason' in place ? place.reason : undefined)(
     }, 'its memory under its own name');
     t.true(used > 300 * 2 ** 20);
     t.deepEqual(agent.audit(), [], 'foreign use is reported, never stopped');
-    const said = agent.log.filter((line) => line.includes(`the kubelet does not tell at ${socket}`));
+    const said = agent.log.filter((line) =>
+      line.includes(`the kubelet does not list its allocated devices at ${socket}`),
+    );
     t.is(said.length, 1, 'that the kubelet cannot be asked is said, once');
     await holder.end();
   },

@@ -17,9 +17,9 @@ const NOT_SUPPORTED = 3;
 
 const MACHINES = [
   {
-    what: 'unified memory, of which the driver does not tell how much there is',
+    what: 'unified memory, whose size the driver does not report',
     faults: all(NOT_SUPPORTED, 'nvmlDeviceGetMemoryInfo', 'nvmlDeviceGetMemoryInfo_v2'),
-    says: /the driver does not tell how much memory it has: nothing can be granted on it$/,
+    says: /the driver does not report its memory size: nothing can be granted on it$/,
     refused: /the driver does not tell how much memory GPU-\S+ has/,
     absent: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
     there: ['cotenant_device_processes', 'cotenant_device_utilization_ratio'],
@@ -32,7 +32,7 @@ const MACHINES = [
       'nvmlDeviceGetProcessUtilization',
       'nvmlDeviceGetProcessesUtilizationInfo',
     ),
-    says: /the driver does not tell which processes use it: .* only the interposer holds limits; how much compute each process uses: .* who is idle$/,
+    says: /the driver does not report its processes: .* only the interposer enforces limits; utilization by process: .* not detected$/,
     refused: undefined,
     absent: [
       'cotenant_device_processes',
@@ -58,7 +58,7 @@ const MACHINES = [
       'nvmlDeviceGetFieldValues',
       'nvmlDeviceGetEnforcedPowerLimit',
     ),
-    says: /the driver does not tell errors of its memory: none is counted; its power limit; what goes over its links$/,
+    says: /the driver does not report its memory errors: they are not counted; its power limit; its PCIe and NVLink traffic$/,
     refused: undefined,
     absent: [
       'cotenant_device_ecc_errors_total',
@@ -81,7 +81,7 @@ for (const { what, faults, says, refused, absent, there } of MACHINES) {
     await eventually(async () => ((await agent.snapshot())?.devices.length ?? 0) > 0 || undefined, 'the GPU is seen');
     const round = (await agent.snapshot())?.atMs ?? 0;
     await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) > round + 2000 || undefined, 'some samples');
-    const missing = () => agent.log.filter((line) => /the driver does not tell/.test(line));
+    const missing = () => agent.log.filter((line) => /the driver does not report/.test(line));
     await eventually(() => missing().length > 0 || undefined, 'it is said');
     t.regex(missing()[0] ?? '', says);
     await eventually(
@@ -108,7 +108,7 @@ for (const { what, faults, says, refused, absent, there } of MACHINES) {
 }
 
 testUnless(namespacesReason())(
-  'in a PID namespace of its own, where the driver names nobody else, the agent says so at its start',
+  'in a PID namespace of its own the agent logs at its start that it does not see other processes',
   async (t) => {
     const state = join(temporaryFolder(t), 'state');
     const settings = ['--set', `stateFolder=${state}`, '--set', 'port=0', '--set', 'nvmlLibrary=/nowhere'];
@@ -120,7 +120,7 @@ testUnless(namespacesReason())(
       if (line.includes('PID namespace')) said = line;
       if (said !== undefined || line.includes('metrics on')) break;
     }
-    t.regex(said ?? '', /: the driver names nobody outside of it to the agent, .* set hostPID: true, /);
+    t.regex(said ?? '', /: NVML does not list processes outside of it, .* set hostPID: true, /);
     t.not(unseenProcesses(statSync('/proc/self/ns/ipc').ino), undefined, 'another number');
     t.is(unseenProcesses(4026531836), undefined, 'the first one has the same number everywhere');
   },

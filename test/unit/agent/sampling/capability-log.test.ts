@@ -24,41 +24,41 @@ test('of a GPU that tells all nothing is said, nor of one that is lost or has it
   t.deepEqual(missingCapabilities({ ...without('totalBytes', 'hasProcessUtilization'), migEnabled: true }), []);
 });
 
-test('a GPU of which nobody knows whether MIG divides it is named so', (t) => {
-  t.regex(missingCapabilities({ ...without(), migModeUnknown: true }).join(), /^whether MIG divides it: /);
+test('a GPU with an unknown MIG mode is named', (t) => {
+  t.regex(missingCapabilities({ ...without(), migModeUnknown: true }).join(), /^its MIG mode: /);
 });
 
 const CASES: readonly [names: readonly (keyof SampledGpu)[], says: RegExp][] = [
-  [['totalBytes'], /^how much memory it has: /],
-  [['hasProcessUtilization'], /^how much compute each process uses: /],
-  [['utilizationPercent'], /^how busy it is$/],
-  [['eccUncorrectedVolatile'], /^errors of its memory: /],
-  [['powerMilliwatts'], /^what power it draws$/],
+  [['totalBytes'], /^its memory size: /],
+  [['hasProcessUtilization'], /^utilization by process: /],
+  [['utilizationPercent'], /^its utilization$/],
+  [['eccUncorrectedVolatile'], /^its memory errors: /],
+  [['powerMilliwatts'], /^its power draw$/],
   [['powerLimitMilliwatts'], /^its power limit$/],
-  [['pcieReceivedBytes', 'nvlinkReceivedBytes'], /^what goes over its links$/],
+  [['pcieReceivedBytes', 'nvlinkReceivedBytes'], /^its PCIe and NVLink traffic$/],
   [['reportsXids'], /^its Xids: /],
 ];
 for (const [names, says] of CASES) {
-  test(`what is missing is named: ${names.join(', ')}`, (t) => {
+  test(`a missing reading is named: ${names.join(', ')}`, (t) => {
     const words = missingCapabilities(without(...names));
     t.is(words.length, 1);
     t.regex(words[0] ?? '', says);
   });
 }
 
-test('who uses a GPU is not told where any list of them is not, but for one that the driver has not', (t) => {
+test('processes are missing where any list failed, but not one that the driver does not have', (t) => {
   const of = (processLists: readonly string[], failedProcessLists?: readonly string[]) =>
     missingCapabilities({ ...without(), processLists, ...(failedProcessLists && { failedProcessLists }) });
   for (const words of [of(['graphics']), of(['compute', 'mps'], ['graphics']), of(['compute'], ['mps'])])
-    t.regex(words.join('; '), /^which processes use it: [^;]+$/);
+    t.regex(words.join('; '), /^its processes: [^;]+$/);
   t.deepEqual(of(['compute']), []);
 });
 
-test('a GPU without NVLink has its links', (t) => {
+test('a GPU without NVLink has its traffic', (t) => {
   t.deepEqual(missingCapabilities(without('nvlinkReceivedBytes')), []);
 });
 
-test('it is said once, and not of what fails for some samples', (t) => {
+test('a missing reading is logged once, and not while it fails for some samples', (t) => {
   const said: string[] = [];
   const { see } = createCapabilityLog((text) => said.push(text));
   const [whole, silent] = [sampleOf([without()], []), sampleOf([without('hasProcessUtilization')], [])];
@@ -69,5 +69,5 @@ test('it is said once, and not of what fails for some samples', (t) => {
   t.deepEqual(said, []);
   for (let sample = 0; sample < 50; sample += 1) see(silent);
   t.is(said.length, 1);
-  t.regex(said[0] ?? '', /^GPU-0: the driver does not tell how much compute each process uses: /);
+  t.regex(said[0] ?? '', /^GPU-0: the driver does not report utilization by process: /);
 });
