@@ -3,7 +3,6 @@
 // itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
 
 import type { GpuGrant } from '../api/gpu.ts';
-import type { KnownOwners } from './attribution/attribute.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
 import { feedbackOf, type Living, NOTHING_TWICE, type Round, roundOf, type Twice } from './grants/driver-feedback.ts';
@@ -225,26 +224,4 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     resized: (id, atNs) => void justResized.set(id, atNs),
     takeDown,
   };
-}
-
-/**
- * What is known after a sample: what it showed, and of grants that it did not tell of what was known before, as long as
- * those processes live. A process that is not seen for a moment must not lose its grant.
- */
-export function stillKnown(
-  shown: KnownOwners,
-  before: KnownOwners,
-  isUntold: (grantId: string) => boolean,
-  isAlive: Living['isAlive'],
-): KnownOwners {
-  const byProcess = new Map(shown.byProcess);
-  const grantByPid = new Map(shown.grantByPid);
-  for (const [key, owner] of before.byProcess) {
-    if (owner.kind !== 'grant' || byProcess.has(key) || !isUntold(owner.id)) continue;
-    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
-    if (!isAlive(pid, startTicks)) continue;
-    byProcess.set(key, owner);
-    grantByPid.set(pid, { id: owner.id, startTicks });
-  }
-  return { byProcess, grantByPid };
 }

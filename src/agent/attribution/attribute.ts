@@ -122,3 +122,25 @@ export function remember(
   }
   return { byProcess, grantByPid };
 }
+
+/**
+ * What is known after a sample, with what was known before of grants without data in it, as long as those processes live: a
+ * process that is missing for a moment must not lose its grant.
+ */
+export function stillKnown(
+  shown: KnownOwners,
+  before: KnownOwners,
+  hasNoData: (grantId: string) => boolean,
+  isAlive: (pid: number, startTicks: number) => boolean,
+): KnownOwners {
+  const byProcess = new Map(shown.byProcess);
+  const grantByPid = new Map(shown.grantByPid);
+  for (const [key, owner] of before.byProcess) {
+    if (owner.kind !== 'grant' || byProcess.has(key) || !hasNoData(owner.id)) continue;
+    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
+    if (!isAlive(pid, startTicks)) continue;
+    byProcess.set(key, owner);
+    grantByPid.set(pid, { id: owner.id, startTicks });
+  }
+  return { byProcess, grantByPid };
+}

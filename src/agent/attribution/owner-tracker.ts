@@ -2,7 +2,6 @@
 // cgroup or its parents are gone.
 // Owns what is remembered; each decision is made in attribution.
 
-import { stillKnown } from '../grant-upkeep.ts';
 import { groupOfGrant, isOfPod, type ProcessOwner } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 import { haveProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
@@ -14,6 +13,7 @@ import {
   type PodContainers,
   processKey,
   remember,
+  stillKnown,
 } from './attribute.ts';
 import { type AttributedProcesses, groupByOwner, NO_PROCESSES, type OwnerOf } from './processes-by-owner.ts';
 

@@ -1,7 +1,8 @@
 // What stays known of processes that a sample does not show, and what books are taught of memory that processes share.
 import test from 'ava';
 import type { KnownOwners, Owner } from '../../../src/agent/attribution/attribute.ts';
-import { createHousekeeping, stillKnown } from '../../../src/agent/grant-upkeep.ts';
+import { stillKnown } from '../../../src/agent/attribution/attribute.ts';
+import { createHousekeeping } from '../../../src/agent/grant-upkeep.ts';
 import type { LiveGrant } from '../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../src/agent/grants/registry.ts';
 import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
