@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
         if (!resume(sampler, cursors[i]))
             std::fprintf(stderr,
                          "cotenant-sampler: --utilization-cursor, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
-                         "its GPU begins anew\n",
+                         "its GPU starts without it\n",
                          i + 1);
     uint64_t next = now_ns(CLOCK_MONOTONIC);
     for (;;) {

@@ -1,4 +1,4 @@
-// The arbiter's process without an agent: given plans, asked what came of them, ended or killed.
+// The arbiter as a process without an agent: a test sends plans, reads its status, ends or kills it.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// Runs a case of test/native/programs/interleavings.c: the whole engine above a driver in whose calls other threads come in between.
+// Runs a case of test/native/programs/interleavings.c: the engine above a driver that runs other threads inside its calls.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// Many processes that race for one grant (test/native/programs/racer.c), watched by the node's own books.
+// Many processes that race for one grant (test/native/programs/racer.c), measured by the simulated node's usage.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

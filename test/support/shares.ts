@@ -1,4 +1,4 @@
-// What clients had of the GPU, window by window, by the simulated node's books, and for how long the machine kept those that
+// GPU time of clients, window by window, by the simulated node's usage, and for how long the machine kept those that
 // take part from running. Shares in real time have the machine's own noise in them, so bounds are wider below than above: a
 // tenant that the machine keeps from launching gets less, none ever gets more. No more is allowed for than was measured, down
 // to half of a share.

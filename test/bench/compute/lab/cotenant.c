@@ -1,5 +1,5 @@
-/* The law under test: the arbiter's own code and the gate's own code, joined by the bytes of compute pages, with what
- * the wiring will do around them: a helper that looks at events, rings and wakes that take their time. */
+/* The algorithm under test: the arbiter's and the gate's own code, connected by the bytes of lease pages, with what
+ * surrounds them in a process: a thread that polls events, and rings and wake-ups that take their time. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
-/* A GPU: contexts (one per process) take turns of SLICE_NS while several have work, and a change of context costs
- * SWITCH_NS; within a context the heads of its streams run beside one another as far as the GPU's width reaches. A
- * launch that is under way when its context's turn ends goes on with its next one. */
+/* A GPU: contexts (one per process) get time slices of SLICE_NS while several have work, and a switch costs SWITCH_NS;
+ * within a context the heads of its streams run in parallel as far as the GPU's width allows. A launch that outlasts
+ * its context's slice continues in the next one. */
 #include <stdlib.h>
 
 #include "lab.h"

@@ -1,8 +1,8 @@
-/* The laboratory's inside: a clock that jumps from event to event (clock.c), a GPU (gpu.c), programs that launch on
- * it (program.c), and laws that hold programs back (laws.h). Times are ns from the start. One thread, one seed, no
- * clock of the machine: the same command line gives the same figures.
+/* Shared by the laboratory's files: a clock that jumps from event to event (clock.c), a GPU (gpu.c), programs that
+ * launch on it (program.c), and algorithms that limit them (cotenant.c, peers.c). Times are ns from the start. One
+ * thread, one seed, no real clock: the same command line gives the same figures.
  *
- * The GPU's and the machine's constants are here, with where they come from. They are not the law's to choose. */
+ * The constants of the GPU and the machine are here, with their sources. The algorithms cannot change them. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* Programs: one thread each, which launches, waits for the GPU, and thinks. What it does next never depends on the
- * law, except that the law may make it wait before a launch. */
+/* Programs: one thread each, which launches, waits for the GPU, and pauses. What it does next never depends on the
+ * algorithm, except that the algorithm may delay a launch. */
 #include <math.h>
 #include <stdlib.h>
 
