@@ -39,7 +39,7 @@ test('a webhook that still waits for its certificate ends when it is told to', a
     const reply = await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined);
     return reply?.text();
   }, 'its probes answer');
-  t.is(ready, 'no certificate that API servers trust yet');
+  t.is(ready, 'no certificate that API servers trust yet\n');
   child.kill('SIGTERM');
   t.deepEqual(await ended, [0, null]);
 });

@@ -192,7 +192,7 @@ test('sockets that cannot be made are told once, and made when they can', async 
   rmSync(join(root, 'plugins'), { recursive: true });
   symlinkSync('/dev/null', join(root, 'plugins'));
   await eventually(() => problems[0], 'it is told');
-  t.regex(problems[0] ?? '', /^the kubelet cannot reach the CSI driver, and it is tried again: /);
+  t.regex(problems[0] ?? '', /^the kubelet cannot reach the CSI driver, retrying: /);
   rmSync(join(root, 'plugins'));
   const answered = async () => (await call(csiSocket(root), 'csi.v1.Node/NodeGetInfo')).code === status.OK || undefined;
   await eventually(answered, 'it answers');
