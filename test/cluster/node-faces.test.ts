@@ -298,6 +298,6 @@ testUnless(ground.ok ? undefined : ground.reason)(
     // Without us the slots are no longer to be had, and nothing of ours stays open.
     t.is(await faces.close(), 0);
     await slotsAre('150', '0');
-    for (const text of problems()) t.regex(text, /^(device plugin: the kubelet|NRI: \/var\/run\/nri)/);
+    for (const text of problems()) t.regex(text, /^(the kubelet does not get the slots|\/var\/run\/nri)/);
   },
 );
