@@ -1,6 +1,6 @@
 /* Facts about the binary interface of NVIDIA's CUDA driver library (LP64), in our own words: sizes, values and
- * argument lists that calls must agree on. No behavior, and nothing about quotas. The full list of entry points is
- * cuda-driver.facts; only the types that our wrappers or the simulated driver touch are named here. */
+ * argument lists that calls must agree on. No behavior, and nothing about quotas. cuda-driver.facts lists all entry
+ * points; only the types that wrappers or the simulated driver use are here. */
 #pragma once
 
 #include <stddef.h>

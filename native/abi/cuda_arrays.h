@@ -1,6 +1,5 @@
-/* Facts about arrays and about memory that crosses the borders of a process or of an interface: shapes, element sizes,
- * flags and handles of NVIDIA's CUDA driver library (LP64), in our own words. How an array lies in memory is no such
- * fact: the driver does not say. */
+/* Facts about arrays, and about memory shared between processes or APIs: shapes, element sizes, flags and handles
+ * of NVIDIA's CUDA driver library (LP64), in our own words. The layout of an array in memory is not documented. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +10,7 @@ typedef struct abi_array_opaque *abi_array;
 typedef struct abi_mipmapped_opaque *abi_mipmapped;
 typedef struct abi_external_opaque *abi_external;
 
-/* CUDA_ARRAY_DESCRIPTOR (24 bytes) and CUDA_ARRAY3D_DESCRIPTOR (40 bytes); the forms of old have 32-bit extents. An
+/* CUDA_ARRAY_DESCRIPTOR (24 bytes) and CUDA_ARRAY3D_DESCRIPTOR (40 bytes); the old forms have 32-bit extents. An
  * extent of 0 is a dimension that the array does not have. */
 typedef struct {
     size_t width, height;
@@ -59,7 +58,7 @@ enum {
     ABI_FORMAT_NV12 = 0xb0,
 };
 
-/* What one element takes; compressed formats count squares of `side` x `side` elements. */
+/* Size of one element; compressed formats count squares of `side` x `side` elements. */
 typedef struct {
     unsigned bits, side; /* bits 0: a format that this table does not know */
 } abi_array_element;
@@ -135,7 +134,7 @@ typedef struct {
     unsigned reserved[4];
 } abi_array_requirements;
 
-/* CUarrayMapInfo, 96 bytes: memory by handle comes under a part of a sparse array, or under all of a deferred one */
+/* CUarrayMapInfo, 96 bytes: maps physical memory under a part of a sparse array, or under a whole deferred one */
 enum { ABI_RESOURCE_ARRAY = 0, ABI_RESOURCE_MIPMAPPED = 1 };
 enum { ABI_TILES_LEVEL = 0, ABI_TILES_MIP_TAIL = 1 };
 enum { ABI_TILES_MAP = 1, ABI_TILES_UNMAP = 2 };

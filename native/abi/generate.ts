@@ -116,14 +116,17 @@ function verbHeader(prefix: string, joined: { symbol: string; row: VerbRow }[]):
   const wrapped = joined.map(({ symbol, row }, index) => ({ symbol, row, index }));
   const inC = wrapped.filter(({ row }) => row.verb !== 'pass');
   const served = inC.filter(({ row }) => row.verb !== 'resolve' && row.verb !== 'gate');
+  const gated = inC.filter(({ row }) => row.verb === 'gate');
+  const gatedRows = gated.map(({ symbol, index }) => ` \\\n    X(${index}, ${symbol})`).join('');
   return `/* ${NOTICE}
- * Index, symbol, verb and group of every entry point; those that the engine serves; the reason of each group. */
+ * Index, symbol, verb and group of every entry point; those that the engine serves, and those that are gated; the reason of each group. */
 #pragma once
 #define COT_${prefix}_COUNT ${joined.length}
 #define COT_${prefix}_ROWS(X) \\
 ${lines.join(' \\\n')}
 #define COT_${prefix}_SERVED(X) \\
 ${served.map(({ symbol, index }) => `    X(${index}, ${symbol})`).join(' \\\n')}
+#define COT_${prefix}_GATED(X)${gatedRows}
 #define COT_${prefix}_GROUPS(X) \\
 ${groups.map((row, index) => `    X(${index}, "${row.verb}", "${row.group}", "${row.reason}")`).join(' \\\n')}
 /* Indices by name, for wrappers that call the real entry point. */

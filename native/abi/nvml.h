@@ -1,6 +1,6 @@
 /* Facts about the binary interface of NVIDIA's management library NVML (LP64), in our own words: sizes, offsets and
- * values. Sources and history of each layout: the process entry of the newest list has had 24 and (530, and 535.43 to
- * 535.86) 32 bytes under one symbol name, so whoever reads it must find out the stride. No behavior here. */
+ * values. The entry of the newest process list has had 24 and (530, and 535.43 to 535.86) 32 bytes under one symbol
+ * name, so a reader must find out its size. No behavior here. */
 #pragma once
 
 #include <assert.h>
@@ -89,7 +89,7 @@ struct nvml_abi_accounting_v1 {
     uint32_t reserved[5];
 };
 struct nvml_abi_accounting_v2 {
-    uint32_t pid; /* asked for */
+    uint32_t pid; /* requested */
     uint32_t running, gpu_percent, memory_percent;
     uint64_t max_bytes;
     uint32_t samples, pad;
@@ -137,7 +137,7 @@ enum {
     NVML_ABI_CLOCKS_POWER_BRAKE = 0x80,
     NVML_ABI_CLOCKS_DISPLAY = 0x100,
 };
-/* Values that are asked for by number, several in one call; scope names a link, all of them together as below. */
+/* Field values, requested by number, several in one call; scope names a link, or all of them as below. */
 enum {
     NVML_ABI_FIELD_MEMORY_TEMPERATURE = 82,
     NVML_ABI_FIELD_NVLINK_SENT_KIB = 138,
@@ -147,15 +147,15 @@ enum {
 };
 #define NVML_ABI_FIELD_ALL_LINKS 0xffffffffu
 struct nvml_abi_field {
-    uint32_t id, scope; /* asked for */
+    uint32_t id, scope; /* requested */
     int64_t timestamp_us, latency_us;
     uint32_t value_type; /* NVML_ABI_VALUE_* */
     int32_t result;      /* of this one alone */
     uint64_t value;      /* of that type, in its first bytes */
 };
-/* Types of events; a set is asked for the sum of those wanted. */
+/* Types of events; a set is registered for the sum of the wanted ones. */
 enum { NVML_ABI_EVENT_XID = 0x8, NVML_ABI_EVENT_MIG = 0x100 };
-/* Drivers from 615 on; the name space is the whole path of a group's folder. No version leads these. */
+/* Drivers from 615 on; the name space is the full path of a group's folder. These structures have no version. */
 struct nvml_abi_set_memory_limits {
     const char *name_space;
     uint64_t soft_bytes, hard_bytes;
@@ -164,16 +164,15 @@ struct nvml_abi_get_memory_limits {
     const char *name_space;
     uint64_t soft_bytes, hard_bytes, used_bytes;
 };
-#define NVML_ABI_MEMORY_LIMIT_MAX 0xffffffffffffffffull /* and a soft limit of 0: no limit */
-/* Counters of a GPU's parts (GPM), from Hopper on. Two samples are held against each other; the request alone has a
- * version that is no size. Its array has grown from 98 entries to 333 under the same version: as many are read as are
- * counted, and whoever has room for all is safe. The calls came with 520, that of an instance with 525. */
+#define NVML_ABI_MEMORY_LIMIT_MAX 0xffffffffffffffffull /* with a soft limit of 0: no limit */
+/* GPM counters, from Hopper on. A metric is computed from two samples. Only the request has a version, which is not
+ * a size. Its array has grown from 98 entries to 333 under the same version: the driver reads as many as are
+ * counted, so allocate all. The calls came with 520, that of an instance with 525. */
 #define NVML_ABI_GPM_VERSION 1u
 #define NVML_ABI_GPM_MOST 333
-/* Percent, unless it says otherwise. From 248 on newer drivers have counts since the reboot, which nobody here asks
- * for. */
+/* Percent unless stated otherwise. From 248 on newer drivers have counts since the reboot, which are not used here. */
 enum {
-    NVML_ABI_GPM_GRAPHICS = 1, /* of time, in which anything ran */
+    NVML_ABI_GPM_GRAPHICS = 1, /* of time in which anything ran */
     NVML_ABI_GPM_SM = 2,
     NVML_ABI_GPM_OCCUPANCY = 3,
     NVML_ABI_GPM_TENSOR = 5, /* of any kind */
@@ -184,7 +183,7 @@ struct nvml_abi_gpm_support {
     uint32_t version, supported;
 };
 struct nvml_abi_gpm_metric {
-    uint32_t id;    /* asked for */
+    uint32_t id;    /* requested */
     int32_t result; /* of this one alone */
     double value;
     const char *short_name, *long_name, *unit;

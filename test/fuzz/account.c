@@ -1,7 +1,8 @@
-/* The account between a limits page and a ledger of any bytes: attaching, reading GPUs and feedback, reserving,
- * reaping, while the agent rewrites the page and a neighbor scribbles in the ledger between calls. The driver always
- * has memory; time is the fuzzer's, so that nobody really waits. Whatever is written, no request may reach beyond the
- * maps or hang; and while nobody touches this process's own row, what it holds stays within its grant. */
+/* The engine on limits pages and ledgers of arbitrary bytes: attaching, reading GPUs and feedback, reserving,
+ * reaping, while the agent rewrites the limits page and another process writes into the ledger between calls. The
+ * driver always has memory; time is the fuzzer's, so that nothing really waits. Whatever is written, no request may
+ * read beyond the maps or hang; and while no other process writes this process's own row, what it holds stays
+ * within its grant. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +71,7 @@ static abi_result driver_uuid(abi_uuid *uuid, abi_device device) {
     return ABI_SUCCESS;
 }
 
-/* ---- what the entry and the other verbs would give ---- */
+/* ---- stubs for the rest of the interposer ---- */
 
 static uint32_t gpu_now;
 
@@ -157,7 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                             .flags = COT_LIMITS_PAGE_ISOLATE_MEMORY};
     const uint32_t gpus = header.gpu_count, slots = header.slot_count;
     uint64_t page_bytes = cot_limits_page_bytes(slots, gpus), ledger_bytes = cot_ledger_bytes(slots, gpus);
-    /* One in four is no page at all, or says another size than it has. */
+    /* One in four is not a limits page, or states a wrong size. */
     bool strange = kind >> 6 == 3;
     if (strange) {
         input_bytes(&in, &header, sizeof header);
@@ -170,7 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (uint32_t gpu = 0; gpu < gpus; gpu++) write_gpu(page, gpu);
     for (unsigned i = input_byte(&in) % 16; i > 0; i--)
         ((uint64_t *)ledger)[input_word(&in) % (ledger_bytes / 8)] = input_long(&in);
-    /* Only while nobody but this process writes its row, and the agent corrects nothing, is its grant a promise. */
+    /* The grant is guaranteed only while no other process writes this row and the agent corrects nothing. */
     bool promised = !strange;
     uint64_t most = 0;
     for (int step = 0; step < 48 && in.left > 0; step++) {

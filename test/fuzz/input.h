@@ -1,4 +1,4 @@
-/* What a fuzzer's bytes are read as: numbers and runs of bytes, zeros where they end. */
+/* Reads numbers and runs of bytes from the fuzzer's input, zeros beyond its end. */
 #pragma once
 
 #include <stddef.h>

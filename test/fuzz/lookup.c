@@ -1,8 +1,7 @@
-/* Look-ups: names of any bytes, asked of every handle, by callers of both kinds, and cuGetProcAddress with any
- * arguments above a driver that answers what the fuzzer wants, newer variants and nonsense included. What is found must
- * be what a plain search through the rows finds: whatever the driver does not have, or has in another variant, is not
- * wrapped; whatever is wrapped is the variant that was asked for; and the driver's result and status arrive as they
- * are. */
+/* Look-ups: arbitrary names in every handle, by callers inside and outside the driver, and cuGetProcAddress with
+ * arbitrary arguments above a driver that returns what the fuzzer chooses, newer variants and nonsense included.
+ * The result must be that of a plain search through the rows: what the driver lacks, or has in another variant, is
+ * not wrapped; what is wrapped is the requested variant; and the driver's result and status are passed on. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -38,7 +37,7 @@ const char shim_names[] =
     COT_CUDA_ROWS(NAME)
 #undef NAME
     ;
-/* Nobody jumps here: the trampoline of a record is the record, the wrapper of all is what follows them. */
+/* Nothing jumps here: a record's address serves as its trampoline, the address after all records as every wrapper. */
 #define RECORD(index) (int)((index) * sizeof(struct shim_record))
 #define SERVED_RESERVE RECORD(COT_CUDA_COUNT), false
 #define SERVED_RELEASE SERVED_RESERVE
@@ -77,7 +76,7 @@ static struct {
     bool is_there;
     uint8_t lacks;      /* one in so many names */
     uint32_t newest;    /* its version */
-    uint32_t changed;   /* from this version on it has other variants than we know, */
+    uint32_t changed;   /* from this version on it has variants that this build does not know, */
     uint8_t which;      /* of some names */
     uint8_t nonsense;   /* of so many answers in 256 */
     int result, status; /* then */
@@ -89,7 +88,7 @@ static uint32_t mix(const char *text, uint32_t value) {
     return hash ^ hash >> 15;
 }
 
-/* Some address of its own for each name. */
+/* A fixed address for each name. */
 static void *driver_has(const char *name) {
     if (driver.lacks && mix(name, 1) % driver.lacks == 0) return NULL;
     return &code[mix(name, 2) % (sizeof code / 2)];
@@ -106,8 +105,7 @@ static const struct {
 };
 #define ROWS_COUNT (sizeof ROWS / sizeof *ROWS)
 
-/* The row that is meant by a question: the newest one not above the version; of two, the per-thread one if asked for.
- */
+/* The row that a request means: the newest one not above the version; of two, the per-thread one if requested. */
 static int row_of(const char *base, int version, uint64_t flags) {
     int best = -1;
     for (int i = 0; i < (int)ROWS_COUNT; i++) {
@@ -200,7 +198,7 @@ static int find_by_walking(const char *name) {
     return -1;
 }
 
-/* A name in memory of just its size: one of ours, of a symbol or a base, perhaps with something wrong, or any bytes. */
+/* A name in memory of exactly its size: a symbol or base name, perhaps with changed bytes, or arbitrary bytes. */
 static char *name_from(struct input *in) {
     uint8_t kind = input_byte(in);
     char text[256];
@@ -239,18 +237,18 @@ static void look_up(struct input *in) {
     if (is_trampoline(route.answer)) {
         if (index < 0 || from_driver) abort();
         if (route.answer != &shim_records[index]) abort();
-        if (driver.is_there && !libc_dlsym(&library, name)) abort(); /* it has none of that name */
+        if (driver.is_there && !libc_dlsym(&library, name)) abort(); /* the driver lacks the name */
     }
-    /* What another object defines is its own. */
+    /* What another object defines is not wrapped. */
     if (handle == &other && !route.go_on && route.answer != libc_dlsym(&other, name)) abort();
-    /* Libc, asked in our stead, would find the trampoline of what the driver lacks. */
+    /* libc would find the trampoline of a name that the driver lacks. */
     if (route.go_on && handle == &own && index >= 0 && driver.is_there && !from_driver && !libc_dlsym(&library, name))
         abort();
     fuzzed_dlvsym(handle, name, "GLIBC_2.2.5");
     free(name);
 }
 
-static void *known_as[ROWS_COUNT]; /* what was found to be a row's variant stays that, whatever the driver says later */
+static void *known_as[ROWS_COUNT]; /* an address recognized as a row's variant stays recognized */
 
 static void get_proc_address(struct input *in) {
     uint8_t how = input_byte(in);

@@ -1,6 +1,6 @@
-/* NVML's answers inside a grant, with a driver whose answers are the fuzzer's: counts, versions, results and entries; a
- * ledger in which a neighbor has written; callers whose arrays are as small as they like. What the driver gets to
- * write into is as large as it is told, and so is what the caller has, so whoever goes beyond is seen. */
+/* NVML inside a grant, with a driver whose counts, versions, results and entries the fuzzer chooses; a ledger that
+ * another process has written into; callers whose arrays are arbitrarily small. The driver's and the caller's
+ * buffers have exactly the stated size, so that any write beyond them is found. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -28,17 +28,17 @@ static nvml_abi_return result(void) {
     return choice < 250 ? OFTEN[choice % 4] : (nvml_abi_return)input_word(&in);
 }
 
-/* Fills what there is room for; says any number. */
+/* Fills the array, and returns any count. */
 static nvml_abi_return fill(unsigned *count, void *entries, size_t size) {
-    unsigned room = *count, told = input_byte(&in);
-    if (told >= 250) told = input_word(&in);
-    unsigned written = told < room ? told : room;
+    unsigned room = *count, reported = input_byte(&in);
+    if (reported >= 250) reported = input_word(&in);
+    unsigned written = reported < room ? reported : room;
     if (written > SANE_COUNT) written = SANE_COUNT;
     for (unsigned i = 0; entries && i < written; i++) {
         input_bytes(&in, (char *)entries + i * size, size);
         if (i % 3 == 0) memcpy((char *)entries + i * size, &(uint32_t){(uint32_t)getpid()}, 4);
     }
-    *count = told;
+    *count = reported;
     return result();
 }
 
@@ -85,7 +85,7 @@ static nvml_abi_return driver_version(char *text, unsigned length) {
 }
 static nvml_abi_return gpu_count(unsigned *count) {
     *count = input_byte(&in);
-    if (*count == 255) *count = input_word(&in) % 4096; /* a driver that has more is asked for each of them */
+    if (*count == 255) *count = input_word(&in) % 4096; /* a driver that reports more is called for each of them */
     return result();
 }
 static nvml_abi_return by_index(unsigned index, nvml_abi_device *device) {
@@ -149,7 +149,7 @@ static const struct {
     {"nvmlDeviceGetUtilizationRates", (void *)rates},
 };
 
-/* ---- what the loader's half would give ---- */
+/* ---- stubs for symbols/ ---- */
 
 static const char *const NAMES[] = {
 #define NAME(index, symbol, verb, group) #symbol,
@@ -209,7 +209,7 @@ static void begin(void) {
     rmdir(folder);
 }
 
-/* This process in the first slot, and whatever a neighbor has made of the rest. */
+/* This process in the first slot; the rest is written by the fuzzer. */
 static void write_files(void) {
     for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
         struct cot_limits_page_gpu *entry = &page->gpus[gpu];
@@ -267,7 +267,7 @@ static void ask(void) {
     const nvml_abi_device device = (nvml_abi_device)1;
     unsigned what = input_byte(&in) % 18, room = input_byte(&in) % 8, count = room, number;
     size_t size = what == 0 || what == 4 ? sizeof(struct nvml_abi_process_v1) : sizeof(struct nvml_abi_process_535);
-    /* As much as the caller says, and not a byte more. */
+    /* Exactly as many bytes as the caller states. */
     void *out = room || input_byte(&in) % 2 ? malloc(room * size + !room) : NULL;
     struct nvml_abi_process_detail_list details = {
         .version = input_byte(&in) < 200 ? NVML_ABI_STRUCT_VERSION(details, 1) : input_word(&in),

@@ -1,5 +1,5 @@
-// What the agent reads of a process in /proc, of any bytes: every file there is the fuzzer's. A tenant chooses its
-// command and its cgroup's path, and no length of either may bring the reader out of its buffers.
+// The sampler's readers of /proc on files of arbitrary bytes. A container chooses its command and its cgroup's path: no
+// length of either may lead the reader out of its buffers.
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>

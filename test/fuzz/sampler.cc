@@ -1,7 +1,7 @@
-// A round of the sampler above an NVML that answers anything: names without an end, counts beyond what was asked for,
-// pids that no process has, functions that are missing. Whatever it says, the round is one line of JSON in printable
-// ASCII, of the shape that the agent takes, and what it says of processes follows from the lines before: what the agent
-// cannot take costs it the sampler.
+// A sample of the sampler above an NVML that returns anything: unterminated names, counts beyond the array, PIDs that
+// no process has, missing functions. Whatever it returns, the sample is one line of JSON in printable ASCII that the
+// agent accepts, and what it says of processes follows from the lines before: a line that the agent cannot read ends
+// the sampler.
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -171,7 +171,7 @@ int gpm_take_instance(nvml_abi_device, unsigned, void *sample) {
     if (!sample) std::abort();
     return code();
 }
-// Any value, among them what is no number.
+// Any value, NaN included.
 int gpm_metrics(nvml_abi_gpm_request *request) {
     for (uint32_t i = 0; i < request->count; i++) {
         request->metrics[i].result = code();
@@ -248,7 +248,7 @@ void *function_of(const char *name) {
 
 // ---- the line ----
 
-// Goes through one value; aborts where it is no JSON, or has a number that is negative or not whole.
+// Parses one value; aborts if it is not JSON, or has a number that is negative or not an integer.
 const char *through(const char *at) {
     if (*at == '{' || *at == '[') {
         const bool named = *at == '{';
@@ -284,14 +284,15 @@ const char *through(const char *at) {
     return at;
 }
 
-// What stands behind this name in the line. In text the quotation marks would be escaped.
+// The value of this name in the line. In text the quotation marks would be escaped.
 const char *behind(const std::string &line, const char *name) {
     const size_t at = line.find(name);
     if (at == std::string::npos) std::abort();
     return line.c_str() + at + std::strlen(name);
 }
 
-// Whom the agent knows after the line, as src/agent/sampling/delta-decoder.ts does; aborts where it would refuse it.
+// The processes that the agent knows after the line, as src/agent/sampling/delta-decoder.ts computes them; aborts where
+// that would refuse the line.
 void follow(const std::string &line, std::set<long> &known) {
     char *at = const_cast<char *>(behind(line, ",\"removedPids\":["));
     while (*at != ']') {
@@ -315,7 +316,7 @@ void follow(const std::string &line, std::set<long> &known) {
 
 } // namespace
 
-// By the names that the sampler is compiled with. Samples of counters are held against each other after seconds.
+// The names that the sampler is compiled with. GPM samples are compared after seconds.
 // NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): libc's header declares it
 extern "C" int fuzz_clock_gettime(clockid_t, timespec *now) {
     *now = {++seconds, 0};

@@ -1,7 +1,7 @@
-/* The search for the driver: the loader's cache, of any bytes, in memory of exactly the file's size, so that whoever
- * reads beyond it is seen; and the folders that the loader tells of an object (library path, RPATH, RUNPATH), of any
- * names and lengths. Every name that is tried must lie in it whole, and all folders are tried that are not the loader's
- * own, in their order. */
+/* The search for the driver: the loader's cache with arbitrary bytes, in memory of exactly the file's size, so that
+ * any read beyond it is found; and the folders that the loader reports of an object (library path, RPATH, RUNPATH),
+ * with arbitrary names and lengths. Every name that is tried must lie in it completely, and all folders are tried
+ * that are not the loader's own, in order. */
 #include <stdlib.h>
 
 #include "../../native/interposer/libc.h"
@@ -24,25 +24,25 @@ static const struct search SEARCH = {.name = NAME, .try_file = try_file};
 
 #define MOST_FOLDERS 32
 static struct {
-    unsigned count, tried, found_at; /* found_at: in the one of this number the driver is found */
+    unsigned count, tried, found_at; /* found_at: number of the folder that has the driver */
     char *names[MOST_FOLDERS];
-} told;
+} folders;
 static char driver;
 
 static int tell_folders(void *handle, int request, void *out) {
     Dl_serinfo *info = out;
-    size_t head = offsetof(Dl_serinfo, dls_serpath) + told.count * sizeof(Dl_serpath), bytes = head;
-    for (unsigned i = 0; i < told.count; i++) bytes += strlen(told.names[i]) + 1;
+    size_t head = offsetof(Dl_serinfo, dls_serpath) + folders.count * sizeof(Dl_serpath), bytes = head;
+    for (unsigned i = 0; i < folders.count; i++) bytes += strlen(folders.names[i]) + 1;
     if (request == RTLD_DI_SERINFOSIZE) {
         info->dls_size = bytes;
-        info->dls_cnt = told.count;
+        info->dls_cnt = folders.count;
         return 0;
     }
-    if (info->dls_size < bytes || info->dls_cnt != told.count) abort();
+    if (info->dls_size < bytes || info->dls_cnt != folders.count) abort();
     char *text = (char *)info + head;
-    for (unsigned i = 0; i < told.count; i++) {
-        size_t length = strlen(told.names[i]) + 1;
-        info->dls_serpath[i].dls_name = memcpy(text, told.names[i], length);
+    for (unsigned i = 0; i < folders.count; i++) {
+        size_t length = strlen(folders.names[i]) + 1;
+        info->dls_serpath[i].dls_name = memcpy(text, folders.names[i], length);
         text += length;
     }
     return 0;
@@ -53,41 +53,41 @@ static bool is_tried(const char *folder) {
 }
 
 static void *try_told(const char *path) {
-    while (told.tried < told.count && !is_tried(told.names[told.tried])) told.tried++;
-    if (told.tried == told.count) abort();
-    const char *folder = told.names[told.tried];
+    while (folders.tried < folders.count && !is_tried(folders.names[folders.tried])) folders.tried++;
+    if (folders.tried == folders.count) abort();
+    const char *folder = folders.names[folders.tried];
     size_t length = strlen(folder);
     if (strncmp(path, folder, length) != 0 || strcmp(path + length, "/" NAME) != 0) abort();
-    return told.tried++ == told.found_at ? &driver : NULL;
+    return folders.tried++ == folders.found_at ? &driver : NULL;
 }
 
 static void search_folders(struct input *in) {
     const struct search search = {.name = NAME, .try_file = try_told};
     unsigned defaults = 0, expected;
-    told.count = input_byte(in) % MOST_FOLDERS;
-    told.found_at = input_byte(in);
-    told.tried = 0;
-    for (unsigned i = 0; i < told.count; i++) {
+    folders.count = input_byte(in) % MOST_FOLDERS;
+    folders.found_at = input_byte(in);
+    folders.tried = 0;
+    for (unsigned i = 0; i < folders.count; i++) {
         uint8_t kind = input_byte(in);
         size_t length = kind == 255 ? 30000 : kind >= 250 ? PATH_MAX - sizeof NAME - 4 + kind - 250 : kind % 32;
-        told.names[i] =
+        folders.names[i] =
             kind >= 192 && kind < 250 ? strdup(DEFAULT_FOLDERS[kind % DEFAULT_COUNT]) : calloc(1, length + 1);
-        if (kind < 192) input_bytes(in, told.names[i], length);
-        if (kind >= 250) memset(told.names[i], '/', length);
+        if (kind < 192) input_bytes(in, folders.names[i], length);
+        if (kind >= 250) memset(folders.names[i], '/', length);
     }
-    /* The loader's own come at the end, each once. */
-    for (expected = told.count; expected > 0; expected--) {
-        int which = default_folder(told.names[expected - 1]);
+    /* The loader's default folders come at the end, each once. */
+    for (expected = folders.count; expected > 0; expected--) {
+        int which = default_folder(folders.names[expected - 1]);
         if (which < 0 || defaults & 1u << which) break;
         defaults |= 1u << which;
     }
-    void *found = try_object(&search, &told);
-    for (; told.tried < expected; told.tried++) {
-        if (is_tried(told.names[told.tried]) && !found) abort();
+    void *found = try_object(&search, &folders);
+    for (; folders.tried < expected; folders.tried++) {
+        if (is_tried(folders.names[folders.tried]) && !found) abort();
     }
-    if (told.tried > expected && told.count > 0 && !found) abort();
+    if (folders.tried > expected && folders.count > 0 && !found) abort();
     if (found && found != &driver) abort();
-    for (unsigned i = 0; i < told.count; i++) free(told.names[i]);
+    for (unsigned i = 0; i < folders.count; i++) free(folders.names[i]);
 }
 
 /* ---- the cache ---- */
@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         search_folders(&in);
         return 0;
     }
-    /* Half of them begin as a cache does, so that not all of the fuzzer's luck goes into that. */
+    /* Half of the inputs begin like a cache, so that the fuzzer gets past the header. */
     if (what % 2) {
         char *text = malloc(in.left + 1);
         memcpy(text, in.at, in.left);

@@ -1,5 +1,5 @@
-// Calls that carry more than registers hold, through the assembly that knows nothing of arguments: resolved at the first
-// call, straight from then on, and by a closed gate whose agent has been silent for so long that nobody waits for it.
+// Calls with more arguments than registers, through trampolines that do not know arguments: resolved at the first call,
+// direct afterwards, and past a closed gate whose agent has been silent for so long that launches do not wait.
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';

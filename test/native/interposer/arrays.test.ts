@@ -1,5 +1,5 @@
-// Arrays: what they take from the GPU by the simulated driver's layout, what the interposer charges for them, and memory
-// by handle under arrays that have none of their own.
+// Arrays: what they take from the GPU by the simulated driver's layout, what the interposer charges for them, and physical
+// memory mapped under sparse arrays and arrays of deferred mapping.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';
@@ -218,7 +218,7 @@ test('a part of a sparse array keeps its memory until unmapped or the array ends
   const wrong = await make();
   t.is((await client.ask(`tiles ${MAP} ${array} 0 ${wrong.handle} 256 128`))[0], 1, 'the place is taken');
   await wrong.drop();
-  t.is(held(), context + 8, 'what the driver refuses to map is kept by nobody');
+  t.is(held(), context + 8, 'a refused mapping keeps nothing');
   t.is(booked(node, client, 'vmm'), 8 * MIB);
   await client.must(`tiles ${UNMAP} ${array} 0 0 192 128`);
   t.is(held(), context + 8, 'half of one and half of its neighbor keep both');

@@ -1,5 +1,4 @@
-// The interposer made for one host: what its table of symbols says, what it refuses to be made of, and that of two forms
-// in one process one does the work.
+// The interposer made for one host: its symbol table, the host libraries that it refuses, and both forms in one process.
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// The table of entry points held against every way to look one up, on drivers of five versions. What is right is told by
-// the facts and the verbs here, by the driver's own symbol table in the program that walks.
+// The table of entry points against every way to look one up, on drivers of five versions. The expected result comes from
+// the facts and the verbs here, and from the driver's own symbol table in the program that looks them up.
 import { execFileSync } from 'node:child_process';
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// The driver's own limits of memory for cgroups, as the simulated driver of version 615 has them and NVIDIA's documents tell of
-// them: for whoever is in the group, with the interposer or without. Nobody here has seen them on NVIDIA's driver.
+// The driver's own memory limits for cgroups, as the simulated driver of version 615 has them after NVIDIA's documents: they
+// hold for every process of the group, with or without the interposer. Not tested on NVIDIA's driver.
 import { execFileSync } from 'node:child_process';
 import { chmodSync, mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,7 +26,7 @@ function reason(): string | undefined {
 
 let made = 0;
 
-/** A group that goes with the test, when whoever is in it has ended. */
+/** A cgroup that is removed with the test, once its processes have ended. */
 function group(t: ExecutionContext, below = mount ?? ''): string {
   made += 1;
   const path = join(below, `limits-${process.pid}-${made}`);
@@ -83,7 +83,7 @@ testUnless(reason())(
     await one.must(`alloc ${32 * MIB}`);
     t.is((await two.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
     t.is(limits(node, [`get ${uuid} ${folder}`])[0]?.usedBytes, hard);
-    // Who is in no such group is not limited, and managed memory is not counted.
+    // A process outside the group is not limited, and managed memory is not counted.
     const other = await readyClient(t, node);
     await other.must(`alloc ${1024 * MIB}`);
     await two.must(`managed ${64 * MIB}`);

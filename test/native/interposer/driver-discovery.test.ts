@@ -1,5 +1,5 @@
-// Which driver the interposer finds, per layout of an image: each in a root of its own, with drivers of several versions
-// in it, so that the version tells which one was found.
+// Which driver the interposer finds for each layout of an image: each in a root of its own, with drivers of several versions,
+// so that the version shows which one was found.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, cpSync, linkSync, mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -130,7 +130,7 @@ const CASES: readonly [string, Version, Image][] = [
       libraryPath: '/usr/local/cuda/compat',
     },
   ],
-  ['a forward-compatibility package that nobody names', 12080, { drivers: { '/usr/local/cuda/compat': 12080 } }],
+  ['a forward-compatibility package that is not configured', 12080, { drivers: { '/usr/local/cuda/compat': 12080 } }],
   [
     'the newest of several forward-compatibility packages',
     13000,

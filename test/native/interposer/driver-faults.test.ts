@@ -1,4 +1,4 @@
-// What the driver refuses after the reservation: the account in the ledger's file is what it was, to the byte.
+// Driver calls that fail after the reservation: the ledger is as before, to the byte.
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';

@@ -1,5 +1,5 @@
-// The engine of a process that runs: replaced while it works at full rate, refused where it does not fit, chosen at the
-// start; and pages and ledgers of another build than its own.
+// The engine of a running process: replaced under full load, refused if it does not fit, chosen at the start; and limits
+// pages and ledgers of another build.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
@@ -173,7 +173,7 @@ test('a process starts with the named engine, or its own where that cannot work'
   t.deepEqual(JSON.parse(await none.line()), { calls: 1, failed: 1, lastError: NOT_PERMITTED });
   await once(none.child, 'close');
   t.regex(none.said(), /no engine can work here, so the GPU stays closed: .*No such file or directory\n$/);
-  // Whoever runs is not touched by what is no more in the folder.
+  // A removed file does not affect running processes.
   for (const load of [second, own]) t.like(await load.stop(), { failed: 0 });
 });
 

@@ -1,4 +1,4 @@
-// Engines changed amid everything else that happens to processes: first calls of many threads at once, SIGKILL, fork, exec.
+// Engines replaced during first calls of many threads at once, SIGKILL, fork and exec.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

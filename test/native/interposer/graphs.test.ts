@@ -1,4 +1,4 @@
-// Graphs and stream capture: what the simulated driver does, and how the interposer holds their memory to the grant.
+// Graphs and stream capture: what the simulated driver does, and how the interposer limits their memory.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';

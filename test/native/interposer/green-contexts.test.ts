@@ -1,5 +1,5 @@
-// Green contexts: what is allocated with the view of one current is the primary context's, and stays charged when the green
-// one ends.
+// Green contexts: what is allocated while a view is current belongs to the primary context, and stays charged after the green
+// context has ended.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, startClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';

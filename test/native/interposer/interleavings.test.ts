@@ -1,4 +1,4 @@
-// Between what the driver has done and what is noted of it, another thread comes in between.
+// Another thread runs between a result of the driver and its accounting.
 import test from 'ava';
 import { CASES, runMoment } from '../../support/interleavings.ts';
 import { BUILD } from '../../support/node.ts';

@@ -1,5 +1,5 @@
-// Memory that crosses a border: imported from another interface, opened by IPC, or pointed to in another process's pool.
-// One owner pays for it, in the driver's books and in the account of its container.
+// Memory shared between processes or APIs: imported, opened by IPC, or pointed to in another process's pool. Its owner alone
+// is charged, in the driver's count and in the ledger.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';
@@ -110,7 +110,7 @@ test('physical memory imported as external memory is charged to its owner alone'
   await owner.must(`unmap ${at} ${32 * MIB}`);
   await owner.must(`unhandle ${handle}`);
   t.deepEqual(charged(account(ours)), before[0]);
-  t.is(booked(node, owner, 'vmm') + booked(node, other, 'vmm'), 0, 'nobody holds on to it');
+  t.is(booked(node, owner, 'vmm') + booked(node, other, 'vmm'), 0, 'no process holds it');
 });
 
 test('physical memory that another process imports is charged to its owner once', async (t) => {

@@ -1,5 +1,5 @@
 // Processes of one container in PID namespaces of their own (and user namespaces, where they can be made), killed all the
-// time: what they held is there for the others at once, without an agent, and nobody waits for the dead.
+// time: their memory is free for the others at once, without an agent and without waiting.
 import { spawnSync } from 'node:child_process';
 import test, { type ImplementationFn } from 'ava';
 import { readyClient } from '../../support/client.ts';

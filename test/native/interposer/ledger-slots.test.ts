@@ -1,4 +1,4 @@
-// Slots of the ledger: every request sums over those in use, so those of ended processes must not pile up.
+// Slots of the ledger: every request sums over the used ones, so those of ended processes must not accumulate.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
@@ -26,5 +26,5 @@ test('slots of ended processes are reused, those of running ones never', async (
   t.true(slotsUsed() >= 13 && slotsUsed() <= 16, `${slotsUsed()} rows for 13 living ones`);
   for (const client of living) await client.must(`alloc ${2 * MIB}`);
   const held = await lasting.ask('info');
-  t.is(held[1], 20 * context - 64 * MIB - 12 * 2 * MIB - 13 * context, 'the ledger counts the living and nobody else');
+  t.is(held[1], 20 * context - 64 * MIB - 12 * 2 * MIB - 13 * context, 'the ledger counts running processes only');
 });

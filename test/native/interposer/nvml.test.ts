@@ -1,5 +1,5 @@
-// NVML inside a grant: the container's slice and its own processes, by the driver's own protocol. What the slice holds is
-// compared with the GPU's books, and what a wrong call is answered with the driver's answer.
+// NVML inside a grant: the container's grant and its own processes, by the driver's protocol. The usage is compared with the
+// simulated GPU's, the result of a wrong call with the driver's.
 import { spawnSync } from 'node:child_process';
 import { rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
@@ -53,8 +53,8 @@ test('every layout of process lists has the own processes, which add up to the u
       ['_v2', 24],
       ['_v3', newest],
     ] as const) {
-      const told = await nvml.ask(`list ${COMPUTE}${suffix} 2 ${size}`);
-      t.deepEqual({ ...told, rows: sorted(told.rows) }, { result: 0, count: 2, spilled: false, rows: own }, driver);
+      const answer = await nvml.ask(`list ${COMPUTE}${suffix} 2 ${size}`);
+      t.deepEqual({ ...answer, rows: sorted(answer.rows) }, { result: 0, count: 2, spilled: false, rows: own }, driver);
     }
     if (Number.parseInt(driver, 10) >= 535) {
       const detail = await nvml.ask(`detail ${DETAIL_VERSION} 0 2`);
@@ -68,8 +68,8 @@ test('every layout of process lists has the own processes, which add up to the u
     const drawing = { preload: grant.cuda, env: { COTENANT_SIM_PROCESS_TYPE: 'graphics' } };
     const clients = [await readyClient(t, node, drawing), await readyClient(t, node, drawing)];
     const alone = sorted(clients.map(({ pid }) => [pid, bytesOf(node, pid)]));
-    const told = await nvml.ask(`list ${COMPUTE}_v3 2 ${newest}`);
-    t.deepEqual({ ...told, rows: sorted(told.rows) }, { result: 0, count: 2, spilled: false, rows: alone }, driver);
+    const answer = await nvml.ask(`list ${COMPUTE}_v3 2 ${newest}`);
+    t.deepEqual({ ...answer, rows: sorted(answer.rows) }, { result: 0, count: 2, spilled: false, rows: alone }, driver);
   }
 });
 
@@ -104,12 +104,12 @@ test('an empty list is a success without an array, also on a busy GPU', async (t
   const { stranger } = await tenants(t, node);
   const empty = makeGrant(t, node, [{ gpu: 0, memoryBytes: GIB }]);
   const nvml = await readyNvml(t, node, empty.both);
-  const nobody = { result: 0, count: 0, spilled: false, rows: [] };
+  const emptyList = { result: 0, count: 0, spilled: false, rows: [] };
   for (const name of LISTS) {
-    for (const suffix of ['', '_v2', '_v3']) t.deepEqual(await nvml.ask(`list ${name}${suffix} -1 32`), nobody);
+    for (const suffix of ['', '_v2', '_v3']) t.deepEqual(await nvml.ask(`list ${name}${suffix} -1 32`), emptyList);
   }
-  for (const mode of [0, 1, 2]) t.deepEqual(await nvml.ask(`detail ${DETAIL_VERSION} ${mode} -1`), nobody);
-  t.deepEqual(await nvml.ask('pids -1'), nobody);
+  for (const mode of [0, 1, 2]) t.deepEqual(await nvml.ask(`detail ${DETAIL_VERSION} ${mode} -1`), emptyList);
+  t.deepEqual(await nvml.ask('pids -1'), emptyList);
   t.is((await nvml.ask(`stats ${stranger.pid} 0`)).result, NVML.NOT_FOUND);
   t.is((await nvml.ask(`stats-second ${stranger.pid} 0`)).result, NVML.NOT_FOUND);
   t.deepEqual((await nvml.ask('memory 0')).rows, [[GIB, GIB, 0, 0]]);
@@ -227,7 +227,7 @@ test('utilization is of the own processes only, a busy neighbor does not show', 
     t.deepEqual(await nvml.ask(call), { result: NVML.NOT_FOUND, count: 0, spilled: false, rows: [] }, call);
     t.deepEqual(await pidsOf(whole, call), [stranger.pid], call);
   }
-  t.is((await nvml.ask('samples 1 80')).result, NVML.NOT_SUPPORTED, 'of the whole GPU, and of nobody in it');
+  t.is((await nvml.ask('samples 1 80')).result, NVML.NOT_SUPPORTED, 'samples of the whole GPU name no process');
   t.is((await whole.ask('samples 1 80')).result, NVML.SUCCESS);
   t.is((await nvml.ask('samples 0 80')).result, NVML.SUCCESS, 'power is the GPU');
   await busy;

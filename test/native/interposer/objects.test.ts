@@ -1,5 +1,5 @@
-// The two objects that go into every process of a container, as files: what they need of a libc, how much thread storage,
-// how large they are, and what they must never use. In the layer arm64 they are that machine's.
+// The files that are loaded into every process of a container: what they need of a libc, how much thread storage, how large
+// they are, and what they must never use. In the layer arm64 they are those of that architecture.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';

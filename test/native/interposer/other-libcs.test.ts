@@ -1,5 +1,5 @@
-// Programs of images that have no CUDA, or another libc: with both objects preloaded they print, complain and end as
-// without them. Where that cannot be had, the difference stands here.
+// Programs of images without CUDA, or with another libc: with both objects preloaded they print, fail and exit as without
+// them. Where that is impossible, the difference is stated here.
 import { spawnSync } from 'node:child_process';
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -116,6 +116,10 @@ for (const place of ['before', 'after'] as const) {
     const program = [built('plain'), '5'];
     t.deepEqual(ended(program, { LD_PRELOAD: preload }), ended(program, {}));
     const client = ['/bin/sh', '-c', `printf 'init\\n' | ${join(BUILD, 'tests/client')}`];
-    t.is(ended(client, { LD_PRELOAD: preload }).out, '100 0\n', 'and a CUDA program is told that there is no device');
+    t.is(
+      ended(client, { LD_PRELOAD: preload }).out,
+      '100 0\n',
+      'and a CUDA program gets the error that there is no device',
+    );
   });
 }

@@ -1,4 +1,4 @@
-// Pools that are destroyed while they still have memory: it counts for the grant as long as the GPU has it.
+// Pools that are destroyed while they still have memory: it counts against the grant as long as the GPU has it.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';

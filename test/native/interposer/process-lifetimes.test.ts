@@ -1,5 +1,5 @@
-// What processes do with themselves while CUDA is in them: fork, raw clone, threads, signals, exec, exit, dlclose. The
-// account must stay right, and nothing may hang or crash.
+// What processes do while they use CUDA: fork, raw clone, threads, signals, exec, exit, dlclose. The charge must stay right,
+// and nothing may hang or crash.
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -70,7 +70,7 @@ for (const [where, within] of [
 ] as const) {
   const reason = within.length > 0 && unshared !== 0 ? `no namespaces can be made here: ${whyNot?.trim()}` : undefined;
   testUnless(reason)(
-    `what a process holds is nobody else's until it ends, though it closed all its descriptors and has a child: a neighbor ${where}`,
+    `a process keeps its charge until it ends, also with all descriptors closed: a neighbor ${where}`,
     async (t) => {
       const { node, grant } = await ground(t, 500 * MIB);
       const neighbor = await readyClient(t, node, { preload: grant.cuda, within });

@@ -34,7 +34,7 @@ test.serial(`after ${KILLS} SIGKILLs no charge leaked, no grant was exceeded, no
   t.timeout(180_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
-  // Room for all contexts and then some: whoever starts must not have to wait for room that the living hold.
+  // Memory for more than all contexts: a starting process must not wait for memory of running ones.
   const limit = 40 * context + 2048 * MIB;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: limit }]);
   const result = await race(t, node, grant, {
@@ -83,7 +83,7 @@ test.serial('every worker that a SIGKILL storm restarts gets its context', async
   t.true(result.kills > 300 * SHARE);
 });
 
-test('three grants that sum to the GPU are all filled to the last granule at once, contexts included', async (t) => {
+test('three grants that sum to the GPU are all filled to the last granule at once', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const granule = node.usage().gpus[0]?.granuleBytes ?? 0;
   const usable = node.usable(0);

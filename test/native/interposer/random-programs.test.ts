@@ -1,5 +1,5 @@
-// The account of random programs over all verbs against the simulated driver's own books: several processes that are
-// born, forked, replaced and killed, in one grant of two GPUs, with failures injected into any call of the driver.
+// The charge of random programs over all verbs against the simulated driver's count: several processes that are started,
+// forked, replaced and killed, in one grant of two GPUs, with failures injected into any driver call.
 import test from 'ava';
 import { BOOKS_SHARE, runBooks, SANITIZED } from '../../support/random-programs.ts';
 

@@ -1,4 +1,4 @@
-// Limits that change while programs run under load: never above the larger of those in force, and nothing is taken away.
+// Limits that change while programs run under load: usage never exceeds the larger limit, and nothing is freed.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// What images get of the files that each pod has copies of: without what only debuggers read, which lies beside them.
+// The files that images contain for pods: stripped, with their debug information beside them.
 import { execFileSync } from 'node:child_process';
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';

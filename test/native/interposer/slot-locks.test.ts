@@ -1,4 +1,4 @@
-// Which slots of a ledger are told as locked, and how long that may take, whatever locks a tenant holds on the file.
+// Which slots of a ledger are reported as locked, and how long that may take, whatever locks a container holds on the file.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync, writeSync } from 'node:fs';
@@ -77,9 +77,9 @@ test('locks of an earlier reading are reused only in a quiet, fully locked ledge
   const old = { ...all, locksNs: (all.locksNs ?? 0) - 61e9 };
   t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, old, path, 60_000)), [], 'a minute has passed');
   const { seen: _, ...unseen } = all;
-  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, unseen, path, 60_000)), [], 'nobody knows what was there');
+  t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, unseen, path, 60_000)), [], 'what was there is unknown');
 
-  // Of a slot that had no lock it is asked each time: whoever takes it locks it first.
+  // A slot without a lock is read each time, as a process that takes it locks it first.
   const free = native.readLedger(fd, SLOTS, 1);
   await hold(t, path, '1:1');
   t.deepEqual(locked(native.readLedger(fd, SLOTS, 1, free, path, 60_000)), [1]);
@@ -134,12 +134,12 @@ test('thousands of locks of a container do not make its ledger slow to read', as
   t.true(ms.above < 4 * usual && ms.within < 4 * usual + 10, JSON.stringify(ms));
 
   const free = above.read();
-  t.true(free.whole && free.slots.every((slot) => !slot.locked), 'what lies outside is nobody in it');
+  t.true(free.whole && free.slots.every((slot) => !slot.locked), 'locks outside of the slots are no processes');
   const { slots, whole } = within.read();
-  t.false(whole, 'not everything could be told, and that is said');
+  t.false(whole, 'an incomplete reading is reported as such');
   t.is(slots.length, SLOTS);
   t.true(
     slots.every(({ index, locked }) => locked || index % 2 === 1),
-    'nobody who lives is told as gone',
+    'no running process is reported as ended',
   );
 });

@@ -1,5 +1,4 @@
-// Who is answered what: callers inside the driver, tools that stand before it, GPUs by whatever name a program gives
-// them, and processes that somebody watches.
+// Look-ups by callers inside the driver, by tools in front of it, of GPUs by any of their names, and by debugged processes.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
