@@ -97,8 +97,7 @@ function setGpu(device: SnapshotDevice, labels: Labels, driverVersion: string, s
 
 function setProcess(
   snapshot: Snapshot,
-  { holder, one }: ReturnType<typeof largestProcesses>[number],
-  container: Labels,
+  { holder, one, container }: ReturnType<typeof largestProcesses>[number] & { readonly container: Labels },
   percent: Percent,
   set: Put,
 ): void {
@@ -170,7 +169,7 @@ export const ack = ({ nodeName }: CompatContext) => {
       }
       for (const largest of largestProcesses(holders, series)) {
         const labels = labelsOf(largest.holder);
-        if (labels) setProcess(snapshot, largest, labels, percent, set);
+        if (labels) setProcess(snapshot, { ...largest, container: labels }, percent, set);
       }
       setIllegal(snapshot, labelsOf, percent, set);
     },

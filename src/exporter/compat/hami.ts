@@ -107,9 +107,11 @@ const labeled = (names: readonly string[], values: readonly string[]): Labels =>
   ...FIXED,
 });
 
-function setGpu(device: SnapshotDevice, shared: number, names: Names, nodeName: string, set: Series<string>['set']) {
+/** Under which names to set series, and how. */
+type Target = { readonly names: Names; readonly set: Series<string>['set'] };
+
+function setGpu(device: SnapshotDevice, labels: Labels, shared: number, { names, set }: Target) {
   const { gpu, grantedBytes, grantedCoresPercent } = device;
-  const labels = labeled(names.hostLabels, [nodeName, String(gpu.index), gpu.uuid, gpu.name]);
   set(names.hostUsed, labels, gpu.usedBytes);
   set(names.hostUtilization, labels, gpu.utilizationPercent);
   const { scheduler } = names;
@@ -123,7 +125,7 @@ function setGpu(device: SnapshotDevice, shared: number, names: Names, nodeName: 
   set(scheduler.memoryBusy, labels, gpu.memoryBusyPercent);
 }
 
-function setInstance(snapshot: Snapshot, holder: Holder, labels: Labels, names: Names, set: Series<string>['set']) {
+function setInstance(snapshot: Snapshot, holder: Holder, labels: Labels, { names, set }: Target) {
   const gpu = deviceOf(snapshot, holder.gpuUuid)?.gpu;
   const parent = gpu && parentOf(snapshot, gpu);
   if (!parent) return;
@@ -140,7 +142,9 @@ const collectorOf = (name: string, names: Names, { nodeName }: CompatContext): C
     const holders = holdersOf(snapshot);
     for (const device of snapshot.devices) {
       const shared = holders.filter(({ gpuUuid }) => gpuUuid === device.gpu.uuid).length;
-      setGpu(device, shared, names, nodeName, set);
+      const { gpu } = device;
+      const labels = labeled(names.hostLabels, [nodeName, String(gpu.index), gpu.uuid, gpu.name]);
+      setGpu(device, labels, shared, { names, set });
     }
     /** GPUs of each container so far: HAMi numbers them. */
     const counts = new Map<string, number>();
@@ -160,7 +164,7 @@ const collectorOf = (name: string, names: Names, { nodeName }: CompatContext): C
         set(names.kinds.context, labels, grant?.ledger.contextBytes);
         set(names.kinds.buffer, labels, grant?.ledger.bufferBytes);
       }
-      setInstance(snapshot, holder, labels, names, set);
+      setInstance(snapshot, holder, labels, { names, set });
     }
   },
 });
