@@ -125,13 +125,21 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   ): { readonly decided: readonly Decided[]; readonly order: readonly Fitting[] } => {
     const { byNode, order } = cachedFor(key);
     const before = byNode.size;
-    const added = new Map(nodes.flatMap((node) => (byNode.has(node) ? [] : [[node, decide(request, node)]])));
-    // Nodes without shared GPUs come and go without a change of the allocations: their names would pile up.
-    for (const [node, one] of added) if (allocations.placeableNode(node)) byNode.set(node, one);
-    const fitting = [...added.values()].filter((one) => 'rank' in one);
+    const decided: Decided[] = [];
+    const fitting: Fitting[] = [];
+    // A plain loop: it runs for each call of kube-scheduler over all nodes of the cluster.
+    for (const node of nodes) {
+      let one = byNode.get(node);
+      if (one === undefined) {
+        one = decide(request, node);
+        // Nodes without shared GPUs come and go without a change of the allocations: their names would pile up.
+        if (allocations.placeableNode(node)) byNode.set(node, one);
+        if ('rank' in one) fitting.push(one);
+      }
+      decided.push(one);
+    }
     insert(order, fitting, request.placement ?? defaultPlacement);
     decisions += byNode.size - before;
-    const decided = nodes.flatMap((node) => byNode.get(node) ?? added.get(node) ?? []);
     for (const oldest of cache.keys()) {
       if (decisions <= MOST_DECISIONS) break;
       drop(oldest);
