@@ -20,7 +20,7 @@ const MACHINES = [
     what: 'unified memory, whose size the driver does not report',
     faults: all(NOT_SUPPORTED, 'nvmlDeviceGetMemoryInfo', 'nvmlDeviceGetMemoryInfo_v2'),
     says: /the driver does not report its memory size: nothing can be granted on it$/,
-    refused: /the driver does not tell how much memory GPU-\S+ has/,
+    refused: /the driver does not report how much memory GPU-\S+ has/,
     absent: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
     there: ['cotenant_device_processes', 'cotenant_device_utilization_ratio'],
   },
