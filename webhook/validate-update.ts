@@ -13,7 +13,7 @@ import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
-import { modeNamed, notWeakerThan, saidMode } from '../src/policy/mode.ts';
+import { parseMode, notWeakerThan, resolveRequestedMode } from '../src/policy/mode.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { findLastNamed, NO_DEVICES, VISIBLE_DEVICES, withoutGpus } from './environment.ts';
 import { isRequiredPluginsKey } from './required-plugins.ts';
@@ -52,22 +52,22 @@ export function checkUpdate(
 function checkStricter(old: JsonObject, now: JsonObject): Problem[] {
   const record = parsePodRequest(field(old, REQUEST_ANNOTATION));
   const namespace: Mode = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
-  const pod = modeNamed(field(old, ENFORCEMENT_ANNOTATION));
-  const present = saidMode({ namespace, pod, administrator: undefined })?.mode ?? 'enforce';
+  const pod = parseMode(field(old, ENFORCEMENT_ANNOTATION));
+  const present = resolveRequestedMode({ namespace, pod, administrator: undefined })?.mode ?? 'enforce';
   const given = field(now, ENFORCEMENT_ANNOTATION);
   const allowed = notWeakerThan(present);
   if (allowed.some((mode) => mode === given)) return [];
   const path = keyPath('metadata.annotations', ENFORCEMENT_ANNOTATION);
   const right = `write one of ${allowed.join(', ')}; only administrators make it weaker`;
   if (given === undefined) return [forbidden(path, given, `may not be removed while it is ${present}`, right)];
-  if (modeNamed(given) === undefined) return [invalid(path, given, 'is not known', right)];
+  if (parseMode(given) === undefined) return [invalid(path, given, 'is not known', right)];
   return [forbidden(path, given, `is weaker than the pod's mode, ${present}`, right)];
 }
 
 /** Also for the configured writers: a value that is not a mode would change nothing. */
 function checkOverride(old: JsonObject, now: JsonObject): Problem[] {
   const given = field(now, ENFORCEMENT_OVERRIDE_ANNOTATION);
-  if (given === undefined || isDeepEqual(field(old, ENFORCEMENT_OVERRIDE_ANNOTATION), given) || modeNamed(given))
+  if (given === undefined || isDeepEqual(field(old, ENFORCEMENT_OVERRIDE_ANNOTATION), given) || parseMode(given))
     return [];
   const path = keyPath('metadata.annotations', ENFORCEMENT_OVERRIDE_ANNOTATION);
   return [invalid(path, given, 'is not known', `write one of ${notWeakerThan('off').join(', ')}`)];

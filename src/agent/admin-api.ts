@@ -12,7 +12,7 @@ import {
   parseComputePolicy,
 } from '../api/request.ts';
 import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
-import { type EffectiveMode, effectiveMode, modeNamed } from '../policy/mode.ts';
+import { type EffectiveMode, effectiveMode, parseMode } from '../policy/mode.ts';
 import type { NodeComputeChange } from './compute/shares.ts';
 import { PRELOADED } from './grants/engine-files.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
@@ -138,7 +138,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
       response.status(400).json({ error: 'memoryBytes: want a number of bytes per GPU' });
       return;
     }
-    const mode = enforcement === null ? null : modeNamed(enforcement);
+    const mode = enforcement === null ? null : parseMode(enforcement);
     if (enforcement !== undefined && mode === undefined) {
       response.status(400).json({ error: `enforcement: want one of ${MODES.join(', ')}, or null` });
       return;

@@ -5,11 +5,11 @@
 import type { GpuGrant } from '../api/gpu.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
-import { feedbackOf, type Living, NOTHING_TWICE, type Round, roundOf, type Twice } from './grants/driver-feedback.ts';
+import { feedbackOf, type Living, NOT_DOUBLE_COUNTED, type Round, roundOf, type DoubleCounted } from './grants/driver-feedback.ts';
 import { type Grant, isOfPod } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Registry } from './grants/registry.ts';
-import { givenBack, toldBytes } from './grants/resize.ts';
+import { shrinkToUsage, reportedUsage } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './os/addon.ts';
 import { unifiedMount } from './os/cgroup.ts';
 import { gpuWithProcessData, haveProcessData, type Sample, type SampledProcess } from './sampling/sample.ts';
@@ -18,7 +18,7 @@ export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerRead
 /** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
 export type ProcessesOf = (id: string) => readonly SampledProcess[];
 
-export type Housekeeping = {
+export type GrantUpkeep = {
   after(sample: Sample, grants: readonly ReadGrant[], processesOf: ProcessesOf): void;
   /** It has other amounts since then (CLOCK_BOOTTIME): samples of before tell nothing about them. */
   resized(id: string, atNs: number): void;
@@ -26,7 +26,7 @@ export type Housekeeping = {
   takeDown(id: string): boolean;
 };
 
-export type HousekeepingOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & {
+export type GrantUpkeepOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & {
   readonly registry: Registry;
   readonly native: Native;
   readonly onProblem: (text: string) => void;
@@ -38,7 +38,7 @@ const isSettled = (slots: LedgerReading['slots']): boolean => slots.every(({ loc
 /** Samples without its owner and without any process, after which a plain grant is taken down. */
 const SAMPLES_UNTIL_ENDED = 2;
 
-type ToldGpu = { readonly index: number; readonly isTold: boolean; readonly twice: Twice };
+type ToldGpu = { readonly index: number; readonly isTold: boolean; readonly twice: DoubleCounted };
 
 /** So long what is told twice must be told to be no matter of a moment. */
 const STEADY_NS = 10e9;
@@ -99,7 +99,7 @@ function isLearnt(
   return listsComplete === last.listsComplete;
 }
 
-export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
+export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideSnapshot(native);
   const rounds = new Map<string, Round>();
@@ -144,7 +144,7 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.gpu}`;
     const text = (entry: Feedback) =>
       `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const twice = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOTHING_TWICE);
+    const twice = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOT_DOUBLE_COUNTED);
     const taughtBytes = (of: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): number | undefined => {
       const last = written.get(`${id} ${of.slot} ${of.gpu}`)?.entry;
       return last?.stamp === of.stamp ? last.residualBytes : undefined;
@@ -172,8 +172,8 @@ export function createHousekeeping(options: HousekeepingOptions): Housekeeping {
     if (grant.gpus.every(({ heldBytes }) => heldBytes === undefined)) return;
     // By the driver's word: a ledger could claim forever what a smaller grant took away.
     const after = grant.gpus.map((gpu) => {
-      const bytes = toldBytes(gpu.gpuUuid, sample, processes);
-      return bytes === undefined ? gpu : givenBack(gpu, bytes);
+      const bytes = reportedUsage(gpu.gpuUuid, sample, processes);
+      return bytes === undefined ? gpu : shrinkToUsage(gpu, bytes);
     });
     if (after.some((gpu, position) => gpu !== grant.gpus[position])) registry.resize(grant.id, after);
   };

@@ -15,13 +15,13 @@ import { type Audit, openAudit } from './enforcement/audit-log.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
 import { createEvictions } from './enforcement/evictions.ts';
 import { openNodeMode } from './enforcement/node-mode.ts';
-import { createModes } from './enforcement/pod-mode.ts';
-import { createHousekeeping } from './grant-upkeep.ts';
+import { createPodModes } from './enforcement/pod-mode.ts';
+import { createGrantUpkeep } from './grant-upkeep.ts';
 import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { openRegistry, type Registry } from './grants/registry.ts';
 import { openProfiles } from './isolation/calibration.ts';
-import { createDriverFence } from './isolation/driver-limits/fence.ts';
-import { createProbing } from './isolation/gpu-checks.ts';
+import { createDriverLimits } from './isolation/driver-limits/driver-limits.ts';
+import { createGpuChecks } from './isolation/gpu-checks.ts';
 import { openGpuFaults } from './isolation/gpu-faults.ts';
 import { openMissedContainers } from './kubelet/missed-containers.ts';
 import type { NodeEvents, NodeInputs } from './node-api.ts';
@@ -80,7 +80,7 @@ export function openNodeParts(around: Around) {
     audit,
     stopCounts,
     compute,
-    podModes: createModes(registry, inputs.log.component('pod-mode').warn),
+    podModes: createPodModes(registry, inputs.log.component('pod-mode').warn),
     intake,
     nameOf,
     upkeep: openUpkeep(around, registry),
@@ -163,7 +163,7 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     onProblem: log.component('gpu-faults').warn,
     onChange: log.component('gpu-faults').warn,
   });
-  const checks = createProbing({
+  const checks = createGpuChecks({
     configuration,
     native,
     tools: helpers,
@@ -171,12 +171,12 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     grants: () => registry.list().map(({ grant }) => grant),
     onCalibrated: registry.refreshProfiles,
     driver: inputs.driver,
-    faultOf: faults.wordsOf,
+    faultOf: faults.textOf,
     onProblem: log.component('gpu-checks').warn,
     onChange: log.component('gpu-checks').info,
     clock,
   });
-  const driverLimits = createDriverFence(configuration, {
+  const driverLimits = createDriverLimits(configuration, {
     native,
     tools: helpers,
     containers,
@@ -273,7 +273,7 @@ function openUpkeep({ native, inputs: { log } }: Around, registry: Registry) {
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   const unseen = unseenProcesses(ownPidNamespace);
   if (unseen !== undefined) log.warn(unseen);
-  return createHousekeeping({
+  return createGrantUpkeep({
     registry,
     native,
     ownPidNamespace,

@@ -1,7 +1,7 @@
 // The node half of the agent: processes each sample (attribute, judge, act, publish, maintain files) and answers requests for
 // grants, volumes and state. Its parts are opened in node-parts.ts and make every decision.
 import { EventEmitter } from 'node:events';
-import { offeredGpus } from './allocation/advertised-gpus.ts';
+import { advertisedGpus } from './allocation/advertised-gpus.ts';
 import { usableState } from './allocation/driver-state.ts';
 import { adoptPod, annotationsOf, type PodAsk, publishPod } from './allocation/pod-grants.ts';
 import { changeGrant, grantProcess } from './allocation/process-grants.ts';
@@ -103,7 +103,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
       const state = parts.intake.state();
       return (
         state &&
-        offeredGpus(state, {
+        advertisedGpus(state, {
           isStale: publication.isStale(),
           mostTenantsPerGpu: configuration.mostTenantsPerGpu,
           grants: registry.list().map(({ grant }) => grant),

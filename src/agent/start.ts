@@ -14,7 +14,7 @@ import type { DeviceUuids } from './attribution/resource-slices.ts';
 import type { RefusedChange } from './compute/node-policy.ts';
 import { type AgentConfiguration, SOCKET_NAME } from './config.ts';
 import { type ActionRecord, resultText } from './enforcement/action-record.ts';
-import { createLastWords } from './enforcement/termination-message.ts';
+import { createTerminationMessages } from './enforcement/termination-message.ts';
 import type { MissedContainer } from './kubelet/missed-containers.ts';
 import type { Cluster, PodServices } from './kubelet/start.ts';
 import { openNode } from './node.ts';
@@ -155,7 +155,7 @@ async function createNode(configuration: AgentConfiguration, inputs: AgentInputs
     assignments: needs.assignments,
     evict: cluster?.evict,
     volumes,
-    writeReason: createLastWords(kubernetes.kubeletRoot, log.component('enforcer').warn),
+    writeReason: createTerminationMessages(kubernetes.kubeletRoot, log.component('enforcer').warn),
   });
   node.events.on('snapshot', ({ self }) => {
     if (self.problem !== undefined) log.component('sampler').warn(self.problem);

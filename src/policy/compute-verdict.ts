@@ -1,36 +1,36 @@
-// When a container takes more of a GPU's compute than a share that is a hard limit. Pure: counters of one look after the other
-// in, verdict out. The driver samples who is on a GPU, so that only a time says something of a share; and a suspicion is put to
-// the test, which no honest program fails: while its gate is closed it uses nothing.
+// Is a container over its compute share, where the share is a hard limit? Pure: counters of successive looks in, verdict out. The
+// driver samples which process runs on the GPU, so only a long time shows a share; and a suspicion is tested before a stop: while
+// its gate is closed a container must use nothing, which every program that keeps to the gate passes.
 
 /** One look at a container on one GPU. Counters in seconds, which only grow. */
 export type ShareLook = {
-  /** A clock that nobody sets back while looks are compared. */
+  /** By a monotonic clock. */
   readonly atMs: number;
-  /** Of the SMs, by the driver's samples. */
+  /** SM seconds by the driver's samples. */
   readonly usedSeconds: number;
-  /** By the arbiter: what it let pass. */
+  /** GPU seconds that the arbiter granted. */
   readonly chargedSeconds: number;
   /** Its share, 0 to 1. */
   readonly limitRatio: number;
   readonly gateClosed: boolean;
-  /** Times that the driver's samples had gaps. */
+  /** How often the driver's samples had gaps. */
   readonly gaps: number;
 };
 
-/** Looks that belong together, oldest first. Nothing may have changed between them but the counters. */
+/** Comparable looks, oldest first: only the counters changed between them. */
 export type ShareWatch = {
   readonly looks: readonly ShareLook[];
   readonly last: ShareLook;
-  /** What it had when its gate was closed. */
+  /** Its use when its gate was closed. */
   readonly suspected?: ShareUse;
-  /** It was suspected, and passed the test or is in it. */
+  /** It was suspected, and passed the test or is being tested. */
   readonly account?: ShareAccount;
 };
 
 /**
- * Of one suspicion after the other: since when, what it had used by then, how many there were, and when the last one was over.
- * Who only pauses while its gate is closed passes every test; from the second suspicion on the gate stays closed until it has had
- * no more than its share since the first one began.
+ * Successive suspicions: since when, the use at that time, their number, and when the last one ended. A program that pauses while
+ * its gate is closed passes every test; from the second suspicion on the gate stays closed until its use since the first one is
+ * down to its share.
  */
 export type ShareAccount = {
   readonly fromMs: number;
@@ -39,7 +39,7 @@ export type ShareAccount = {
   readonly openedMs: number;
 };
 
-/** What it had of a GPU over a time. */
+/** Use of a GPU over some seconds. */
 export type ShareUse = {
   readonly gpuUuid: string;
   readonly limitRatio: number;
@@ -57,22 +57,22 @@ export type ShareVerdict =
 export const DEFAULT_SHARE_SECONDS = 60;
 const LONGER = 10;
 
-/** Fewer than any driver takes: 6 or more. Each names one process, however many had the GPU meanwhile. */
+/** A lower bound for all drivers. Each sample names one process, however many ran meanwhile. */
 const SAMPLES_PER_SECOND = 6;
-/** A container is suspected wrongly less than once in e^21, which is a thousand million windows. */
+/** A container is wrongly suspected less than once in e^21 (about 10^9) windows. */
 const DOUBT = 21;
-/** More than so long between two looks, and what passed meanwhile is not known. */
+/** With more time between two looks the use in between is unknown. */
 const LONGEST_STEP_MS = 10_000;
 const LOOKS_PER_WINDOW = 30;
-/** Of the shorter window: launches that were under way at the closing of the gate may take so long. */
+/** As a part of the shorter window: how long launches that ran when the gate closed may take to end. */
 const SETTLING = 1 / 6;
-/** Likewise: shortest and longest time for which one is watched then. */
+/** Likewise: the shortest and the longest test. */
 const SHORTEST_TEST = 1 / 20;
 const LONGEST_TEST = 1 / 3;
-/** Seconds of use that prove something: some samples of the driver's. */
+/** So much use fails the test: a few samples of the driver. */
 const PROOF_SECONDS = 0.7;
 
-/** `undefined` in: nothing was looked at before. */
+/** `before` undefined: this is the first look. */
 export function watchShare(before: ShareWatch | undefined, look: ShareLook, windowSeconds: number): ShareWatch {
   if (!before || !follows(before.last, look)) return { looks: [look], last: look };
   const newest = before.looks.at(-1) as ShareLook;
@@ -94,7 +94,7 @@ export function watchShare(before: ShareWatch | undefined, look: ShareLook, wind
   };
 }
 
-/** Long after the last one, a suspicion is the first again. */
+/** Long after the last suspicion the next one counts as the first. */
 function oneMore({ account, last }: ShareWatch, use: ShareUse, windowSeconds: number): ShareAccount {
   if (account && last.atMs - account.openedMs <= LONGER * windowSeconds * 1000)
     return { ...account, suspicions: account.suspicions + 1 };
@@ -109,7 +109,7 @@ function oneMore({ account, last }: ShareWatch, use: ShareUse, windowSeconds: nu
 const openedAt = (account: ShareAccount | undefined, { gateClosed, atMs }: ShareLook): ShareAccount | undefined =>
   account && !gateClosed ? { ...account, openedMs: atMs } : account;
 
-/** Has it had more than its share since it was suspected first? */
+/** Has it used more than its share since it was first suspected? */
 const owes = ({ account, last }: ShareWatch): boolean =>
   account !== undefined &&
   account.suspicions > 1 &&
@@ -123,7 +123,7 @@ const follows = (last: ShareLook, look: ShareLook): boolean =>
   look.usedSeconds >= last.usedSeconds &&
   look.chargedSeconds >= last.chargedSeconds;
 
-/** `gpuUuid`: for the words of the verdict. */
+/** `gpuUuid`: for the verdict. */
 export function judgeShare(gpuUuid: string, watch: ShareWatch, windowSeconds: number): ShareVerdict {
   const over = (severity: 'soft' | 'hard', use: ShareUse): ShareVerdict => ({
     severity,
@@ -141,10 +141,12 @@ export function judgeShare(gpuUuid: string, watch: ShareWatch, windowSeconds: nu
   return use ? over('soft', use) : { severity: 'within' };
 }
 
-/** Over the shorter window what the arbiter let pass is no fault: a long launch, for which it will wait. Over the longer one it
- * is, but for one launch: who says of itself that it is at work all the time would never be over. */
+/**
+ * Over the shorter window GPU time that the arbiter granted is allowed: a long launch, after which the container will wait. Over the
+ * longer window only one such launch is: else a container that reports work all the time would never be over its share.
+ */
 function suspicion(watch: ShareWatch, windowSeconds: number): ShareUse | undefined {
-  if (watch.last.usedSeconds === watch.looks[0]?.usedSeconds) return undefined; // it has used nothing at all
+  if (watch.last.usedSeconds === watch.looks[0]?.usedSeconds) return undefined; // no use at all
   const shorter = useOver(watch, windowSeconds);
   if (!shorter) return undefined;
   const { limitRatio, usedRatio, chargedRatio } = shorter;
@@ -156,7 +158,7 @@ function suspicion(watch: ShareWatch, windowSeconds: number): ShareUse | undefin
     : undefined;
 }
 
-/** Undefined: it has not been watched for so long. */
+/** Undefined: the looks do not go back that far. */
 function useOver({ looks, last }: ShareWatch, seconds: number): ShareUse | undefined {
   const first = looks.findLast(({ atMs }) => atMs <= last.atMs - seconds * 1000);
   return first && useBetween(first, last);
@@ -174,8 +176,8 @@ function useBetween(first: ShareLook, last: ShareLook): ShareUse {
 }
 
 /**
- * What a share may at most look like in samples of so many seconds (Bernstein's inequality: it holds for small shares, too, where
- * a normal distribution says too little).
+ * The largest ratio that a share may show in the samples of so many seconds (Bernstein's inequality, which unlike a normal
+ * distribution holds for small shares, too).
  */
 export function shareSeenAs(ratio: number, seconds: number): number {
   const samples = SAMPLES_PER_SECOND * seconds;
@@ -183,18 +185,18 @@ export function shareSeenAs(ratio: number, seconds: number): number {
   return ratio + (DOUBT / 3 + Math.sqrt((DOUBT / 3) ** 2 + 2 * DOUBT * samples * variance)) / samples;
 }
 
-/** What it does with its gate closed, for as long as its use until then would have to show. */
+/** The result of the closed gate, after the time in which its earlier use would show. */
 function test(
   { looks, last }: ShareWatch,
   { usedRatio }: ShareUse,
   windowSeconds: number,
-): 'passed' | 'failed' | 'going on' {
+): 'passed' | 'failed' | 'running' {
   const closedMs = looks[0]?.atMs ?? last.atMs;
   const settled = looks.find(({ atMs }) => atMs >= closedMs + SETTLING * windowSeconds * 1000);
-  if (!settled) return 'going on';
+  if (!settled) return 'running';
   const uncharged = last.usedSeconds - settled.usedSeconds - (last.chargedSeconds - settled.chargedSeconds);
   if (uncharged >= PROOF_SECONDS) return 'failed';
   const needed = (2 * PROOF_SECONDS) / usedRatio;
   const seconds = Math.min(Math.max(needed, SHORTEST_TEST * windowSeconds), LONGEST_TEST * windowSeconds);
-  return last.atMs - settled.atMs >= seconds * 1000 ? 'passed' : 'going on';
+  return last.atMs - settled.atMs >= seconds * 1000 ? 'passed' : 'running';
 }

@@ -1,5 +1,5 @@
-// When stopping a container does not help any more and its pod has to leave the node: pure. A container that is started anew
-// after each stop, and exceeds its grant again, costs its neighbors more than its absence.
+// Is the eviction of a pod due because its containers were stopped too often? Pure. A container that restarts after each stop and
+// exceeds its grant again costs its neighbors more than its absence would.
 
 export type EvictionPolicy = {
   /** Stops of a pod's containers within the window after which it is evicted; 0: never. */
@@ -9,7 +9,7 @@ export type EvictionPolicy = {
 
 export const DEFAULT_EVICTION: EvictionPolicy = { evictAfterStops: 0, evictWindowSeconds: 600 };
 
-/** Those that still count at `nowMs`, of the times of a pod's stops. */
+/** Those of a pod's stops that still count at `nowMs`. */
 export const stopsWithin = (stopsMs: readonly number[], nowMs: number, policy: EvictionPolicy): readonly number[] =>
   stopsMs.filter((atMs) => nowMs - atMs < policy.evictWindowSeconds * 1000);
 

@@ -53,19 +53,19 @@ export type GpuFault = {
   readonly counts: ResetCounts;
 };
 
-export type ToldGpu = ResetCounts & { readonly uuid: string; readonly healthy: boolean };
-export type Told = {
+export type ReportedGpu = ResetCounts & { readonly uuid: string; readonly healthy: boolean };
+export type DriverReport = {
   readonly bootId: string;
   readonly driverVersion: string;
-  readonly gpus: readonly ToldGpu[];
+  readonly gpus: readonly ReportedGpu[];
   readonly raised: readonly { readonly gpuUuid: string; readonly xid: number; readonly atMs: number }[];
 };
 export type EndedFault = { readonly fault: GpuFault; readonly why: string };
 
 /** Faults after what was told; a GPU that is not told of keeps its own. `xids`: those that count. */
-export function followFaults(
+export function updateFaults(
   before: readonly GpuFault[],
-  told: Told,
+  told: DriverReport,
   xids: readonly number[],
 ): { readonly faults: readonly GpuFault[]; readonly ended: readonly EndedFault[] } {
   const ended: EndedFault[] = [];
@@ -90,7 +90,7 @@ export function followFaults(
 }
 
 /** What proves that the GPU was initialized anew; undefined: nothing does. That it cannot be seen for a while is no proof. */
-function endOf(fault: GpuFault, told: Told, gpu: ToldGpu | undefined): string | undefined {
+function endOf(fault: GpuFault, told: DriverReport, gpu: ReportedGpu | undefined): string | undefined {
   if (fault.bootId !== '' && told.bootId !== '' && fault.bootId !== told.bootId) return 'the machine was started anew';
   if (!gpu?.healthy) return undefined;
   if (fault.lost) return 'the driver had lost it, and has it back';
@@ -105,11 +105,11 @@ const COUNT_WORDS: Readonly<Record<(typeof COUNTS)[number], string>> = {
   eccUncorrectedVolatile: 'count of uncorrected errors',
 };
 
-const countsOf = (gpu: ToldGpu): ResetCounts =>
+const countsOf = (gpu: ReportedGpu): ResetCounts =>
   Object.fromEntries(COUNTS.flatMap((name) => (gpu[name] === undefined ? [] : [[name, gpu[name]]])));
 
 /** A clause behind "GPU-… is not healthy:". */
-export const faultWords = ({ xid, atMs }: Pick<GpuFault, 'xid' | 'atMs'>): string =>
+export const faultText = ({ xid, atMs }: Pick<GpuFault, 'xid' | 'atMs'>): string =>
   `Xid ${xid} at ${new Date(atMs).toISOString()}, and no reset since`;
 
 /** For a condition of the Node. */
@@ -128,4 +128,4 @@ export function healthState(
   if (wrong.length > 0) return { status: 'False', reason: 'GpuUnhealthy', message: wrong.join('; ') };
   return { status: 'True', reason: 'GpusHealthy', message: 'no GPU needs a reset' };
 }
-export const LOST_WORDS = 'the driver says that it is lost, or wants a reset';
+export const LOST_TEXT = 'the driver says that it is lost, or wants a reset';

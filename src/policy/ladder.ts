@@ -1,6 +1,5 @@
-// The enforcement ladder as a state machine: one step per fresh sample, at most one action out. Pure: time is an argument,
-// the state is a plain value that can be stored over a restart. It never names a process; whom an action hits is worked
-// out, and checked again, where it is carried out.
+// The enforcement ladder: a state machine with one step per fresh sample and at most one action per step (warn, close the gate,
+// SIGTERM, SIGKILL). Pure: time is an argument and the state a plain value. It names no process; the enforcer finds the processes.
 
 import type { Mode } from '../api/request.ts';
 import type { OverReason, Verdict } from './memory-verdict.ts';
@@ -8,16 +7,16 @@ import type { OverReason, Verdict } from './memory-verdict.ts';
 /** Times in seconds. */
 export type LadderPolicy = {
   readonly mode: Mode;
-  /** Soft path: SIGTERM after so long and so many consecutive fresh samples over the limit. */
+  /** Soft path: SIGTERM after this time and this many consecutive fresh samples over the limit. */
   readonly softSeconds: number;
   readonly softSamples: number;
-  /** Hard path: SIGKILL after so many consecutive fresh samples, or one more where others lie between them. */
+  /** Hard path: SIGKILL after this many consecutive fresh samples, or one more where other samples lie between them. */
   readonly hardSamples: number;
   /** Between SIGTERM and SIGKILL on the soft path. */
   readonly graceSeconds: number;
-  /** After a stop the soft path rests for so long; the hard path, too, while what was stopped is stuck. */
+  /** Pause of the soft path after a stop; of the hard path, too, where the stop released no memory. */
   readonly coolDownSeconds: number;
-  /** A container that has not let go of its memory so long after SIGKILL is stuck. */
+  /** A container that still holds memory this long after SIGKILL is stuck. */
   readonly releaseSeconds: number;
 };
 
@@ -31,29 +30,29 @@ export const DEFAULT_LADDER: LadderPolicy = {
   releaseSeconds: 15,
 };
 
-/** Who gives back for a moment gains nothing by it: hard samples belong together that come within so long of one another. */
+/** Hard samples within this time count together, so that releasing memory for a moment gains nothing. */
 const APART_MS = 10_000;
 
-/** `reported`: in report mode, where a stop would have been. */
+/** `reported`: a stop was due in report mode. */
 export type Rung = 'calm' | 'warned' | 'reported' | 'gated' | 'terminating' | 'killed';
 
 export type LadderState = {
   readonly rung: Rung;
-  /** When it first was over, in this run of consecutive samples. */
+  /** When this run of consecutive samples over the limit began. */
   readonly overSinceMs?: number;
   readonly samples: number;
   readonly hardSamples: number;
-  /** Hard samples, whatever lies between them, and when the last one was. */
+  /** Hard samples that need not be consecutive, and when the last one was. */
   readonly hardApart?: { readonly samples: number; readonly lastMs: number };
   /** When the present rung was reached. */
   readonly rungSinceMs: number;
   /** The last stop, for the cool-down. */
   readonly stoppedAtMs?: number;
-  /** That stop released nothing: another signal will not help, and would use up the node's rate of stops. */
+  /** That stop released no memory: another signal would not help, and would use up the node's rate of stops. */
   readonly stuck?: boolean;
-  /** Whether that stop's signal was sent is not known: an agent ended while it did it. */
+  /** An agent ended during that stop: whether the signal was sent is unknown. */
   readonly unsure?: boolean;
-  /** What it was last over by. */
+  /** The reason of the last excess. */
   readonly reason?: OverReason;
 };
 
@@ -67,12 +66,12 @@ export type Action =
       readonly verdict: Verdict;
     }
   | { readonly kind: 'would-stop'; readonly reason: OverReason; readonly verdict: Verdict }
-  /** `after`: what it was over by. */
+  /** `after`: the reason of the excess that ended. */
   | { readonly kind: 'open-gate' | 'released' | 'stuck'; readonly after: OverReason | undefined };
 
 const NONE: Action = { kind: 'none' };
 
-/** One fresh sample later. `holdsMemory`: the container still holds memory of any GPU (tells release from being stuck). */
+/** One fresh sample later. `holdsMemory`: the container holds memory on any GPU; after a stop this separates released from stuck. */
 export function step(
   state: LadderState,
   verdict: Verdict,
@@ -81,7 +80,7 @@ export function step(
   policy: LadderPolicy,
 ): { readonly state: LadderState; readonly action: Action } {
   if (state.rung === 'killed' && !(state.unsure && holdsMemory)) return afterKill(state, holdsMemory, nowMs, policy);
-  // It lives on, so that it was not hit: all begins anew.
+  // It still runs, so the signal did not reach it: start again.
   if (state.rung === 'killed') return step({ ...CALM, ...stoppedAt(state) }, verdict, holdsMemory, nowMs, policy);
   if (policy.mode === 'off')
     return verdict.severity === 'within' ? calmDown(state, nowMs) : { state: CALM, action: NONE };
@@ -91,14 +90,14 @@ export function step(
     return { state: { ...calm, ...(isRecent && { hardApart: state.hardApart }) }, action };
   }
 
-  // Time over a share is no time over a grant of memory.
-  const isOfAnother =
+  // Time over a compute share does not count as time over a memory grant.
+  const isOtherResource =
     state.reason !== undefined && (state.reason === 'over-share') !== (verdict.reason === 'over-share');
-  const samples = isOfAnother ? 1 : state.samples + 1;
+  const samples = isOtherResource ? 1 : state.samples + 1;
   const isHard = verdict.severity === 'hard';
   const hardSamples = isHard ? state.hardSamples + 1 : 0;
   const hardApart = isHard ? oneMore(state.hardApart, nowMs) : state.hardApart;
-  const overSinceMs = isOfAnother ? nowMs : (state.overSinceMs ?? nowMs);
+  const overSinceMs = isOtherResource ? nowMs : (state.overSinceMs ?? nowMs);
   const { reason } = verdict;
   const over: LadderState = { ...state, samples, hardSamples, ...(hardApart && { hardApart }), overSinceMs, reason };
   const reach = (rung: Rung, action: Action): { state: LadderState; action: Action } => ({
@@ -110,18 +109,18 @@ export function step(
   const isApartDue = isHard && (hardApart?.samples ?? 0) > policy.hardSamples;
   const hardDue = hardSamples >= policy.hardSamples || isApartDue;
   const timeIsUp = samples >= policy.softSamples && nowMs - overSinceMs >= policy.softSeconds * 1000;
-  // Who is only suspected is put to the test by the closed gate, and is stopped when it fails.
+  // An excess of compute is only suspected until the closed gate has tested it.
   const softDue = timeIsUp && (reason !== 'over-share' || policy.mode === 'report');
 
-  // Who is over again and again was warned before.
+  // A container with earlier hard samples was warned already.
   if (state.rung === 'calm' && !isApartDue) return reach('warned', { kind: 'warn', reason, verdict });
   if (resting && (!hardDue || state.stuck)) return { state: over, action: NONE };
   if (policy.mode === 'report') {
     const due = (hardDue || softDue) && (state.rung === 'warned' || state.rung === 'calm');
     if (!due) return { state: over, action: NONE };
-    const { hardApart: _, ...told } = over;
+    const { hardApart: _, ...reported } = over;
     return {
-      state: { ...told, rung: 'reported', rungSinceMs: nowMs },
+      state: { ...reported, rung: 'reported', rungSinceMs: nowMs },
       action: { kind: 'would-stop', reason, verdict },
     };
   }
@@ -137,13 +136,13 @@ export function step(
 }
 
 function oneMore(before: LadderState['hardApart'], nowMs: number): NonNullable<LadderState['hardApart']> {
-  const goesOn = before !== undefined && nowMs - before.lastMs <= APART_MS;
-  return { samples: goesOn ? before.samples + 1 : 1, lastMs: nowMs };
+  const continues = before !== undefined && nowMs - before.lastMs <= APART_MS;
+  return { samples: continues ? before.samples + 1 : 1, lastMs: nowMs };
 }
 
 /**
- * Another mode holds for it from now on. What was begun under the one before ends with it, and counts start anew, so that nobody
- * is stopped for what he did while nothing would have come of it.
+ * Another mode is in force from now on. A closed gate opens and counts start from zero, so that excess under the previous mode is
+ * not counted.
  */
 export function changeMode(
   state: LadderState,

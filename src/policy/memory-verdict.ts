@@ -1,24 +1,24 @@
-// When a container is over its quota of memory, and by how much it may be. Pure: figures in, verdict out; what happens then is the
-// ladder's, and shares of compute are judged in share.ts. Source of the defaults: kubelet's eviction thresholds, and what peers'
-// users complained about.
+// Is a container over its GPU memory grant, and how severely? Pure: figures in, verdict out; ladder.ts decides what follows, and
+// compute-verdict.ts judges compute shares. Source of the defaults: the kubelet's eviction thresholds, and complaints of users of
+// similar systems.
 import type { ShareVerdict } from './compute-verdict.ts';
 
 const MIB = 1024 * 1024;
 
-/** How far above a grant is still within it, and what is far over. */
+/** How much excess is tolerated, and how much is a hard excess. */
 export type Tolerance = {
-  /** Soft: above `limit * ratio + bytes`. Absorbs what no interposer can see at once: code, local memory, rounding. */
+  /** Soft: above `limit * ratio + bytes`. Covers what an interposer cannot count at once: code, local memory, rounding. */
   readonly ratio: number;
   readonly bytes: number;
-  /** Hard: above `limit * hardRatio + bytes`, so that a small grant is not far over before it is over. */
+  /** Hard: above `limit * hardRatio + bytes`; the same bytes, so that a small grant reaches soft before hard. */
   readonly hardRatio: number;
-  /** Where a GPU has less left than this, others feel it whenever somebody is over; 0: that makes no difference. */
+  /** On a GPU with less free memory than this any excess takes memory from other grants; 0: free memory is not considered. */
   readonly reserveBytes: number;
 };
 
 export const DEFAULT_TOLERANCE: Tolerance = { ratio: 1.02, bytes: 64 * MIB, hardRatio: 1.25, reserveBytes: 64 * MIB };
 
-/** One container on one GPU, all from one sample. `bypassBytes`: held by processes that its ledger does not know. */
+/** One container on one GPU, from one sample. `bypassBytes`: held by processes without a slot in its usage ledger. */
 export type GpuUse = {
   readonly gpuUuid: string;
   readonly limitBytes: number;
@@ -39,35 +39,35 @@ export type MemoryVerdict =
 export type Verdict = MemoryVerdict | ShareVerdict;
 export type OverReason = MemoryReason | 'over-share';
 
-/** Of memory and of compute: the harder one, and of two that are as hard that of memory, which others lack for good. */
+/** The harder of two verdicts; with equal severity memory, which other containers cannot get back by waiting. */
 export const harder = (memory: MemoryVerdict, share: ShareVerdict): Verdict =>
   memory.severity === 'within' || (memory.severity === 'soft' && share.severity === 'hard') ? share : memory;
 
-/** What a GPU has left, and how much of it others there were granted and have not taken. */
-export type Room = { readonly freeBytes: number; readonly owedBytes: number };
+/** Free memory of a GPU, and how much of it other containers were granted and have not allocated. */
+export type FreeMemory = { readonly freeBytes: number; readonly owedBytes: number };
 
 /**
- * Who is over softly on a GPU with less left than the reserve, and less than others there may still have, keeps from them what is
- * theirs: that is hard. `roomOn`: undefined where the driver does not tell.
+ * A soft excess on a GPU with less free memory than the reserve, and less than other containers may still allocate, takes memory
+ * that they were granted: it becomes hard. `freeOn`: undefined where the driver does not report free memory.
  */
-export function judgeRoom(
+export function judgeFreeMemory(
   verdict: MemoryVerdict,
   uses: readonly GpuUse[],
   tolerance: Tolerance,
-  roomOn: (gpuUuid: string) => Room | undefined,
+  freeOn: (gpuUuid: string) => FreeMemory | undefined,
 ): MemoryVerdict {
   if (verdict.severity !== 'soft') return verdict;
   const crowded = uses.filter(({ gpuUuid }) => {
-    const room = roomOn(gpuUuid);
-    return room !== undefined && room.freeBytes < Math.min(tolerance.reserveBytes, room.owedBytes);
+    const free = freeOn(gpuUuid);
+    return free !== undefined && free.freeBytes < Math.min(tolerance.reserveBytes, free.owedBytes);
   });
   const found = judge(crowded, tolerance);
   return found.severity === 'within' ? verdict : { ...found, severity: 'hard', reason: 'no-room' };
 }
 
 /**
- * The worst GPU decides. Memory held past the interposer gets no tolerance: whoever goes around the limit has nothing to
- * round. A bypass within the grant is within (a static program may well be honest); it is reported elsewhere.
+ * The worst GPU decides. Processes that bypass the interposer get no tolerance, which is for memory that the interposer cannot count.
+ * A bypass within the grant is within (a statically linked program may be honest); a metric reports it.
  */
 export function judge(uses: readonly GpuUse[], tolerance: Tolerance): MemoryVerdict {
   let verdict: MemoryVerdict = { severity: 'within' };

@@ -2,7 +2,7 @@
 
 import type { GpuStanding } from '../../api/gpu.ts';
 import type { GpusReading } from '../../kube/node-gpus.ts';
-import { healthState, LOST_WORDS } from '../../policy/gpu-health.ts';
+import { healthState, LOST_TEXT } from '../../policy/gpu-health.ts';
 import type { FenceState } from '../../policy/isolation-check.ts';
 import type { Grant } from '../grants/grant.ts';
 import { heldBy } from '../grants/sums.ts';
@@ -19,7 +19,7 @@ export type Offer = {
   readonly fencesOf: ((gpuUuids: readonly string[]) => FenceState | undefined) | undefined;
 };
 
-export function offeredGpus({ sample, devices }: NodeState, offer: Offer): GpusReading {
+export function advertisedGpus({ sample, devices }: NodeState, offer: Offer): GpusReading {
   const shareable = devices.flatMap(({ gpu }) => (isShareable(gpu) ? [gpu] : []));
   const isHealthy = (gpu: SampledGpu) => gpu.healthy && offer.standingOf(gpu.uuid).fault === undefined;
   const healthy = shareable.flatMap((gpu) => (isHealthy(gpu) ? [gpu.uuid] : []));
@@ -27,7 +27,7 @@ export function offeredGpus({ sample, devices }: NodeState, offer: Offer): GpusR
   const health = healthState(
     devices.map(({ gpu: { uuid, healthy: had } }) => ({
       gpuUuid: uuid,
-      why: offer.standingOf(uuid).fault ?? (had ? undefined : LOST_WORDS),
+      why: offer.standingOf(uuid).fault ?? (had ? undefined : LOST_TEXT),
     })),
   );
   return {

@@ -6,13 +6,13 @@ import type { PodGrant } from '../../api/grant-annotation.ts';
 import type { Mode } from '../../api/request.ts';
 import { field } from '../../common/json.ts';
 import { effectiveMode } from '../../policy/mode.ts';
-import { chosenBy } from '../compute/pod-annotations.ts';
+import { computeChoice } from '../compute/pod-annotations.ts';
 import { requestedMode } from '../enforcement/pod-mode.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { Refusal } from '../grants/refusal.ts';
 import type { PodShare, Registry } from '../grants/registry.ts';
 import type { NodeState } from '../usage/node-usage.ts';
-import { refereeGpus, rule } from './verify-grant.ts';
+import { nodeGpus, verifyGrant } from './verify-grant.ts';
 
 /** A pod whose volume the kubelet wants. */
 export type PodAsk = {
@@ -41,7 +41,7 @@ export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: Publi
   // A pod that has ended according to the API server may still run: its grant ends when the kubelet unpublishes its volume.
   const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
   const annotations = annotationsOf(ask);
-  const ruling = rule(annotations, refereeGpus(state, others));
+  const ruling = verifyGrant(annotations, nodeGpus(state, others));
   if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
   const { containers } = ruling.grant;
   const wrong = wrongMounts(object, new Set(containers.map(({ name }) => name)));
@@ -60,8 +60,8 @@ export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: Publi
  * become of its GPUs and their memory since.
  */
 export function adoptPod(ask: PodAsk, { state, registry }: PublishContext): PodGrant | Refusal {
-  const gpus = refereeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true }));
-  const ruling = rule(annotationsOf(ask), gpus);
+  const gpus = nodeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true }));
+  const ruling = verifyGrant(annotationsOf(ask), gpus);
   if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
   registry.createPod(sharesOf(ask, ruling.grant), { inUse: true });
   return ruling.grant;
@@ -74,7 +74,7 @@ function sharesOf(ask: PodAsk, grant: PodGrant): readonly PodShare[] {
     namespace,
     pod,
     container: name,
-    ...chosenBy(annotations, name, gpus),
+    ...computeChoice(annotations, name, gpus),
     isolateMemory: memoryIsolation === 'on',
     enforcement: requestedMode(annotations),
     owner: { podUid, target, kind },

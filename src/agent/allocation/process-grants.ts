@@ -9,7 +9,7 @@ import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
 import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
-import { resized } from '../grants/resize.ts';
+import { resizeGpu } from '../grants/resize.ts';
 import { grantedOn } from '../grants/sums.ts';
 import type { Native } from '../os/addon.ts';
 import { unifiedPath } from '../os/cgroup.ts';
@@ -106,7 +106,7 @@ function resizedGpus(
     const left = (device ? usableBytes(device.gpu) : 0) - grantedOn(others, gpuUuid).memoryBytes;
     if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, ${bytes} are asked for` };
   }
-  return gpus.map((gpu) => resized(gpu, bytes));
+  return gpus.map((gpu) => resizeGpu(gpu, bytes));
 }
 
 /** Another share on GPUs where the others leave less than that is refused. */

@@ -14,7 +14,7 @@ import { grantedOn } from '../grants/sums.ts';
 import { isShareable, usableBytes } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
-export type RefereeGpu = {
+export type NodeGpu = {
   readonly gpuUuid: string;
   readonly usableBytes: number;
   readonly healthy: boolean;
@@ -22,15 +22,15 @@ export type RefereeGpu = {
   readonly granted: GpuDemand;
 };
 
-export type Ruling =
+export type Verification =
   | { readonly ok: true; readonly grant: PodGrant }
   /** `later`: another answer may come without anybody changing the pod. */
   | { readonly ok: false; readonly why: string; readonly later: boolean };
 
-const no = (why: string, later = false): Ruling => ({ ok: false, why, later });
+const no = (why: string, later = false): Verification => ({ ok: false, why, later });
 
 /** This node's GPUs with what `others` have of them. */
-export const refereeGpus = ({ devices }: NodeState, others: readonly Grant[]): RefereeGpu[] =>
+export const nodeGpus = ({ devices }: NodeState, others: readonly Grant[]): NodeGpu[] =>
   devices.map(({ gpu }) => ({
     gpuUuid: gpu.uuid,
     usableBytes: usableBytes(gpu),
@@ -39,7 +39,7 @@ export const refereeGpus = ({ devices }: NodeState, others: readonly Grant[]): R
   }));
 
 /** Annotations as the API server has them; `gpus` are those of this node. Sentences are for the pod's events. */
-export function rule(annotations: unknown, gpus: readonly RefereeGpu[]): Ruling {
+export function verifyGrant(annotations: unknown, gpus: readonly NodeGpu[]): Verification {
   const [record, text] = [field(annotations, REQUEST_ANNOTATION), field(annotations, GRANT_ANNOTATION)];
   if (record === undefined) return no(`the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass the webhook`);
   const request = parsePodRequest(record);
@@ -73,7 +73,7 @@ const overbooked = (gpuUuid: string, resource: string, granted: string, left: st
   `${gpuUuid} would be overbooked: ${granted} of ${resource} were granted, ${left} are left`;
 
 /** A grant that does not belong to the request, in words. */
-function differs(request: PodRequest, grant: PodGrant, gpus: readonly RefereeGpu[]): string | undefined {
+function differs(request: PodRequest, grant: PodGrant, gpus: readonly NodeGpu[]): string | undefined {
   const asked = new Map(request.containers.map((container) => [container.name, container]));
   const granted = new Map(grant.containers.map((container) => [container.name, container]));
   for (const name of asked.keys()) if (!granted.has(name)) return `the grant leaves out container ${name}`;
@@ -89,7 +89,7 @@ function differs(request: PodRequest, grant: PodGrant, gpus: readonly RefereeGpu
 function containerDiffers(
   want: ContainerRequest,
   got: ContainerGrant,
-  gpus: readonly RefereeGpu[],
+  gpus: readonly NodeGpu[],
 ): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
   if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation is another';

@@ -10,11 +10,11 @@ import {
   advanceAccount,
   type ComputeUse,
   NO_ACCOUNT,
-  parseTold,
-  type Told,
+  parseReport,
+  type ArbiterReport,
   useKey,
   withNewArbiter,
-  withoutGone,
+  withoutEndedGrants,
 } from './usage-account.ts';
 
 export type Arbiter = {
@@ -56,7 +56,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
     arbiter.send([`plan ${number}`, ...lines, 'end', ''].join('\n'));
   };
 
-  const listen = (told: Told) => {
+  const listen = (told: ArbiterReport) => {
     account = advanceAccount(
       account,
       told,
@@ -80,7 +80,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
       send();
     },
     onLine(line) {
-      const told = parseTold(line);
+      const told = parseReport(line);
       if (told === 'same') return undefined;
       if ('problem' in told) onProblem(`the compute arbiter: ${told.problem}`);
       else listen(told);
@@ -98,7 +98,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
         return;
       }
       live = new Set(entries.map(({ grant }) => grant.id));
-      account = withoutGone(account, (id) => live.has(id));
+      account = withoutEndedGrants(account, (id) => live.has(id));
       grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
       if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
       lines = next;

@@ -8,7 +8,7 @@ import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
 import type { SampledGpu } from '../sampling/sample.ts';
 import type { GpuPolicy } from './gpu-policy.ts';
-import { overridden } from './pod-annotations.ts';
+import { readOverrides } from './pod-annotations.ts';
 import type { NodeComputeChange, Shares } from './shares.ts';
 
 export type NodeComputeState = {
@@ -58,7 +58,7 @@ export function createNodeCompute(options: {
   const onPod: NodeCompute['onPod'] = (podUid, annotations) => {
     const grants = registry.list().map(({ grant }) => grant);
     const own = grants.find((grant) => podUidOf(grant) === podUid);
-    const changes = overridden(podUid, annotations, grants);
+    const changes = readOverrides(podUid, annotations, grants);
     if (!own || !('wrong' in changes)) refused.delete(podUid);
     if (own && 'wrong' in changes) {
       const text = String(field(annotations, COMPUTE_ANNOTATION) ?? '');

@@ -30,7 +30,7 @@ function coresLimitsOf(annotations: unknown, container: string): readonly (numbe
 }
 
 /** What a container of the pod has, with what was chosen for it. */
-export const chosenBy = (
+export const computeChoice = (
   annotations: unknown,
   container: string,
   gpus: readonly GpuGrant[],
@@ -51,7 +51,7 @@ export type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'
  * Grants of a pod as its annotations have them now; those that stay as they are are left out. All of what the annotation says, or
  * nothing of it: what cannot be read, is of no container with a share, or is more than the others leave of a GPU.
  */
-export function overridden(
+export function readOverrides(
   podUid: string,
   annotations: unknown,
   grants: readonly Grant[],
@@ -76,7 +76,7 @@ export function overridden(
       ...gpu,
       coresPercent: asked?.gpus[index]?.coresPercent ?? gpu.coresPercent,
     }));
-    const next = applyComputeChange(chosenBy(annotations, grant.container, gpus), changes.get(grant.container) ?? {});
+    const next = applyComputeChange(computeChoice(annotations, grant.container, gpus), changes.get(grant.container) ?? {});
     if (!next.ok) return { wrong: `${grant.container}: ${next.error}` };
     overrides.set(grant.id, { id: grant.id, ...next.value, computeOverride: text });
   }

@@ -26,17 +26,17 @@ export type UseCounts = Pick<ComputeUse, (typeof USE_COUNTS)[number]>;
 type Counts = { readonly [K in (typeof COUNTS)[number]]: number };
 const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults'] as const;
 
-export type ToldPage = {
+export type ReportedPage = {
   readonly id: string;
   /** Its counts are those since the arbiter took it up for this time. */
   readonly join: number;
   readonly broken: string | undefined;
   readonly gpus: readonly (Counts & { readonly guaranteePpm: number; readonly limitPpm: number })[];
 };
-export type Told = { readonly plan: number; readonly pages: readonly ToldPage[] };
+export type ArbiterReport = { readonly plan: number; readonly pages: readonly ReportedPage[] };
 
 /** One line of the arbiter's; `same`: the pages are as in the line before. */
-export function parseTold(line: string): Told | 'same' | { readonly problem: string } {
+export function parseReport(line: string): ArbiterReport | 'same' | { readonly problem: string } {
   let value: unknown;
   try {
     value = JSON.parse(line);
@@ -68,7 +68,7 @@ export function parseTold(line: string): Told | 'same' | { readonly problem: str
 
 export type Account = {
   /** As last told, by the page's id. */
-  readonly pages: ReadonlyMap<string, Pick<ToldPage, 'join' | 'gpus'>>;
+  readonly pages: ReadonlyMap<string, Pick<ReportedPage, 'join' | 'gpus'>>;
   /** By the grant's id and the GPU's place in it. */
   readonly uses: ReadonlyMap<string, ComputeUse>;
 };
@@ -94,12 +94,12 @@ const NO_USE: ComputeUse = {
  */
 export function advanceAccount(
   before: Account,
-  told: Told,
+  told: ArbiterReport,
   grantOf: (pageId: string) => string | undefined,
   isLive: (grantId: string) => boolean,
 ): Account {
   const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
-  const pages = new Map<string, Pick<ToldPage, 'join' | 'gpus'>>();
+  const pages = new Map<string, Pick<ReportedPage, 'join' | 'gpus'>>();
   for (const { id, join, gpus } of told.pages) {
     const past = before.pages.get(id);
     pages.set(id, { join, gpus }); // also while it is nobody's: what was counted then is not news when it is somebody's again
@@ -128,7 +128,7 @@ export function advanceAccount(
 export const withNewArbiter = ({ uses }: Account): Account => ({ uses, pages: new Map() });
 
 /** Without the grants that are gone; the very same account where there are none of these. */
-export function withoutGone(account: Account, isLive: (grantId: string) => boolean): Account {
+export function withoutEndedGrants(account: Account, isLive: (grantId: string) => boolean): Account {
   const uses = [...account.uses].filter(([key]) => isLive(useOfKey(key).grantId));
   return uses.length === account.uses.size ? account : { ...account, uses: new Map(uses) };
 }

@@ -6,7 +6,7 @@ import { ENFORCEMENT_ANNOTATION } from '../../api/names.ts';
 import { MODES, type Mode } from '../../api/request.ts';
 import { field } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { modeNamed } from '../../policy/mode.ts';
+import { parseMode } from '../../policy/mode.ts';
 
 export type NodeMode = {
   mode(): Mode;
@@ -20,7 +20,7 @@ export const NODE_MODE_FORMAT: StateFormat<Labeled> = {
   version: 1,
   read(value) {
     const said = field(value, 'mode');
-    const mode = modeNamed(said);
+    const mode = parseMode(said);
     return said !== undefined && mode === undefined ? { wrong: 'its mode is none' } : { mode };
   },
 };
@@ -45,7 +45,7 @@ export function openNodeMode(
     mode: () => labeled ?? configured,
     label(labels) {
       const text = labels[ENFORCEMENT_ANNOTATION];
-      const mode = modeNamed(text);
+      const mode = parseMode(text);
       // A Node changes all the time, mostly in other ways.
       if (text !== undefined && mode === undefined && text !== told)
         onProblem(

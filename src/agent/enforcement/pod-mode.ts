@@ -5,26 +5,26 @@ import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTA
 import { MODES } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
-import { modeNamed, type SaidMode, saidMode } from '../../policy/mode.ts';
+import { parseMode, type RequestedMode, resolveRequestedMode } from '../../policy/mode.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 
 /** A record that cannot be read weakens nothing. */
-export function requestedMode(annotations: unknown): SaidMode | undefined {
+export function requestedMode(annotations: unknown): RequestedMode | undefined {
   const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
-  return saidMode({
+  return resolveRequestedMode({
     namespace: (record.ok ? record.value.enforcement : undefined) ?? 'enforce',
-    pod: modeNamed(field(annotations, ENFORCEMENT_ANNOTATION)),
-    administrator: modeNamed(field(annotations, ENFORCEMENT_OVERRIDE_ANNOTATION)),
+    pod: parseMode(field(annotations, ENFORCEMENT_ANNOTATION)),
+    administrator: parseMode(field(annotations, ENFORCEMENT_OVERRIDE_ANNOTATION)),
   });
 }
 
-export type Modes = {
+export type PodModes = {
   /** A pod of this node has these annotations now. */
   onPod(podUid: string, annotations: unknown): void;
 };
 
-export function createModes(registry: Pick<Registry, 'list' | 'change'>, onProblem: (text: string) => void): Modes {
+export function createPodModes(registry: Pick<Registry, 'list' | 'change'>, onProblem: (text: string) => void): PodModes {
   /** What is no mode, by the pod's UID; told once of each text. */
   const told = new Map<string, unknown>();
   return {
@@ -32,7 +32,7 @@ export function createModes(registry: Pick<Registry, 'list' | 'change'>, onProbl
       const own = registry.list().filter(({ grant }) => podUidOf(grant) === podUid);
       const [first] = own;
       const override = field(annotations, ENFORCEMENT_OVERRIDE_ANNOTATION);
-      if (!first || override === undefined || modeNamed(override)) told.delete(podUid);
+      if (!first || override === undefined || parseMode(override)) told.delete(podUid);
       else if (told.get(podUid) !== override) {
         told.set(podUid, override);
         const { namespace, pod } = first.grant;

@@ -41,7 +41,7 @@ function fileIn(folder: string, told: string | undefined): string | undefined {
  * Appends to the file that the runtime told by its name, else to the newest; what the container wrote itself stays before it.
  * Throws where there is none, or where it cannot be written.
  */
-export function writeLastWords(folder: string, told: string | undefined, message: string): void {
+export function writeTerminationMessage(folder: string, told: string | undefined, message: string): void {
   const name = fileIn(folder, told);
   if (name === undefined) throw new Error('the kubelet made no file for it');
   const { O_WRONLY, O_APPEND, O_NOFOLLOW, O_NONBLOCK, O_NOCTTY } = constants;
@@ -54,14 +54,14 @@ export function writeLastWords(folder: string, told: string | undefined, message
 }
 
 /** `terminationLog`: the name of the file, where the runtime told it. */
-export function createLastWords(
+export function createTerminationMessages(
   kubeletRoot: string,
   onProblem: (text: string) => void,
 ): (grant: Grant, message: string, terminationLog: string | undefined) => void {
   return ({ owner, namespace, pod, container }, message, terminationLog) => {
     if (!isOfPod(owner)) return;
     try {
-      writeLastWords(folderOf(kubeletRoot, owner.podUid, container), terminationLog, message);
+      writeTerminationMessage(folderOf(kubeletRoot, owner.podUid, container), terminationLog, message);
     } catch (error) {
       onProblem(
         `${namespace}/${pod}/${container} is stopped without a termination message: ${(error as Error).message}`,

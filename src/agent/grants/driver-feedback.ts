@@ -19,14 +19,14 @@ export type FeedbackInput = {
   /** Every process list of that GPU was answered. */
   readonly listsComplete: boolean;
   /** Of each GPU of the grant. Absent: nothing is told twice. */
-  readonly twice?: readonly Twice[];
+  readonly twice?: readonly DoubleCounted[];
   /** The residual that the page has of a slot's row by this agent. Absent, or its answer undefined: none. */
   readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>) => number | undefined;
 };
 
 /** What a GPU's processes are said to hold more than it has in use: now, and at the least over some time, which has passed or not. */
-export type Twice = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
-export const NOTHING_TWICE: Twice = { bytes: 0, steadyBytes: 0, isSteady: true };
+export type DoubleCounted = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
+export const NOT_DOUBLE_COUNTED: DoubleCounted = { bytes: 0, steadyBytes: 0, isSteady: true };
 
 /**
  * Drivers may count memory that processes share for each of them, though its owner alone is charged for it. So what may be counted
@@ -37,7 +37,7 @@ export const NOTHING_TWICE: Twice = { bytes: 0, steadyBytes: 0, isSteady: true }
 function notTwice(
   residualBytes: number,
   taughtBytes: number | undefined,
-  { bytes, steadyBytes, isSteady }: Twice,
+  { bytes, steadyBytes, isSteady }: DoubleCounted,
   othersBytes: number,
 ): number | undefined {
   const [now, steady] = [Math.min(bytes, othersBytes), Math.min(steadyBytes, othersBytes)];
@@ -143,7 +143,7 @@ function slotFeedback(
     if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
     const truth = use?.bytes ?? 0;
     const charged = Math.max(0, row.heldBytes - row.managedBytes);
-    const twice = input.twice?.[gpu] ?? NOTHING_TWICE;
+    const twice = input.twice?.[gpu] ?? NOT_DOUBLE_COUNTED;
     const others = twice.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
     const residualBytes = notTwice(truth - charged, input.taughtBytes?.(empty), twice, others);
     if (residualBytes === undefined) return [];

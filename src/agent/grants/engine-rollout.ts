@@ -1,7 +1,7 @@
 // Grants are brought to the engine that is wanted, one at a time. Owns whose turn it is, and what was said of those that cannot be
 // brought to it; how a file comes into a folder and a number into a page is the file keeper's.
 import { engineName } from './engine-files.ts';
-import type { FileKeeper, GrantFiles } from './files.ts';
+import type { GrantFileStore, GrantFiles } from './files.ts';
 import type { Grant } from './grant.ts';
 
 type Renewable = GrantFiles & { readonly grant: Grant; readonly folder: string };
@@ -17,7 +17,7 @@ export type Renewal = {
 const RETRY_MS = 60_000;
 
 export function createRenewal(options: {
-  readonly files: Pick<FileKeeper, 'changeEngine'>;
+  readonly files: Pick<GrantFileStore, 'changeEngine'>;
   /** Numbers of the engines in the build. */
   readonly brought: readonly number[];
   readonly wanted: number | undefined;

@@ -97,7 +97,7 @@ export function allOf(...steps: readonly (() => void)[]): void {
 export const ratesOf = ({ gpus }: Pick<Grant, 'gpus'>): readonly number[] =>
   gpus.map(({ coresPercent }) => coresPercent * 10_000);
 
-export type FileKeeper = {
+export type GrantFileStore = {
   /** What is there, as it is; processes have it mapped, and mounts hold it. Whatever is missing or wrong is put right later. */
   open(grant: Grant, folder: string): GrantFiles;
   /**
@@ -110,7 +110,7 @@ export type FileKeeper = {
   changeEngine(grant: Grant, folder: string, files: GrantFiles, number: number): void;
 };
 
-export function createFileKeeper(options: {
+export function createGrantFiles(options: {
   readonly native: Native;
   readonly volumes: Volumes | undefined;
   /** Where engines come from. */
@@ -119,7 +119,7 @@ export function createFileKeeper(options: {
   readonly wanted: number | undefined;
   readonly pageOf: (grant: Grant) => Omit<Parameters<Native['writePage']>[1], 'engine'>;
   readonly onProblem: (text: string) => void;
-}): FileKeeper {
+}): GrantFileStore {
   const { native, volumes, build, wanted, pageOf, onProblem } = options;
 
   const placeOf = ({ owner, container }: Grant, folder: string) => {

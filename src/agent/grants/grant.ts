@@ -16,7 +16,7 @@ import {
 import { field } from '../../common/json.ts';
 import type { Result } from '../../common/result.ts';
 import { listOf, oneOf, parseVersionedJson, settings, whole } from '../../common/schema.ts';
-import { SAYERS, type SaidMode } from '../../policy/mode.ts';
+import { MODE_SOURCES, type RequestedMode } from '../../policy/mode.ts';
 import { tenantGroup } from '../os/cgroup.ts';
 
 /** Process that a plain grant was given to; the grant ends with it. */
@@ -50,7 +50,7 @@ export type Grant = {
   /** The pod's annotation that its compute was last changed by. */
   readonly computeOverride?: string;
   /** What was said of how far the agent goes when it is over; absent: nothing, so the node's mode holds. */
-  readonly enforcement?: SaidMode | undefined;
+  readonly enforcement?: RequestedMode | undefined;
   readonly owner: ProcessOwner | PodOwner;
 };
 
@@ -127,7 +127,7 @@ const storedGrant = v.pipe(
     isolateMemory: v.boolean(),
     compute: v.exactOptional(computeChoice),
     computeOverride: v.exactOptional(v.string()),
-    enforcement: v.exactOptional(v.object({ mode: oneOf(MODES), by: oneOf(SAYERS) })),
+    enforcement: v.exactOptional(v.object({ mode: oneOf(MODES), by: oneOf(MODE_SOURCES) })),
     owner: v.lazy((owner) => (field(owner, 'podUid') === undefined ? processOwner : podOwner)),
   }),
 );

@@ -7,7 +7,7 @@ import type { GpuGrant } from '../../api/gpu.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
-import { allOf, createFileKeeper, ratesOf, SLOTS, type Volumes } from './files.ts';
+import { allOf, createGrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
 import { type Grant, isOfPod, type PodOwner, podGrantId } from './grant.ts';
 import { createGrantStore } from './grant-store.ts';
 import { createPageWriter, pageContent } from './limits-page.ts';
@@ -182,7 +182,7 @@ function createLiveGrants(options: RegistryOptions) {
   const pageOf = (grant: Grant) => pageContent(grant, leasedNow(grant).has(grant.id), profileOf);
   const brought = enginesIn(build);
   const wanted = heldEngine ?? brought.at(-1);
-  const files = createFileKeeper({ native, volumes, build, wanted, pageOf, onProblem });
+  const files = createGrantFiles({ native, volumes, build, wanted, pageOf, onProblem });
   const pages = createPageWriter({ native, pageOf, onProblem });
   const renewal = createRenewal({ files, brought, wanted, onProblem, onChange });
   /** Registered grants whose files are not repaired, and stored ones that could not be adopted. */

@@ -7,7 +7,7 @@ import { gpuWithProcessData, type Sample, type SampledProcess } from '../samplin
 export const allowedBytes = (gpu: GpuGrant): number => Math.max(gpu.limitBytes, gpu.heldBytes ?? 0);
 
 /** The grant with `bytes`; all that it could hold until now may be held still. */
-export function resized(gpu: GpuGrant, bytes: number): GpuGrant {
+export function resizeGpu(gpu: GpuGrant, bytes: number): GpuGrant {
   const { heldBytes: _, ...rest } = gpu;
   const before = allowedBytes(gpu);
   return { ...rest, memoryBytes: bytes, limitBytes: bytes, ...(before > bytes && { heldBytes: before }) };
@@ -17,7 +17,7 @@ export function resized(gpu: GpuGrant, bytes: number): GpuGrant {
  * Bytes that its processes hold on a GPU by the driver's word; undefined where this sample does not tell. A list that was
  * not answered is no proof of anything given back: whoever holds it still would be stopped for it.
  */
-export function toldBytes(gpuUuid: string, sample: Sample, own: readonly SampledProcess[]): number | undefined {
+export function reportedUsage(gpuUuid: string, sample: Sample, own: readonly SampledProcess[]): number | undefined {
   const gpu = gpuWithProcessData(sample, gpuUuid);
   if (!gpu) return undefined;
   const uses = own.flatMap((process) => process.gpus.filter((use) => use.gpu === gpu.index && use.listed));
@@ -28,7 +28,7 @@ export function toldBytes(gpuUuid: string, sample: Sample, own: readonly Sampled
 }
 
 /** After a sample in which it held `bytes`: what is given back stays given back. The same object where nothing changed. */
-export function givenBack(gpu: GpuGrant, bytes: number): GpuGrant {
+export function shrinkToUsage(gpu: GpuGrant, bytes: number): GpuGrant {
   if (gpu.heldBytes === undefined || bytes >= gpu.heldBytes) return gpu;
   const { heldBytes: _, ...rest } = gpu;
   return bytes > gpu.limitBytes ? { ...rest, heldBytes: bytes } : rest;

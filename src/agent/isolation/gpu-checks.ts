@@ -17,13 +17,13 @@ import type { HelperRunner } from '../os/helper-process.ts';
 import { isShareable, type Sample, type SampledGpu, usableBytes } from '../sampling/sample.ts';
 import type { Profiles } from './calibration.ts';
 import { createCanary, type Trial } from './canary/canary.ts';
-import { openLeftBehind } from './canary/cleanup.ts';
+import { openCanaryCleanup } from './canary/cleanup.ts';
 import { driverLimitTrial } from './canary/driver-limit-trial.ts';
 import { interposerTrial } from './canary/interposer-trial.ts';
 import { canaryProgram } from './canary/program.ts';
 import type { IsolationSettings } from './settings.ts';
 
-export type ProbingOptions = {
+export type GpuChecksOptions = {
   readonly configuration: IsolationSettings;
   readonly native: Native;
   readonly tools: HelperRunner;
@@ -40,7 +40,7 @@ export type ProbingOptions = {
   readonly clock: () => number;
 };
 
-export type Probing = {
+export type GpuChecks = {
   /** Of the driver that is there now; before anything else is asked. */
   notice(driverVersion: string): void;
   /** Does what is due, beside the samples. Never throws. */
@@ -56,7 +56,7 @@ export type Probing = {
   state(gpuUuids: readonly string[]): FenceState | undefined;
 };
 
-export function createProbing(options: ProbingOptions): Probing {
+export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
   const { configuration, native, tools, profiles, grants, onCalibrated, driver, faultOf, onProblem, onChange, clock } =
     options;
   let busy = false;
@@ -66,7 +66,7 @@ export function createProbing(options: ProbingOptions): Probing {
   const heldEngine = interposerEngine === 0 ? undefined : interposerEngine;
   const canaryOf = (trial: Trial) => createCanary({ trial, onProblem, onChange, clock });
   const interposer = canaryOf(interposerTrial({ native, run, stateFolder, profileOf: profiles.of, heldEngine }));
-  const leftBehind = openLeftBehind({ tools, stateFolder, nvmlLibrary, onProblem, onChange, clock });
+  const leftBehind = openCanaryCleanup({ tools, stateFolder, nvmlLibrary, onProblem, onChange, clock });
   const limits = canaryOf(driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf: profiles.of, leftBehind }));
   const canaries = [
     ...(configuration.canary ? [interposer] : []),

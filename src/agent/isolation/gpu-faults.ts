@@ -5,14 +5,14 @@ import { join } from 'node:path';
 import { readBootId } from '../../common/boot-id.ts';
 import { field, isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { faultWords, followFaults, type GpuFault, parseXidList } from '../../policy/gpu-health.ts';
+import { faultText, updateFaults, type GpuFault, parseXidList } from '../../policy/gpu-health.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 export type GpuFaults = {
   see(sample: Sample): void;
   of(gpuUuid: string): GpuFault | undefined;
   /** A clause; undefined: nothing is held against it. */
-  wordsOf(gpuUuid: string): string | undefined;
+  textOf(gpuUuid: string): string | undefined;
   /** By an operator's word; undefined: nothing was held against it. */
   clear(gpuUuid: string): GpuFault | undefined;
   list(): readonly GpuFault[];
@@ -85,9 +85,9 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
   const of = (gpuUuid: string) => faults.find((fault) => fault.gpuUuid === gpuUuid);
   return {
     of,
-    wordsOf(gpuUuid) {
+    textOf(gpuUuid) {
       const fault = of(gpuUuid);
-      return fault && faultWords(fault);
+      return fault && faultText(fault);
     },
     see(sample) {
       if (sample.problem !== undefined) return;
@@ -97,13 +97,13 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
         return gpuUuid === undefined ? [] : [{ gpuUuid, xid, atMs }];
       });
       const before = faults;
-      const next = followFaults(before, { bootId, driverVersion, gpus, raised }, xids);
+      const next = updateFaults(before, { bootId, driverVersion, gpus, raised }, xids);
       faults = next.faults;
       for (const { fault, why } of next.ended)
         onChange(`${fault.gpuUuid} is offered again after Xid ${fault.xid}: ${why}`);
       for (const fault of faults) {
         if (before.some(({ gpuUuid, atMs }) => gpuUuid === fault.gpuUuid && atMs === fault.atMs)) continue;
-        onChange(`${fault.gpuUuid} takes nobody new: ${faultWords(fault)}; who runs on it is left alone`);
+        onChange(`${fault.gpuUuid} takes nobody new: ${faultText(fault)}; who runs on it is left alone`);
       }
       keep();
     },

@@ -1,6 +1,6 @@
 // Escalates a soft overrun of memory to a hard one when the GPU is out of memory for other grants. Pure; the verdict is made in
 // src/policy/memory-verdict.ts.
-import { judgeRoom, type Room, type Tolerance } from '../../policy/memory-verdict.ts';
+import { judgeFreeMemory, type FreeMemory, type Tolerance } from '../../policy/memory-verdict.ts';
 import { judgedUses } from './container-usage.ts';
 import type { ReconciledContainer, ReconciledNode } from './node-usage.ts';
 
@@ -8,7 +8,7 @@ import type { ReconciledContainer, ReconciledNode } from './node-usage.ts';
 export function applyMemoryPressure(state: ReconciledNode, tolerance: Tolerance): ReconciledNode {
   const { containers, devices, sample } = state;
   if (!containers.some(({ verdict }) => verdict.severity === 'soft')) return state;
-  const roomFor = (container: ReconciledContainer, gpuUuid: string): Room | undefined => {
+  const roomFor = (container: ReconciledContainer, gpuUuid: string): FreeMemory | undefined => {
     const freeBytes = devices.find(({ gpu }) => gpu.uuid === gpuUuid)?.gpu.freeBytes;
     if (freeBytes === undefined) return undefined;
     const others = containers.filter((one) => one !== container).flatMap(({ gpus }) => gpus);
@@ -21,7 +21,7 @@ export function applyMemoryPressure(state: ReconciledNode, tolerance: Tolerance)
     const { gpus, grant, verdict: before } = container;
     if (before.severity !== 'soft') return container;
     const roomOn = (gpuUuid: string) => roomFor(container, gpuUuid);
-    const verdict = judgeRoom(before, judgedUses(sample, grant, gpus), tolerance, roomOn);
+    const verdict = judgeFreeMemory(before, judgedUses(sample, grant, gpus), tolerance, roomOn);
     return verdict === before ? container : { ...container, verdict };
   });
   return { ...state, containers: judged };

@@ -1,7 +1,7 @@
 // Reads use by GPU and container from the text of an agent's /metrics. Pure. Owns the
 // few names of metrics that the CLI shows; the page itself is the agent's.
 import type { Mode } from '../../api/request.ts';
-import { type EffectiveMode, modeNamed, SAYERS } from '../../policy/mode.ts';
+import { type EffectiveMode, parseMode, MODE_SOURCES } from '../../policy/mode.ts';
 
 export type ContainerUse = {
   readonly namespace: string;
@@ -93,13 +93,13 @@ export function useOf(page: string): Use {
       };
     });
   };
-  const mode = modeNamed(of(NODE_MODE).find(({ value }) => value === 1)?.labels.enforcement);
+  const mode = parseMode(of(NODE_MODE).find(({ value }) => value === 1)?.labels.enforcement);
   return {
     known: true,
     ...(mode && { mode }),
     modes: new Map(
       of(MODE).flatMap(({ labels: { namespace = '', pod = '', container = '', enforcement, source: saidBy } }) => {
-        const [is, by] = [modeNamed(enforcement), (['node', ...SAYERS] as const).find((one) => one === saidBy)];
+        const [is, by] = [parseMode(enforcement), (['node', ...MODE_SOURCES] as const).find((one) => one === saidBy)];
         return is && by ? [[nameKey({ namespace, pod, container }), { mode: is, by }]] : [];
       }),
     ),

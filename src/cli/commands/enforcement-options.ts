@@ -1,6 +1,6 @@
 // The options --enforcement and --override of `set`.
 import { MODES, type Mode } from '../../api/request.ts';
-import { modeNamed } from '../../policy/mode.ts';
+import { parseMode } from '../../policy/mode.ts';
 import { flag, type Option, type Parsed, text, UsageError } from '../lib/command.ts';
 
 export const ENFORCEMENT_OPTIONS: Record<string, Option> = {
@@ -23,7 +23,7 @@ export function enforcementOption(parsed: Parsed): Mode | null | undefined {
     return undefined;
   }
   if (given === 'default') return null;
-  const mode = modeNamed(given);
+  const mode = parseMode(given);
   if (mode) return mode;
   throw new UsageError(`--enforcement ${given}: want ${MODES.join(', ')}, or default`);
 }

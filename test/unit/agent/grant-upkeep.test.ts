@@ -52,7 +52,7 @@ function taught(usedMiB: number): Record<number, number> {
       for (const { slot: index, residualBytes } of news) residuals[index] = residualBytes / MIB;
     },
   } as unknown as Registry;
-  const keeping = createHousekeeping({
+  const keeping = createGrantUpkeep({
     registry,
     native: {} as Native,
     ownPidNamespace: PID_NAMESPACE,

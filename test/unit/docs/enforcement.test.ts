@@ -4,7 +4,7 @@ import { DEFAULTS } from '../../../src/agent/config.ts';
 import type { Mode } from '../../../src/api/request.ts';
 import { DEFAULT_SHARE_SECONDS, shareSeenAs } from '../../../src/policy/compute-verdict.ts';
 import { CALM, DEFAULT_LADDER, type LadderState, step } from '../../../src/policy/ladder.ts';
-import { DEFAULT_TOLERANCE, judge, judgeRoom } from '../../../src/policy/memory-verdict.ts';
+import { DEFAULT_TOLERANCE, judge, judgeFreeMemory } from '../../../src/policy/memory-verdict.ts';
 import { quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 
 const page = readPage('docs/operate/enforcement.md');
@@ -17,7 +17,7 @@ const usesOf = (usedBytes: number, bypassBytes = 0) => [
 const judged = (usedBytes: number, bypassBytes = 0) => judge(usesOf(usedBytes, bypassBytes), DEFAULT_TOLERANCE);
 /** On a GPU with nothing left for others. */
 const crowded = (usedBytes: number) =>
-  judgeRoom(judged(usedBytes), usesOf(usedBytes), DEFAULT_TOLERANCE, () => ({ freeBytes: 0, owedBytes: MIB }));
+  judgeFreeMemory(judged(usedBytes), usesOf(usedBytes), DEFAULT_TOLERANCE, () => ({ freeBytes: 0, owedBytes: MIB }));
 
 /** What is done, and when, to a container that stays as it is, sampled as often as the agent does it then. */
 function climb(usedBytes: number, mode: Mode): [seconds: number, action: string][] {

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { parse as parseYaml } from 'yaml';
 import { usableState } from '../../../src/agent/allocation/driver-state.ts';
-import { type RefereeGpu, rule } from '../../../src/agent/allocation/verify-grant.ts';
+import { type NodeGpu, verifyGrant } from '../../../src/agent/allocation/verify-grant.ts';
 import { describe } from '../../../src/agent/enforcement/action-record.ts';
 import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
 import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
@@ -20,7 +20,7 @@ const [manifest = ''] = blocks(page, 'yaml');
 const [request = '', grant = ''] = blocks(page, 'json').map((text) => text.trim());
 const annotations = { [REQUEST_ANNOTATION]: request, [GRANT_ANNOTATION]: grant };
 const uuid = /GPU-[0-9a-f-]{36}/.exec(grant)?.[0] ?? '';
-const gpu: RefereeGpu = {
+const gpu: NodeGpu = {
   gpuUuid: uuid,
   usableBytes: 22_600 * MIB,
   healthy: true,
@@ -34,7 +34,7 @@ test('the webhook writes the record that is shown, and the agent takes it with t
   t.is(patched.metadata.annotations[REQUEST_ANNOTATION], request);
   for (const key of [...Object.keys(patched.metadata.annotations), patched.spec.schedulerName])
     t.true(page.includes(key), key);
-  t.deepEqual(rule(annotations, [gpu]), { ok: true, grant: (parsePodGrant(grant) as { value: PodGrant }).value });
+  t.deepEqual(verifyGrant(annotations, [gpu]), { ok: true, grant: (parsePodGrant(grant) as { value: PodGrant }).value });
   for (const key of [...OWN_RESOURCES, GRANT_ANNOTATION, `${UUIDS_PREFIX}main`])
     t.true(quoted(prose).includes(key), key);
   t.true(page.includes(`${OWN_KIND}=${uuid}`));
@@ -45,7 +45,7 @@ function refusals(): readonly string[] {
   const other = (change: object): typeof annotations => ({ ...annotations, ...change });
   const granted = (from: string, to: string) => other({ [GRANT_ANNOTATION]: grant.replace(from, to) });
   const full = { memoryBytes: 22_000 * MIB, coresPercent: 0, tenants: 1 };
-  const cases: readonly (readonly [object, RefereeGpu | undefined])[] = [
+  const cases: readonly (readonly [object, NodeGpu | undefined])[] = [
     [other({ [REQUEST_ANNOTATION]: undefined }), gpu],
     [other({ [REQUEST_ANNOTATION]: '{}' }), gpu],
     [other({ [GRANT_ANNOTATION]: undefined }), gpu],
@@ -57,7 +57,7 @@ function refusals(): readonly string[] {
     [annotations, { ...gpu, granted: full }],
     [annotations, { ...gpu, granted: { memoryBytes: 0, coresPercent: 80, tenants: 1 } }],
   ];
-  const ruled = cases.map(([of, on]) => rule(of, on === undefined ? [] : [on]));
+  const ruled = cases.map(([of, on]) => verifyGrant(of, on === undefined ? [] : [on]));
   return ruled.map((ruling) => (ruling.ok ? 'nothing' : ruling.why));
 }
 

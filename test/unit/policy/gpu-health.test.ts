@@ -2,17 +2,17 @@
 import test from 'ava';
 import { RESETTING_XIDS } from '../../../src/agent/counters/xid-counts.ts';
 import {
-  faultWords,
-  followFaults,
+  faultText,
+  updateFaults,
   type GpuFault,
   healthState,
   parseXidList,
-  type Told,
+  type DriverReport,
   UNHEALTHY_XIDS,
 } from '../../../src/policy/gpu-health.ts';
 
 const AT = Date.parse('2026-11-22T16:20:00Z');
-const told = (more: Partial<Told> = {}, gpu: Partial<Told['gpus'][number]> = {}): Told => ({
+const told = (more: Partial<DriverReport> = {}, gpu: Partial<DriverReport['gpus'][number]> = {}): DriverReport => ({
   bootId: 'boot-1',
   driverVersion: '580.1',
   gpus: [{ uuid: 'GPU-0', healthy: true, energyMillijoules: 5000, eccUncorrectedVolatile: 2, ...gpu }],
@@ -20,8 +20,8 @@ const told = (more: Partial<Told> = {}, gpu: Partial<Told['gpus'][number]> = {})
   ...more,
 });
 const raised = (...xids: readonly number[]) => xids.map((xid) => ({ gpuUuid: 'GPU-0', xid, atMs: AT }));
-const of = (before: readonly GpuFault[], now: Told, xids = UNHEALTHY_XIDS) => followFaults(before, now, xids);
-const after = (xid: number, gpu: Partial<Told['gpus'][number]> = {}) =>
+const of = (before: readonly GpuFault[], now: DriverReport, xids = UNHEALTHY_XIDS) => updateFaults(before, now, xids);
+const after = (xid: number, gpu: Partial<DriverReport['gpus'][number]> = {}) =>
   of([], told({ raised: raised(xid) }, gpu)).faults;
 
 test('an Xid that needs a reset is held against the GPU; what a program of a tenant can raise is not', (t) => {
@@ -43,7 +43,7 @@ test('an Xid that needs a reset is held against the GPU; what a program of a ten
 test('the first Xid stays the reason, and a GPU that nobody told of gets none', (t) => {
   const [fault] = of(after(119), told({ raised: raised(79) })).faults;
   t.is(fault?.xid, 119);
-  t.is(fault && faultWords(fault), 'Xid 119 at 2026-11-22T16:20:00.000Z, and no reset since');
+  t.is(fault && faultText(fault), 'Xid 119 at 2026-11-22T16:20:00.000Z, and no reset since');
   t.deepEqual(of([], told({ raised: [{ gpuUuid: 'GPU-9', xid: 79, atMs: AT }] })).faults, []);
 });
 
@@ -67,7 +67,7 @@ test('it stays over samples that prove nothing: the same again, the GPU out of s
 test('each proof of a reset ends it, and says what it was', (t) => {
   const lost = of(after(79), told({}, { healthy: false })).faults;
   t.true(lost[0]?.lost);
-  const cases: readonly (readonly [readonly GpuFault[], Told, RegExp])[] = [
+  const cases: readonly (readonly [readonly GpuFault[], DriverReport, RegExp])[] = [
     [after(79), told({ bootId: 'boot-2' }), /machine/],
     [after(79), told({ bootId: 'boot-2', gpus: [] }), /machine/],
     [lost, told(), /had lost it/],

@@ -6,8 +6,8 @@ import {
   DEFAULT_TOLERANCE,
   type GpuUse,
   judge,
-  judgeRoom,
-  type Room,
+  judgeFreeMemory,
+  type FreeMemory,
   type Verdict,
 } from '../../../src/policy/memory-verdict.ts';
 
@@ -67,14 +67,14 @@ test('a verdict names the GPU that decides and how much is held over its grant t
 
 test('over softly is hard on a GPU that has nothing left of what others there were granted', (t) => {
   const over = use(1100 * MIB, 1000 * MIB);
-  const verdictOf = (uses: readonly GpuUse[], room: Room | undefined, reserveBytes = 64 * MIB) => {
+  const verdictOf = (uses: readonly GpuUse[], room: FreeMemory | undefined, reserveBytes = 64 * MIB) => {
     const tolerance = { ...DEFAULT_TOLERANCE, reserveBytes };
     const roomOn = (gpuUuid: string) =>
       gpuUuid === 'GPU-a' ? room : { freeBytes: 10_000 * MIB, owedBytes: 10_000 * MIB };
-    return judgeRoom(judge(uses, tolerance), uses, tolerance, roomOn);
+    return judgeFreeMemory(judge(uses, tolerance), uses, tolerance, roomOn);
   };
-  const room = (free: number, owed: number): Room => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
-  const cases: [string, readonly GpuUse[], Room | undefined, string][] = [
+  const room = (free: number, owed: number): FreeMemory => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
+  const cases: [string, readonly GpuUse[], FreeMemory | undefined, string][] = [
     ['nothing left', [over], room(0, 500), 'hard no-room'],
     ['just below the reserve', [over], { freeBytes: 64 * MIB - 1, owedBytes: 500 * MIB }, 'hard no-room'],
     ['the reserve is there', [over], room(64, 500), 'soft over-limit'],

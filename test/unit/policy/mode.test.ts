@@ -1,7 +1,7 @@
 // Which mode holds for a container: who may say what, and that nobody but an administrator makes it weaker.
 import test from 'ava';
 import { MODES, type Mode } from '../../../src/api/request.ts';
-import { effectiveMode, modeNamed, notWeakerThan, saidMode } from '../../../src/policy/mode.ts';
+import { effectiveMode, parseMode, notWeakerThan, resolveRequestedMode } from '../../../src/policy/mode.ts';
 
 const all = <T>(
   make: (node: Mode, namespace: Mode, pod: Mode | undefined, administrator: Mode | undefined) => T,
@@ -30,15 +30,15 @@ test('the mode of a container, and who said so', (t) => {
     [['off', 'enforce', 'enforce', 'enforce'], 'off node'],
   ];
   for (const [[node, namespace, pod, administrator], expected] of cases) {
-    const { mode, by } = effectiveMode(node, saidMode({ namespace, pod, administrator }));
+    const { mode, by } = effectiveMode(node, resolveRequestedMode({ namespace, pod, administrator }));
     t.is(`${mode} ${by}`, expected, [node, namespace, pod, administrator].join(' '));
   }
 });
 
 test('nobody gets more than his node does, and a pod never gets less by its own word', (t) => {
   const seen = all((node, namespace, pod, administrator) => {
-    const { mode } = effectiveMode(node, saidMode({ namespace, pod, administrator }));
-    const without = effectiveMode(node, saidMode({ namespace, pod: undefined, administrator })).mode;
+    const { mode } = effectiveMode(node, resolveRequestedMode({ namespace, pod, administrator }));
+    const without = effectiveMode(node, resolveRequestedMode({ namespace, pod: undefined, administrator })).mode;
     return { bounded: rank(mode) <= rank(node), notLess: rank(mode) >= rank(without) };
   });
   t.is(seen.length, 144);
@@ -46,7 +46,7 @@ test('nobody gets more than his node does, and a pod never gets less by its own 
 });
 
 test('what is no mode has no name', (t) => {
-  t.deepEqual(['report', 'Report', '', undefined, false, 1].map(modeNamed), [
+  t.deepEqual(['report', 'Report', '', undefined, false, 1].map(parseMode), [
     'report',
     undefined,
     undefined,

@@ -10,7 +10,7 @@ import { type ActionRecord, recordOf } from '../../../src/agent/enforcement/acti
 import { openAudit } from '../../../src/agent/enforcement/audit-log.ts';
 import { createEvictions } from '../../../src/agent/enforcement/evictions.ts';
 import { restore } from '../../../src/agent/enforcement/resume.ts';
-import { createFileKeeper } from '../../../src/agent/grants/files.ts';
+import { createGrantFiles } from '../../../src/agent/grants/files.ts';
 import { type Native, PAGE_SIZE_MISMATCH } from '../../../src/agent/os/addon.ts';
 import { explain } from '../../../src/cli/cluster/explain-pod.ts';
 import type { Event } from '../../../src/cli/cluster/objects.ts';
@@ -107,7 +107,7 @@ function isPageReplaced(code: string | undefined): boolean {
   } as unknown as Native;
   const pageOf = () => ({ slots: 1, isolateMemory: true, gpus: [] });
   const options = { native, volumes: undefined, build: place, wanted: undefined, pageOf, onProblem: () => {} };
-  const keeper = createFileKeeper(options);
+  const keeper = createGrantFiles(options);
   const grant = grantOf('one', 100);
   const files = keeper.open(grant, place);
   try {

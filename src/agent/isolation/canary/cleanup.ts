@@ -20,7 +20,7 @@ import {
 /** As the canary sets it; the soft limit is none. */
 export type CanaryLimit = LimitPlace & { readonly hardBytes: number };
 
-export type LeftBehind = {
+export type CanaryCleanup = {
   /** Before there is anything to take back. Throws where it cannot be kept: then nothing may be set. */
   begin(limit: CanaryLimit): void;
   /** Limit and group are gone. */
@@ -29,7 +29,7 @@ export type LeftBehind = {
   takeBack(): Promise<void>;
 };
 
-export type LeftBehindOptions = {
+export type CanaryCleanupOptions = {
   readonly tools: Pick<HelperRunner, 'run'>;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
@@ -66,7 +66,7 @@ export const CANARY_FORMAT: StateFormat<{ readonly limits: readonly CanaryLimit[
 
 const has = (a: LimitPlace) => (b: LimitPlace) => a.gpuUuid === b.gpuUuid && a.folder === b.folder;
 
-export function openLeftBehind(options: LeftBehindOptions): LeftBehind {
+export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup {
   const { tools, stateFolder, nvmlLibrary, onProblem, onChange, clock } = options;
   const file = openStateFile(join(stateFolder, 'canary-limits.json'), CANARY_FORMAT, {
     lost: 'limits that a canary may have left stay with their groups',

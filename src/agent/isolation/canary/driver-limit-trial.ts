@@ -17,7 +17,7 @@ import {
   setLine,
 } from '../driver-limits/client.ts';
 import type { Trial } from './canary.ts';
-import { canaryGroup, type LeftBehind } from './cleanup.ts';
+import { canaryGroup, type CanaryCleanup } from './cleanup.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
 export type DriverLimitTrialOptions = {
@@ -26,7 +26,7 @@ export type DriverLimitTrialOptions = {
   readonly run: RunCanary;
   readonly nvmlLibrary: string;
   readonly profileOf: (gpuUuid: string) => GpuProfile;
-  readonly leftBehind: LeftBehind;
+  readonly leftBehind: CanaryCleanup;
 };
 
 const GRANULES_BYTES = 4 * 1024 * 1024;

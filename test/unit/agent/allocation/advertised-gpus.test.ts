@@ -1,6 +1,6 @@
 // What a node tells the scheduler of its GPUs.
 import test from 'ava';
-import { offeredGpus } from '../../../../src/agent/allocation/advertised-gpus.ts';
+import { advertisedGpus } from '../../../../src/agent/allocation/advertised-gpus.ts';
 import { compared, gpu, sampleOf } from '../node.ts';
 
 const FENCES = { status: 'True', reason: 'FencesHold', message: '' } as const;
@@ -14,7 +14,7 @@ test('GPUs that MIG divides, or may divide, and their instances are not offered,
     gpu(4, { migModeUnknown: true }),
   ];
   const asked: (readonly string[])[] = [];
-  const offered = offeredGpus(compared(sampleOf(gpus, []), [], {}), {
+  const offered = advertisedGpus(compared(sampleOf(gpus, []), [], {}), {
     isStale: false,
     mostTenantsPerGpu: 5,
     grants: [],
@@ -44,7 +44,7 @@ test('a GPU that an Xid is held against is not healthy and says why, and so does
     standingOf: (gpuUuid: string) => (gpuUuid === 'GPU-1' ? { fault: 'Xid 79' } : {}),
     fencesOf: (uuids: readonly string[]) => ({ ...FENCES, message: uuids.join() }),
   };
-  const offered = offeredGpus(state, offer);
+  const offered = advertisedGpus(state, offer);
   t.deepEqual(
     offered.gpus.map(({ healthy, fault }) => [healthy, fault]),
     [
@@ -56,5 +56,5 @@ test('a GPU that an Xid is held against is not healthy and says why, and so does
   t.is(offered.fences?.message, 'GPU-0', 'no fence is tried on it');
   t.like(offered.health, { status: 'False', reason: 'GpuUnhealthy' });
   t.regex(offered.health?.message ?? '', /^GPU-1: Xid 79; GPU-2: the driver says/);
-  t.is(offeredGpus(state, { ...offer, isStale: true }).health, undefined, 'old data say nothing');
+  t.is(advertisedGpus(state, { ...offer, isStale: true }).health, undefined, 'old data say nothing');
 });

@@ -1,6 +1,6 @@
 // What a pod may have on a node, by its annotations: exactly what was asked for and granted, never what would overbook.
 import test from 'ava';
-import { type RefereeGpu, rule } from '../../../../src/agent/allocation/verify-grant.ts';
+import { type NodeGpu, verifyGrant } from '../../../../src/agent/allocation/verify-grant.ts';
 import { grantedOn } from '../../../../src/agent/grants/sums.ts';
 import { formatPodGrant, type PodGrant } from '../../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
@@ -41,7 +41,7 @@ const annotations = (containers: ContainerRequest[], granted: PodGrant['containe
     [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1, containers: granted }),
   };
 };
-const gpu = (gpuUuid: string, grantedMib = 0, more: Partial<RefereeGpu> = {}): RefereeGpu => ({
+const gpu = (gpuUuid: string, grantedMib = 0, more: Partial<NodeGpu> = {}): NodeGpu => ({
   gpuUuid,
   usableBytes: 1000 * MIB,
   healthy: true,
@@ -54,7 +54,7 @@ test('a grant that is what was asked for, on GPUs that have room for it, stands'
     [asks('a', bytes(400), bytes(400)), asks('b', bytes(200))],
     [got('a', [A, 400], [B, 400]), got('b', [B, 200])],
   );
-  const ruling = rule(pod, [gpu(A, 600), gpu(B, 400)]);
+  const ruling = verifyGrant(pod, [gpu(A, 600), gpu(B, 400)]);
   t.true(ruling.ok, JSON.stringify(ruling));
   if (ruling.ok)
     t.deepEqual(
@@ -65,9 +65,9 @@ test('a grant that is what was asked for, on GPUs that have room for it, stands'
 
 test('a part of a GPU is what it was when it was granted, though a new driver leaves a little less', (t) => {
   const half = annotations([asks('a', { memory: { kind: 'percent', percent: 50 } })], [got('a', [A, 12_000])]);
-  t.true(rule(half, [gpu(A, 0, { usableBytes: 24_000 * MIB })]).ok);
-  t.true(rule(half, [gpu(A, 0, { usableBytes: 23_500 * MIB })]).ok);
-  t.false(rule(half, [gpu(A, 0, { usableBytes: 20_000 * MIB })]).ok);
+  t.true(verifyGrant(half, [gpu(A, 0, { usableBytes: 24_000 * MIB })]).ok);
+  t.true(verifyGrant(half, [gpu(A, 0, { usableBytes: 23_500 * MIB })]).ok);
+  t.false(verifyGrant(half, [gpu(A, 0, { usableBytes: 20_000 * MIB })]).ok);
 });
 
 const wanted = [asks('a', bytes(400))];
@@ -146,7 +146,7 @@ for (const [what, pod, gpus, why, later] of [
   ],
 ] as const) {
   test(`refused: ${what}`, (t) => {
-    const ruling = rule(pod, gpus);
+    const ruling = verifyGrant(pod, gpus);
     t.false(ruling.ok);
     if (ruling.ok) return;
     t.regex(ruling.why, why);

@@ -9,16 +9,16 @@ import {
   policyOfGpu,
   type Shared,
 } from '../../../../src/agent/compute/gpu-policy.ts';
-import { overridden } from '../../../../src/agent/compute/pod-annotations.ts';
+import { readOverrides } from '../../../../src/agent/compute/pod-annotations.ts';
 import { COMPUTE_FORMAT, type NodeCompute } from '../../../../src/agent/compute/policy-file.ts';
 import {
   advanceAccount,
   NO_ACCOUNT,
-  parseTold,
-  type Told,
+  parseReport,
+  type ArbiterReport,
   useKey,
   withNewArbiter,
-  withoutGone,
+  withoutEndedGrants,
 } from '../../../../src/agent/compute/usage-account.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import { addComputeChange, applyComputeChange, parseComputeChanges } from '../../../../src/api/compute-annotation.ts';
@@ -204,17 +204,17 @@ test("an operator's word counts over the pod's own, and what it takes back is th
     compute: { policy: 'soft' },
     computeOverride: text,
   };
-  t.deepEqual(overridden(podUid, annotated(text), [podGrant()]) as unknown, [expected]);
+  t.deepEqual(readOverrides(podUid, annotated(text), [podGrant()]) as unknown, [expected]);
   const now = podGrant({
     gpus: [{ ...podGpu, coresPercent: 40 }],
     compute: { policy: 'soft' },
     computeOverride: text,
   });
-  t.deepEqual(overridden(podUid, annotated(text), [now]), [], 'once');
-  t.deepEqual(overridden(podUid, annotated(), [now]) as unknown, [
+  t.deepEqual(readOverrides(podUid, annotated(text), [now]), [], 'once');
+  t.deepEqual(readOverrides(podUid, annotated(), [now]) as unknown, [
     { id: 'abc123', gpus: [{ ...podGpu, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
   ]);
-  t.deepEqual(overridden('another', annotated(text), [podGrant()]), []);
+  t.deepEqual(readOverrides('another', annotated(text), [podGrant()]), []);
 });
 
 test('of an annotation that cannot be done as a whole nothing is', (t) => {
@@ -225,7 +225,7 @@ test('of an annotation that cannot be done as a whole nothing is', (t) => {
     owner: { pid: 1, startTicks: 1, cgroup: '' },
   });
   const after = (text: string, grants = [podGrant(), side, other]) => {
-    const found = overridden(podUid, annotated(text), grants);
+    const found = readOverrides(podUid, annotated(text), grants);
     return 'wrong' in found ? found.wrong : found.map(({ gpus }) => gpus[0]?.coresPercent);
   };
   t.is(after('{"main":{"weight":0}}'), 'main.weight: 0 is not a whole number from 1 to 1000');
@@ -267,7 +267,7 @@ test('what was set of a node is read back as it was written, and nothing else is
     t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
 });
 
-const told = (id: string, chargedNs: number, faults = 0, join = 1): Told => ({
+const told = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterReport => ({
   plan: 1,
   pages: [
     {
@@ -314,8 +314,8 @@ test('counts go on where a page was made anew or the arbiter began again, and en
     54,
     'nor what was told while it was nobody',
   );
-  t.is(withoutGone(account, isLive), account);
-  t.is(withoutGone(account, () => false).uses.size, 0);
+  t.is(withoutEndedGrants(account, isLive), account);
+  t.is(withoutEndedGrants(account, () => false).uses.size, 0);
   account = advanceAccount(
     account,
     told('other.0', 1),
@@ -328,7 +328,7 @@ test('counts go on where a page was made anew or the arbiter began again, and en
 test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
   const line =
     '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"the file was truncated","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
-  t.deepEqual(parseTold(line), {
+  t.deepEqual(parseReport(line), {
     plan: 3,
     pages: [
       {
@@ -341,7 +341,7 @@ test('a line of the arbiter is read as it is written, and what is none is a prob
       },
     ],
   });
-  t.is(parseTold('{"plan":3,"lateNs":5,"same":true}'), 'same');
-  t.deepEqual(parseTold('{"problem":"GPU: want GPU"}'), { problem: 'GPU: want GPU' });
-  t.true(String(Object.values(parseTold('{"plan":'))).startsWith('a line that is no JSON: '));
+  t.is(parseReport('{"plan":3,"lateNs":5,"same":true}'), 'same');
+  t.deepEqual(parseReport('{"problem":"GPU: want GPU"}'), { problem: 'GPU: want GPU' });
+  t.true(String(Object.values(parseReport('{"plan":'))).startsWith('a line that is no JSON: '));
 });

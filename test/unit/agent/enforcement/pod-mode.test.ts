@@ -1,7 +1,7 @@
 // What a pod's annotations say of its enforcement, and what becomes of it in the books.
 import test from 'ava';
 import { changeGrant } from '../../../../src/agent/allocation/process-grants.ts';
-import { createModes, requestedMode } from '../../../../src/agent/enforcement/pod-mode.ts';
+import { createPodModes, requestedMode } from '../../../../src/agent/enforcement/pod-mode.ts';
 import { formatGrant, type Grant, parseGrant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../../src/agent/grants/registry.ts';
@@ -45,7 +45,7 @@ test('all containers of a pod follow its annotations, no others do, and what is 
       return {} as LiveGrant;
     },
   };
-  const modes = createModes(registry, (text) => told.push(text));
+  const modes = createPodModes(registry, (text) => told.push(text));
   const modeOf = (id: string) => books.get(id)?.enforcement?.mode;
   modes.onPod('a', { ...record(), ...override('report') });
   t.deepEqual([modeOf('one'), modeOf('two'), modeOf('three')], ['report', 'report', undefined]);

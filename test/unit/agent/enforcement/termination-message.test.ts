@@ -5,7 +5,7 @@ import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { createLastWords, writeLastWords } from '../../../../src/agent/enforcement/termination-message.ts';
+import { createTerminationMessages, writeTerminationMessage } from '../../../../src/agent/enforcement/termination-message.ts';
 import { eventually } from '../../../support/node.ts';
 import { grantOf } from '../node.ts';
 
@@ -24,10 +24,10 @@ function kubelet(t: ExecutionContext) {
 
 test('the words stand alone in an empty file, and behind what the container wrote itself', (t) => {
   const { folder, path } = kubelet(t);
-  writeLastWords(folder, '0a1b2c3d', 'stopped');
+  writeTerminationMessage(folder, '0a1b2c3d', 'stopped');
   t.is(readFileSync(path, 'utf8'), 'stopped');
   writeFileSync(path, 'out of ideas');
-  writeLastWords(folder, undefined, 'stopped');
+  writeTerminationMessage(folder, undefined, 'stopped');
   t.is(readFileSync(path, 'utf8'), 'out of ideas\nstopped');
 });
 
@@ -36,7 +36,7 @@ test("the file is the one that the runtime told, else that of the container's ne
   const newer = join(folder, '00000000');
   const sayIn = (told: string | undefined): string | undefined => {
     for (const file of [path, newer]) writeFileSync(file, '');
-    writeLastWords(folder, told, 'stopped');
+    writeTerminationMessage(folder, told, 'stopped');
     return [path, newer].find((file) => readFileSync(file, 'utf8') === 'stopped');
   };
   // Times of birth are as fine as the kernel's clock: a file of the same moment is made anew.
@@ -57,7 +57,7 @@ test("nothing is opened but a file in the kubelet's own folder, whatever name is
   execFileSync('mkfifo', [join(folder, 'dddddddd')]);
   writeFileSync(join(folder, 'notes'), '');
   const problems: string[] = [];
-  const say = createLastWords(root, (text) => problems.push(text));
+  const say = createTerminationMessages(root, (text) => problems.push(text));
   const told = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
   for (const name of told) {
     writeFileSync(path, '');
@@ -79,7 +79,7 @@ test("nothing is opened but a file in the kubelet's own folder, whatever name is
 test("no link on the way is followed, and no name leads out of the kubelet's folder", (t) => {
   const { root, folder, path } = kubelet(t);
   const problems: string[] = [];
-  const say = createLastWords(root, (text) => problems.push(text));
+  const say = createTerminationMessages(root, (text) => problems.push(text));
   const elsewhere = join(root, 'elsewhere');
   renameSync(folder, elsewhere);
   symlinkSync(elsewhere, folder);
@@ -93,6 +93,6 @@ test("no link on the way is followed, and no name leads out of the kubelet's fol
   const link = `${root}-link`;
   symlinkSync(root, link);
   t.teardown(() => rmSync(link));
-  createLastWords(link, (text) => problems.push(text))(grant, 'stopped', undefined);
+  createTerminationMessages(link, (text) => problems.push(text))(grant, 'stopped', undefined);
   t.is(readFileSync(path, 'utf8'), 'stopped', 'the root itself is what the settings say');
 });

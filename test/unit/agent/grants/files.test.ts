@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { createFileKeeper } from '../../../../src/agent/grants/files.ts';
+import { createGrantFiles } from '../../../../src/agent/grants/files.ts';
 import { type Native, PAGE_SIZE_MISMATCH } from '../../../../src/agent/os/addon.ts';
 import { temporaryFolder } from '../../../support/node.ts';
 import { grantOf } from '../node.ts';
@@ -28,7 +28,7 @@ for (const [title, code, message, isReplaced] of CASES) {
       hasCompute: () => false,
     } as unknown as Native;
     const problems: string[] = [];
-    const keeper = createFileKeeper({
+    const keeper = createGrantFiles({
       native,
       volumes: undefined,
       build: folder,

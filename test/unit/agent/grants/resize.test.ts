@@ -1,7 +1,7 @@
 // A grant made smaller while in use: what was held stays allowed and counted until it is given back, and never returns.
 import test from 'ava';
 import fc from 'fast-check';
-import { allowedBytes, givenBack, resized, toldBytes } from '../../../../src/agent/grants/resize.ts';
+import { allowedBytes, shrinkToUsage, resizeGpu, reportedUsage } from '../../../../src/agent/grants/resize.ts';
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 import { countedBytes, type GpuGrant } from '../../../../src/api/gpu.ts';
 import { gpu as sampledGpu, sampledProcess, sampleOf, use } from '../node.ts';
@@ -28,7 +28,7 @@ const STEPS: readonly (readonly [what: string, to: number, allowed: number])[] =
 test('step by step', (t) => {
   let grant = gpu(100);
   for (const [what, to, allowed] of STEPS) {
-    grant = what === 'resize' ? resized(grant, to) : givenBack(grant, to);
+    grant = what === 'resize' ? resizeGpu(grant, to) : shrinkToUsage(grant, to);
     t.is(allowedBytes(grant), allowed, `${what} ${to}`);
     t.is(countedBytes(grant), allowed, `${what} ${to}`);
   }
@@ -43,7 +43,7 @@ test('what is allowed never grows but by a larger grant, and is never below what
         let grant = gpu(first);
         for (const [what, to] of steps) {
           const before = allowedBytes(grant);
-          grant = what === 'resize' ? resized(grant, to) : givenBack(grant, to);
+          grant = what === 'resize' ? resizeGpu(grant, to) : shrinkToUsage(grant, to);
           if (what === 'resize' && grant.limitBytes !== to) throw new Error('the limit is not the new one');
           const most = what === 'resize' ? Math.max(before, to) : before;
           if (allowedBytes(grant) > most || allowedBytes(grant) < grant.limitBytes)
@@ -57,9 +57,9 @@ test('what is allowed never grows but by a larger grant, and is never below what
 
 test('a sample that changes nothing gives the same object back', (t) => {
   const whole = gpu(10);
-  t.is(givenBack(whole, 3), whole);
-  const shrinking = resized(whole, 5);
-  t.is(givenBack(shrinking, 10), shrinking);
+  t.is(shrinkToUsage(whole, 3), whole);
+  const shrinking = resizeGpu(whole, 5);
+  t.is(shrinkToUsage(shrinking, 10), shrinking);
 });
 
 test('what a sample does not tell is not taken for given back', (t) => {
@@ -67,10 +67,10 @@ test('what a sample does not tell is not taken for given back', (t) => {
     sampledProcess(1, [use(0, { bytes: 70 })]),
     sampledProcess(2, [use(0, { bytes: 20 }), use(1, { bytes: 5 })]),
   ];
-  const told = (sample: Sample, processes = own) => toldBytes('GPU-0', sample, processes);
+  const told = (sample: Sample, processes = own) => reportedUsage('GPU-0', sample, processes);
   const whole = sampleOf([sampledGpu(0), sampledGpu(1)], own);
   t.is(told(whole), 90);
-  t.is(toldBytes('GPU-1', whole, own), 5);
+  t.is(reportedUsage('GPU-1', whole, own), 5);
   t.is(told(whole, []), 0, 'nobody is left');
   t.is(told(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
   const silent: [string, number | undefined][] = [

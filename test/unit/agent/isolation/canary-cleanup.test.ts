@@ -3,7 +3,7 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { type CanaryLimit, openLeftBehind } from '../../../../src/agent/isolation/canary/cleanup.ts';
+import { type CanaryLimit, openCanaryCleanup } from '../../../../src/agent/isolation/canary/cleanup.ts';
 import { temporaryFolder } from '../../../support/node.ts';
 
 const GONE = 13;
@@ -36,7 +36,7 @@ function setUp(t: ExecutionContext) {
     return { gpuUuid: gpu, folder, hardBytes };
   };
   const open = () =>
-    openLeftBehind({
+    openCanaryCleanup({
       tools: { run } as never,
       stateFolder,
       nvmlLibrary: 'libnvidia-ml.so.1',

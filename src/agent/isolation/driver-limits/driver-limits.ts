@@ -8,7 +8,7 @@ import type { Native } from '../../os/addon.ts';
 import type { Sample, SampledProcess } from '../../sampling/sample.ts';
 import { type DriverLimitsOptions, openDriverLimits } from './sync.ts';
 
-export type DriverFence = {
+export type GrantLimits = {
   /** In force for this grant, as was last read. */
   holds(grant: Grant): boolean;
   /** Brings the limits to what is granted. `isEnforced`: other grants are to have none. Never throws. */
@@ -20,13 +20,13 @@ export type DriverFence = {
   ): void;
 };
 
-export function createDriverFence(
+export function createDriverLimits(
   configuration: Pick<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & { readonly driverLimits: boolean },
   options: Omit<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & {
     readonly native: Native;
     readonly containers: ContainerIndex;
   },
-): DriverFence {
+): GrantLimits {
   const { driverLimits, stateFolder, nvmlLibrary } = configuration;
   const groups = createCgroupFinder(options.native, options.containers, options.clock);
   const limits = openDriverLimits({ ...options, stateFolder, nvmlLibrary });
