@@ -1,26 +1,33 @@
-// What follows a sample once everybody has been told of it: books of the containers are taught, grants that were made smaller
-// come down, and those whose owner is gone end. Owns what lives from sample to sample for that. Each grant is dealt with by
-// itself: what fails for one is told, tried again at the next sample, and no matter of the others'.
+// Maintains grants after each published sample: writes the driver's corrections to limits pages, shrinks grants that were made smaller,
+// ends grants whose owner is gone. A failure for one grant is reported, does not affect the others, and is tried again at the next
+// sample.
 
 import type { GpuGrant } from '../api/gpu.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
-import { feedbackOf, type Living, NOT_DOUBLE_COUNTED, type Round, roundOf, type DoubleCounted } from './grants/driver-feedback.ts';
+import {
+  type DoubleCounted,
+  feedbackOf,
+  type Living,
+  NOT_DOUBLE_COUNTED,
+  type Round,
+  roundOf,
+} from './grants/driver-feedback.ts';
 import { type Grant, isOfPod } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Registry } from './grants/registry.ts';
-import { shrinkToUsage, reportedUsage } from './grants/resize.ts';
+import { reportedUsage, shrinkToUsage } from './grants/resize.ts';
 import type { Feedback, LedgerReading, Native } from './os/addon.ts';
 import { unifiedMount } from './os/cgroup.ts';
 import { gpuWithProcessData, haveProcessData, type Sample, type SampledProcess } from './sampling/sample.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
-/** Processes of a grant in the sample at hand, by its id: the very same list where none of them has changed. */
+/** Processes of a grant in this sample, by its id: the identical list where none of them changed. */
 export type ProcessesOf = (id: string) => readonly SampledProcess[];
 
 export type GrantUpkeep = {
   after(sample: Sample, grants: readonly ReadGrant[], processesOf: ProcessesOf): void;
-  /** It has other amounts since then (CLOCK_BOOTTIME): samples of before tell nothing about them. */
+  /** It has other amounts since then (CLOCK_BOOTTIME): earlier samples do not apply to them. */
   resized(id: string, atNs: number): void;
   /** False: there is no such grant. */
   takeDown(id: string): boolean;
@@ -35,20 +42,20 @@ export type GrantUpkeepOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & {
 /** No slot waits for its process to be found dead: each is free, or its lock says that its process lives. */
 const isSettled = (slots: LedgerReading['slots']): boolean => slots.every(({ locked, pid }) => locked || pid === 0);
 
-/** Samples without its owner and without any process, after which a plain grant is taken down. */
+/** A process grant ends after this many samples without its owner and without any process. */
 const SAMPLES_UNTIL_ENDED = 2;
 
 type ToldGpu = { readonly index: number; readonly isTold: boolean; readonly twice: DoubleCounted };
 
-/** So long what is told twice must be told to be no matter of a moment. */
+/** Memory must be counted twice for this long to count as steady. */
 const STEADY_NS = 10e9;
 
-/** By GPU: what was told twice in the samples of that time, and when they began to be looked at. */
+/** By GPU: memory counted twice in the samples of that time, and when they began. */
 type Looks = { readonly sinceNs: number; readonly looks: readonly { readonly atNs: number; readonly bytes: number }[] };
 
 function looked(before: Looks | undefined, atNs: number, bytes: number): Looks {
   const looks = (before?.looks ?? []).filter((look) => atNs - look.atNs < STEADY_NS);
-  // Of samples in which nothing is told twice one says as much as many.
+  // Of samples without double counting one is enough.
   const isAsBefore = bytes === 0 && looks.length === 1 && looks[0]?.bytes === 0;
   return { sinceNs: before?.sinceNs ?? atNs, looks: isAsBefore ? [{ atNs, bytes }] : [...looks, { atNs, bytes }] };
 }
@@ -71,7 +78,7 @@ function toldGpus(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<stri
   );
 }
 
-/** What the last lesson was made of. */
+/** The inputs of the last feedback. */
 type Learnt = {
   readonly from: LedgerReading['slots'];
   readonly to: LedgerReading['slots'];
@@ -105,13 +112,13 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   const rounds = new Map<string, Round>();
   const watched = new Map<string, Looks>();
   const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
-  /** What the last lesson was made of, where it had nothing new. */
+  /** The inputs of the last feedback that had nothing new. */
   const learnt = new Map<string, Learnt>();
   const ending = new Map<string, number>();
   const justResized = new Map<string, number>();
   const failing = new Map<string, string>();
 
-  /** A failure that lasts is told once. */
+  /** A failure that lasts is reported once. */
   const trying = (grant: Grant, what: string, work: () => void): void => {
     try {
       work();
@@ -133,7 +140,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   ) => {
     const { id, gpus } = live.grant;
     const before = rounds.get(id);
-    // Of the same readings with the same processes between them nothing new can be learnt.
+    // The same inputs lead to the same feedback.
     if (before && isLearnt(learnt.get(id), before, reading, processes, gpus, told)) {
       registry.touch(live);
       return;
@@ -155,22 +162,22 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     );
     registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), { text: text(entry), entry });
-    // Not where some were left for the next time, or the sample was from before the first reading, or may have counted twice.
+    // Not where rows were left for the next sample, or the sample was older than the first reading, or may have counted twice.
     if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twice.every(({ bytes }) => bytes === 0))
       learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, gpuIndex, listsComplete });
     else learnt.delete(id);
-    // Samples may queue up: only a reading that this one came after is done with.
+    // Samples may queue up: only readings from before this one are finished.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
   };
 
-  /** A grant that was made smaller comes down to what its holders have, and to its new size in the end. */
+  /** A grant that was made smaller shrinks with the use of its processes until it has its new size. */
   const shrink = (sample: Sample, grant: Grant, processes: readonly SampledProcess[]): void => {
-    // A sample that was under way tells of the time before.
+    // A sample that had begun before shows the former amounts.
     const resizedNs = justResized.get(grant.id);
     if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
     justResized.delete(grant.id);
     if (grant.gpus.every(({ heldBytes }) => heldBytes === undefined)) return;
-    // By the driver's word: a ledger could claim forever what a smaller grant took away.
+    // By the driver's figures: a ledger could claim forever what the smaller grant took away.
     const after = grant.gpus.map((gpu) => {
       const bytes = reportedUsage(gpu.gpuUuid, sample, processes);
       return bytes === undefined ? gpu : shrinkToUsage(gpu, bytes);
@@ -178,10 +185,10 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     if (after.some((gpu, position) => gpu !== grant.gpus[position])) registry.resize(grant.id, after);
   };
 
-  /** A plain grant ends when its owner is gone and its processes are, too; that of a pod at the kubelet's word. */
+  /** A process grant ends with its owner and all of its processes; a pod's grant when the kubelet unpublishes the volume. */
   const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
     if (isOfPod(owner)) return;
-    // What the sample tells costs nothing; /proc is asked last.
+    // The sample is free; /proc is read last.
     const over = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
     const samples = over ? (ending.get(id) ?? 0) + 1 : 0;
     ending.set(id, samples);
@@ -214,7 +221,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
           teach(sample, told, entry, { ownPidNamespace, isAlive, ...inside }, processes),
         );
         trying(grant, 'what was given back is not noted', () => shrink(sample, grant, processes));
-        // Of a GPU that is out of sight nobody knows who holds it.
+        // The users of a GPU that is not visible are unknown.
         if (!grant.gpus.every(({ gpuUuid }) => told.get(gpuUuid)?.isTold)) continue;
         trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
       }
@@ -224,4 +231,26 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     resized: (id, atNs) => void justResized.set(id, atNs),
     takeDown,
   };
+}
+
+/**
+ * Owners of processes after a sample: those that it showed, and for grants without complete data the former ones, as long as their
+ * processes live. A process that is missing from one sample must not lose its grant.
+ */
+export function stillKnown(
+  shown: KnownOwners,
+  before: KnownOwners,
+  isUntold: (grantId: string) => boolean,
+  isAlive: Living['isAlive'],
+): KnownOwners {
+  const byProcess = new Map(shown.byProcess);
+  const grantByPid = new Map(shown.grantByPid);
+  for (const [key, owner] of before.byProcess) {
+    if (owner.kind !== 'grant' || byProcess.has(key) || !isUntold(owner.id)) continue;
+    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
+    if (!isAlive(pid, startTicks)) continue;
+    byProcess.set(key, owner);
+    grantByPid.set(pid, { id: owner.id, startTicks });
+  }
+  return { byProcess, grantByPid };
 }

@@ -1,55 +1,55 @@
-// Which Xids take a GPU from those who come next, and what proves that it has been reset since. Pure. What each Xid means, and
-// whose fault it can be, is told in docs/operate/faults.md.
+// Which Xids make a GPU unhealthy, so that it gets no new containers, and what proves that it was reset since. Pure. What each Xid
+// means, and whether a tenant can cause it: docs/operate/faults.md.
 
 /**
- * After these the GPU is to be reset or its machine restarted, by NVIDIA's Xid catalog, and no program of a tenant is known to
- * cause one alone. 46 and 109 reset a GPU as well, but a kernel that never ends can raise them: one tenant could take the GPU
- * from all others with them, so they alert only, unless an operator adds them.
+ * After these NVIDIA's Xid catalog says to reset the GPU or restart the machine, and no program of a tenant is known to cause one.
+ * 46 and 109 require a reset, too, but a kernel that never ends can raise them: one tenant could take the GPU from all others, so
+ * they only alert, unless an operator adds them.
  */
 export const UNHEALTHY_XIDS: readonly number[] = [48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158];
-/** A program's own fault, or memory that failed under one process alone: they say nothing of the GPU, and cannot be added. */
+/** Faults of one program, or of memory of one process: they do not concern the GPU as a whole, and cannot be added. */
 const OF_ONE_PROCESS: readonly number[] = [13, 31, 32, 43, 45, 68, 69, 94];
 
 export const DEFAULT_XID_LIST = 'default';
 const MOST_XIDS = 64;
 
-/** `default,46,-74`: numbers with commas, `default` for those above, `-` before one that does not count; empty: none does. */
+/** `default,46,-74`: numbers with commas, `default` for those above, `-` before one to remove; empty: no Xid counts. */
 export function parseXidList(text: string): readonly number[] | { readonly wrong: string } {
-  const words = text
+  const entries = text
     .split(',')
-    .map((word) => word.trim())
-    .filter((word) => word !== '');
-  if (words.length > MOST_XIDS) return { wrong: `more than ${MOST_XIDS} words` };
-  const [added, left] = [new Set<number>(), new Set<number>()];
-  for (const word of words) {
-    if (word === DEFAULT_XID_LIST) {
+    .map((entry) => entry.trim())
+    .filter((entry) => entry !== '');
+  if (entries.length > MOST_XIDS) return { wrong: `more than ${MOST_XIDS} entries` };
+  const [added, removed] = [new Set<number>(), new Set<number>()];
+  for (const entry of entries) {
+    if (entry === DEFAULT_XID_LIST) {
       for (const xid of UNHEALTHY_XIDS) added.add(xid);
       continue;
     }
-    if (!/^-?\d{1,4}$/.test(word)) return { wrong: `${word} is neither ${DEFAULT_XID_LIST} nor a number` };
-    const xid = Math.abs(Number(word));
-    if (word.startsWith('-')) left.add(xid);
+    if (!/^-?\d{1,4}$/.test(entry)) return { wrong: `${entry} is neither ${DEFAULT_XID_LIST} nor a number` };
+    const xid = Math.abs(Number(entry));
+    if (entry.startsWith('-')) removed.add(xid);
     else if (OF_ONE_PROCESS.includes(xid)) return { wrong: `${xid} is raised by a tenant's own program` };
     else added.add(xid);
   }
-  return [...added].filter((xid) => !left.has(xid));
+  return [...added].filter((xid) => !removed.has(xid));
 }
 
-/** Counts that begin anew when the driver initializes the GPU, and only grow until then; absent: not told. */
+/** Counters that only grow and start at 0 when the driver initializes the GPU; absent: not reported. */
 const COUNTS = ['energyMillijoules', 'eccCorrectedVolatile', 'eccUncorrectedVolatile'] as const;
 export type ResetCounts = { readonly [name in (typeof COUNTS)[number]]?: number };
 
 export type GpuFault = {
   readonly gpuUuid: string;
-  /** The first one since the last reset: others follow from it. */
+  /** The first one since the last reset; later ones may be its consequences. */
   readonly xid: number;
   readonly atMs: number;
-  /** Of the machine and of the driver, when it was raised. */
+  /** Boot of the machine and version of the driver when it was raised. */
   readonly bootId: string;
   readonly driverVersion: string;
-  /** The driver has told since that the GPU is lost, or wants a reset. */
+  /** The driver has reported since that the GPU is lost or requires a reset. */
   readonly lost: boolean;
-  /** As last seen. */
+  /** As last reported. */
   readonly counts: ResetCounts;
 };
 
@@ -62,16 +62,16 @@ export type DriverReport = {
 };
 export type EndedFault = { readonly fault: GpuFault; readonly why: string };
 
-/** Faults after what was told; a GPU that is not told of keeps its own. `xids`: those that count. */
+/** Faults after this report; a GPU that is not in it keeps its fault. `xids`: those that count. */
 export function updateFaults(
   before: readonly GpuFault[],
-  told: DriverReport,
+  report: DriverReport,
   xids: readonly number[],
 ): { readonly faults: readonly GpuFault[]; readonly ended: readonly EndedFault[] } {
   const ended: EndedFault[] = [];
   const faults = before.flatMap((fault) => {
-    const gpu = told.gpus.find(({ uuid }) => uuid === fault.gpuUuid);
-    const why = xids.includes(fault.xid) ? endOf(fault, told, gpu) : 'by the settings it does not count any more';
+    const gpu = report.gpus.find(({ uuid }) => uuid === fault.gpuUuid);
+    const why = xids.includes(fault.xid) ? endOf(fault, report, gpu) : 'the settings no longer list this Xid';
     if (why !== undefined) {
       ended.push({ fault, why });
       return [];
@@ -80,46 +80,46 @@ export function updateFaults(
       gpu ? { ...fault, lost: fault.lost || !gpu.healthy, counts: { ...fault.counts, ...countsOf(gpu) } } : fault,
     ];
   });
-  for (const { gpuUuid, xid, atMs } of told.raised) {
-    const gpu = told.gpus.find(({ uuid }) => uuid === gpuUuid);
+  for (const { gpuUuid, xid, atMs } of report.raised) {
+    const gpu = report.gpus.find(({ uuid }) => uuid === gpuUuid);
     if (!gpu || !xids.includes(xid) || faults.some((fault) => fault.gpuUuid === gpuUuid)) continue;
-    const { bootId, driverVersion } = told;
+    const { bootId, driverVersion } = report;
     faults.push({ gpuUuid, xid, atMs, bootId, driverVersion, lost: !gpu.healthy, counts: countsOf(gpu) });
   }
   return { faults, ended };
 }
 
-/** What proves that the GPU was initialized anew; undefined: nothing does. That it cannot be seen for a while is no proof. */
-function endOf(fault: GpuFault, told: DriverReport, gpu: ReportedGpu | undefined): string | undefined {
-  if (fault.bootId !== '' && told.bootId !== '' && fault.bootId !== told.bootId) return 'the machine was started anew';
+/** What proves that the GPU was initialized again; undefined: nothing. That it was not visible for a while proves nothing. */
+function endOf(fault: GpuFault, report: DriverReport, gpu: ReportedGpu | undefined): string | undefined {
+  if (fault.bootId !== '' && report.bootId !== '' && fault.bootId !== report.bootId) return 'the machine was restarted';
   if (!gpu?.healthy) return undefined;
-  if (fault.lost) return 'the driver had lost it, and has it back';
-  if (told.driverVersion !== fault.driverVersion) return 'another driver was loaded';
-  const anew = COUNTS.find((name) => (gpu[name] ?? Number.POSITIVE_INFINITY) < (fault.counts[name] ?? 0));
-  return anew === undefined ? undefined : `its ${COUNT_WORDS[anew]} began anew`;
+  if (fault.lost) return 'the driver had lost it and reports it again';
+  if (report.driverVersion !== fault.driverVersion) return 'another driver was loaded';
+  const restarted = COUNTS.find((name) => (gpu[name] ?? Number.POSITIVE_INFINITY) < (fault.counts[name] ?? 0));
+  return restarted === undefined ? undefined : `its ${COUNTER_NAMES[restarted]} started at 0 again`;
 }
 
-const COUNT_WORDS: Readonly<Record<(typeof COUNTS)[number], string>> = {
-  energyMillijoules: 'count of energy',
-  eccCorrectedVolatile: 'count of corrected errors',
-  eccUncorrectedVolatile: 'count of uncorrected errors',
+const COUNTER_NAMES: Readonly<Record<(typeof COUNTS)[number], string>> = {
+  energyMillijoules: 'energy counter',
+  eccCorrectedVolatile: 'counter of corrected memory errors',
+  eccUncorrectedVolatile: 'counter of uncorrected memory errors',
 };
 
 const countsOf = (gpu: ReportedGpu): ResetCounts =>
   Object.fromEntries(COUNTS.flatMap((name) => (gpu[name] === undefined ? [] : [[name, gpu[name]]])));
 
-/** A clause behind "GPU-… is not healthy:". */
+/** A clause after "GPU-… is not healthy:". */
 export const faultText = ({ xid, atMs }: Pick<GpuFault, 'xid' | 'atMs'>): string =>
   `Xid ${xid} at ${new Date(atMs).toISOString()}, and no reset since`;
 
-/** For a condition of the Node. */
+/** The Node's condition. */
 export type HealthState = {
   readonly status: 'True' | 'False';
   readonly reason: 'GpusHealthy' | 'GpuUnhealthy';
   readonly message: string;
 };
 
-/** `why`: undefined where nothing is wrong with the GPU. None: nothing is said of a node without GPUs. */
+/** `why`: undefined for a healthy GPU. Undefined for a node without GPUs. */
 export function healthState(
   gpus: readonly { readonly gpuUuid: string; readonly why: string | undefined }[],
 ): HealthState | undefined {
@@ -128,4 +128,4 @@ export function healthState(
   if (wrong.length > 0) return { status: 'False', reason: 'GpuUnhealthy', message: wrong.join('; ') };
   return { status: 'True', reason: 'GpusHealthy', message: 'no GPU needs a reset' };
 }
-export const LOST_TEXT = 'the driver says that it is lost, or wants a reset';
+export const LOST_TEXT = 'the driver reports that it is lost or requires a reset';

@@ -1,31 +1,31 @@
-// What a canary's try to exceed a grant proves of the fence that it was behind, and what follows for a node. Pure.
+// What the canary's attempt to exceed a grant shows of the isolation mechanism it ran under, and what follows for the node. Pure.
 const MIB = 1024 * 1024;
 
-/** What a canary asks for of a grant of its context and `ROOM_BYTES`: one that fits, one that cannot. */
+/** In a grant of its context and `ROOM_BYTES` the canary requests an amount that fits and one that does not. */
 export const ROOM_BYTES = 64 * MIB;
 export const WITHIN_BYTES = 2 * MIB;
 export const BEYOND_BYTES = 65 * MIB;
-/** All that it holds at a time where nothing refuses it, its context aside; with what a granule rounds up. */
+/** The most that it holds where nothing refuses it, rounded up to granules, without its context. */
 export const MOST_TAKEN_BYTES = 128 * MIB;
 
 const OUT_OF_MEMORY = 2;
 
-/** What the program prints: results of the driver. */
+/** What the canary program prints: result codes of the driver. */
 export type CanaryFacts =
   | {
       readonly loaded: boolean;
       readonly within: number;
-      /** By the way that the driver's function was found. */
+      /** By how the driver's function was looked up. */
       readonly beyond: Readonly<Record<string, number>>;
     }
   | { readonly loaded: boolean; readonly failed: string; readonly code: number };
 
-/** `broken`: it did not come to print anything, and why. */
+/** `broken`: why it printed nothing. */
 export type CanaryRun = CanaryFacts | { readonly broken: string };
 
-/** `untried`: by no fault of the fence's, as far as can be told. */
+/** `untried`: the check failed for another reason than the mechanism. */
 export type CanaryResult = 'holds' | 'fails' | 'untried';
-/** `breaks`: of a fence that fails, that programs fail behind it, too, for what they may have. */
+/** `breaks`: under this mechanism programs also fail within their grants. */
 export type CanaryVerdict = { readonly result: CanaryResult; readonly why: string; readonly breaks?: true };
 
 const holds: CanaryVerdict = { result: 'holds', why: '' };
@@ -34,15 +34,14 @@ const breaks = (why: string): CanaryVerdict => ({ result: 'fails', why, breaks: 
 const untried = (why: string): CanaryVerdict => ({ result: 'untried', why });
 
 /**
- * `alone`: the same program behind no fence, where it is needed to tell the fence's fault from the GPU's: it was not, where
- * the answer is clear.
+ * `alone`: a run without the mechanism, where one was needed to tell a fault of the mechanism from one of the GPU.
  */
 export function verdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
   if (!('broken' in run) && !run.loaded) return fails('the interposer is not in the process');
   return judged(run, alone, 'the interposer');
 }
 
-/** The same of the driver's own limit, which it was behind without the interposer; `alone`: behind no limit. */
+/** The same for the driver's limit, without the interposer; `alone`: a run without the limit. */
 export function driverVerdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
   if (!('broken' in run) && run.loaded) return untried('the interposer is in the process');
   return judged(run, alone, 'the limit');
@@ -66,22 +65,22 @@ function judged(run: CanaryRun, alone: CanaryRun | undefined, fence: string): Ca
   return untried(what);
 }
 
-/** Does it take a run without the fence to tell whose fault it is? */
+/** Is a run without the mechanism needed to tell what failed? */
 export const isUnclear = (run: CanaryRun): boolean => 'broken' in run || 'failed' in run;
 
-/** What was found of each fence of a GPU; absent: not known, or the GPU has no such fence. */
+/** Results per mechanism of a GPU; absent: unknown, or the GPU has no such mechanism. */
 export type GpuFences = {
   readonly interposer?: CanaryVerdict | undefined;
   readonly driver?: CanaryVerdict | undefined;
 };
 
-/** Nothing but the driver was seen to hold containers on this GPU. */
+/** On this GPU only the driver's limits were seen to hold. */
 export const isDriversAlone = ({ interposer, driver }: GpuFences): boolean =>
   interposer?.result === 'fails' && interposer.breaks !== true && driver?.result === 'holds';
 
 /**
- * Why nothing may be granted on a GPU; undefined: some fence holds there, or nobody knows. What programs fail behind is in their
- * way whatever else holds them.
+ * Why nothing may be granted on a GPU; undefined: a mechanism holds there, or it is unknown. An interposer under which programs fail
+ * is in their way even where the driver's limits hold.
  */
 export function unfencedBy(fences: GpuFences): string | undefined {
   const { interposer, driver } = fences;
@@ -89,7 +88,7 @@ export function unfencedBy(fences: GpuFences): string | undefined {
   return driver?.result === 'fails' ? `${interposer.why}; nor do those of the driver: ${driver.why}` : interposer.why;
 }
 
-/** For a condition: of the Node, or of whatever holds the GPUs. */
+/** The Node's condition. */
 export type FenceState = {
   readonly status: 'True' | 'False' | 'Unknown';
   readonly reason: 'FencesHold' | 'FenceFails' | 'FenceNotTried';
@@ -98,19 +97,20 @@ export type FenceState = {
 
 export type GpuVerdict = GpuFences & { readonly gpuUuid: string };
 
-/** Undefined: it is not known of every GPU yet, and nothing is wrong so far. */
+/** Undefined: not all GPUs are checked yet, and no check has failed. */
 export function fenceState(gpus: readonly GpuVerdict[]): FenceState | undefined {
-  const told = (why: (gpu: GpuVerdict) => string | undefined) =>
+  const lines = (why: (gpu: GpuVerdict) => string | undefined) =>
     gpus.flatMap((gpu) => {
       const text = why(gpu);
       return text === undefined ? [] : [`${gpu.gpuUuid}: ${text}`];
     });
-  const failing = told(unfencedBy);
-  const unknown = told(({ interposer }) => (interposer?.result === 'untried' ? interposer.why : undefined));
-  // Another fence holds there.
-  const weaker = told((gpu) => {
+  const failing = lines(unfencedBy);
+  const unknown = lines(({ interposer }) => (interposer?.result === 'untried' ? interposer.why : undefined));
+  // Another mechanism holds there.
+  const weaker = lines((gpu) => {
     const { interposer, driver } = gpu;
-    if (isDriversAlone(gpu)) return `by the driver alone, for the interposer does not hold: ${interposer?.why}`;
+    if (isDriversAlone(gpu))
+      return `only by the driver's limits, because the interposer does not hold: ${interposer?.why}`;
     return driver?.result === 'fails' ? `not by the driver's limits: ${driver.why}` : undefined;
   });
   if (failing.length > 0) return { status: 'False', reason: 'FenceFails', message: failing.join('; ') };

@@ -1,11 +1,11 @@
-// Which enforcement mode holds for a container: what its node allows at most, and below that what its namespace, its pod and an
-// administrator say. Pure. Tenants can only make it stricter than their namespace has it.
+// The enforcement mode of a container: at most that of its node, and below that what its namespace, its pod and an administrator
+// request. Pure. Tenants can only request a stricter mode than their namespace has.
 import { MODES, type Mode } from '../api/request.ts';
 
-/** Who may say a mode that is not the node's; the last one's word goes before all others. */
+/** Sources of a mode other than the node's; a later one takes precedence. */
 export const MODE_SOURCES = ['namespace', 'pod', 'administrator'] as const;
 
-/** What was said of a container, and by whom; absent: nobody made it anything else than `enforce`. */
+/** The mode that was requested for a container, and its source; absent: `enforce`. */
 export type RequestedMode = { readonly mode: Mode; readonly by: (typeof MODE_SOURCES)[number] };
 
 export type EffectiveMode = { readonly mode: Mode; readonly by: 'node' | RequestedMode['by'] };
@@ -18,22 +18,21 @@ export const notWeakerThan = (mode: Mode): readonly Mode[] => MODES.slice(MODES.
 const isStricter = (mode: Mode, than: Mode): boolean => MODES.indexOf(mode) > MODES.indexOf(than);
 
 /**
- * What is said of a pod: an administrator's word for it goes before all others, and the pod's own counts where it is stricter
- * than the namespace's.
+ * An administrator's mode takes precedence over all others, and the pod's own counts where it is stricter than the namespace's.
  */
-export function resolveRequestedMode(said: {
+export function resolveRequestedMode(modes: {
   readonly namespace: Mode;
   readonly pod: Mode | undefined;
   readonly administrator: Mode | undefined;
 }): RequestedMode | undefined {
-  const { namespace, pod, administrator } = said;
+  const { namespace, pod, administrator } = modes;
   if (administrator !== undefined) return { mode: administrator, by: 'administrator' };
   if (pod !== undefined && isStricter(pod, namespace)) return { mode: pod, by: 'pod' };
   return namespace === 'enforce' ? undefined : { mode: namespace, by: 'namespace' };
 }
 
-/** The node's mode is the most that is done on it, whoever asks for more: a node that is switched off stops nobody. */
-export function effectiveMode(node: Mode, said: RequestedMode | undefined): EffectiveMode {
-  if (said === undefined || isStricter(said.mode, node)) return { mode: node, by: 'node' };
-  return said;
+/** At most the node's mode: on a node in mode `off` no container is stopped. */
+export function effectiveMode(node: Mode, requested: RequestedMode | undefined): EffectiveMode {
+  if (requested === undefined || isStricter(requested.mode, node)) return { mode: node, by: 'node' };
+  return requested;
 }

@@ -1,22 +1,22 @@
-// The smallest share in which a container would have fitted, out of what was seen of it. Pure: figures in, sizes and their
-// reservations out; where the figures come from, and how they are printed, is the command line's.
+// `cotenant recommend`: the smallest share in which a container would have fitted, from its time series. Pure: figures in, sizes and
+// caveats out.
 const MIB = 1024 * 1024;
 
-/** What a time series said: of its largest value alone where nobody kept the others. */
+/** Quantiles of a time series; only the peak where the others were not kept. */
 export type Spread = { readonly p50?: number; readonly p95?: number; readonly p99?: number; readonly peak: number };
 
-/** One container on one GPU, over the time that was looked at. */
+/** One container on one GPU over the time range. */
 export type GpuSeries = {
   readonly gpuUuid: string;
-  /** undefined: it has none there any more, or ended, and nobody remembers. */
+  /** undefined: it has no grant there any more, or has ended. */
   readonly grantedBytes: number | undefined;
-  /** undefined: it asked for no share of the compute. */
+  /** undefined: it requested no compute share. */
   readonly grantedCoresPercent: number | undefined;
-  /** Something holds it to that share. */
+  /** The share is enforced. */
   readonly coresHeld: boolean;
-  /** Bytes that its grant had to hold. */
+  /** Bytes charged to its grant. */
   readonly memory: Spread;
-  /** Of the GPU's compute, 0 to 1, as means over a window; undefined: no window has passed. */
+  /** Ratio of the GPU's compute, 0 to 1, as means over a window; undefined: no full window. */
   readonly compute: Spread | undefined;
   /** Requests for memory that were refused. */
   readonly denied: number;
@@ -28,9 +28,9 @@ export type ContainerSeries = {
   readonly container: string;
   /** Plain processes of `cotenant run`; else a pod's container. */
   readonly plain: boolean;
-  /** GPUs that it had at one time: fewer than `gpus` where its name came again on others. */
+  /** GPUs at one time: fewer than `gpus` where a container of the same name ran on others later. */
   readonly gpuCount: number;
-  /** How often the agent stopped it, or asked it to end, for its memory. */
+  /** Stops by the agent for memory, SIGTERM included. */
   readonly stops: number;
   readonly gpus: readonly GpuSeries[];
 };
@@ -38,20 +38,20 @@ export type ContainerSeries = {
 /** In percent of the peak. */
 export type Headroom = { readonly memoryPercent: number; readonly coresPercent: number };
 
-/** Of each GPU. `atLeast`: its own limit was in the way, so that nobody knows what it would have taken. */
+/** Of each GPU. `atLeast`: its limit was reached, so that what it would have used is unknown. */
 export type Size = { readonly amount: number; readonly atLeast: boolean };
 
 export type Recommendation = {
   readonly of: ContainerSeries;
-  /** Bytes of each GPU, whole MiB; undefined: it held nothing. */
+  /** Bytes of each GPU, in whole MiB; undefined: it held no memory. */
   readonly memory: Size | undefined;
   /** Whole percent of each GPU. */
   readonly cores: Size | undefined;
-  /** Percent of the memory that it was granted and would not have needed; negative: that it lacks. */
+  /** Percent of its memory grant that it did not need; negative: that it lacks. */
   readonly savedPercent: number | undefined;
 };
 
-/** A share of compute counts as used up from here on: means over a window stay a little below it. */
+/** From this ratio on a compute share counts as used up: means over a window stay a little below 1. */
 const USED_UP = 0.95;
 
 export const largest = (spreads: readonly Spread[], of: keyof Spread): number | undefined => {
@@ -59,7 +59,7 @@ export const largest = (spreads: readonly Spread[], of: keyof Spread): number | 
   return known.length === 0 ? undefined : Math.max(...known);
 };
 
-/** All GPUs of a container get the same, so the one that needs most decides. */
+/** All GPUs of a container get the same share, so the largest need decides. */
 export function recommend(series: ContainerSeries, headroom: Headroom): Recommendation {
   const memory = memorySize(series, headroom.memoryPercent);
   const granted = largestOf(series.gpus.map(({ grantedBytes }) => grantedBytes));
@@ -79,7 +79,7 @@ function memorySize({ gpus, stops }: ContainerSeries, headroomPercent: number): 
   const atLeast = stops > 0 || gpus.some(({ denied }) => denied > 0);
   if (peak === undefined || (peak <= 0 && !atLeast)) return undefined;
   const fitted = Math.ceil((peak * (100 + headroomPercent)) / 100 / MIB) * MIB;
-  // Who was refused or stopped needs more than it had, however little it held at that moment.
+  // A container that was refused memory or stopped needs more than it had, however little it held then.
   const granted = largestOf(gpus.map(({ grantedBytes }) => grantedBytes)) ?? 0;
   return { amount: atLeast ? Math.max(fitted, granted) : fitted, atLeast };
 }
@@ -90,7 +90,7 @@ function coresSize(gpus: readonly GpuSeries[], headroomPercent: number): Size | 
     'peak',
   );
   if (peak === undefined) return undefined;
-  // Without the dust of floating point, which would be a whole percent.
+  // Floating-point noise would add a whole percent.
   const wanted = Number((peak * (100 + headroomPercent)).toFixed(6));
   const fitted = Math.min(100, Math.max(1, Math.ceil(wanted)));
   const atLeast = gpus.some(

@@ -86,11 +86,7 @@ function differs(request: PodRequest, grant: PodGrant, gpus: readonly NodeGpu[])
   return undefined;
 }
 
-function containerDiffers(
-  want: ContainerRequest,
-  got: ContainerGrant,
-  gpus: readonly NodeGpu[],
-): string | undefined {
+function containerDiffers(want: ContainerRequest, got: ContainerGrant, gpus: readonly NodeGpu[]): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
   if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation is another';
   if (want.gpus.length !== got.gpus.length)

@@ -7,11 +7,11 @@ import { superviseProcess } from '../os/helper-process.ts';
 import { type Planned, pageId, planLines, type Terms } from './arbiter-plan.ts';
 import {
   type Account,
+  type ArbiterReport,
   advanceAccount,
   type ComputeUse,
   NO_ACCOUNT,
   parseReport,
-  type ArbiterReport,
   useKey,
   withNewArbiter,
   withoutEndedGrants,

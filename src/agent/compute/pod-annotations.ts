@@ -76,7 +76,10 @@ export function readOverrides(
       ...gpu,
       coresPercent: asked?.gpus[index]?.coresPercent ?? gpu.coresPercent,
     }));
-    const next = applyComputeChange(computeChoice(annotations, grant.container, gpus), changes.get(grant.container) ?? {});
+    const next = applyComputeChange(
+      computeChoice(annotations, grant.container, gpus),
+      changes.get(grant.container) ?? {},
+    );
     if (!next.ok) return { wrong: `${grant.container}: ${next.error}` };
     overrides.set(grant.id, { id: grant.id, ...next.value, computeOverride: text });
   }

@@ -1,5 +1,5 @@
-// The audit file: one JSON object per line for everything that was done, only ever added to, a full file kept beside it. Owns that
-// no line is lost when the agent ends at any moment or the disk is full for a while, and what the next one reads of it.
+// The audit log: one JSON object per line for each enforcement action, append-only, with one full file kept beside it. No line is lost
+// when the agent ends at any moment or the disk is full for a while; the next agent reads it to go on.
 import {
   appendFileSync,
   closeSync,
@@ -20,14 +20,14 @@ const isSameAction = (one: ActionRecord, other: ActionRecord | undefined): boole
 
 export type Audit = {
   add(record: ActionRecord): void;
-  /** Before the first signal of a stop: written down apart, until `add` tells what became of it. */
+  /** Before the first signal of a stop: stored in a file of its own until `add` records the result. */
   begin(record: ActionRecord): void;
-  /** Now and then: what could not be written is tried again. */
+  /** Writes what could not be written before; to be called with each sample. */
   retry(): void;
   readonly recent: () => readonly ActionRecord[];
-  /** The last of those after which somebody stands elsewhere on the ladder: however often others are warned or refused. */
+  /** The last records that changed an enforcement state, without warnings and refusals, which can be many. */
   readonly steps: () => readonly ActionRecord[];
-  /** A stop that an agent before this one had begun when it ended; nobody knows how far it came. */
+  /** A stop that an earlier agent had begun when it ended: whether it signaled is unknown. */
   readonly interrupted: ActionRecord | undefined;
 };
 
@@ -35,14 +35,14 @@ const MIB = 1024 * 1024;
 const RECENT = 200;
 const STEPS = 500;
 const MOST_BYTES = 16 * MIB;
-/** Read at once: a full file is never in memory as a whole. */
+/** Read in pieces: a full file is never in memory as a whole. */
 const PIECE_BYTES = 256 * 1024;
-/** Of lines that wait for room: some thousands. */
+/** Lines that wait for disk space: some thousands. */
 const MOST_WAITING_BYTES = 4 * MIB;
 
-/** After these everybody stands where he stood. */
-const SAID_ONLY: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse', 'would-stop']);
-/** Told without reading all of it: what is inside of a text has its quotation marks escaped. */
+/** Actions that change no enforcement state. */
+const STATELESS: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse', 'would-stop']);
+/** Without parsing the line: quotation marks inside of texts are escaped. */
 const isStepLine = (line: string): boolean => !/"action":"(?:warn|refuse|would-stop)"/.test(line);
 
 /** The stop that is being carried out. */
@@ -51,11 +51,11 @@ const STOPPING_FORMAT: StateFormat<ActionRecord> = {
   read: (value) => readRecord(value) ?? { wrong: 'field "atMs" or "grantId" is missing or has the wrong type' },
 };
 
-/** Adds text to the end of a file; where it throws, a part of it may stand there. */
+/** Appends text to a file; where it throws, a part may be written. */
 export type Append = (path: string, text: string) => void;
 const append: Append = (path, text) => appendFileSync(path, text, { mode: 0o640 });
 
-/** What was done before a restart is read back, for the metrics and so that nobody is hit twice. */
+/** Reads the records from before a restart, so that no process is signaled twice. */
 export function openAudit(stateFolder: string, onProblem: (text: string) => void, appendTo = append): Audit {
   const path = join(stateFolder, 'audit.log');
   const files = [`${path}.1`, path];
@@ -72,7 +72,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   };
   const recent = latest(files, RECENT).flatMap((line) => recordIn(line) ?? []);
   const steps = latest(files, STEPS, isStepLine).flatMap((line) => recordIn(line, () => {}) ?? []);
-  /** Ends a line that was cut by a crash, so that it does not take the next one with it. */
+  /** Ends a line that a crash cut, so that it does not spoil the next one. */
   let gap = endsMidLine(path) ? '\n' : '';
   const lost = 'a stop that was being carried out is not in the audit log';
   const stopping = openStateFile(join(stateFolder, 'stopping.json'), STOPPING_FORMAT, {
@@ -82,8 +82,8 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     sync: false,
   });
   const begun = stopping.found;
-  // It may have come as far as its line.
-  const isTold = recent.some((record) => isSameAction(record, begun));
+  // The earlier agent may have ended after it wrote the line.
+  const isRecorded = recent.some((record) => isSameAction(record, begun));
   let isBegun = begun !== undefined;
   const finish = () => {
     try {
@@ -93,7 +93,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       onProblem(`stopping.json: ${(error as Error).message}`);
     }
   };
-  if (isTold) finish();
+  if (isRecorded) finish();
 
   const waiting: { readonly record: ActionRecord; readonly line: string }[] = [];
   const write = (line: string): void => {
@@ -101,14 +101,14 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
     try {
       appendTo(path, `${gap}${line}\n`);
     } catch (error) {
-      // A disk that is full takes a part of it.
+      // A full disk takes a part of the line.
       gap = cutAt(path, before) ? '\n' : '';
       throw error;
     }
     gap = '';
     if (sizeOf(path) > MOST_BYTES) putAside(path, onProblem);
   };
-  /** In their order: as far as there is room. Throws where there is none. */
+  /** In their order. Throws where the disk is full. */
   const writeWaiting = (): void => {
     for (let first = waiting[0]; first; first = waiting[0]) {
       write(first.line);
@@ -119,23 +119,23 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const forget = (): void => {
     let bytes = waiting.reduce((sum, { line }) => sum + line.length, 0);
     for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.line.length ?? bytes)
-      onProblem('audit.log: more waits for room than there is memory for: the oldest record is in this log alone');
+      onProblem('audit.log: too many records wait for disk space: the oldest one is only in this log');
   };
   return {
-    interrupted: begun === undefined || isTold ? undefined : { ...begun, result: 'interrupted' },
+    interrupted: begun === undefined || isRecorded ? undefined : { ...begun, result: 'interrupted' },
     begin(record) {
       try {
         stopping.write(record);
         isBegun = true;
       } catch (error) {
-        // Whoever is over is stopped all the same.
+        // The stop goes on without the file.
         onProblem(`stopping.json: ${(error as Error).message}`);
       }
     },
     add(record) {
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
-      if (!SAID_ONLY.has(record.action)) steps.push(record);
+      if (!STATELESS.has(record.action)) steps.push(record);
       if (steps.length > STEPS) steps.shift();
       waiting.push({ record, line: JSON.stringify(record) });
       try {
@@ -151,9 +151,9 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       if (count === 0) return;
       try {
         writeWaiting();
-        onProblem(`audit.log: it can be written again, and has the ${count} records that waited`);
+        onProblem(`audit.log: can be written again and has the ${count} records that waited`);
       } catch {
-        // told with the record
+        // reported with the record
       }
     },
     recent: () => recent,
@@ -161,7 +161,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   };
 }
 
-/** Takes away what stands after that, none of which is a whole line. True: the file ends amid a line all the same. */
+/** Cuts off the part of a line after `bytes`. True: the file still ends within a line. */
 function cutAt(path: string, bytes: number): boolean {
   try {
     if (sizeOf(path) > bytes) truncateSync(path, bytes);
@@ -175,13 +175,13 @@ function putAside(path: string, onProblem: (text: string) => void): void {
   try {
     renameSync(path, `${path}.1`);
   } catch (error) {
-    onProblem(`audit.log: it is full and cannot be put aside: ${(error as Error).message}`);
+    onProblem(`audit.log: the full file cannot be renamed: ${(error as Error).message}`);
   }
 }
 
 const sizeOf = (path: string): number => statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 
-/** The last lines of these files, of the older one as far as the younger one has too few. */
+/** The last lines of these files, from the older one where the younger one has too few. */
 function latest(
   files: readonly string[],
   most: number,

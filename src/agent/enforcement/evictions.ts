@@ -1,7 +1,6 @@
-// The last step: a pod whose containers were stopped too often leaves the node, where the configuration asks for that. Counts
-// the stops of each pod and asks the API server, which may refuse; then the next stop asks again, and where an agent ended before
-// it heard the answer, the next agent does. When it is due is
-// quota/eviction.ts' business.
+// Evicts pods whose containers were stopped too often, where the settings ask for it. Counts the stops of each pod and requests the
+// eviction from the API server; after a refusal the next stop requests it again, and where an agent ended before the answer, the
+// next agent does. When an eviction is due: src/policy/eviction.ts.
 import type { EvictCall } from '../../kube/eviction.ts';
 import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../policy/eviction.ts';
 import type { ActionRecord, Outcome } from './action-record.ts';
@@ -14,24 +13,24 @@ export function createEvictions(
   policy: EvictionPolicy,
   evict: EvictCall,
   clocks: Clocks,
-  /** Of before a restart. */
+  /** Records of earlier agents. */
   earlier: readonly ActionRecord[],
-  /** Of each eviction twice: when it is asked for, and with the answer. */
-  tell: (record: ActionRecord) => void,
+  /** Called twice for each eviction: with the request and with the answer. */
+  report: (record: ActionRecord) => void,
 ): Evictions {
   const stops = new Map<string, readonly number[]>();
-  /** What was said last of each pod before the restart. */
+  /** The last eviction record of each pod before the restart. */
   const answers = new Map(earlier.filter(({ action }) => action === 'evict').map((one) => [one.podUid, one]));
-  /** Asked for and not answered, or taken by the API server. */
+  /** Requested and not answered, or accepted by the API server. */
   const asked = new Set([...answers].filter(([, { result }]) => result === 'sent').map(([podUid]) => podUid));
   const isStop = ({ action, result, podUid }: ActionRecord) =>
     podUid !== '' && action === 'kill' && (result === 'sent' || result === 'interrupted');
   const note = (podUid: string, atMs: number) =>
     stops.set(podUid, stopsWithin([...(stops.get(podUid) ?? []), atMs], clocks.steady(), policy));
   const nameOf = ({ atMs, grantId }: ActionRecord): string => `${atMs} ${grantId}`;
-  // An interrupted stop is told among the earlier ones, and once more as news.
+  // An interrupted stop is among the earlier records, and is reported once more by this agent.
   const counted = new Set(earlier.filter(isStop).map(nameOf));
-  // Of what is said to be still to come nobody knows when it was.
+  // The time of a record from the future is unknown.
   for (const record of earlier.filter((one) => isStop(one) && one.atMs <= clocks.now() + CLOCK_SKEW_MS))
     note(record.podUid, clocks.steady() - Math.max(0, clocks.now() - record.atMs));
 
@@ -45,19 +44,19 @@ export function createEvictions(
       const refused = detail !== undefined && ({ refusal: 'eviction', detail } as const);
       return { ...base, action: 'evict', atMs: clocks.now(), message, result, ...refused, processes: [] };
     };
-    // First written down: an agent that ends before the answer leaves it to the next one.
-    tell(record('asked', 'the agent requests its eviction'));
+    // Recorded first: an agent that ends before the answer leaves the request to the next one.
+    report(record('asked', 'the agent requests its eviction'));
     try {
       await evict({ namespace, name: pod, uid: podUid });
     } catch (error) {
       asked.delete(podUid);
-      tell(record('refused', 'the API server refused its eviction', (error as Error).message));
+      report(record('refused', 'the API server refused its eviction', (error as Error).message));
       return;
     }
-    tell(record('sent', 'the pod is evicted'));
+    report(record('sent', 'the pod is evicted'));
   };
 
-  /** Of before a restart, and nobody has heard the answer. */
+  /** Requests of an earlier agent that saw no answer. */
   let unanswered = [...answers.values()].filter(({ result }) => result === 'asked' && policy.evictAfterStops > 0);
 
   return {
@@ -70,7 +69,7 @@ export function createEvictions(
         const own = stops.get(record.podUid) ?? [];
         if (isEvictionDue(own, clocks.steady(), policy) && !asked.has(record.podUid)) void attempt(record, own.length);
       }
-      // Nobody is asked about pods whose stops are long past.
+      // Pods whose stops are long past are forgotten.
       for (const [podUid, own] of stops) {
         if (stopsWithin(own, clocks.steady(), policy).length > 0) continue;
         stops.delete(podUid);

@@ -1,6 +1,6 @@
-// The mode of this node: what its agent's settings say, unless a label of its Node says another one. Whoever may label Nodes runs the
-// cluster, so both directions are theirs. The label is kept on disk: an agent that starts anew must not stop anybody on a node
-// that was switched off before it has heard of it.
+// The enforcement mode of this node: from the agent's settings, or from the label of its Node. Labeling Nodes takes rights of a cluster
+// administrator, so the label may be stricter or weaker. It is stored: an agent that restarts must not stop containers on a node
+// whose label says `off` before it has read the label.
 import { join } from 'node:path';
 import { ENFORCEMENT_ANNOTATION } from '../../api/names.ts';
 import { MODES, type Mode } from '../../api/request.ts';
@@ -19,13 +19,13 @@ type Labeled = { readonly mode: Mode | undefined };
 export const NODE_MODE_FORMAT: StateFormat<Labeled> = {
   version: 1,
   read(value) {
-    const said = field(value, 'mode');
-    const mode = parseMode(said);
-    return said !== undefined && mode === undefined ? { wrong: 'its mode is none' } : { mode };
+    const given = field(value, 'mode');
+    const mode = parseMode(given);
+    return given !== undefined && mode === undefined ? { wrong: 'field "mode": unknown mode' } : { mode };
   },
 };
 
-/** `hears`: somebody will tell of labels; else what was kept of them is of another time. */
+/** `hears`: the agent watches its Node; without the watch a stored label would be outdated. */
 export function openNodeMode(
   {
     stateFolder,
@@ -35,23 +35,23 @@ export function openNodeMode(
   onProblem: (text: string) => void,
   onChange: (text: string) => void,
 ): NodeMode {
-  const lost = `the node's mode is ${configured} until its labels are read`;
+  const lost = `the mode of this node is ${configured} until its labels are read`;
   const file = hears
     ? openStateFile(join(stateFolder, 'enforcement.json'), NODE_MODE_FORMAT, { lost, onProblem })
     : undefined;
   let labeled = file?.found?.mode;
-  let told: string | undefined;
+  let reported: string | undefined;
   return {
     mode: () => labeled ?? configured,
     label(labels) {
       const text = labels[ENFORCEMENT_ANNOTATION];
       const mode = parseMode(text);
-      // A Node changes all the time, mostly in other ways.
-      if (text !== undefined && mode === undefined && text !== told)
+      // Nodes change often, mostly in other fields.
+      if (text !== undefined && mode === undefined && text !== reported)
         onProblem(
-          `label ${ENFORCEMENT_ANNOTATION} of this node says "${text}", which is none of ${MODES.join(', ')}, and is passed over`,
+          `label ${ENFORCEMENT_ANNOTATION} of this node is "${text}", not one of ${MODES.join(', ')}, and is ignored`,
         );
-      told = text;
+      reported = text;
       if (mode === labeled) return;
       labeled = mode;
       onChange(
@@ -62,7 +62,7 @@ export function openNodeMode(
       try {
         file?.write({ mode });
       } catch (error) {
-        onProblem(`the mode of this node is not kept for the next agent: ${(error as Error).message}`);
+        onProblem(`cannot store the mode of this node for the next agent: ${(error as Error).message}`);
       }
     },
   };

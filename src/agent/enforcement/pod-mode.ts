@@ -1,5 +1,5 @@
-// What is said of a pod's enforcement, by its annotations, and how that reaches its grants while it runs. The namespace's word is
-// in what the webhook recorded; the tenant's own key is believed as far as it is stricter than that, whoever wrote it.
+// Reads the enforcement mode of a pod from its annotations, and applies changes to its grants while it runs. The namespace's mode is in
+// the request that the webhook recorded; the tenant's annotation counts only where it is stricter.
 
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { MODES } from '../../api/request.ts';
@@ -9,7 +9,7 @@ import { parseMode, type RequestedMode, resolveRequestedMode } from '../../polic
 import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 
-/** A record that cannot be read weakens nothing. */
+/** A recorded request that cannot be read does not weaken the mode. */
 export function requestedMode(annotations: unknown): RequestedMode | undefined {
   const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   return resolveRequestedMode({
@@ -24,30 +24,33 @@ export type PodModes = {
   onPod(podUid: string, annotations: unknown): void;
 };
 
-export function createPodModes(registry: Pick<Registry, 'list' | 'change'>, onProblem: (text: string) => void): PodModes {
-  /** What is no mode, by the pod's UID; told once of each text. */
-  const told = new Map<string, unknown>();
+export function createPodModes(
+  registry: Pick<Registry, 'list' | 'change'>,
+  onProblem: (text: string) => void,
+): PodModes {
+  /** Invalid overrides by the pod's UID: each text is reported once. */
+  const reported = new Map<string, unknown>();
   return {
     onPod(podUid, annotations) {
       const own = registry.list().filter(({ grant }) => podUidOf(grant) === podUid);
       const [first] = own;
       const override = field(annotations, ENFORCEMENT_OVERRIDE_ANNOTATION);
-      if (!first || override === undefined || parseMode(override)) told.delete(podUid);
-      else if (told.get(podUid) !== override) {
-        told.set(podUid, override);
+      if (!first || override === undefined || parseMode(override)) reported.delete(podUid);
+      else if (reported.get(podUid) !== override) {
+        reported.set(podUid, override);
         const { namespace, pod } = first.grant;
         onProblem(
-          `${namespace}/${pod}: annotation ${ENFORCEMENT_OVERRIDE_ANNOTATION} is none of ${MODES.join(', ')}, and changes nothing`,
+          `${namespace}/${pod}: annotation ${ENFORCEMENT_OVERRIDE_ANNOTATION} is not one of ${MODES.join(', ')} and is ignored`,
         );
       }
-      const said = requestedMode(annotations);
+      const requested = requestedMode(annotations);
       for (const { grant } of own) {
         const before = grant.enforcement;
-        if (before?.mode === said?.mode && before?.by === said?.by) continue;
+        if (before?.mode === requested?.mode && before?.by === requested?.by) continue;
         try {
-          registry.change(grant.id, { enforcement: said });
+          registry.change(grant.id, { enforcement: requested });
         } catch (error) {
-          onProblem(`the enforcement of grant ${grant.id} is not changed: ${(error as Error).message}`);
+          onProblem(`cannot change the enforcement mode of grant ${grant.id}: ${(error as Error).message}`);
         }
       }
     },

@@ -1,5 +1,5 @@
-// Whom a stop hits: all processes of one grant, found anew at the moment of acting. Owns the look-up in /proc and the
-// cgroup tree; each process is named by pid, start time and cgroup, and checked once more when it is signaled.
+// Finds and signals the processes of one grant at the moment of a stop, through /proc, pidfds and cgroups. Each process is identified
+// by PID, start time and cgroup, and checked again when it is signaled.
 import { existsSync, readdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type ContainerIndex, WHOLE_POD } from '../attribution/container-index.ts';
@@ -12,7 +12,7 @@ export type Target = {
   readonly startTicks: number;
   readonly command: string;
   readonly cgroup: string;
-  /** Its first thread has ended and others go on, whom the kernel passes over when it kills their group. */
+  /** Its first thread has ended and others run: killing its cgroup does not reach it. */
   readonly leaderless?: true;
 };
 
@@ -35,7 +35,7 @@ function allProcesses(native: Native): Map<number, Facts> {
   return facts;
 }
 
-/** Names a process for good. */
+/** Identifies a process also after its PID is reused. */
 export const keyOf = ({ pid, startTicks }: Pick<Target, 'pid' | 'startTicks'>): string => `${pid}@${startTicks}`;
 const plain = ({ pid, startTicks, command, cgroup, leaderless }: Facts): Target => ({
   pid,
@@ -45,7 +45,7 @@ const plain = ({ pid, startTicks, command, cgroup, leaderless }: Facts): Target 
   ...(leaderless && { leaderless }),
 });
 
-/** Whom a stop of the grant hits now. Never this process. */
+/** The processes that a stop of the grant signals now. Never this process. */
 export function findTargets(
   grant: Grant,
   native: Native,
@@ -63,7 +63,7 @@ export function findTargets(
 
 const order = ({ namespacePid = Number.MAX_SAFE_INTEGER }: Facts): number => namespacePid;
 
-/** The container as a whole, its first process before the others: with it the kernel ends all of its PID namespace. */
+/** All processes of the container, its first one before the others: with that the kernel ends its whole PID namespace. */
 function inContainer(
   owner: PodOwner,
   container: string,
@@ -77,13 +77,13 @@ function inContainer(
     if (podUid !== owner.podUid || containerId === undefined) return known.has(keyOf(process));
     const name = containers?.nameOf(containerId);
     if (name?.podUid !== owner.podUid) return false;
-    // A sandboxed runtime's process stands for its whole pod: whose grant that is, the sample told.
+    // The process of a sandboxed runtime belongs to its whole pod: the sample attributed it to a grant.
     return name.container === WHOLE_POD ? known.has(keyOf(process)) : name.container === container;
   };
   return [...facts.values()].filter(belongs).toSorted((a, b) => order(a) - order(b));
 }
 
-/** In the grant's own group, or descended from the process it was given to. Never that process. */
+/** In the grant's own cgroup, or descended from its owner. Never the owner itself. */
 function inTree(
   grant: Grant,
   owner: ProcessOwner,
@@ -104,7 +104,7 @@ function inTree(
   return [...facts.values()].filter((process) => process.pid !== owner.pid && belongs(process.pid));
 }
 
-/** Never throws: that one cannot be signaled must not keep untold who was. */
+/** Never throws: a process that cannot be signaled must not hide the results of the others. */
 function signaled(target: Target, native: Native, signal: number): Signaled {
   try {
     return { ...target, result: native.signalExact(target.pid, target.startTicks, target.cgroup, signal) };
@@ -118,8 +118,8 @@ export function signalTargets(targets: readonly Target[], native: Native, signal
 }
 
 /**
- * Kills them: by the group of the container, or of the plain grant, where a process is in one, which leaves no gap for a fork,
- * and each other by itself, as those that the kernel passes over in a group. `whole`: nobody was left to single signals.
+ * Kills them: by the cgroup of the container or process grant, which leaves no gap for a fork, and each process outside of it, or not
+ * reached by it, with its own signal. `whole`: the cgroup covered all of them.
  */
 export function killTargets(
   grant: Grant,
@@ -143,7 +143,7 @@ export function killTargets(
   return { hit, whole };
 }
 
-/** Folder of the group that is the grant's alone and that the process is in or below, if the kernel can kill it as one. */
+/** Folder of the cgroup that has only processes of the grant and that this process is in, if it can be killed as a whole. */
 export function groupOf(
   grant: Grant,
   { cgroup }: Target,
@@ -157,7 +157,7 @@ export function groupOf(
   return existsSync(join(folder, 'cgroup.kill')) ? folder : undefined;
 }
 
-/** A process that was seen in the container may have gone to another one, whose group is not ours to kill. */
+/** A process that was sampled in the container may have moved to another one, whose cgroup must not be killed. */
 function groupOfContainer(
   owner: PodOwner,
   container: string,
@@ -170,14 +170,14 @@ function groupOfContainer(
   return isIts && containerId !== undefined ? containerGroup(cgroup, containerId) : undefined;
 }
 
-/** Takes the grant's empty group away, where its owner could not do it any more. */
+/** Removes the grant's empty cgroup, where its owner ended before it could. */
 export function removeGroup(grant: Grant, mount: string | undefined): void {
   const group = groupOfGrant(grant);
   if (mount === undefined || group === undefined) return;
   try {
     rmdirSync(join(mount, group));
   } catch {
-    // It was never made, is gone, or somebody is in it: then it is not ours to remove.
+    // It was never made, is removed already, or has processes.
   }
 }
 

@@ -1,13 +1,13 @@
-// The last words of a container that is stopped: the file that the kubelet reads when it ends and shows as its message. Owns
-// the finding and the writing. A tenant chooses where in its container the file is seen, and writes to it, too: so only a file
-// in the kubelet's own folder is opened, no link is followed, and nothing in it is believed.
+// Writes the termination message of a container that is stopped: into the file that the kubelet reads when the container ends. A tenant
+// chooses where its container sees the file, and can write to it: so only a file in the kubelet's own folder is opened, no link is
+// followed, and its content is not trusted.
 import { closeSync, constants, fstatSync, openSync, readdirSync, realpathSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Grant, isOfPod } from '../grants/grant.ts';
 
-/** Kubernetes shows the last so many bytes. */
+/** Kubernetes shows this many bytes at the end. */
 const LONGEST = 4096;
-/** The kubelet names the file of each start so. */
+/** How the kubelet names the file of each start. */
 const NAME = /^[0-9a-f]{8}$/;
 
 const placeOf = (podUid: string, container: string): string[] => ['pods', podUid, 'containers', container];
@@ -20,7 +20,7 @@ export function terminationLogBehind(source: string, podUid: string, container: 
   return NAME.test(name) && segments.slice(-place.length).join('/') === place.join('/') ? name : undefined;
 }
 
-/** The kubelet's folder for the container; throws where it is not there or not that one, by a link on the way. */
+/** The kubelet's folder for the container; throws where it does not exist or is reached through a link. */
 function folderOf(kubeletRoot: string, podUid: string, container: string): string {
   const place = placeOf(podUid, container);
   const folder = join(realpathSync(kubeletRoot), ...place);
@@ -29,21 +29,21 @@ function folderOf(kubeletRoot: string, podUid: string, container: string): strin
   return folder;
 }
 
-/** Of the files that the kubelet made for starts of the container the one of this name, else the newest. */
-function fileIn(folder: string, told: string | undefined): string | undefined {
+/** The file of this name among those that the kubelet made for starts of the container, else the newest. */
+function fileIn(folder: string, expected: string | undefined): string | undefined {
   const files = readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isFile() && NAME.test(entry.name));
-  if (files.some(({ name }) => name === told)) return told;
+  if (files.some(({ name }) => name === expected)) return expected;
   const dated = files.map(({ name }) => ({ name, at: statSync(join(folder, name)).birthtimeMs }));
   return dated.toSorted((a, b) => b.at - a.at)[0]?.name;
 }
 
 /**
- * Appends to the file that the runtime told by its name, else to the newest; what the container wrote itself stays before it.
- * Throws where there is none, or where it cannot be written.
+ * Appends to the file that the runtime named, else to the newest; what the container wrote stays before the message. Throws where
+ * there is no file, or it cannot be written.
  */
-export function writeTerminationMessage(folder: string, told: string | undefined, message: string): void {
-  const name = fileIn(folder, told);
-  if (name === undefined) throw new Error('the kubelet made no file for it');
+export function writeTerminationMessage(folder: string, expected: string | undefined, message: string): void {
+  const name = fileIn(folder, expected);
+  if (name === undefined) throw new Error('the kubelet made no file for the container');
   const { O_WRONLY, O_APPEND, O_NOFOLLOW, O_NONBLOCK, O_NOCTTY } = constants;
   const fd = openSync(join(folder, name), O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   try {
@@ -53,7 +53,7 @@ export function writeTerminationMessage(folder: string, told: string | undefined
   }
 }
 
-/** `terminationLog`: the name of the file, where the runtime told it. */
+/** `terminationLog`: the name of the file, where the runtime reported it. */
 export function createTerminationMessages(
   kubeletRoot: string,
   onProblem: (text: string) => void,
@@ -63,9 +63,7 @@ export function createTerminationMessages(
     try {
       writeTerminationMessage(folderOf(kubeletRoot, owner.podUid, container), terminationLog, message);
     } catch (error) {
-      onProblem(
-        `${namespace}/${pod}/${container} is stopped without a termination message: ${(error as Error).message}`,
-      );
+      onProblem(`${namespace}/${pod}/${container} gets no termination message: ${(error as Error).message}`);
     }
   };
 }

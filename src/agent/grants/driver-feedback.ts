@@ -1,16 +1,16 @@
-// What the driver's truth teaches a container's own books: pure, from two readings of its ledger with a sample between.
-// A row that did not change from one reading to the next was the same when the driver was asked in between, so the
-// difference is real: memory that no call of the process shows (code, local memory), or memory that a pool has given back.
+// Corrections of a container's usage ledger by the driver's figures: pure, from two readings of the ledger with a sample in between.
+// A row that did not change between the readings had the same value when the driver was sampled, so the difference is real:
+// memory that no call shows (code, local memory), or memory that a pool released.
 import type { Feedback, LedgerReading, LedgerSlot } from '../os/addon.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 
-/** One reading, and the stamps of slots whose processes were gone for certain when it was made. */
+/** One reading, and the stamps of slots whose processes had certainly ended before it. */
 export type Round = { readonly ledger: LedgerReading; readonly dead: ReadonlySet<bigint> };
 
 export type FeedbackInput = {
   readonly before: Round | undefined;
   readonly after: Round;
-  /** CLOCK_BOOTTIME at which the sample began. A sample from before the first reading teaches nothing. */
+  /** CLOCK_BOOTTIME at which the sample began. A sample older than the first reading gives no feedback. */
   readonly sampledNs: number;
   /** The processes of this container in that sample. */
   readonly processes: readonly SampledProcess[];
@@ -18,21 +18,21 @@ export type FeedbackInput = {
   readonly gpuIndex: readonly (number | undefined)[];
   /** Every process list of that GPU was answered. */
   readonly listsComplete: boolean;
-  /** Of each GPU of the grant. Absent: nothing is told twice. */
+  /** For each GPU of the grant. Absent: no memory is counted twice. */
   readonly twice?: readonly DoubleCounted[];
-  /** The residual that the page has of a slot's row by this agent. Absent, or its answer undefined: none. */
+  /** The residual that this agent wrote to the page for a slot's row. Absent, or its result undefined: none. */
   readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>) => number | undefined;
 };
 
-/** What a GPU's processes are said to hold more than it has in use: now, and at the least over some time, which has passed or not. */
+/** By how much the driver's sum over processes exceeds the GPU's use: now, and the minimum over some time, which may not have passed. */
 export type DoubleCounted = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
 export const NOT_DOUBLE_COUNTED: DoubleCounted = { bytes: 0, steadyBytes: 0, isSteady: true };
 
 /**
- * Drivers may count memory that processes share for each of them, though its owner alone is charged for it. So what may be counted
- * twice raises no residual. It lowers one only where it stays, for figures of a moment may not belong together; and of a row that
- * this agent has not taught nothing is said before it is known to stay. `othersBytes`: of the container's other processes there,
- * for it is theirs that this one has open.
+ * Drivers may count memory that processes share for each of them, though only its owner is charged for it. So memory that may be
+ * counted twice raises no residual. It lowers one only where it is steady, because readings of a moment may not match; and a row
+ * without feedback of this agent gets none before that is known. `othersBytes`: of the container's other processes there, whose
+ * memory this one may have open.
  */
 function notTwice(
   residualBytes: number,
@@ -59,12 +59,12 @@ export type Living = {
 
 const NO_SIGNATURE = 0n;
 
-/** What is announced is a multiple of it; the rest counts requests that are charged already, while their calls last. */
+/** Announced bytes are a multiple of it; the remainder counts requests that are charged already, while their calls last. */
 const PENDING_GRAIN = 4096;
 
-/** Unlocked slots of one ledger that are looked for in /proc at a time: all 1024 may be a tenant's invention. */
+/** Unlocked slots of one ledger that are looked up in /proc at a time: a tenant may have forged all 1024. */
 const MOST_LOOKED_FOR = 64;
-/** Rows taught at a time; who is left out is taught at the next sample. */
+/** Rows with feedback per sample; the others get theirs with the next one. */
 const MOST_TAUGHT = 256;
 
 const identityOf = (
@@ -73,7 +73,7 @@ const identityOf = (
   startTicks: number | undefined,
 ): string => `${pidNamespace} ${pid} ${startTicks}`;
 
-/** Finds the process behind a slot, as the sample knows it. Whose pid inside could not be read is known by the rest. */
+/** Finds the sampled process of a slot. Without a readable PID in its namespace it is identified by its other fields. */
 export function processFinder(
   processes: readonly SampledProcess[],
 ): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
@@ -93,7 +93,7 @@ export function roundOf(ledger: LedgerReading, living: Living): Round {
   return { ledger, dead: new Set(dead.map((slot) => slot.stamp)) };
 }
 
-/** `isNews`: what the page says already is not said again. */
+/** `isNews`: an entry that the page has already is not written again. */
 export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => boolean = () => true): Feedback[] {
   const { before } = input;
   if (!input.listsComplete || !before || input.sampledNs <= before.ledger.readNs) return [];
@@ -121,7 +121,7 @@ function slotFeedback(
   before: Round,
   input: FeedbackInput,
 ): Feedback[] {
-  // Dead already when the driver was asked: what it still held for the process, it would have listed.
+  // It had ended before the sample: the driver would have listed what it still held.
   const dead = !process && before.dead.has(slot.stamp) && input.after.dead.has(slot.stamp);
   return slot.gpus.flatMap((row, gpu) => {
     const sampled = input.gpuIndex[gpu];
@@ -135,12 +135,12 @@ function slotFeedback(
     };
     if (dead) return [{ ...empty, deadStamp: slot.stamp }];
     const stable = earlier?.gpus[gpu]?.signature === row.signature;
-    // Nobody may conclude from a process that was not recognized that it holds nothing.
+    // A process that was not recognized may hold memory all the same.
     if (!stable || sampled === undefined || !process) return [];
-    // The driver may not have given yet what such a call is charged for.
+    // The driver may not have allocated yet what such a call is charged for.
     if (row.pendingBytes % PENDING_GRAIN > 0) return [];
     const use = process.gpus.find((entry) => entry.gpu === sampled);
-    if (use?.listed && use.bytes === undefined) return []; // the driver does not tell
+    if (use?.listed && use.bytes === undefined) return []; // the driver does not report it
     const truth = use?.bytes ?? 0;
     const charged = Math.max(0, row.heldBytes - row.managedBytes);
     const twice = input.twice?.[gpu] ?? NOT_DOUBLE_COUNTED;
@@ -151,7 +151,7 @@ function slotFeedback(
       {
         ...empty,
         residualBytes,
-        // Nothing moved for a whole round: what was freed before it has left the GPU, or it is part of the residual.
+        // Nothing changed for a whole round: memory freed before it has left the GPU, or is part of the residual.
         releasedBytes: row.freedBytes,
         signature: row.signature,
         deadStamp: 0n,
@@ -160,7 +160,7 @@ function slotFeedback(
   });
 }
 
-/** Is whoever holds no lock gone for certain? A lock for life ends with the process; for another the agent has to look. */
+/** Has the process of an unlocked slot certainly ended? A lock for life ends with the process; else /proc has to be read. */
 function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
   if (slot.lockedForLife) return true;
   if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);

@@ -1,5 +1,5 @@
-// Files of the interposer's engines, which have their number in their name, and how they come into a folder that tenants load
-// from. Pure of what a number means.
+// Files of the interposer's engines, which have their number in their name, and how they are copied to folders that tenants load them
+// from.
 import {
   closeSync,
   copyFileSync,
@@ -13,7 +13,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 
-/** What the loader brings into every process; engines are loaded by it. */
+/** Preloaded into every process; these load the engine. */
 export const PRELOADED: readonly string[] = ['libcotenant.so', 'libcotenant-nvml.so'];
 
 const NAME = /^libcotenant-engine\.([1-9]\d{0,8})\.so$/;
@@ -30,19 +30,19 @@ export function engineNumber(name: string): number | undefined {
 export function enginesIn(folder: string): readonly number[] {
   return readdirSync(folder)
     .filter((name) => engineNumber(name) !== undefined)
-    .filter((name) => statSync(join(folder, name), { throwIfNoEntry: false })?.isFile()) // a link may lead nowhere
+    .filter((name) => statSync(join(folder, name), { throwIfNoEntry: false })?.isFile()) // a link may be dangling
     .flatMap((name) => engineNumber(name) ?? [])
     .toSorted((a, b) => a - b);
 }
 
-/** Under its name only when it is whole; where that fails nothing of it is left. */
+/** It gets its name only when it is complete; after a failure nothing is left. */
 export function copyLibrary(from: string, path: string): void {
   const fresh = `${path}.new`;
   try {
     copyFileSync(from, fresh);
     const fd = openSync(fresh, 'r');
     fchmodSync(fd, 0o755);
-    fsyncSync(fd); // a crash must not leave the name to a file that is cut short
+    fsyncSync(fd); // a crash must not leave an incomplete file under the name
     closeSync(fd);
     renameSync(fresh, path);
   } catch (error) {

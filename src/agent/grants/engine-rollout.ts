@@ -1,5 +1,5 @@
-// Grants are brought to the engine that is wanted, one at a time. Owns whose turn it is, and what was said of those that cannot be
-// brought to it; how a file comes into a folder and a number into a page is the file keeper's.
+// Rolls out an interposer engine to running grants, one grant at a time, and reports those that cannot get it. files.ts copies the
+// engine and writes its number to the limits page.
 import { engineName } from './engine-files.ts';
 import type { GrantFileStore, GrantFiles } from './files.ts';
 import type { Grant } from './grant.ts';
@@ -7,13 +7,13 @@ import type { Grant } from './grant.ts';
 type Renewable = GrantFiles & { readonly grant: Grant; readonly folder: string };
 
 export type Renewal = {
-  /** Brings the first of them that is behind, and was not tried just now, to the engine that is wanted. */
+  /** Brings the first grant that is behind, and was not tried recently, to the wanted engine. */
   next(entries: readonly Renewable[]): void;
   isBehind(entry: GrantFiles): boolean;
   forget(id: string): void;
 };
 
-/** A volume that is full stays full, as a rule. */
+/** A full volume usually stays full. */
 const RETRY_MS = 60_000;
 
 export function createRenewal(options: {
@@ -22,7 +22,7 @@ export function createRenewal(options: {
   readonly brought: readonly number[];
   readonly wanted: number | undefined;
   readonly onProblem: (text: string) => void;
-  /** Each time that one was brought to it. */
+  /** Called for each grant that got the engine. */
   readonly onChange: (text: string) => void;
 }): Renewal {
   const { files, brought, wanted, onProblem, onChange } = options;

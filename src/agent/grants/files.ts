@@ -1,13 +1,13 @@
-// The two files of a grant as the agent holds them: the limits page, written in place, and the ledger, read through a
-// descriptor. Owns how they are made, found again and put right; a tenant may have put something else in a file's place, or
-// taken the room that it needs. Beside them lie the engines that its page may name, of which files are added and none changed.
+// The files of a grant: the limits page, written in place, and the usage ledger, read through a descriptor. Creates, reopens and repairs
+// them; a tenant may have replaced a file or used up the disk space. Engines that the page may name lie beside them: files are
+// added and never changed.
 import { closeSync, constants, existsSync, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Native, PAGE_SIZE_MISMATCH } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn } from './engine-files.ts';
 import { type Grant, isOfPod } from './grant.ts';
 
-/** A page that may be written. Of a pod it is opened for each writing: its file system is read-only at all other times. */
+/** A limits page to write. A pod's page is opened for each write: its file system is read-only at all other times. */
 export type PageFile = {
   write<T>(use: (fd: number) => T): T;
   close(): void;
@@ -16,19 +16,19 @@ export type PageFile = {
 export type GrantFiles = {
   page: PageFile;
   readonly ledgerPath: string;
-  /** Of a file that is empty for good while there is none. */
+  /** While the ledger is missing: a descriptor that always reads as empty. */
   ledgerFd: number;
   /** Numbers of the engines in its folder. */
   engines: readonly number[];
-  /** The one that its page shall name; undefined: the one that it names. */
+  /** The one that its page is to name; undefined: the one that it names. */
   engine: number | undefined;
-  /** Behind its ledger lies a compute page. Files of a build that knew none have none, nor do the processes in them. */
+  /** A lease page lies behind its ledger. Files of older builds have none. */
   compute: boolean;
 };
 
-/** Volumes of pods: where the kubelet wants them, and how they are written to. */
+/** Volumes of pods: at the kubelet's target, writable only for the time of a call. */
 export type Volumes = {
-  /** Idempotent; what is in a ledger stays. */
+  /** Idempotent; ledgers keep their content. */
   mount(target: string, containers: readonly string[], ledgerBytes: number, libraries: readonly string[]): void;
   isMounted(target: string): boolean;
   /** Names of the containers that it was made for. */
@@ -43,11 +43,11 @@ export type Volumes = {
 /** Processes that one container can have on GPUs at a time; more than that cannot start CUDA. */
 export const SLOTS = 1024;
 
-/** A new file of that mode, whatever lay there and whatever the umask is. */
+/** A new file of that mode, regardless of the umask and of an existing file. */
 export function makeFile(path: string, mode: number): number {
   rmSync(path, { force: true, recursive: true });
   const fd = openSync(path, 'wx+', mode);
-  fchmodSync(fd, mode); // what the umask took away is meant
+  fchmodSync(fd, mode); // the umask does not apply
   return fd;
 }
 
@@ -77,10 +77,10 @@ function reopenedPage(path: string, within: <T>(write: () => T) => T): PageFile 
   };
 }
 
-/** Reads as a ledger cut to nothing, and takes no page. */
+/** Reads as a truncated ledger, and accepts no page. */
 const openNothing = (): number => openSync('/dev/null', constants.O_RDWR);
 
-/** Every step, whatever becomes of the others; then the first failure, if there was one. */
+/** Runs every step, then throws the first failure, if there was one. */
 export function allOf(...steps: readonly (() => void)[]): void {
   const failures = steps.flatMap((step) => {
     try {
@@ -93,12 +93,12 @@ export function allOf(...steps: readonly (() => void)[]): void {
   if (failures.length > 0) throw failures[0];
 }
 
-/** What its processes go by while there is no arbiter: a share of each GPU, in parts of a million; 0 limits nothing. */
+/** Compute shares that hold while no arbiter runs, in parts per million of each GPU; 0: no limit. */
 export const ratesOf = ({ gpus }: Pick<Grant, 'gpus'>): readonly number[] =>
   gpus.map(({ coresPercent }) => coresPercent * 10_000);
 
 export type GrantFileStore = {
-  /** What is there, as it is; processes have it mapped, and mounts hold it. Whatever is missing or wrong is put right later. */
+  /** Opens the files as they are, because processes have them mapped. What is missing or wrong is repaired later. */
   open(grant: Grant, folder: string): GrantFiles;
   /**
    * Makes what is missing, gives an empty ledger its size, and writes the page. Throws where that cannot be done now; what is
@@ -106,7 +106,7 @@ export type GrantFileStore = {
    */
   putRight(grant: Grant, folder: string, files: GrantFiles): void;
   writePage(grant: Grant, files: GrantFiles): void;
-  /** Puts that engine, which must be in the build, beside the page where it is not there yet, and has the page name it. */
+  /** Copies that engine of the build beside the page where it is missing, and names it in the page. */
   changeEngine(grant: Grant, folder: string, files: GrantFiles, number: number): void;
 };
 
@@ -115,7 +115,7 @@ export function createGrantFiles(options: {
   readonly volumes: Volumes | undefined;
   /** Where engines come from. */
   readonly build: string;
-  /** The engine that pages shall name. */
+  /** The engine that pages are to name. */
   readonly wanted: number | undefined;
   readonly pageOf: (grant: Grant) => Omit<Parameters<Native['writePage']>[1], 'engine'>;
   readonly onProblem: (text: string) => void;
@@ -137,7 +137,7 @@ export function createGrantFiles(options: {
     };
   };
 
-  /** The file under that name, once `use` has taken it; a new one where there is none. Whatever else has the name gives way. */
+  /** The file under that name, if `use` accepts it; else a new one, which replaces whatever has the name. */
   const openOrMake = (grant: Grant, path: string, mode: number, use: (fd: number) => void): number => {
     const attempt = (open: () => number): number => {
       const fd = open();
@@ -150,7 +150,7 @@ export function createGrantFiles(options: {
       }
     };
     const there = lstatSync(path, { throwIfNoEntry: false });
-    let wrong = 'not a file';
+    let wrong = 'it was not a file';
     if (there?.isFile()) {
       try {
         return attempt(() => openFile(path));
@@ -160,7 +160,7 @@ export function createGrantFiles(options: {
         wrong = (error as Error).message;
       }
     }
-    if (there) onProblem(`grant ${grant.id}: a new file takes the place of ${path}: ${wrong}`);
+    if (there) onProblem(`grant ${grant.id}: ${path} is replaced by a new file: ${wrong}`);
     return attempt(() => makeFile(path, mode));
   };
 
@@ -174,7 +174,7 @@ export function createGrantFiles(options: {
       closeSync(files.ledgerFd);
       files.ledgerFd = fd;
     }
-    // Not yet given its size, or cut to nothing by a tenant.
+    // New, or truncated by a tenant.
     if (fstatSync(files.ledgerFd).size === 0)
       native.initLedger(files.ledgerFd, SLOTS, grant.gpus.length, files.compute ? ratesOf(grant) : undefined);
   };
@@ -214,7 +214,7 @@ export function createGrantFiles(options: {
       return { page, ledgerPath, ledgerFd: open(ledgerPath), engines, engine, compute: false };
     },
     putRight(grant, folder, files) {
-      // The page first: it is what holds the container.
+      // The page first: it limits the container.
       allOf(
         () => putPageRight(grant, folder, files),
         () => putLedgerRight(grant, files),

@@ -1,4 +1,4 @@
-// A grant as the agent keeps it, and the text it is stored as. Pure; where the files lie is the registry's.
+// A grant as the agent keeps it, and the format of grant.json. Pure.
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import * as v from 'valibot';
@@ -19,37 +19,37 @@ import { listOf, oneOf, parseVersionedJson, settings, whole } from '../../common
 import { MODE_SOURCES, type RequestedMode } from '../../policy/mode.ts';
 import { tenantGroup } from '../os/cgroup.ts';
 
-/** Process that a plain grant was given to; the grant ends with it. */
+/** The process that a process grant was made for; the grant ends with it. */
 export type ProcessOwner = {
   readonly pid: number;
   readonly startTicks: number;
-  /** Its path in the unified hierarchy when the grant was made; empty: there is none. */
+  /** Its cgroup in the unified hierarchy when the grant was made; empty: none. */
   readonly cgroup: string;
 };
 
-/** Pod whose container holds the grant; the grant ends when the kubelet gives the pod's volume back. */
+/** The pod whose container has the grant; the grant ends when the kubelet unpublishes the pod's volume. */
 export type PodOwner = {
   readonly podUid: string;
-  /** Where the kubelet wants the volume: page and ledger lie below. */
+  /** The kubelet's target of the volume, with limits page and ledger below. */
   readonly target: string;
   readonly kind: ContainerKind;
 };
 
 export type Grant = {
   readonly id: string;
-  /** Labels of its metrics: a pod's names, or for plain processes `local`, the grant's name and the command. */
+  /** Labels of its metrics: a pod's names, or for processes `local`, the grant's name and the command. */
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
   readonly createdMs: number;
   readonly gpus: readonly GpuGrant[];
-  /** Off: nothing is refused; use is still counted and shown. */
+  /** False: no request is refused; use is still counted and shown. */
   readonly isolateMemory: boolean;
-  /** Absent: nothing was chosen. */
+  /** Absent: the defaults hold. */
   readonly compute?: ComputeChoice;
-  /** The pod's annotation that its compute was last changed by. */
+  /** The text of the pod's annotation that last changed its compute. */
   readonly computeOverride?: string;
-  /** What was said of how far the agent goes when it is over; absent: nothing, so the node's mode holds. */
+  /** The enforcement mode that was requested; absent: the node's mode holds. */
   readonly enforcement?: RequestedMode | undefined;
   readonly owner: ProcessOwner | PodOwner;
 };
@@ -61,21 +61,21 @@ const POD_GRANT_ID_LENGTH = 24;
 /** A container of a pod has one grant, also after a restart of the agent. */
 export const podGrantId = (podUid: string, container: string): string =>
   createHash('sha256').update(`${podUid}/${container}`).digest('hex').slice(0, POD_GRANT_ID_LENGTH);
-/** By its form: those of plain processes are shorter. */
+/** By its length: ids of process grants are shorter. */
 export const isPodGrantId = (id: string): boolean => id.length === POD_GRANT_ID_LENGTH;
 
-/** Where its processes are if they have a group of their own; `cotenant run` makes it where that is permitted. */
+/** The cgroup of its processes, if they have one of their own; `cotenant run` makes it where that is permitted. */
 export const groupOfGrant = ({ id, owner }: Pick<Grant, 'id' | 'owner'>): string | undefined =>
   isOfPod(owner) || owner.cgroup === '' ? undefined : posix.join(owner.cgroup, tenantGroup(id));
 
 export const GRANT_ID = /^[a-z0-9]{6,32}$/;
 
-/** Text that may stand in labels, file names and messages as it is. */
+/** A text that needs no escaping in labels, file names and messages. */
 export function plainName(text: string): string {
   return text.replace(/[^A-Za-z0-9._-]+/g, '-').slice(0, 63) || 'unnamed';
 }
 
-/** `name`, or with a number behind it where that is taken: two tenants under one name would share their series. */
+/** `name`, with a number where it is taken: two tenants of one name would share their metrics. */
 export function freeName(name: string, taken: (name: string) => boolean): string {
   if (!taken(name)) return name;
   for (let number = 2; ; number++) {

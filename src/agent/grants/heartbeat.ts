@@ -1,6 +1,6 @@
-// When a limits page is told again that the agent is there. Pure.
+// When the heartbeat of a limits page is due. Pure.
 
-/** What a page was last told, and with which reading of its ledger that was (CLOCK_BOOTTIME; undefined: before any). */
+/** What a page was last written with, and by which reading of its ledger (CLOCK_BOOTTIME; undefined: before any). */
 export type Beat = { readonly readNs: number | undefined; readonly gateClosed: boolean; readonly leased: boolean };
 export type Page = {
   readonly reading: { readonly readNs: number } | undefined;
@@ -8,10 +8,10 @@ export type Page = {
   readonly leased: boolean;
 };
 
-/** Whoever waits at a closed gate looks at the heartbeat, and it is old after 30 s (native/interposer/entry/exports.c); nobody else does. */
+/** Only processes that wait at a closed gate read the heartbeat; it expires after 30 s (native/interposer/entry/exports.c). */
 const OF_OPEN_GATES_NS = 10e9;
 
-/** The gate is told at once where it is another one, and with each sample while it is closed. */
+/** A change of the gate is written at once, and a closed gate with each sample. */
 export const isDue = (last: Beat | undefined, { reading, gateClosed, leased }: Page): boolean =>
   last === undefined ||
   last.leased !== leased ||

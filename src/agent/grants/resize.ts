@@ -1,12 +1,12 @@
-// A grant that is made smaller while it is in use. What its holder has already is not taken away and not held against it: it
-// stays allowed, and counted on the GPU, until it is given back. Pure; who stores and writes it is the registry's.
+// Makes a grant smaller while it is in use: memory that its processes hold stays allowed, and counted on the GPU, until they release
+// it. Pure.
 import type { GpuGrant } from '../../api/gpu.ts';
 import { gpuWithProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
 
-/** What it may hold without being over its grant. New requests are refused above `limitBytes` all the same. */
+/** How much it may hold without exceeding its grant. New requests are refused above `limitBytes`. */
 export const allowedBytes = (gpu: GpuGrant): number => Math.max(gpu.limitBytes, gpu.heldBytes ?? 0);
 
-/** The grant with `bytes`; all that it could hold until now may be held still. */
+/** The grant with `bytes`; what it was allowed to hold until now stays allowed. */
 export function resizeGpu(gpu: GpuGrant, bytes: number): GpuGrant {
   const { heldBytes: _, ...rest } = gpu;
   const before = allowedBytes(gpu);
@@ -14,8 +14,8 @@ export function resizeGpu(gpu: GpuGrant, bytes: number): GpuGrant {
 }
 
 /**
- * Bytes that its processes hold on a GPU by the driver's word; undefined where this sample does not tell. A list that was
- * not answered is no proof of anything given back: whoever holds it still would be stopped for it.
+ * Bytes that its processes hold on a GPU by the driver's figures; undefined where this sample is incomplete. A missing process list does
+ * not prove a release: the container would be stopped for memory that it still holds.
  */
 export function reportedUsage(gpuUuid: string, sample: Sample, own: readonly SampledProcess[]): number | undefined {
   const gpu = gpuWithProcessData(sample, gpuUuid);
@@ -27,7 +27,7 @@ export function reportedUsage(gpuUuid: string, sample: Sample, own: readonly Sam
   );
 }
 
-/** After a sample in which it held `bytes`: what is given back stays given back. The same object where nothing changed. */
+/** After a sample in which it held `bytes`: released memory is not allowed again. The same object where nothing changed. */
 export function shrinkToUsage(gpu: GpuGrant, bytes: number): GpuGrant {
   if (gpu.heldBytes === undefined || bytes >= gpu.heldBytes) return gpu;
   const { heldBytes: _, ...rest } = gpu;

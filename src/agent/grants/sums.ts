@@ -1,10 +1,10 @@
-// What a GPU has given away on this node: plain grants each for itself, a pod's containers by what they need at a time. Pure.
+// Sums of the grants on a GPU: process grants each by itself, a pod's containers by what they need at one time. Pure.
 import type { GpuDemand } from '../../api/gpu.ts';
 import { demandOf } from '../../placement/demand.ts';
 import type { AgentGrant } from '../../placement/unscheduled-demand.ts';
 import { type Grant, isOfPod, podUidOf } from './grant.ts';
 
-/** Grants of one pod together, plain ones each for itself. */
+/** Grants of one pod together, process grants each by itself. */
 export function heldBy(grants: readonly Grant[]): readonly AgentGrant[] {
   const holders = Map.groupBy(grants, (grant) => podUidOf(grant) || grant.id);
   return [...holders.values()].map((own) => {

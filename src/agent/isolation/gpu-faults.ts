@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { readBootId } from '../../common/boot-id.ts';
 import { field, isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { faultText, updateFaults, type GpuFault, parseXidList } from '../../policy/gpu-health.ts';
+import { faultText, type GpuFault, parseXidList, updateFaults } from '../../policy/gpu-health.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 export type GpuFaults = {

@@ -18,7 +18,7 @@ const knownOf = (...entries: readonly (readonly [pid: number, startTicks: number
   ),
 });
 
-test('a living process of a grant that a sample did not tell of stays known; nobody else does', (t) => {
+test('a living process of a grant that is missing from a sample keeps its owner', (t) => {
   const before = knownOf(
     [1, 10, ofGrant('untold')],
     [2, 20, ofGrant('untold')],
@@ -74,7 +74,7 @@ function taught(usedMiB: number): Record<number, number> {
   return residuals;
 }
 
-test('what a process has open of another one is no residual where the driver counts it for both', (t) => {
+test('memory that a process has open from another one is no residual', (t) => {
   const [owner, importer] = [11 % 8, 12 % 8];
   t.deepEqual(taught(12_100), { [owner]: 0, [importer]: 6000 }, 'it is in use twice');
   t.deepEqual(taught(6100), { [owner]: 0, [importer]: 100 }, 'once, and so much else');

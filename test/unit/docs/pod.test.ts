@@ -34,7 +34,10 @@ test('the webhook writes the record that is shown, and the agent takes it with t
   t.is(patched.metadata.annotations[REQUEST_ANNOTATION], request);
   for (const key of [...Object.keys(patched.metadata.annotations), patched.spec.schedulerName])
     t.true(page.includes(key), key);
-  t.deepEqual(verifyGrant(annotations, [gpu]), { ok: true, grant: (parsePodGrant(grant) as { value: PodGrant }).value });
+  t.deepEqual(verifyGrant(annotations, [gpu]), {
+    ok: true,
+    grant: (parsePodGrant(grant) as { value: PodGrant }).value,
+  });
   for (const key of [...OWN_RESOURCES, GRANT_ANNOTATION, `${UUIDS_PREFIX}main`])
     t.true(quoted(prose).includes(key), key);
   t.true(page.includes(`${OWN_KIND}=${uuid}`));

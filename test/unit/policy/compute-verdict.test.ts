@@ -86,7 +86,7 @@ function watch(program: Program, seconds: number, seed: number) {
 }
 
 for (const limit of [0.02, 0.1, 0.25, 0.5, 0.75]) {
-  test(`whoever keeps to ${limit * 100} % is never suspected, whatever its kernels`, (t) => {
+  test(`a program within ${limit * 100} % is never suspected, whatever its kernels`, (t) => {
     for (const [least, most] of [
       [5, 15],
       [20, 200],
@@ -97,7 +97,7 @@ for (const limit of [0.02, 0.1, 0.25, 0.5, 0.75]) {
   });
 }
 
-test('whoever runs in step with the samples is suspected wrongly, and let go by the test of the closed gate', (t) => {
+test('a program in step with the samples is suspected, and passes the closed-gate test', (t) => {
   const inStep = { ...honest(0.25, PERIOD_MS / 4, PERIOD_MS / 4), startMs: -10 };
   const { seen } = watch(inStep, 300, 1);
   t.deepEqual(new Set(seen), new Set(['suspected', 'let go']));
@@ -125,7 +125,7 @@ function pausing(
   return { ratio: usedSeconds / seconds, closed, killed: false };
 }
 
-test('whoever pauses while its gate is closed passes each test, and has no more than its share by it', (t) => {
+test('a program that pauses at a closed gate passes the test, within its share', (t) => {
   for (const limit of [0.02, 0.1, 0.25, 0.5, 0.75]) {
     const { ratio, closed, killed } = pausing(limit, 4 * 3600);
     t.false(killed, `${limit}`);
@@ -135,7 +135,7 @@ test('whoever pauses while its gate is closed passes each test, and has no more 
   }
 });
 
-test('whoever dodges the gate is suspected, and fails the test of the closed gate', (t) => {
+test('a program that bypasses the gate is suspected, and fails the closed-gate test', (t) => {
   for (const [limit, takes, within] of [
     [0.02, 0.5, 90],
     [0.25, 1, 90],
@@ -166,7 +166,7 @@ function after(seconds: number, lookOf: (second: number) => ShareLook): string {
   return watching ? judgeShare('GPU-0', watching, WINDOW).severity : 'none';
 }
 
-test('only time that was watched without a gap says anything', (t) => {
+test('only time without gaps counts', (t) => {
   t.is(
     after(59, (second) => look(second, second)),
     'within',
@@ -189,13 +189,13 @@ test('only time that was watched without a gap says anything', (t) => {
   }
 });
 
-test('what the arbiter let pass is no fault, but for ever', (t) => {
+test('GPU time that the arbiter granted is allowed, but not without end', (t) => {
   const says = (second: number) => look(second, second, { chargedSeconds: second });
   t.is(after(500, says), 'within', 'one long launch');
   t.is(after(610, says), 'soft');
 });
 
-test('with the gate closed whoever stops is let go, whoever goes on fails, and a launch under way may end', (t) => {
+test('at a closed gate pausing passes, going on fails, and a running launch may end', (t) => {
   const closed =
     (used: (second: number) => number, charged = (_: number) => 0) =>
     (second: number) =>
@@ -237,7 +237,7 @@ test('with the gate closed whoever stops is let go, whoever goes on fails, and a
   );
 });
 
-test('the shorter the time, the more a share may seem to be', (t) => {
+test('the shorter the time, the larger a share may look', (t) => {
   const points = (ratio: number, seconds: number) => Math.round((shareSeenAs(ratio, seconds) - ratio) * 100);
   t.deepEqual([points(0.25, 60), points(0.5, 60), points(0.02, 60), points(0.25, 600)], [17, 19, 7, 5]);
 });

@@ -3,7 +3,7 @@ import { DEFAULT_EVICTION, isEvictionDue, stopsWithin } from '../../../src/polic
 
 const policy = { evictAfterStops: 3, evictWindowSeconds: 60 };
 
-test('a pod is due with so many stops within the window, and not with one less or one that is past', (t) => {
+test('an eviction is due with enough stops in the window, not with one less or older', (t) => {
   const cases: [stopsS: number[], nowS: number, due: boolean][] = [
     [[], 0, false],
     [[0, 10], 10, false],
@@ -19,7 +19,7 @@ test('a pod is due with so many stops within the window, and not with one less o
   t.deepEqual(stopsWithin([0, 10_000], 65_000, policy), [10_000]);
 });
 
-test('nobody is evicted unless it is asked for', (t) => {
+test('no pod is evicted unless the settings ask for it', (t) => {
   t.is(DEFAULT_EVICTION.evictAfterStops, 0);
   t.false(isEvictionDue(Array(1000).fill(0), 0, DEFAULT_EVICTION));
 });

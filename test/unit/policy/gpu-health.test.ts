@@ -2,13 +2,13 @@
 import test from 'ava';
 import { RESETTING_XIDS } from '../../../src/agent/counters/xid-counts.ts';
 import {
+  type DriverReport,
   faultText,
-  updateFaults,
   type GpuFault,
   healthState,
   parseXidList,
-  type DriverReport,
   UNHEALTHY_XIDS,
+  updateFaults,
 } from '../../../src/policy/gpu-health.ts';
 
 const AT = Date.parse('2026-11-22T16:20:00Z');
@@ -24,7 +24,7 @@ const of = (before: readonly GpuFault[], now: DriverReport, xids = UNHEALTHY_XID
 const after = (xid: number, gpu: Partial<DriverReport['gpus'][number]> = {}) =>
   of([], told({ raised: raised(xid) }, gpu)).faults;
 
-test('an Xid that needs a reset is held against the GPU; what a program of a tenant can raise is not', (t) => {
+test("an Xid that requires a reset makes a GPU unhealthy; one of a tenant's program does not", (t) => {
   for (const xid of [48, 62, 64, 74, 79, 95, 119, 120, 140, 143])
     t.deepEqual(
       after(xid).map((fault) => [fault.gpuUuid, fault.xid, fault.atMs]),
@@ -40,14 +40,14 @@ test('an Xid that needs a reset is held against the GPU; what a program of a ten
   t.true(UNHEALTHY_XIDS.every((xid) => RESETTING_XIDS.includes(xid)));
 });
 
-test('the first Xid stays the reason, and a GPU that nobody told of gets none', (t) => {
+test('the first Xid stays the reason, and an unknown GPU gets none', (t) => {
   const [fault] = of(after(119), told({ raised: raised(79) })).faults;
   t.is(fault?.xid, 119);
   t.is(fault && faultText(fault), 'Xid 119 at 2026-11-22T16:20:00.000Z, and no reset since');
   t.deepEqual(of([], told({ raised: [{ gpuUuid: 'GPU-9', xid: 79, atMs: AT }] })).faults, []);
 });
 
-test('it stays over samples that prove nothing: the same again, the GPU out of sight, counts that are not told', (t) => {
+test('a fault stays over samples that prove no reset', (t) => {
   let faults = after(79);
   for (const now of [
     told(),
@@ -64,7 +64,7 @@ test('it stays over samples that prove nothing: the same again, the GPU out of s
   }
 });
 
-test('each proof of a reset ends it, and says what it was', (t) => {
+test('each proof of a reset ends the fault and is named', (t) => {
   const lost = of(after(79), told({}, { healthy: false })).faults;
   t.true(lost[0]?.lost);
   const cases: readonly (readonly [readonly GpuFault[], DriverReport, RegExp])[] = [
@@ -85,7 +85,7 @@ test('each proof of a reset ends it, and says what it was', (t) => {
   t.is(of(grown, told({}, { energyMillijoules: 8000 })).ended.length, 1);
 });
 
-test('a GPU that is lost still is not reset, whatever its counts say, and one that fails again at once is held again', (t) => {
+test('a GPU that is still lost was not reset; one that fails again gets a new fault', (t) => {
   t.is(of(after(79), told({ driverVersion: '590.1' }, { healthy: false, energyMillijoules: 1 })).ended.length, 0);
   const again = of(after(79), told({ raised: raised(64) }, { energyMillijoules: 1 }));
   t.is(again.ended.length, 1);
@@ -95,7 +95,7 @@ test('a GPU that is lost still is not reset, whatever its counts say, and one th
   );
 });
 
-test('the list of Xids can be added to, taken from and switched off, but not made to hold a program of a tenant against a GPU', (t) => {
+test("the list of Xids can be changed, but not to include Xids of a tenant's program", (t) => {
   const list = (text: string) => [...(parseXidList(text) as readonly number[])].sort((a, b) => a - b);
   t.deepEqual(list('default'), [...UNHEALTHY_XIDS]);
   t.deepEqual(
@@ -110,7 +110,7 @@ test('the list of Xids can be added to, taken from and switched off, but not mad
   t.is(of(after(79), told(), []).ended.length, 1);
 });
 
-test('the condition names each GPU with its reason, and says nothing of a node without GPUs', (t) => {
+test('the condition names each GPU with its reason, and is absent without GPUs', (t) => {
   t.is(healthState([]), undefined);
   t.like(healthState([{ gpuUuid: 'GPU-0', why: undefined }]), { status: 'True', reason: 'GpusHealthy' });
   const [a, b] = [

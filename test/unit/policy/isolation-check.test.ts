@@ -55,14 +55,14 @@ const CASES: readonly [what: string, run: CanaryRun, alone: CanaryRun | undefine
   ['it dies in any case', killed, killed, { result: 'untried', why: 'it was ended by SIGBUS' }],
 ];
 
-test('a fence holds when all that exceeds is refused and nothing else; it fails by its own fault alone', (t) => {
+test('isolation holds when excess and only excess is refused', (t) => {
   for (const [what, run, alone, verdict] of CASES) {
     t.deepEqual(verdictOf(run, alone), verdict, what);
     t.is(isUnclear(run), alone !== undefined, what);
   }
 });
 
-test('a node says that limits hold when they do on each GPU, and is silent until all are known', (t) => {
+test("the node's condition is True when limits hold on each GPU, and absent until all are known", (t) => {
   const of = (...results: (CanaryVerdict['result'] | undefined)[]) =>
     fenceState(
       results.map((result, index) => ({
@@ -82,7 +82,7 @@ test('a node says that limits hold when they do on each GPU, and is silent until
   });
 });
 
-test('a limit of the driver’s holds when it refuses whoever is behind no interposer', (t) => {
+test('a driver limit holds when it refuses a program without the interposer', (t) => {
   const behind: CanaryRun = { loaded: false, within: 0, beyond: refused };
   const cases: [CanaryRun, CanaryRun | undefined, CanaryVerdict][] = [
     [behind, undefined, { result: 'holds', why: '' }],
@@ -103,7 +103,7 @@ test('a limit of the driver’s holds when it refuses whoever is behind no inter
   for (const [run, alone, verdict] of cases) t.deepEqual(driverVerdictOf(run, alone), verdict);
 });
 
-test('a GPU is closed when no fence holds there, or programs fail behind the one that all have', (t) => {
+test('a GPU is closed when no isolation holds there, or programs fail under the interposer', (t) => {
   const verdict = (result: CanaryVerdict['result'], more: Partial<CanaryVerdict> = {}) => ({
     result,
     why: 'w',
@@ -137,7 +137,8 @@ test('a GPU is closed when no fence holds there, or programs fail behind the one
   t.deepEqual(state(fails, holds), {
     status: 'True',
     reason: 'FencesHold',
-    message: 'what exceeds a grant is refused; GPU-0: by the driver alone, for the interposer does not hold: w',
+    message:
+      "what exceeds a grant is refused; GPU-0: only by the driver's limits, because the interposer does not hold: w",
   });
   t.like(state(fails, fails), { status: 'False', reason: 'FenceFails' });
   t.like(state(broken, holds), { status: 'False', reason: 'FenceFails' });

@@ -9,7 +9,7 @@ import {
   limitStep,
 } from '../../../src/policy/isolation.ts';
 
-test('the strongest fence that holds a container is told', (t) => {
+test('the strongest mechanism that holds a container is named', (t) => {
   const facts = { isolateMemory: true, driverHolds: false, interposerFails: false, holdsMemory: true, inLedger: true };
   const cases: [facts: Partial<FenceFacts>, fence: Fence][] = [
     [{}, 'interposer'],
@@ -25,7 +25,7 @@ test('the strongest fence that holds a container is told', (t) => {
   for (const [more, fence] of cases) t.is(fenceOf({ ...facts, ...more }), fence, JSON.stringify(more));
 });
 
-test('a limit of the driver is set where there is none, changed and taken back where it is ours, and left where it is not', (t) => {
+test('a driver limit is set, changed and removed where it is ours, and left where it is not', (t) => {
   const none: DriverLimit = { softBytes: 0, hardBytes: null };
   const of = (hardBytes: number, softBytes = 0): DriverLimit => ({ softBytes, hardBytes: hardBytes * mib });
   const mib = 1024 * 1024;

@@ -157,7 +157,7 @@ test('enforced: each sequence of samples takes exactly its steps', (t) => {
   for (const [what, samples, expected] of ENFORCED) t.deepEqual(climb(samples, DEFAULT_LADDER), expected, what);
 });
 
-test('reported: the warning, once what would have been, and nothing else', (t) => {
+test('reported: a warning, once the would-be stop, and nothing else', (t) => {
   const report: LadderPolicy = { ...DEFAULT_LADDER, mode: 'report' };
   const cases: [Sample[], string[]][] = [
     [each(100, 160, WITHIN), []],
@@ -173,7 +173,7 @@ test('reported: the warning, once what would have been, and nothing else', (t) =
   for (const [samples, expected] of cases) t.deepEqual(climb(samples, report), expected);
 });
 
-test('off: nothing, whatever is held', (t) => {
+test('off: no action, whatever is held', (t) => {
   const off: LadderPolicy = { ...DEFAULT_LADDER, mode: 'off' };
   for (const held of [WITHIN, SOFT, FAR, BYPASS]) t.deepEqual(climb(each(100, 200, held), off), []);
 });
@@ -201,7 +201,7 @@ function climbShare(steps: readonly (readonly [until: number, verdict: Verdict])
   });
 }
 
-test('who is only suspected of too much compute is gated and never asked to end, and killed once it fails the test', (t) => {
+test('suspected compute excess is gated, never sent SIGTERM, and killed after a failed test', (t) => {
   const soft = overShare('soft');
   t.deepEqual(climbShare([[200, soft]], DEFAULT_LADDER), ['100 warn', '105 close-gate']);
   t.deepEqual(
@@ -227,7 +227,7 @@ test('who is only suspected of too much compute is gated and never asked to end,
   t.deepEqual(climbShare([[200, soft]], { ...DEFAULT_LADDER, mode: 'report' }), ['100 warn', '110 would-stop']);
 });
 
-test('time over a share is no time over a grant of memory', (t) => {
+test('time over a compute share does not count as time over a memory grant', (t) => {
   const over = verdictOf(SOFT);
   t.deepEqual(
     climbShare(
@@ -241,7 +241,7 @@ test('time over a share is no time over a grant of memory', (t) => {
   );
 });
 
-test('of memory and compute the harder verdict counts, and that of memory before one that is as hard', (t) => {
+test('the harder of memory and compute verdict counts, memory if equal', (t) => {
   const [within, softly, hard] = [verdictOf(WITHIN), verdictOf(SOFT), verdictOf(FAR)] as Parameters<typeof harder>[0][];
   const said = (memory: typeof within, share: ShareVerdict) => {
     const verdict = harder(memory as Parameters<typeof harder>[0], share);
@@ -345,7 +345,7 @@ test('nothing is ever done to a container that was within its grant in every sam
   });
 });
 
-test('every stop has its ground in the samples right before it', (t) => {
+test('every stop follows from the samples right before it', (t) => {
   t.notThrows(() => {
     fc.assert(
       fc.property(samples, policy(fc.constant('enforce')), (list, rules) => {
@@ -397,7 +397,7 @@ test('a stop is followed by its outcome before the next one, a gate is opened on
   });
 });
 
-test('who stays over is stopped in time: far over at the last sample that must agree, softly by its time and grace', (t) => {
+test('a lasting excess is stopped in time: hard at the last needed sample, soft after its grace', (t) => {
   const every = fc.integer({ min: 50, max: 4000 });
   t.notThrows(() => {
     fc.assert(

@@ -4,10 +4,10 @@ import fc from 'fast-check';
 import { MIB } from '../../../src/common/quantity.ts';
 import {
   DEFAULT_TOLERANCE,
+  type FreeMemory,
   type GpuUse,
   judge,
   judgeFreeMemory,
-  type FreeMemory,
   type Verdict,
 } from '../../../src/policy/memory-verdict.ts';
 
@@ -39,7 +39,7 @@ const CASES: [what: string, used: number, limit: number, bypass: number, expecte
   ['no grant on this GPU at all, and nothing held', 0, 0, 0, 'within'],
 ];
 
-test('one GPU: within, soft above the tolerance, hard far above it or past the interposer over the grant', (t) => {
+test('one GPU: within, soft above the tolerance, hard far above it or past the interposer', (t) => {
   for (const [what, used, limit, bypass, expected] of CASES) {
     t.is(said(judge([use(used, limit, bypass)], DEFAULT_TOLERANCE)), expected, what);
   }
@@ -65,7 +65,7 @@ test('a verdict names the GPU that decides and how much is held over its grant t
   t.deepEqual(judge([calm, calm], DEFAULT_TOLERANCE), { severity: 'within' });
 });
 
-test('over softly is hard on a GPU that has nothing left of what others there were granted', (t) => {
+test('a soft excess is hard on a GPU without free memory for other grants', (t) => {
   const over = use(1100 * MIB, 1000 * MIB);
   const verdictOf = (uses: readonly GpuUse[], room: FreeMemory | undefined, reserveBytes = 64 * MIB) => {
     const tolerance = { ...DEFAULT_TOLERANCE, reserveBytes };

@@ -1,7 +1,7 @@
 // Which mode holds for a container: who may say what, and that nobody but an administrator makes it weaker.
 import test from 'ava';
 import { MODES, type Mode } from '../../../src/api/request.ts';
-import { effectiveMode, parseMode, notWeakerThan, resolveRequestedMode } from '../../../src/policy/mode.ts';
+import { effectiveMode, notWeakerThan, parseMode, resolveRequestedMode } from '../../../src/policy/mode.ts';
 
 const all = <T>(
   make: (node: Mode, namespace: Mode, pod: Mode | undefined, administrator: Mode | undefined) => T,
@@ -15,7 +15,7 @@ const all = <T>(
   );
 const rank = (mode: Mode) => MODES.indexOf(mode);
 
-test('the mode of a container, and who said so', (t) => {
+test('the mode of a container and its source', (t) => {
   const cases: [[Mode, Mode, Mode | undefined, Mode | undefined], string][] = [
     [['enforce', 'enforce', undefined, undefined], 'enforce node'],
     [['enforce', 'report', undefined, undefined], 'report namespace'],
@@ -35,7 +35,7 @@ test('the mode of a container, and who said so', (t) => {
   }
 });
 
-test('nobody gets more than his node does, and a pod never gets less by its own word', (t) => {
+test("no mode exceeds the node's, and a pod cannot weaken its own", (t) => {
   const seen = all((node, namespace, pod, administrator) => {
     const { mode } = effectiveMode(node, resolveRequestedMode({ namespace, pod, administrator }));
     const without = effectiveMode(node, resolveRequestedMode({ namespace, pod: undefined, administrator })).mode;
@@ -45,7 +45,7 @@ test('nobody gets more than his node does, and a pod never gets less by its own 
   t.true(seen.every(({ bounded, notLess }) => bounded && notLess));
 });
 
-test('what is no mode has no name', (t) => {
+test('an unknown mode is undefined', (t) => {
   t.deepEqual(['report', 'Report', '', undefined, false, 1].map(parseMode), [
     'report',
     undefined,

@@ -50,7 +50,7 @@ test('sizes are the peaks, rounded up to whole MiB and percent, and the GPU that
   for (const [what, gpus, expected] of cases) t.deepEqual(sizes(of(...gpus)), expected, what);
 });
 
-test('where the limit was in the way, the size is at least what was granted', (t) => {
+test('where the limit was reached, the size is at least the grant', (t) => {
   t.deepEqual(sizes(of(gpu({ denied: 1 }))), [4096, true, 30, false, 0]);
   t.deepEqual(sizes(of(gpu({ denied: 1, memory: { peak: 0 } }))), [4096, true, 30, false, 0]);
   const stopped = (more: Partial<GpuSeries>) => sizes({ ...of(gpu(more)), stops: 1 });
@@ -67,7 +67,7 @@ test('headroom is percent of the peak', (t) => {
   t.deepEqual(sizes(of(gpu()), { memoryPercent: 10, coresPercent: 50 }), [1100, false, 45, false, 73]);
 });
 
-test('whatever was seen, the size holds it, and one MiB less would not', (t) => {
+test('the size holds the peak, and one MiB less would not', (t) => {
   const bytes = fc.integer({ min: 1, max: 2 ** 40 });
   t.notThrows(() => {
     fc.assert(

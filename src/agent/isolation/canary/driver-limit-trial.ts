@@ -17,7 +17,7 @@ import {
   setLine,
 } from '../driver-limits/client.ts';
 import type { Trial } from './canary.ts';
-import { canaryGroup, type CanaryCleanup } from './cleanup.ts';
+import { type CanaryCleanup, canaryGroup } from './cleanup.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
 export type DriverLimitTrialOptions = {

@@ -75,7 +75,7 @@ test('after an Xid that needs a reset a GPU takes nobody new until it was reset,
 
   node.control('reset', '0');
   await isHealthy(agent);
-  t.true(agent.log.some((line) => /offered again after Xid 119: its count of energy began anew/.test(line)));
+  t.true(agent.log.some((line) => /offered again after Xid 119: its energy counter started at 0 again/.test(line)));
   t.is((await asks(t, node, agent)).code, 0);
 });
 

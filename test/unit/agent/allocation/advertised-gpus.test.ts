@@ -5,7 +5,7 @@ import { compared, gpu, sampleOf } from '../node.ts';
 
 const FENCES = { status: 'True', reason: 'FencesHold', message: '' } as const;
 
-test('GPUs that MIG divides, or may divide, and their instances are not offered, nor waited for by what is said of fences', (t) => {
+test('GPUs in MIG mode and their instances are neither advertised nor waited for', (t) => {
   const gpus = [
     gpu(0),
     gpu(1, { migEnabled: true }),
@@ -35,7 +35,7 @@ test('GPUs that MIG divides, or may divide, and their instances are not offered,
   t.is(offered.fences, FENCES);
 });
 
-test('a GPU that an Xid is held against is not healthy and says why, and so does the node', (t) => {
+test("a GPU with an Xid is unhealthy with its reason, and so is the node's condition", (t) => {
   const state = compared(sampleOf([gpu(0), gpu(1), gpu(2, { healthy: false })], []), [], {});
   const offer = {
     isStale: false,
@@ -55,6 +55,6 @@ test('a GPU that an Xid is held against is not healthy and says why, and so does
   );
   t.is(offered.fences?.message, 'GPU-0', 'no fence is tried on it');
   t.like(offered.health, { status: 'False', reason: 'GpuUnhealthy' });
-  t.regex(offered.health?.message ?? '', /^GPU-1: Xid 79; GPU-2: the driver says/);
+  t.regex(offered.health?.message ?? '', /^GPU-1: Xid 79; GPU-2: the driver reports/);
   t.is(advertisedGpus(state, { ...offer, isStale: true }).health, undefined, 'old data say nothing');
 });

@@ -49,7 +49,7 @@ const gpu = (gpuUuid: string, grantedMib = 0, more: Partial<NodeGpu> = {}): Node
   ...more,
 });
 
-test('a grant that is what was asked for, on GPUs that have room for it, stands', (t) => {
+test('a grant that matches the request on GPUs with capacity is accepted', (t) => {
   const pod = annotations(
     [asks('a', bytes(400), bytes(400)), asks('b', bytes(200))],
     [got('a', [A, 400], [B, 400]), got('b', [B, 200])],
@@ -63,7 +63,7 @@ test('a grant that is what was asked for, on GPUs that have room for it, stands'
     );
 });
 
-test('a part of a GPU is what it was when it was granted, though a new driver leaves a little less', (t) => {
+test('a percentage grant stays valid though a new driver leaves a little less memory', (t) => {
   const half = annotations([asks('a', { memory: { kind: 'percent', percent: 50 } })], [got('a', [A, 12_000])]);
   t.true(verifyGrant(half, [gpu(A, 0, { usableBytes: 24_000 * MIB })]).ok);
   t.true(verifyGrant(half, [gpu(A, 0, { usableBytes: 23_500 * MIB })]).ok);
@@ -154,7 +154,7 @@ for (const [what, pod, gpus, why, later] of [
   });
 }
 
-test('what a GPU has given away: plain grants each for itself, containers of one pod by what they need at a time', (t) => {
+test("the sum on a GPU: process grants each by itself, a pod's containers by concurrent need", (t) => {
   const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
   const ofPod = (container: string, mib: number, kind: 'init' | 'app' | 'sidecar', uid = podUid) =>
     grantOf(container, mib, [0], { container, owner: { podUid: uid, target: '/t', kind } });

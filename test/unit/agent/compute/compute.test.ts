@@ -12,10 +12,10 @@ import {
 import { readOverrides } from '../../../../src/agent/compute/pod-annotations.ts';
 import { COMPUTE_FORMAT, type NodeCompute } from '../../../../src/agent/compute/policy-file.ts';
 import {
+  type ArbiterReport,
   advanceAccount,
   NO_ACCOUNT,
   parseReport,
-  type ArbiterReport,
   useKey,
   withNewArbiter,
   withoutEndedGrants,
@@ -68,7 +68,7 @@ for (const [policy, held] of CASES) {
   });
 }
 
-test('the narrowest word on a GPU counts, and a word that is taken back leaves the next one', (t) => {
+test('the most specific policy of a GPU counts; without it the next one does', (t) => {
   const all: PolicyChoices = {
     configured: 'average',
     label: 'preemptive',
@@ -86,7 +86,7 @@ test('the narrowest word on a GPU counts, and a word that is taken back leaves t
   });
 });
 
-test('the arbiter is told the policy that holds for each GPU of a grant, its limit, its weight and its priority', (t) => {
+test('the arbiter gets policy, limit, weight and priority of each GPU of a grant', (t) => {
   const entry = (grant: Shared | undefined, leased: boolean, ledgerTurn = 0): Planned => ({
     grant: grant ?? { id: '', gpus: [] },
     leased,
@@ -120,7 +120,7 @@ test('the arbiter is told the policy that holds for each GPU of a grant, its lim
   );
 });
 
-test('a change leaves what it does not name, and null takes back what was chosen', (t) => {
+test('a change keeps what it does not name, and null removes a choice', (t) => {
   const before = {
     gpus: [{ ...gpu('A', 20), coresLimitPercent: 60 }],
     compute: { policy: 'soft' as const, weight: 3 },
@@ -196,7 +196,7 @@ const annotated = (compute?: string) => ({
   ...(compute !== undefined && { 'cotenant.io/compute': compute }),
 });
 
-test("an operator's word counts over the pod's own, and what it takes back is the pod's own again", (t) => {
+test("an operator's change takes precedence over the pod's choice until it is removed", (t) => {
   const text = '{"main":{"policy":"soft","coresPercent":40,"coresLimitPercent":null}}';
   const expected = {
     id: 'abc123',
@@ -217,7 +217,7 @@ test("an operator's word counts over the pod's own, and what it takes back is th
   t.deepEqual(readOverrides('another', annotated(text), [podGrant()]), []);
 });
 
-test('of an annotation that cannot be done as a whole nothing is', (t) => {
+test('an annotation is applied as a whole or not at all', (t) => {
   const side = podGrant({ id: 'side12', container: 'side', gpus: [{ ...podGpu, coresPercent: 30 }] });
   const other = podGrant({
     id: 'other1',
@@ -242,7 +242,7 @@ test('of an annotation that cannot be done as a whole nothing is', (t) => {
   t.deepEqual(after('{"main":{"coresPercent":15}}', [podGrant(), side, tooMuch]), [15, 30], 'less is never refused');
 });
 
-test('a share that the others do not leave is refused, one that it has already is not', (t) => {
+test('a share beyond what others leave is refused, one that the grant has already is not', (t) => {
   const other = podGrant({
     id: 'other1',
     gpus: [{ ...podGpu, coresPercent: 70 }],
@@ -254,7 +254,7 @@ test('a share that the others do not leave is refused, one that it has already i
   t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { gpus: [{ ...podGpu, coresPercent: 30 }] });
 });
 
-test('what was set of a node is read back as it was written, and nothing else is', (t) => {
+test('stored compute policies are read back as written, and nothing else is', (t) => {
   const set: NodeCompute = { policy: 'soft', gpus: { A: 'fixed' }, highCapPercent: 90 };
   t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, set)), set);
   t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { gpus: {} })), { gpus: {} });
@@ -289,7 +289,7 @@ const told = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterRepor
   ],
 });
 
-test('counts go on where a page was made anew or the arbiter began again, and end with their grant', (t) => {
+test('counts continue with a new page or a restarted arbiter, and end with their grant', (t) => {
   const grantOf = (id: string) => id.split('.')[0];
   const isLive = () => true;
   let account = advanceAccount(NO_ACCOUNT, told('g.0', 1e9), grantOf, isLive);
@@ -325,7 +325,7 @@ test('counts go on where a page was made anew or the arbiter began again, and en
   t.is(account.uses.size, 0);
 });
 
-test('a line of the arbiter is read as it is written, and what is none is a problem', (t) => {
+test('a line of the arbiter is read as written, and another line is a problem', (t) => {
   const line =
     '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"the file was truncated","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
   t.deepEqual(parseReport(line), {

@@ -37,7 +37,7 @@ function nodeWith(...grants: Grant[]) {
 
 const saying = (change: object, more: object = {}) => ({ 'cotenant.io/compute': JSON.stringify(change), ...more });
 
-test('a share that the others do not leave is refused, told of once for each text, and given when there is room', (t) => {
+test('a refused share is reported once per text and applied when the GPU has capacity', (t) => {
   const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 70, 'b'));
   compute.onPod('a', saying({ main: { coresPercent: 40 } }));
   for (const label of ['x', 'y']) compute.onPod('a', saying({ main: { coresPercent: 40 } }, { label }));
@@ -61,7 +61,7 @@ test('a share that the others do not leave is refused, told of once for each tex
   t.is(told.length, 2);
 });
 
-test('an annotation that was mended, taken away, or whose pod has gone is not looked at again', (t) => {
+test('a corrected or removed annotation, or one of a deleted pod, is not tried again', (t) => {
   const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 20, 'b'));
   const wrong = { 'cotenant.io/compute': '{' };
   compute.onPod('a', wrong);

@@ -33,7 +33,7 @@ function folder(t: ExecutionContext): string {
   return path;
 }
 
-test('the sentence names who, why, how much of how much, where, and what follows', (t) => {
+test('the message names container, reason, use, limit, GPU and consequence', (t) => {
   const cases: [ActionName, Verdict, string][] = [
     [
       'kill',
@@ -66,7 +66,7 @@ test('the sentence names who, why, how much of how much, where, and what follows
   for (const [action, given, expected] of cases) t.is(describe(grant, action, given), expected);
 });
 
-test('a record tells of compute, also when that is over', (t) => {
+test('a record is about compute, also when the excess has ended', (t) => {
   t.like(recordOf({ grant, action: 'kill', verdict: overShare('hard'), atMs: 1, result: 'sent' }), {
     reason: 'over-share',
     resource: 'compute',
@@ -122,7 +122,7 @@ const record = (atMs: number): ActionRecord =>
   recordOf({ grant, action: 'kill', verdict: verdict('bypass'), atMs, result: 'sent' });
 const quiet = (t: ExecutionContext) => (text: string) => t.fail(text);
 
-test('what was written before a restart is read back, in order, and the file only grows', (t) => {
+test('records from before a restart are read back in order, and the file only grows', (t) => {
   const state = folder(t);
   const audit = openAudit(state, quiet(t));
   t.deepEqual(audit.recent(), []);
@@ -142,7 +142,7 @@ test('what was written before a restart is read back, in order, and the file onl
   t.is(statSync(join(state, 'audit.log')).mode & 0o007, 0, 'not for everybody to read');
 });
 
-test('only the latest are kept at hand, here and after a restart', (t) => {
+test('only the latest records are kept in memory, also after a restart', (t) => {
   const state = folder(t);
   const audit = openAudit(state, quiet(t));
   for (let at = 1; at <= 450; at++) audit.add(record(at));
@@ -151,7 +151,7 @@ test('only the latest are kept at hand, here and after a restart', (t) => {
   t.deepEqual(openAudit(state, quiet(t)).recent(), audit.recent());
 });
 
-test('lines that cannot be read are told and left out; the others count', (t) => {
+test('lines that cannot be read are reported and skipped; the others count', (t) => {
   const state = folder(t);
   const path = join(state, 'audit.log');
   const odd = [
@@ -190,7 +190,7 @@ test('a record that an agent was writing when it was killed does not spoil the n
   );
 });
 
-test('a full file is put aside and a new one begun', (t) => {
+test('a full file is renamed and a new one begun', (t) => {
   const state = folder(t);
   const path = join(state, 'audit.log');
   writeFileSync(path, `${JSON.stringify(record(1))}\n${' '.repeat(16 * MIB)}\n`);
@@ -206,7 +206,7 @@ test('a full file is put aside and a new one begun', (t) => {
   );
 });
 
-test('where the file cannot be written, the record is told and still counts', (t) => {
+test('where the file cannot be written, the record is logged and still counts', (t) => {
   const state = folder(t);
   const problems: string[] = [];
   const audit = openAudit(state, (text) => problems.push(text));
@@ -233,7 +233,7 @@ const timesIn = (state: string): readonly (number | undefined)[] =>
     .split('\n')
     .map((line) => (JSON.parse(line) as Partial<ActionRecord>).atMs);
 
-test('on a full disk no line is lost or cut: they wait in their order, and are written when there is room', (t) => {
+test('on a full disk no line is lost or cut: lines wait in order until there is space', (t) => {
   const state = folder(t);
   const { disk, append } = smallDisk(1000);
   const problems: string[] = [];
@@ -255,7 +255,7 @@ test('on a full disk no line is lost or cut: they wait in their order, and are w
   t.deepEqual(openAudit(state, quiet(t)).recent(), audit.recent());
 });
 
-test('a stop whose line waits for room is one that the next agent finds', (t) => {
+test('the next agent finds a stop whose line waits for disk space', (t) => {
   const state = folder(t);
   const { disk, append } = smallDisk(100);
   const audit = openAudit(state, () => {}, append);
@@ -269,14 +269,14 @@ test('a stop whose line waits for room is one that the next agent finds', (t) =>
   t.is(openAudit(state, quiet(t)).interrupted, undefined);
 });
 
-test('what waits for room has a bound, and the log has what is beyond it', (t) => {
+test('records that wait for disk space have a bound; beyond it only the log has them', (t) => {
   const state = folder(t);
   const { disk, append } = smallDisk(0);
   const problems: string[] = [];
   const audit = openAudit(state, (text) => problems.push(text), append);
   const big = { ...record(0), message: 'x'.repeat(2 ** 20) };
   for (let at = 1; at <= 6; at++) audit.add({ ...big, atMs: at });
-  t.is(problems.filter((text) => text.includes('the oldest record')).length, 3);
+  t.is(problems.filter((text) => text.includes('the oldest one is only in this log')).length, 3);
   t.true([1, 2, 3].every((at) => problems.some((text) => text.includes(`"atMs":${at},`))));
   disk.bytes = 2 ** 30;
   audit.retry();

@@ -199,7 +199,7 @@ for (const [what, written, from, holdings, expected] of CASES) {
   });
 }
 
-test('that a gate opened says what it was closed for', (t) => {
+test('the record of a gate that opened says why it was closed', (t) => {
   const { audit } = goOn(t, [[5, 'close-gate', 'over-share']], 7, [WITHIN]);
   t.like(audit.recent().at(-1), { action: 'open-gate', resource: 'compute' });
 });

@@ -28,7 +28,7 @@ test('two fresh samples over the grant stop it, the worst first', (t) => {
   );
 });
 
-test('for want of room one after the other is stopped, while there still is none when it is gone', (t) => {
+test('on a full GPU one container after the other is stopped until memory is free', (t) => {
   const grants = ['one', 'two', 'three'].map((id) => grantOf(id, 1000));
   const less = { id: 'one', mib: 1100, known: true };
   const more = { id: 'two', mib: 1200, known: true };
@@ -52,7 +52,7 @@ test('for want of room one after the other is stopped, while there still is none
   t.deepEqual(never(6, 10, less, more), ['kill one'], 'what does not come is not waited for');
 });
 
-test('old data is no ground for a stop, and is none of the fresh samples that a stop needs', (t) => {
+test('stale data leads to no stop, and does not count as a fresh sample', (t) => {
   const { act, touched } = setUp(t);
   t.deepEqual(act(0, cheat, 3001), [], 'not even a warning');
   t.deepEqual(act(1, cheat), ['warn one'], 'the first fresh one');
@@ -63,7 +63,7 @@ test('old data is no ground for a stop, and is none of the fresh samples that a 
   t.deepEqual(act(5, cheat), ['kill one'], 'the second fresh one');
 });
 
-test('a stop that is due on a sample of a while ago waits for one that was taken since, and that one decides', (t) => {
+test('a stop that is due on an older sample waits for a newer one, which decides', (t) => {
   const back = setUp(t);
   t.deepEqual(back.act(0, cheat), ['warn one']);
   t.deepEqual(back.act(2, cheat, 1500), [], 'it came late');
@@ -81,14 +81,14 @@ test('a stop that is due on a sample of a while ago waits for one that was taken
   t.deepEqual(now.act(1, cheat, 250), ['kill one']);
 });
 
-test('old data does not call off what fresh data began, either', (t) => {
+test('stale data does not cancel what fresh data began', (t) => {
   const { act } = setUp(t);
   t.deepEqual(act(0, cheat), ['warn one']);
   t.deepEqual(act(1, [], 5000), []);
   t.deepEqual(act(2, cheat), ['kill one']);
 });
 
-test('what the driver does not tell is no memory given back: it neither calms nor counts as released', (t) => {
+test('missing data is not a release: it neither calms nor counts as released', (t) => {
   const unlisted = { processLists: ['graphics'] };
   const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
   t.deepEqual(act(0, cheat), ['warn one']);
@@ -103,7 +103,7 @@ test('what the driver does not tell is no memory given back: it neither calms no
   t.deepEqual(other.act(2, []), ['released one']);
 });
 
-test('of a GPU of which any list failed nothing is told: who may be in it alone has given nothing back', (t) => {
+test('on a GPU with a failed process list no release is assumed', (t) => {
   for (const failed of ['graphics', 'mps']) {
     const some = {
       processLists: ['compute', 'graphics', 'mps'].filter((list) => list !== failed),
@@ -124,7 +124,7 @@ test('of a GPU of which any list failed nothing is told: who may be in it alone 
   t.deepEqual(act(2, [], 0, 0, never), ['released one'], 'nobody is in a list that the driver has not');
 });
 
-test('a refusal is written down at most every ten seconds, with its reason', (t) => {
+test('a refusal is recorded at most every ten seconds, with its reason', (t) => {
   const { act, audit } = setUp(t);
   act(0, cheat);
   const said = Array.from({ length: 25 }, (_, index) => act(1 + index, cheat, 9000)).flat();
@@ -139,7 +139,7 @@ test('a refusal is written down at most every ten seconds, with its reason', (t)
   t.regex(audit.recent().at(-1)?.message ?? '', /the agent does not stop it now$/);
 });
 
-test('a process that got its signal is not sent another one while it ends; one that had moved is', (t) => {
+test('a signaled process gets no second signal while it ends; one that had moved does', (t) => {
   const cases: [answers: string[], signals: number][] = [
     [['sent'], 1],
     [['refused: no'], 1],
@@ -155,7 +155,7 @@ test('a process that got its signal is not sent another one while it ends; one t
   }
 });
 
-test('figures that do not add up stop nobody: more is told for processes than for the GPU', (t) => {
+test('inconsistent figures lead to no stop: processes hold more than the GPU has in use', (t) => {
   const { act, audit, touched } = setUp(t);
   const all = [
     { id: 'one', mib: 2000 },
@@ -173,7 +173,7 @@ test('figures that do not add up stop nobody: more is told for processes than fo
   t.deepEqual(act(2, all, 0, 1892), ['kill one']);
 });
 
-test('nobody is shielded by what others have counted twice, and nobody stopped for what of its own is', (t) => {
+test('double-counted memory of others protects no container, and its own stops none', (t) => {
   const tell = (
     seconds: readonly number[],
     holdings: Parameters<ReturnType<typeof setUp>['act']>[1],
@@ -208,7 +208,7 @@ test('nobody is shielded by what others have counted twice, and nobody stopped f
   );
 });
 
-test('the rate bounds SIGTERM as SIGKILL, and both of them to one container are one stop', (t) => {
+test('the rate bounds SIGTERM and SIGKILL; both to one container are one stop', (t) => {
   const ids = Array.from({ length: 9 }, (_, index) => `g${index}`);
   const { act } = setUp(t, {
     grants: ids.map((id, index) => there(id, { namespace: `team-${index}` })),
@@ -226,7 +226,7 @@ test('the rate bounds SIGTERM as SIGKILL, and both of them to one container are 
   t.is(of('kill', 25), 6, 'and the same six when their grace is over');
 });
 
-test('who starts anew before the memory of the one that was stopped is back is judged anew at once', (t) => {
+test('a process that starts before the stopped one released its memory is judged at once', (t) => {
   const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
   const first = [{ id: 'one', mib: 500 }];
   // Another process, in its container, and somebody else in the first one's place.
@@ -242,7 +242,7 @@ test('who starts anew before the memory of the one that was stopped is back is j
   );
 });
 
-test('nor does it hide behind that memory: it is stopped while what was stopped still holds it', (t) => {
+test('a new process is stopped while the stopped one still holds its memory', (t) => {
   const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
   const hit = { id: 'one', mib: 500 };
   const newcomer = { id: 'one', mib: 300 };
@@ -262,7 +262,7 @@ test('nor does it hide behind that memory: it is stopped while what was stopped 
   t.deepEqual(act(8, []), ['released one']);
 });
 
-test('who comes in the place of what is stopped, and keeps to the grant, is left alone while that goes', (t) => {
+test('a new process within the grant is left alone while the stopped one ends', (t) => {
   const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
   const hit = { id: 'one', mib: 500 };
   const honest = { id: 'one', mib: 90, known: true };
@@ -273,7 +273,7 @@ test('who comes in the place of what is stopped, and keeps to the grant, is left
   );
 });
 
-test('who comes softly over after a stop has its warning, gate and SIGTERM, whatever the times', (t) => {
+test('a soft excess after a stop leads to warning, gate and SIGTERM', (t) => {
   const policy = { coolDownSeconds: 0, releaseSeconds: 30, softSeconds: 4, softSamples: 2, graceSeconds: 4 };
   const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native, policy });
   const hit = { id: 'one', mib: 500 };
@@ -289,7 +289,7 @@ test('who comes softly over after a stop has its warning, gate and SIGTERM, what
   t.deepEqual(after, ['released one', 'warn one', 'close-gate one', 'terminate one', 'kill one']);
 });
 
-test('who is over and within in turn is stopped like one who stays over, and warned of now and then', (t) => {
+test('alternating over and within the grant is stopped like staying over', (t) => {
   const { act } = setUp(t, { grants: [there('one')], people: peopledNode().native });
   const over = [{ id: 'one', mib: 2000 }];
   const within = [{ id: 'one', mib: 50 }];
@@ -299,7 +299,7 @@ test('who is over and within in turn is stopped like one who stays over, and war
   );
 });
 
-test('who is a little over and within in turn does not fill the audit', (t) => {
+test('alternating slightly over and within the grant does not fill the audit log', (t) => {
   const { act, audit } = setUp(t);
   const turns = Array.from({ length: 240 }, (_, at) =>
     act(at / 4, [{ id: 'one', mib: at % 2 === 0 ? 180 : 50, known: true }]),
@@ -308,7 +308,7 @@ test('who is a little over and within in turn does not fill the audit', (t) => {
   t.is(audit.recent().length, 6);
 });
 
-test('memory that processes share is no ground for a stop beside managed memory of others, which no list shows', (t) => {
+test('shared memory leads to no stop beside unlisted managed memory of others', (t) => {
   const grants = [there('one'), grantOf('two', 4096)];
   const { act, audit } = setUp(t, { grants, people: peopledNode().native });
   const sharing = Array.from({ length: 3 }, () => ({ id: 'one', mib: 96, known: true }));
@@ -325,7 +325,7 @@ test('memory that processes share is no ground for a stop beside managed memory 
   );
 });
 
-test('a process that had ended when it was to be stopped is nobody that was missed', (t) => {
+test('a process that had ended before its signal is not a failed stop', (t) => {
   const { native } = peopledNode(['gone']);
   const { act, audit } = setUp(t, { grants: [there('one')], people: native });
   act(0, cheat);
@@ -333,7 +333,7 @@ test('a process that had ended when it was to be stopped is nobody that was miss
   t.is(audit.recent().at(-1)?.result, 'none-left');
 });
 
-test('a stop of before a restart counts for the cool-down and the rate', (t) => {
+test('a stop from before a restart counts for the cool-down and the rate', (t) => {
   const people = { grants: ['one', 'two'].map((id) => there(id)), people: peopledNode().native };
   const first = setUp(t, { policy: { mostStopsPerMinute: 1 }, ...people });
   first.act(0, cheat);
@@ -348,7 +348,7 @@ test('a stop of before a restart counts for the cool-down and the rate', (t) => 
   t.deepEqual(second.act(33, [{ id: 'two', mib: 500 }]), ['refuse two']);
 });
 
-test('in modes off and report nobody is looked up, let alone stopped', (t) => {
+test('in modes off and report no process is looked up or stopped', (t) => {
   for (const [mode, expected] of [
     ['off', []],
     ['report', ['warn one', 'would-stop one']],
@@ -364,7 +364,7 @@ for (const [what, seconds] of [
   ['later', 3600],
   ['earlier', -3600],
 ] as const)
-  test(`a clock that is set an hour ${what} neither hastens a stop nor holds one up`, (t) => {
+  test(`a clock set an hour ${what} neither hastens nor delays a stop`, (t) => {
     const slowly = [{ id: 'one', mib: 180, known: true }];
     const { act, jump } = setUp(t, { policy: { mostStopsPerMinute: 6 } });
     t.deepEqual(act(0, slowly), ['warn one']);
@@ -382,7 +382,7 @@ for (const [what, seconds] of [
     t.deepEqual(act(23, [{ id: 'two', mib: 500 }]), ['kill two']);
   });
 
-test('each container goes by its own mode, and by no more than the node’s', (t) => {
+test('each container has its own mode, at most the node’s', (t) => {
   const said = (id: string, mode: 'off' | 'report' | 'enforce') =>
     grantOf(id, 100, [0], { enforcement: { mode, by: 'namespace' } });
   const grants = [said('one', 'off'), said('two', 'report'), said('three', 'enforce'), grantOf('four', 100)];
@@ -399,7 +399,7 @@ test('each container goes by its own mode, and by no more than the node’s', (t
   t.deepEqual(minute('off'), [], 'a node that is switched off stops nobody, whoever asks for it');
 });
 
-test('with another mode all counts start anew, and a gate that was closed opens', (t) => {
+test('another mode resets all counts and opens a closed gate', (t) => {
   const grant = grantOf('one', 100);
   const books = [grant];
   const { act, live } = setUp(t, { grants: books });
@@ -421,7 +421,7 @@ test('with another mode all counts start anew, and a gate that was closed opens'
   t.deepEqual([act(61, soft), act(62, soft), act(65, soft)].flat(), ['close-gate one']);
 });
 
-test('what goes wrong with one container is told, and lets neither it nor the others go', (t) => {
+test('a failure for one container is reported and spares neither it nor the others', (t) => {
   const { native } = peopledNode();
   let isBroken = true;
   const broken: typeof native = {
@@ -444,7 +444,7 @@ test('what goes wrong with one container is told, and lets neither it nor the ot
   t.deepEqual(act(2, both), ['kill one', 'kill two'], 'with the next sample');
 });
 
-test('who cannot be signaled is told as refused, and whoever was before is told, too', (t) => {
+test('a process that cannot be signaled is recorded as refused', (t) => {
   const { native } = peopledNode();
   const people: typeof native = {
     ...native,
@@ -459,7 +459,7 @@ test('who cannot be signaled is told as refused, and whoever was before is told,
   t.is(audit.recent().at(-1)?.processes[0]?.result, 'refused: no descriptor left');
 });
 
-test('others in the place of those that had a SIGTERM are judged from the beginning once, and not over and over', (t) => {
+test('processes that replace those with a SIGTERM are judged anew once, not repeatedly', (t) => {
   const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
   // Over softly all the time, by another process each time that there was a SIGTERM.
   let turn = 0;

@@ -55,7 +55,7 @@ const record = (action: ActionRecord['action'], result = 'sent', more: Partial<A
   }) as unknown as ActionRecord;
 const kill = (more: Partial<ActionRecord> = {}) => record('kill', 'sent', more);
 
-test('a pod is asked for once, with its second stop within the window, by name and uid', async (t) => {
+test('an eviction is requested once, at the second stop in the window, by name and UID', async (t) => {
   const { see, told } = setUp();
   t.deepEqual(await see(0, kill()), []);
   t.deepEqual(await see(61, kill()), [], 'the first is past');
@@ -67,7 +67,7 @@ test('a pod is asked for once, with its second stop within the window, by name a
   t.is(told[0]?.message, 'the agent stopped containers of team/cheat 2 times within 1 min; the pod is evicted');
 });
 
-test('what is no stop of a pod does not count', async (t) => {
+test('only stops of pods count', async (t) => {
   const { see } = setUp();
   const others = [
     record('terminate'),
@@ -81,7 +81,7 @@ test('what is no stop of a pod does not count', async (t) => {
   t.deepEqual(await see(1, record('kill', 'interrupted')), ['team/cheat uid-1']);
 });
 
-test('a refusal is told, and the next stop asks again', async (t) => {
+test('a refused eviction is recorded, and the next stop requests it again', async (t) => {
   const { see, told, refuse } = setUp();
   refuse('status 429: it would violate the budget');
   t.is((await see(0, kill(), kill())).length, 1);
@@ -97,20 +97,20 @@ test('a refusal is told, and the next stop asks again', async (t) => {
   t.is(told[1]?.result, 'sent');
 });
 
-test('stops of before a restart count for as long as they would have', async (t) => {
+test('stops from before a restart count until their window ends', async (t) => {
   t.is((await setUp([kill({ atMs: START - 50_000 })]).see(0, kill())).length, 1);
   t.is((await setUp([kill({ atMs: START - 60_000 })]).see(0, kill())).length, 0);
   t.is((await setUp([kill({ atMs: START + 3_600_000 })]).see(0, kill())).length, 0, 'a clock that is behind');
 });
 
-test('a stop that an agent before this one left half told counts once, though it is among the earlier ones and news', async (t) => {
+test('an interrupted stop of an earlier agent counts once', async (t) => {
   const interrupted = record('kill', 'interrupted');
   const { see } = setUp([interrupted]);
   t.deepEqual(await see(1, interrupted), []);
   t.deepEqual(await see(2, kill({ atMs: START + 2000 })), ['team/cheat uid-1']);
 });
 
-test('it is written down before the API server is asked; who ends before the answer leaves the question to the next', async (t) => {
+test('the request is recorded first; the next agent repeats one without an answer', async (t) => {
   const first = setUp();
   await first.see(0, kill());
   const asking = first.see(1, kill());

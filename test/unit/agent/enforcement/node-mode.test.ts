@@ -18,7 +18,7 @@ function open(t: ExecutionContext, stateFolder = mkdtempSync(join(tmpdir(), 'ct-
   return { node, problems, changes, stateFolder };
 }
 
-test('a label goes before the settings as long as it is there, and both are said once', (t) => {
+test('a label takes precedence over the settings, and each change is logged once', (t) => {
   const { node, problems, changes } = open(t);
   t.is(node.mode(), 'enforce');
   node.label({ other: 'x' });
@@ -33,16 +33,14 @@ test('a label goes before the settings as long as it is there, and both are said
   t.deepEqual(problems, []);
 });
 
-test('what is no mode is said once, and passed over', (t) => {
+test('an unknown mode is reported once and ignored', (t) => {
   const { node, problems } = open(t);
   for (let times = 0; times < 2; times += 1) node.label({ [LABEL]: 'kill' });
   t.is(node.mode(), 'enforce');
-  t.deepEqual(problems, [
-    `label ${LABEL} of this node says "kill", which is none of off, report, enforce, and is passed over`,
-  ]);
+  t.deepEqual(problems, [`label ${LABEL} of this node is "kill", not one of off, report, enforce, and is ignored`]);
 });
 
-test('an agent that starts anew goes by the label that was last heard, until it hears another', (t) => {
+test('a restarted agent keeps the last label until it reads another one', (t) => {
   const { node, stateFolder } = open(t);
   node.label({ [LABEL]: 'off' });
   const again = open(t, stateFolder);
@@ -51,19 +49,22 @@ test('an agent that starts anew goes by the label that was last heard, until it 
   t.is(open(t, stateFolder).node.mode(), 'enforce');
 });
 
-test('without a cluster there are no labels, whatever was kept of them', (t) => {
+test('without a cluster a stored label is ignored', (t) => {
   const { node, stateFolder } = open(t);
   node.label({ [LABEL]: 'off' });
   t.is(open(t, stateFolder, false).node.mode(), 'enforce');
 });
 
-test('a file that cannot be read is told, and the settings hold', (t) => {
+test('a file that cannot be read is reported, and the settings apply', (t) => {
   const { stateFolder } = open(t);
   const path = join(stateFolder, 'enforcement.json');
   writeFileSync(path, '{"version":1,"mode":"kill"}');
   const { node, problems } = open(t, stateFolder);
   t.is(node.mode(), 'enforce');
-  t.regex(problems[0] ?? '', /enforcement\.json is ignored, so the node's mode is enforce .*its mode is none/);
+  t.regex(
+    problems[0] ?? '',
+    /enforcement\.json is ignored, so the mode of this node is enforce .*field "mode": unknown mode/,
+  );
   node.label({ [LABEL]: 'report' });
   t.regex(readFileSync(path, 'utf8'), /"mode": "report"/);
 });

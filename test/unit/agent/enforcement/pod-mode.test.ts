@@ -12,7 +12,7 @@ const record = (enforcement?: 'off' | 'report') => ({ 'cotenant.io/request': rec
 const wish = (mode: string) => ({ 'cotenant.io/enforcement': mode });
 const override = (mode: string) => ({ 'cotenant.io/enforcement-override': mode });
 
-test('a tenant’s key counts where it is stricter than what the webhook recorded, whoever let it through', (t) => {
+test('a tenant’s annotation counts only where it is stricter than the recorded mode', (t) => {
   t.is(requestedMode(record()), undefined);
   t.is(requestedMode({ ...record(), ...wish('off') }), undefined);
   t.deepEqual(requestedMode(record('report')), { mode: 'report', by: 'namespace' });
@@ -25,14 +25,14 @@ test('a tenant’s key counts where it is stricter than what the webhook recorde
   t.deepEqual(requestedMode({ ...record('report'), ...override('none') }), { mode: 'report', by: 'namespace' });
 });
 
-test('a record that nobody of ours wrote weakens nothing', (t) => {
+test('a forged request record does not weaken the mode', (t) => {
   const forged = record('report')['cotenant.io/request'].replace('"report"', '"none"');
   for (const text of [forged, '{"enforcement":"off"}', '', 'off'])
     t.is(requestedMode({ 'cotenant.io/request': text }), undefined, text);
   t.is(requestedMode(undefined), undefined);
 });
 
-test('all containers of a pod follow its annotations, no others do, and what is no mode is told once', (t) => {
+test('all containers of a pod follow its annotations; an unknown mode is reported once', (t) => {
   const of = (id: string, podUid: string) => grantOf(id, 100, [0], { owner: { podUid, target: '/x', kind: 'app' } });
   const books = new Map([of('one', 'a'), of('two', 'a'), of('three', 'b')].map((grant) => [grant.id, grant]));
   const changes: string[] = [];
@@ -54,11 +54,11 @@ test('all containers of a pod follow its annotations, no others do, and what is 
   for (const label of ['x', 'y']) modes.onPod('a', { ...record(), ...override('none'), label });
   t.deepEqual([modeOf('one'), modeOf('two')], [undefined, undefined]);
   t.deepEqual(told, [
-    'local/pod-one: annotation cotenant.io/enforcement-override is none of off, report, enforce, and changes nothing',
+    'local/pod-one: annotation cotenant.io/enforcement-override is not one of off, report, enforce and is ignored',
   ]);
 });
 
-test('what was said outlives a restart, and a stored grant with what is no mode is not taken', (t) => {
+test('a requested mode survives a restart; a stored grant with an unknown mode is refused', (t) => {
   const grant: Grant = { ...grantOf('abcdef', 100), enforcement: { mode: 'report', by: 'namespace' } };
   t.deepEqual(parseGrant(formatGrant(grant)), { ok: true, value: grant });
   const broken = formatGrant(grant).replace('"report"', '"none"');
@@ -68,7 +68,7 @@ test('what was said outlives a restart, and a stored grant with what is no mode 
   });
 });
 
-test('of a plain grant the socket says the mode, of a pod’s its annotations alone, and what is refused changes nothing', (t) => {
+test('the socket sets the mode of process grants, annotations that of pods', (t) => {
   const owner = { podUid: 'a', target: '/x', kind: 'app' } as const;
   const books = new Map(
     [grantOf('plain', 100), grantOf('ofpod', 100, [0], { owner })].map((grant) => [grant.id, { grant }]),

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { type Holding, NOBODYS, peopledNode, setUp, there } from './enforcing.ts';
 
-test('no more containers than the rate are stopped within a minute; who waits is stopped after it', (t) => {
+test('no more containers than the rate are stopped within a minute; the others wait', (t) => {
   const grants = ['one', 'two', 'three'].map((id) => there(id));
   const { act, audit } = setUp(t, { policy: { mostStopsPerMinute: 2 }, grants, people: peopledNode().native });
   const all = ['one', 'two', 'three'].map((id, index) => ({ id, mib: 900 - index * 100 }));
@@ -19,7 +19,7 @@ test('no more containers than the rate are stopped within a minute; who waits is
   t.deepEqual(act(61, left), ['kill three']);
 });
 
-test('a stop that reaches nobody uses up none of the rate', (t) => {
+test('a stop that reaches no process does not count for the rate', (t) => {
   const grants = [there('gone', { owner: NOBODYS }), there('other', { owner: NOBODYS }), there('held')];
   const { act } = setUp(t, {
     policy: { mostStopsPerMinute: 1 },
@@ -37,7 +37,7 @@ test('a stop that reaches nobody uses up none of the rate', (t) => {
   t.deepEqual(act(7, all), ['refuse gone', 'refuse other', 'refuse held'], 'the one that was reached has used it up');
 });
 
-test('decoys that are stopped over and over keep neither their own cheat nor another namespace from being stopped', (t) => {
+test('decoys that are stopped repeatedly protect neither their namespace nor another one', (t) => {
   const grants = [
     ...['decoy-1', 'decoy-2'].map((id) => there(id, { namespace: 'team' })),
     there('cheat', { namespace: 'team' }),
@@ -66,7 +66,7 @@ test('decoys that are stopped over and over keep neither their own cheat nor ano
   t.deepEqual(done(21, 24, quiet), ['kill cheat', 'kill stranger']);
 });
 
-test('one namespace leaves room for others, however many containers it has', (t) => {
+test('one namespace leaves stops for others, however many containers it has', (t) => {
   const many = Array.from({ length: 8 }, (_, index) => there(`many-${index}`, { namespace: 'team' }));
   const grants = [...many, there('stranger', { namespace: 'elsewhere' })];
   const { act, audit } = setUp(t, { grants, people: peopledNode().native });
@@ -83,7 +83,7 @@ test('one namespace leaves room for others, however many containers it has', (t)
   );
 });
 
-test('who waits longest is stopped first, however much worse those are that come later', (t) => {
+test('the container that waits longest is stopped first, whatever the excess of later ones', (t) => {
   const grants = ['later', 'first', 'waiting'].map((id) => there(id));
   const { act } = setUp(t, { policy: { mostStopsPerMinute: 1 }, grants, people: peopledNode().native });
   const both = [

@@ -65,7 +65,7 @@ async function family(t: ExecutionContext): Promise<{ shell: ChildProcess; pids:
 }
 const pidsOf = (targets: readonly Target[]) => targets.map(({ pid }) => pid).toSorted((a, b) => a - b);
 
-test('all descendants of the process that the grant was given to, and not that process', async (t) => {
+test('targets are all descendants of the owner, without the owner', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [root = 0, ...children] = pids;
@@ -83,7 +83,7 @@ test('all descendants of the process that the grant was given to, and not that p
   }
 });
 
-test('a pid that has come to mean another process has no targets below it', async (t) => {
+test('a reused PID of the owner has no targets below it', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [root = 0] = pids;
@@ -95,7 +95,7 @@ test('a pid that has come to mean another process has no targets below it', asyn
   t.deepEqual(findTargets(grant(start + 1), native, []), []);
 });
 
-test('processes that were seen to hold its memory, and their children, though their parents are gone', async (t) => {
+test('targets are processes that were sampled with its memory, and their children', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [root = 0, child = 0] = pids;
@@ -113,7 +113,7 @@ test('processes that were seen to hold its memory, and their children, though th
   t.deepEqual(findTargets(gone, native, [seen(root, 1)]), [], 'a pid that was reused since');
 });
 
-test('the processes of its own group, wherever they hang; the agent itself is never among them', async (t) => {
+test('targets are all processes of its cgroup, never the agent itself', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [, child = 0] = pids;
@@ -131,7 +131,7 @@ test('the processes of its own group, wherever they hang; the agent itself is ne
   t.false(withAgent.includes(process.pid));
 });
 
-test('each process is signaled by pid, start time and cgroup, and the answer is kept', (t) => {
+test('each process is signaled by PID, start time and cgroup, and the result is kept', (t) => {
   const { native, signaled } = reader();
   const target = (pid: number): Target => ({ pid, startTicks: pid * 10, command: 'x', cgroup: `0::/${pid}` });
   t.deepEqual(signalTargets([target(1), target(2)], native, 9), [
@@ -158,7 +158,7 @@ function groupsIn(t: ExecutionContext, ...groups: readonly string[]) {
 
 const at = (pid: number, cgroup: string): Target => ({ pid, startTicks: pid * 10, command: 'x', cgroup });
 
-test('a group is killed as a whole where the grant has one and the kernel can; who is elsewhere is signaled', (t) => {
+test('a cgroup is killed as a whole where possible; processes outside are signaled', (t) => {
   const { mount, killed } = groupsIn(t, 'a/cotenant-abc123', 'a');
   const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
   const [inside, deeper] = [at(2, '0::/a/cotenant-abc123\n'), at(3, '0::/a/cotenant-abc123/x\n')];
@@ -183,7 +183,7 @@ test('a group is killed as a whole where the grant has one and the kernel can; w
   t.is(groupOf(grant, inside, mount), undefined, 'a kernel without cgroup.kill');
 });
 
-test('a group that cannot be killed leaves its processes to single signals', (t) => {
+test('the processes of a cgroup that cannot be killed are signaled one by one', (t) => {
   const { mount } = groupsIn(t, 'a/cotenant-abc123');
   rmSync(join(mount, 'a/cotenant-abc123/cgroup.kill'));
   mkdirSync(join(mount, 'a/cotenant-abc123/cgroup.kill')); // cannot be written to
@@ -196,7 +196,7 @@ test('a group that cannot be killed leaves its processes to single signals', (t)
   t.is(signaled.length, 1);
 });
 
-test("a pod's container is killed by its group, and only by that one, however deep its processes are", (t) => {
+test("a pod's container is killed by its own cgroup, however deep its processes are", (t) => {
   const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
   const [main, side] = ['aa'.repeat(32), 'bb'.repeat(32)] as [string, string];
   const pod = `kubepods.slice/kubepods-pod${podUid.replaceAll('-', '_')}.slice`;
@@ -228,7 +228,7 @@ test("a pod's container is killed by its group, and only by that one, however de
   }
 });
 
-test('an empty group is removed; one that is in use, or was never made, is left alone', (t) => {
+test('an empty cgroup is removed; one that is in use or was never made is left alone', (t) => {
   const mount = mkdtempSync(join(tmpdir(), 'cotenant-groups-'));
   t.teardown(() => rmSync(mount, { recursive: true, force: true }));
   const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/' } });
@@ -244,14 +244,14 @@ test('an empty group is removed; one that is in use, or was never made, is left 
   t.notThrows(() => removeGroup(grant, undefined));
 });
 
-test('the unified hierarchy is found where it is mounted', (t) => {
+test('the mount of the unified cgroup hierarchy is found', (t) => {
   const mount = unifiedMount();
   const mounted = readFileSync('/proc/self/mountinfo', 'utf8').includes(' - cgroup2 ');
   t.is(mount !== undefined, mounted);
   if (mount !== undefined) t.notThrows(() => readFileSync(join(mount, 'cgroup.controllers')));
 });
 
-test("a stop of a pod's container hits all of that container, its first process first, and nobody of another one", async (t) => {
+test('a stop signals all of the container, its first process first, and no other container', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [root = 0, child = 0, other = 0] = pids;
@@ -293,7 +293,7 @@ test("a stop of a pod's container hits all of that container, its first process 
   );
 });
 
-test("what a sandboxed runtime shows of a pod is hit where the sample told whose grant it is, and the pod's other containers are not", async (t) => {
+test('a sandbox process is signaled only for the grant that the sample attributed it to', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [sandbox = 0, helper = 0, other = 0] = pids;

@@ -5,7 +5,10 @@ import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { createTerminationMessages, writeTerminationMessage } from '../../../../src/agent/enforcement/termination-message.ts';
+import {
+  createTerminationMessages,
+  writeTerminationMessage,
+} from '../../../../src/agent/enforcement/termination-message.ts';
 import { eventually } from '../../../support/node.ts';
 import { grantOf } from '../node.ts';
 
@@ -22,7 +25,7 @@ function kubelet(t: ExecutionContext) {
   return { root, folder, path };
 }
 
-test('the words stand alone in an empty file, and behind what the container wrote itself', (t) => {
+test('the message is appended to what the container wrote', (t) => {
   const { folder, path } = kubelet(t);
   writeTerminationMessage(folder, '0a1b2c3d', 'stopped');
   t.is(readFileSync(path, 'utf8'), 'stopped');
@@ -31,7 +34,7 @@ test('the words stand alone in an empty file, and behind what the container wrot
   t.is(readFileSync(path, 'utf8'), 'out of ideas\nstopped');
 });
 
-test("the file is the one that the runtime told, else that of the container's newest start", async (t) => {
+test('the file is the one that the runtime named, else the newest', async (t) => {
   const { folder, path } = kubelet(t);
   const newer = join(folder, '00000000');
   const sayIn = (told: string | undefined): string | undefined => {
@@ -48,7 +51,7 @@ test("the file is the one that the runtime told, else that of the container's ne
   t.is(sayIn('12345678'), newer, 'a file that is not there');
 });
 
-test("nothing is opened but a file in the kubelet's own folder, whatever name is told, and what fails is told", (t) => {
+test("only files in the kubelet's own folder are opened, and failures are reported", (t) => {
   const { root, folder, path } = kubelet(t);
   const target = join(root, 'target');
   writeFileSync(target, '');
@@ -68,15 +71,12 @@ test("nothing is opened but a file in the kubelet's own folder, whatever name is
   t.deepEqual(problems, []);
   rmSync(path);
   say(grant, 'stopped', 'ffffffff');
-  t.is(
-    problems.pop(),
-    'local/pod-abc123/main is stopped without a termination message: the kubelet made no file for it',
-  );
+  t.is(problems.pop(), 'local/pod-abc123/main gets no termination message: the kubelet made no file for the container');
   say(grantOf('plain', 1), 'stopped', undefined);
   t.deepEqual(problems, [], 'a plain process has no such file');
 });
 
-test("no link on the way is followed, and no name leads out of the kubelet's folder", (t) => {
+test("no link is followed, and no name leads out of the kubelet's folder", (t) => {
   const { root, folder, path } = kubelet(t);
   const problems: string[] = [];
   const say = createTerminationMessages(root, (text) => problems.push(text));
@@ -84,7 +84,7 @@ test("no link on the way is followed, and no name leads out of the kubelet's fol
   renameSync(folder, elsewhere);
   symlinkSync(elsewhere, folder);
   say(grant, 'stopped', undefined);
-  t.regex(problems[0] ?? '', /main is stopped without a termination message: .* is not the kubelet's folder/);
+  t.regex(problems[0] ?? '', /main gets no termination message: .* is not the kubelet's folder/);
   say({ ...grant, container: '../../../elsewhere' }, 'stopped', undefined);
   t.is(problems.length, 2);
   t.is(readFileSync(join(elsewhere, '0a1b2c3d'), 'utf8'), '');

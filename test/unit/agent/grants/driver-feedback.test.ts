@@ -19,19 +19,19 @@ const input = (more: Partial<FeedbackInput> = {}): FeedbackInput => ({
   ...more,
 });
 
-test('a row that did not move is taught the difference to the truth, and that what was freed has left the GPU', (t) => {
+test("an unchanged row gets the difference to the driver's figure as its residual", (t) => {
   // Managed memory is not in the driver's figure, so it is not in the difference.
   t.deepEqual(feedbackOf(input()), [
     { slot: 3, gpu: 0, stamp: 11n, residualBytes: 50 * MIB, releasedBytes: 30 * MIB, signature: 9n, deadStamp: 0n },
   ]);
 });
 
-test('what is only announced keeps nobody from learning', (t) => {
+test('announced bytes do not prevent feedback', (t) => {
   const announced = { ...held, pendingBytes: 2 * MIB };
   t.is(feedbackOf(input({ after: round([slot(11, [announced])]) }))[0]?.residualBytes, 50 * MIB);
 });
 
-test('the residual may be negative, and is nothing but minus the charge where the driver lists nothing', (t) => {
+test('the residual may be negative, down to minus the charge', (t) => {
   const cases: [what: string, processes: FeedbackInput['processes'], residualMiB: number][] = [
     ['less on the GPU than charged', [sampledProcess(11, [use(0, { bytes: 380 * MIB })])], -20],
     ['not on this GPU', [sampledProcess(11, [use(1, { bytes: MIB })])], -400],
@@ -41,7 +41,7 @@ test('the residual may be negative, and is nothing but minus the charge where th
     t.is(feedbackOf(input({ processes }))[0]?.residualBytes, residualMiB * MIB, what);
 });
 
-test('what the driver may have counted twice raises no residual, and lowers one where it stays', (t) => {
+test('double-counted memory raises no residual, and lowers one where it is steady', (t) => {
   const other = sampledProcess(12, [use(0, { bytes: 6000 * MIB })]);
   const of = (bytes: number, more: Partial<FeedbackInput>) => {
     const processes = [sampledProcess(11, [use(0, { bytes: bytes * MIB })]), other];
@@ -80,7 +80,7 @@ test('what the driver may have counted twice raises no residual, and lowers one 
   );
 });
 
-test('nothing is taught where nothing is certain', (t) => {
+test('uncertain data gives no feedback', (t) => {
   const moved = { ...held, signature: 10n };
   const cases: [string, Partial<FeedbackInput>][] = [
     ['a process list is missing', { listsComplete: false }],
@@ -97,7 +97,7 @@ test('nothing is taught where nothing is certain', (t) => {
   for (const [what, more] of cases) t.deepEqual(feedbackOf(input(more)), [], what);
 });
 
-test('only a process that was gone already when the driver was asked has its rows taken over', (t) => {
+test('rows are taken over only from processes that had ended before the sample', (t) => {
   const unlocked = [slot(11, [held], { locked: false })];
   const dead = { processes: [], before: round(unlocked, false), after: round(unlocked, false) };
   t.deepEqual(feedbackOf(input(dead)), [
@@ -126,7 +126,7 @@ test('only a process that was gone already when the driver was asked has its row
   }
 });
 
-test('each GPU of a slot is taught for itself', (t) => {
+test('each GPU of a slot gets its own feedback', (t) => {
   const rows = [row({ heldBytes: 10, signature: 1n }), row({ heldBytes: 20, signature: 2n })];
   const after = round([slot(11, [row({ heldBytes: 15, signature: 3n }), rows[1] ?? row()])]);
   const processes = [sampledProcess(11, [use(4, { bytes: 100 }), use(2, { bytes: 200 })])];
@@ -137,7 +137,7 @@ test('each GPU of a slot is taught for itself', (t) => {
   );
 });
 
-test('a process of another PID namespace is dead only by the word of somebody who would see it', (t) => {
+test('a process of another PID namespace is dead only where it would be visible', (t) => {
   const elsewhere = slot(11, [held], { locked: false, pidNamespace: PID_NAMESPACE + 1 });
   const living = { ownPidNamespace: PID_NAMESPACE, isAlive: () => false };
   const asked: unknown[] = [];
@@ -162,7 +162,7 @@ const madeUp = (turn: number, more: Partial<LedgerSlot> = {}): LedgerSlot[] =>
     slot(11, [held], { index, stamp: BigInt(turn * 2000 + index + 1), locked: false, ...more }),
   );
 
-test('of slots that a tenant makes up, few are looked for at a time', (t) => {
+test('few forged slots are looked up at a time', (t) => {
   for (const pidNamespace of [PID_NAMESPACE, 5]) {
     let asked = 0;
     const look = () => {
@@ -175,7 +175,7 @@ test('of slots that a tenant makes up, few are looked for at a time', (t) => {
   }
 });
 
-test('few rows are taught at a time, those that are no news not at all, and in the end all of them', (t) => {
+test('few rows get feedback at a time, unchanged ones none, and in the end all do', (t) => {
   const slots = madeUp(1, { locked: true });
   const told = new Set<number>();
   const sizes = Array.from({ length: 5 }, () => {
@@ -189,7 +189,7 @@ test('few rows are taught at a time, those that are no news not at all, and in t
   t.deepEqual(sizes, [256, 256, 256, 256, 0]);
 });
 
-test('a process whose pid inside could not be read is known by its namespace and start time', (t) => {
+test('a process without a readable inner PID is identified by namespace and start time', (t) => {
   const { namespacePid: _, ...nameless } = process;
   t.is(feedbackOf(input({ processes: [nameless] }))[0]?.residualBytes, 50 * MIB);
   t.deepEqual(feedbackOf(input({ processes: [{ ...nameless, startTicks: 111 }] })), []);

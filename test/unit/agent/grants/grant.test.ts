@@ -60,7 +60,7 @@ test('a grant is read back as it was stored', (t) => {
   });
 });
 
-test('a text that is not exactly a grant is refused with what is wrong', (t) => {
+test('a text that is not a grant is refused with the wrong field', (t) => {
   const owner = { pid: 1000, startTicks: 5, cgroup: '' };
   const ofPod = { podUid: '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11', target: '/a', kind: 'app' };
   const gpu = { gpuUuid: 'GPU-0', memoryBytes: 512 * MIB, limitBytes: 512 * MIB, coresPercent: 0 };
@@ -133,7 +133,7 @@ test('names become texts that may stand in labels, file names and messages', (t)
   });
 });
 
-test("a grant's own group lies below that of the process that it was given to, where there is one", (t) => {
+test("a process grant's cgroup lies below that of its owner", (t) => {
   const at = (cgroup: string) => groupOfGrant({ id: 'abc123', owner: { pid: 1, startTicks: 1, cgroup } });
   t.is(at('/user.slice/a.scope'), '/user.slice/a.scope/cotenant-abc123');
   t.is(at('/'), '/cotenant-abc123');

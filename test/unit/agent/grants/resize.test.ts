@@ -1,7 +1,7 @@
 // A grant made smaller while in use: what was held stays allowed and counted until it is given back, and never returns.
 import test from 'ava';
 import fc from 'fast-check';
-import { allowedBytes, shrinkToUsage, resizeGpu, reportedUsage } from '../../../../src/agent/grants/resize.ts';
+import { allowedBytes, reportedUsage, resizeGpu, shrinkToUsage } from '../../../../src/agent/grants/resize.ts';
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 import { countedBytes, type GpuGrant } from '../../../../src/api/gpu.ts';
 import { gpu as sampledGpu, sampledProcess, sampleOf, use } from '../node.ts';
@@ -35,7 +35,7 @@ test('step by step', (t) => {
   t.deepEqual(grant, gpu(40));
 });
 
-test('what is allowed never grows but by a larger grant, and is never below what was granted', (t) => {
+test('the allowed amount grows only with a larger grant, and is never below the grant', (t) => {
   const step = fc.tuple(fc.constantFrom('resize', 'holds'), fc.integer({ min: 1, max: 1000 }));
   t.notThrows(() => {
     fc.assert(
@@ -55,14 +55,14 @@ test('what is allowed never grows but by a larger grant, and is never below what
   });
 });
 
-test('a sample that changes nothing gives the same object back', (t) => {
+test('a sample without changes returns the same object', (t) => {
   const whole = gpu(10);
   t.is(shrinkToUsage(whole, 3), whole);
   const shrinking = resizeGpu(whole, 5);
   t.is(shrinkToUsage(shrinking, 10), shrinking);
 });
 
-test('what a sample does not tell is not taken for given back', (t) => {
+test('missing data in a sample is not taken for a release', (t) => {
   const own = [
     sampledProcess(1, [use(0, { bytes: 70 })]),
     sampledProcess(2, [use(0, { bytes: 20 }), use(1, { bytes: 5 })]),

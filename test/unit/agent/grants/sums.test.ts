@@ -9,7 +9,7 @@ const ofPod = (id: string, mib: number, kind: 'init' | 'app', podUid = 'pod') =>
   owner: { podUid, target: '/t', kind },
 });
 
-test('containers of one pod are held together, and plain grants each for itself', (t) => {
+test('containers of one pod are summed together, process grants each by itself', (t) => {
   const grants = [
     ofPod('one', 100, 'init'),
     grantOf('two', 50, [0, 1]),

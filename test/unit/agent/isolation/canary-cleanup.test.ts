@@ -47,7 +47,7 @@ function setUp(t: ExecutionContext) {
   return { path, groups, told, set, driver, limit, open, kept: () => JSON.parse(readFileSync(path, 'utf8')).limits };
 }
 
-test('what an agent wrote down before it was ended is taken back by the next one, on each GPU, and then the group goes', async (t) => {
+test('canary limits of an ended agent are removed by the next one, then their cgroup', async (t) => {
   const { limit, open, set, kept, told } = setUp(t);
   const [one, two] = [limit('GPU-0', 7, 100), limit('GPU-1', 7, 100)];
   const first = open();
@@ -61,7 +61,7 @@ test('what an agent wrote down before it was ended is taken back by the next one
   t.is(told.filter((text) => text.includes('is taken back')).length, 2);
 });
 
-test('what has ended, or whose group is gone, is nobody’s business any more, and the driver is not asked', async (t) => {
+test('limits that have ended or whose cgroup is gone are forgotten without the driver', async (t) => {
   const { limit, open, kept, driver, groups } = setUp(t);
   const first = open();
   const ended = limit('GPU-0', 7, 100);
@@ -75,7 +75,7 @@ test('what has ended, or whose group is gone, is nobody’s business any more, a
   t.is(driver.asked, 0);
 });
 
-test('another limit than the one that was written down stays, with its group, and is told', async (t) => {
+test('a limit other than the recorded one stays with its cgroup and is reported', async (t) => {
   const { limit, open, set, kept, told } = setUp(t);
   const one = limit('GPU-0', 7, 100);
   open().begin(one);
@@ -87,7 +87,7 @@ test('another limit than the one that was written down stays, with its group, an
   t.regex(told.join('\n'), /a limit on GPU-0 is not the canary's \(3000000000 bytes at most, 0 kept\), and stays/);
 });
 
-test('what cannot be taken back now is tried again after a while, and said once', async (t) => {
+test('a limit that cannot be removed is tried again later and reported once', async (t) => {
   const { limit, open, set, kept, told, driver } = setUp(t);
   const one = limit('GPU-0', 7, 100);
   open().begin(one);
@@ -109,7 +109,7 @@ test('what cannot be taken back now is tried again after a while, and said once'
   t.deepEqual(kept(), [one]);
 });
 
-test('a driver without limits has none to take back', async (t) => {
+test('a driver without limits has none to remove', async (t) => {
   const { limit, open, kept, driver } = setUp(t);
   const one = limit('GPU-0', 7, 100);
   open().begin(one);
@@ -125,7 +125,7 @@ for (const folder of [
   '/x/cotenant-canary-7/below',
   '/x\n/cotenant-canary-7',
 ]) {
-  test(`a file that names another group than a canary’s is passed over: ${JSON.stringify(folder)}`, async (t) => {
+  test(`a file that names another cgroup than a canary’s is ignored: ${JSON.stringify(folder)}`, async (t) => {
     const { open, path, told, driver } = setUp(t);
     writeFileSync(path, JSON.stringify({ version: 1, limits: [{ gpuUuid: 'GPU-0', folder, hardBytes: 5 }] }));
     await open().takeBack();

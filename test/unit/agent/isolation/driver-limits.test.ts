@@ -66,7 +66,7 @@ function setUp(t: ExecutionContext, pageBytes = 1) {
   };
 }
 
-test('a limit that cannot be read any more is not taken to hold, until it is read again', async (t) => {
+test('a limit that cannot be read does not count as set until it is read again', async (t) => {
   const { follow, held } = setUp(t);
   await follow(0, 'works');
   t.deepEqual(held(), [true, true]);
@@ -78,7 +78,7 @@ test('a limit that cannot be read any more is not taken to hold, until it is rea
   t.deepEqual(held(), [true, true]);
 });
 
-test('with a driver that has no limits none holds, those that were read a moment ago included', async (t) => {
+test('with a driver without limits none holds, not even those read before', async (t) => {
   const { follow, held, limits } = setUp(t);
   await follow(0, 'works', [one]);
   await follow(10, 'works');
@@ -91,7 +91,7 @@ test('with a driver that has no limits none holds, those that were read a moment
   t.deepEqual(held(), [true, true], 'and another driver is asked anew');
 });
 
-test('where limits were seen to hold nobody none is claimed, and what was set is taken back', async (t) => {
+test('where limits were seen not to hold, none is claimed and set ones are removed', async (t) => {
   const { follow, held, set, fail } = setUp(t);
   await follow(0, 'works');
   t.is(set.size, 2);
@@ -106,7 +106,7 @@ test('where limits were seen to hold nobody none is claimed, and what was set is
   t.is(set.size, 2);
 });
 
-test('a driver that keeps amounts in pages of its own holds them as it keeps them, set once and taken back', async (t) => {
+test('a limit that the driver rounds is set once, recognized and removed', async (t) => {
   const PAGE = 2 ** 21;
   const { follow, held, limits, set, sets } = setUp(t, PAGE);
   const odd = (mib: number) => [grantOf('one', mib), grantOf('two', mib)];
