@@ -13,7 +13,7 @@ import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
-import { parseMode, notWeakerThan, resolveRequestedMode } from '../src/policy/mode.ts';
+import { notWeakerThan, parseMode, resolveRequestedMode } from '../src/policy/mode.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { findLastNamed, NO_DEVICES, VISIBLE_DEVICES, withoutGpus } from './environment.ts';
 import { isRequiredPluginsKey } from './required-plugins.ts';

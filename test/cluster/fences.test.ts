@@ -83,7 +83,7 @@ onCluster(
       (status?.conditions ?? []).some(({ type, message = '' }) => type === 'PodScheduled' && /limits/.test(message)),
     );
     t.is(waiting.status?.phase, 'Pending');
-    const reason = `limits do not hold on ${uuids[0]}: a request beyond the grant succeeded (handle)`;
+    const reason = `limits are not enforced on ${uuids[0]}: a request beyond the grant succeeded (handle)`;
     const said = (await eventsOf(bed, 'waits')).map(({ message }) => message).join('\n');
     t.true(said.includes(reason), said);
 

@@ -1,5 +1,5 @@
-// What this node's GPUs really cost, measured by a process of its own, kept by GPU and driver so that a restart does not
-// measure again. Without it the interposer charges a context only when the agent has seen it.
+// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in profiles.json.
+// Without it the interposer charges a context only after the agent has seen it in a sample.
 import { join } from 'node:path';
 import { isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
@@ -52,7 +52,7 @@ const isProfile = (value: unknown): value is Stored => {
 const PROFILES_FORMAT: StateFormat<Readonly<Record<string, Stored>>> = {
   version: undefined,
   read(value) {
-    if (!isObject(value)) return { wrong: 'it is not a map of GPUs' };
+    if (!isObject(value)) return { wrong: 'not an object of GPUs' };
     return Object.fromEntries(Object.entries(value).filter((entry): entry is [string, Stored] => isProfile(entry[1])));
   },
 };
@@ -60,7 +60,7 @@ const PROFILES_FORMAT: StateFormat<Readonly<Record<string, Stored>>> = {
 export function openProfiles(options: ProfilesOptions): Profiles {
   const { stateFolder, libraries, tools, onProblem, clock, random = Math.random } = options;
   const file = openStateFile(join(stateFolder, 'profiles.json'), PROFILES_FORMAT, {
-    lost: 'the GPUs are measured again',
+    lost: 'the GPUs are calibrated again',
     onProblem,
   });
   let stored = file.found ?? {};
@@ -91,7 +91,7 @@ export function openProfiles(options: ProfilesOptions): Profiles {
     try {
       if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
       const found = JSON.parse(answer.stdout) as GpuProfile & { uuid: string };
-      if (found.uuid !== gpuUuid) throw new Error(`it measured ${found.uuid}`);
+      if (found.uuid !== gpuUuid) throw new Error(`the program measured ${found.uuid}`);
       const { contextBytes, granuleBytes, releasesLate } = found;
       stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
       failures.delete(gpuUuid);
@@ -99,18 +99,20 @@ export function openProfiles(options: ProfilesOptions): Profiles {
     } catch (error) {
       noteFailure(gpuUuid, driverVersion);
       const text = (error as Error).message;
-      onProblem(`${gpuUuid} could not be measured, so contexts on it are charged only once they are seen: ${text}`);
+      onProblem(
+        `${gpuUuid} could not be calibrated, so contexts on it are charged only after a sample shows them: ${text}`,
+      );
       return false;
     }
   };
 
-  /** What cannot be kept is good until this agent ends, and tried again at the next sample. */
+  /** Profiles that cannot be stored hold until this agent ends; storing is tried again at the next sample. */
   const keep = (): void => {
     try {
       file.write(stored);
       isKept = true;
     } catch (error) {
-      if (isKept) onProblem(`what was measured cannot be kept for the next agent: ${(error as Error).message}`);
+      if (isKept) onProblem(`cannot store GPU profiles for the next agent: ${(error as Error).message}`);
       isKept = false;
     }
   };

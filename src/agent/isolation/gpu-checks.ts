@@ -1,5 +1,5 @@
-// What is found out about GPUs with programs of our own on them: what a context costs, in what granules memory goes, and whether
-// the fence holds. Owns when that is done, and what must wait for it.
+// Checks each GPU with programs of our own: calibration (what a context costs, in which granules memory is allocated) and the canaries
+// (do limits hold). Decides when a check runs, and which grants wait for its result.
 import type { GpuStanding } from '../../api/gpu.ts';
 import {
   type FenceState,
@@ -32,27 +32,27 @@ export type GpuChecksOptions = {
   /** A GPU was calibrated: limits pages carry what was measured. */
   readonly onCalibrated: () => void;
   readonly driver: Pick<Driver, 'releasedMs'>;
-  /** What an Xid holds against a GPU, a clause; undefined: nothing. */
+  /** The fault of a GPU as a clause; undefined: none. */
   readonly faultOf: (gpuUuid: string) => string | undefined;
   readonly onProblem: (text: string) => void;
   readonly onChange: (text: string) => void;
-  /** A clock that nobody sets, in milliseconds. */
+  /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
 
 export type GpuChecks = {
-  /** Of the driver that is there now; before anything else is asked. */
+  /** With each sample, before the other functions: the version of the loaded driver. */
   notice(driverVersion: string): void;
-  /** Does what is due, beside the samples. Never throws. */
+  /** Runs the checks that are due, beside the samples. Never throws. */
   look(sample: Sample): Promise<void>;
-  /** Why nothing may be granted on these GPUs now; `byDriver`: the driver's own limit would hold it. */
+  /** Why nothing may be granted on these GPUs now; `byDriver`: the driver's limit would be set for the container. */
   notYet(gpuUuids: readonly string[], byDriver: boolean): Refusal | undefined;
-  /** What keeps others off a GPU, clauses. */
+  /** What keeps new containers off a GPU, as clauses. */
   standingOf(gpuUuid: string): GpuStanding;
-  /** Were the driver's own limits seen to hold nobody on that GPU? */
+  /** Were the driver's limits seen not to hold on that GPU? */
   driverFailsOn(gpuUuid: string): boolean;
   fencesOf(gpuUuid: string): GpuFences;
-  /** Of all of these GPUs; undefined: it is not known yet. */
+  /** Over all of these GPUs; undefined: not known yet. */
   state(gpuUuids: readonly string[]): FenceState | undefined;
 };
 
@@ -73,13 +73,13 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
     ...(configuration.canary && configuration.driverLimits ? [limits] : []),
   ];
 
-  /** What nobody has, and nobody may take by the grant that he has. */
+  /** Memory that is neither in use nor granted. */
   const roomOn = (gpu: SampledGpu): number => {
     const ungranted = usableBytes(gpu) - grantedOn(grants(), gpu.uuid).memoryBytes;
     return Math.min(ungranted, gpu.freeBytes ?? ungranted);
   };
 
-  /** With processes of our own on the GPUs, one at a time: what they cost, then whether the fence holds. */
+  /** One GPU at a time: calibration, then the canaries. */
   const look = async (sample: Sample): Promise<void> => {
     if (busy || sample.problem !== undefined) return;
     busy = true;
@@ -94,7 +94,7 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
       for (const canary of canaries)
         await canary.check(healthy.map((gpu) => ({ gpuUuid: gpu.uuid, roomBytes: () => roomOn(gpu) })));
     } catch (error) {
-      onProblem(`the GPUs could not be measured: ${(error as Error).message}`);
+      onProblem(`the GPU checks failed: ${(error as Error).message}`);
     } finally {
       busy = false;
     }
@@ -112,28 +112,28 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
     });
     return found === undefined ? undefined : { refused: found };
   };
-  /** Nothing is granted behind a fence that does not hold, or of which nobody knows yet. */
+  /** Nothing is granted where limits do not hold, or it is not known yet whether they do. */
   const unfenced = (gpuUuids: readonly string[], byDriver: boolean): Refusal | undefined => {
     if (!configuration.canary) return undefined;
     for (const gpuUuid of gpuUuids) {
       const fences = fencesOf(gpuUuid);
       const why = unfencedBy(fences);
-      if (why !== undefined) return { refused: `limits do not hold on ${gpuUuid}: ${why}` };
+      if (why !== undefined) return { refused: `limits are not enforced on ${gpuUuid}: ${why}` };
       if (isDriversAlone(fences) && !byDriver)
         return {
-          refused: `limits do not hold on ${gpuUuid}, other than those of the driver, which would not be set for it: ${fences.interposer?.why}`,
+          refused: `on ${gpuUuid} only the driver enforces limits, which would not be set for this container: ${fences.interposer?.why}`,
         };
     }
     if (gpuUuids.some((gpuUuid) => fencesOf(gpuUuid).interposer === undefined))
-      return { refused: 'whether the interposer holds on the GPUs is still being tried', later: true };
+      return { refused: 'the check whether the interposer enforces limits on the GPUs is still running', later: true };
     return undefined;
   };
 
-  // What a context costs must be in the page before the first one is made.
+  // The limits page must have the cost of a context before the first context is created.
   const stillMeasuring = (gpuUuids: readonly string[]): Refusal | undefined => {
     const unmeasured = gpuUuids.some((gpuUuid) => profiles.of(gpuUuid).contextBytes === 0);
     if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
-    return { refused: 'the GPUs are still being measured', later: true };
+    return { refused: 'the calibration of the GPUs is still running', later: true };
   };
 
   return {

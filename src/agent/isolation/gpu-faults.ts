@@ -1,5 +1,5 @@
-// GPUs that an Xid has taken from those who come next, over samples and restarts: what the file in the state folder says, and what
-// is said when one comes or goes. What counts, and what ends it, is decided in quota/gpu-fault.ts.
+// GPUs that an Xid made unhealthy, across samples and restarts: gpu-faults.json in the state folder, and the log lines when a fault begins
+// or ends. src/policy/gpu-health.ts decides which Xids count and what proves a reset.
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { readBootId } from '../../common/boot-id.ts';
@@ -11,26 +11,26 @@ import type { Sample } from '../sampling/sample.ts';
 export type GpuFaults = {
   see(sample: Sample): void;
   of(gpuUuid: string): GpuFault | undefined;
-  /** A clause; undefined: nothing is held against it. */
+  /** The reason as a clause; undefined: the GPU has no fault. */
   textOf(gpuUuid: string): string | undefined;
-  /** By an operator's word; undefined: nothing was held against it. */
+  /** By an operator's command; undefined: the GPU had no fault. */
   clear(gpuUuid: string): GpuFault | undefined;
   list(): readonly GpuFault[];
 };
 
 export type GpuFaultsOptions = {
   readonly stateFolder: string;
-  /** As parseXidList takes it. */
+  /** In the form that `parseXidList` reads. */
   readonly unhealthyXids: string;
   readonly onProblem: (text: string) => void;
   readonly onChange: (text: string) => void;
-  /** Of the machine; another one after each start of it. */
+  /** Identifies the boot of the machine. */
   readonly bootId?: string;
 };
 
 /** The file's name in versions that called a GPU a card. */
 const EARLIER_NAME = 'card-faults.json';
-/** More than GPUs can come; a file beyond that is none of ours. */
+/** More than a node can have GPUs. */
 const MOST = 256;
 
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value >= 0;
@@ -42,17 +42,20 @@ function parseFault(value: unknown): GpuFault | undefined {
   if (typeof gpuUuid !== 'string' || typeof bootId !== 'string' || typeof driverVersion !== 'string') return undefined;
   if (!isNumber(xid) || !isNumber(atMs) || atMs > 8.64e15 || typeof lost !== 'boolean') return undefined;
   if (!isObject(counts) || !Object.values(counts).every(isNumber)) return undefined;
-  return { gpuUuid, xid, atMs, bootId, driverVersion, lost, counts };
+  const { energyMj, ...others } = counts;
+  const renamed = energyMj === undefined ? counts : { ...others, energyMillijoules: energyMj };
+  return { gpuUuid, xid, atMs, bootId, driverVersion, lost, counts: renamed };
 }
 
 export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly GpuFault[] }> = {
   version: 1,
   read(value) {
     const given = field(value, 'faults');
-    if (!Array.isArray(given) || given.length > MOST) return { wrong: 'its faults are no list of them' };
+    if (!Array.isArray(given) || given.length > MOST)
+      return { wrong: `field "faults" is missing or not a list of at most ${MOST}` };
     const faults = given.map(parseFault);
     const bad = faults.indexOf(undefined);
-    if (bad >= 0) return { wrong: `its faults[${bad}] is none` };
+    if (bad >= 0) return { wrong: `faults[${bad}] is malformed` };
     return { faults: faults.filter((fault) => fault !== undefined) };
   },
 };
@@ -61,13 +64,13 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
   const { stateFolder, unhealthyXids, onProblem, onChange, bootId = readBootId() } = options;
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
-  const lost = 'GPUs that an Xid was held against are offered';
+  const lost = 'GPUs that an Xid made unhealthy get new containers';
   const path = join(stateFolder, 'gpu-faults.json');
   const earlierPath = join(stateFolder, EARLIER_NAME);
   if (!existsSync(path) && existsSync(earlierPath)) renameSync(earlierPath, path);
   const file = openStateFile(path, FAULTS_FORMAT, { lost, onProblem });
   let faults: readonly GpuFault[] = file.found?.faults ?? [];
-  /** What counts grew by is not worth a write: what the file has is less, and a reset is seen all the same. */
+  /** Without the counters: their growth is not worth a write, because smaller stored values still show a reset. */
   const keyOf = (list: readonly GpuFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
   let kept = keyOf(faults);
 
@@ -78,7 +81,7 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
       file.write({ faults });
       kept = key;
     } catch (error) {
-      onProblem(`what is held against GPUs is not kept for the next agent: ${(error as Error).message}`);
+      onProblem(`cannot store GPU faults for the next agent: ${(error as Error).message}`);
     }
   };
 
@@ -100,10 +103,10 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
       const next = updateFaults(before, { bootId, driverVersion, gpus, raised }, xids);
       faults = next.faults;
       for (const { fault, why } of next.ended)
-        onChange(`${fault.gpuUuid} is offered again after Xid ${fault.xid}: ${why}`);
+        onChange(`${fault.gpuUuid} gets new containers again after Xid ${fault.xid}: ${why}`);
       for (const fault of faults) {
         if (before.some(({ gpuUuid, atMs }) => gpuUuid === fault.gpuUuid && atMs === fault.atMs)) continue;
-        onChange(`${fault.gpuUuid} takes nobody new: ${faultText(fault)}; who runs on it is left alone`);
+        onChange(`${fault.gpuUuid} gets no new containers: ${faultText(fault)}; running containers are left alone`);
       }
       keep();
     },
@@ -111,7 +114,7 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
       const cleared = of(gpuUuid);
       if (!cleared) return undefined;
       faults = faults.filter((fault) => fault !== cleared);
-      onChange(`${gpuUuid} is offered again after Xid ${cleared.xid}: by command`);
+      onChange(`${gpuUuid} gets new containers again after Xid ${cleared.xid}: cleared by command`);
       keep();
       return cleared;
     },

@@ -4,7 +4,13 @@ import { requestedMode } from '../../agent/enforcement/pod-mode.ts';
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { Mode } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import { type EffectiveMode, effectiveMode, parseMode, notWeakerThan, resolveRequestedMode } from '../../policy/mode.ts';
+import {
+  type EffectiveMode,
+  effectiveMode,
+  notWeakerThan,
+  parseMode,
+  resolveRequestedMode,
+} from '../../policy/mode.ts';
 import { modeOn, type Use } from './parse-metrics.ts';
 
 type Annotations = Readonly<Record<string, string>>;
@@ -29,7 +35,10 @@ export function modeAnnotations(
   const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   const namespace = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
   const pod = parseMode(annotations[ENFORCEMENT_ANNOTATION]);
-  const now = resolveRequestedMode({ namespace, pod, administrator: undefined }) ?? { mode: namespace, by: 'namespace' };
+  const now = resolveRequestedMode({ namespace, pod, administrator: undefined }) ?? {
+    mode: namespace,
+    by: 'namespace',
+  };
   if (notWeakerThan(now.mode).includes(mode)) return { annotations: { [ENFORCEMENT_ANNOTATION]: mode } };
   const source = now.by === 'pod' ? 'the pod sets' : 'its namespace sets';
   return {

@@ -1,7 +1,7 @@
 // Reads use by GPU and container from the text of an agent's /metrics. Pure. Owns the
 // few names of metrics that the CLI shows; the page itself is the agent's.
 import type { Mode } from '../../api/request.ts';
-import { type EffectiveMode, parseMode, MODE_SOURCES } from '../../policy/mode.ts';
+import { type EffectiveMode, MODE_SOURCES, parseMode } from '../../policy/mode.ts';
 
 export type ContainerUse = {
   readonly namespace: string;

@@ -69,6 +69,7 @@ test('a GPU with an Xid stays unhealthy, by the file under its old name', (t) =>
   const options = { stateFolder: folder, unhealthyXids: 'default', onProblem: fail(t), onChange: () => {} };
   const faults = openGpuFaults({ ...options, bootId: 'boot-1' });
   t.regex(faults.textOf(GPU) ?? '', /^Xid 79 at 2025-11-24T16:00:00.000Z/);
+  t.deepEqual(faults.of(GPU)?.counts, { energyMillijoules: 5 });
   t.false(existsSync(join(folder, 'card-faults.json')));
   t.true(existsSync(join(folder, 'gpu-faults.json')));
 });

@@ -97,7 +97,7 @@ test('the files that agents have written until now are read as they are', (t) =>
   const faults = `${JSON.stringify({ version: 1, faults: [fault] }, null, 2)}\n`;
   t.deepEqual(parseState(FAULTS_FORMAT, faults), { faults: [fault] });
   t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
-  t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'its faults[0] is none' });
+  t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'faults[0] is malformed' });
   const without = `${JSON.stringify({ version: 1, told: ['0a1b'], seen: ['2c'] }, null, 2)}\n`;
   t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, without), { told: ['0a1b'], seen: ['2c'] });
   t.is(formatState(WITHOUT_GPUS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);

@@ -119,7 +119,7 @@ test('a GPU is closed when no isolation holds there, or programs fail under the 
     [undefined, undefined, undefined, false],
     [fails, undefined, 'w', false],
     [fails, untried, 'w', false],
-    [fails, fails, 'w; nor do those of the driver: w', false],
+    [fails, fails, "w; nor are the driver's limits enforced: w", false],
     [fails, holds, undefined, true],
     [broken, holds, 'w', false],
   ];

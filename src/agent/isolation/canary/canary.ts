@@ -1,18 +1,18 @@
-// The canary of one fence: on each GPU, a small program of ours that tries to exceed what it may have behind that fence. Owns when
-// that is tried and what was found; how it is tried is the fence's, what the answers prove is src/policy/isolation-check.ts.
+// The canary of one isolation mechanism: on each GPU a small program that tries to exceed its grant under that mechanism. Decides when a
+// trial runs and keeps the results; the trials are interposer-trial.ts and driver-limit-trial.ts, verdicts src/policy/isolation-check.ts.
 import type { CanaryVerdict } from '../../../policy/isolation-check.ts';
 
 export type CanaryGpu = {
   readonly gpuUuid: string;
-  /** What neither grants nor programs have of it. */
+  /** Memory that is neither granted nor in use. */
   readonly roomBytes: () => number;
 };
 
-/** A fence that can be tried. */
+/** An isolation mechanism that can be tried. */
 export type Trial = {
-  /** Of what it is made of: another one is another fence. */
+  /** Identifies the mechanism's files: results for other files do not count. */
   identity(): string;
-  /** Undefined: it could not be gone on with, for the driver was given up meanwhile. Throws where it cannot be tried. */
+  /** Undefined: the driver was released during the trial. Throws where the trial cannot run. */
   tryGpu(gpu: CanaryGpu): Promise<CanaryVerdict | 'none' | undefined>;
   readonly words: {
     readonly fails: (gpuUuid: string, why: string) => string;
@@ -24,23 +24,23 @@ export type Trial = {
 export type CanaryOptions = {
   readonly trial: Trial;
   readonly onProblem: (text: string) => void;
-  /** What was said of a GPU does not hold any more. */
+  /** Called when the result for a GPU is no longer a failure. */
   readonly onChange: (text: string) => void;
-  /** A clock that nobody sets, in milliseconds. */
+  /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
 
 export type Canary = {
-  /** Of the driver that is there now: what was said with another one, or with other files of ours, does not count any more. */
+  /** The version of the loaded driver: results with another version, or with other files of ours, do not count any more. */
   notice(driverVersion: string): void;
-  /** Tries where it is due, one GPU after the other. Never throws. */
+  /** Runs the trials that are due, one GPU after the other. Never throws. */
   check(gpus: readonly CanaryGpu[]): Promise<void>;
-  /** Undefined: not tried yet, with this driver and this fence, or there is no such fence. */
+  /** Undefined: not tried yet with this driver and these files, or the GPU has no such mechanism. */
   of(gpuUuid: string): CanaryVerdict | undefined;
 };
 
 const RETRY_MS = 10_000;
-/** Programs do not become others from second to second. */
+/** The files of the mechanism are not checked with every sample. */
 const LOOK_AGAIN_MS = 5000;
 
 type Tried = { readonly key: string; readonly atMs: number; readonly found: CanaryVerdict | 'none' };
@@ -67,7 +67,7 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
     else if (before !== undefined) onChange(trial.words.again(gpuUuid));
   };
 
-  /** Files that cannot be looked at, as while they are replaced, are others than before. */
+  /** Files that cannot be read, as while they are replaced, count as changed. */
   const identity = (): string => {
     try {
       return trial.identity();
@@ -93,9 +93,9 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
         if (last?.key === of && isSettled) continue;
         const found = await attempt(gpu);
         if (!found) return;
-        // What was seen to fail fails until it is seen to hold.
-        const isUntold = found !== 'none' && found.result === 'untried';
-        const kept = last?.key === of && before?.result === 'fails' && isUntold ? before : found;
+        // A failure counts until a trial succeeds.
+        const isUntried = found !== 'none' && found.result === 'untried';
+        const kept = last?.key === of && before?.result === 'fails' && isUntried ? before : found;
         tried.set(gpu.gpuUuid, { key: of, atMs: clock(), found: kept });
         if (kept !== 'none') tell(gpu.gpuUuid, kept, before);
       }

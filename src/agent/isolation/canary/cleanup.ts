@@ -1,6 +1,5 @@
-// What a canary of the driver's limits leaves where its agent is ended in the middle of it: its group, and the limit of that. Owns
-// the file that tells of both before they are there, and taking them back. A limit that is not as it was written down is somebody
-// else's, and stays.
+// Removes what a trial of the driver's limits leaves when its agent is killed: a cgroup and its limit. Both are recorded in
+// canary-limits.json before they are created. A limit with another amount than recorded was set by another program, and stays.
 import { existsSync, rmdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { decodeAll, field, isWithin } from '../../../common/json.ts';
@@ -17,15 +16,15 @@ import {
   setLine,
 } from '../driver-limits/client.ts';
 
-/** As the canary sets it; the soft limit is none. */
+/** As the canary sets it, without a soft limit. */
 export type CanaryLimit = LimitPlace & { readonly hardBytes: number };
 
 export type CanaryCleanup = {
-  /** Before there is anything to take back. Throws where it cannot be kept: then nothing may be set. */
+  /** Before the limit is set. Throws where it cannot be recorded: then nothing may be set. */
   begin(limit: CanaryLimit): void;
-  /** Limit and group are gone. */
+  /** Limit and cgroup are removed. */
   end(place: LimitPlace): void;
-  /** What is written down and not under way now; again after a while where it cannot be done. Never throws. */
+  /** Removes what is recorded and not in use now; tries again later where that fails. Never throws. */
   takeBack(): Promise<void>;
 };
 
@@ -35,11 +34,11 @@ export type CanaryCleanupOptions = {
   readonly nvmlLibrary: string;
   readonly onProblem: (text: string) => void;
   readonly onChange: (text: string) => void;
-  /** A clock that nobody sets, in milliseconds. */
+  /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
 
-/** With the agent's pid behind it: there may be another agent beside this one. */
+/** The agent's PID follows: another agent may run beside this one. */
 const GROUP = 'cotenant-canary-';
 export const canaryGroup = (own: string): string => join(own, `${GROUP}${process.pid}`);
 const isCanarys = (folder: string): boolean => /^cotenant-canary-\d+$/.test(basename(folder));
@@ -58,9 +57,9 @@ export const CANARY_FORMAT: StateFormat<{ readonly limits: readonly CanaryLimit[
   version: 1,
   read(value) {
     const given = field(value, 'limits');
-    if (!Array.isArray(given)) return { wrong: 'its limits are no list of them' };
+    if (!Array.isArray(given)) return { wrong: 'field "limits" is missing or not a list' };
     const limits = decodeAll(given, parseLimit);
-    return 'badIndex' in limits ? { wrong: `its limits[${limits.badIndex}] is no canary's` } : { limits };
+    return 'badIndex' in limits ? { wrong: `limits[${limits.badIndex}] is not a limit of the canary` } : { limits };
   },
 };
 
@@ -69,7 +68,7 @@ const has = (a: LimitPlace) => (b: LimitPlace) => a.gpuUuid === b.gpuUuid && a.f
 export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup {
   const { tools, stateFolder, nvmlLibrary, onProblem, onChange, clock } = options;
   const file = openStateFile(join(stateFolder, 'canary-limits.json'), CANARY_FORMAT, {
-    lost: 'limits that a canary may have left stay with their groups',
+    lost: 'limits that the canary may have left stay with their cgroups',
     onProblem,
   });
   let limits = file.found?.limits ?? [];
@@ -85,7 +84,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
     said = text;
   };
 
-  /** Ours is there, or none; else it is not to be touched. */
+  /** Our limit is set, or none; another one must not be touched. */
   const stepFor = (
     { hardBytes, ...place }: CanaryLimit,
     found: LimitAnswer,
@@ -96,7 +95,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
     if (softBytes === 0 && isAsSet(most, hardBytes)) return 'clear';
     if (softBytes === 0 && most === null) return 'done';
     onProblem(
-      `a canary left its group ${place.folder}, of which a limit on ${place.gpuUuid} is not the canary's (${most ?? 'no'} bytes at most, ${softBytes} kept), and stays`,
+      `the canary left its cgroup ${place.folder}, whose limit on ${place.gpuUuid} another program changed (hard ${most ?? 'none'}, soft ${softBytes} bytes): it stays`,
     );
     return 'stays';
   };
@@ -111,13 +110,13 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
     if (!answers) return;
     const cleared = clearing.filter((_, at) => answers[at]?.result === 0);
     for (const { gpuUuid, folder } of cleared)
-      onChange(`the limit on ${gpuUuid} that a canary left with its group ${folder} is taken back`);
+      onChange(`removed the limit on ${gpuUuid} that the canary left with its cgroup ${folder}`);
     const stays = steps.flatMap(({ limit, step }) => (step === 'stays' ? [limit] : []));
     const left = steps.flatMap(({ limit, step }) => (step === 'done' || cleared.includes(limit) ? [] : [limit]));
     const removed = new Set<string>();
     const problems: string[] = [];
     for (const folder of new Set(there.map((limit) => limit.folder))) {
-      // A group goes once none of its limits is left. Whoever is in it still ends by himself.
+      // A cgroup is removed with its last limit. A process that is still in it ends by itself.
       if (left.some((limit) => limit.folder === folder)) continue;
       try {
         rmdirSync(folder);
@@ -127,7 +126,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
       }
     }
     keep(there.filter((limit) => !removed.has(limit.folder) && !stays.includes(limit)));
-    if (left.length > stays.length) problems.push('the driver does not tell it, or does not take it back');
+    if (left.length > stays.length) problems.push('the driver does not report it, or does not remove it');
     if (problems.length > 0) throw new Error(problems.join('; '));
   };
 
@@ -137,7 +136,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
       try {
         keep(limits.filter((one) => !has(one)(place)));
       } catch (error) {
-        onProblem(`that a canary has ended is not kept for the next agent: ${(error as Error).message}`);
+        onProblem(`cannot store the end of a canary for the next agent: ${(error as Error).message}`);
       }
     },
     async takeBack() {
@@ -146,7 +145,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
       try {
         await round();
       } catch (error) {
-        say(`what a canary left of its limits is not taken back, and it is tried again: ${(error as Error).message}`);
+        say(`cannot remove limits that the canary left, and it is tried again: ${(error as Error).message}`);
       }
     },
   };

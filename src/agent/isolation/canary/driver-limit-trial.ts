@@ -1,5 +1,5 @@
-// The driver's own limit of memory as a canary tries it: in a group of its own that has one, without the interposer. Owns that
-// group and its limit, which are there for the time of the try; what an agent that was ended meanwhile left of them is left-behind.ts'.
+// The canary's trial of the driver's memory limits: in a cgroup of its own with a limit and without the interposer. Creates and removes
+// both; cleanup.ts removes what an agent that was killed meanwhile left.
 import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
@@ -35,14 +35,14 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
   const { native, tools, run, nvmlLibrary, profileOf, leftBehind } = options;
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
-  /** Where its group lies; undefined: there is no unified hierarchy, or our path in it is not that of the mount. */
+  /** The parent of its cgroup; undefined: no unified hierarchy, or the agent's path in it is not visible in the mount. */
   const ownFolder = (): string | undefined => {
     const mount = unifiedMount();
     const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');
     return mount === undefined || own === undefined || own.includes('../..') ? undefined : join(mount, own);
   };
 
-  /** What cannot be taken back now stays written down, and is tried again. */
+  /** What cannot be removed now stays recorded, and is tried again. */
   const takeDown = async (place: LimitPlace): Promise<void> => {
     try {
       const [set, read] = (await ask([setLine(place, undefined), getLine(place)])) ?? [];
@@ -51,7 +51,7 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
       rmdirSync(place.folder);
       leftBehind.end(place);
     } catch {
-      // Whoever hangs in the driver is still in it.
+      // A process that hangs in the driver is still in it.
     }
   };
 
@@ -67,10 +67,11 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
     const answers = await ask([setLine(place, limitBytes), getLine(place)]);
     if (!answers) return undefined;
     const [set, read] = answers;
-    if (set?.result !== 0) return { result: 'untried', why: `the driver sets no limit (NVML code ${set?.result})` };
+    if (set?.result !== 0)
+      return { result: 'untried', why: `the driver did not set the limit (NVML code ${set?.result})` };
     if (read?.result !== 0 || !isAsSet(read.hardBytes, limitBytes))
       return { result: 'fails', why: `a limit of ${limitBytes} bytes is read back as ${read?.hardBytes ?? 'none'}` };
-    // As much as the limit itself: with a context beside it that is beyond, whatever the context takes.
+    // As much as the limit itself: together with the context that exceeds it.
     const first = await run({ gpuUuid, beyondBytes: limitBytes, preload: '', group });
     if (!first || !isUnclear(first)) return first && driverVerdictOf(first);
     const alone = await run({ gpuUuid, beyondBytes: limitBytes, preload: '' });
@@ -84,7 +85,8 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
       const need = 2 * contextBytes + ROOM_BYTES + GRANULES_BYTES;
       const own = ownFolder();
       if (own === undefined) return 'none';
-      if (roomBytes() < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
+      if (roomBytes() < need)
+        return { result: 'untried', why: `not enough free memory: the canary needs ${need} bytes` };
       const asked = await ask([getLine({ gpuUuid, folder: own })]);
       if (!asked) return undefined;
       if (asked.some(({ result }) => result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED)) return 'none';
@@ -97,9 +99,9 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
     },
     words: {
       fails: (gpuUuid, why) =>
-        `the driver's limits do not hold a container to its grant on ${gpuUuid}, and are not used there: ${why}`,
-      untried: (gpuUuid, why) => `whether the driver's limits hold on ${gpuUuid} could not be tried: ${why}`,
-      again: (gpuUuid) => `the driver's limits hold containers to their grants on ${gpuUuid} again`,
+        `the driver does not enforce its limits on ${gpuUuid}, so they are not used there: ${why}`,
+      untried: (gpuUuid, why) => `could not check whether the driver enforces its limits on ${gpuUuid}: ${why}`,
+      again: (gpuUuid) => `the driver enforces its limits on ${gpuUuid} again`,
     },
   };
 }

@@ -1,5 +1,4 @@
-// The interposer as a canary tries it: in a grant of a context and a little room, with the files that containers are given. Owns
-// these files.
+// The canary's trial of the interposer: in a grant of a context and 64 MiB, with the same files that containers get.
 import { closeSync, mkdirSync, rmSync, statSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import {
@@ -22,7 +21,7 @@ export type InterposerTrialOptions = {
   readonly run: RunCanary;
   readonly stateFolder: string;
   readonly profileOf: (gpuUuid: string) => GpuProfile;
-  /** The engine that grants shall run; none: the newest of the build. */
+  /** The engine that grants run; absent: the newest of the build. */
   readonly heldEngine?: number | undefined;
 };
 
@@ -69,9 +68,10 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
         })
         .join(' '),
     async tryGpu({ gpuUuid, roomBytes }) {
-      // Who has a grant may fill it at any moment: the canary must not be what is in the way.
+      // Containers may fill their grants at any moment: the canary must not take that memory.
       const need = (profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES) + MOST_TAKEN_BYTES;
-      if (roomBytes() < need) return { result: 'untried', why: `there is no room to try: ${need} bytes are needed` };
+      if (roomBytes() < need)
+        return { result: 'untried', why: `not enough free memory: the canary needs ${need} bytes` };
       const first = await fenced(gpuUuid);
       if (!first || !isUnclear(first)) return first && verdictOf(first);
       const alone = await run({ gpuUuid, beyondBytes: BEYOND_BYTES, preload: '' });
@@ -79,9 +79,9 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
     },
     words: {
       fails: (gpuUuid, why) =>
-        `the interposer does not hold a container to its grant on ${gpuUuid}, and without another fence nothing is granted there: ${why}`,
-      untried: (gpuUuid, why) => `whether the interposer holds on ${gpuUuid} could not be tried: ${why}`,
-      again: (gpuUuid) => `the interposer holds containers to their grants on ${gpuUuid} again`,
+        `the interposer does not enforce limits on ${gpuUuid}, so nothing is granted there unless the driver does: ${why}`,
+      untried: (gpuUuid, why) => `could not check whether the interposer enforces limits on ${gpuUuid}: ${why}`,
+      again: (gpuUuid) => `the interposer enforces limits on ${gpuUuid} again`,
     },
   };
 }

@@ -1,20 +1,20 @@
-// The canary's program, cotenant-canary, run once: what it is given, and what it said.
+// Runs the canary's program, cotenant-canary, once, and reads what it prints.
 import { dirname } from 'node:path';
 import { type CanaryFacts, type CanaryRun, WITHIN_BYTES } from '../../../policy/isolation-check.ts';
 import type { HelperRunner } from '../../os/helper-process.ts';
 
-/** Undefined: the driver was given up meanwhile. */
+/** Undefined: the driver was released meanwhile. */
 export type RunCanary = (run: {
   readonly gpuUuid: string;
   readonly beyondBytes: number;
-  /** Objects, with blanks between them; empty: none. */
+  /** Shared objects, separated by blanks; empty: none. */
   readonly preload: string;
-  /** Folder of a group of the unified hierarchy that it goes into first. */
+  /** Folder of the cgroup (unified hierarchy) that it enters first. */
   readonly group?: string;
 }) => Promise<CanaryRun | undefined>;
 
 const TIMEOUT_MS = 20_000;
-/** The name by which programs ask for the driver; a whole path leads a preloaded interposer by. */
+/** The name by which programs load the driver; a full path would bypass a preloaded interposer. */
 const DRIVER = 'libcuda.so.1';
 
 export const canaryProgram =
@@ -38,9 +38,9 @@ export const canaryProgram =
     try {
       return JSON.parse(answer.stdout) as CanaryFacts;
     } catch {
-      return { broken: answer.problem ?? 'it said nothing that can be read' };
+      return { broken: answer.problem ?? 'its output cannot be read' };
     }
   };
 
-/** Of a GPU that was not measured; contexts of today's GPUs are smaller. */
+/** For a GPU that was not calibrated; contexts of today's GPUs are smaller. */
 export const ASSUMED_CONTEXT_BYTES = 1024 ** 3;

@@ -1,11 +1,11 @@
-// The driver's limits of memory for cgroups as cotenant-limits asks for and sets them: its commands, its answers.
+// The program cotenant-limits, which reads and sets the driver's memory limits for cgroups: its commands and answers.
 import type { DriverLimit } from '../../../policy/isolation.ts';
 import type { HelperRunner } from '../../os/helper-process.ts';
 
 export type LimitAnswer = Partial<DriverLimit> & { readonly result: number };
 export type LimitPlace = { readonly gpuUuid: string; readonly folder: string };
 
-/** NVML's. */
+/** NVML result codes. */
 export const NOT_SUPPORTED = 3;
 export const NOT_FOUND = 6;
 /** The driver has no such limits. */
@@ -13,11 +13,11 @@ export const FUNCTION_NOT_FOUND = 13;
 const TIMEOUT_MS = 20_000;
 
 export const getLine = ({ gpuUuid, folder }: LimitPlace): string => `get ${gpuUuid} ${folder}`;
-/** `hardBytes` undefined: none. */
+/** `hardBytes` undefined: no limit. */
 export const setLine = ({ gpuUuid, folder }: LimitPlace, hardBytes: number | undefined): string =>
   `set ${gpuUuid} 0 ${hardBytes ?? 'max'} ${folder}`;
 
-/** One answer to each line; undefined: there were none, for the driver is given up. Rejects with what the program says. */
+/** One answer for each line; undefined: the driver is released. Rejects with the program's error. */
 export async function askDriverLimits(
   tools: Pick<HelperRunner, 'run'>,
   nvmlLibrary: string,
@@ -35,6 +35,6 @@ export async function askDriverLimits(
   if (!answer) return undefined;
   if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
   const answers = answer.stdout.trim().split('\n');
-  if (answers.length !== lines.length) throw new Error('it did not answer each question');
+  if (answers.length !== lines.length) throw new Error('the program did not answer each command');
   return answers.map((line) => JSON.parse(line) as LimitAnswer);
 }

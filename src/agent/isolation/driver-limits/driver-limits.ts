@@ -1,5 +1,5 @@
-// The driver's own limits as one of a node's fences: for which grants they are wanted, by which group each is known, and whether
-// they are in force. Owns what was last known of the groups; the calls are driver-limits.ts'.
+// The driver's memory limits as isolation of grants: finds the cgroup of each grant that gets one, and tells whether its limit is set.
+// sync.ts sets and reads the limits.
 
 import { createCgroupFinder } from '../../attribution/cgroup-finder.ts';
 import type { ContainerIndex } from '../../attribution/container-index.ts';
@@ -9,9 +9,9 @@ import type { Sample, SampledProcess } from '../../sampling/sample.ts';
 import { type DriverLimitsOptions, openDriverLimits } from './sync.ts';
 
 export type GrantLimits = {
-  /** In force for this grant, as was last read. */
+  /** Are the limits of this grant set, as last read? */
   holds(grant: Grant): boolean;
-  /** Brings the limits to what is granted. `isEnforced`: other grants are to have none. Never throws. */
+  /** Updates the limits to the grants. `isEnforced`: other grants get none. Never throws. */
   after(
     sample: Sample,
     grants: readonly Grant[],
@@ -36,7 +36,7 @@ export function createDriverLimits(
     after({ driverVersion, problem }, grants, isEnforced, processesOf) {
       if (!driverLimits || !limits.mayBeOf(driverVersion)) return;
       folders = groups.findAll(grants, processesOf);
-      // Who is only reported is not refused either by what the interposer in him does not know of.
+      // In mode `report` or `off` no driver limit is set.
       if (problem === undefined) void limits.follow(grants.filter(isEnforced), folders, driverVersion);
     },
   };

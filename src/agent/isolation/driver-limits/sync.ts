@@ -1,6 +1,6 @@
-// The driver's own limits of memory, which drivers from 615 on have for cgroups: set for what is granted, read back, looked at
-// again, and taken back with the grant. Owns the calls, by a program of ours, and a file of what was set, so that nothing of it
-// is left behind when this agent is ended at any moment. What to do about what is found there is src/policy/isolation.ts.
+// Sets the driver's memory limits for cgroups (drivers from 615 on) to the grants, reads them back, and removes them with the grant.
+// Records what was set in driver-limits.json, so that the next agent can remove it when this one is killed at any moment.
+// src/policy/isolation.ts decides what to do about a limit that was read.
 import { join } from 'node:path';
 import { decodeAll, field, isObject, isWithin } from '../../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../../common/state-file.ts';
@@ -21,28 +21,28 @@ export type DriverLimitsOptions = {
   readonly tools: HelperRunner;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
-  /** Were limits seen to hold nobody on that GPU? Then none is set there. */
+  /** Were limits seen not to hold on that GPU? Then none is set there. */
   readonly failsOn?: (gpuUuid: string) => boolean;
   readonly onProblem: (text: string) => void;
-  /** A clock that nobody sets, in milliseconds. */
+  /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
 
 export type DriverLimits = {
-  /** False: this driver has none. */
+  /** False: this driver has no such limits. */
   mayBeOf(driverVersion: string): boolean;
-  /** Brings the driver's limits to what is granted; `folders`: groups by grant. Never throws, and does one round at a time. */
+  /** Updates the driver's limits to the grants; `folders`: cgroups by grant. Never throws; one round at a time. */
   follow(grants: readonly Grant[], folders: ReadonlyMap<string, string>, driverVersion: string): Promise<void>;
-  /** In force on each of its GPUs for the group that it has now, as was last read. */
+  /** Are the limits set on each of its GPUs for its present cgroup, as last read? */
   hold(grant: Grant, folder: string | undefined): boolean;
 };
 
 type Place = LimitPlace & { readonly grantId: string };
 type Entry = Place & {
-  /** What we set, or may have set. */
+  /** Amounts that we set, or may have set. */
   ours: readonly number[];
   wanted: number | undefined;
-  /** What the driver made of it, which may keep amounts in pages of its own. */
+  /** What the driver reports for it, which it may have rounded. */
   readAs: number | undefined;
   isHeld: boolean;
   lookedMs: number | undefined;
@@ -69,7 +69,7 @@ const DRIVER_LIMITS_FORMAT: StateFormat<{ readonly limits: readonly StoredLimit[
   },
 };
 
-/** Of a limit that is in force, and of one that could not be set. */
+/** How often a set limit is read again, and one that failed is tried again. */
 const LOOK_AGAIN_MS = 15_000;
 
 const NOT_SET = { ours: [], readAs: undefined, isHeld: false, lookedMs: undefined } as const;
@@ -83,7 +83,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
   const file = openStateFile(path, DRIVER_LIMITS_FORMAT, { lost, onProblem, sync: false });
   const entries = new Map<string, Entry>();
   const said = new Map<string, string>();
-  /** Of the driver that has none. */
+  /** The version of a driver without limits. */
   let without: string | undefined;
   let busy = false;
   for (const limit of file.found?.limits ?? []) entries.set(keyOf(limit), { ...NOT_SET, ...limit, wanted: undefined });
@@ -106,7 +106,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
 
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
-  /** Brings the entries to what is wanted, and tells which of them are to be looked at. */
+  /** Updates the entries to the grants; returns those to read or set now. */
   const due = (grants: readonly Grant[], folders: ReadonlyMap<string, string>): readonly Entry[] => {
     if (folders.size === 0 && entries.size === 0) return [];
     const live = new Map(grants.flatMap((grant) => (grant.isolateMemory ? [[grant.id, grant]] : [])));
@@ -114,7 +114,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     const usable = (folder: string | undefined): folder is string => folder !== undefined && !folder.includes('\n');
     for (const entry of entries.values()) {
       const folder = folders.get(entry.grantId);
-      // Where its group is not known now, the limit stays with the one that it has.
+      // While its cgroup is unknown, the limit stays with the former one.
       const isOver =
         !live.has(entry.grantId) || (folder !== undefined && folder !== entry.folder) || failsOn(entry.gpuUuid);
       if (isOver && entry.wanted !== undefined)
@@ -133,7 +133,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       }
     }
     const now = clock();
-    // Of a grant that goes on somewhere that is not known yet, as after a restart, nothing is taken back.
+    // Nothing is removed for a grant whose cgroup is not known yet, as after a restart.
     const isWaiting = ({ grantId, wanted }: Entry) =>
       wanted === undefined && live.has(grantId) && folders.get(grantId) === undefined;
     const isDue = ({ lookedMs }: Entry) => lookedMs === undefined || now - lookedMs > LOOK_AGAIN_MS;
@@ -148,14 +148,14 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
   const round = async (looked: readonly Entry[], driverVersion: string): Promise<void> => {
     for (const entry of looked) entry.lookedMs = clock();
     const found = await ask(looked.map(getLine)).catch((error: unknown) => {
-      // What cannot be read is not known to hold.
+      // A limit that cannot be read does not count as set.
       for (const entry of looked) entry.isHeld = false;
       throw error;
     });
     if (!found) return;
     if (found.some(({ result }) => result === FUNCTION_NOT_FOUND)) {
       without = driverVersion;
-      // None is in force any more, those that were not asked about included. What was set may be there again with a later driver.
+      // No limit is set any more, including those that were not read. A later driver may show them again.
       for (const entry of [...entries.values()]) {
         if (entry.ours.length === 0) forget(entry);
         else Object.assign(entry, { isHeld: false, lookedMs: undefined });
@@ -165,7 +165,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     }
     const steps = looked.map((entry, at): [Entry, LimitStep] => [entry, stepFor(entry, found[at] as LimitAnswer)]);
     const changing = steps.filter(([, step]) => step === 'set' || step === 'clear');
-    // Known before it is done: whoever comes after us takes it back.
+    // Recorded first: the next agent can remove it.
     for (const [entry, step] of changing)
       if (step === 'set' && entry.wanted !== undefined) entry.ours = [...entry.ours, entry.wanted];
     if (changing.length > 0) keep();
@@ -183,24 +183,21 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     if (result !== 0 || softBytes === undefined || hardBytes === undefined) {
       entry.isHeld = false;
       if (result === NOT_FOUND && entry.wanted === undefined) forget(entry);
-      else say(entry, `the driver does not tell it (NVML code ${result}); the interposer holds the container`);
+      else say(entry, `the driver does not report it (NVML code ${result}); the interposer limits the container`);
       return 'leave';
     }
     const step = limitStep({ softBytes, hardBytes }, entry.ours, entry.readAs ?? entry.wanted);
     entry.isHeld = step === 'keep';
     if (step === 'leave' && entry.wanted === undefined) forget(entry);
     else if (step === 'leave')
-      say(
-        entry,
-        `somebody else has set another one (${hardBytes ?? 'no'} bytes at most, ${softBytes} kept), and it stays`,
-      );
+      say(entry, `another program has set it (hard ${hardBytes ?? 'none'}, soft ${softBytes} bytes): it stays`);
     return step;
   };
 
   const settle = (entry: Entry, step: LimitStep, set: LimitAnswer, read: LimitAnswer): void => {
     if (step === 'clear') {
       if (set.result === 0 || set.result === NOT_FOUND) forget(entry);
-      else say(entry, `it could not be taken back (NVML code ${set.result})`);
+      else say(entry, `it could not be removed (NVML code ${set.result})`);
       return;
     }
     const { wanted } = entry;
@@ -215,7 +212,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     } else
       say(
         entry,
-        `it could not be set (NVML codes ${set.result} and ${read.result}); the interposer holds the container`,
+        `it could not be set (NVML codes ${set.result} and ${read.result}); the interposer limits the container`,
       );
   };
 
@@ -229,7 +226,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       try {
         await round(due(grants, folders), driverVersion);
       } catch (error) {
-        const text = `the driver's limits cannot be followed, and it is tried again: ${(error as Error).message}`;
+        const text = `cannot update the driver's limits, and it is tried again: ${(error as Error).message}`;
         if (said.get('') !== text) onProblem(text);
         said.set('', text);
       } finally {

@@ -68,7 +68,7 @@ test('an interposer that does not hold keeps everybody new off, says why, and le
   );
   const { code, said } = await ask(t, node, agent);
   t.is(code, 125);
-  t.regex(said, /no grant: .*limits do not hold on GPU-\S+: a request beyond the grant succeeded \(handle\)/);
+  t.regex(said, /no grant: .*limits are not enforced on GPU-\S+: a request beyond the grant succeeded \(handle\)/);
   const told = agent.log.filter((line) => /nothing is granted there/.test(line));
   t.is(told.length, 1, agent.log.join('\n'));
 
@@ -90,7 +90,7 @@ test('a file of the interposer that is cut short, or is not there, is found befo
   const agent = await start();
   const first = await ask(t, node, agent);
   t.is(first.code, 125);
-  t.regex(first.said, /limits do not hold on GPU-\S+: the interposer is not in the process/);
+  t.regex(first.said, /limits are not enforced on GPU-\S+: the interposer is not in the process/);
   // The loader takes this one, and dies of it.
   install(root, 'libcotenant.so', whole, (path) => truncateSync(path, 8192));
   await eventually(
@@ -118,7 +118,7 @@ test('it takes nothing of a GPU that is granted to the last byte, and is then no
   await first.stop();
   const second = await start();
   await eventually(
-    () => (second.log.some((line) => /could not be tried: there is no room to try/.test(line)) ? true : undefined),
+    () => (second.log.some((line) => /could not check .*: not enough free memory/.test(line)) ? true : undefined),
     'it says that it did not try',
   );
   t.is(await second.metric(HOLDS), undefined);
@@ -162,7 +162,7 @@ test('another version of the driver is tried anew under an agent that runs, and 
     'it is granted',
   );
   const untried = () =>
-    agent.log.filter((line) => /interposer .*could not be tried: there is no room/.test(line)).length;
+    agent.log.filter((line) => /could not check whether the interposer .*: not enough free memory/.test(line)).length;
 
   const second = await upgrade(t, first, agent, '580.65.06');
   const seenMs = (await agent.snapshot())?.atMs ?? 0;
@@ -236,7 +236,7 @@ ofDriver(
 
     ignoring(node, false);
     await fence(second, 'driver', 1);
-    t.regex(second.log.join('\n'), /the driver's limits hold containers to their grants on GPU-\S+ again/);
+    t.regex(second.log.join('\n'), /the driver enforces its limits on GPU-\S+ again/);
     await eventually(
       async () =>
         (await second.metric('cotenant_container_info', { pod: 'it', fence: 'driver' })) === 1 ? true : undefined,
@@ -266,10 +266,7 @@ ofDriver(
     await fence(reporting, 'driver', 1);
     const refused = await ask(t, node, reporting);
     t.is(refused.code, 125);
-    t.regex(
-      refused.said,
-      /limits do not hold on GPU-\S+, other than those of the driver, which would not be set for it/,
-    );
+    t.regex(refused.said, /on GPU-\S+ only the driver enforces limits, which would not be set for this container/);
     await reporting.stop();
 
     ignoring(node, true);
@@ -279,7 +276,7 @@ ofDriver(
     t.is(none.code, 125);
     t.regex(
       none.said,
-      /limits do not hold on GPU-\S+: .*; nor do those of the driver: a request beyond the grant succeeded/,
+      /limits are not enforced on GPU-\S+: .*; nor are the driver's limits enforced: a request beyond the grant succeeded/,
     );
   },
 );

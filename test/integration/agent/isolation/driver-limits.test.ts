@@ -138,7 +138,7 @@ testUnless(reason())(
     limits(node, `set ${uuid} 0 ${3 * LIMIT} ${folder}`);
     const third = await start();
     await eventually(
-      () => (third.log.some((line) => line.includes('somebody else has set another one')) ? true : undefined),
+      () => (third.log.some((line) => line.includes('another program has set it')) ? true : undefined),
       'it is told',
     );
     await fenceIs(third, 'interposer');
@@ -269,7 +269,7 @@ testUnless(reason())(
     t.true(existsSync(first.group), 'somebody is in it still');
     process.kill(first.pid, 'SIGKILL');
     await eventually(() => (existsSync(first.group) ? undefined : true), 'its group goes, too', 30_000);
-    t.true(next.log.some((line) => line.includes(`the limit on ${uuid} that a canary left with its group`)));
+    t.true(next.log.some((line) => line.includes(`removed the limit on ${uuid} that the canary left with its cgroup`)));
     await bothHold(next);
     await eventually(
       () => (/"limits": \[\]/.test(readFileSync(join(state, 'canary-limits.json'), 'utf8')) ? true : undefined),
@@ -282,7 +282,7 @@ testUnless(reason())(
     process.kill(second.pid, 'SIGKILL');
     const last = await start();
     await eventually(
-      () => (last.log.some((line) => /of which a limit on GPU-\S+ is not the canary's/.test(line)) ? true : undefined),
+      () => (last.log.some((line) => /whose limit on GPU-\S+ another program changed/.test(line)) ? true : undefined),
       'it is told',
       30_000,
     );

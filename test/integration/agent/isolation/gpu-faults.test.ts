@@ -58,7 +58,7 @@ test('after an Xid that needs a reset a GPU takes nobody new until it was reset,
   const refused = await asks(t, node, agent);
   t.not(refused.code, 0);
   t.regex(refused.text, new RegExp(`${node.uuid(0)} is not healthy: Xid 119 at \\S+Z, and no reset since`));
-  t.true(agent.log.some((line) => /takes nobody new: Xid 119/.test(line)));
+  t.true(agent.log.some((line) => /gets no new containers: Xid 119/.test(line)));
   t.regex((await cli(agent, 'inspect')).text, /XID 119/);
   t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0, 'who runs on it goes on');
 
@@ -75,7 +75,11 @@ test('after an Xid that needs a reset a GPU takes nobody new until it was reset,
 
   node.control('reset', '0');
   await isHealthy(agent);
-  t.true(agent.log.some((line) => /offered again after Xid 119: its energy counter started at 0 again/.test(line)));
+  t.true(
+    agent.log.some((line) =>
+      /gets new containers again after Xid 119: its energy counter started at 0 again/.test(line),
+    ),
+  );
   t.is((await asks(t, node, agent)).code, 0);
 });
 

@@ -136,7 +136,7 @@ test('a calibration is ended when the driver is released, and repeated when it i
   await cli(agent, 'take');
   await agent.measured(1);
   t.deepEqual(
-    agent.log.filter((line) => /could not be measured/.test(line)),
+    agent.log.filter((line) => /could not be calibrated/.test(line)),
     [],
   );
 });

@@ -45,7 +45,7 @@ test('after failed calibrations of a GPU the agent waits longer each time, and 5
   }
   t.deepEqual(startedAtS, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1111]);
   t.is(problems.length, startedAtS.length);
-  t.true(problems[0]?.startsWith(`${GPU} could not be measured`), problems[0]);
+  t.true(problems[0]?.startsWith(`${GPU} could not be calibrated`), problems[0]);
 });
 
 test('a GPU whose calibration failed is calibrated at once with another driver', async (t) => {

@@ -58,7 +58,7 @@ test('canary limits of an ended agent are removed by the next one, then their cg
   t.is(set.size, 0);
   t.false(existsSync(one.folder));
   t.deepEqual(kept(), []);
-  t.is(told.filter((text) => text.includes('is taken back')).length, 2);
+  t.is(told.filter((text) => text.startsWith('removed the limit on')).length, 2);
 });
 
 test('limits that have ended or whose cgroup is gone are forgotten without the driver', async (t) => {
@@ -84,7 +84,7 @@ test('a limit other than the recorded one stays with its cgroup and is reported'
   t.is(set.get(`GPU-0 ${one.folder}`), 3_000_000_000);
   t.true(existsSync(one.folder));
   t.deepEqual(kept(), []);
-  t.regex(told.join('\n'), /a limit on GPU-0 is not the canary's \(3000000000 bytes at most, 0 kept\), and stays/);
+  t.regex(told.join('\n'), /whose limit on GPU-0 another program changed \(hard 3000000000, soft 0 bytes\): it stays/);
 });
 
 test('a limit that cannot be removed is tried again later and reported once', async (t) => {
@@ -99,7 +99,7 @@ test('a limit that cannot be removed is tried again later and reported once', as
   }
   t.is(driver.asked, 3);
   t.deepEqual(told, [
-    'what a canary left of its limits is not taken back, and it is tried again: NVML does not start (999)',
+    'cannot remove limits that the canary left, and it is tried again: NVML does not start (999)',
   ]);
   driver.works = true;
   writeFileSync(join(one.folder, 'somebody'), ''); // a group with somebody in it cannot be removed either
@@ -132,7 +132,7 @@ for (const folder of [
     t.is(driver.asked, 0);
     t.regex(
       told.join('\n'),
-      /so limits that a canary may have left stay with their groups: its limits\[0\] is no canary's/,
+      /so limits that the canary may have left stay with their cgroups: limits\[0\] is not a limit of the canary/,
     );
   });
 }
