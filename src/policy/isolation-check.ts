@@ -85,7 +85,9 @@ export const isDriversAlone = ({ interposer, driver }: GpuFences): boolean =>
 export function unfencedBy(fences: GpuFences): string | undefined {
   const { interposer, driver } = fences;
   if (interposer?.result !== 'fails' || isDriversAlone(fences)) return undefined;
-  return driver?.result === 'fails' ? `${interposer.why}; nor are the driver's limits enforced: ${driver.why}` : interposer.why;
+  return driver?.result === 'fails'
+    ? `${interposer.why}; nor are the driver's limits enforced: ${driver.why}`
+    : interposer.why;
 }
 
 /** The Node's condition. */
