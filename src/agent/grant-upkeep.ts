@@ -232,25 +232,3 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     takeDown,
   };
 }
-
-/**
- * Owners of processes after a sample: those that it showed, and for grants without complete data the former ones, as long as their
- * processes live. A process that is missing from one sample must not lose its grant.
- */
-export function stillKnown(
-  shown: KnownOwners,
-  before: KnownOwners,
-  isUntold: (grantId: string) => boolean,
-  isAlive: Living['isAlive'],
-): KnownOwners {
-  const byProcess = new Map(shown.byProcess);
-  const grantByPid = new Map(shown.grantByPid);
-  for (const [key, owner] of before.byProcess) {
-    if (owner.kind !== 'grant' || byProcess.has(key) || !isUntold(owner.id)) continue;
-    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
-    if (!isAlive(pid, startTicks)) continue;
-    byProcess.set(key, owner);
-    grantByPid.set(pid, { id: owner.id, startTicks });
-  }
-  return { byProcess, grantByPid };
-}

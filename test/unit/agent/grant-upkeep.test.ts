@@ -2,7 +2,7 @@
 import test from 'ava';
 import type { KnownOwners, Owner } from '../../../src/agent/attribution/attribute.ts';
 import { stillKnown } from '../../../src/agent/attribution/attribute.ts';
-import { createHousekeeping } from '../../../src/agent/grant-upkeep.ts';
+import { createGrantUpkeep } from '../../../src/agent/grant-upkeep.ts';
 import type { LiveGrant } from '../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../src/agent/grants/registry.ts';
 import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
