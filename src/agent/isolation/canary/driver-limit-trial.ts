@@ -39,7 +39,7 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
   const ownFolder = (): string | undefined => {
     const mount = unifiedMount();
     const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');
-    return mount === undefined || own === undefined || own.includes('../..') ? undefined : join(mount, own);
+    return mount === undefined || own === undefined || own.includes('..') ? undefined : join(mount, own);
   };
 
   /** What cannot be removed now stays recorded, and is tried again. */

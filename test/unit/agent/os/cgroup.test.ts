@@ -145,7 +145,7 @@ test('a tenant cannot leave its container by the names of groups that it makes b
     `docker-${OTHER}.scope`,
     OTHER,
     'x:y:z',
-    '../..',
+    '..',
     '\u0000',
   ]) {
     const { path: _, ...found } = ownerOf(`0::${SLICE}/cri-containerd-${ID}.scope/${name}\n`);
