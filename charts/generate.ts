@@ -6,8 +6,11 @@ import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
 
 const FILE = join(import.meta.dirname, 'cotenant/dialects.json');
 
+const listed = (names: readonly string[]): string => `[${names.map((name) => JSON.stringify(name)).join(', ')}]`;
+
+/** In the layout of this repository's formatter. */
 export const dialectsFile = (): string =>
-  `${JSON.stringify(Object.fromEntries(FOREIGN_DIALECTS.map(({ name, resources }) => [name, resources])), null, 2)}\n`;
+  `{\n${FOREIGN_DIALECTS.map(({ name, resources }) => `  "${name}": ${listed(resources)}`).join(',\n')}\n}\n`;
 
 if (import.meta.main) {
   if (!process.argv.includes('--check')) writeFileSync(FILE, dialectsFile());
