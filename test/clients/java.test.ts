@@ -73,7 +73,7 @@ for (const home of homes) {
     version: [join(home, 'bin/javac'), '--version'],
     steps: (out) => [{ command: [join(home, 'bin/javac'), '-nowarn', '-d', out, 'Driver.java', 'Busy.java'] }],
   });
-  const title = `${home.split('/').at(-1)}: a JVM with all its signals in use runs as without us, and fills its slice`;
+  const title = `${home.split('/').at(-1)}: a JVM with all its signals in use runs unchanged and fills its grant`;
   if (!program.ok) {
     test.serial.skip(`${title} (${program.reason})`, () => {});
     continue;
@@ -101,6 +101,6 @@ for (const home of homes) {
   });
 }
 
-test.serial('the libraries of the driver are what they were', (t) => {
+test.serial('the driver libraries are unchanged after the tests', (t) => {
   t.deepEqual(checksums([join(BUILD, 'simulated')]), before);
 });

@@ -57,39 +57,35 @@ function withProgram(
 }
 
 const CLIENTS: readonly [string, Built, string][] = [
-  ['a Go program without cgo', purego, 'purego'],
-  ['a Go program with cgo', cgo, 'cgo'],
-  ['a Rust program that calls dlopen', rust, 'bare'],
-  ['a Rust program of cudarc', rust, 'cudarc'],
+  ['pure Go', purego, 'purego'],
+  ['cgo', cgo, 'cgo'],
+  ['Rust dlopen', rust, 'bare'],
+  ['Rust cudarc', rust, 'cudarc'],
 ];
 for (const [client, program, name] of CLIENTS) {
-  withProgram(
-    `${client} fills the GPU without us, and its slice with us in either form`,
-    program,
-    async (t, folder) => {
-      const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
-      const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
-      for (const way of WAYS) {
-        const room = way === 'direct' ? node.usable(0) : SLICE;
-        const blocks = Math.floor((room - contextBytes) / BLOCK);
-        const holder = await startHolder(t, [join(folder, name)], surroundings(t, node, way, SLICE));
-        const { filled } = holder;
-        t.is(filled.total, room, `${way}: total`);
-        t.is(filled.free, room - contextBytes, `${way}: free`);
-        t.is(filled.idle, filled.free, `${way}: what it gave back is free again`);
-        t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
-        t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
-        const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
-        t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
-        t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
-        t.is(await holder.end(), 0, way);
-      }
-    },
-  );
+  withProgram(`a ${client} program fills the GPU without us, its grant in both forms`, program, async (t, folder) => {
+    const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
+    const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
+    for (const way of WAYS) {
+      const room = way === 'direct' ? node.usable(0) : SLICE;
+      const blocks = Math.floor((room - contextBytes) / BLOCK);
+      const holder = await startHolder(t, [join(folder, name)], surroundings(t, node, way, SLICE));
+      const { filled } = holder;
+      t.is(filled.total, room, `${way}: total`);
+      t.is(filled.free, room - contextBytes, `${way}: free`);
+      t.is(filled.idle, filled.free, `${way}: what it gave back is free again`);
+      t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
+      t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
+      const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+      t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
+      t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+      t.is(await holder.end(), 0, way);
+    }
+  });
 }
 
 withProgram(
-  'a Go program with libc inside goes past a preload; the agent sees and stops it',
+  'a Go program with a static libc escapes the preload; the agent stops it',
   libcInside,
   async (t, folder) => {
     const node = await startNode(t, '--gpu', GPU);
@@ -112,7 +108,7 @@ withProgram(
   },
 );
 
-test.serial('the libraries of the driver are what they were', (t) => {
+test.serial('the driver libraries are unchanged after the tests', (t) => {
   t.true(Object.keys(before).length >= 6);
   t.deepEqual(checksums([join(BUILD, 'simulated')]), before);
 });

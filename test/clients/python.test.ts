@@ -110,30 +110,26 @@ withPackages("Numba's own tests of its driver layer end as without us", numba, a
   await alike(t, '13000', [[python, '-m', 'numba.runtests', '-v', ...chosen]], LONG ? 200 : 60);
 });
 
-withPackages(
-  'Numba fills the GPU without us, and its slice with us, and says so by its usual exception',
-  numba,
-  async (t, python) => {
-    const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
-    const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
-    const kept: number[] = [];
-    for (const way of WAYS) {
-      const room = way === 'direct' ? node.usable(0) : SLICE;
-      const program = [python, '-W', 'ignore', join(import.meta.dirname, 'programs/python/numba_fill.py')];
-      const holder = await startHolder(t, program, surroundings(t, node, way, SLICE));
-      const { filled } = holder;
-      // What its kernel and its runtime keep, the same in each way.
-      kept.push(filled.free - filled.idle);
-      const blocks = Math.floor(filled.idle / BLOCK);
-      t.deepEqual([filled.total, filled.free], [room, room - contextBytes], way);
-      t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
-      const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
-      t.is(held?.bytes, room - filled.idle + blocks * BLOCK, `${way}: the driver's own count`);
-      t.is(await holder.end(), 0, way);
-    }
-    t.deepEqual(kept, [kept[0], kept[0], kept[0]]);
-  },
-);
+withPackages('Numba fills the GPU, or its grant, and raises its usual exception', numba, async (t, python) => {
+  const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
+  const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
+  const kept: number[] = [];
+  for (const way of WAYS) {
+    const room = way === 'direct' ? node.usable(0) : SLICE;
+    const program = [python, '-W', 'ignore', join(import.meta.dirname, 'programs/python/numba_fill.py')];
+    const holder = await startHolder(t, program, surroundings(t, node, way, SLICE));
+    const { filled } = holder;
+    // What its kernel and its runtime keep, the same in each way.
+    kept.push(filled.free - filled.idle);
+    const blocks = Math.floor(filled.idle / BLOCK);
+    t.deepEqual([filled.total, filled.free], [room, room - contextBytes], way);
+    t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
+    const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
+    t.is(held?.bytes, room - filled.idle + blocks * BLOCK, `${way}: the driver's own count`);
+    t.is(await holder.end(), 0, way);
+  }
+  t.deepEqual(kept, [kept[0], kept[0], kept[0]]);
+});
 
 for (const [environment, library] of [
   [bindings, 'nvidia/cuda_runtime/lib/libcudart.so.12'],
@@ -154,7 +150,7 @@ for (const [environment, library] of [
   });
 }
 
-test.serial('the libraries of the driver and of the packages are what they were', (t) => {
+test.serial('the libraries of driver and packages are unchanged after the tests', (t) => {
   t.true(Object.keys(before).length >= 6);
   t.deepEqual(checksums(folders), before);
 });

@@ -40,7 +40,7 @@ type Runtime = Filled & {
   readonly notSupported: number;
 };
 
-test.serial('a program built for the shared runtime fills the GPU without us, and its slice with us', async (t) => {
+test.serial('a program of the shared CUDA runtime fills the GPU without us, its grant with us', async (t) => {
   const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
   const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   for (const way of WAYS) {
@@ -69,31 +69,28 @@ test.serial('a program built for the shared runtime fills the GPU without us, an
 });
 
 if (nvidia.ok) {
-  test.serial(
-    "NVIDIA's runtime linked into a program does not take the simulated driver for a genuine one",
-    async (t) => {
-      const [lib = ''] = readdirSync(packages);
-      const archive = join(packages, lib, 'site-packages/nvidia/cuda_runtime/lib/libcudart_static.a');
-      const program = join(temporaryFolder(t), 'static');
-      const object = join(BUILD, 'tests/clients/runtime-static.o');
-      execFileSync(COMPILER, [object, archive, '-ldl', '-lpthread', '-lrt', '-o', program]);
-      const node = await startNode(t, '--gpu', GPU);
-      const answers: Record<string, unknown> = {};
-      for (const way of WAYS) {
-        const { out, errors, code } = await complete(t, [program], surroundings(t, node, way, SLICE));
-        t.is(code, 0, `${way}: ${errors}`);
-        answers[way] = JSON.parse(out);
-      }
-      t.log(answers.direct);
-      t.not((answers.direct as { memory: number }).memory, 0);
-      t.deepEqual([answers.preloaded, answers.mounted], [answers.direct, answers.direct]);
-    },
-  );
+  test.serial("NVIDIA's runtime linked into a program does not accept the simulated driver", async (t) => {
+    const [lib = ''] = readdirSync(packages);
+    const archive = join(packages, lib, 'site-packages/nvidia/cuda_runtime/lib/libcudart_static.a');
+    const program = join(temporaryFolder(t), 'static');
+    const object = join(BUILD, 'tests/clients/runtime-static.o');
+    execFileSync(COMPILER, [object, archive, '-ldl', '-lpthread', '-lrt', '-o', program]);
+    const node = await startNode(t, '--gpu', GPU);
+    const answers: Record<string, unknown> = {};
+    for (const way of WAYS) {
+      const { out, errors, code } = await complete(t, [program], surroundings(t, node, way, SLICE));
+      t.is(code, 0, `${way}: ${errors}`);
+      answers[way] = JSON.parse(out);
+    }
+    t.log(answers.direct);
+    t.not((answers.direct as { memory: number }).memory, 0);
+    t.deepEqual([answers.preloaded, answers.mounted], [answers.direct, answers.direct]);
+  });
 } else {
   test.serial.skip(`NVIDIA's runtime linked into a program (${nvidia.reason})`, () => {});
 }
 
-test.serial('the libraries are what they were', (t) => {
+test.serial('the libraries are unchanged after the tests', (t) => {
   t.true(Object.keys(before).length >= 7);
   t.deepEqual(checksums(folders), before);
 });

@@ -57,10 +57,10 @@ type Said = {
 };
 
 for (const [allocator, kind, configuration] of [
-  ["PyTorch's allocator", 'linear', 'expandable_segments:False'],
-  ["PyTorch's allocator with expandable segments", 'vmm', 'expandable_segments:True'],
+  ['PyTorch', 'linear', 'expandable_segments:False'],
+  ['PyTorch with expandable segments', 'vmm', 'expandable_segments:True'],
 ] as const) {
-  withTorch(`${allocator} fills the GPU without us, and its slice with us, up to OutOfMemoryError`, async (t) => {
+  withTorch(`${allocator} fills the GPU, or its grant, up to OutOfMemoryError`, async (t) => {
     const node = await startNode(t, '--gpu', GPU, '--gpu', GPU, '--kernel-us', String(KERNEL_US));
     const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     const found: Record<string, unknown> = {};
@@ -131,7 +131,7 @@ withTorch('a Triton kernel is compiled for the GPU, loaded and launched as often
   }
 });
 
-withTorch("the driver's libraries and those of the wheels are what they were", (t) => {
+withTorch("the driver's libraries and those of the wheels are unchanged", (t) => {
   t.true(Object.keys(before).length >= 50);
   t.true(Object.keys(before).some((path) => path.endsWith('libtorch_cuda.so')));
   t.deepEqual(checksums(folders), before);

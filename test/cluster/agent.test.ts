@@ -27,112 +27,109 @@ const sneaky = (name: string, mib: number, gpus: string): object =>
     spec: { runtimeClassName: 'nvidia' },
   });
 
-testUnless(reason)(
-  'the agent, deployed from the chart, names containers that use a GPU without a grant, and those that have one by a claim',
-  async (t) => {
-    t.timeout(BUILD_MS);
-    if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
-    const path = await readyHelm(helm);
-    const bed = await startBed(ground, (line) => t.log(line));
-    t.teardown(() => bed.close());
-    addCotenantImage(bed);
-    addClientImage(bed);
-    const uuids = await addSimulatedGpus(bed, 'l4', 'a10');
-    const driver = await startClaims(bed, uuids);
-    t.teardown(driver.close);
-    const library = `${INSIDE}/lib`;
-    // Nobody is granted anything here, so that all use without a claim is foreign.
-    const configuration = { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` };
-    const install = (exporter: object) =>
-      installChart(bed, path, { csi: OFF, webhook: OFF, scheduler: OFF, agent: { configuration, exporter } });
-    install({});
-    bed.apply(namespaceOf('team'));
-    bed.apply(sneaky('one', 300, 'all'), sneaky('two', 500, 'all'), sneaky('none', 300, 'void'));
+testUnless(reason)('the agent names containers that use a GPU without a grant or by a DRA claim', async (t) => {
+  t.timeout(BUILD_MS);
+  if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
+  const path = await readyHelm(helm);
+  const bed = await startBed(ground, (line) => t.log(line));
+  t.teardown(() => bed.close());
+  addCotenantImage(bed);
+  addClientImage(bed);
+  const uuids = await addSimulatedGpus(bed, 'l4', 'a10');
+  const driver = await startClaims(bed, uuids);
+  t.teardown(driver.close);
+  const library = `${INSIDE}/lib`;
+  // Nobody is granted anything here, so that all use without a claim is foreign.
+  const configuration = { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` };
+  const install = (exporter: object) =>
+    installChart(bed, path, { csi: OFF, webhook: OFF, scheduler: OFF, agent: { configuration, exporter } });
+  install({});
+  bed.apply(namespaceOf('team'));
+  bed.apply(sneaky('one', 300, 'all'), sneaky('two', 500, 'all'), sneaky('none', 300, 'void'));
 
-    for (const [pod, mib] of [
-      ['one', 300],
-      ['two', 500],
-    ] as const) {
-      const labels = { namespace: 'team', pod, container: 'main', gpu: '0' };
-      const used = await eventually(
-        async () => {
-          const bytes = seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels);
-          return bytes !== undefined && bytes > mib * MIB ? bytes : undefined;
-        },
-        `the memory of pod ${pod} under its name`,
-        60_000,
-      );
-      t.true(used < (mib + 400) * MIB, `${used}: its block and a context`);
-    }
-    const text = (await agentPage(bed)) ?? '';
-    t.is(seriesOf(text, 'cotenant_up'), 1);
-    t.is(seriesOf(text, 'cotenant_device_containers', { gpu: '0' }), 2);
-    t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes', { pod: 'none' }), undefined);
-    t.is(seriesOf(text, 'cotenant_enforcement_decisions_total', { decision: 'killed' }), 0, 'reported, never stopped');
-    t.is(bed.kubectl('-n', 'team', 'get', 'pod', 'one', '-o', 'jsonpath={.status.phase}').out, 'Running');
-
-    // A pod that goes takes its series with it.
-    t.is(bed.kubectl('-n', 'team', 'delete', 'pod', 'one', '--wait=true').code, 0);
-    await eventually(
+  for (const [pod, mib] of [
+    ['one', 300],
+    ['two', 500],
+  ] as const) {
+    const labels = { namespace: 'team', pod, container: 'main', gpu: '0' };
+    const used = await eventually(
       async () => {
-        const left = await agentPage(bed);
-        const isTold = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
-        return isTold === undefined ? true : undefined;
+        const bytes = seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels);
+        return bytes !== undefined && bytes > mib * MIB ? bytes : undefined;
       },
-      'nothing is told of a pod that is gone',
+      `the memory of pod ${pod} under its name`,
       60_000,
     );
+    t.true(used < (mib + 400) * MIB, `${used}: its block and a context`);
+  }
+  const text = (await agentPage(bed)) ?? '';
+  t.is(seriesOf(text, 'cotenant_up'), 1);
+  t.is(seriesOf(text, 'cotenant_device_containers', { gpu: '0' }), 2);
+  t.is(seriesOf(text, 'cotenant_foreign_memory_used_bytes', { pod: 'none' }), undefined);
+  t.is(seriesOf(text, 'cotenant_enforcement_decisions_total', { decision: 'killed' }), 0, 'reported, never stopped');
+  t.is(bed.kubectl('-n', 'team', 'get', 'pod', 'one', '-o', 'jsonpath={.status.phase}').out, 'Running');
 
-    await claimed(t, bed, uuids, driver);
+  // A pod that goes takes its series with it.
+  t.is(bed.kubectl('-n', 'team', 'delete', 'pod', 'one', '--wait=true').code, 0);
+  await eventually(
+    async () => {
+      const left = await agentPage(bed);
+      const isTold = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
+      return isTold === undefined ? true : undefined;
+    },
+    'nothing is told of a pod that is gone',
+    60_000,
+  );
 
-    // From now on over HTTPS, and only for those whom the cluster lets read.
-    const { cert, key } = selfSigned([SERVER_NAME], new Date());
-    bed.apply({
-      apiVersion: 'v1',
-      kind: 'Secret',
-      metadata: { name: 'page-tls', namespace: NAMESPACE },
-      type: 'kubernetes.io/tls',
-      stringData: { 'tls.crt': cert, 'tls.key': key },
-    });
-    for (const name of ['reader', 'stranger']) t.is(bed.kubectl('-n', 'team', 'create', 'sa', name).code, 0);
-    install({ tls: { secretName: 'page-tls' }, tokenReview: true });
-    const may = ['--clusterrole=cotenant-metrics-reader', '--serviceaccount=team:reader'];
-    t.is(bed.kubectl('create', 'clusterrolebinding', 'reader', ...may).code, 0);
-    const tokenOf = (name: string) => bed.kubectl('-n', 'team', 'create', 'token', name).out.trim();
-    const { metadata, status } = await eventually(
-      async () => (await podsOf(bed, 'agent')).find(({ status: { podIP } = {} }) => podIP !== undefined),
-      'the agent that replaced the first',
-    );
-    const ca = join(bed.folder, 'page.crt');
-    writeFileSync(ca, cert);
-    const ask = (token: string) => {
-      const header = token === '' ? [] : ['-H', `Authorization: Bearer ${token}`];
-      const at = ['--cacert', ca, '--resolve', `${SERVER_NAME}:9837:${status?.podIP}`];
-      const url = `https://${SERVER_NAME}:9837/metrics`;
-      const { out } = bed.namespaces.run(['curl', '-s', '-w', '%{http_code}', ...at, ...header, url]);
-      return { code: Number(out.slice(-3)), body: out.slice(0, -3) };
-    };
-    await eventually(
-      () => {
-        const { code, body } = ask(tokenOf('reader'));
-        // A new agent has yet to hear of the node's pods.
-        const isTold = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
-        return isTold === undefined || isTold === false ? undefined : true;
-      },
-      'the page for whoever is bound to the role',
-      60_000,
-    );
-    const forbidden = ask(tokenOf('stranger'));
-    t.deepEqual(forbidden, {
-      code: 403,
-      body: "the token's user may not GET /metrics; a ClusterRole with this nonResourceURL allows it\n",
-    });
-    for (const nobody of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(nobody).code, 401);
-    // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and hands nobody's token on.
-    const proxied = await bed.api.ask(
-      'GET',
-      `/api/v1/namespaces/${NAMESPACE}/pods/https:${metadata.name}:9837/proxy/metrics`,
-    );
-    t.is(proxied.status, 401);
-  },
-);
+  await claimed(t, bed, uuids, driver);
+
+  // From now on over HTTPS, and only for those whom the cluster lets read.
+  const { cert, key } = selfSigned([SERVER_NAME], new Date());
+  bed.apply({
+    apiVersion: 'v1',
+    kind: 'Secret',
+    metadata: { name: 'page-tls', namespace: NAMESPACE },
+    type: 'kubernetes.io/tls',
+    stringData: { 'tls.crt': cert, 'tls.key': key },
+  });
+  for (const name of ['reader', 'stranger']) t.is(bed.kubectl('-n', 'team', 'create', 'sa', name).code, 0);
+  install({ tls: { secretName: 'page-tls' }, tokenReview: true });
+  const may = ['--clusterrole=cotenant-metrics-reader', '--serviceaccount=team:reader'];
+  t.is(bed.kubectl('create', 'clusterrolebinding', 'reader', ...may).code, 0);
+  const tokenOf = (name: string) => bed.kubectl('-n', 'team', 'create', 'token', name).out.trim();
+  const { metadata, status } = await eventually(
+    async () => (await podsOf(bed, 'agent')).find(({ status: { podIP } = {} }) => podIP !== undefined),
+    'the agent that replaced the first',
+  );
+  const ca = join(bed.folder, 'page.crt');
+  writeFileSync(ca, cert);
+  const ask = (token: string) => {
+    const header = token === '' ? [] : ['-H', `Authorization: Bearer ${token}`];
+    const at = ['--cacert', ca, '--resolve', `${SERVER_NAME}:9837:${status?.podIP}`];
+    const url = `https://${SERVER_NAME}:9837/metrics`;
+    const { out } = bed.namespaces.run(['curl', '-s', '-w', '%{http_code}', ...at, ...header, url]);
+    return { code: Number(out.slice(-3)), body: out.slice(0, -3) };
+  };
+  await eventually(
+    () => {
+      const { code, body } = ask(tokenOf('reader'));
+      // A new agent has yet to hear of the node's pods.
+      const isTold = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
+      return isTold === undefined || isTold === false ? undefined : true;
+    },
+    'the page for whoever is bound to the role',
+    60_000,
+  );
+  const forbidden = ask(tokenOf('stranger'));
+  t.deepEqual(forbidden, {
+    code: 403,
+    body: "the token's user may not GET /metrics; a ClusterRole with this nonResourceURL allows it\n",
+  });
+  for (const nobody of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(nobody).code, 401);
+  // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and hands nobody's token on.
+  const proxied = await bed.api.ask(
+    'GET',
+    `/api/v1/namespaces/${NAMESPACE}/pods/https:${metadata.name}:9837/proxy/metrics`,
+  );
+  t.is(proxied.status, 401);
+});

@@ -45,7 +45,7 @@ const ALL_GPUS = { env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] };
 const ON_GPUS = { namespace: 'team', spec: { runtimeClassName: 'nvidia', restartPolicy: 'OnFailure' } };
 
 testUnless(ground.ok ? undefined : ground.reason)(
-  'a Kubernetes comes up, runs pods, can be hurt part by part, and leaves the machine as it was',
+  'a test cluster starts, runs pods, survives failures and leaves nothing behind',
   async (t) => {
     t.timeout(300_000);
     if (!ground.ok) throw new Error(ground.reason);

@@ -87,7 +87,7 @@ const createAsControllers = (bed: Bed, pod: object): Promise<true> =>
   );
 
 onCluster(
-  `${PODS} pods in rounds of ${A_ROUND}: no container has another grant than its own, and no GPU is overbooked`,
+  `${PODS} pods, ${A_ROUND} per round: each container has its grant, no GPU is overcommitted`,
   async (t, { bed, uuids }) => {
     bed.apply(namespaceOf(NAMESPACE));
     let compared = 0;

@@ -233,79 +233,74 @@ const samplersOf = (bed: Bed, agent: Pod): readonly number[] =>
     }
   });
 
-onCluster(
-  'each part is killed in turn under load, and nothing starts unlimited, is overbooked or is left behind',
-  async (t, { bed }) => {
-    const usable = await usableOf(bed);
-    bed.apply(namespaceOf('team'), namespaceOf(LOAD));
-    bed.apply(
-      podOf('steady', [clientOf(ONE_SHARE.own(STEADY_MIB), ['init', 'context 0', `alloc ${1024 * MIB}`])], TEAM),
+onCluster('killing each part under load leaves no limit off and no GPU overcommitted', async (t, { bed }) => {
+  const usable = await usableOf(bed);
+  bed.apply(namespaceOf('team'), namespaceOf(LOAD));
+  bed.apply(podOf('steady', [clientOf(ONE_SHARE.own(STEADY_MIB), ['init', 'context 0', `alloc ${1024 * MIB}`])], TEAM));
+  const steady = await untilRunning(bed, 'steady', TEAM);
+  const talk = attach(bed, 'steady', TEAM.namespace);
+  for (let i = 0; i < 3; i += 1) t.is((await talk.ask(`alloc ${STEADY_MIB * MIB}`))[0], OUT_OF_MEMORY);
+  await talk.leave();
+  const denials = (count: number) =>
+    eventually(
+      async () => {
+        const labels = { ...TEAM, pod: 'steady', container: 'main' };
+        const page = (await agentPage(bed)) ?? '';
+        return seriesOf(page, 'cotenant_container_allocations_denied_total', labels) === count ? true : undefined;
+      },
+      `${count} refusals are counted`,
+      60_000,
     );
-    const steady = await untilRunning(bed, 'steady', TEAM);
-    const talk = attach(bed, 'steady', TEAM.namespace);
-    for (let i = 0; i < 3; i += 1) t.is((await talk.ask(`alloc ${STEADY_MIB * MIB}`))[0], OUT_OF_MEMORY);
-    await talk.leave();
-    const denials = (count: number) =>
-      eventually(
-        async () => {
-          const labels = { ...TEAM, pod: 'steady', container: 'main' };
-          const page = (await agentPage(bed)) ?? '';
-          return seriesOf(page, 'cotenant_container_allocations_denied_total', labels) === count ? true : undefined;
-        },
-        `${count} refusals are counted`,
-        60_000,
-      );
-    await denials(3);
+  await denials(3);
 
-    const load = startLoad(bed, usable);
-    const kill = (pod: Pod, ...containers: readonly string[]) => {
-      for (const container of containers) signalContainer(bed, pod, container, 'SIGKILL');
-    };
-    try {
-      await flows(t, load, 'the start', () => {});
-      await flows(t, load, 'the end of a webhook', async () => kill(await first(bed, 'webhook'), 'webhook'));
-      await flows(t, load, 'the end of the leading scheduler', async () =>
-        kill(await leader(bed), 'extender', 'kube-scheduler'),
-      );
-      await flows(t, load, 'a leader that was paused for longer than its Lease', async () => {
-        const paused = await leader(bed);
-        for (const container of SCHEDULER) signalContainer(bed, paused, container, 'SIGSTOP');
-        await takesOver(bed, paused);
-        for (const container of SCHEDULER) signalContainer(bed, paused, container, 'SIGCONT');
-      });
-      await flows(t, load, 'the end of the agent', async () => kill(await first(bed, 'agent'), 'node'));
-      await flows(t, load, 'the end of the sampler', async () => {
-        const agent = await first(bed, 'agent');
-        const [sampler = 0] = await eventually(() => {
-          const found = samplersOf(bed, agent);
-          return found.length > 0 ? found : undefined;
-        }, 'there is a sampler');
-        process.kill(sampler, 'SIGKILL');
-      });
-      await flows(t, load, 'the end of the kubelet', () => bed.restart('kubelet'));
-      await flows(t, load, 'the end of containerd', () => bed.restart('containerd'));
-      await flows(t, load, 'the end of the API server', () => bed.restart('apiserver'));
-      await load.drain();
-    } finally {
-      await load.stop();
-    }
-    load.check();
-    t.deepEqual(load.leftBehind(), []);
-    t.log(`${load.seenFrom(0)} pods told what they see, of ${load.next} that were asked for`);
-
-    const still = await getPod(bed, 'steady', TEAM.namespace);
-    t.is(containerOf(still)?.containerID, containerOf(steady)?.containerID, 'who ran all the time was not touched');
-    const again = attach(bed, 'steady', TEAM.namespace);
-    t.is((await again.ask('info'))[2], STEADY_MIB * MIB);
-    t.is((await again.ask(`alloc ${1536 * MIB}`))[0], OUT_OF_MEMORY, 'its limit holds');
-    await again.leave();
-    await denials(4);
-
-    const said = [...load.sentences];
-    for (const sentence of said) t.log(`a Pending pod was told: ${sentence}`);
-    t.true(
-      said.some((sentence) => NO_ROOM.test(sentence)),
-      'those that waited for room were told of which and where',
+  const load = startLoad(bed, usable);
+  const kill = (pod: Pod, ...containers: readonly string[]) => {
+    for (const container of containers) signalContainer(bed, pod, container, 'SIGKILL');
+  };
+  try {
+    await flows(t, load, 'the start', () => {});
+    await flows(t, load, 'the end of a webhook', async () => kill(await first(bed, 'webhook'), 'webhook'));
+    await flows(t, load, 'the end of the leading scheduler', async () =>
+      kill(await leader(bed), 'extender', 'kube-scheduler'),
     );
-  },
-);
+    await flows(t, load, 'a leader that was paused for longer than its Lease', async () => {
+      const paused = await leader(bed);
+      for (const container of SCHEDULER) signalContainer(bed, paused, container, 'SIGSTOP');
+      await takesOver(bed, paused);
+      for (const container of SCHEDULER) signalContainer(bed, paused, container, 'SIGCONT');
+    });
+    await flows(t, load, 'the end of the agent', async () => kill(await first(bed, 'agent'), 'node'));
+    await flows(t, load, 'the end of the sampler', async () => {
+      const agent = await first(bed, 'agent');
+      const [sampler = 0] = await eventually(() => {
+        const found = samplersOf(bed, agent);
+        return found.length > 0 ? found : undefined;
+      }, 'there is a sampler');
+      process.kill(sampler, 'SIGKILL');
+    });
+    await flows(t, load, 'the end of the kubelet', () => bed.restart('kubelet'));
+    await flows(t, load, 'the end of containerd', () => bed.restart('containerd'));
+    await flows(t, load, 'the end of the API server', () => bed.restart('apiserver'));
+    await load.drain();
+  } finally {
+    await load.stop();
+  }
+  load.check();
+  t.deepEqual(load.leftBehind(), []);
+  t.log(`${load.seenFrom(0)} pods told what they see, of ${load.next} that were asked for`);
+
+  const still = await getPod(bed, 'steady', TEAM.namespace);
+  t.is(containerOf(still)?.containerID, containerOf(steady)?.containerID, 'who ran all the time was not touched');
+  const again = attach(bed, 'steady', TEAM.namespace);
+  t.is((await again.ask('info'))[2], STEADY_MIB * MIB);
+  t.is((await again.ask(`alloc ${1536 * MIB}`))[0], OUT_OF_MEMORY, 'its limit holds');
+  await again.leave();
+  await denials(4);
+
+  const said = [...load.sentences];
+  for (const sentence of said) t.log(`a Pending pod was told: ${sentence}`);
+  t.true(
+    said.some((sentence) => NO_ROOM.test(sentence)),
+    'those that waited for room were told of which and where',
+  );
+});

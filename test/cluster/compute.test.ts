@@ -118,99 +118,96 @@ const rowOf = (text: string, pod: string): string =>
 const topOf = async (bed: Bed, pod: string): Promise<string> =>
   rowOf(nodeLines(await readSnapshot(stateOf(bed))).join('\n'), `${TEAM.namespace}/${pod}/`);
 
-onCluster(
-  'policies are chosen by label and annotation, changed while pods compute, and everybody sees them',
-  async (t, { bed, uuids }) => {
-    const [gpu = '', other = ''] = uuids;
-    bed.apply(namespaceOf('team'));
-    const on = (gpuUuid: string, more: Record<string, string> = {}) => ({
-      ...TEAM,
-      annotations: { 'cotenant.io/gpu-uuid': gpuUuid, ...more },
-    });
-    bed.apply(
-      podOf('dodger', [cheatOf(share(25), WORK)], on(other, { [LABEL]: 'fixed' })),
-      podOf('one', [clientOf(share(30), WORK)], on(gpu)),
-      podOf('two', [clientOf(share(30), WORK)], on(gpu)),
-      podOf('capped', [clientOf(share(10), WORK)], on(gpu, { [LABEL]: '3' })),
-    );
-    for (const name of ['one', 'two', 'capped', 'dodger']) await untilRunning(bed, name, TEAM);
-    const pids = [await pidOf(bed, 'one'), await pidOf(bed, 'two'), await pidOf(bed, 'capped')];
+onCluster('compute policies come from labels and annotations and change under load', async (t, { bed, uuids }) => {
+  const [gpu = '', other = ''] = uuids;
+  bed.apply(namespaceOf('team'));
+  const on = (gpuUuid: string, more: Record<string, string> = {}) => ({
+    ...TEAM,
+    annotations: { 'cotenant.io/gpu-uuid': gpuUuid, ...more },
+  });
+  bed.apply(
+    podOf('dodger', [cheatOf(share(25), WORK)], on(other, { [LABEL]: 'fixed' })),
+    podOf('one', [clientOf(share(30), WORK)], on(gpu)),
+    podOf('two', [clientOf(share(30), WORK)], on(gpu)),
+    podOf('capped', [clientOf(share(10), WORK)], on(gpu, { [LABEL]: '3' })),
+  );
+  for (const name of ['one', 'two', 'capped', 'dodger']) await untilRunning(bed, name, TEAM);
+  const pids = [await pidOf(bed, 'one'), await pidOf(bed, 'two'), await pidOf(bed, 'capped')];
 
-    await policyIs(bed, 'one', 'fixed');
-    label(bed, 'native');
-    await policyIs(bed, 'one', 'native');
-    await policyIs(bed, 'capped', 'fixed');
-    label(bed, 'fixed');
-    await policyIs(bed, 'one', 'fixed');
-    await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: gpu, policy: 'fixed', source: 'label' }, 1);
-    await hold(t, bed, pids, [30, 30, 10]);
-    await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.3);
-    t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
-    const told = cotenant(bed, 'get', '-n', 'team');
-    t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
-    t.regex(rowOf(told, 'team/one/main'), / the GPU's normal 30 30% - - - enforce node$/);
-    t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
+  await policyIs(bed, 'one', 'fixed');
+  label(bed, 'native');
+  await policyIs(bed, 'one', 'native');
+  await policyIs(bed, 'capped', 'fixed');
+  label(bed, 'fixed');
+  await policyIs(bed, 'one', 'fixed');
+  await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: gpu, policy: 'fixed', source: 'label' }, 1);
+  await hold(t, bed, pids, [30, 30, 10]);
+  await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.3);
+  t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
+  const told = cotenant(bed, 'get', '-n', 'team');
+  t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
+  t.regex(rowOf(told, 'team/one/main'), / the GPU's normal 30 30% - - - enforce node$/);
+  t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
 
-    cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
-    await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
-    await hold(t, bed, pids, [60, 30, 10]);
-    t.regex(await topOf(bed, 'one'), / 60% fixed interposer enforce within /);
-    t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - - enforce node$/);
+  cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
+  await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
+  await hold(t, bed, pids, [60, 30, 10]);
+  t.regex(await topOf(bed, 'one'), / 60% fixed interposer enforce within /);
+  t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - - enforce node$/);
 
-    cotenant(bed, 'set', 'team/one', '--gpu-cores', '90');
-    const refusals = async () =>
-      (await eventsOf(bed, 'one', 'team')).filter(({ reason }) => reason === 'GPUComputeChangeRefused');
-    const [refusal] = await eventually(
-      async () => [await refusals()].find((found) => found.length > 0),
-      'the pod is told',
-    );
-    t.regex(
-      refusal?.message ?? '',
-      new RegExp(
-        `^annotation cotenant.io/compute changes nothing: ${gpu} has 60 % of its compute left for the pod, 90 % are asked for$`,
-      ),
-    );
-    for (const value of ['a', 'b']) {
-      const { code, err } = bed.kubectl('-n', 'team', 'label', 'pod', 'one', '--overwrite', `x=${value}`);
-      t.is(code, 0, err);
-    }
-    await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
+  cotenant(bed, 'set', 'team/one', '--gpu-cores', '90');
+  const refusals = async () =>
+    (await eventsOf(bed, 'one', 'team')).filter(({ reason }) => reason === 'GPUComputeChangeRefused');
+  const [refusal] = await eventually(
+    async () => [await refusals()].find((found) => found.length > 0),
+    'the pod is told',
+  );
+  t.regex(
+    refusal?.message ?? '',
+    new RegExp(
+      `^annotation cotenant.io/compute changes nothing: ${gpu} has 60 % of its compute left for the pod, 90 % are asked for$`,
+    ),
+  );
+  for (const value of ['a', 'b']) {
+    const { code, err } = bed.kubectl('-n', 'team', 'label', 'pod', 'one', '--overwrite', `x=${value}`);
+    t.is(code, 0, err);
+  }
+  await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
 
-    label(bed, 'weighted');
-    await policyIs(bed, 'one', 'weighted');
-    label(bed, 'fair');
-    await policyIs(bed, 'one', 'fixed');
-    cotenant(bed, 'set', '--node', NODE_NAME, '--policy', 'soft');
-    await policyIs(bed, 'one', 'soft');
-    cotenant(bed, 'set', 'team/two', '--policy', 'fixed');
-    await policyIs(bed, 'two', 'fixed');
-    bed.kubectl('-n', 'team', 'delete', 'pod', 'capped', '--wait=false');
-    await hold(t, bed, pids.slice(0, 2), [70, 30]);
-    cotenant(bed, 'set', 'team/two', '--policy', 'default');
-    await policyIs(bed, 'two', 'soft');
-    label(bed, undefined);
-    await policyIs(bed, 'one', 'fixed');
-    t.is((await refusals()).length, 1, 'told once');
+  label(bed, 'weighted');
+  await policyIs(bed, 'one', 'weighted');
+  label(bed, 'fair');
+  await policyIs(bed, 'one', 'fixed');
+  cotenant(bed, 'set', '--node', NODE_NAME, '--policy', 'soft');
+  await policyIs(bed, 'one', 'soft');
+  cotenant(bed, 'set', 'team/two', '--policy', 'fixed');
+  await policyIs(bed, 'two', 'fixed');
+  bed.kubectl('-n', 'team', 'delete', 'pod', 'capped', '--wait=false');
+  await hold(t, bed, pids.slice(0, 2), [70, 30]);
+  cotenant(bed, 'set', 'team/two', '--policy', 'default');
+  await policyIs(bed, 'two', 'soft');
+  label(bed, undefined);
+  await policyIs(bed, 'one', 'fixed');
+  t.is((await refusals()).length, 1, 'told once');
 
-    const stopped = await untilPod(
-      bed,
-      'dodger',
-      'was stopped',
-      (pod) => containerOf(pod)?.lastState.terminated !== undefined,
-      TEAM,
-    );
-    const sentence =
-      /^team\/dodger\/main exceeds its GPU compute share: \d+ % of 25 % on GPU-\S+ over 2\d s, and launches kernels past its closed gate; the agent stops it$/;
-    t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', sentence);
-    const events = (await eventsOf(bed, 'dodger', 'team')).filter(({ reason }) => reason === 'GPUComputeQuotaExceeded');
-    t.true(
-      events.some(({ message }) => sentence.test(message)),
-      JSON.stringify(events),
-    );
-    const kills = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', {
-      action: 'kill',
-      reason: 'over-share',
-    });
-    t.is(kills, 1, 'nobody else');
-  },
-);
+  const stopped = await untilPod(
+    bed,
+    'dodger',
+    'was stopped',
+    (pod) => containerOf(pod)?.lastState.terminated !== undefined,
+    TEAM,
+  );
+  const sentence =
+    /^team\/dodger\/main exceeds its GPU compute share: \d+ % of 25 % on GPU-\S+ over 2\d s, and launches kernels past its closed gate; the agent stops it$/;
+  t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', sentence);
+  const events = (await eventsOf(bed, 'dodger', 'team')).filter(({ reason }) => reason === 'GPUComputeQuotaExceeded');
+  t.true(
+    events.some(({ message }) => sentence.test(message)),
+    JSON.stringify(events),
+  );
+  const kills = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', {
+    action: 'kill',
+    reason: 'over-share',
+  });
+  t.is(kills, 1, 'nobody else');
+});

@@ -142,7 +142,7 @@ const ATTACKS: readonly (readonly [script: string, answer: RegExp])[] = [
 ];
 
 testUnless(ground.ok ? undefined : ground.reason)(
-  'a kubelet gets volumes for pods from the CSI driver, fails closed without it, and no tenant writes what limits it',
+  'volumes come from the CSI driver, fail closed without it and are read-only',
   async (t) => {
     t.timeout(600_000);
     if (!ground.ok) throw new Error(ground.reason);

@@ -68,7 +68,7 @@ async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { ui
 }
 
 testUnless(ground.ok ? undefined : ground.reason)(
-  'a pod that is stopped too often is evicted, as its disruption budget allows, and nobody else',
+  'only a pod that is stopped too often is evicted, within its disruption budget',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!ground.ok) throw new Error(ground.reason);

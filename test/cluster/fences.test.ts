@@ -68,7 +68,7 @@ function impostor(bed: Bed): string {
 }
 
 onCluster(
-  'while no fence holds, the Node says so and a pod with a share waits with the reason; mended, it runs',
+  'without working isolation the Node says so and pods wait until it is repaired',
   async (t, { bed, uuids }) => {
     await untilCondition(bed, 'True');
     const good = join(bed.folder, 'interposer.so');
@@ -93,21 +93,18 @@ onCluster(
   },
 );
 
-onCluster(
-  'the node of a GPU that was not given can be made where the runtime lets everybody, and not opened',
-  async (t, { bed }) => {
-    const script = 'mknod /tmp/gpu c 195 0 && cat /tmp/gpu; mknod /tmp/control c 195 255 && cat /tmp/control; true';
-    const more = { resources: { limits: ONE_SHARE.own(256) } };
-    bed.apply(podOf('makes-nodes', [shellOf(`(${script}) 2>&1`, more)], { spec: { restartPolicy: 'Never' } }));
-    const pod = await untilPhase(bed, 'makes-nodes', 'Succeeded');
-    t.deepEqual(outputOf(bed, pod), [
-      "cat: can't open '/tmp/gpu': Operation not permitted",
-      "cat: can't open '/tmp/control': Operation not permitted",
-    ]);
-  },
-);
+onCluster('the device node of a GPU without a grant may be created but not opened', async (t, { bed }) => {
+  const script = 'mknod /tmp/gpu c 195 0 && cat /tmp/gpu; mknod /tmp/control c 195 255 && cat /tmp/control; true';
+  const more = { resources: { limits: ONE_SHARE.own(256) } };
+  bed.apply(podOf('makes-nodes', [shellOf(`(${script}) 2>&1`, more)], { spec: { restartPolicy: 'Never' } }));
+  const pod = await untilPhase(bed, 'makes-nodes', 'Succeeded');
+  t.deepEqual(outputOf(bed, pod), [
+    "cat: can't open '/tmp/gpu': Operation not permitted",
+    "cat: can't open '/tmp/control': Operation not permitted",
+  ]);
+});
 
-onCluster('a container has the parts of the driver that its namespace allows, and no other', async (t, { bed }) => {
+onCluster('a container gets only the driver libraries that its namespace allows', async (t, { bed }) => {
   bed.apply(namespaceOf(DRAWS));
   const cuda = 'libcuda.so.1';
   const [draws, codes] = STAND_INS;
@@ -124,7 +121,7 @@ onCluster('a container has the parts of the driver that its namespace allows, an
   t.notRegex(out, / warn cdi: /);
 });
 
-onCluster('the Node says that limits hold, and the kubelet’s conditions stay', async (t, { bed }) => {
+onCluster('the agent sets its Node conditions and keeps those of the kubelet', async (t, { bed }) => {
   const conditions = () =>
     (JSON.parse(bed.kubectl('get', 'node', '-o', 'json').out) as { items: { status: { conditions: Condition[] } }[] })
       .items[0]?.status.conditions ?? [];

@@ -229,7 +229,7 @@ async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): 
   );
 }
 
-testUnless(ground.ok ? undefined : ground.reason)('inspect and why tell of a real cluster', async (t) => {
+testUnless(ground.ok ? undefined : ground.reason)('inspect and why report the state of a real cluster', async (t) => {
   t.timeout(300_000);
   if (!ground.ok) throw new Error(ground.reason);
   const bed = await startBed(ground, (line) => t.log(line));

@@ -181,7 +181,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
 }
 
 testUnless(ground.ok ? undefined : ground.reason)(
-  'each pod is held as far as its namespace, itself and administrators say, by the driver where that is enforced',
+  'enforcement follows namespace, pod and administrator, with driver limits',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!ground.ok) throw new Error(ground.reason);

@@ -109,7 +109,7 @@ const podOf = (
 const SHOW = 'cotenant-sampler --library libnvidia-ml.so.1 < /dev/null; exec sleep 600';
 
 testUnless(ground.ok ? undefined : ground.reason)(
-  'kubelet, container runtime and API server get from the node what they need, also after their restarts',
+  'kubelet, runtime and API server work with the agent, also after their restarts',
   async (t) => {
     t.timeout(600_000);
     if (!ground.ok) throw new Error(ground.reason);

@@ -106,7 +106,7 @@ async function isLimited(t: ExecutionContext, bed: Bed, name: string, mib = EACH
   await talk.leave();
 }
 
-onCluster('without the webhook plain pods start, and pods with a share are refused', async (t, { bed }) => {
+onCluster('without the webhook plain pods start and GPU pods are refused', async (t, { bed }) => {
   bed.apply(namespaceOf(TEAM.namespace));
   await must(bed, slice('steady'), slice('leaves'));
   const steady = await untilRunning(bed, 'steady', TEAM);
@@ -148,7 +148,7 @@ onCluster('without the webhook plain pods start, and pods with a share are refus
   await isLimited(t, bed, 'steady');
 });
 
-onCluster('without the extender plain pods are placed, and pods with a share wait for it', async (t, { bed }) => {
+onCluster('without the extender plain pods are placed and GPU pods wait for it', async (t, { bed }) => {
   await scale(bed, 'scheduler', 0);
   await untilNone(bed, 'scheduler');
   await must(bed, slice('waits'), plain('plain-2'));
@@ -162,7 +162,7 @@ onCluster('without the extender plain pods are placed, and pods with a share wai
   await isLimited(t, bed, 'waits');
 });
 
-onCluster('of two pods that are bound beyond a GPU the second waits for the first to go', async (t, { bed, uuids }) => {
+onCluster('of two pods bound beyond the memory of a GPU the second waits for the first', async (t, { bed, uuids }) => {
   const [gpuUuid = ''] = uuids;
   const half = 12_288;
   await scale(bed, 'scheduler', 0);
@@ -203,7 +203,7 @@ onCluster('of two pods that are bound beyond a GPU the second waits for the firs
   await remove(bed, 'second');
 });
 
-onCluster('without the agent pods with a share wait, and those that end wait for it', async (t, { bed }) => {
+onCluster('without the agent GPU pods wait to start and to terminate', async (t, { bed }) => {
   const before = containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID;
   await keepAgentAway(bed, true);
   await untilNone(bed, 'agent');
@@ -236,32 +236,29 @@ onCluster('without the agent pods with a share wait, and those that end wait for
   t.is(containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID, before, 'it was not touched');
 });
 
-onCluster(
-  'without the CSIDriver object pods with a share wait, and start when it is there again',
-  async (t, { bed }) => {
-    const path = '/apis/storage.k8s.io/v1/csidrivers';
-    const driver = await bed.api.get<{ metadata: object; spec: object }>(`${path}/cotenant.io`);
-    t.truthy(driver);
-    t.is((await bed.api.ask('DELETE', `${path}/cotenant.io`)).status, 200);
-    await must(bed, slice('driverless'));
-    const told = await event(bed, 'driverless', /CSIDriver/);
-    t.log(`a new pod is told: ${told.message}`);
-    await isLimited(t, bed, 'steady');
-    const again = {
-      apiVersion: 'storage.k8s.io/v1',
-      kind: 'CSIDriver',
-      metadata: { name: 'cotenant.io' },
-      spec: driver?.spec,
-    };
-    t.is((await bed.api.ask('POST', path, again)).status, 201);
-    await untilRunning(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
-    await isLimited(t, bed, 'driverless');
-    await remove(bed, 'driverless');
-    await untilGone(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
-  },
-);
+onCluster('without the CSIDriver object GPU pods wait, and start when it is back', async (t, { bed }) => {
+  const path = '/apis/storage.k8s.io/v1/csidrivers';
+  const driver = await bed.api.get<{ metadata: object; spec: object }>(`${path}/cotenant.io`);
+  t.truthy(driver);
+  t.is((await bed.api.ask('DELETE', `${path}/cotenant.io`)).status, 200);
+  await must(bed, slice('driverless'));
+  const told = await event(bed, 'driverless', /CSIDriver/);
+  t.log(`a new pod is told: ${told.message}`);
+  await isLimited(t, bed, 'steady');
+  const again = {
+    apiVersion: 'storage.k8s.io/v1',
+    kind: 'CSIDriver',
+    metadata: { name: 'cotenant.io' },
+    spec: driver?.spec,
+  };
+  t.is((await bed.api.ask('POST', path, again)).status, 201);
+  await untilRunning(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
+  await isLimited(t, bed, 'driverless');
+  await remove(bed, 'driverless');
+  await untilGone(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
+});
 
-onCluster('a node that starts anew gives each pod its volume before a container of it runs', async (t, { bed }) => {
+onCluster('after a node restart each pod has its volume before its containers run', async (t, { bed }) => {
   await must(bed, slice('reboots'));
   await untilRunning(bed, 'reboots', TEAM);
   await isLimited(t, bed, 'reboots');
@@ -294,7 +291,7 @@ onCluster('a node that starts anew gives each pod its volume before a container 
   await untilGone(bed, 'reboots', { ...TEAM, ms: PATIENCE_MS });
 });
 
-onCluster('GPUs that are lost take no pod that runs along, also where the kubelet starts anew', async (t, { bed }) => {
+onCluster('lost GPUs end no running pod, also when the kubelet restarts', async (t, { bed }) => {
   await must(bed, slice('survivor'));
   const before = containerOf(await untilRunning(bed, 'survivor', TEAM))?.containerID;
   const simulator = (command: string, gpu: string) =>
@@ -327,7 +324,7 @@ onCluster('GPUs that are lost take no pod that runs along, also where the kubele
   await isLimited(t, bed, 'later');
 });
 
-onCluster('what a grant was given on top is not given to another pod', async (t, { bed, uuids }) => {
+onCluster('memory added to a grant is not allocated to another pod', async (t, { bed, uuids }) => {
   const [gpuUuid = ''] = uuids;
   const onGpu = (name: string, mib: number) =>
     podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {

@@ -58,7 +58,7 @@ function typeWarnings(bed: Bed, name: string): readonly string[] | undefined {
   return (policy?.status?.typeChecking?.expressionWarnings ?? []).map(({ fieldRef, warning }) => fieldRef + warning);
 }
 
-testUnless(reason)('policies refuse for a real API server what the webhook would have, without it', async (t) => {
+testUnless(reason)('admission policies refuse what the webhook would refuse, without the webhook', async (t) => {
   t.timeout(BUILD_MS);
   if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
   const path = await readyHelm(helm);

@@ -118,122 +118,119 @@ async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<vo
   t.regex(get('/v1/status'), /^HTTP\/1\.1 404 /);
 }
 
-testUnless(ground.ok ? undefined : ground.reason)(
-  'no part of ours can do more than it must, and each permission is used',
-  async (t) => {
-    t.timeout(BUILD_MS);
-    if (!ground.ok) throw new Error(ground.reason);
-    const { bed, uuids } = await startWhole(ground, ['l4'], (line) => t.log(line), {
-      ...WHOLE_VALUES,
-      scheduler: { ...WHOLE_VALUES.scheduler, overcommittedAfterSeconds: 1 },
-    });
-    t.teardown(() => bed.close());
+testUnless(ground.ok ? undefined : ground.reason)('each component has only the permissions that it uses', async (t) => {
+  t.timeout(BUILD_MS);
+  if (!ground.ok) throw new Error(ground.reason);
+  const { bed, uuids } = await startWhole(ground, ['l4'], (line) => t.log(line), {
+    ...WHOLE_VALUES,
+    scheduler: { ...WHOLE_VALUES.scheduler, overcommittedAfterSeconds: 1 },
+  });
+  t.teardown(() => bed.close());
 
-    for (const [component, container, user] of POWERLESS) {
-      const pod = await podOfRelease(bed, component);
-      const pids = processesOf(bed, pod, container);
-      t.true(pids.length > 0, container);
-      const users = [user, user, user, user];
-      for (const pid of pids) {
-        t.deepEqual(
-          rightsOf(pid),
-          { users, groups: users, capabilities: 0n, noNewPrivileges: true, seccomp: 'filter', readOnlyRoot: true },
-          container,
-        );
-      }
-    }
-
-    // No container of the release is in no list.
-    const pods = (await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods`))?.items ?? [];
-    t.deepEqual(
-      pods
-        .flatMap(({ metadata, spec }) =>
-          [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map(
-            ({ name }) => `${metadata.labels?.[COMPONENT_LABEL]} ${name}`,
-          ),
-        )
-        .toSorted(),
-      ['agent node', ...POWERLESS.map(([component, container]) => `${component} ${container}`)].toSorted(),
-    );
-
-    // The half that acts: root with everything, therefore out of reach.
-    const agent = await podOfRelease(bed, 'agent');
-    const node = processesOf(bed, agent, 'node');
-    t.true(node.length > 1, 'with its sampler');
-    const all = [0, 0, 0, 0];
-    t.deepEqual(rightsOf(firstProcessOf(bed, agent, 'node')), {
-      users: all,
-      groups: all,
-      capabilities: rightsOf(process.pid).capabilities, // as the machine's root, which this is
-      noNewPrivileges: false,
-      seccomp: 'off',
-      readOnlyRoot: true,
-    });
-    for (const [component, container, listeners] of LISTENERS) {
-      const pids = processesOf(bed, await podOfRelease(bed, component), container);
+  for (const [component, container, user] of POWERLESS) {
+    const pod = await podOfRelease(bed, component);
+    const pids = processesOf(bed, pod, container);
+    t.true(pids.length > 0, container);
+    const users = [user, user, user, user];
+    for (const pid of pids) {
       t.deepEqual(
-        listenersOf(pids).toSorted((a, b) => a.port - b.port),
-        listeners,
+        rightsOf(pid),
+        { users, groups: users, capabilities: 0n, noNewPrivileges: true, seccomp: 'filter', readOnlyRoot: true },
         container,
       );
-      t.deepEqual(datagramPortsOf(pids), [], container);
     }
-    t.deepEqual(await reachOfExporter(bed, agent, firstProcessOf(bed, agent, 'node')), {
-      signal: 'EPERM',
-      snapshots: 'connected',
-      replaced: 'EROFS',
-      adminThere: 'ENOENT',
-      adminThrough: 'EACCES',
-      token: 'ENOENT',
-    });
-    await lookAtPage(t, bed, agent);
-    // A little of everything that a cluster does with us: a pod is placed, takes more than it may, and is stopped.
-    const share = { 'cotenant.io/gpu-memory': '1Gi' };
-    bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
-    await untilPod(bed, 'cheat', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
-    const stopped = await eventually(
-      async () => (await eventsOf(bed, 'cheat')).find(({ message }) => message.includes('stopped')),
-      'an Event tells of it',
+  }
+
+  // No container of the release is in no list.
+  const pods = (await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods`))?.items ?? [];
+  t.deepEqual(
+    pods
+      .flatMap(({ metadata, spec }) =>
+        [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map(
+          ({ name }) => `${metadata.labels?.[COMPONENT_LABEL]} ${name}`,
+        ),
+      )
+      .toSorted(),
+    ['agent node', ...POWERLESS.map(([component, container]) => `${component} ${container}`)].toSorted(),
+  );
+
+  // The half that acts: root with everything, therefore out of reach.
+  const agent = await podOfRelease(bed, 'agent');
+  const node = processesOf(bed, agent, 'node');
+  t.true(node.length > 1, 'with its sampler');
+  const all = [0, 0, 0, 0];
+  t.deepEqual(rightsOf(firstProcessOf(bed, agent, 'node')), {
+    users: all,
+    groups: all,
+    capabilities: rightsOf(process.pid).capabilities, // as the machine's root, which this is
+    noNewPrivileges: false,
+    seccomp: 'off',
+    readOnlyRoot: true,
+  });
+  for (const [component, container, listeners] of LISTENERS) {
+    const pids = processesOf(bed, await podOfRelease(bed, component), container);
+    t.deepEqual(
+      listenersOf(pids).toSorted((a, b) => a.port - b.port),
+      listeners,
+      container,
     );
-    t.is(stopped.type, 'Warning');
-    t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
+    t.deepEqual(datagramPortsOf(pids), [], container);
+  }
+  t.deepEqual(await reachOfExporter(bed, agent, firstProcessOf(bed, agent, 'node')), {
+    signal: 'EPERM',
+    snapshots: 'connected',
+    replaced: 'EROFS',
+    adminThere: 'ENOENT',
+    adminThrough: 'EACCES',
+    token: 'ENOENT',
+  });
+  await lookAtPage(t, bed, agent);
+  // A little of everything that a cluster does with us: a pod is placed, takes more than it may, and is stopped.
+  const share = { 'cotenant.io/gpu-memory': '1Gi' };
+  bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
+  await untilPod(bed, 'cheat', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
+  const stopped = await eventually(
+    async () => (await eventsOf(bed, 'cheat')).find(({ message }) => message.includes('stopped')),
+    'an Event tells of it',
+  );
+  t.is(stopped.type, 'Warning');
+  t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
 
-    // Two leaders gave out one GPU; the later pod's owner makes another one. Nothing checks who binds in an excluded namespace.
-    const labels = { app: 'twice' };
-    const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
-    bed.apply({
-      apiVersion: 'apps/v1',
-      kind: 'ReplicaSet',
-      metadata: { name: 'twice', namespace: 'kube-system' },
-      spec: { replicas: 1, selector: { matchLabels: labels }, template: { metadata: { labels }, spec } },
-    });
-    const list = '/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dtwice';
-    const made = (what: string, good: (pod: Pod) => boolean) =>
-      eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what, 60_000);
-    const twice = await made('the ReplicaSet made a pod', () => true);
-    const gpus = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
-    const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
-    const grant = { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 0, containers }) };
-    t.is((await bind(bed, twice.metadata.name, 'kube-system', grant)).status, 201);
-    await made('another one was made', ({ metadata }) => metadata.uid !== twice.metadata.uid);
-    t.is(bed.kubectl('-n', 'kube-system', 'delete', 'replicaset', 'twice').code, 0);
+  // Two leaders gave out one GPU; the later pod's owner makes another one. Nothing checks who binds in an excluded namespace.
+  const labels = { app: 'twice' };
+  const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
+  bed.apply({
+    apiVersion: 'apps/v1',
+    kind: 'ReplicaSet',
+    metadata: { name: 'twice', namespace: 'kube-system' },
+    spec: { replicas: 1, selector: { matchLabels: labels }, template: { metadata: { labels }, spec } },
+  });
+  const list = '/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dtwice';
+  const made = (what: string, good: (pod: Pod) => boolean) =>
+    eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what, 60_000);
+  const twice = await made('the ReplicaSet made a pod', () => true);
+  const gpus = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
+  const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
+  const grant = { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 0, containers }) };
+  t.is((await bind(bed, twice.metadata.name, 'kube-system', grant)).status, 201);
+  await made('another one was made', ({ metadata }) => metadata.uid !== twice.metadata.uid);
+  t.is(bed.kubectl('-n', 'kube-system', 'delete', 'replicaset', 'twice').code, 0);
 
-    const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
-    t.true(held > 0);
-    // Before anybody meets an API server that has only begun to read its roles.
-    t.deepEqual(denied, []);
+  const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
+  t.true(held > 0);
+  // Before anybody meets an API server that has only begun to read its roles.
+  t.deepEqual(denied, []);
 
-    // A pod that the agent has not heard of it asks for. It hears of nothing for 5 s after its watch broke; the kubelet does when
-    // it has taken a pod, here one that needs nothing of the runtime.
-    signalContainer(bed, agent, 'node', 'SIGSTOP');
-    await bed.restart('apiserver');
-    bed.apply(podOf('waiting', [shellOf('', ABSENT_MOUNT)], { spec: ABSENT }));
-    await untilPod(bed, 'waiting', 'has reached the kubelet', ({ status }) => status?.startTime !== undefined);
-    bed.apply(podOf('unheard', [clientOf(share)]));
-    await untilPod(bed, 'unheard', 'is bound', ({ spec }) => spec.nodeName !== undefined);
-    signalContainer(bed, agent, 'node', 'SIGCONT');
-    await untilRunning(bed, 'unheard');
+  // A pod that the agent has not heard of it asks for. It hears of nothing for 5 s after its watch broke; the kubelet does when
+  // it has taken a pod, here one that needs nothing of the runtime.
+  signalContainer(bed, agent, 'node', 'SIGSTOP');
+  await bed.restart('apiserver');
+  bed.apply(podOf('waiting', [shellOf('', ABSENT_MOUNT)], { spec: ABSENT }));
+  await untilPod(bed, 'waiting', 'has reached the kubelet', ({ status }) => status?.startTime !== undefined);
+  bed.apply(podOf('unheard', [clientOf(share)]));
+  await untilPod(bed, 'unheard', 'is bound', ({ spec }) => spec.nodeName !== undefined);
+  signalContainer(bed, agent, 'node', 'SIGCONT');
+  await untilRunning(bed, 'unheard');
 
-    t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).unused, []);
-  },
-);
+  t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).unused, []);
+});

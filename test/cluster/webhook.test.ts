@@ -75,7 +75,7 @@ function dryRun(bed: Bed, pod: object): Answer {
 const visibleOf = ({ env = [] }: Container) =>
   env.filter(({ name }) => name === 'NVIDIA_VISIBLE_DEVICES').map(({ value }) => value);
 
-testUnless(reason)('the webhook, deployed from the chart, does its part for a real API server', async (t) => {
+testUnless(reason)('the webhook of the chart works with a real API server', async (t) => {
   t.timeout(BUILD_MS);
   if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
   const path = await readyHelm(helm);

@@ -208,28 +208,25 @@ const VALUES: readonly [string, string][] = [
   ['ABI_EXTERNAL_DMABUF_FD', 'CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD'],
 ];
 
-testUnless(withoutHeaders)(
-  'arrays and shared memory look as in the headers, and every format of theirs has a size',
-  (t) => {
-    const headers = readFileSync(join(toolkit?.[0] ?? '', 'cuda.h'), 'utf8');
-    const formats = [...new Set(headers.match(/\bCU_AD_FORMAT_(?!MAX\b)\w+/g) ?? [])];
-    t.true(formats.length > 45, `${formats.length}`);
-    const source = [
-      '#include <cuda.h>',
-      '#include "abi/cuda_arrays.h"',
-      '#define SAME(a, b) _Static_assert((a) == (b), #a " is not " #b);',
-      ...SHAPES.flatMap(([ours, theirs, fields]) => [
-        `SAME(sizeof(${ours}), sizeof(${theirs}))`,
-        ...fields.map(([mine, yours]) => `SAME(offsetof(${ours}, ${mine}), offsetof(${theirs}, ${yours}))`),
-      ]),
-      ...VALUES.map(([ours, theirs]) => `SAME((int)${ours}, (int)${theirs})`),
-      'int main(void) {',
-      ...formats.map((format) => `  if (!abi_array_element_of(${format}, 1).bits) return 1;`),
-      '  return 0;\n}\n',
-    ];
-    const program = join(temporaryFolder(t), 'shapes');
-    const folders = [...(toolkit ?? []), join(import.meta.dirname, '../../native')].flatMap((folder) => ['-I', folder]);
-    execFileSync('gcc', ['-std=c17', ...folders, '-x', 'c', '-', '-o', program], { input: source.join('\n') });
-    t.notThrows(() => execFileSync(program));
-  },
-);
+testUnless(withoutHeaders)('array and shared memory structures match the headers; each format has a size', (t) => {
+  const headers = readFileSync(join(toolkit?.[0] ?? '', 'cuda.h'), 'utf8');
+  const formats = [...new Set(headers.match(/\bCU_AD_FORMAT_(?!MAX\b)\w+/g) ?? [])];
+  t.true(formats.length > 45, `${formats.length}`);
+  const source = [
+    '#include <cuda.h>',
+    '#include "abi/cuda_arrays.h"',
+    '#define SAME(a, b) _Static_assert((a) == (b), #a " is not " #b);',
+    ...SHAPES.flatMap(([ours, theirs, fields]) => [
+      `SAME(sizeof(${ours}), sizeof(${theirs}))`,
+      ...fields.map(([mine, yours]) => `SAME(offsetof(${ours}, ${mine}), offsetof(${theirs}, ${yours}))`),
+    ]),
+    ...VALUES.map(([ours, theirs]) => `SAME((int)${ours}, (int)${theirs})`),
+    'int main(void) {',
+    ...formats.map((format) => `  if (!abi_array_element_of(${format}, 1).bits) return 1;`),
+    '  return 0;\n}\n',
+  ];
+  const program = join(temporaryFolder(t), 'shapes');
+  const folders = [...(toolkit ?? []), join(import.meta.dirname, '../../native')].flatMap((folder) => ['-I', folder]);
+  execFileSync('gcc', ['-std=c17', ...folders, '-x', 'c', '-', '-o', program], { input: source.join('\n') });
+  t.notThrows(() => execFileSync(program));
+});

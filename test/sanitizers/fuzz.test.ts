@@ -13,12 +13,12 @@ const CORPUS = join(import.meta.dirname, '../fuzz/corpus');
 const SECONDS = Number(process.env.COTENANT_FUZZ_SECONDS ?? 8);
 /** What each is about; at least so many inputs a second must have been tried, on a machine that does much else. */
 const TARGETS = [
-  { name: 'account', about: 'limits page and ledger, as the engine reads them', least: 5 },
-  { name: 'nvml', about: "the driver's answers and callers of NVML, a ledger that a neighbor has written", least: 5 },
-  { name: 'lookup', about: "look-ups, cuGetProcAddress, and the driver's answers to it", least: 20 },
-  { name: 'search', about: "the loader's cache, and the folders that it tells of an object", least: 20 },
-  { name: 'sampler', about: 'what NVML answers, as the sampler tells it to the agent', least: 5 },
-  { name: 'proc', about: 'files in /proc, as the agent reads them', least: 50 },
+  { name: 'account', about: 'limits page and ledger, read by the engine', least: 5 },
+  { name: 'nvml', about: 'NVML calls, driver answers, hostile ledgers', least: 5 },
+  { name: 'lookup', about: 'symbol look-ups and cuGetProcAddress', least: 20 },
+  { name: 'search', about: "the loader's cache and library folders", least: 20 },
+  { name: 'sampler', about: 'NVML answers, reported by the sampler', least: 5 },
+  { name: 'proc', about: 'files in /proc, read by the agent', least: 50 },
 ];
 
 const tools = clang();
@@ -31,7 +31,7 @@ test.before(() => {
 });
 
 for (const { name, about, least } of TARGETS) {
-  testUnless(tools.ok ? undefined : tools.reason)(`no input of the fuzzer breaks anything: ${about}`, (t) => {
+  testUnless(tools.ok ? undefined : tools.reason)(`the fuzzer finds no failing input: ${about}`, (t) => {
     t.timeout((SECONDS + 120) * 1000);
     const folder = temporaryFolder(t);
     const found = join(folder, 'found');

@@ -3,4 +3,4 @@ import { CASES, runMoment } from '../support/interleavings.ts';
 import { TSAN_BUILD } from '../support/sanitizers.ts';
 
 for (const title of Object.keys(CASES) as (keyof typeof CASES)[])
-  test(`ThreadSanitizer sees no race where ${title}`, (t) => runMoment(t, TSAN_BUILD, title));
+  test(`ThreadSanitizer finds no race in the case ${CASES[title][0]}`, (t) => runMoment(t, TSAN_BUILD, title));

@@ -11,7 +11,7 @@ for (const [sanitizer, program] of [
   ['AddressSanitizer', join(ASAN_BUILD, 'tests/ledger')],
   ['ThreadSanitizer', join(TSAN_BUILD, 'tests/ledger')],
 ] as const) {
-  test(`a program that its tenant built with ${sanitizer} starts with us preloaded as it does without us`, (t) => {
+  test(`a tenant program built with ${sanitizer} starts unchanged when preloaded`, (t) => {
     const folder = temporaryFolder(t);
     const names = ['libcotenant.so', 'libcotenant-nvml.so'];
     execFileSync('ln', ['-s', ...names.map((name) => join(SHIPPED, name)), folder]);

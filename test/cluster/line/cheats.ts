@@ -30,61 +30,58 @@ import { cotenant, type OnCluster, TEAM } from './common.ts';
 const NO_DRIVER = 3;
 
 export function cheats(onCluster: OnCluster): void {
-  onCluster(
-    'a cheat is stopped as a container, told why, and started again; its neighbor never notices',
-    async (t, { bed, uuids }) => {
-      const [gpu = ''] = uuids;
-      const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': gpu } };
-      bed.apply(
-        podOf('neighbor', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
-      );
-      await untilRunning(bed, 'neighbor', TEAM);
-      const commands = ['init', 'context 0', `alloc ${4096 * MIB}`];
-      bed.apply(podOf('cheat', [cheatOf(ONE_SHARE.own(1024), commands)], settings));
-      const stopped = await untilPod(
-        bed,
-        'cheat',
-        'was stopped and started again',
-        (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.lastState.terminated !== undefined,
-        TEAM,
-      );
-      const { terminated } = containerOf(stopped)?.lastState ?? {};
-      t.is(terminated?.exitCode, 137);
-      const sentence = new RegExp(
-        `team/cheat/main .*: \\d+ MiB of 1024 MiB on ${gpu}, \\d+ MiB of it past the interposer`,
-      );
-      t.regex(terminated?.message ?? '', sentence);
-      const ran =
-        Date.parse((terminated as { finishedAt?: string }).finishedAt ?? '') -
-        Date.parse((terminated as { startedAt?: string }).startedAt ?? '');
-      t.true(ran <= 5000, `${ran} ms from its start to its end`);
-      const events = await eventually(async () => {
-        const told = (await eventsOf(bed, 'cheat', 'team')).filter(({ reason }) => reason === 'GPUMemoryQuotaExceeded');
-        return told.some(({ message }) => message.endsWith('the agent stops it')) ? told : undefined;
-      }, 'the Event');
-      t.true(
-        events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),
-        JSON.stringify(events),
-      );
-      const kills = { ...TEAM, pod: 'cheat', reason: 'bypass', action: 'kill', result: 'released' };
-      const count = await eventually(async () => {
-        const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', kills);
-        return found !== undefined && found > 0 ? found : undefined;
-      }, 'the counter');
-      t.true(count >= 1);
-      t.regex(cotenant(bed, 'why', 'team/cheat'), sentence);
-      bed.kubectl('-n', 'team', 'delete', 'pod', 'cheat', '--wait=false');
-      const neighbor = await getPod(bed, 'neighbor', 'team');
-      t.is(containerOf(neighbor)?.restartCount, 0);
-      const talk = attach(bed, 'neighbor', 'team');
-      await talk.must(`alloc ${512 * MIB}`);
-      await talk.leave();
-      bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbor', '--wait=false');
-      await Promise.all(['cheat', 'neighbor'].map((name) => untilGone(bed, name, TEAM)));
-    },
-  );
+  onCluster('a cheating container is stopped with a reason; its neighbor is undisturbed', async (t, { bed, uuids }) => {
+    const [gpu = ''] = uuids;
+    const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': gpu } };
+    bed.apply(
+      podOf('neighbor', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
+    );
+    await untilRunning(bed, 'neighbor', TEAM);
+    const commands = ['init', 'context 0', `alloc ${4096 * MIB}`];
+    bed.apply(podOf('cheat', [cheatOf(ONE_SHARE.own(1024), commands)], settings));
+    const stopped = await untilPod(
+      bed,
+      'cheat',
+      'was stopped and started again',
+      (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.lastState.terminated !== undefined,
+      TEAM,
+    );
+    const { terminated } = containerOf(stopped)?.lastState ?? {};
+    t.is(terminated?.exitCode, 137);
+    const sentence = new RegExp(
+      `team/cheat/main .*: \\d+ MiB of 1024 MiB on ${gpu}, \\d+ MiB of it past the interposer`,
+    );
+    t.regex(terminated?.message ?? '', sentence);
+    const ran =
+      Date.parse((terminated as { finishedAt?: string }).finishedAt ?? '') -
+      Date.parse((terminated as { startedAt?: string }).startedAt ?? '');
+    t.true(ran <= 5000, `${ran} ms from its start to its end`);
+    const events = await eventually(async () => {
+      const told = (await eventsOf(bed, 'cheat', 'team')).filter(({ reason }) => reason === 'GPUMemoryQuotaExceeded');
+      return told.some(({ message }) => message.endsWith('the agent stops it')) ? told : undefined;
+    }, 'the Event');
+    t.true(
+      events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),
+      JSON.stringify(events),
+    );
+    const kills = { ...TEAM, pod: 'cheat', reason: 'bypass', action: 'kill', result: 'released' };
+    const count = await eventually(async () => {
+      const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', kills);
+      return found !== undefined && found > 0 ? found : undefined;
+    }, 'the counter');
+    t.true(count >= 1);
+    t.regex(cotenant(bed, 'why', 'team/cheat'), sentence);
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'cheat', '--wait=false');
+    const neighbor = await getPod(bed, 'neighbor', 'team');
+    t.is(containerOf(neighbor)?.restartCount, 0);
+    const talk = attach(bed, 'neighbor', 'team');
+    await talk.must(`alloc ${512 * MIB}`);
+    await talk.leave();
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbor', '--wait=false');
+    await Promise.all(['cheat', 'neighbor'].map((name) => untilGone(bed, name, TEAM)));
+  });
 
-  onCluster('a cheat that is not to be started again has failed, with the reason', async (t, { bed }) => {
+  onCluster('a stopped container with restartPolicy Never has failed, with the reason', async (t, { bed }) => {
     const settings = { ...TEAM, spec: { restartPolicy: 'Never' } };
     bed.apply(podOf('once', [cheatOf(ONE_SHARE.own(1024), ['init', 'context 0', `alloc ${4096 * MIB}`])], settings));
     const failed = await untilPod(bed, 'once', 'has failed', ({ status }) => status?.phase === 'Failed', TEAM);
@@ -94,42 +91,39 @@ export function cheats(onCluster: OnCluster): void {
     await untilGone(bed, 'once', TEAM);
   });
 
-  onCluster(
-    'an image that says NVIDIA_VISIBLE_DEVICES=all opens no GPU, and where it does it is reported',
-    async (t, { bed }) => {
-      const image = 'local.test/all-gpus:1';
-      addClientImage(bed, image, { NVIDIA_VISIBLE_DEVICES: 'all', NVIDIA_DRIVER_CAPABILITIES: 'all' });
-      const main = (more: object = {}) =>
-        clientOf({}, ['init', 'count', 'context 0', `alloc ${256 * MIB}`], { image, ...more });
-      bed.apply(podOf('plain', [main()], TEAM));
-      // Beside a container with a share: the webhook closes the others, whatever their image says.
-      const share = clientOf(ONE_SHARE.own(1024), ['init'], { name: 'share' });
-      bed.apply(podOf('beside', [share, main()], TEAM));
-      // NVIDIA's runtime, which a node set up as documented does not have as its default.
-      bed.apply(podOf('asked', [main()], { ...TEAM, spec: { runtimeClassName: 'nvidia' } }));
-      for (const name of ['plain', 'beside']) {
-        const pod = await untilPod(
-          bed,
-          name,
-          'has ended for want of a driver',
-          (one) => (containerOf(one)?.lastState.terminated ?? containerOf(one)?.state.terminated) !== undefined,
-          TEAM,
-        );
-        t.regex(outputOf(bed, pod).join('\n'), /^client: libcuda.so.1: cannot open shared object file/, name);
-      }
-      const labels = { namespace: 'team', pod: 'asked', container: 'main' };
-      const bytes = await eventually(
-        async () => seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels),
-        'what was opened without a grant is reported',
-        30_000,
+  onCluster('an image with NVIDIA_VISIBLE_DEVICES=all opens no GPU, or is reported', async (t, { bed }) => {
+    const image = 'local.test/all-gpus:1';
+    addClientImage(bed, image, { NVIDIA_VISIBLE_DEVICES: 'all', NVIDIA_DRIVER_CAPABILITIES: 'all' });
+    const main = (more: object = {}) =>
+      clientOf({}, ['init', 'count', 'context 0', `alloc ${256 * MIB}`], { image, ...more });
+    bed.apply(podOf('plain', [main()], TEAM));
+    // Beside a container with a share: the webhook closes the others, whatever their image says.
+    const share = clientOf(ONE_SHARE.own(1024), ['init'], { name: 'share' });
+    bed.apply(podOf('beside', [share, main()], TEAM));
+    // NVIDIA's runtime, which a node set up as documented does not have as its default.
+    bed.apply(podOf('asked', [main()], { ...TEAM, spec: { runtimeClassName: 'nvidia' } }));
+    for (const name of ['plain', 'beside']) {
+      const pod = await untilPod(
+        bed,
+        name,
+        'has ended for want of a driver',
+        (one) => (containerOf(one)?.lastState.terminated ?? containerOf(one)?.state.terminated) !== undefined,
+        TEAM,
       );
-      t.true(bytes >= 256 * MIB, String(bytes));
-      bed.kubectl('-n', 'team', 'delete', 'pod', 'plain', 'beside', 'asked', '--wait=false');
-      await Promise.all(['plain', 'beside', 'asked'].map((name) => untilGone(bed, name, TEAM)));
-    },
-  );
+      t.regex(outputOf(bed, pod).join('\n'), /^client: libcuda.so.1: cannot open shared object file/, name);
+    }
+    const labels = { namespace: 'team', pod: 'asked', container: 'main' };
+    const bytes = await eventually(
+      async () => seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels),
+      'what was opened without a grant is reported',
+      30_000,
+    );
+    t.true(bytes >= 256 * MIB, String(bytes));
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'plain', 'beside', 'asked', '--wait=false');
+    await Promise.all(['plain', 'beside', 'asked'].map((name) => untilGone(bed, name, TEAM)));
+  });
 
-  onCluster('what comes beside the way is refused or harmless', async (t, { bed, uuids }) => {
+  onCluster('pods that avoid the webhook or the scheduler are refused or harmless', async (t, { bed, uuids }) => {
     const [gpu = ''] = uuids;
     const create = (pod: object) => bed.kubectlWith(JSON.stringify(pod), 'create', '-f', '-');
     const limits = ONE_SHARE.own(1024);
@@ -232,50 +226,47 @@ export function cheats(onCluster: OnCluster): void {
     for (const name of readdirSync(manifests)) rmSync(join(manifests, name));
   });
 
-  onCluster(
-    'a debug container gets no GPU, and files of the volume cannot be changed from inside',
-    async (t, { bed }) => {
-      const root = { securityContext: { runAsUser: 0 } };
-      bed.apply(podOf('inside', [clientOf(ONE_SHARE.own(1024), ['init', 'context 0'], root)]));
-      const pod = await untilRunning(bed, 'inside');
-      const inside = (script: string) => bed.kubectl('exec', 'inside', '--', 'sh', '-c', script);
-      for (const script of [
-        'echo x > /run/cotenant/limits',
-        'echo x > /etc/ld.so.preload',
-        'echo x >> /run/cotenant/libcotenant.so',
-        'rm -f /run/cotenant/limits',
-        'mv /run/cotenant/libcotenant.so /tmp',
-        'mount -o remount,rw /run/cotenant',
-        'umount -l /run/cotenant',
-        'umount -l /etc/ld.so.preload',
-      ]) {
-        const { code, err } = inside(script);
-        t.not(code, 0, script);
-        t.regex(err, /read-only|permission|denied|not permitted|busy|must be superuser/i, script);
-      }
-      // The ledger is the tenant's to write, so whoever falsifies it can take too much, and is stopped for it.
-      t.is(inside('dd if=/dev/zero of=/run/cotenant/ledger bs=4096 count=32 conv=notrunc 2>/dev/null').code, 0);
-      const talk = attach(bed, 'inside');
-      await talk.ask(`alloc ${1000 * MIB}`).catch(() => {}); // it may end before it can answer
-      const stopped = await untilPod(bed, 'inside', 'was stopped', (one) => (containerOf(one)?.restartCount ?? 0) > 0);
-      t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', /past the interposer; the agent stops it$/);
-      await talk.leave();
-      const debug = bed.kubectl(
-        'debug',
-        'inside',
-        '--image=local.test/client:1',
-        '--image-pull-policy=Never',
-        '--container=debug',
-        '--env=NVIDIA_VISIBLE_DEVICES=all',
-        '--',
-        'sleep',
-        '600',
-      );
-      t.not(debug.code, 0, 'a debug container that names GPUs');
-      t.regex(debug.err + debug.out, /NVIDIA_VISIBLE_DEVICES/);
-      t.truthy(pod);
-      bed.kubectl('delete', 'pod', 'inside', '--wait=false');
-      await untilGone(bed, 'inside');
-    },
-  );
+  onCluster('a debug container gets no GPU; volume files cannot be changed from inside', async (t, { bed }) => {
+    const root = { securityContext: { runAsUser: 0 } };
+    bed.apply(podOf('inside', [clientOf(ONE_SHARE.own(1024), ['init', 'context 0'], root)]));
+    const pod = await untilRunning(bed, 'inside');
+    const inside = (script: string) => bed.kubectl('exec', 'inside', '--', 'sh', '-c', script);
+    for (const script of [
+      'echo x > /run/cotenant/limits',
+      'echo x > /etc/ld.so.preload',
+      'echo x >> /run/cotenant/libcotenant.so',
+      'rm -f /run/cotenant/limits',
+      'mv /run/cotenant/libcotenant.so /tmp',
+      'mount -o remount,rw /run/cotenant',
+      'umount -l /run/cotenant',
+      'umount -l /etc/ld.so.preload',
+    ]) {
+      const { code, err } = inside(script);
+      t.not(code, 0, script);
+      t.regex(err, /read-only|permission|denied|not permitted|busy|must be superuser/i, script);
+    }
+    // The ledger is the tenant's to write, so whoever falsifies it can take too much, and is stopped for it.
+    t.is(inside('dd if=/dev/zero of=/run/cotenant/ledger bs=4096 count=32 conv=notrunc 2>/dev/null').code, 0);
+    const talk = attach(bed, 'inside');
+    await talk.ask(`alloc ${1000 * MIB}`).catch(() => {}); // it may end before it can answer
+    const stopped = await untilPod(bed, 'inside', 'was stopped', (one) => (containerOf(one)?.restartCount ?? 0) > 0);
+    t.regex(containerOf(stopped)?.lastState.terminated?.message ?? '', /past the interposer; the agent stops it$/);
+    await talk.leave();
+    const debug = bed.kubectl(
+      'debug',
+      'inside',
+      '--image=local.test/client:1',
+      '--image-pull-policy=Never',
+      '--container=debug',
+      '--env=NVIDIA_VISIBLE_DEVICES=all',
+      '--',
+      'sleep',
+      '600',
+    );
+    t.not(debug.code, 0, 'a debug container that names GPUs');
+    t.regex(debug.err + debug.out, /NVIDIA_VISIBLE_DEVICES/);
+    t.truthy(pod);
+    bed.kubectl('delete', 'pod', 'inside', '--wait=false');
+    await untilGone(bed, 'inside');
+  });
 }

@@ -33,78 +33,75 @@ const nvmlOf = (limits: Amounts): object => ({
 });
 
 export function slices(onCluster: OnCluster): void {
-  onCluster(
-    'the same share, asked for in three dialects, is the same inside, in a namespace that is restricted',
-    async (t, whole) => {
-      const { bed } = whole;
-      bed.apply(namespaceOf('team', 'restricted'));
-      const asked: readonly (readonly [string, Amounts])[] = [
-        ['own', ONE_SHARE.own(2048)],
-        ['ack', ONE_SHARE.ack(2048)],
-        ['metagpu', ONE_SHARE.metagpu(9)],
-      ];
-      bed.apply(...asked.map(([name, limits]) => podOf(`${name}-nvml`, [nvmlOf(limits)], TEAM)));
-      bed.apply(...asked.map(([name, limits]) => podOf(name, [clientOf(limits, ['init', 'context 0', 'info'])], TEAM)));
-      for (const [name] of asked) {
-        const seen = await untilPod(
-          bed,
-          `${name}-nvml`,
-          'has told what NVML shows',
-          (pod) => outputOf(bed, pod).length > 0,
-          TEAM,
-        );
-        const gpus = JSON.parse(outputOf(bed, seen)[0] ?? '') as {
-          uuid: string;
-          totalBytes: number;
-          usedBytes: number;
-        }[];
-        const [granted] = gpusOf(t, seen);
-        t.deepEqual(
-          gpus.map(({ uuid, totalBytes }) => ({ uuid, totalBytes })),
-          [{ uuid: granted?.gpuUuid, totalBytes: granted?.limitBytes }],
-          `${name}: one GPU, as large as its share`,
-        );
-        const ratio = (granted?.limitBytes ?? 0) / (2048 * MIB);
-        t.true(ratio > 0.99 && ratio < 1.01, `${name}: ${ratio} of 2 GiB`);
-
-        const client = await untilRunning(bed, name, TEAM);
-        const [slice] = gpusOf(t, client);
-        const limit = slice?.limitBytes ?? 0;
-        const talk = attach(bed, name, 'team');
-        const [result, free = 0, total] = await talk.ask('info');
-        t.deepEqual([result, total], [0, limit], `${name}: the driver's own question is answered with the slice`);
-        t.is((await talk.ask(`alloc ${limit}`))[0], OUT_OF_MEMORY, 'nothing larger than the slice');
-        await talk.must(`alloc ${free - 64 * MIB}`);
-        t.is((await talk.ask(`alloc ${128 * MIB}`))[0], OUT_OF_MEMORY, 'nor more than is left of it');
-        await talk.leave();
-        t.is(await seriesWhen(bed, 'cotenant_container_memory_limit_bytes', name, () => true), limit);
-        const used = await seriesWhen(
-          bed,
-          'cotenant_container_memory_used_bytes',
-          name,
-          (bytes) => bytes > free - 64 * MIB,
-        );
-        t.true(used <= limit, `${name}: ${used} of ${limit}`);
-        t.is(await seriesWhen(bed, 'cotenant_container_memory_bypass_bytes', name, () => true), 0);
-      }
-      const page = (await agentPage(bed)) ?? '';
-      const own = await getPod(bed, 'own', 'team');
-      t.is(
-        seriesOf(page, 'cotenant_container_info', {
-          ...TEAM,
-          pod: 'own',
-          pod_uid: own?.metadata.uid ?? '',
-          fence: 'interposer',
-        }),
-        1,
+  onCluster('three dialects give the same grant, in a restricted namespace', async (t, whole) => {
+    const { bed } = whole;
+    bed.apply(namespaceOf('team', 'restricted'));
+    const asked: readonly (readonly [string, Amounts])[] = [
+      ['own', ONE_SHARE.own(2048)],
+      ['ack', ONE_SHARE.ack(2048)],
+      ['metagpu', ONE_SHARE.metagpu(9)],
+    ];
+    bed.apply(...asked.map(([name, limits]) => podOf(`${name}-nvml`, [nvmlOf(limits)], TEAM)));
+    bed.apply(...asked.map(([name, limits]) => podOf(name, [clientOf(limits, ['init', 'context 0', 'info'])], TEAM)));
+    for (const [name] of asked) {
+      const seen = await untilPod(
+        bed,
+        `${name}-nvml`,
+        'has told what NVML shows',
+        (pod) => outputOf(bed, pod).length > 0,
+        TEAM,
       );
-      for (const [name] of asked) bed.kubectl('-n', 'team', 'delete', 'pod', name, `${name}-nvml`, '--wait=false');
-      for (const [name] of asked) await untilGone(bed, name, TEAM);
-    },
-  );
+      const gpus = JSON.parse(outputOf(bed, seen)[0] ?? '') as {
+        uuid: string;
+        totalBytes: number;
+        usedBytes: number;
+      }[];
+      const [granted] = gpusOf(t, seen);
+      t.deepEqual(
+        gpus.map(({ uuid, totalBytes }) => ({ uuid, totalBytes })),
+        [{ uuid: granted?.gpuUuid, totalBytes: granted?.limitBytes }],
+        `${name}: one GPU, as large as its share`,
+      );
+      const ratio = (granted?.limitBytes ?? 0) / (2048 * MIB);
+      t.true(ratio > 0.99 && ratio < 1.01, `${name}: ${ratio} of 2 GiB`);
+
+      const client = await untilRunning(bed, name, TEAM);
+      const [slice] = gpusOf(t, client);
+      const limit = slice?.limitBytes ?? 0;
+      const talk = attach(bed, name, 'team');
+      const [result, free = 0, total] = await talk.ask('info');
+      t.deepEqual([result, total], [0, limit], `${name}: the driver's own question is answered with the slice`);
+      t.is((await talk.ask(`alloc ${limit}`))[0], OUT_OF_MEMORY, 'nothing larger than the slice');
+      await talk.must(`alloc ${free - 64 * MIB}`);
+      t.is((await talk.ask(`alloc ${128 * MIB}`))[0], OUT_OF_MEMORY, 'nor more than is left of it');
+      await talk.leave();
+      t.is(await seriesWhen(bed, 'cotenant_container_memory_limit_bytes', name, () => true), limit);
+      const used = await seriesWhen(
+        bed,
+        'cotenant_container_memory_used_bytes',
+        name,
+        (bytes) => bytes > free - 64 * MIB,
+      );
+      t.true(used <= limit, `${name}: ${used} of ${limit}`);
+      t.is(await seriesWhen(bed, 'cotenant_container_memory_bypass_bytes', name, () => true), 0);
+    }
+    const page = (await agentPage(bed)) ?? '';
+    const own = await getPod(bed, 'own', 'team');
+    t.is(
+      seriesOf(page, 'cotenant_container_info', {
+        ...TEAM,
+        pod: 'own',
+        pod_uid: own?.metadata.uid ?? '',
+        fence: 'interposer',
+      }),
+      1,
+    );
+    for (const [name] of asked) bed.kubectl('-n', 'team', 'delete', 'pod', name, `${name}-nvml`, '--wait=false');
+    for (const [name] of asked) await untilGone(bed, name, TEAM);
+  });
 
   onCluster(
-    'on one GPU one pod fills its slice and is refused, and the other one gets all of its own',
+    'a pod that fills its grant is refused more; its neighbor gets its whole grant',
     async (t, { bed, uuids }) => {
       const [gpu = ''] = uuids;
       const annotations = { 'cotenant.io/gpu-uuid': gpu };
@@ -143,78 +140,72 @@ export function slices(onCluster: OnCluster): void {
     },
   );
 
-  onCluster(
-    'a pod on two GPUs with other neighbors on each: one GPU filled to the byte leaves the other slice whole',
-    async (t, { bed, uuids }) => {
-      const [first = '', second = ''] = uuids;
-      const neighbor = (name: string, gpu: string, mib: number) =>
-        podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {
-          ...TEAM,
-          annotations: { 'cotenant.io/gpu-uuid': gpu },
-        });
-      bed.apply(neighbor('left', first, 3072), neighbor('right', second, 6144));
-      bed.apply(
-        podOf(
-          'both',
-          [clientOf({ 'cotenant.io/gpu': 2, 'cotenant.io/gpu-memory': '8Gi' }, ['init', 'count', 'context 0'])],
-          TEAM,
-        ),
-      );
-      const both = await untilRunning(bed, 'both', TEAM);
-      await Promise.all(['left', 'right'].map((name) => untilRunning(bed, name, TEAM)));
-      const gpus = gpusOf(t, both);
-      t.deepEqual(gpus.map(({ gpuUuid }) => gpuUuid).toSorted(), [...uuids].toSorted());
-      t.deepEqual(
-        gpus.map(({ limitBytes }) => limitBytes),
-        [4096 * MIB, 4096 * MIB],
-      );
-      await eventually(() => (answersOf(bed, both).length >= 3 ? true : undefined), 'both has begun', 10_000);
-      t.deepEqual(answersOf(bed, both)[1], [0, 2], 'it sees two GPUs');
-      const talk = attach(bed, 'both', 'team');
-      const fill = async (): Promise<number> => {
-        let sum = 0;
-        for (let size = 1024 * MIB; size >= 2 * MIB; ) {
-          const [result] = await talk.ask(`alloc ${size}`);
-          if (result === 0) sum += size;
-          else size /= 2;
-        }
-        return sum;
-      };
-      await fill();
-      const [, leftHere = 1] = await talk.ask('info');
-      t.true(leftHere < 2 * MIB, `${leftHere} bytes left on its first GPU`);
-      await talk.must('context 1');
-      const [, free, total] = await talk.ask('info');
-      t.is(total, 4096 * MIB);
-      t.true((free ?? 0) > 3072 * MIB, `${free} bytes of the second slice are free`);
-      await talk.must(`alloc ${3072 * MIB}`);
-      await talk.leave();
-      bed.kubectl('-n', 'team', 'delete', 'pod', 'both', 'left', 'right', '--wait=false');
-      await Promise.all(['both', 'left', 'right'].map((name) => untilGone(bed, name, TEAM)));
-    },
-  );
+  onCluster('a pod on two GPUs that fills its grant on one keeps its grant on the other', async (t, { bed, uuids }) => {
+    const [first = '', second = ''] = uuids;
+    const neighbor = (name: string, gpu: string, mib: number) =>
+      podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], {
+        ...TEAM,
+        annotations: { 'cotenant.io/gpu-uuid': gpu },
+      });
+    bed.apply(neighbor('left', first, 3072), neighbor('right', second, 6144));
+    bed.apply(
+      podOf(
+        'both',
+        [clientOf({ 'cotenant.io/gpu': 2, 'cotenant.io/gpu-memory': '8Gi' }, ['init', 'count', 'context 0'])],
+        TEAM,
+      ),
+    );
+    const both = await untilRunning(bed, 'both', TEAM);
+    await Promise.all(['left', 'right'].map((name) => untilRunning(bed, name, TEAM)));
+    const gpus = gpusOf(t, both);
+    t.deepEqual(gpus.map(({ gpuUuid }) => gpuUuid).toSorted(), [...uuids].toSorted());
+    t.deepEqual(
+      gpus.map(({ limitBytes }) => limitBytes),
+      [4096 * MIB, 4096 * MIB],
+    );
+    await eventually(() => (answersOf(bed, both).length >= 3 ? true : undefined), 'both has begun', 10_000);
+    t.deepEqual(answersOf(bed, both)[1], [0, 2], 'it sees two GPUs');
+    const talk = attach(bed, 'both', 'team');
+    const fill = async (): Promise<number> => {
+      let sum = 0;
+      for (let size = 1024 * MIB; size >= 2 * MIB; ) {
+        const [result] = await talk.ask(`alloc ${size}`);
+        if (result === 0) sum += size;
+        else size /= 2;
+      }
+      return sum;
+    };
+    await fill();
+    const [, leftHere = 1] = await talk.ask('info');
+    t.true(leftHere < 2 * MIB, `${leftHere} bytes left on its first GPU`);
+    await talk.must('context 1');
+    const [, free, total] = await talk.ask('info');
+    t.is(total, 4096 * MIB);
+    t.true((free ?? 0) > 3072 * MIB, `${free} bytes of the second slice are free`);
+    await talk.must(`alloc ${3072 * MIB}`);
+    await talk.leave();
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'both', 'left', 'right', '--wait=false');
+    await Promise.all(['both', 'left', 'right'].map((name) => untilGone(bed, name, TEAM)));
+  });
 
-  onCluster(
-    "a whole GPU is one pod's alone: no slice is put beside it, and it is put beside none",
-    async (t, { bed, uuids }) => {
-      bed.apply(podOf('whole', [clientOf({ 'cotenant.io/gpu': 1 }, ['init', 'context 0'])], TEAM));
-      const whole = await untilRunning(bed, 'whole', TEAM);
-      const [all] = gpusOf(t, whole);
-      t.true((all?.limitBytes ?? 0) > 22_000 * MIB, `${all?.limitBytes} bytes: all that the GPU leaves to programs`);
-      bed.apply(podOf('slice', [clientOf(ONE_SHARE.own(512), ['init'])], TEAM));
-      const slice = await untilRunning(bed, 'slice', TEAM);
-      t.deepEqual([all?.gpuUuid, gpusOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
-      bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
-      const told = ({ status }: Pod) =>
-        status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;
-      const second = await untilPod(bed, 'second', 'is told why it waits', (pod) => told(pod) !== undefined, TEAM);
-      t.regex(told(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
-      bed.kubectl('-n', 'team', 'delete', 'pod', 'whole', 'slice', 'second', '--wait=false');
-      await Promise.all(['whole', 'slice', 'second'].map((name) => untilGone(bed, name, TEAM)));
-    },
-  );
+  onCluster("a whole GPU is one pod's alone: no other pod is placed on it", async (t, { bed, uuids }) => {
+    bed.apply(podOf('whole', [clientOf({ 'cotenant.io/gpu': 1 }, ['init', 'context 0'])], TEAM));
+    const whole = await untilRunning(bed, 'whole', TEAM);
+    const [all] = gpusOf(t, whole);
+    t.true((all?.limitBytes ?? 0) > 22_000 * MIB, `${all?.limitBytes} bytes: all that the GPU leaves to programs`);
+    bed.apply(podOf('slice', [clientOf(ONE_SHARE.own(512), ['init'])], TEAM));
+    const slice = await untilRunning(bed, 'slice', TEAM);
+    t.deepEqual([all?.gpuUuid, gpusOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
+    bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
+    const told = ({ status }: Pod) =>
+      status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;
+    const second = await untilPod(bed, 'second', 'is told why it waits', (pod) => told(pod) !== undefined, TEAM);
+    t.regex(told(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'whole', 'slice', 'second', '--wait=false');
+    await Promise.all(['whole', 'slice', 'second'].map((name) => untilGone(bed, name, TEAM)));
+  });
 
-  onCluster('a container that starts anew finds its slice empty at once', async (t, { bed }) => {
+  onCluster('a restarted container finds its grant empty at once', async (t, { bed }) => {
     const commands = ['init', 'context 0', `alloc ${1536 * MIB}`];
     bed.apply(podOf('again', [clientOf(ONE_SHARE.own(2048), commands)], TEAM));
     await untilRunning(bed, 'again', TEAM);

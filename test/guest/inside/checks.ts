@@ -88,7 +88,7 @@ const readProcess = (pid: number) => {
 };
 
 const shapes: readonly Check[] = SHAPES.map(({ name, group, id, uid }) => ({
-  name: `a process is told to be its container's and its pod's: ${name}`,
+  name: `a process is attributed to its container and its pod: ${name}`,
   async run() {
     makeGroup(group);
     const child = await sleepIn(group);
@@ -121,7 +121,7 @@ const STORM = 's() { s & }; while :; do s; sleep 1; done';
 
 export const CHECKS: readonly Check[] = [
   {
-    name: 'the guest has control groups of version 2 alone, with every controller that a kubelet wants',
+    name: 'the guest has cgroup v2 only, with every controller that a kubelet needs',
     run() {
       const mounts = readFileSync('/proc/self/mountinfo', 'utf8')
         .split('\n')
@@ -134,7 +134,7 @@ export const CHECKS: readonly Check[] = [
   },
   ...shapes,
   {
-    name: 'a process whose group went before it was waited for is still told',
+    name: 'a zombie whose cgroup was removed is still attributed',
     async run() {
       const group = `kubepods/pod${UID}/${ID}`;
       makeGroup(group);
@@ -153,7 +153,7 @@ export const CHECKS: readonly Check[] = [
     },
   },
   {
-    name: 'from within a control group namespace pods are told, and no path is taken for one of the mount',
+    name: 'pods are recognized from inside a cgroup namespace, without wrong paths',
     async run() {
       const group = `${slice(UID)}/cri-containerd-${ID}.scope`;
       makeGroup(group);
@@ -171,7 +171,7 @@ export const CHECKS: readonly Check[] = [
     },
   },
   {
-    name: "a process is its grant's by container, a foreign one where the container has none, and the host's elsewhere",
+    name: 'a process belongs to a grant, a container without a grant, or the host',
     async run() {
       const groups = {
         main: `${slice(UID)}/cri-containerd-${ID}.scope`,
@@ -205,7 +205,7 @@ export const CHECKS: readonly Check[] = [
   },
   ...[`${slice(UID)}/cri-containerd-ID.scope`, `kubepods/burstable/pod${UID}/ID`].map(
     (shape): Check => ({
-      name: `a container that forks without end is killed whole, groups below it too, and nobody else: ${shape.includes('slice') ? 'systemd' : 'cgroupfs'}`,
+      name: `a fork bomb is killed with its nested cgroups, and nothing else: ${shape.includes('slice') ? 'systemd' : 'cgroupfs'}`,
       async run() {
         const [main, side] = [shape.replace('ID', ID), shape.replace('ID', SIDE)];
         const next = shape.replaceAll(UID, OTHER_UID).replaceAll(under(UID), under(OTHER_UID)).replace('ID', ID);
@@ -235,7 +235,7 @@ export const CHECKS: readonly Check[] = [
     }),
   ),
   {
-    name: "a plain grant's group is killed whole and taken away, and who gave the grant lives",
+    name: "a plain grant's cgroup is killed and removed, and the granting process lives",
     async run() {
       makeGroup('user.slice/session');
       const owner = await startIn('user.slice/session', 'exec sleep 1000');
@@ -258,7 +258,7 @@ export const CHECKS: readonly Check[] = [
     },
   },
   {
-    name: 'whose first thread has ended is passed over by the kernel when its group is killed, and killed all the same',
+    name: 'a process whose first thread ended is missed by cgroup.kill and killed anyway',
     async run() {
       const group = `kubepods/pod${UID}/${ID}`;
       makeGroup(group);
@@ -279,7 +279,7 @@ export const CHECKS: readonly Check[] = [
     },
   },
   {
-    name: 'a signal goes to a process only while it is in the group in which it was found',
+    name: 'a process gets a signal only while it is in the cgroup where it was found',
     async run() {
       makeGroup('a');
       makeGroup('b');
@@ -293,5 +293,5 @@ export const CHECKS: readonly Check[] = [
       for (const group of ['a', 'b']) await removeGroup(group);
     },
   },
-  { name: 'the agent stops a cheat of `cotenant run` by its group, and its group goes with it', run: stopsCheat },
+  { name: 'the agent kills the whole cgroup of a cheating `cotenant run` and removes it', run: stopsCheat },
 ];

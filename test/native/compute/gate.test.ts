@@ -143,15 +143,12 @@ for (const [percents, lengths] of [
   ],
 ] as const) {
   const kernels = lengths.map((us) => `${us} us`).join(' and ');
-  test.serial(
-    `shares of ${percents.join(' and ')} % are kept beside one another, with kernels of ${kernels}`,
-    async (t) => {
-      const { node, clients } = await bench(t, ...percents);
-      for (const [index, client] of clients.entries()) start(client, 'async', lengths[index]);
-      // A turn of long kernels may lie in either of two windows.
-      await hold(t, node, clients, percents, ABOVE + (2 * Math.max(...lengths)) / 1e4);
-    },
-  );
+  test.serial(`shares of ${percents.join(' and ')} % hold with kernels of ${kernels}`, async (t) => {
+    const { node, clients } = await bench(t, ...percents);
+    for (const [index, client] of clients.entries()) start(client, 'async', lengths[index]);
+    // A turn of long kernels may lie in either of two windows.
+    await hold(t, node, clients, percents, ABOVE + (2 * Math.max(...lengths)) / 1e4);
+  });
 }
 
 test.serial('weights hold, and the soft policy lends idle shares', async (t) => {

@@ -61,59 +61,53 @@ async function clientIn(t: ExecutionContext, node: SimulatedNode, folder: string
   return readyClient(t, node, { within });
 }
 
-testUnless(reason())(
-  'all processes of a group together are refused what goes beyond its limit, and see it as the GPU',
-  async (t) => {
-    const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
-    const uuid = node.uuid(0);
-    const folder = group(t);
-    const one = await clientIn(t, node, folder);
-    const context = node.usage().gpus[0]?.contextBytes ?? 0;
-    const hard = 2 * context + 64 * MIB;
-    t.deepEqual(limits(node, [`get ${uuid} ${folder}`, `set ${uuid} 0 ${hard} ${folder}`, `get ${uuid} ${folder}`]), [
-      NONE,
-      { result: 0 },
-      { result: 0, softBytes: 0, usedBytes: context, hardBytes: hard },
-    ]);
-    const [, free, total] = await one.ask('info');
-    t.deepEqual([free, total], [hard - context, hard]);
-    const two = await clientIn(t, node, folder);
-    await two.must(`alloc ${32 * MIB}`);
-    t.is((await one.ask(`alloc ${34 * MIB}`))[0], OUT_OF_MEMORY);
-    await one.must(`alloc ${32 * MIB}`);
-    t.is((await two.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
-    t.is(limits(node, [`get ${uuid} ${folder}`])[0]?.usedBytes, hard);
-    // A process outside the group is not limited, and managed memory is not counted.
-    const other = await readyClient(t, node);
-    await other.must(`alloc ${1024 * MIB}`);
-    await two.must(`managed ${64 * MIB}`);
-    await two.end();
-    await one.must(`alloc ${32 * MIB}`);
-    t.deepEqual(limits(node, [`set ${uuid} 0 max ${folder}`, `get ${uuid} ${folder}`]), [{ result: 0 }, NONE]);
-    await one.must(`alloc ${256 * MIB}`);
-  },
-);
+testUnless(reason())('the processes of a cgroup share its limit and see it as the size of the GPU', async (t) => {
+  const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
+  const uuid = node.uuid(0);
+  const folder = group(t);
+  const one = await clientIn(t, node, folder);
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
+  const hard = 2 * context + 64 * MIB;
+  t.deepEqual(limits(node, [`get ${uuid} ${folder}`, `set ${uuid} 0 ${hard} ${folder}`, `get ${uuid} ${folder}`]), [
+    NONE,
+    { result: 0 },
+    { result: 0, softBytes: 0, usedBytes: context, hardBytes: hard },
+  ]);
+  const [, free, total] = await one.ask('info');
+  t.deepEqual([free, total], [hard - context, hard]);
+  const two = await clientIn(t, node, folder);
+  await two.must(`alloc ${32 * MIB}`);
+  t.is((await one.ask(`alloc ${34 * MIB}`))[0], OUT_OF_MEMORY);
+  await one.must(`alloc ${32 * MIB}`);
+  t.is((await two.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
+  t.is(limits(node, [`get ${uuid} ${folder}`])[0]?.usedBytes, hard);
+  // A process outside the group is not limited, and managed memory is not counted.
+  const other = await readyClient(t, node);
+  await other.must(`alloc ${1024 * MIB}`);
+  await two.must(`managed ${64 * MIB}`);
+  await two.end();
+  await one.must(`alloc ${32 * MIB}`);
+  t.deepEqual(limits(node, [`set ${uuid} 0 max ${folder}`, `get ${uuid} ${folder}`]), [{ result: 0 }, NONE]);
+  await one.must(`alloc ${256 * MIB}`);
+});
 
-testUnless(reason())(
-  'a process goes by the nearest group above it, and a limit below what is held takes nothing away',
-  async (t) => {
-    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--driver', '615.71.09');
-    const uuid = node.uuid(0);
-    const outer = group(t);
-    const inner = group(t, outer);
-    const client = await clientIn(t, node, inner);
-    const context = node.usage().gpus[0]?.contextBytes ?? 0;
-    await client.must(`alloc ${64 * MIB}`);
-    limits(node, [`set ${uuid} 0 ${context} ${outer}`]);
-    t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY, 'by the outer one');
-    limits(node, [`set ${uuid} 0 ${context + 66 * MIB} ${inner}`]);
-    await client.must(`alloc ${2 * MIB}`);
-    t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
-    t.deepEqual(limits(node, [`get ${node.uuid(1)} ${inner}`]), [NONE], 'of another GPU');
-  },
-);
+testUnless(reason())('the nearest cgroup above a process counts; a limit below its usage frees nothing', async (t) => {
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--driver', '615.71.09');
+  const uuid = node.uuid(0);
+  const outer = group(t);
+  const inner = group(t, outer);
+  const client = await clientIn(t, node, inner);
+  const context = node.usage().gpus[0]?.contextBytes ?? 0;
+  await client.must(`alloc ${64 * MIB}`);
+  limits(node, [`set ${uuid} 0 ${context} ${outer}`]);
+  t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY, 'by the outer one');
+  limits(node, [`set ${uuid} 0 ${context + 66 * MIB} ${inner}`]);
+  await client.must(`alloc ${2 * MIB}`);
+  t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
+  t.deepEqual(limits(node, [`get ${node.uuid(1)} ${inner}`]), [NONE], 'of another GPU');
+});
 
-testUnless(reason())('limits are root’s to set, of folders that are groups, on a driver that has them', async (t) => {
+testUnless(reason())('only root sets limits, only of cgroups, on a driver that supports them', async (t) => {
   const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
   const uuid = node.uuid(0);
   const folder = group(t);

@@ -21,7 +21,7 @@ test('concurrent requests of several processes never pass the grant and leave no
 /** Without when it was said. */
 const saidBy = ({ readNs: _, locksNs: __, ...said }: LedgerReading) => said;
 
-test('a ledger is read again only where a word or a lock has changed', async (t) => {
+test('a ledger is read again only where its content or a lock has changed', async (t) => {
   const native = loadNative();
   const path = join(temporaryFolder(t), 'ledger');
   const fd = openSync(path, 'w+');

@@ -262,7 +262,7 @@ const NO_LEAKS = `ASAN_OPTIONS=${process.env.ASAN_OPTIONS ?? ''}:detect_leaks=0`
 const BELOW = ['env', NO_LEAKS, 'unshare', '--pid', '--fork', '--mount-proc'];
 const namespaces = spawnSync('env', [...BELOW.slice(1), 'true']);
 testUnless(namespaces.status === 0 ? undefined : 'no PID namespace can be made here')(
-  'a process of a PID namespace below is listed by the pid that it has here, and one beside is not listed',
+  'processes of nested PID namespaces have their PID here; siblings are not listed',
   async (t) => {
     const node = await startNode(t, '--gpu', 'h100');
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 2 * GIB }]);

@@ -69,22 +69,19 @@ for (const [where, within] of [
   ['of another PID namespace', otherSpace],
 ] as const) {
   const reason = within.length > 0 && unshared !== 0 ? `no namespaces can be made here: ${whyNot?.trim()}` : undefined;
-  testUnless(reason)(
-    `a process keeps its charge until it ends, also with all descriptors closed: a neighbor ${where}`,
-    async (t) => {
-      const { node, grant } = await ground(t, 500 * MIB);
-      const neighbor = await readyClient(t, node, { preload: grant.cuda, within });
-      const client = await readyClient(t, node, { preload: grant.cuda });
-      await client.must(`alloc ${200 * MIB}`);
-      const [, child = 0] = await client.ask('fork');
-      t.teardown(() => process.kill(child, 'SIGKILL'));
-      await client.must('close-all');
-      for (let round = 0; round < 3; round += 1)
-        t.is((await neighbor.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY, 'it lives');
-      await client.kill();
-      t.is((await neighbor.ask(`alloc ${200 * MIB}`))[0], 0, 'though its child lives');
-    },
-  );
+  testUnless(reason)(`closed descriptors do not release a charge: neighbor ${where}`, async (t) => {
+    const { node, grant } = await ground(t, 500 * MIB);
+    const neighbor = await readyClient(t, node, { preload: grant.cuda, within });
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    await client.must(`alloc ${200 * MIB}`);
+    const [, child = 0] = await client.ask('fork');
+    t.teardown(() => process.kill(child, 'SIGKILL'));
+    await client.must('close-all');
+    for (let round = 0; round < 3; round += 1)
+      t.is((await neighbor.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY, 'it lives');
+    await client.kill();
+    t.is((await neighbor.ask(`alloc ${200 * MIB}`))[0], 0, 'though its child lives');
+  });
 }
 
 test('a process that closed all its descriptors still reaps a dead one', async (t) => {

@@ -204,47 +204,44 @@ for (const [how, isSeenGone, isKnown] of [
   ['it was there in the sample before', false, true],
   ['the first process was never seen', true, false],
 ] as const)
-  testUnless(cannotChoose)(
-    `memory of an ended process is not charged to a process that reuses its PID: ${how}`,
-    async (t) => {
-      const { library, list, use } = gpuOf(t);
-      const { next } = follow(t, library);
-      const { pid, ended, another } = await again(t);
-      const [sleeper] = sleepers(t, 1);
-      const other = sleeper?.pid ?? 0;
-      use(0);
-      list(other);
-      await next();
-      if (isKnown) {
-        list(other, pid);
-        t.is((await next()).sample.processes.length, 2);
-      }
-      if (isSeenGone) {
-        await ended();
-        list(other, pid);
-        const { sample } = await next();
-        t.is(sample.processes.find((one) => one.pid === pid)?.gone, true);
-        t.is(sample.gpus[0]?.invalidPidEntries, undefined);
-      }
-      await another();
-      const look = async () => {
-        const { gpus, processes } = (await next()).sample;
-        const of = processes.find((one) => one.pid === pid)?.gpus[0];
-        return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.invalidPidEntries };
-      };
-      // Who had it is told of once more, as whoever has left the lists.
-      t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
-      const nobodys = { listed: undefined, bytes: undefined, smUs: undefined };
-      t.deepEqual(await look(), { ...nobodys, nobodys: 2 });
-      use(0, [pid, 50, Date.now() * 1000]);
-      t.deepEqual(await look(), { ...nobodys, nobodys: 3 }, "what it uses is nobody's, too");
-      use(999);
-      list(other);
-      t.deepEqual(await look(), { ...nobodys, nobodys: 3 });
+  testUnless(cannotChoose)(`a reused PID does not inherit memory: ${how}`, async (t) => {
+    const { library, list, use } = gpuOf(t);
+    const { next } = follow(t, library);
+    const { pid, ended, another } = await again(t);
+    const [sleeper] = sleepers(t, 1);
+    const other = sleeper?.pid ?? 0;
+    use(0);
+    list(other);
+    await next();
+    if (isKnown) {
       list(other, pid);
-      t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, nobodys: 3 }, 'now it is its own');
-    },
-  );
+      t.is((await next()).sample.processes.length, 2);
+    }
+    if (isSeenGone) {
+      await ended();
+      list(other, pid);
+      const { sample } = await next();
+      t.is(sample.processes.find((one) => one.pid === pid)?.gone, true);
+      t.is(sample.gpus[0]?.invalidPidEntries, undefined);
+    }
+    await another();
+    const look = async () => {
+      const { gpus, processes } = (await next()).sample;
+      const of = processes.find((one) => one.pid === pid)?.gpus[0];
+      return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.invalidPidEntries };
+    };
+    // Who had it is told of once more, as whoever has left the lists.
+    t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
+    const nobodys = { listed: undefined, bytes: undefined, smUs: undefined };
+    t.deepEqual(await look(), { ...nobodys, nobodys: 2 });
+    use(0, [pid, 50, Date.now() * 1000]);
+    t.deepEqual(await look(), { ...nobodys, nobodys: 3 }, "what it uses is nobody's, too");
+    use(999);
+    list(other);
+    t.deepEqual(await look(), { ...nobodys, nobodys: 3 });
+    list(other, pid);
+    t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, nobodys: 3 }, 'now it is its own');
+  });
 
 testUnless(cannotChoose)('a process with a reused PID is charged once the listed amount changes', async (t) => {
   const { library, list } = gpuOf(t);

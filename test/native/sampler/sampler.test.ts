@@ -333,7 +333,7 @@ for (const [code, what] of [
   [3, 'is not supported'],
   [999, 'fails'],
 ] as const)
-  test(`a call that ${what} is suspended for longer and longer, and reported when it works again`, async (t) => {
+  test(`a call that ${what} is retried ever less often; its recovery is reported`, async (t) => {
     const node = await startNode(t, '--gpu', 't4');
     const lists = 'nvmlDeviceGetComputeRunningProcesses_v3';
     const faults = `nvmlDeviceGetUtilizationRates=${code},${lists}=${code}@3x2`;
