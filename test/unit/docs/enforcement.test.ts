@@ -1,4 +1,4 @@
-// The page on enforcement: its ladder is the one that is climbed, its severities those that are judged.
+// The page on enforcement: its tables agree with the ladder, the tolerances and the sampling error in src/policy.
 import test from 'ava';
 import { DEFAULTS } from '../../../src/agent/config.ts';
 import type { Mode } from '../../../src/api/request.ts';
@@ -15,11 +15,11 @@ const usesOf = (usedBytes: number, bypassBytes = 0) => [
   { gpuUuid: 'GPU-0', limitBytes: LIMIT, usedBytes, bypassBytes },
 ];
 const judged = (usedBytes: number, bypassBytes = 0) => judge(usesOf(usedBytes, bypassBytes), DEFAULT_TOLERANCE);
-/** On a GPU with nothing left for others. */
+/** On a GPU without free memory for other containers. */
 const crowded = (usedBytes: number) =>
   judgeFreeMemory(judged(usedBytes), usesOf(usedBytes), DEFAULT_TOLERANCE, () => ({ freeBytes: 0, owedBytes: MIB }));
 
-/** What is done, and when, to a container that stays as it is, sampled as often as the agent does it then. */
+/** The actions for a container whose use stays the same, at the agent's interval for such samples. */
 function climb(usedBytes: number, mode: Mode): [seconds: number, action: string][] {
   const actions: [number, string][] = [];
   let state: LadderState = CALM;
@@ -32,17 +32,17 @@ function climb(usedBytes: number, mode: Mode): [seconds: number, action: string]
   return actions;
 }
 
-test('the ladder of the page is the one that is climbed with the defaults', (t) => {
+test('the ladder on the page is that of the default settings', (t) => {
   const rows = rowsWith(page, 'path', 'after', 'action');
-  const told = (path: string) =>
+  const onPage = (path: string) =>
     rows
       .filter((row) => row.path === path)
       .map((row): [number, string] => [Number.parseFloat(row.after ?? ''), quoted(row.action)[0] ?? '']);
-  t.deepEqual(told('soft'), climb(LIMIT * 1.1, 'enforce'));
-  t.deepEqual(told('hard'), climb(LIMIT * 2, 'enforce'));
+  t.deepEqual(onPage('soft'), climb(LIMIT * 1.1, 'enforce'));
+  t.deepEqual(onPage('hard'), climb(LIMIT * 2, 'enforce'));
 });
 
-test('reports end where a stop would have been, and with the mode off nothing is said', (t) => {
+test('mode report ends with would-stop, and mode off takes no action', (t) => {
   t.deepEqual(climb(LIMIT * 1.1, 'report'), [
     [0, 'warn'],
     [10, 'would-stop'],
@@ -54,7 +54,7 @@ test('reports end where a stop would have been, and with the mode off nothing is
   );
 });
 
-test('the severities of the page are those that are judged', (t) => {
+test('the severities on the page are those of the default tolerance', (t) => {
   const rows = rowsWith(section(page, '## When a container is over'), 'severity', 'reason', 'when');
   const { ratio, bytes, hardRatio, reserveBytes } = DEFAULT_TOLERANCE;
   const samples = [
@@ -74,7 +74,7 @@ test('the severities of the page are those that are judged', (t) => {
   t.is(judged(LIMIT, LIMIT).severity, 'within');
 });
 
-test('what the page says of shares that are sampled is what they are judged by', (t) => {
+test('the sampling errors on the page are those that compute is judged with', (t) => {
   const text = section(page, '## When a container takes more than its share').replaceAll('\n', ' ');
   const seen = (percent: number, seconds: number) => shareSeenAs(percent / 100, seconds) * 100;
   const [, share, minute, tenMinutes] =

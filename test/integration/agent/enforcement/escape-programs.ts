@@ -1,4 +1,4 @@
-// Ways out of the interposer, each as a tenant's program and what becomes of it (docs/operate/escapes.md).
+// Escapes from the interposer: for each one a tenant's program, and how it ends (docs/operate/escapes.md).
 import { execFileSync } from 'node:child_process';
 import { chmodSync, copyFileSync, linkSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -19,14 +19,14 @@ export type Escape = {
 
 const driverOf = ({ node }: Ground) => join(node.lib, 'libcuda.so.1');
 
-/** As in a pod's container: the list is a file that no variable takes away, and the loader's cache knows the driver. */
+/** As in a pod's container: the preload list is a file, which no variable disables, and the loader's cache has the driver. */
 const AS_IN_A_POD = `exec unshare --mount /bin/sh -c '
   mkdir "$2.etc" && echo "$LD_PRELOAD" >"$2.etc/ld.so.preload" &&
   /sbin/ldconfig -X -C "$2.etc/ld.so.cache" "$LD_LIBRARY_PATH" &&
   mount -t overlay none -o "lowerdir=$2.etc:/etc" /etc && unset LD_PRELOAD LD_LIBRARY_PATH && STEP "$0" "$1"' "$0" "$1" "$FOLDER"`;
 const inPod = (step: string) => AS_IN_A_POD.replace('STEP', step);
 
-/** A copy that runs as root for whoever starts it: the loader then believes no variable. */
+/** A setuid copy of the client, for which the loader ignores LD_PRELOAD. */
 function setuid(ground: Ground): string {
   const path = join(ground.folder, 'setuid-client');
   copyFileSync(CLIENT, path);
@@ -34,7 +34,7 @@ function setuid(ground: Ground): string {
   return path;
 }
 
-/** A copy that has a capability of its own: likewise, for whoever has it not. */
+/** A copy with a file capability, for which the loader ignores LD_PRELOAD, too. */
 function capable(ground: Ground): string {
   const path = join(ground.folder, 'capable-client');
   copyFileSync(CLIENT, path);
@@ -43,7 +43,7 @@ function capable(ground: Ground): string {
   return path;
 }
 
-/** A program with its driver inside, beside the driver's library: by its own path it finds the node. */
+/** A program that contains its driver, beside the driver's library: it finds the node's socket by its own path. */
 export function ownDriver({ node }: Ground, built: string): string {
   const path = join(node.lib, 'own-client');
   copyFileSync(built, path);
@@ -54,7 +54,7 @@ export function ownDriver({ node }: Ground, built: string): string {
 const LOADER = process.arch === 'arm64' ? '/lib/ld-linux-aarch64.so.1' : '/lib64/ld-linux-x86-64.so.2';
 const [LIST, NO_LIST] = ['/etc/ld.so.preload', '/etc/ld.so.nothing'];
 
-/** A copy of the machine's loader that reads another list, which is not there. */
+/** A copy of the machine's loader that reads a preload list that does not exist. */
 function ownLoader({ folder }: Ground): void {
   const loader = readFileSync(LOADER, 'latin1');
   if (!loader.includes(LIST)) throw new Error(`${LOADER} does not name ${LIST}`);
@@ -63,7 +63,7 @@ function ownLoader({ folder }: Ground): void {
   chmodSync(path, 0o755);
 }
 
-/** A folder to be the root of the client: what it loads, the driver and the node's socket, and nothing else. */
+/** A root folder for the client, with only the objects that it loads, the driver and the node's socket. */
 function ownRoot(ground: Ground): void {
   const root = join(ground.folder, 'list.root');
   const driver = driverOf(ground);
@@ -78,7 +78,7 @@ function ownRoot(ground: Ground): void {
 
 const AS_NOBODY = 'exec setpriv --reuid 65534 --regid 65534 --clear-groups';
 const NESTED = 'unshare --mount --pid --fork --kill-child --mount-proc';
-/** Switches of other systems, by which their libraries let a container go. */
+/** Variables that switch off the limits of other systems. */
 const OTHERS_SWITCHES = [
   'CUDA_DISABLE_CONTROL=true',
   'CUDA_DEVICE_MEMORY_LIMIT=0',
@@ -91,62 +91,62 @@ const OTHERS_SWITCHES = [
 ];
 
 export const ESCAPES: readonly Escape[] = [
-  { what: 'LD_PRELOAD is taken away', end: 'bypass', script: 'exec env -u LD_PRELOAD "$0" "$1"' },
+  { what: 'it removes LD_PRELOAD', end: 'bypass', script: 'exec env -u LD_PRELOAD "$0" "$1"' },
   {
-    what: 'LD_PRELOAD is taken away where the list is a file',
+    what: 'it removes LD_PRELOAD where the list is a file',
     end: 'refused',
     script: inPod('exec env -i'),
   },
   {
-    what: 'LD_PRELOAD is taken away, and its first thread ends while another one goes on',
+    what: 'it removes LD_PRELOAD, and its first thread ends while another one runs',
     end: 'bypass',
     way: () => 'leaderless:libcuda.so.1',
     script: 'exec env -u LD_PRELOAD "$0" "$1"',
   },
   {
-    what: 'its first thread ends while another one goes on',
+    what: 'its first thread ends while another one runs',
     end: 'refused',
     way: () => 'leaderless:libcuda.so.1',
   },
   {
-    what: "other systems' switches are set",
+    what: 'it sets the off switches of other systems',
     end: 'refused',
     script: `exec env ${OTHERS_SWITCHES.join(' ')} "$0" "$1"`,
   },
   {
-    what: 'a setuid program is started',
+    what: 'it starts a setuid program',
     end: 'bypass',
     program: setuid,
     way: driverOf,
     script: `${AS_NOBODY} "$0" "$1"`,
   },
   {
-    what: 'a setuid program is started where the list is a file',
+    what: 'it starts a setuid program where the list is a file',
     end: 'refused',
     program: setuid,
     script: inPod(AS_NOBODY),
   },
   {
-    what: 'a program with file capabilities is started',
+    what: 'it starts a program with file capabilities',
     end: 'bypass',
     program: capable,
     way: driverOf,
     script: `${AS_NOBODY} "$0" "$1"`,
   },
   {
-    what: 'a program with file capabilities is started where the list is a file',
+    what: 'it starts a program with file capabilities where the list is a file',
     end: 'refused',
     program: capable,
     script: inPod(AS_NOBODY),
   },
   {
-    what: 'it is linked statically and has a driver of its own inside',
+    what: 'it is linked statically and contains its own driver',
     end: 'bypass',
     program: (ground) => ownDriver(ground, join(BUILD, 'tests/images/own-client')),
     script: inPod('exec'),
   },
   {
-    what: 'it brings a loader of its own, which reads no list',
+    what: 'it has its own loader, which reads no list',
     end: 'bypass',
     way(ground) {
       ownLoader(ground);
@@ -154,25 +154,25 @@ export const ESCAPES: readonly Escape[] = [
     },
     script: inPod('exec "$2.client-loader"'),
   },
-  { what: 'the driver is opened with RTLD_DEEPBIND', end: 'refused', way: () => 'deepbind:libcuda.so.1' },
+  { what: 'it opens the driver with RTLD_DEEPBIND', end: 'refused', way: () => 'deepbind:libcuda.so.1' },
   {
-    what: 'the driver is opened in a namespace of its own',
+    what: 'it opens the driver in a separate link-map namespace',
     end: 'bypass',
     way: () => `namespace:${join(BUILD, 'tests/plugin1.so')}`,
   },
   {
-    what: "the driver's symbol table is read without libc, once the interposer is attached",
+    what: "it reads the driver's symbol table without libc, with the interposer attached",
     end: 'far-over-limit',
     way: (ground) => `walk:${driverOf(ground)}`,
   },
   {
-    what: 'LD_PRELOAD is taken away, once a slot in the ledger is forged for its process',
+    what: 'it forges a slot in the ledger and removes LD_PRELOAD',
     end: 'far-over-limit',
     script: `exec "${join(BUILD, 'tests/forge_ledger')}" "$(dirname "\${LD_PRELOAD%% *}")/ledger" 1 env -u LD_PRELOAD "$0" "$1"`,
   },
-  { what: "the driver's file is opened by its path", end: 'refused', way: driverOf },
+  { what: "it opens the driver's file by its path", end: 'refused', way: driverOf },
   {
-    what: 'a copy of the driver is opened under another name',
+    what: 'it opens a copy of the driver under another name',
     end: 'bypass',
     way({ node }) {
       const copy = join(node.lib, 'libprivate.so');
@@ -181,13 +181,13 @@ export const ESCAPES: readonly Escape[] = [
     },
   },
   {
-    what: 'the list is unmounted in a mount namespace of its own',
+    what: 'it unmounts the list in a new mount namespace',
     end: 'bypass',
     way: driverOf,
     script: inPod('umount /etc && exec'),
   },
   {
-    what: 'the root is changed to a folder without the list',
+    what: 'it changes its root to a folder without the list',
     end: 'bypass',
     way(ground) {
       ownRoot(ground);
@@ -196,12 +196,12 @@ export const ESCAPES: readonly Escape[] = [
     script: inPod('exec chroot "$2.root"'),
   },
   {
-    what: 'it runs in PID and mount namespaces within its own, as in a container of its container',
+    what: 'it runs in nested PID and mount namespaces, as in a container within its container',
     end: 'refused',
     script: inPod(`exec ${NESTED}`),
   },
   {
-    what: 'the list is unmounted, and it runs in PID and mount namespaces within its own',
+    what: 'it unmounts the list and runs in nested PID and mount namespaces',
     end: 'bypass',
     way: driverOf,
     script: inPod(`umount /etc && exec ${NESTED}`),
