@@ -1,5 +1,5 @@
 // Maintains grants after each published sample: writes the driver's corrections to limits pages, shrinks grants that were made smaller,
-// ends grants whose owner is gone. A failure for one grant is reported, does not affect the others, and is tried again at the next
+// ends grants of processes that have ended. A failure for one grant is reported, does not affect the others, and is tried again at the next
 // sample.
 
 import type { GpuGrant } from '../api/gpu.ts';
@@ -8,7 +8,7 @@ import { removeGroup } from './enforcement/targets.ts';
 import {
   type DoubleCounted,
   feedbackOf,
-  type Living,
+  type LivenessChecks,
   NOT_DOUBLE_COUNTED,
   type Round,
   roundOf,
@@ -27,40 +27,46 @@ export type ProcessesOf = (id: string) => readonly SampledProcess[];
 
 export type GrantUpkeep = {
   after(sample: Sample, grants: readonly ReadGrant[], processesOf: ProcessesOf): void;
-  /** It has other amounts since then (CLOCK_BOOTTIME): earlier samples do not apply to them. */
+  /** The grant was resized at this time (CLOCK_BOOTTIME); earlier samples show its former amounts. */
   resized(id: string, atNs: number): void;
-  /** False: there is no such grant. */
+  /** False: no grant has this id. */
   takeDown(id: string): boolean;
 };
 
-export type GrantUpkeepOptions = Pick<Living, 'ownPidNamespace' | 'isAlive'> & {
+export type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAlive'> & {
   readonly registry: Registry;
   readonly native: Native;
   readonly onProblem: (text: string) => void;
 };
 
-/** No slot waits for its process to be found dead: each is free, or its lock says that its process lives. */
+/** Every slot is free or locked by its living process, so no slot has to be checked for a process that ended. */
 const isSettled = (slots: LedgerReading['slots']): boolean => slots.every(({ locked, pid }) => locked || pid === 0);
 
 /** A process grant ends after this many samples without its owner and without any process. */
 const SAMPLES_UNTIL_ENDED = 2;
 
-type ToldGpu = { readonly index: number; readonly isTold: boolean; readonly twice: DoubleCounted };
+type GpuReading = { readonly index: number; readonly hasProcessData: boolean; readonly doubleCounted: DoubleCounted };
 
 /** Memory must be counted twice for this long to count as steady. */
 const STEADY_NS = 10e9;
 
-/** By GPU: memory counted twice in the samples of that time, and when they began. */
-type Looks = { readonly sinceNs: number; readonly looks: readonly { readonly atNs: number; readonly bytes: number }[] };
+/** Memory of one GPU that was counted twice, by sample, within the last `STEADY_NS`; `sinceNs`: the first sample ever. */
+type DoubleCountWindow = {
+  readonly sinceNs: number;
+  readonly measurements: readonly { readonly atNs: number; readonly bytes: number }[];
+};
 
-function looked(before: Looks | undefined, atNs: number, bytes: number): Looks {
-  const looks = (before?.looks ?? []).filter((look) => atNs - look.atNs < STEADY_NS);
-  // Of samples without double counting one is enough.
-  const isAsBefore = bytes === 0 && looks.length === 1 && looks[0]?.bytes === 0;
-  return { sinceNs: before?.sinceNs ?? atNs, looks: isAsBefore ? [{ atNs, bytes }] : [...looks, { atNs, bytes }] };
+function addMeasurement(before: DoubleCountWindow | undefined, atNs: number, bytes: number): DoubleCountWindow {
+  const measurements = (before?.measurements ?? []).filter((entry) => atNs - entry.atNs < STEADY_NS);
+  // One entry is enough for a run of samples without double counting.
+  const isAsBefore = bytes === 0 && measurements.length === 1 && measurements[0]?.bytes === 0;
+  return {
+    sinceNs: before?.sinceNs ?? atNs,
+    measurements: isAsBefore ? [{ atNs, bytes }] : [...measurements, { atNs, bytes }],
+  };
 }
 
-function toldGpus(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<string, ToldGpu> {
+function readGpus(sample: Sample, windows: Map<string, DoubleCountWindow>): ReadonlyMap<string, GpuReading> {
   const listed = new Map<number, number>();
   for (const { gpus } of sample.processes) {
     for (const use of gpus) if (use.listed) listed.set(use.gpu, (listed.get(use.gpu) ?? 0) + (use.bytes ?? 0));
@@ -69,17 +75,17 @@ function toldGpus(sample: Sample, watched: Map<string, Looks>): ReadonlyMap<stri
     sample.gpus.map((gpu) => {
       const { uuid, index, usedBytes } = gpu;
       const bytes = usedBytes === undefined ? 0 : Math.max(0, (listed.get(index) ?? 0) - usedBytes);
-      const { sinceNs, looks } = looked(watched.get(uuid), sample.bootNs, bytes);
-      watched.set(uuid, { sinceNs, looks });
-      const steadyBytes = Math.min(...looks.map((look) => look.bytes));
-      const twice = { bytes, steadyBytes, isSteady: sample.bootNs - sinceNs >= STEADY_NS };
-      return [uuid, { index, isTold: gpuWithProcessData(sample, uuid) === gpu, twice }];
+      const { sinceNs, measurements } = addMeasurement(windows.get(uuid), sample.bootNs, bytes);
+      windows.set(uuid, { sinceNs, measurements });
+      const steadyBytes = Math.min(...measurements.map((entry) => entry.bytes));
+      const doubleCounted = { bytes, steadyBytes, isSteady: sample.bootNs - sinceNs >= STEADY_NS };
+      return [uuid, { index, hasProcessData: gpuWithProcessData(sample, uuid) === gpu, doubleCounted }];
     }),
   );
 }
 
 /** The inputs of the last feedback. */
-type Learnt = {
+type FeedbackInputs = {
   readonly from: LedgerReading['slots'];
   readonly to: LedgerReading['slots'];
   readonly processes: readonly SampledProcess[];
@@ -87,21 +93,21 @@ type Learnt = {
   readonly listsComplete: boolean;
 };
 
-function isLearnt(
-  last: Learnt | undefined,
+function isUnchanged(
+  last: FeedbackInputs | undefined,
   before: Round,
   reading: LedgerReading,
   processes: readonly SampledProcess[],
   gpus: Grant['gpus'],
-  told: ReadonlyMap<string, ToldGpu>,
+  gpuReadings: ReadonlyMap<string, GpuReading>,
 ): boolean {
   if (last?.from !== before.ledger.slots || last.to !== reading.slots || last.processes !== processes) return false;
   if (!isSettled(reading.slots) || last.gpuIndex.length !== gpus.length) return false;
   let listsComplete = true;
   for (let position = 0; position < gpus.length; position += 1) {
-    const gpu = told.get((gpus[position] as GpuGrant).gpuUuid);
+    const gpu = gpuReadings.get((gpus[position] as GpuGrant).gpuUuid);
     if (gpu?.index !== last.gpuIndex[position]) return false;
-    listsComplete &&= gpu?.isTold === true;
+    listsComplete &&= gpu?.hasProcessData === true;
   }
   return listsComplete === last.listsComplete;
 }
@@ -110,10 +116,10 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideSnapshot(native);
   const rounds = new Map<string, Round>();
-  const watched = new Map<string, Looks>();
+  const watched = new Map<string, DoubleCountWindow>();
   const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
   /** The inputs of the last feedback that had nothing new. */
-  const learnt = new Map<string, Learnt>();
+  const lastInputs = new Map<string, FeedbackInputs>();
   const ending = new Map<string, number>();
   const justResized = new Map<string, number>();
   const failing = new Map<string, string>();
@@ -131,42 +137,56 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     }
   };
 
-  const teach = (
+  const writeFeedback = (
     sample: Sample,
-    told: ReadonlyMap<string, ToldGpu>,
+    gpuReadings: ReadonlyMap<string, GpuReading>,
     { live, reading }: ReadGrant,
-    living: Living,
+    living: LivenessChecks,
     processes: readonly SampledProcess[],
   ) => {
     const { id, gpus } = live.grant;
     const before = rounds.get(id);
     // The same inputs lead to the same feedback.
-    if (before && isLearnt(learnt.get(id), before, reading, processes, gpus, told)) {
+    if (before && isUnchanged(lastInputs.get(id), before, reading, processes, gpus, gpuReadings)) {
       registry.touch(live);
       return;
     }
-    const gpuIndex = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.index);
+    const gpuIndex = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.index);
     const listsComplete = haveProcessData(sample, gpus);
     const after = roundOf(reading, living);
     const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.gpu}`;
     const text = (entry: Feedback) =>
       `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const twice = gpus.map(({ gpuUuid }) => told.get(gpuUuid)?.twice ?? NOT_DOUBLE_COUNTED);
-    const taughtBytes = (of: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): number | undefined => {
+    const doubleCounted = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.doubleCounted ?? NOT_DOUBLE_COUNTED);
+    const writtenResidualBytes = (of: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): number | undefined => {
       const last = written.get(`${id} ${of.slot} ${of.gpu}`)?.entry;
       return last?.stamp === of.stamp ? last.residualBytes : undefined;
     };
     const news = feedbackOf(
-      { before, after, sampledNs: sample.bootNs, processes, gpuIndex, listsComplete, twice, taughtBytes },
+      {
+        before,
+        after,
+        sampledNs: sample.bootNs,
+        processes,
+        gpuIndex,
+        listsComplete,
+        doubleCounted,
+        writtenResidualBytes,
+      },
       (entry) => written.get(key(entry))?.text !== text(entry),
     );
     registry.writeFeedback(live, news);
     for (const entry of news) written.set(key(entry), { text: text(entry), entry });
-    // Not where rows were left for the next sample, or the sample was older than the first reading, or may have counted twice.
-    if (before && news.length === 0 && sample.bootNs > before.ledger.readNs && twice.every(({ bytes }) => bytes === 0))
-      learnt.set(id, { from: before.ledger.slots, to: reading.slots, processes, gpuIndex, listsComplete });
-    else learnt.delete(id);
-    // Samples may queue up: only readings from before this one are finished.
+    // Not kept if rows were left for the next sample, if the sample is older than the first reading, or if memory was counted twice.
+    if (
+      before &&
+      news.length === 0 &&
+      sample.bootNs > before.ledger.readNs &&
+      doubleCounted.every(({ bytes }) => bytes === 0)
+    )
+      lastInputs.set(id, { from: before.ledger.slots, to: reading.slots, processes, gpuIndex, listsComplete });
+    else lastInputs.delete(id);
+    // Samples may queue up: a reading that is newer than this sample is still needed as `before` for the next one.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
   };
 
@@ -177,7 +197,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
     justResized.delete(grant.id);
     if (grant.gpus.every(({ heldBytes }) => heldBytes === undefined)) return;
-    // By the driver's figures: a ledger could claim forever what the smaller grant took away.
+    // By the driver's figures, because a forged ledger could claim the removed amount forever.
     const after = grant.gpus.map((gpu) => {
       const bytes = reportedUsage(gpu.gpuUuid, sample, processes);
       return bytes === undefined ? gpu : shrinkToUsage(gpu, bytes);
@@ -188,9 +208,9 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   /** A process grant ends with its owner and all of its processes; a pod's grant when the kubelet unpublishes the volume. */
   const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
     if (isOfPod(owner)) return;
-    // The sample is free; /proc is read last.
-    const over = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
-    const samples = over ? (ending.get(id) ?? 0) + 1 : 0;
+    // The sample costs nothing; /proc is read only if the sample shows no process.
+    const ended = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
+    const samples = ended ? (ending.get(id) ?? 0) + 1 : 0;
     ending.set(id, samples);
     if (samples >= SAMPLES_UNTIL_ENDED) takeDown(id);
   };
@@ -201,7 +221,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     registry.remove(id);
     removeGroup(entry.grant, unifiedMount());
     rounds.delete(id);
-    learnt.delete(id);
+    lastInputs.delete(id);
     ending.delete(id);
     justResized.delete(id);
     for (const map of [written, failing]) {
@@ -212,18 +232,18 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
 
   return {
     after(sample, grants, processesOf) {
-      const told = toldGpus(sample, watched);
+      const gpuReadings = readGpus(sample, watched);
       for (const entry of grants) {
         const { grant } = entry.live;
         const processes = processesOf(grant.id);
         const inside = isOfPod(grant.owner) ? { isAliveInside } : {};
-        trying(grant, 'its page cannot be taught', () =>
-          teach(sample, told, entry, { ownPidNamespace, isAlive, ...inside }, processes),
+        trying(grant, 'cannot write feedback to the limits page', () =>
+          writeFeedback(sample, gpuReadings, entry, { ownPidNamespace, isAlive, ...inside }, processes),
         );
-        trying(grant, 'what was given back is not noted', () => shrink(sample, grant, processes));
-        // The users of a GPU that is not visible are unknown.
-        if (!grant.gpus.every(({ gpuUuid }) => told.get(gpuUuid)?.isTold)) continue;
-        trying(grant, 'it cannot be taken down', () => sweep(grant, processes));
+        trying(grant, 'cannot save the amount that the container released', () => shrink(sample, grant, processes));
+        // Without process data of each GPU the grant's processes are unknown.
+        if (!grant.gpus.every(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.hasProcessData)) continue;
+        trying(grant, 'cannot end the grant', () => sweep(grant, processes));
       }
       registry.repair();
       registry.renew();

@@ -244,7 +244,7 @@ function maintainFiles(
     );
   if (snapshot) parts.missed.after(snapshot, processesOf);
   parts.upkeep.after(sample, ledgers, owned.ofGrant);
-  parts.compute.again();
+  parts.compute.retryRefused();
   const grants = parts.registry.list().map(({ grant }) => grant);
   parts.driverLimits.after(sample, grants, parts.isEnforced, owned.ofGrant);
   void parts.checks.look(sample);

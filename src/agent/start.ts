@@ -25,7 +25,7 @@ import { type SamplerHandle, startSampler } from './sampling/sampler-process.ts'
 import { createRecorder } from './snapshot/history.ts';
 import { serveSnapshots } from './snapshot/ipc/server.ts';
 import type { NameOf, Snapshot } from './snapshot/snapshot.ts';
-import { type Here, sourceHere, standingOf } from './snapshot/source.ts';
+import { createLocalSource, healthOf, type LocalSource } from './snapshot/source.ts';
 
 export type Agent = {
   /** Undefined: it listens on none. */
@@ -92,7 +92,7 @@ type Publishing = {
 /** The exporter half in this process, or the socket to which one in another process connects. */
 async function openPublishing(
   configuration: AgentConfiguration,
-  here: Here,
+  here: LocalSource,
   { log: rootLog, cluster }: AgentInputs,
 ): Promise<Publishing> {
   const { socket: path, socketUser, tokenReview } = configuration.page;
@@ -102,8 +102,8 @@ async function openPublishing(
     // Not even loaded in a process that must not serve a network.
     const { guardOf, startExporter } = await import('../exporter/start.ts');
     const access = await guardOf(configuration, review, log);
-    const exporter = await startExporter(configuration, sourceHere(here), access, log);
-    return { ...exporter, publish: (snapshot) => exporter.update(standingOf(snapshot)), beat: () => {} };
+    const exporter = await startExporter(configuration, createLocalSource(here), access, log);
+    return { ...exporter, publish: (snapshot) => exporter.update(healthOf(snapshot)), beat: () => {} };
   }
   if (tokenReview && !review) throw new Error('page.tokenReview: needs a cluster (kubernetes.enabled)');
   if (await isServed(path))

@@ -1,6 +1,6 @@
 // The page of metrics of the newest snapshot, rendered by a worker thread when the first scrape asks for it and shared by all scrapes
 // of the same snapshot. A node that nothing scrapes renders nothing.
-import type { Source, Standing } from '../agent/snapshot/source.ts';
+import type { SnapshotHealth, Source } from '../agent/snapshot/source.ts';
 import { showsProcesses } from '../api/compat-exporters.ts';
 import type { Logger } from '../common/logger.ts';
 import type { Format } from './render.ts';
@@ -12,7 +12,7 @@ export type Scraped = Page | 'nothing' | 'late';
 
 export type MetricsCache = {
   /** There is a newer snapshot. */
-  publish(standing: Standing): void;
+  publish(health: SnapshotHealth): void;
   /** The node half is gone: what was rendered from its snapshots would look fresh. */
   withdraw(): void;
   scrape(format: Format): Promise<Scraped>;

@@ -7,7 +7,7 @@ import type { Scraped } from './metrics-cache.ts';
 import { CONTENT_TYPES, type Format, renderDown } from './render.ts';
 import { STATUS_PAGE } from './status-page.ts';
 
-export type ExporterSource = Pick<Source, 'standing' | 'status' | 'history' | 'own'> & {
+export type ExporterSource = Pick<Source, 'health' | 'status' | 'history' | 'own'> & {
   readonly scrape: (format: Format) => Promise<Scraped>;
 };
 
@@ -22,13 +22,13 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.type('text').send('ok\n');
   });
   app.get('/readyz', (_request, response) => {
-    const standing = source.standing();
-    if (!standing) response.status(503).type('text').send(`${NO_SAMPLE}\n`);
-    else if (!standing.up)
+    const health = source.health();
+    if (!health) response.status(503).type('text').send(`${NO_SAMPLE}\n`);
+    else if (!health.up)
       response
         .status(503)
         .type('text')
-        .send(`${standing.problem ?? 'the driver does not answer'}\n`);
+        .send(`${health.problem ?? 'the driver does not answer'}\n`);
     else response.type('text').send('ok\n');
   });
   if (guard) app.use(guard);

@@ -2,7 +2,7 @@
 // (agent/snapshot/source.ts): the node half in the same process, or the socket of another process, which then needs no privileges.
 import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
-import type { Source, Standing } from '../agent/snapshot/source.ts';
+import type { SnapshotHealth, Source } from '../agent/snapshot/source.ts';
 import type { Logger } from '../common/logger.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { requireAuth } from '../serving/auth.ts';
@@ -19,7 +19,7 @@ const CONNECTIONS = 256;
 export type Exporter = {
   readonly port: number;
   /** There is a newer snapshot; undefined: the node half is gone. */
-  update(standing: Standing | undefined): void;
+  update(health: SnapshotHealth | undefined): void;
   close(): Promise<void>;
 };
 
@@ -63,8 +63,8 @@ export async function startExporter(
   });
   return {
     port: server.port,
-    update(standing) {
-      if (standing) page.publish(standing);
+    update(health) {
+      if (health) page.publish(health);
       else page.withdraw();
     },
     async close() {

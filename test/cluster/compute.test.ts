@@ -165,7 +165,7 @@ onCluster('compute policies come from labels and annotations and change under lo
   t.regex(
     refusal?.message ?? '',
     new RegExp(
-      `^annotation cotenant.io/compute changes nothing: ${gpu} has 60 % of its compute left for the pod, 90 % are asked for$`,
+      `^annotation cotenant.io/compute is not applied: ${gpu} has 60 % of its compute left for the pod, but 90 % are requested$`,
     ),
   );
   for (const value of ['a', 'b']) {

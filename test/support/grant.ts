@@ -21,7 +21,7 @@ export type GrantGpu = {
   readonly contextBytes?: number;
   readonly granuleBytes?: number;
   readonly late?: boolean;
-  /** Brings a compute page; 0: nothing limits it on its own. */
+  /** Brings a lease page; 0: nothing limits it on its own. */
   readonly coresPercent?: number;
 };
 

@@ -129,7 +129,10 @@ export function changeOf(
 }
 
 /** What is said of a plain grant's enforcement. A pod's follows its annotations, which would take it back at the next look. */
-function saidOfPlain({ id, namespace, pod, owner }: Grant, mode: Mode | null): Pick<Grant, 'enforcement'> | Refusal {
+function enforcementOfProcessGrant(
+  { id, namespace, pod, owner }: Grant,
+  mode: Mode | null,
+): Pick<Grant, 'enforcement'> | Refusal {
   if (isOfPod(owner))
     return {
       refused: `grant ${id} is of pod ${namespace}/${pod}, whose annotations say its mode: change it in the cluster`,
@@ -154,7 +157,7 @@ export function changeGrant(
   const gpus =
     memoryBytesPerGpu === undefined ? entry.grant.gpus : resizedGpus(entry.grant, memoryBytesPerGpu, others, state);
   if ('refused' in gpus) return gpus;
-  const said = enforcement === undefined ? {} : saidOfPlain(entry.grant, enforcement);
+  const said = enforcement === undefined ? {} : enforcementOfProcessGrant(entry.grant, enforcement);
   if ('refused' in said) return said;
   const next = Object.keys(change).length === 0 ? { gpus } : changeOf({ ...entry.grant, gpus }, change, others);
   return 'refused' in next ? next : registry.change(id, { ...next, ...said });

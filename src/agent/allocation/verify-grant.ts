@@ -27,7 +27,7 @@ export type Verification =
   /** `later`: another answer may come without anybody changing the pod. */
   | { readonly ok: false; readonly why: string; readonly later: boolean };
 
-const no = (why: string, later = false): Verification => ({ ok: false, why, later });
+const refuse = (why: string, later = false): Verification => ({ ok: false, why, later });
 
 /** This node's GPUs with what `others` have of them. */
 export const nodeGpus = ({ devices }: NodeState, others: readonly Grant[]): NodeGpu[] =>
@@ -41,52 +41,57 @@ export const nodeGpus = ({ devices }: NodeState, others: readonly Grant[]): Node
 /** Annotations as the API server has them; `gpus` are those of this node. Sentences are for the pod's events. */
 export function verifyGrant(annotations: unknown, gpus: readonly NodeGpu[]): Verification {
   const [record, text] = [field(annotations, REQUEST_ANNOTATION), field(annotations, GRANT_ANNOTATION)];
-  if (record === undefined) return no(`the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass the webhook`);
+  if (record === undefined)
+    return refuse(`the pod has no annotation ${REQUEST_ANNOTATION}: it did not pass the webhook`);
   const request = parsePodRequest(record);
-  if (!request.ok) return no(`annotation ${REQUEST_ANNOTATION} is not what the webhook writes`);
+  if (!request.ok) return refuse(`annotation ${REQUEST_ANNOTATION} is not what the webhook writes`);
   if (typeof text !== 'string')
-    return no(
+    return refuse(
       `the pod has no GPU grant (annotation ${GRANT_ANNOTATION}): it was not bound by a scheduler that grants shares of GPUs`,
     );
   const read = parsePodGrant(text);
-  if (!read.ok) return no(`annotation ${GRANT_ANNOTATION} cannot be read: ${read.error}`);
+  if (!read.ok) return refuse(`annotation ${GRANT_ANNOTATION} cannot be read: ${read.error}`);
   const grant = read.value;
-  const mismatch = differs(request.value, grant, gpus);
-  if (mismatch !== undefined) return no(mismatch);
+  const mismatch = mismatchOf(request.value, grant, gpus);
+  if (mismatch !== undefined) return refuse(mismatch);
   for (const [gpuUuid, need] of demandOf(grant.containers)) {
     const gpu = gpus.find((one) => one.gpuUuid === gpuUuid);
-    if (!gpu) return no(`${gpuUuid}, which was granted, is not on this node`);
-    if (!gpu.healthy) return no(`${gpuUuid}, which was granted, is not healthy`, true);
+    if (!gpu) return refuse(`${gpuUuid}, which was granted, is not on this node`);
+    if (!gpu.healthy) return refuse(`${gpuUuid}, which was granted, is not healthy`, true);
     const left = gpu.usableBytes - gpu.granted.memoryBytes;
     if (need.memoryBytes > left)
-      return no(overbooked(gpuUuid, 'cotenant.io/gpu-memory', mib(need.memoryBytes), mib(left)), true);
+      return refuse(overcommitText(gpuUuid, 'cotenant.io/gpu-memory', mib(need.memoryBytes), mib(left)), true);
     const cores = 100 - gpu.granted.coresPercent;
     if (need.coresPercent > cores)
-      return no(overbooked(gpuUuid, 'cotenant.io/gpu-cores', `${need.coresPercent} %`, `${cores} %`), true);
+      return refuse(overcommitText(gpuUuid, 'cotenant.io/gpu-cores', `${need.coresPercent} %`, `${cores} %`), true);
   }
   return { ok: true, grant };
 }
 
 const mib = (bytes: number): string => `${Math.floor(bytes / MIB)} MiB`;
 
-const overbooked = (gpuUuid: string, resource: string, granted: string, left: string): string =>
+const overcommitText = (gpuUuid: string, resource: string, granted: string, left: string): string =>
   `${gpuUuid} would be overbooked: ${granted} of ${resource} were granted, ${left} are left`;
 
 /** A grant that does not belong to the request, in words. */
-function differs(request: PodRequest, grant: PodGrant, gpus: readonly NodeGpu[]): string | undefined {
+function mismatchOf(request: PodRequest, grant: PodGrant, gpus: readonly NodeGpu[]): string | undefined {
   const asked = new Map(request.containers.map((container) => [container.name, container]));
   const granted = new Map(grant.containers.map((container) => [container.name, container]));
   for (const name of asked.keys()) if (!granted.has(name)) return `the grant leaves out container ${name}`;
   for (const [name, container] of granted) {
     const want = asked.get(name);
     if (!want) return `the grant names container ${name}, which asked for no share`;
-    const wrong = containerDiffers(want, container, gpus);
+    const wrong = containerMismatchOf(want, container, gpus);
     if (wrong !== undefined) return `the grant of container ${name} is not what it asked for: ${wrong}`;
   }
   return undefined;
 }
 
-function containerDiffers(want: ContainerRequest, got: ContainerGrant, gpus: readonly NodeGpu[]): string | undefined {
+function containerMismatchOf(
+  want: ContainerRequest,
+  got: ContainerGrant,
+  gpus: readonly NodeGpu[],
+): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
   if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation is another';
   if (want.gpus.length !== got.gpus.length)

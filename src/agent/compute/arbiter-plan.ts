@@ -1,5 +1,5 @@
-// What the arbiter is told: which pages there are, on which GPUs, with what requests (native/compute/arbiterd/plan.h). Pure; the
-// arbiter's process is arbiter.ts.
+// Writes the plan that the agent sends to the compute arbiter: lease pages, their GPUs and their requests
+// (native/compute/arbiterd/plan.h). Pure; arbiter-process.ts runs the arbiter.
 import { COMPUTE_POLICIES, type ComputePolicy } from '../../api/request.ts';
 import type { Grant } from '../grants/grant.ts';
 import { type PolicyOf, policiesOf, weightOf } from './gpu-policy.ts';
@@ -11,22 +11,22 @@ export type Planned = {
   readonly ledgerTurn: number;
 };
 
-/** Of the node. */
+/** Settings of the node that apply to every GPU. */
 export type Terms = {
   readonly policyOf: PolicyOf;
-  /** Of the average policy. */
+  /** Into how many equal parts the average policy divides a GPU. */
   readonly instances: number;
-  /** Most that a container of high priority may take. */
+  /** Upper limit for a container of high priority. */
   readonly highCapPercent: number;
 };
 
-/** A ledger that was made anew is another page. */
+/** A ledger that was created again counts as another page. */
 export const pageId = ({ grant, ledgerTurn }: Pick<Planned, 'grant' | 'ledgerTurn'>): string =>
   `${grant.id}.${ledgerTurn}`;
 
 const PPM_OF_PERCENT = 10_000;
 
-/** The plan's lines but for its first and last; `placeOf`: the arbiter's number of a GPU. */
+/** The plan's lines without its first and last; `placeOf`: the arbiter's number of a GPU. */
 export function planLines(
   { policyOf, instances, highCapPercent }: Terms,
   slots: number,

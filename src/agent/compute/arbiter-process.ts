@@ -1,5 +1,5 @@
-// The arbiter's process: started when there is something to divide, told who there is whenever that changes, listened to, started
-// again when it ends. Meanwhile containers go by what it left in their pages.
+// Runs the compute arbiter (cotenant-arbitrate) as a child process: starts it with the first lease page, sends it a new plan when
+// grants change, reads its reports, and restarts it when it ends. Until then containers use what it last wrote to their lease pages.
 import { join } from 'node:path';
 import { SLOTS } from '../grants/files.ts';
 import { BUILD_FOLDER } from '../os/addon.ts';
@@ -18,9 +18,9 @@ import {
 } from './usage-account.ts';
 
 export type Arbiter = {
-  /** These are the grants now, and what the node says of them. */
+  /** Sends a new plan if the grants or the node's settings have changed. */
   follow(entries: readonly Planned[], terms: Terms): void;
-  /** Of a grant's GPU by its place in the grant; undefined: the arbiter does not hold it. */
+  /** Use of a grant's GPU by its position in the grant; undefined: the arbiter does not divide it. */
   use(grantId: string, gpu: number): ComputeUse | undefined;
   close(): Promise<void>;
 };
@@ -29,16 +29,16 @@ export type ArbiterOptions = {
   readonly onProblem: (text: string) => void;
 };
 
-/** GPUs that it knows (native/shared-memory/limits_page.h). */
+/** The arbiter knows at most so many GPUs (native/shared-memory/limits_page.h). */
 const MOST_GPUS = 16;
 
 export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
   let isStarted = false;
   let number = 0;
   let lines: readonly string[] = [];
-  /** Whose page it is. */
+  /** Grant id by page id. */
   let grants = new Map<string, string>();
-  /** Those that have none at the moment included: they may have one again, and are counted on then. */
+  /** All grants, also those without a lease page now: their counts continue when they get one again. */
   let live: ReadonlySet<string> = new Set();
   let account: Account = NO_ACCOUNT;
   const places = new Map<string, number>();
@@ -56,17 +56,17 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
     arbiter.send([`plan ${number}`, ...lines, 'end', ''].join('\n'));
   };
 
-  const listen = (told: ArbiterReport) => {
+  const applyReport = (report: ArbiterReport) => {
     account = advanceAccount(
       account,
-      told,
+      report,
       (id) => grants.get(id),
       (id) => live.has(id),
     );
-    for (const { id, broken } of told.pages) {
+    for (const { id, broken } of report.pages) {
       if (broken === undefined || reported.has(id)) continue;
       reported.add(id);
-      onProblem(`the compute page of grant ${grants.get(id) ?? id} is not used any more: ${broken}`);
+      onProblem(`the lease page of grant ${grants.get(id) ?? id} is not used any more: ${broken}`);
     }
   };
 
@@ -80,10 +80,10 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
       send();
     },
     onLine(line) {
-      const told = parseReport(line);
-      if (told === 'same') return undefined;
-      if ('problem' in told) onProblem(`the compute arbiter: ${told.problem}`);
-      else listen(told);
+      const report = parseReport(line);
+      if (report === 'same') return undefined;
+      if ('problem' in report) onProblem(`the compute arbiter: ${report.problem}`);
+      else applyReport(report);
       return undefined;
     },
   });
@@ -94,7 +94,9 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
       try {
         next = planLines(terms, SLOTS, entries, placeOf);
       } catch (error) {
-        onProblem(`compute is not arbitrated anew: ${(error as Error).message}`);
+        onProblem(
+          `cannot send a new plan to the compute arbiter, which continues with the last one: ${(error as Error).message}`,
+        );
         return;
       }
       live = new Set(entries.map(({ grant }) => grant.id));

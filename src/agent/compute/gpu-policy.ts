@@ -1,11 +1,11 @@
-// Which policy divides the compute of a GPU, and what that comes to for each container on it. Pure; what the policies make of
-// requests is native/compute/arbiter/policy.c.
+// Which policy divides the compute of a GPU, and which policy and limit follow for each container on it. Pure;
+// native/compute/arbiter/policy.c turns policies and requests into shares.
 import type { GpuGrant } from '../../api/gpu.ts';
 import type { ComputePolicy } from '../../api/request.ts';
 import type { Grant } from '../grants/grant.ts';
 
-/** Who said which policy a GPU has, the narrowest first: `cotenant set` of the GPU, the configuration of the GPU, `cotenant set`
- * of the node, the Node's label, the configuration of the node. */
+/** Policies by source. Order of precedence: `cotenant set` of the GPU, the configuration of the GPU, `cotenant set` of the node,
+ * the Node's label, the configuration of the node. */
 export type PolicyChoices = {
   readonly configured: ComputePolicy;
   readonly label?: ComputePolicy | undefined;
@@ -28,18 +28,19 @@ export function policyOfGpu(choices: PolicyChoices, gpuUuid: string): GpuPolicy 
   return { policy: configured, source: 'configuration' };
 }
 
-/** What the policies look at of a grant. */
-export type Shared = Pick<Grant, 'id' | 'gpus' | 'compute'>;
+/** The fields of a grant that policies use. */
+export type ComputeGrant = Pick<Grant, 'id' | 'gpus' | 'compute'>;
 export type PolicyOf = (gpuUuid: string) => ComputePolicy;
 
 /**
- * The policy that holds for each GPU of each grant, by the grant's id: what was chosen for the container, or the GPU's. A GPU
- * whose compute nobody asked for any of is nobody's to divide, unless a policy divides it anyway. High priority needs others to
- * give way, so beside it a native GPU is lent softly; whoever chose native for itself keeps it.
+ * The policy in force on each GPU of each grant, by the grant's id: the container's own choice, or else the GPU's policy. A GPU is
+ * not divided if none of its containers requested compute, unless a policy divides it without requests. A container of high
+ * priority needs the others to yield, so beside it `native` as the GPU's policy becomes `soft`; a container that chose `native`
+ * itself keeps it.
  */
 export function policiesOf(
   policyOf: PolicyOf,
-  grants: readonly Shared[],
+  grants: readonly ComputeGrant[],
 ): ReadonlyMap<string, readonly ComputePolicy[]> {
   const onGpu = Map.groupBy(
     grants.flatMap((grant) => grant.gpus.map((gpu) => ({ grant, gpu }))),
@@ -52,7 +53,7 @@ export function policiesOf(
     );
     const ofGpu = policyOf(gpuUuid);
     const usual = ofGpu === 'native' && hasHigh ? 'soft' : ofGpu;
-    const wanted = ({ compute }: Shared) => compute?.policy ?? usual;
+    const wanted = ({ compute }: ComputeGrant) => compute?.policy ?? usual;
     const divides = entries.some(({ grant, gpu }) => {
       const policy = wanted(grant);
       if (policy === 'native') return false;
@@ -65,15 +66,15 @@ export function policiesOf(
   );
 }
 
-/** Ids of the grants that launch by the arbiter: all that have a GPU which it divides. */
-export function leasedGrants(policyOf: PolicyOf, grants: readonly Shared[]): ReadonlySet<string> {
+/** Ids of grants with a lease page: all that have a GPU which the arbiter divides. */
+export function leasedGrants(policyOf: PolicyOf, grants: readonly ComputeGrant[]): ReadonlySet<string> {
   const held = policiesOf(policyOf, grants);
   return new Set(grants.flatMap(({ id }) => (held.get(id)?.some((policy) => policy !== 'native') ? [id] : [])));
 }
 
 /**
- * The part of a GPU that a container's share is a hard limit of: its fixed quota, its maximum, the cap of high priority.
- * Undefined: the policy lends, or makes parts by who is there.
+ * A container's hard limit on a GPU, 0 to 1: its fixed quota, its maximum, or the cap of high priority. Undefined: the policy lends
+ * idle compute, or divides the GPU by the number of containers.
  */
 export function hardLimitOf(
   policy: ComputePolicy,

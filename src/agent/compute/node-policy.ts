@@ -1,5 +1,5 @@
-// What is said of the compute of this node and of its pods while they run: by `cotenant set`, the Node's labels, a pod's
-// annotations. Owns the answers; what is kept is the shares' and the registry's.
+// Changes compute policies while containers run: from `cotenant set`, the Node's labels and pods' annotations. Answers the caller or
+// reports the refusal; shares.ts and the registry store the result.
 
 import { COMPUTE_ANNOTATION } from '../../api/names.ts';
 import { field } from '../../common/json.ts';
@@ -24,15 +24,15 @@ export type NodeCompute = {
   /** The policies of this node's GPUs. */
   state(): NodeComputeState;
   set(change: NodeComputeChange): NodeComputeState | Refusal;
-  /** The Node's labels are these now. */
+  /** Called with the Node's present labels. */
   onLabels(labels: Readonly<Record<string, string>>): void;
-  /** A pod of this node has these annotations now. */
+  /** Called with the present annotations of a pod of this node. */
   onPod(podUid: string, annotations: unknown): void;
-  /** What was refused may have room now. */
-  again(): void;
+  /** Tries refused changes again, because other grants may have ended. */
+  retryRefused(): void;
 };
 
-/** What an annotation of a pod says of its compute, and that is not done. */
+/** A change of a pod's compute annotation that the agent refused. */
 export type RefusedChange = {
   readonly namespace: string;
   readonly pod: string;
@@ -52,8 +52,8 @@ export function createNodeCompute(options: {
     highCapPercent: shares.highCapPercent(),
     gpus: gpus().map(({ uuid, index, name }) => ({ gpuUuid: uuid, index, model: name, ...shares.ofGpu(uuid) })),
   });
-  /** By the pod's UID. Pods are told of a text once, however often they change in other ways and whatever is wrong with it then. */
-  const refused = new Map<string, { readonly annotations: unknown; readonly told: string }>();
+  /** By the pod's UID. A refused annotation text is reported once, however often the pod changes otherwise. */
+  const refused = new Map<string, { readonly annotations: unknown; readonly reportedText: string }>();
 
   const onPod: NodeCompute['onPod'] = (podUid, annotations) => {
     const grants = registry.list().map(({ grant }) => grant);
@@ -62,18 +62,18 @@ export function createNodeCompute(options: {
     if (!own || !('wrong' in changes)) refused.delete(podUid);
     if (own && 'wrong' in changes) {
       const text = String(field(annotations, COMPUTE_ANNOTATION) ?? '');
-      const told = refused.get(podUid)?.told;
-      refused.set(podUid, { annotations, told: text });
+      const reportedText = refused.get(podUid)?.reportedText;
+      refused.set(podUid, { annotations, reportedText: text });
       const { namespace, pod } = own;
-      const message = `annotation ${COMPUTE_ANNOTATION} changes nothing: ${changes.wrong}`;
-      if (told !== text) onRefused({ namespace, pod, podUid, message });
+      const message = `annotation ${COMPUTE_ANNOTATION} is not applied: ${changes.wrong}`;
+      if (reportedText !== text) onRefused({ namespace, pod, podUid, message });
       return;
     }
     for (const { id, ...parts } of 'wrong' in changes ? [] : changes) {
       try {
         registry.change(id, parts);
       } catch (error) {
-        onProblem(`the compute of grant ${id} is not changed: ${(error as Error).message}`);
+        onProblem(`cannot change the compute of grant ${id}: ${(error as Error).message}`);
       }
     }
   };
@@ -84,7 +84,7 @@ export function createNodeCompute(options: {
       const { gpuUuid } = change;
       const known = gpus().map(({ uuid }) => uuid);
       if (gpuUuid !== undefined && !known.includes(gpuUuid))
-        return { refused: `no GPU ${gpuUuid} on this node; there are ${known.join(', ') || 'none'}` };
+        return { refused: `no GPU ${gpuUuid} on this node; its GPUs are ${known.join(', ') || 'unknown'}` };
       shares.set(change);
       registry.updateLeases();
       return state();
@@ -93,7 +93,7 @@ export function createNodeCompute(options: {
       if (shares.label(labels)) registry.updateLeases();
     },
     onPod,
-    again() {
+    retryRefused() {
       for (const [podUid, { annotations }] of refused) onPod(podUid, annotations);
     },
   };

@@ -1,4 +1,4 @@
-// What a pod chose of compute and what an operator gave it in place of that, by its annotations. Pure.
+// Reads a pod's compute settings from its annotations: its own choice, and an operator's override. Pure.
 
 import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';
 import type { GpuGrant } from '../../api/gpu.ts';
@@ -10,7 +10,7 @@ import { field } from '../../common/json.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
 
-/** What was chosen for a pod, by what the webhook recorded of the pod. */
+/** The pod's own choice, from the request that the webhook recorded. */
 function choiceOf(annotations: unknown): ComputeChoice {
   const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   if (!record.ok) return {};
@@ -22,14 +22,14 @@ function choiceOf(annotations: unknown): ComputeChoice {
   };
 }
 
-/** Limits of a container's GPUs, in their order. */
+/** Compute limits of a container's GPUs, in the order of the request. */
 function coresLimitsOf(annotations: unknown, container: string): readonly (number | undefined)[] {
   const record = parsePodRequest(field(annotations, REQUEST_ANNOTATION));
   const found = record.ok ? record.value.containers.find(({ name }) => name === container) : undefined;
   return found?.gpus.map(({ coresLimitPercent }) => coresLimitPercent) ?? [];
 }
 
-/** What a container of the pod has, with what was chosen for it. */
+/** A container's GPUs and compute settings by the pod's own choice. */
 export const computeChoice = (
   annotations: unknown,
   container: string,
@@ -48,8 +48,8 @@ export const computeChoice = (
 export type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'>;
 
 /**
- * Grants of a pod as its annotations have them now; those that stay as they are are left out. All of what the annotation says, or
- * nothing of it: what cannot be read, is of no container with a share, or is more than the others leave of a GPU.
+ * The pod's grants that its override annotation changes. The annotation applies as a whole or not at all: `wrong` if it cannot be
+ * parsed, names a container without a grant, or asks for more of a GPU than other grants leave.
  */
 export function readOverrides(
   podUid: string,
@@ -67,7 +67,7 @@ export function readOverrides(
   const names = ofPod.map(({ container }) => container);
   const unknown = [...changes.keys()].find((name) => !names.includes(name));
   if (unknown !== undefined)
-    return { wrong: `${unknown}: no container with a share has this name; there are ${names.join(', ')}` };
+    return { wrong: `${unknown}: no container with a grant has this name; the pod has ${names.join(', ')}` };
   const granted = parsePodGrant(String(field(annotations, GRANT_ANNOTATION) ?? ''));
   const overrides = new Map<string, Override>();
   for (const grant of own) {
@@ -84,19 +84,19 @@ export function readOverrides(
     overrides.set(grant.id, { id: grant.id, ...next.value, computeOverride: text });
   }
   const then = grants.map((grant) => ({ ...grant, ...overrides.get(grant.id) }));
-  const wrong = overbooked(podUid, grants, then);
+  const wrong = overcommitText(podUid, grants, then);
   return wrong === undefined ? [...overrides.values()] : { wrong };
 }
 
-/** Who has more than there is already may keep it, and have less. */
-function overbooked(podUid: string, now: readonly Grant[], then: readonly Grant[]): string | undefined {
+/** A GPU that is overcommitted already may stay so, and its grants may shrink. */
+function overcommitText(podUid: string, now: readonly Grant[], then: readonly Grant[]): string | undefined {
   const isOfIt = (grant: Grant) => podUidOf(grant) === podUid;
   const own = then.filter(isOfIt);
   for (const gpuUuid of new Set(own.flatMap(({ gpus }) => gpus.map((gpu) => gpu.gpuUuid)))) {
     const sum = (grants: readonly Grant[]) => grantedOn(grants, gpuUuid).coresPercent;
     if (sum(then) <= Math.max(100, sum(now))) continue;
     const left = Math.max(0, 100 - sum(then.filter((grant) => !isOfIt(grant))));
-    return `${gpuUuid} has ${left} % of its compute left for the pod, ${sum(own)} % are asked for`;
+    return `${gpuUuid} has ${left} % of its compute left for the pod, but ${sum(own)} % are requested`;
   }
   return undefined;
 }

@@ -15,7 +15,7 @@ const nodeCompute = v.pipe(
     highCapPercent: v.exactOptional(whole(1, 100)),
   }),
 );
-/** Absent: the agent's settings and the Node's label count. */
+/** Where a field is absent, the agent's settings and the Node's label apply. */
 export type NodeCompute = v.InferOutput<typeof nodeCompute>;
 const NOTHING_SET: NodeCompute = { gpus: {} };
 
@@ -29,7 +29,7 @@ export const COMPUTE_FORMAT: StateFormat<NodeCompute> = {
 
 export type ComputeStore = {
   get(): NodeCompute;
-  /** Throws where the file cannot be written: nothing has changed then. */
+  /** Throws if the file cannot be written; the stored policies then stay as they were. */
   put(compute: NodeCompute): void;
 };
 

@@ -17,7 +17,7 @@ const Policy = v.pipe(
   }),
 );
 
-/** A list passes for a record. */
+/** valibot accepts a list as a record; `isObject` does not. */
 const Policies = v.pipe(
   v.custom<Record<string, unknown>>(isObject, 'a map from the UUID of a GPU to its policy'),
   v.record(v.string(), Policy),
@@ -25,9 +25,9 @@ const Policies = v.pipe(
 
 export const COMPUTE_ENTRIES = {
   computePolicy: v.optional(Policy, 'fixed'),
-  /** Of single GPUs, by UUID. */
+  /** Policies of single GPUs, by UUID. */
   computePolicies: v.optional(Policies, {}),
-  /** Most of a GPU that a container of high priority may take. */
+  /** Upper limit for a container of high priority, in percent of a GPU. */
   highCapPercent: v.optional(whole(1, 100), 100),
 };
 

@@ -1,7 +1,7 @@
-// The compute of this node's GPUs: who said which policy holds, what operators change of it while containers run, and that the
-// arbiter is told at once. Owns what lives from change to change; what follows from it is decided by policy.ts and plan.ts.
+// The compute policies of this node's GPUs: combines settings, the Node's label and `cotenant set`, and sends the arbiter a new plan
+// at each change. Holds the state; gpu-policy.ts and arbiter-plan.ts decide what follows from it.
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
-import { type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
+import { COMPUTE_POLICIES, type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
 import { memoizeLast } from '../../common/memo.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
@@ -11,14 +11,14 @@ import { openComputeStore } from './policy-file.ts';
 import type { ComputeSettings } from './settings.ts';
 import type { ComputeUse } from './usage-account.ts';
 
-/** Of a grant on one GPU, for whoever looks. */
+/** Compute of a grant on one GPU, for the snapshot. */
 export type ShareState = {
-  /** What holds there now. */
+  /** The policy in force. */
   readonly policy: ComputePolicy;
   readonly use: ComputeUse | undefined;
 };
 
-/** For the node, or for one GPU of it; null takes back what was set before. */
+/** For the node, or for one of its GPUs; null removes what was set before. */
 export type NodeComputeChange = {
   readonly gpuUuid?: string;
   readonly policy?: ComputePolicy | null;
@@ -26,16 +26,16 @@ export type NodeComputeChange = {
 };
 
 export type Shares = {
-  /** Which of these launch by the arbiter. */
+  /** Ids of those with a lease page. */
   leasedOf(grants: readonly Grant[]): ReadonlySet<string>;
-  /** Grants, their amounts or their leases have changed. */
+  /** Called when grants, their amounts or their leases have changed. */
   follow(grants: readonly LiveGrant[]): void;
   ofGpu(gpuUuid: string): GpuPolicy;
   readonly highCapPercent: () => number;
   stateOf(entries: readonly LiveGrant[]): (grantId: string, gpu: number) => ShareState;
-  /** Throws where it cannot be stored. The caller then updates the leases of grants. */
+  /** Throws if the change cannot be stored. After it the caller updates the leases of grants. */
   set(change: NodeComputeChange): void;
-  /** Labels of the Node as they are now; true: another policy holds. */
+  /** Called with the Node's present labels; true: the policy has changed. */
   label(labels: Readonly<Record<string, string>>): boolean;
   close(): Promise<void>;
 };
@@ -45,7 +45,7 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
   const store = openComputeStore(settings.stateFolder, onProblem);
   const arbiter = createArbiter({ onProblem });
   let labeled: ComputePolicy | undefined;
-  let toldLabel: string | undefined;
+  let lastLabel: string | undefined;
   const choices = (): PolicyChoices => ({
     configured: computePolicy,
     label: labeled,
@@ -57,9 +57,9 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
   const policyOf = (gpuUuid: string) => ofGpu(gpuUuid).policy;
   const highCapPercent = () => store.get().highCapPercent ?? settings.highCapPercent;
 
-  /** Grows whenever what holds may be another. */
-  let turn = 0;
-  const stateOf = memoizeLast((entries: readonly LiveGrant[], _turn: number) => {
+  /** Increases whenever a policy may have changed. */
+  let version = 0;
+  const stateOf = memoizeLast((entries: readonly LiveGrant[], _version: number) => {
     const policies = policiesOf(
       policyOf,
       entries.map(({ grant }) => grant),
@@ -74,12 +74,12 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
   return {
     leasedOf: (grants) => leasedGrants(policyOf, grants),
     follow(grants) {
-      turn += 1;
+      version += 1;
       arbiter.follow(grants, { policyOf, instances: mostTenantsPerGpu, highCapPercent: highCapPercent() });
     },
     ofGpu,
     highCapPercent,
-    stateOf: (entries) => stateOf(entries, turn),
+    stateOf: (entries) => stateOf(entries, version),
     set({ gpuUuid, policy, highCapPercent: cap }) {
       const { policy: nodePolicy, gpus, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherGpus } = gpus;
@@ -95,12 +95,12 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
     label(labels) {
       const text = labels[COMPUTE_POLICY_ANNOTATION];
       const policy = text === undefined ? undefined : parseComputePolicy(text);
-      // A Node changes all the time, mostly in other ways.
-      const isNews = text !== toldLabel;
-      toldLabel = text;
+      // A Node changes often, mostly in other fields.
+      const isNews = text !== lastLabel;
+      lastLabel = text;
       if (text !== undefined && policy === undefined && isNews)
         onProblem(
-          `label ${COMPUTE_POLICY_ANNOTATION} of this node says "${text}", which is no policy, and is passed over`,
+          `label ${COMPUTE_POLICY_ANNOTATION} of this node is ignored: "${text}" is not a compute policy; use one of ${COMPUTE_POLICIES.join(', ')}`,
         );
       if (policy === labeled) return false;
       labeled = policy;

@@ -1,25 +1,25 @@
-// What the arbiter says of compute, as figures that grow: a plain value in, a plain value out. Its own counts begin anew each time
-// that it takes a page up; these do not.
+// Turns the arbiter's reports into counters that only grow. Pure. The arbiter's own counts start at 0 each time it opens a page;
+// these continue.
 import { field, listAt, textAt } from '../../common/json.ts';
 
-/** Of one grant on one GPU. */
+/** Compute that one grant used on one GPU. */
 export type ComputeUse = {
   readonly chargedSeconds: number;
-  /** Of these, while another container's work shared the GPU. */
+  /** The part of `chargedSeconds` in which another container's work shared the GPU. */
   readonly contendedSeconds: number;
-  /** Its launches waited, summed over threads. */
+  /** Time that its launches waited, summed over threads. */
   readonly throttledSeconds: number;
-  /** Turns that lasted too long to be waited for. */
+  /** Turns that lasted so long that the arbiter did not wait for their end. */
   readonly overruns: number;
-  /** Words in its page that no process of ours would have written. */
+  /** Corrupt values in its lease page, which the interposer never writes. */
   readonly faults: number;
-  /** Its part of the GPU when all want theirs. */
+  /** Its part of the GPU when all containers use theirs. */
   readonly guaranteeRatio: number;
-  /** Most that it gets of the GPU now; 1: nothing but others limits it. */
+  /** Its present upper limit on the GPU; 1: only other containers limit it. */
   readonly limitRatio: number;
 };
 
-/** Of these, what only grows. */
+/** The fields that only grow. */
 export const USE_COUNTS = ['chargedSeconds', 'contendedSeconds', 'throttledSeconds', 'overruns', 'faults'] as const;
 export type UseCounts = Pick<ComputeUse, (typeof USE_COUNTS)[number]>;
 
@@ -28,20 +28,20 @@ const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults']
 
 export type ReportedPage = {
   readonly id: string;
-  /** Its counts are those since the arbiter took it up for this time. */
+  /** Number of the arbiter's opening of this page, since which it counts. */
   readonly join: number;
   readonly broken: string | undefined;
   readonly gpus: readonly (Counts & { readonly guaranteePpm: number; readonly limitPpm: number })[];
 };
 export type ArbiterReport = { readonly plan: number; readonly pages: readonly ReportedPage[] };
 
-/** One line of the arbiter's; `same`: the pages are as in the line before. */
+/** Parses one line of the arbiter; `same`: the pages are as in the previous line. */
 export function parseReport(line: string): ArbiterReport | 'same' | { readonly problem: string } {
   let value: unknown;
   try {
     value = JSON.parse(line);
   } catch (error) {
-    return { problem: `a line that is no JSON: ${(error as Error).message}` };
+    return { problem: `invalid JSON in its report: ${(error as Error).message}` };
   }
   const problem = textAt(value, 'problem');
   if (problem !== undefined) return { problem };
@@ -67,14 +67,14 @@ export function parseReport(line: string): ArbiterReport | 'same' | { readonly p
 }
 
 export type Account = {
-  /** As last told, by the page's id. */
+  /** As last reported, by the page's id. */
   readonly pages: ReadonlyMap<string, Pick<ReportedPage, 'join' | 'gpus'>>;
-  /** By the grant's id and the GPU's place in it. */
+  /** By the grant's id and the GPU's position in it. */
   readonly uses: ReadonlyMap<string, ComputeUse>;
 };
 export const NO_ACCOUNT: Account = { pages: new Map(), uses: new Map() };
 export const useKey = (grantId: string, gpu: number): string => `${grantId} ${gpu}`;
-export function useOfKey(key: string): { readonly grantId: string; readonly gpu: number } {
+export function parseUseKey(key: string): { readonly grantId: string; readonly gpu: number } {
   const [grantId = '', gpu] = key.split(' ');
   return { grantId, gpu: Number(gpu) };
 }
@@ -89,33 +89,32 @@ const NO_USE: ComputeUse = {
   limitRatio: 1,
 };
 
-/**
- * `grantOf`: whose page that is; undefined: nobody's any more. What grants that are gone have used goes with them.
- */
+/** `grantOf`: the grant of a page; undefined: it has ended. Uses of ended grants are removed. */
 export function advanceAccount(
   before: Account,
-  told: ArbiterReport,
+  report: ArbiterReport,
   grantOf: (pageId: string) => string | undefined,
   isLive: (grantId: string) => boolean,
 ): Account {
-  const uses = new Map([...before.uses].filter(([key]) => isLive(useOfKey(key).grantId)));
+  const uses = new Map([...before.uses].filter(([key]) => isLive(parseUseKey(key).grantId)));
   const pages = new Map<string, Pick<ReportedPage, 'join' | 'gpus'>>();
-  for (const { id, join, gpus } of told.pages) {
+  for (const { id, join, gpus } of report.pages) {
     const past = before.pages.get(id);
-    pages.set(id, { join, gpus }); // also while it is nobody's: what was counted then is not news when it is somebody's again
+    // Also for a page without a grant: what it counted meanwhile is not charged to the grant that gets it later.
+    pages.set(id, { join, gpus });
     const grantId = grantOf(id);
     if (grantId === undefined) continue;
     for (const [index, gpu] of gpus.entries()) {
       const last = past?.join === join ? past.gpus[index] : undefined;
       const key = useKey(grantId, index);
       const use = uses.get(key) ?? NO_USE;
-      const more = (name: (typeof COUNTS)[number]): number => Math.max(0, gpu[name] - (last?.[name] ?? 0));
+      const increase = (name: (typeof COUNTS)[number]): number => Math.max(0, gpu[name] - (last?.[name] ?? 0));
       uses.set(key, {
-        chargedSeconds: use.chargedSeconds + more('chargedNs') / 1e9,
-        contendedSeconds: use.contendedSeconds + more('contendedNs') / 1e9,
-        throttledSeconds: use.throttledSeconds + more('throttledNs') / 1e9,
-        overruns: use.overruns + more('overruns'),
-        faults: use.faults + more('faults'),
+        chargedSeconds: use.chargedSeconds + increase('chargedNs') / 1e9,
+        contendedSeconds: use.contendedSeconds + increase('contendedNs') / 1e9,
+        throttledSeconds: use.throttledSeconds + increase('throttledNs') / 1e9,
+        overruns: use.overruns + increase('overruns'),
+        faults: use.faults + increase('faults'),
         guaranteeRatio: gpu.guaranteePpm / 1e6,
         limitRatio: gpu.limitPpm / 1e6,
       });
@@ -124,11 +123,11 @@ export function advanceAccount(
   return { pages, uses };
 }
 
-/** Of another arbiter, which counts from its own beginning. */
+/** After a restart of the arbiter, which counts from 0. */
 export const withNewArbiter = ({ uses }: Account): Account => ({ uses, pages: new Map() });
 
-/** Without the grants that are gone; the very same account where there are none of these. */
+/** Without ended grants; the identical account if none has ended. */
 export function withoutEndedGrants(account: Account, isLive: (grantId: string) => boolean): Account {
-  const uses = [...account.uses].filter(([key]) => isLive(useOfKey(key).grantId));
+  const uses = [...account.uses].filter(([key]) => isLive(parseUseKey(key).grantId));
   return uses.length === account.uses.size ? account : { ...account, uses: new Map(uses) };
 }

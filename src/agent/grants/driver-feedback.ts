@@ -4,7 +4,7 @@
 import type { Feedback, LedgerReading, LedgerSlot } from '../os/addon.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 
-/** One reading, and the stamps of slots whose processes had certainly ended before it. */
+/** One reading, and the stamps of slots with a process that had certainly ended before it. */
 export type Round = { readonly ledger: LedgerReading; readonly dead: ReadonlySet<bigint> };
 
 export type FeedbackInput = {
@@ -19,9 +19,9 @@ export type FeedbackInput = {
   /** Every process list of that GPU was answered. */
   readonly listsComplete: boolean;
   /** For each GPU of the grant. Absent: no memory is counted twice. */
-  readonly twice?: readonly DoubleCounted[];
-  /** The residual that this agent wrote to the page for a slot's row. Absent, or its result undefined: none. */
-  readonly taughtBytes?: (entry: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>) => number | undefined;
+  readonly doubleCounted?: readonly DoubleCounted[];
+  /** The residual that this agent wrote to the limits page for a slot's row. Absent, or its result undefined: none. */
+  readonly writtenResidualBytes?: (entry: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>) => number | undefined;
 };
 
 /** By how much the driver's sum over processes exceeds the GPU's use: now, and the minimum over some time, which may not have passed. */
@@ -34,25 +34,25 @@ export const NOT_DOUBLE_COUNTED: DoubleCounted = { bytes: 0, steadyBytes: 0, isS
  * without feedback of this agent gets none before that is known. `othersBytes`: of the container's other processes there, whose
  * memory this one may have open.
  */
-function notTwice(
+function withoutDoubleCounting(
   residualBytes: number,
-  taughtBytes: number | undefined,
+  writtenBytes: number | undefined,
   { bytes, steadyBytes, isSteady }: DoubleCounted,
   othersBytes: number,
 ): number | undefined {
   const [now, steady] = [Math.min(bytes, othersBytes), Math.min(steadyBytes, othersBytes)];
   if (now === 0 || residualBytes <= 0) return residualBytes;
-  if (taughtBytes === undefined && !isSteady) return undefined;
-  return Math.max(0, residualBytes - now, Math.min(taughtBytes ?? 0, residualBytes - steady));
+  if (writtenBytes === undefined && !isSteady) return undefined;
+  return Math.max(0, residualBytes - now, Math.min(writtenBytes ?? 0, residualBytes - steady));
 }
 
-export type Living = {
+export type LivenessChecks = {
   readonly ownPidNamespace: number;
-  /** Is there a process with this pid and start time (in the agent's own PID namespace)? */
+  /** Does a process with this PID and start time exist (in the agent's own PID namespace)? */
   readonly isAlive: (pid: number, startTicks: number) => boolean;
   /**
-   * Is there one that sees itself so in its own PID namespace? Absent where the agent would not see it: then the end of a
-   * process in another namespace is not certain.
+   * Does a process with this PID and start time exist in that PID namespace? Absent if the agent cannot see other namespaces: then
+   * the end of a process in another namespace is not certain.
    */
   readonly isAliveInside?: (pidNamespace: number, pid: number, startTicks: number) => boolean;
 };
@@ -62,10 +62,10 @@ const NO_SIGNATURE = 0n;
 /** Announced bytes are a multiple of it; the remainder counts requests that are charged already, while their calls last. */
 const PENDING_GRAIN = 4096;
 
-/** Unlocked slots of one ledger that are looked up in /proc at a time: a tenant may have forged all 1024. */
-const MOST_LOOKED_FOR = 64;
-/** Rows with feedback per sample; the others get theirs with the next one. */
-const MOST_TAUGHT = 256;
+/** Unlocked slots of one ledger that are looked up in /proc per sample: a tenant may have forged all 1024. */
+const MAX_LOOKUPS = 64;
+/** Rows with feedback per sample; the other rows get theirs with the next sample. */
+const MAX_FEEDBACK_ROWS = 256;
 
 const identityOf = (
   pidNamespace: number | undefined,
@@ -85,10 +85,10 @@ export function processFinder(
     byIdentity.get(identityOf(pidNamespace, undefined, startTicks));
 }
 
-export function roundOf(ledger: LedgerReading, living: Living): Round {
+export function roundOf(ledger: LedgerReading, living: LivenessChecks): Round {
   const dead = ledger.slots
     .filter((slot) => !slot.locked && slot.pid !== 0)
-    .slice(0, MOST_LOOKED_FOR)
+    .slice(0, MAX_LOOKUPS)
     .filter((slot) => isGone(slot, living));
   return { ledger, dead: new Set(dead.map((slot) => slot.stamp)) };
 }
@@ -104,9 +104,9 @@ export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => bo
     const was = earlier.get(slot.index);
     const same = was?.stamp === slot.stamp ? was : undefined;
     entries.push(...slotFeedback(slot, same, processOf(slot), before, input).filter(isNews));
-    if (entries.length >= MOST_TAUGHT) break;
+    if (entries.length >= MAX_FEEDBACK_ROWS) break;
   }
-  return entries.slice(0, MOST_TAUGHT);
+  return entries.slice(0, MAX_FEEDBACK_ROWS);
 }
 
 const heldOn = (gpu: number, processes: readonly SampledProcess[]): number =>
@@ -143,9 +143,14 @@ function slotFeedback(
     if (use?.listed && use.bytes === undefined) return []; // the driver does not report it
     const truth = use?.bytes ?? 0;
     const charged = Math.max(0, row.heldBytes - row.managedBytes);
-    const twice = input.twice?.[gpu] ?? NOT_DOUBLE_COUNTED;
-    const others = twice.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
-    const residualBytes = notTwice(truth - charged, input.taughtBytes?.(empty), twice, others);
+    const doubleCounted = input.doubleCounted?.[gpu] ?? NOT_DOUBLE_COUNTED;
+    const others = doubleCounted.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
+    const residualBytes = withoutDoubleCounting(
+      truth - charged,
+      input.writtenResidualBytes?.(empty),
+      doubleCounted,
+      others,
+    );
     if (residualBytes === undefined) return [];
     return [
       {
@@ -161,7 +166,7 @@ function slotFeedback(
 }
 
 /** Has the process of an unlocked slot certainly ended? A lock for life ends with the process; else /proc has to be read. */
-function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: Living): boolean {
+function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: LivenessChecks): boolean {
   if (slot.lockedForLife) return true;
   if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);
   return isAliveInside !== undefined && !isAliveInside(slot.pidNamespace, slot.pid, slot.startTicks);

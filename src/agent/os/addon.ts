@@ -89,8 +89,8 @@ export const PAGE_SIZE_MISMATCH = 'PAGE_SIZE_MISMATCH';
 
 export type Native = {
   /**
-   * `engine`: the number of the one that processes shall run; 0: that of their object; absent: as the page has it. `compute`: a
-   * new page says that a compute page lies behind the ledger. `leased`: launches go by that, where there is one.
+   * `engine`: the engine of the interposer that processes are to run; 0: the one in their own library; absent: unchanged. `compute`:
+   * a lease page follows the ledger (new pages only). `leased`: launches wait for the lease page, if there is one.
    */
   writePage(
     fd: number,
@@ -104,13 +104,13 @@ export type Native = {
     },
   ): number;
   touchPage(fd: number, gateClosed: boolean, leased?: boolean): void;
-  /** Does this limits page say that there is a compute page? */
+  /** Does this limits page announce a lease page? */
   hasCompute(fd: number): boolean;
   writeFeedback(fd: number, gpuCount: number, entries: readonly Feedback[]): void;
-  /** `ratesPpm`: with a compute page, by which each GPU's processes have that share until an arbiter comes; 0: no limit. */
+  /** `ratesPpm`: adds a lease page that holds each GPU's processes to this share until the arbiter runs; 0: no limit. */
   initLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;
   ledgerBytes(slots: number, gpuCount: number): number;
-  /** With a compute page. */
+  /** Size of a ledger with a lease page. */
   ledgerFileBytes(slots: number, gpuCount: number): number;
   /** Frees all slots in place and keeps what counts for the container as a whole. */
   clearLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;

@@ -5,7 +5,7 @@ import type { History } from './history.ts';
 import type { Snapshot } from './snapshot.ts';
 
 /** How it stands with the newest snapshot. */
-export type Standing = {
+export type SnapshotHealth = {
   readonly up: boolean;
   /** Why it is not. */
   readonly problem?: string | undefined;
@@ -18,7 +18,7 @@ export type Encoded = Uint8Array<ArrayBuffer>;
 /** Promises are rejected where the half that would know is away, with words for whoever asked. */
 export type Source = {
   /** Undefined: there is no snapshot. */
-  standing(): Standing | undefined;
+  health(): SnapshotHealth | undefined;
   /** Of the newest snapshot; of its processes no more than how many they are, unless they are wanted. */
   material(withProcesses: boolean): Promise<Material | Encoded>;
   /** The newest snapshot as JSON, or `null`. */
@@ -32,7 +32,7 @@ export type Source = {
 };
 
 /** What the node half has. */
-export type Here = {
+export type LocalSource = {
   readonly snapshot: () => Snapshot | undefined;
   readonly history: () => History;
   readonly own: () => Promise<string>;
@@ -45,7 +45,7 @@ export const NO_SAMPLE = 'no sample yet';
  * Of processes a page that does not show them needs no more than how many they are; to hand each of them over is a good part of
  * what a page takes. A list of so many empty places is next to nothing.
  */
-function counted(snapshot: Snapshot): Snapshot {
+function withoutProcesses(snapshot: Snapshot): Snapshot {
   const blank = <T>({ length }: readonly T[]): readonly T[] => new Array<T>(length);
   return {
     ...snapshot,
@@ -55,18 +55,18 @@ function counted(snapshot: Snapshot): Snapshot {
 }
 
 export function materialOf(snapshot: Snapshot, own: string, withProcesses: boolean): Material {
-  return { snapshot: withProcesses ? snapshot : counted(snapshot), own };
+  return { snapshot: withProcesses ? snapshot : withoutProcesses(snapshot), own };
 }
 
-export const standingOf = ({ self: { up, problem } }: Snapshot): Standing =>
+export const healthOf = ({ self: { up, problem } }: Snapshot): SnapshotHealth =>
   problem === undefined ? { up } : { up, problem };
 
 /** One process has both halves. */
-export function sourceHere({ snapshot, history, own, review }: Here): Source {
+export function createLocalSource({ snapshot, history, own, review }: LocalSource): Source {
   return {
-    standing() {
+    health() {
       const newest = snapshot();
-      return newest && standingOf(newest);
+      return newest && healthOf(newest);
     },
     async material(withProcesses) {
       const newest = snapshot();

@@ -2,7 +2,7 @@
 
 import { beFrugal } from '../../agent/os/memory-tuning.ts';
 import { followSnapshots } from '../../agent/snapshot/ipc/client.ts';
-import type { Standing } from '../../agent/snapshot/source.ts';
+import type { SnapshotHealth } from '../../agent/snapshot/source.ts';
 import { guardOf, startExporter } from '../../exporter/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
@@ -37,10 +37,10 @@ export const exporter: Command = {
     const start = async () => {
       await checkPageFiles(configuration);
       // The source may report before the exporter has started.
-      let report = (_standing: Standing | undefined) => {};
+      let report = (_standing: SnapshotHealth | undefined) => {};
       const source = followSnapshots({
         path: page.socket,
-        onStanding: (standing) => report(standing),
+        onHealth: (health) => report(health),
         reviews: page.tokenReview,
         log: log.component('snapshot-client').info,
       });
@@ -48,7 +48,7 @@ export const exporter: Command = {
         const access = await guardOf(configuration, source.review, log);
         const started = await startExporter(configuration, source, access, log);
         report = started.update;
-        report(source.standing());
+        report(source.health());
         return {
           port: started.port,
           async close() {

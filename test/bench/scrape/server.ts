@@ -4,7 +4,7 @@
 import { createServer } from 'node:http';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import { sourceHere, standingOf } from '../../../src/agent/snapshot/source.ts';
+import { createLocalSource, healthOf } from '../../../src/agent/snapshot/source.ts';
 import { createMetricsCache } from '../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../src/exporter/process-metrics.ts';
 import type { Page } from '../../../src/exporter/render-worker.ts';
@@ -30,7 +30,7 @@ const wanted = Number(process.argv[bare ? 3 : 2]);
 
 const self = selfMetrics();
 let snapshot: Snapshot | undefined;
-const source = sourceHere({
+const source = createLocalSource({
   snapshot: () => snapshot,
   history: createRecorder().history,
   own: () => serializeMetrics(self),
@@ -51,7 +51,7 @@ async function scraped(): Promise<Page> {
 
 async function seriesOf(containers: number): Promise<number> {
   snapshot = snapshotOfSize(containers, 0);
-  page.publish(standingOf(snapshot));
+  page.publish(healthOf(snapshot));
   return Buffer.from((await scraped()).plain)
     .toString()
     .split('\n')
@@ -107,7 +107,7 @@ if (bare) {
   setInterval(() => {
     published += 1;
     snapshot = coming;
-    page.publish(standingOf(snapshot));
+    page.publish(healthOf(snapshot));
     // In a turn of its own: an agent does not build its snapshot here.
     setTimeout(() => {
       coming = snapshotOfSize(containers, published + 1);

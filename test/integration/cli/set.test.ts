@@ -112,7 +112,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   t.is(ask('set', '--all-gpus', '--policy', 'default').out, `${node.uuid(0)}: fixed, set by configuration\n`);
   const wrong = ask('set', '--gpu', 'GPU-0', '--policy', 'soft');
   t.is(wrong.code, 1);
-  t.is(wrong.err, `cotenant: no GPU GPU-0 on this node; there are ${node.uuid(0)}\n`);
+  t.is(wrong.err, `cotenant: no GPU GPU-0 on this node; its GPUs are ${node.uuid(0)}\n`);
 });
 
 test('set says how far a plain grant is held to its amount, get shows it and who said so, and it outlives the agent', async (t) => {

@@ -10,7 +10,7 @@ import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { ownerOf } from '../../../src/agent/os/cgroup.ts';
 import type { Sample, SampledProcess } from '../../../src/agent/sampling/sample.ts';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
-import { sourceHere } from '../../../src/agent/snapshot/source.ts';
+import { createLocalSource } from '../../../src/agent/snapshot/source.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { createExporter } from '../../../src/exporter/routes.ts';
 import { placePod } from '../../../src/placement/place-pod.ts';
@@ -356,7 +356,7 @@ test('MetaGPU 11: nothing of ours runs a program in a container of others, or co
 test('MetaGPU 12: nobody can have anything stopped, granted or changed over the network', async (t) => {
   const source = {
     scrape: async () => 'nothing' as const,
-    ...sourceHere({ own: async () => '', snapshot: () => undefined, history: createRecorder().history }),
+    ...createLocalSource({ own: async () => '', snapshot: () => undefined, history: createRecorder().history }),
   };
   const { port, close } = await startHttpServer(createExporter(source), { listen: { host: '127.0.0.1', port: 0 } });
   t.teardown(close);

@@ -3,8 +3,8 @@
 import { connect, type Socket } from 'node:net';
 import { isObject } from '../../../common/json.ts';
 import type { ReviewCall } from '../../../kube/token-review.ts';
-import type { Encoded, Source, Standing } from '../source.ts';
-import { createCutter, type Frame, frameOf } from './frames.ts';
+import type { Encoded, SnapshotHealth, Source } from '../source.ts';
+import { createFrameParser, type Frame, frameOf } from './frames.ts';
 import {
   ASK,
   type AskKind,
@@ -12,19 +12,19 @@ import {
   HELLO,
   LIMITS,
   type Limits,
+  parseHealth,
+  REPLY,
   reviewedFrom,
-  standingFrom,
-  TELL,
   textOf,
   wrongWithSnapshot,
 } from './protocol.ts';
 
-export type Following = Source & { close(): Promise<void> };
+export type SnapshotClient = Source & { close(): Promise<void> };
 
 export type FollowOptions = {
   readonly path: string;
   /** Undefined: the node half is away, or has no snapshot yet. */
-  readonly onStanding: (standing: Standing | undefined) => void;
+  readonly onHealth: (health: SnapshotHealth | undefined) => void;
   /** Where the node half is asked about tokens. */
   readonly reviews: boolean;
   readonly log: (text: string) => void;
@@ -34,13 +34,13 @@ export type FollowOptions = {
 const LEAST_WAIT_MS = 100;
 const MOST_WAIT_MS = 2000;
 
-type Asked = { resolve(payload: Encoded): void; reject(error: Error): void; readonly timer: NodeJS.Timeout };
+type PendingRequest = { resolve(payload: Encoded): void; reject(error: Error): void; readonly timer: NodeJS.Timeout };
 
-export function followSnapshots({ path, onStanding, reviews, log, limits = LIMITS }: FollowOptions): Following {
-  const asked = new Map<number, Asked>();
+export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS }: FollowOptions): SnapshotClient {
+  const asked = new Map<number, PendingRequest>();
   let socket: Socket | undefined;
   let isHere = false;
-  let standing: Standing | undefined;
+  let health: SnapshotHealth | undefined;
   let away = 'it was not reached yet';
   let told: string | undefined;
   let lastId = 0;
@@ -53,7 +53,7 @@ export function followSnapshots({ path, onStanding, reviews, log, limits = LIMIT
     const mine = connect(path);
     socket = mine;
     let why: string | undefined;
-    const cutter = createCutter(limits.answerBytes);
+    const cutter = createFrameParser(limits.answerBytes);
     const fail = (reason: string) => {
       why ??= reason;
       mine.destroy();
@@ -89,21 +89,21 @@ export function followSnapshots({ path, onStanding, reviews, log, limits = LIMIT
       told = undefined;
       return undefined;
     }
-    if (kind === TELL.beat) return undefined;
-    if (kind === TELL.standing) {
+    if (kind === REPLY.beat) return undefined;
+    if (kind === REPLY.health) {
       try {
-        standing = standingFrom(payload);
+        health = parseHealth(payload);
       } catch (error) {
         return `how it stands cannot be read: ${(error as Error).message}`;
       }
-      onStanding(standing);
+      onHealth(health);
       return undefined;
     }
-    if (kind !== TELL.answer && kind !== TELL.refusal) return `a frame of kind ${kind}`;
+    if (kind !== REPLY.answer && kind !== REPLY.refusal) return `a frame of kind ${kind}`;
     // Nobody waits any more for an answer that was late.
     const waiting = asked.get(id);
     forget(id);
-    if (kind === TELL.answer) waiting?.resolve(payload);
+    if (kind === REPLY.answer) waiting?.resolve(payload);
     else waiting?.reject(new Error(textOf(payload)));
     return undefined;
   };
@@ -119,8 +119,8 @@ export function followSnapshots({ path, onStanding, reviews, log, limits = LIMIT
       forget(id);
       reject(awayError());
     }
-    if (standing) onStanding(undefined);
-    standing = undefined;
+    if (health) onHealth(undefined);
+    health = undefined;
     if (closed) return;
     if (why !== told) log(`${awayError().message}; it is tried again`);
     told = why;
@@ -149,7 +149,7 @@ export function followSnapshots({ path, onStanding, reviews, log, limits = LIMIT
 
   begin();
   return {
-    standing: () => standing,
+    health: () => health,
     // Read in the page's thread.
     material: (withProcesses) => ask(withProcesses ? ASK.pageWithProcesses : ASK.page),
     async status() {

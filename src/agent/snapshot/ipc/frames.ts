@@ -23,13 +23,13 @@ export function frameOf(kind: number, id: number, payload: string | Uint8Array =
   return frame;
 }
 
-export type Cutter = {
+export type FrameParser = {
   /** Frames that are complete with this piece. After `wrong` nothing more can be read. */
   push(piece: Buffer): { readonly frames: readonly Frame[]; readonly wrong?: string };
 };
 
 /** `mostBytes`: of a frame's payload. Room is made for a payload when its header has come, once. */
-export function createCutter(mostBytes: number): Cutter {
+export function createFrameParser(mostBytes: number): FrameParser {
   const header = Buffer.alloc(HEADER);
   let headerBytes = 0;
   let payload: Uint8Array<ArrayBuffer> | undefined;

@@ -5,7 +5,7 @@
 
 import { isObject } from '../../../common/json.ts';
 import type { Reviewed } from '../../../kube/token-review.ts';
-import type { Encoded, Material, Standing } from '../source.ts';
+import type { Encoded, Material, SnapshotHealth } from '../source.ts';
 
 /** The first frame each way; its payload is GREETING. */
 export const HELLO = 1;
@@ -23,9 +23,9 @@ export const ASK = {
 } as const;
 export type AskKind = (typeof ASK)[keyof typeof ASK];
 
-export const TELL = {
+export const REPLY = {
   /** There is a newer snapshot; how it stands with it, as JSON. */
-  standing: 16,
+  health: 16,
   /** Nothing is new: so that silence means that the node half hangs. */
   beat: 17,
   answer: 18,
@@ -103,7 +103,7 @@ export function materialFrom(bytes: Encoded): Material {
   return value as unknown as Material;
 }
 
-export function standingFrom(bytes: Uint8Array): Standing {
+export function parseHealth(bytes: Uint8Array): SnapshotHealth {
   const value: unknown = JSON.parse(textOf(bytes));
   if (!isObject(value) || typeof value.up !== 'boolean') throw new Error('up: want true or false');
   return typeof value.problem === 'string' ? { up: value.up, problem: value.problem } : { up: value.up };

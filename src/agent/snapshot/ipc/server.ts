@@ -6,9 +6,9 @@ import { chmodSync, chownSync, rmSync } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Snapshot } from '../snapshot.ts';
-import { type Here, materialOf, NO_SAMPLE, type Standing, standingOf } from '../source.ts';
-import { createCutter, type Frame, frameOf } from './frames.ts';
-import { ASK, encoded, GREETING, HELLO, LIMITS, type Limits, TELL, textOf } from './protocol.ts';
+import { healthOf, type LocalSource, materialOf, NO_SAMPLE, type SnapshotHealth } from '../source.ts';
+import { createFrameParser, type Frame, frameOf } from './frames.ts';
+import { ASK, encoded, GREETING, HELLO, LIMITS, type Limits, REPLY, textOf } from './protocol.ts';
 
 export type SnapshotServer = {
   /** To be called when there is a newer snapshot. */
@@ -18,7 +18,7 @@ export type SnapshotServer = {
   close(): Promise<void>;
 };
 
-export type ServeOptions = Here & {
+export type ServeOptions = LocalSource & {
   readonly path: string;
   /** Who may connect besides root and the agent's own user; 0: nobody. */
   readonly user: number;
@@ -34,7 +34,7 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
   const peers = new Set<Peer>();
   /** Of the newest snapshot: made when somebody asks, and once, however often that is. */
   const made = new Map<number, Promise<string>>();
-  let newest: Standing | undefined;
+  let newest: SnapshotHealth | undefined;
   let toldAtMs = performance.now();
   let reviews = 0;
 
@@ -57,15 +57,15 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
       const bytes = Buffer.byteLength(body);
       if (bytes > limits.answerBytes)
         throw new Error(`the answer has ${bytes} bytes, and the exporter half reads ${limits.answerBytes} at most`);
-      return frameOf(TELL.answer, id, body);
+      return frameOf(REPLY.answer, id, body);
     } catch (error) {
-      return frameOf(TELL.refusal, id, (error as Error).message);
+      return frameOf(REPLY.refusal, id, (error as Error).message);
     }
   };
 
-  const standing = (now: Standing): Buffer => {
+  const health = (now: SnapshotHealth): Buffer => {
     const problem = now.problem?.slice(0, limits.problemLetters);
-    return frameOf(TELL.standing, 0, JSON.stringify(problem === undefined ? { up: now.up } : { up: now.up, problem }));
+    return frameOf(REPLY.health, 0, JSON.stringify(problem === undefined ? { up: now.up } : { up: now.up, problem }));
   };
   /** Resolves when the kernel has it all. Who was told nothing meanwhile is told of the newest snapshot then. */
   const send = (peer: Peer, bytes: Buffer): Promise<void> =>
@@ -73,7 +73,7 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
       peer.socket.write(bytes, () => {
         if (peer.behind && newest && peer.socket.writableLength === 0) {
           peer.behind = false;
-          void send(peer, standing(newest));
+          void send(peer, health(newest));
         }
         resolve();
       });
@@ -99,14 +99,14 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
   const judge = async (peer: Peer, { id, payload }: Frame): Promise<void> => {
     const text = textOf(payload);
     const end = text.indexOf('\n');
-    const refuse = (why: string) => send(peer, frameOf(TELL.refusal, id, why));
+    const refuse = (why: string) => send(peer, frameOf(REPLY.refusal, id, why));
     if (!review) return refuse('the node half has nobody to ask: page.tokenReview is off there');
     if (!/^\/[\x21-\x7e]*\n[\x21-\x7e]+$/.test(text)) return refuse('want a path, a line feed and a token');
     if (reviews >= limits.reviews) return refuse('too many tokens are being reviewed at once');
     reviews += 1;
     try {
       const said = await review(text.slice(end + 1), text.slice(0, end));
-      await send(peer, frameOf(TELL.answer, id, said));
+      await send(peer, frameOf(REPLY.answer, id, said));
     } catch (error) {
       await refuse((error as Error).message);
     } finally {
@@ -116,7 +116,7 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
 
   /** Reads no further while an answer is under way: what is asked meanwhile waits in the kernel, and then in whoever asks. */
   const attend = async (peer: Peer): Promise<string | undefined> => {
-    const cutter = createCutter(limits.requestBytes);
+    const cutter = createFrameParser(limits.requestBytes);
     let second = { fromMs: performance.now(), answers: 0 };
     for await (const piece of peer.socket) {
       const { frames, wrong } = cutter.push(piece as Buffer);
@@ -125,7 +125,7 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
           if (frame.kind !== HELLO || textOf(frame.payload) !== GREETING) return 'no greeting';
           await send(peer, frameOf(HELLO, 0, GREETING));
           peer.greeted = true;
-          if (newest) await send(peer, standing(newest));
+          if (newest) await send(peer, health(newest));
           continue;
         }
         const now = performance.now();
@@ -178,12 +178,12 @@ export async function serveSnapshots(options: ServeOptions): Promise<SnapshotSer
 
   return {
     publish(now) {
-      newest = standingOf(now);
+      newest = healthOf(now);
       made.clear();
-      tellAll(standing(newest));
+      tellAll(health(newest));
     },
     beat() {
-      if (performance.now() - toldAtMs >= limits.beatMs) tellAll(frameOf(TELL.beat, 0));
+      if (performance.now() - toldAtMs >= limits.beatMs) tellAll(frameOf(REPLY.beat, 0));
     },
     async close() {
       const closed = once(server, 'close');

@@ -2,7 +2,7 @@
 // names that are not ours to choose.
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
-import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
+import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
 import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-metrics.ts';
@@ -43,7 +43,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();
   const problems: string[] = [];
   let seconds = 0;
-  const source = sourceHere({
+  const source = createLocalSource({
     snapshot: () => after(seconds),
     history: createRecorder().history,
     own: () => serializeMetrics(self),

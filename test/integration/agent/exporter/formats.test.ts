@@ -2,7 +2,7 @@
 // in compat.test.ts.
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
-import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
+import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
 import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-metrics.ts';
@@ -15,7 +15,7 @@ import { exampleSnapshot } from '../../../support/snapshots.ts';
 
 async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();
-  const source = sourceHere({
+  const source = createLocalSource({
     snapshot: () => exampleSnapshot,
     history: createRecorder().history,
     own: () => serializeMetrics(self),

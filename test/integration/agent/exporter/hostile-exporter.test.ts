@@ -9,18 +9,18 @@ import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import { followSnapshots } from '../../../../src/agent/snapshot/ipc/client.ts';
-import { createCutter, type Frame, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
+import { createFrameParser, type Frame, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
 import {
   ASK,
   GREETING,
   HELLO,
   LIMITS,
   type Limits,
-  standingFrom,
-  TELL,
+  parseHealth,
+  REPLY,
 } from '../../../../src/agent/snapshot/ipc/protocol.ts';
 import { type ServeOptions, serveSnapshots } from '../../../../src/agent/snapshot/ipc/server.ts';
-import type { Standing } from '../../../../src/agent/snapshot/source.ts';
+import type { SnapshotHealth } from '../../../../src/agent/snapshot/source.ts';
 import type { Reviewed } from '../../../../src/kube/token-review.ts';
 import { residentMib } from '../../../bench/agent/process.ts';
 import { CHART_ENV, startAgent } from '../../../support/agent.ts';
@@ -57,12 +57,12 @@ async function peerOf(t: Teardown, path: string): Promise<Socket> {
 
 function following(t: Teardown, path: string, more: { reviews?: boolean; limits?: Limits } = {}) {
   const log: string[] = [];
-  const standings: (Standing | undefined)[] = [];
+  const standings: (SnapshotHealth | undefined)[] = [];
   const source = followSnapshots({
     path,
     reviews: false,
     log: (line) => log.push(line),
-    onStanding: (one) => standings.push(one),
+    onHealth: (one) => standings.push(one),
     ...more,
   });
   t.teardown(source.close);
@@ -72,14 +72,14 @@ function following(t: Teardown, path: string, more: { reviews?: boolean; limits?
 test('the node half disconnects invalid clients and serves others', async (t) => {
   const { path, problems } = await serving(t);
   const good = following(t, path);
-  await eventually(() => good.standing(), 'it has received the snapshot');
+  await eventually(() => good.health(), 'it has received the snapshot');
   const wrong: readonly (readonly [Buffer, RegExp])[] = [
     [randomBytes(60_000).fill(0, 0, 1), /no greeting|a frame of \d+ bytes/],
     [Buffer.from('GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'), /a frame of 1195725856 bytes/],
     [frameOf(HELLO, 0, 'cotenant snapshots 2'), /no greeting/],
     [frameOf(ASK.page, 1), /no greeting/],
     [Buffer.concat([HI, frameOf(99, 1)]), /a request of kind 99/],
-    [Buffer.concat([HI, frameOf(TELL.standing, 0, '{"up":true}')]), /a request of kind 16/],
+    [Buffer.concat([HI, frameOf(REPLY.health, 0, '{"up":true}')]), /a request of kind 16/],
     [Buffer.concat([HI, frameOf(ASK.page, 1, 'x')]), /a request of kind 2 with something in it/],
     [
       Buffer.concat([HI, frameOf(ASK.review, 1, 'x'.repeat(LIMITS.requestBytes + 1))]),
@@ -105,21 +105,21 @@ test('the node half limits connections and drops those without a greeting', asyn
   t.true(peers.length > 10 * LIMITS.peers);
   for (const peer of peers) peer.resume();
   const good = following(t, path);
-  await eventually(() => good.standing(), 'a client with a greeting gets in');
+  await eventually(() => good.health(), 'a client with a greeting gets in');
   await eventually(() => peers.every(({ destroyed }) => destroyed) || undefined, 'no other is left');
-  t.truthy(good.standing());
+  t.truthy(good.health());
 });
 
 test('a client that does not read gets the newest snapshot when it reads again', async (t) => {
   const { path, publish } = await serving(t);
   const peer = await peerOf(t, path);
   let bytes = 0;
-  const received: Standing[] = [];
-  const cutter = createCutter(LIMITS.answerBytes);
+  const received: SnapshotHealth[] = [];
+  const cutter = createFrameParser(LIMITS.answerBytes);
   const take = (piece: Buffer) => {
     bytes += piece.length;
     for (const { kind, payload } of cutter.push(piece).frames)
-      if (kind === TELL.standing) received.push(standingFrom(payload));
+      if (kind === REPLY.health) received.push(parseHealth(payload));
   };
   peer.on('data', take);
   peer.write(HI);
@@ -187,7 +187,7 @@ test('the node half reviews a bounded number of tokens at once', async (t) => {
   };
   const { path } = await serving(t, { review });
   const good = following(t, path, { reviews: true });
-  await eventually(() => good.standing(), 'it is there');
+  await eventually(() => good.health(), 'it is there');
   const ask = (token: string, of = '/metrics') => good.review?.(token, of) ?? Promise.reject(new Error('nobody'));
   t.is(await ask('good'), 'allowed');
   t.is(await ask('bad', '/status.json'), 'forbidden');
@@ -204,7 +204,7 @@ test('the node half reviews a bounded number of tokens at once', async (t) => {
 
   const unreviewed = await serving(t);
   const other = following(t, unreviewed.path, { reviews: true });
-  await eventually(() => other.standing(), 'it is there');
+  await eventually(() => other.health(), 'it is there');
   await t.throwsAsync(other.review?.('good', '/metrics') ?? Promise.resolve(), {
     message: /page\.tokenReview is off there/,
   });
@@ -217,7 +217,7 @@ async function imposter(t: Teardown, say: (frame: Frame) => readonly Buffer[]): 
   const server = createServer((socket) => {
     sockets.add(socket);
     socket.on('error', () => {});
-    const cutter = createCutter(LIMITS.requestBytes);
+    const cutter = createFrameParser(LIMITS.requestBytes);
     socket.on('data', (piece) => {
       for (const frame of cutter.push(piece as Buffer).frames) for (const bytes of say(frame)) socket.write(bytes);
     });
@@ -229,7 +229,7 @@ async function imposter(t: Teardown, say: (frame: Frame) => readonly Buffer[]): 
   });
   return path;
 }
-const HERE = [HI, frameOf(TELL.standing, 0, '{"up":true}')];
+const HERE = [HI, frameOf(REPLY.health, 0, '{"up":true}')];
 
 test('an invalid node half yields no page, and the log has the reason', async (t) => {
   t.timeout(90_000);
@@ -239,22 +239,22 @@ test('an invalid node half yields no page, and the log has the reason', async (t
       () => [frameOf(HELLO, 0, 'cotenant snapshots 2')],
       /snapshots\.sock is no socket of the node half of this version/,
     ],
-    [() => [HI, frameOf(TELL.standing, 0, '{"up":1}')], /how it stands cannot be read: up: want true or false/],
+    [() => [HI, frameOf(REPLY.health, 0, '{"up":1}')], /how it stands cannot be read: up: want true or false/],
     [() => [HI, frameOf(77, 0)], /a frame of kind 77/],
     [
       ({ kind, id }) =>
         kind === HELLO
           ? HERE
-          : [frameOf(TELL.answer, id, JSON.stringify({ own: '', snapshot: { ...exampleSnapshot, kills: 3 } }))],
+          : [frameOf(REPLY.answer, id, JSON.stringify({ own: '', snapshot: { ...exampleSnapshot, kills: 3 } }))],
       /the metrics cannot be rendered: Error: what the node half sent is no snapshot: snapshot\.kills: want a list/,
     ],
     [
       ({ kind, id }) =>
-        kind === HELLO ? HERE : [frameOf(TELL.answer, id, kind === ASK.own ? '[7]' : 'cotenant_up 1')],
+        kind === HELLO ? HERE : [frameOf(REPLY.answer, id, kind === ASK.own ? '[7]' : 'cotenant_up 1')],
       /the metrics cannot be rendered: SyntaxError/,
     ],
     [
-      ({ kind, id }) => (kind === HELLO ? HERE : [frameOf(TELL.refusal, id, 'not today')]),
+      ({ kind, id }) => (kind === HELLO ? HERE : [frameOf(REPLY.refusal, id, 'not today')]),
       /the metrics cannot be rendered: Error: not today/,
     ],
   ];
@@ -271,7 +271,7 @@ test('an invalid node half yields no page, and the log has the reason', async (t
 test('a node half that does not answer times out', async (t) => {
   const limits = { ...LIMITS, answerMs: 50, pageMs: 60, silenceMs: 400 };
   const mute = following(t, await imposter(t, ({ kind }) => (kind === HELLO ? HERE : [])), { limits });
-  await eventually(() => mute.standing(), 'it is there');
+  await eventually(() => mute.health(), 'it is there');
   await t.throwsAsync(mute.status(), { message: 'the node half has not answered within 0.05 s' });
   await t.throwsAsync(mute.material(false), { message: 'the node half has not answered within 0.06 s' });
   await eventually(() => mute.standings.includes(undefined) || undefined, 'it counts as away');

@@ -4,7 +4,7 @@ import { gunzipSync } from 'node:zlib';
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import { type Snapshot, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
-import { sourceHere, standingOf } from '../../../../src/agent/snapshot/source.ts';
+import { createLocalSource, healthOf } from '../../../../src/agent/snapshot/source.ts';
 import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-metrics.ts';
 import { createExporter } from '../../../../src/exporter/routes.ts';
@@ -21,7 +21,7 @@ function cacheOf(t: Teardown, limits: Partial<typeof PATIENT> = {}) {
   let newest: Snapshot | undefined;
   let atMs = exampleSnapshot.atMs;
   const self = selfMetrics();
-  const source = sourceHere({
+  const source = createLocalSource({
     snapshot: () => newest,
     history: createRecorder().history,
     own: () => serializeMetrics(self),
@@ -42,7 +42,7 @@ function cacheOf(t: Teardown, limits: Partial<typeof PATIENT> = {}) {
     publish: (change: (snapshot: Snapshot) => Snapshot = (snapshot) => snapshot): number => {
       atMs += 1000;
       newest = change({ ...exampleSnapshot, atMs });
-      cache.publish(standingOf(newest));
+      cache.publish(healthOf(newest));
       return atMs / 1000;
     },
     async text(): Promise<string> {
@@ -164,7 +164,7 @@ test('HTTP: a late page is 503, and without a snapshot cotenant_up is 0', async 
   let answer: 'late' | 'nothing' = 'late';
   const history = createRecorder().history;
   const own = JSON.stringify([{ name: 'own', help: 'Own.', type: 'gauge', values: [{ labels: {}, value: 1 }] }]);
-  const source = sourceHere({ own: async () => own, snapshot: () => undefined, history });
+  const source = createLocalSource({ own: async () => own, snapshot: () => undefined, history });
   const exporter = createExporter({ ...source, scrape: async () => answer });
   const { port, close } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });
   t.teardown(close);

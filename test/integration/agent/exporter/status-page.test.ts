@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
-import { sourceHere } from '../../../../src/agent/snapshot/source.ts';
+import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
 import { createExporter } from '../../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { runTenant, startAgent, tell } from '../../../support/agent.ts';
@@ -56,7 +56,7 @@ async function served(t: ExecutionContext, snapshot: Snapshot): Promise<string> 
   // A minute in which use grows to that of the snapshot.
   for (let step = 1; step <= 12; step++) recorder.push(partOf(snapshot, step / 12, snapshot.atMs + step * 5000));
   const { history } = recorder;
-  const source = sourceHere({ snapshot: () => snapshot, history, own: async () => '' });
+  const source = createLocalSource({ snapshot: () => snapshot, history, own: async () => '' });
   const { close, port } = await startHttpServer(createExporter({ ...source, scrape: async () => 'nothing' }), {
     listen: { host: '127.0.0.1', port: 0 },
   });

@@ -110,7 +110,8 @@ test('where the books of one grant cannot be written, stops of others are told a
   }, 'it comes down to what is held');
   const unblock = block(join(agent.state, 'grants', id, 'grant.json.new'));
   t.is((await tell(tenant, `free ${more}`))[0], 0);
-  const problems = () => agent.log.filter((line) => /what was given back is not noted: EISDIR/.test(line));
+  const problems = () =>
+    agent.log.filter((line) => /cannot save the amount that the container released: EISDIR/.test(line));
   await eventually(() => problems().length > 0 || undefined, 'it is said');
   t.is(heldOf(agent, id), held);
 

@@ -1,4 +1,4 @@
-/* The protocol between a compute page's two halves (native/format/compute.h), with two containers on one GPU, a thread each,
+/* The protocol between a lease page's two halves (native/shared-memory/lease_page.h), with two containers on one GPU, a thread each,
  * and the agent. Checked by test/native/lease.test.ts: every interleaving, every statement in the order in which the
  * code's sequentially consistent accesses are.
  *

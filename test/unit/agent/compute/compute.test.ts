@@ -3,11 +3,11 @@ import test from 'ava';
 import { changeOf } from '../../../../src/agent/allocation/process-grants.ts';
 import { type Planned, planLines } from '../../../../src/agent/compute/arbiter-plan.ts';
 import {
+  type ComputeGrant,
   leasedGrants,
   type PolicyChoices,
   policiesOf,
   policyOfGpu,
-  type Shared,
 } from '../../../../src/agent/compute/gpu-policy.ts';
 import { readOverrides } from '../../../../src/agent/compute/pod-annotations.ts';
 import { COMPUTE_FORMAT, type NodeCompute } from '../../../../src/agent/compute/policy-file.ts';
@@ -32,7 +32,7 @@ const gpu = (gpuUuid: string, coresPercent: number) => ({
   limitBytes: 1,
   coresPercent,
 });
-const grants: Readonly<Record<string, Shared>> = {
+const grants: Readonly<Record<string, ComputeGrant>> = {
   quarter: { id: 'quarter', gpus: [gpu('A', 25)] },
   silent: { id: 'silent', gpus: [gpu('A', 0)] },
   both: { id: 'both', gpus: [gpu('A', 0), gpu('B', 0)] },
@@ -87,7 +87,7 @@ test('the most specific policy of a GPU counts; without it the next one does', (
 });
 
 test('the arbiter gets policy, limit, weight and priority of each GPU of a grant', (t) => {
-  const entry = (grant: Shared | undefined, leased: boolean, ledgerTurn = 0): Planned => ({
+  const entry = (grant: ComputeGrant | undefined, leased: boolean, ledgerTurn = 0): Planned => ({
     grant: grant ?? { id: '', gpus: [] },
     leased,
     ledgerPath: `/grants/${grant?.id}/ledger`,
@@ -229,14 +229,14 @@ test('an annotation is applied as a whole or not at all', (t) => {
     return 'wrong' in found ? found.wrong : found.map(({ gpus }) => gpus[0]?.coresPercent);
   };
   t.is(after('{"main":{"weight":0}}'), 'main.weight: 0 is not a whole number from 1 to 1000');
-  t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a share has this name; there are main, side');
+  t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a grant has this name; the pod has main, side');
   t.is(
     after('{"main":{"coresPercent":60}}'),
     'main: coresLimitPercent: 50 is below the share; write 60 to 100, or null',
   );
   const full = `${GPU} has 60 % of its compute left for the pod`;
-  t.is(after('{"main":{"coresPercent":31}}'), `${full}, 61 % are asked for`);
-  t.is(after('{"main":{"coresPercent":40},"side":{"coresPercent":25}}'), `${full}, 65 % are asked for`);
+  t.is(after('{"main":{"coresPercent":31}}'), `${full}, but 61 % are requested`);
+  t.is(after('{"main":{"coresPercent":40},"side":{"coresPercent":25}}'), `${full}, but 65 % are requested`);
   t.deepEqual(after('{"main":{"coresPercent":40},"side":{"coresPercent":20}}'), [40, 20]);
   const tooMuch = { ...other, gpus: [{ ...podGpu, coresPercent: 90 }] };
   t.deepEqual(after('{"main":{"coresPercent":15}}', [podGrant(), side, tooMuch]), [15, 30], 'less is never refused');
@@ -343,5 +343,5 @@ test('a line of the arbiter is read as written, and another line is a problem', 
   });
   t.is(parseReport('{"plan":3,"lateNs":5,"same":true}'), 'same');
   t.deepEqual(parseReport('{"problem":"GPU: want GPU"}'), { problem: 'GPU: want GPU' });
-  t.true(String(Object.values(parseReport('{"plan":'))).startsWith('a line that is no JSON: '));
+  t.true(String(Object.values(parseReport('{"plan":'))).startsWith('invalid JSON in its report: '));
 });

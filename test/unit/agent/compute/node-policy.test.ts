@@ -41,23 +41,23 @@ test('a refused share is reported once per text and applied when the GPU has cap
   const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 70, 'b'));
   compute.onPod('a', saying({ main: { coresPercent: 40 } }));
   for (const label of ['x', 'y']) compute.onPod('a', saying({ main: { coresPercent: 40 } }, { label }));
-  compute.again();
+  compute.retryRefused();
   t.deepEqual(told, [
     {
       namespace: 'local',
       pod: 'one',
       podUid: 'a',
       message:
-        'annotation cotenant.io/compute changes nothing: GPU-0 has 30 % of its compute left for the pod, 40 % are asked for',
+        'annotation cotenant.io/compute is not applied: GPU-0 has 30 % of its compute left for the pod, but 40 % are requested',
     },
   ]);
   t.is(has('one'), 20);
   compute.onPod('a', saying({ main: { coresPercent: 50 } }));
   t.is(told.length, 2, 'another text');
   books.delete('two');
-  compute.again();
+  compute.retryRefused();
   t.is(has('one'), 50);
-  compute.again();
+  compute.retryRefused();
   t.is(told.length, 2);
 });
 
@@ -68,11 +68,11 @@ test('a corrected or removed annotation, or one of a deleted pod, is not tried a
   compute.onPod('b', wrong);
   t.deepEqual(
     told.map(({ pod, message }) => `${pod}: ${message}`),
-    ['one', 'two'].map((pod) => `${pod}: annotation cotenant.io/compute changes nothing: it is not JSON`),
+    ['one', 'two'].map((pod) => `${pod}: annotation cotenant.io/compute is not applied: it is not JSON`),
   );
   compute.onPod('a', saying({ main: { coresPercent: 30 } }));
   books.delete('two');
-  compute.again();
+  compute.retryRefused();
   t.is(has('one'), 30);
   compute.onPod('a', wrong);
   t.is(told.length, 3, 'wrong again');

@@ -61,18 +61,21 @@ test('double-counted memory raises no residual, and lowers one where it is stead
     ['figures of a moment', 450, 6000, 0, 50, 50],
     ['a moment in which it seemed to be its own', 6450, 6000, 0, 6050, 6050],
     ['that is known to be none', 6450, 6000, 6000, 6050, 50],
-    ['none is told twice', 480, 0, 0, 50, 80],
+    ['no memory is counted twice', 480, 0, 0, 50, 80],
     ['it unloads code in such a moment', 420, 6000, 0, 50, 20],
     ['it holds less than it is charged for', 380, 6000, 6000, 50, -20],
     ['nothing was taught, and it may be of a moment', 450, 6000, 0, undefined, undefined],
   ];
   for (const [what, bytes, twiceMiB, steadyMiB, taughtMiB, residualMiB] of cases) {
     const isSteady = taughtMiB !== undefined;
-    const twice = [{ bytes: twiceMiB * MIB, steadyBytes: steadyMiB * MIB, isSteady }];
-    const more = { twice, taughtBytes: () => (taughtMiB === undefined ? undefined : taughtMiB * MIB) };
+    const doubleCounted = [{ bytes: twiceMiB * MIB, steadyBytes: steadyMiB * MIB, isSteady }];
+    const more = { doubleCounted, writtenResidualBytes: () => (taughtMiB === undefined ? undefined : taughtMiB * MIB) };
     t.is(of(bytes, more), residualMiB === undefined ? undefined : residualMiB * MIB, what);
   }
-  const alone = { processes: [process], twice: [{ bytes: 6000 * MIB, steadyBytes: 6000 * MIB, isSteady: true }] };
+  const alone = {
+    processes: [process],
+    doubleCounted: [{ bytes: 6000 * MIB, steadyBytes: 6000 * MIB, isSteady: true }],
+  };
   t.is(
     feedbackOf(input(alone))[0]?.residualBytes,
     50 * MIB,

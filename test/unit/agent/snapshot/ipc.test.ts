@@ -1,11 +1,11 @@
 // What the agent's two halves say to each other: frames in whatever pieces they come, and what is no snapshot is told by its place.
 import test from 'ava';
-import { createCutter, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
+import { createFrameParser, frameOf } from '../../../../src/agent/snapshot/ipc/frames.ts';
 import {
   encoded,
   materialFrom,
+  parseHealth,
   reviewedFrom,
-  standingFrom,
   textOf,
   wrongWithSnapshot,
 } from '../../../../src/agent/snapshot/ipc/protocol.ts';
@@ -27,7 +27,7 @@ test('frames come out as they went in, in whatever pieces they come', (t) => {
   }));
   const wire = Buffer.concat(sent.map(({ kind, id, payload }) => frameOf(kind, id, payload)));
   for (const size of [1, 2, 7, 8, 9, 10, 100, wire.length]) {
-    const cutter = createCutter(5000);
+    const cutter = createFrameParser(5000);
     const came = [];
     for (let at = 0; at < wire.length; at += size) came.push(...cutter.push(wire.subarray(at, at + size)).frames);
     t.deepEqual(
@@ -40,7 +40,7 @@ test('frames come out as they went in, in whatever pieces they come', (t) => {
 });
 
 test('a frame that is too long ends the reading before room is made for it, and what came before it counts', (t) => {
-  const cutter = createCutter(100);
+  const cutter = createFrameParser(100);
   const long = Buffer.from([0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1]);
   const { frames, wrong } = cutter.push(Buffer.concat([frameOf(3, 1), long]));
   t.is(frames.length, 1);
@@ -80,8 +80,8 @@ test('what is no snapshot is refused by the place where it is none', (t) => {
     });
   }
   for (const text of ['', '{', 'null', '{}', '{"own":1}']) t.throws(() => materialFrom(bytesOf(text)), undefined, text);
-  for (const text of ['', 'null', '{}', '{"up":"yes"}']) t.throws(() => standingFrom(bytesOf(text)), undefined, text);
-  t.deepEqual(standingFrom(bytesOf('{"up":false,"problem":"gone","more":1}')), { up: false, problem: 'gone' });
+  for (const text of ['', 'null', '{}', '{"up":"yes"}']) t.throws(() => parseHealth(bytesOf(text)), undefined, text);
+  t.deepEqual(parseHealth(bytesOf('{"up":false,"problem":"gone","more":1}')), { up: false, problem: 'gone' });
   t.is(reviewedFrom(bytesOf('forbidden')), 'forbidden');
   t.throws(() => reviewedFrom(bytesOf('allowed\n')), { message: /said "allowed\\n" of a token/ });
 });
