@@ -64,7 +64,7 @@ export function tableOf(rows: readonly Row[]): string {
     shown(row.reference?.value ?? null),
     row.skipped === undefined ? (row.reference?.what ?? '') : `not measured: ${row.skipped}`,
   ]);
-  const lines = [['name', 'value', 'unit', 'goal', 'beside', 'what stands beside it'], ...cells];
+  const lines = [['name', 'value', 'unit', 'goal', 'reference', 'what the reference is'], ...cells];
   const widths = [0, 1, 2, 3, 4].map((column) => Math.max(...lines.map((line) => line[column]?.length ?? 0)));
   const numeric = new Set([1, 4]);
   return lines
