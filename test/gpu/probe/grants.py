@@ -50,12 +50,12 @@ class Grant:
         built = pathlib.Path(context.program("libcotenant.so")).parent
         for path in built.glob("libcotenant*.so"):
             os.symlink(path, self.folder / path.name)
-        GPUs = [":".join((
-            GPU["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(GPU["contextBytes"]),
-            str(GPU["granuleBytes"]), "1" if GPU["releasesLate"] else "0",
+        gpus = [":".join((
+            gpu["uuid"].replace("GPU-", "").replace("-", ""), str(memory_bytes), str(gpu["contextBytes"]),
+            str(gpu["granuleBytes"]), "1" if gpu["releasesLate"] else "0",
             *([] if cores is None else [str(cores)]),
-        )) for GPU in measured]
-        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", *GPUs], check=True, timeout=20)
+        )) for gpu in measured]
+        subprocess.run([context.program("tests", "grant"), folder, str(SLOTS), "1", *gpus], check=True, timeout=20)
         #: For LD_PRELOAD: CUDA alone, and with NVML.
         self.cuda = str(self.folder / "libcotenant.so")
         self.both = f"{self.cuda} {self.folder / 'libcotenant-nvml.so'}"
@@ -63,11 +63,11 @@ class Grant:
     def ledger(self) -> dict:
         """What all slots together hold on the first GPU of the grant, and what was denied."""
         text = (self.folder / "ledger").read_bytes()
-        GPUs, slots = struct.unpack_from("<II", text, 12)
+        gpus, slots = struct.unpack_from("<II", text, 12)
         words = {"heldBytes": 0, "pendingBytes": 0, "freedBytes": 0, "contextBytes": 0, "managedBytes": 0,
                  "poolBytes": 0}
         for slot in range(slots):
-            row = struct.unpack_from("<6Q", text, 64 + GPUs * 64 + slot * (64 + GPUs * 64) + 64)
+            row = struct.unpack_from("<6Q", text, 64 + gpus * 64 + slot * (64 + gpus * 64) + 64)
             for name, value in zip(words, row):
                 words[name] += value
         words["denied"] = struct.unpack_from("<Q", text, 64)[0]

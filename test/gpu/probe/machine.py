@@ -76,11 +76,11 @@ def refuse_other_kind(simulated: bool, uuid: str) -> None:
 
 
 @contextlib.contextmanager
-def simulated_node(*GPUs: str):
+def simulated_node(*gpus: str):
     """A simulated node with these GPUs; what leads programs to it."""
     with tempfile.TemporaryDirectory(prefix="ct-") as folder:
         arguments = [str(SIMULATOR), "serve", "--dir", folder]
-        daemon = subprocess.Popen([*arguments, *(word for GPU in GPUs for word in ("--gpu", GPU))],
+        daemon = subprocess.Popen([*arguments, *(word for gpu in gpus for word in ("--gpu", gpu))],
                                   stdout=subprocess.PIPE, text=True)
         try:
             if not _first_line(daemon, _START_S):

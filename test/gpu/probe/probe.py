@@ -148,9 +148,9 @@ def row(result: dict) -> str:
 
 def whom(facts: dict) -> str:
     """Of which driver and GPU the table is."""
-    GPU, (major, rest) = facts["gpu"], divmod(facts["cuda"], 1000)
-    return (f"driver {facts['driver']}, CUDA {major}.{rest // 10}, {GPU['name']} (compute capability {GPU['compute']}, "
-            f"{GPU['totalBytes'] / (1 << 30):.1f} GiB)"
+    gpu, (major, rest) = facts["gpu"], divmod(facts["cuda"], 1000)
+    return (f"driver {facts['driver']}, CUDA {major}.{rest // 10}, {gpu['name']} (compute capability {gpu['compute']}, "
+            f"{gpu['totalBytes'] / (1 << 30):.1f} GiB)"
             + ("; SIMULATED: nothing here is a GPU result" if facts["simulated"] else ""))
 
 

@@ -11,7 +11,7 @@ import time
 
 import arbiter
 import grants
-from children import Child, ChildError, NoAnswer, GPUs, family
+from children import Child, ChildError, NoAnswer, gpus, family
 from step import Context
 
 SIZE = 2
@@ -110,9 +110,9 @@ class Running:
 
 def charged(judge: arbiter.Arbiter, index: int, windows: list) -> list:
     """Percent of each GPU as charged to a page, by windows between the arbiter's words."""
-    GPUs = range(len(windows[0][1][index]))
-    shares = [[(after[1][index][GPU]["chargedNs"] - before[1][index][GPU]["chargedNs"]) / 1e7 / (after[0] - before[0])
-               for before, after in zip(windows, windows[1:])] for GPU in GPUs]
+    gpus = range(len(windows[0][1][index]))
+    shares = [[(after[1][index][gpu]["chargedNs"] - before[1][index][gpu]["chargedNs"]) / 1e7 / (after[0] - before[0])
+               for before, after in zip(windows, windows[1:])] for gpu in gpus]
     return [{"mean": round(statistics.mean(each), 2), "spread": round(statistics.pstdev(each), 2)} for each in shares]
 
 
@@ -140,7 +140,7 @@ def watch(judge: arbiter.Arbiter, pairs: list, percents: tuple, ungated_s: float
 def observe(context: Context, env: dict, program: str, begin, start_s: float, prepare=None) -> dict:
     """A pair bare; one in a grant of ALONE percent of each GPU; two beside each other with BESIDE. `begin(folder)` gives
     what Pair is told, `prepare` is asked of a rank of each pair before it runs, first of one that has the GPUs for itself."""
-    uuids = [GPU["uuid"] for GPU in gpus(env)[:SIZE]]
+    uuids = [gpu["uuid"] for gpu in gpus(env)[:SIZE]]
     devices = [rank % len(uuids) for rank in range(SIZE)]
     data = {"gpus": len(uuids), "ranks": SIZE}
     measured = [grants.calibrate(context, uuid, env) for uuid in uuids]
@@ -186,7 +186,7 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
         judge.told()  # which may be from before the end
         pages = judge.told()["gpus"]
     data["launches"] = [{"made": sum(answer.get("launches", 0) for answer in one.last),
-                         "counted": sum(GPU["launches"] for GPU in pages[index])} for index, one in enumerate(pairs)]
+                         "counted": sum(gpu["launches"] for gpu in pages[index])} for index, one in enumerate(pairs)]
     seen = [data["alone"], *data["beside"]]
     data["allRight"] = data["ungated"]["right"] and all(one["right"] for one in seen)
     data["nobodyStuck"] = not any(one["stuck"] for one in seen)
@@ -196,10 +196,10 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
 
 def said(data: dict) -> str:
     def one(seen: dict) -> str:
-        GPUs = "/".join(f"{GPU['mean']:g}±{GPU['spread']:g}" for GPU in seen["chargedPercent"])
+        gpus = "/".join(f"{gpu['mean']:g}±{gpu['spread']:g}" for gpu in seen["chargedPercent"])
         pace = f"{seen['slowdown']:g} times as long a step" if seen["slowdown"] else "no step"
         ended = "".join(f", {word} ({seen[key]})" for key, word in (("stuck", "STUCK"), ("failed", "FAILED")) if seen[key])
-        return f"{GPUs} of {seen['granted']} %, {pace}{ended}"
+        return f"{gpus} of {seen['granted']} %, {pace}{ended}"
 
     beside = " and ".join(one(seen) for seen in data["beside"]) or "not asked"
     return (f"{data['ranks']} ranks on {data['gpus']} GPU{'s' if data['gpus'] > 1 else ''}, a step takes "

@@ -15,13 +15,13 @@ METRICS = (
 )
 
 pynvml.nvmlInit()
-GPU = pynvml.nvmlDeviceGetHandleByIndex(0)
-answer = {"supported": bool(pynvml.nvmlGpmQueryDeviceSupport(GPU).isSupportedDevice), "metrics": {}}
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+answer = {"supported": bool(pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice), "metrics": {}}
 try:
     samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
-    pynvml.nvmlGpmSampleGet(GPU, samples[0])
+    pynvml.nvmlGpmSampleGet(gpu, samples[0])
     time.sleep(1)
-    pynvml.nvmlGpmSampleGet(GPU, samples[1])
+    pynvml.nvmlGpmSampleGet(gpu, samples[1])
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(METRICS)

@@ -4,13 +4,13 @@ import json
 import pynvml
 
 pynvml.nvmlInit()
-GPU = pynvml.nvmlDeviceGetHandleByIndex(0)
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def rows(name, *arguments):
     """What a call lists; the name of its error where it has nothing to list."""
     try:
-        return getattr(pynvml, name)(GPU, *arguments)
+        return getattr(pynvml, name)(gpu, *arguments)
     except pynvml.NVMLError as error:
         return str(error)
 
@@ -19,28 +19,28 @@ def pids(found):
     return [entry.pid for entry in found] if isinstance(found, list) else found
 
 
-accounted = pynvml.nvmlDeviceGetAccountingPids(GPU)
+accounted = pynvml.nvmlDeviceGetAccountingPids(gpu)
 samples = rows("nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
-memory = pynvml.nvmlDeviceGetMemoryInfo(GPU)
-second = pynvml.nvmlDeviceGetMemoryInfo(GPU, version=pynvml.nvmlMemory_v2)
+memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+second = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
 answer = {
     "count": pynvml.nvmlDeviceGetCount(),
     "driver": pynvml.nvmlSystemGetDriverVersion(),
-    "name": pynvml.nvmlDeviceGetName(GPU),
-    "uuid": pynvml.nvmlDeviceGetUUID(GPU),
+    "name": pynvml.nvmlDeviceGetName(gpu),
+    "uuid": pynvml.nvmlDeviceGetUUID(gpu),
     "memory": [memory.total, memory.used, memory.free],
     "second": [second.total, second.reserved, second.used, second.free],
     "processes": [
-        [entry.pid, entry.usedGpuMemory] for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(GPU)
+        [entry.pid, entry.usedGpuMemory] for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
     ],
-    "temperature": pynvml.nvmlDeviceGetTemperature(GPU, pynvml.NVML_TEMPERATURE_GPU),
+    "temperature": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
     "second_form": pids(rows("nvmlDeviceGetComputeRunningProcesses_v2")),
     "detail": pids(rows("nvmlDeviceGetRunningProcessDetailList", pynvml.nvmlProcessDetailList_v1, 0)),
     "busy": pids(rows("nvmlDeviceGetProcessUtilization", 0)),
     "busy_second": pids(rows("nvmlDeviceGetProcessesUtilizationInfo", 0)),
-    "accounted": [[pid, pynvml.nvmlDeviceGetAccountingStats(GPU, pid).maxMemoryUsage] for pid in accounted],
+    "accounted": [[pid, pynvml.nvmlDeviceGetAccountingStats(gpu, pid).maxMemoryUsage] for pid in accounted],
     "samples": samples if isinstance(samples, str) else "some",
-    "utilization": pynvml.nvmlDeviceGetUtilizationRates(GPU).gpu,
+    "utilization": pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
 }
 pynvml.nvmlShutdown()
 print(json.dumps(answer))

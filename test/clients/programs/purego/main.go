@@ -61,10 +61,10 @@ func main() {
 
 	runtime.LockOSThread()
 	must(start(0), "cuInit")
-	var GPU int32
+	var gpu int32
 	var context uintptr
-	must(device(&GPU, 0), "cuDeviceGet")
-	must(retain(&context, GPU), "cuDevicePrimaryCtxRetain")
+	must(device(&gpu, 0), "cuDeviceGet")
+	must(retain(&context, gpu), "cuDevicePrimaryCtxRetain")
 	must(enter(context), "cuCtxSetCurrent")
 
 	var free, total, idle, full uint64

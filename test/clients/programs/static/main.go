@@ -11,7 +11,7 @@ package main
 
 // Memory on a GPU: the kind of memory, of handles that others may open, of the place; and what is left at its default.
 struct properties {
-	int type, handles, place, GPU;
+	int type, handles, place, gpu;
 	void *windows;
 	unsigned char flags[8];
 };

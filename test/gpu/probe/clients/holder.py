@@ -70,7 +70,7 @@ def fork() -> dict:
 
 
 DO = {
-    "start": lambda: cuda.start() and {}, "gpus": GPUs, "prepare": prepare, "busy": busy,
+    "start": lambda: cuda.start() and {}, "gpus": gpus, "prepare": prepare, "busy": busy,
     "progress": progress, "idle": idle, "churn": churn, "fork": fork,
     **forms.DO, **view.DO,
 }

@@ -26,11 +26,11 @@ class Watch:
 
     def read(self) -> dict:
         """The GPU's figures, and those of the list: None where the driver refuses it, with its code."""
-        GPU = nvml.memory(self.device)
+        gpu = nvml.memory(self.device)
         code, found = nvml.listed(self.device)
         of_list = None if found is None else {"list": sum(taken or 0 for taken in found.values()),
                                               **{who: found.get(pid) or 0 for who, pid in self.pids.items()}}
-        return {"gpu": {key: GPU[key] for key in ("used", "reserved", "free")}, "list": of_list, "code": code}
+        return {"gpu": {key: gpu[key] for key in ("used", "reserved", "free")}, "list": of_list, "code": code}
 
     def change(self, since: float) -> dict:
         """Differences to the last look, once the figures have had time to follow, and when they last moved. Of processes only
@@ -259,8 +259,8 @@ def on_list(device, pid: int) -> dict:
 
 
 def look(device, who: Child, used_before: int) -> dict:
-    GPU = gpu_used(device) - used_before
-    return {"state": state(who.pid), **on_list(device, who.pid), "gpuBytes": GPU, "keepsBlock": GPU >= ZOMBIE_BYTES}
+    gpu = gpu_used(device) - used_before
+    return {"state": state(who.pid), **on_list(device, who.pid), "gpuBytes": gpu, "keepsBlock": gpu >= ZOMBIE_BYTES}
 
 
 def zombies(context: Context) -> Answer:

@@ -6,7 +6,7 @@ import time
 import cuda
 import machine
 import tools
-from children import GPUs
+from children import gpus
 from step import Answer, Context, NotHere, Step
 from steps import pools, rounding
 
@@ -42,15 +42,15 @@ def ask(context: Context, step: str, uuid: str, env: dict, until: float) -> dict
 
 def observe(context: Context, env: dict) -> Answer:
     found = gpus(env)
-    others = {GPU["name"]: GPU for GPU in reversed(found) if GPU["name"] != found[0]["name"]}
+    others = {gpu["name"]: gpu for gpu in reversed(found) if gpu["name"] != found[0]["name"]}
     if not others:
         raise NotHere(f"CUDA shows {len(found)} GPU{'s' if len(found) > 1 else ''}, of one kind ({found[0]['name']}, compute "
                       f"capability {found[0]['compute']}): for other architectures the probe is run where they are")
     data = {}
     until = time.monotonic() + ALL_S
-    for name, GPU in others.items():
-        told = {step: ask(context, step, GPU["uuid"], env, until) for step in ASKED}
-        data[name] = {"compute": GPU["compute"], "steps": told}
+    for name, gpu in others.items():
+        told = {step: ask(context, step, gpu["uuid"], env, until) for step in ASKED}
+        data[name] = {"compute": gpu["compute"], "steps": told}
         context.note({"gpus": data})
     failed = [f"{step} on {name}" for name, one in data.items() for step, told in one["steps"].items()
               if told["status"] in ("failed", "out of time")]

@@ -39,9 +39,9 @@ def linear(context: Context) -> Answer:
             cuda.release(block)
     one = {size: entry["bytes"] / entry["blocks"] for size, entry in taken.items()}
     granule = math.gcd(*(entry["bytes"] for entry in taken.values()))
-    GPU = cuda.kind()
+    gpu = cuda.kind()
     return Answer(
-        f"on {GPU['name']} (compute capability {GPU['compute']}) one MiB and one byte takes "
+        f"on {gpu['name']} (compute capability {gpu['compute']}) one MiB and one byte takes "
         f"{one[str(MIB + 1)] / MIB:g} MiB; all amounts are multiples of "
         f"{granule / MIB:g} MiB; blocks of one byte lie {apart['1']['leastBytes']} bytes apart",
         "difference of cuMemGetInfo before and after so many cuMemAlloc of one size, and of neighbors' addresses",

@@ -35,10 +35,10 @@ fn main() {
         let allocate: unsafe extern "C" fn(*mut u64, usize) -> c_int = entry(library, c"cuMemAlloc_v2");
         let release: unsafe extern "C" fn(u64) -> c_int = entry(library, c"cuMemFree_v2");
 
-        let (mut GPU, mut context) = (0, std::ptr::null_mut());
+        let (mut gpu, mut context) = (0, std::ptr::null_mut());
         must(start(0), "cuInit");
-        must(device(&mut GPU, 0), "cuDeviceGet");
-        must(retain(&mut context, GPU), "cuDevicePrimaryCtxRetain");
+        must(device(&mut gpu, 0), "cuDeviceGet");
+        must(retain(&mut context, gpu), "cuDevicePrimaryCtxRetain");
         must(enter(context), "cuCtxSetCurrent");
         let (mut free, mut total, mut full) = (0, 0, 0);
         must(info(&mut free, &mut total), "cuMemGetInfo");
