@@ -1,10 +1,10 @@
-// The last ten minutes of use, for the status page: a ring in memory with one point per few seconds, of the containers that exist.
+// Use over the last ten minutes, for the status page: a ring buffer with one point per 5 seconds, of GPUs and containers that exist.
 import type { Snapshot } from './snapshot.ts';
 
 export type Line = {
-  /** Most bytes that were held in each step; null: it did not exist, or is unknown. */
+  /** Peak memory of each step; null: the GPU or container did not exist, or its memory is unknown. */
   readonly usedBytes: readonly (number | null)[];
-  /** Share of the GPU's time, in percent, as the mean of each step; null: it did not exist, or is unknown. */
+  /** Mean utilization of each step; null: the GPU or container did not exist, or its utilization is unknown. */
   readonly busyPercent: readonly (number | null)[];
 };
 
@@ -15,8 +15,8 @@ export type History = {
   /** By the GPU's UUID. */
   readonly gpus: Readonly<Record<string, Line>>;
   /**
-   * By the grant's id and the GPU's UUID, with a blank between; of a container on a GPU that others gave it by its names with
-   * slashes instead of the id, of one without any allocation by the container's id, or its pod's UID where that is not known.
+   * Key: the grant's id, a blank and the GPU's UUID. Instead of the grant's id: namespace/pod/container if another device plugin
+   * allocated the GPU; without any allocation the container's id, or the pod's UID if the id is unknown.
    */
   readonly containers: Readonly<Record<string, Line>>;
 };
@@ -35,7 +35,7 @@ export function createRecorder(stepMs = STEP_MS, keepMs = KEEP_MS): Recorder {
   return {
     push(snapshot) {
       const atMs = snapshot.atMs - (snapshot.atMs % stepMs);
-      // A clock that was set back would have points of the future.
+      // After the clock was set back there are points of the future.
       points = points.filter((point) => point.atMs <= atMs && point.atMs > atMs - keepMs);
       let point = points.at(-1);
       if (point?.atMs !== atMs) {
@@ -68,7 +68,7 @@ function add(figures: Map<string, Figure>, key: string, usedBytes: number | unde
   });
 }
 
-/** Of what is in the newest point. */
+/** Series of the GPUs or containers in the newest point. */
 function lines(points: readonly Point[], of: 'gpus' | 'containers'): Readonly<Record<string, Line>> {
   const keys = [...(points.at(-1)?.[of].keys() ?? [])];
   const line = (key: string): Line => {

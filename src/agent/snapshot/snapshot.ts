@@ -1,5 +1,5 @@
-// What is published of the node: plain values without handles, made once per sample, sent to the page's worker and served
-// as JSON to the status page and the CLI. Owns the shape and how it is filled; names of metrics are in metrics/.
+// The published state of a node after one sample: plain values that are sent to the render worker and served as JSON to the status
+// page and the CLI. Defines the types and fills them; src/exporter/collectors names the metrics.
 
 import type { ComputePolicy, Mode, Priority } from '../../api/request.ts';
 import type { GpuFault } from '../../policy/gpu-health.ts';
@@ -35,15 +35,15 @@ import type {
 import type { AssignedState, ForeignState } from '../usage/ungranted-usage.ts';
 
 export type SnapshotDevice = DeviceState & {
-  /** The policy of its compute, and where it was set. */
+  /** Its compute policy, and where that was set. */
   readonly compute: GpuPolicy;
-  /** Whether a limit on it would hold, as canaries found, fence by fence. */
+  /** Results of the canary per isolation mechanism. */
   readonly fences: GpuFences;
-  /** The Xid for which it is cordoned; absent: none. */
+  /** The Xid for which the GPU is cordoned; absent: none. */
   readonly fault?: Pick<GpuFault, 'xid' | 'atMs'> | undefined;
 };
 
-/** How compute is divided: of a grant's GPU by its place in the grant, and of a GPU. */
+/** How compute is divided: by grant and the GPU's position in it, and by GPU. */
 export type ComputeSnapshot = {
   readonly stateOf: (grantId: string, gpu: number) => ShareState;
   readonly ofGpu: (gpuUuid: string) => GpuPolicy;
@@ -70,47 +70,47 @@ export type SnapshotContainer = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
-  /** Empty: plain processes. */
+  /** Empty: a grant for processes without a pod. */
   readonly podUid: string;
-  /** Empty: plain processes, or none of its containers is known yet. */
+  /** Empty: a grant for processes without a pod, or the container is not known yet. */
   readonly containerId: string;
-  /** The runtime made it without its GPUs, and nothing of it has been on one since. */
+  /** The runtime created it without its GPUs, and none of its processes has used a GPU since. */
   readonly withoutGpus: boolean;
   readonly gpuUuid: string;
-  /** Of a GPU that is gone the one that it had; undefined: it has not been seen. */
+  /** For a GPU that is gone its last index; undefined: the GPU was never in a sample. */
   readonly gpuIndex: number | undefined;
   readonly fence: Fence;
-  /** The enforcement mode that holds for it, and where it was set. */
+  /** The enforcement mode in force, and where it was set. */
   readonly enforcement: EffectiveMode;
   readonly isolateMemory: boolean;
   readonly tampered: boolean;
   readonly limitBytes: number;
   readonly coresPercent: number;
-  /** What it may have of the GPU while others leave it idle; undefined: what the policy says. */
+  /** Upper limit while other containers leave compute idle; undefined: the policy decides. */
   readonly coresLimitPercent: number | undefined;
-  /** The one that holds for it on this GPU now. */
+  /** The policy in force for the container on this GPU. */
   readonly computePolicy: ComputePolicy;
   readonly priority: Priority;
   /** 0: none. */
   readonly computeWeight: number;
-  /** What the arbiter says of it; undefined: nothing holds its compute. */
+  /** As the arbiter reports it; undefined: the container has no lease page. */
   readonly compute?: ComputeUse | undefined;
   readonly usedBytes: number;
   readonly bypassBytes: number;
   /** The driver reports the GPU's processes; else some may be missing. */
   readonly processesKnown: boolean;
-  /** It reports the memory of each of them; else used and bypass bytes are too low. */
+  /** The driver reports the memory of each process; else used and bypass bytes are too low. */
   readonly memoryKnown: boolean;
   readonly ledger: ContainerState['gpus'][number]['ledger'];
   /** Undefined: the driver did not report it. */
   readonly smPercent?: number | undefined;
   readonly lastActiveMs: number | undefined;
   readonly over: boolean;
-  /** It takes more of the GPU's compute than its share. */
+  /** It uses more of the GPU's compute than its share. */
   readonly overShare: boolean;
   /** Clients of MPS among its processes on the GPU; absent: none. `judged`: their utilization can be distinguished from that of other clients. */
   readonly mps?: { readonly processes: number; readonly judged: boolean };
-  /** Of the container, the same on each of its GPUs. */
+  /** Per container, the same on each of its GPUs. */
   readonly engines: EngineUse;
   readonly observed: Observed;
   readonly processes: readonly SnapshotProcess[];
@@ -123,11 +123,11 @@ export type PublishResult = (typeof PUBLISH_RESULTS)[number];
 export type SelfSnapshot = {
   readonly up: boolean;
   readonly problem: string | undefined;
-  /** The driver was not given up on command. */
+  /** False: the driver was released on command. */
   readonly driverHeld: boolean;
   readonly mode: Mode;
   readonly version: string;
-  /** Of the source; empty: unknown. */
+  /** Git revision of the source; empty: unknown. */
   readonly revision: string;
   readonly nodeVersion: string;
   readonly samplersAbandoned: number;
@@ -141,7 +141,7 @@ export type SnapshotAssigned = Omit<AssignedState, 'processes'> & {
   readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
-/** What the agent did, for people; what a container exceeded where that is known. */
+/** An action of the agent, for the status page; with what the container exceeded, if known. */
 export type RecentAction = Pick<ActionRecord, 'atMs' | 'action' | 'message' | 'result'> &
   Partial<Omit<ActionRecord, 'processes'>>;
 
@@ -151,7 +151,7 @@ export type Snapshot = {
   readonly cudaVersion: number;
   readonly devices: readonly SnapshotDevice[];
   readonly containers: readonly SnapshotContainer[];
-  /** Containers on GPUs that others gave them. */
+  /** Containers on GPUs that other device plugins allocated. */
   readonly assigned: readonly SnapshotAssigned[];
   /** Devices of other plugins with an unknown GPU. */
   readonly unknownDevices: number;
@@ -170,7 +170,7 @@ export type Snapshot = {
   readonly self: SelfSnapshot;
 };
 
-/** Names of a container without a grant; empty where they are unknown. */
+/** Names of a container without a grant; empty if unknown. */
 export type NameOf = (
   containerId: string,
   podUid?: string,
@@ -240,11 +240,11 @@ export function createSnapshot(
 }
 
 /**
- * The snapshot without a sample for `ageMs`: counters stay, and gauges are left out, because containers and memory of the last
- * sample may be gone.
+ * The snapshot after `ageMs` without a sample: keeps counters and drops gauges, because containers and memory of the last sample may be
+ * gone.
  */
 export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: AbandonedCounts): Snapshot {
-  const held = hung === 0 ? '' : `; samplers that the driver holds: ${hung}`;
+  const held = hung === 0 ? '' : `; samplers hung in the driver: ${hung}`;
   const problem = `the last sample is ${Math.round(ageMs / 1000)} s old${held}`;
   const self = { ...snapshot.self, up: false, problem, samplersAbandoned: abandoned };
   return { ...snapshot, devices: [], containers: [], assigned: [], foreign: [], self };
@@ -253,14 +253,14 @@ export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hu
 const isOverShare = (verdict: Verdict, gpuUuid: string): boolean =>
   verdict.severity !== 'within' && verdict.reason === 'over-share' && verdict.worst.gpuUuid === gpuUuid;
 
-/** The same while the driver is released on command. */
+/** The snapshot while the driver is released on command. */
 export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, samplers: AbandonedCounts): Snapshot {
   const problem = driverReleasedText(releasedMs);
   const { self, ...rest } = staleSnapshot(snapshot, 0, samplers);
   return { ...rest, self: { ...self, problem, driverHeld: false } };
 }
 export const driverReleasedText = (releasedMs: number): string =>
-  `the driver was given up on command at ${new Date(releasedMs).toISOString()}; "cotenant driver take" has it read again`;
+  `the driver was released on command at ${new Date(releasedMs).toISOString()}; "cotenant driver take" opens it again`;
 
 function snapshotContainer(
   container: ContainerState,

@@ -1,37 +1,37 @@
-// Where the exporter half has what it serves from: the node half in the same process, or the socket of another one (follow.ts). Owns
-// what it may ask, and the answers within one process.
+// The interface through which the exporter half reads snapshots: from the node half in the same process (here), or in another one
+// through a socket (ipc/client.ts).
 import type { ReviewCall } from '../../kube/token-review.ts';
 import type { History } from './history.ts';
 import type { Snapshot } from './snapshot.ts';
 
-/** How it stands with the newest snapshot. */
+/** Health of the latest snapshot. */
 export type SnapshotHealth = {
   readonly up: boolean;
-  /** Why it is not. */
+  /** Why `up` is false. */
   readonly problem?: string | undefined;
 };
 
-/** What a page is made of: a snapshot, and what the process that has it tells of itself. Or the JSON of both, as bytes. */
+/** The input of a metrics page: a snapshot, and the node half's own metrics as text. `Encoded`: its JSON, as bytes. */
 export type Material = { readonly snapshot: Snapshot; readonly own: string };
 export type Encoded = Uint8Array<ArrayBuffer>;
 
-/** Promises are rejected where the half that would know is away, with words for whoever asked. */
+/** Promises are rejected if the node half does not answer; the error's message is meant for the HTTP client. */
 export type Source = {
   /** Undefined: there is no snapshot. */
   health(): SnapshotHealth | undefined;
-  /** Of the newest snapshot; of its processes no more than how many they are, unless they are wanted. */
+  /** The latest snapshot; without `withProcesses` its process lists have the right length and no content. */
   material(withProcesses: boolean): Promise<Material | Encoded>;
-  /** The newest snapshot as JSON, or `null`. */
+  /** The latest snapshot as JSON, or `null`. */
   status(): Promise<string | Uint8Array>;
   /** Use over the last minutes as JSON. */
   history(): Promise<string | Uint8Array>;
-  /** Text of the node half's own metrics, for when there is no page. */
+  /** The node half's own metrics as text, for use without a snapshot. */
   own(): Promise<string>;
-  /** Reviews a token with the API server; undefined: there is none. */
+  /** Reviews a token with the API server; undefined: tokens are not reviewed. */
   readonly review?: ReviewCall | undefined;
 };
 
-/** What the node half has. */
+/** What the node half provides. */
 export type LocalSource = {
   readonly snapshot: () => Snapshot | undefined;
   readonly history: () => History;
@@ -42,8 +42,8 @@ export type LocalSource = {
 export const NO_SAMPLE = 'no sample yet';
 
 /**
- * Of processes a page that does not show them needs no more than how many they are; to hand each of them over is a good part of
- * what a page takes. A list of so many empty places is next to nothing.
+ * A page without processes needs only their number, and copying each of them takes a good part of the page's time. An array of empty
+ * slots costs almost nothing.
  */
 function withoutProcesses(snapshot: Snapshot): Snapshot {
   const blank = <T>({ length }: readonly T[]): readonly T[] => new Array<T>(length);
@@ -61,7 +61,7 @@ export function materialOf(snapshot: Snapshot, own: string, withProcesses: boole
 export const healthOf = ({ self: { up, problem } }: Snapshot): SnapshotHealth =>
   problem === undefined ? { up } : { up, problem };
 
-/** One process has both halves. */
+/** For an agent that runs both halves in one process. */
 export function createLocalSource({ snapshot, history, own, review }: LocalSource): Source {
   return {
     health() {

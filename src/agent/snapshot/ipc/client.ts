@@ -1,5 +1,5 @@
-// The exporter half's end of the socket: stays connected to the node half, knows how it stands with the newest snapshot, and asks for it
-// when somebody wants it. What comes is bounded and its shape is checked, for a page of nonsense would be believed.
+// The exporter half's client of the snapshot socket: stays connected to the node half, knows the health of the latest snapshot, and
+// requests the snapshot for each scrape. Checks the size and shape of answers, so that invalid data never becomes a metric.
 import { connect, type Socket } from 'node:net';
 import { isObject } from '../../../common/json.ts';
 import type { ReviewCall } from '../../../kube/token-review.ts';
@@ -23,9 +23,9 @@ export type SnapshotClient = Source & { close(): Promise<void> };
 
 export type FollowOptions = {
   readonly path: string;
-  /** Undefined: the node half is away, or has no snapshot yet. */
+  /** Undefined: the node half does not answer, or has no snapshot yet. */
   readonly onHealth: (health: SnapshotHealth | undefined) => void;
-  /** Where the node half is asked about tokens. */
+  /** Let the node half review tokens. */
   readonly reviews: boolean;
   readonly log: (text: string) => void;
   readonly limits?: Limits;
@@ -39,16 +39,16 @@ type PendingRequest = { resolve(payload: Encoded): void; reject(error: Error): v
 export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS }: FollowOptions): SnapshotClient {
   const asked = new Map<number, PendingRequest>();
   let socket: Socket | undefined;
-  let isHere = false;
+  let isConnected = false;
   let health: SnapshotHealth | undefined;
-  let away = 'it was not reached yet';
-  let told: string | undefined;
+  let disconnectReason = 'the socket was not reached yet';
+  let loggedReason: string | undefined;
   let lastId = 0;
   let waitMs = LEAST_WAIT_MS;
   let again: NodeJS.Timeout | undefined;
   let closed = false;
 
-  const awayError = () => new Error(`the node half does not answer: ${away}`);
+  const disconnectedError = () => new Error(`the node half does not answer: ${disconnectReason}`);
   const begin = () => {
     const mine = connect(path);
     socket = mine;
@@ -58,14 +58,14 @@ export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS 
       why ??= reason;
       mine.destroy();
     };
-    // Not the socket's own: that one would count what this half writes, too.
-    const silence = setTimeout(() => fail(`it has said nothing for ${limits.silenceMs / 1000} s`), limits.silenceMs);
+    // Not the socket's own timeout, which writes by this half would reset, too.
+    const silence = setTimeout(() => fail(`no data for ${limits.silenceMs / 1000} s`), limits.silenceMs);
     mine.on('connect', () => mine.write(frameOf(HELLO, 0, GREETING)));
     mine.on('data', (piece) => {
       silence.refresh();
       const { frames, wrong } = cutter.push(piece as Buffer);
       for (const frame of frames) {
-        const problem = take(frame);
+        const problem = handleFrame(frame);
         if (problem !== undefined) return fail(problem);
       }
       if (wrong !== undefined) fail(wrong);
@@ -75,18 +75,18 @@ export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS 
     });
     mine.on('close', () => {
       clearTimeout(silence);
-      leave(why ?? 'it closed the connection');
+      disconnected(why ?? 'the node half closed the connection');
     });
   };
-  /** What is wrong with the frame. */
-  const take = ({ kind, id, payload }: Frame): string | undefined => {
-    if (!isHere) {
+  /** Handles a frame; returns why it is invalid. */
+  const handleFrame = ({ kind, id, payload }: Frame): string | undefined => {
+    if (!isConnected) {
       if (kind !== HELLO || textOf(payload) !== GREETING)
-        return `${path} is no socket of the node half of this version`;
-      isHere = true;
+        return `${path} does not belong to a node half of this version`;
+      isConnected = true;
       waitMs = LEAST_WAIT_MS;
-      if (told !== undefined) log('the node half is back');
-      told = undefined;
+      if (loggedReason !== undefined) log('the node half answers again');
+      loggedReason = undefined;
       return undefined;
     }
     if (kind === REPLY.beat) return undefined;
@@ -94,13 +94,13 @@ export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS 
       try {
         health = parseHealth(payload);
       } catch (error) {
-        return `how it stands cannot be read: ${(error as Error).message}`;
+        return `invalid snapshot health: ${(error as Error).message}`;
       }
       onHealth(health);
       return undefined;
     }
-    if (kind !== REPLY.answer && kind !== REPLY.refusal) return `a frame of kind ${kind}`;
-    // Nobody waits any more for an answer that was late.
+    if (kind !== REPLY.answer && kind !== REPLY.refusal) return `a frame of unknown kind ${kind}`;
+    // Undefined if the answer came after the request's timeout.
     const waiting = asked.get(id);
     forget(id);
     if (kind === REPLY.answer) waiting?.resolve(payload);
@@ -111,27 +111,27 @@ export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS 
     clearTimeout(asked.get(id)?.timer);
     asked.delete(id);
   };
-  const leave = (why: string) => {
+  const disconnected = (why: string) => {
     socket = undefined;
-    away = why;
-    isHere = false;
+    disconnectReason = why;
+    isConnected = false;
     for (const [id, { reject }] of asked) {
       forget(id);
-      reject(awayError());
+      reject(disconnectedError());
     }
     if (health) onHealth(undefined);
     health = undefined;
     if (closed) return;
-    if (why !== told) log(`${awayError().message}; it is tried again`);
-    told = why;
+    if (why !== loggedReason) log(`${disconnectedError().message}; connecting again`);
+    loggedReason = why;
     again = setTimeout(begin, waitMs);
     waitMs = Math.min(2 * waitMs, MOST_WAIT_MS);
   };
 
   const ask = (kind: AskKind, payload = ''): Promise<Encoded> => {
     const { promise, resolve, reject } = Promise.withResolvers<Encoded>();
-    if (!socket || !isHere) {
-      reject(awayError());
+    if (!socket || !isConnected) {
+      reject(disconnectedError());
       return promise;
     }
     lastId = (lastId % 0xffffffff) + 1;
@@ -139,7 +139,7 @@ export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS 
     const ms = kind === ASK.page || kind === ASK.pageWithProcesses ? limits.pageMs : limits.answerMs;
     const timer = setTimeout(() => {
       forget(id);
-      reject(new Error(`the node half has not answered within ${ms / 1000} s`));
+      reject(new Error(`the node half did not answer within ${ms / 1000} s`));
     }, ms);
     asked.set(id, { resolve, reject, timer });
     socket.write(frameOf(kind, id, payload));
@@ -150,23 +150,23 @@ export function followSnapshots({ path, onHealth, reviews, log, limits = LIMITS 
   begin();
   return {
     health: () => health,
-    // Read in the page's thread.
+    // Parsed in the thread that renders the page.
     material: (withProcesses) => ask(withProcesses ? ASK.pageWithProcesses : ASK.page),
     async status() {
       const bytes = await ask(ASK.status);
       const value: unknown = JSON.parse(textOf(bytes));
       const wrong = value === null ? undefined : wrongWithSnapshot(value);
-      if (wrong !== undefined) throw new Error(`what the node half sent is no snapshot: ${wrong}`);
+      if (wrong !== undefined) throw new Error(`the node half sent an invalid snapshot: ${wrong}`);
       return bytes;
     },
     async history() {
       const bytes = await ask(ASK.history);
       const value: unknown = JSON.parse(textOf(bytes));
       if (!isObject(value) || !Array.isArray(value.atMs) || !isObject(value.gpus) || !isObject(value.containers))
-        throw new Error('what the node half sent is no history: want atMs, GPUs and containers');
+        throw new Error('the node half sent an invalid history: expected atMs, gpus and containers');
       return bytes;
     },
-    own: async () => (isHere ? textOf(await ask(ASK.own)) : ''),
+    own: async () => (isConnected ? textOf(await ask(ASK.own)) : ''),
     ...(reviews && { review }),
     async close() {
       closed = true;

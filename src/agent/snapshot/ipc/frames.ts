@@ -1,15 +1,15 @@
-// The wire between the agent's two halves: frames of a length, a kind, a number and so many bytes. Owns cutting and joining, and that
-// no frame is longer than its reader allows; what frames say is in protocol.ts.
+// Framing of the socket between the agent's two halves: length, kind, request id, payload. Writes frames, and parses a byte stream into
+// frames of a bounded length; protocol.ts defines their content.
 
 export type Frame = {
   readonly kind: number;
-  /** An answer has that of its request; what nobody asked for has 0. */
+  /** The request's id, also in its answer; 0 for a message without a request. */
   readonly id: number;
-  /** In a buffer of its own, which may be given away. */
+  /** In its own buffer, which may be transferred to a worker. */
   readonly payload: Uint8Array<ArrayBuffer>;
 };
 
-/** Length of the payload and number, both 32 bits with the highest byte first, and between them the kind, 8 bits. */
+/** Payload length (32 bits), kind (8 bits), id (32 bits); big-endian. */
 const HEADER = 9;
 
 export function frameOf(kind: number, id: number, payload: string | Uint8Array = ''): Buffer {
@@ -24,11 +24,11 @@ export function frameOf(kind: number, id: number, payload: string | Uint8Array =
 }
 
 export type FrameParser = {
-  /** Frames that are complete with this piece. After `wrong` nothing more can be read. */
+  /** Returns the frames that this piece completes. After `wrong` the stream cannot be parsed further. */
   push(piece: Buffer): { readonly frames: readonly Frame[]; readonly wrong?: string };
 };
 
-/** `mostBytes`: of a frame's payload. Room is made for a payload when its header has come, once. */
+/** `mostBytes`: limit of a frame's payload, whose buffer is allocated once, when its header has arrived. */
 export function createFrameParser(mostBytes: number): FrameParser {
   const header = Buffer.alloc(HEADER);
   let headerBytes = 0;
@@ -47,7 +47,7 @@ export function createFrameParser(mostBytes: number): FrameParser {
           if (headerBytes < HEADER) break;
           const length = header.readUInt32BE(0);
           if (length > mostBytes) {
-            wrong = `a frame of ${length} bytes; at most ${mostBytes} are read`;
+            wrong = `a frame of ${length} bytes; the limit is ${mostBytes}`;
             break;
           }
           payload = new Uint8Array(new ArrayBuffer(length));

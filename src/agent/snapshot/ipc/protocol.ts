@@ -1,17 +1,16 @@
-// What the agent's two halves say to each other on their socket. The exporter half asks, and sends nothing but what is listed here;
-// the node half answers, and tells of each new snapshot that there is one. Both are of one program, in one pod: a change of this file
-// changes VERSION. Snapshots travel as JSON: measured on 80 containers with 10 processes each it took 0.5 ms to write and 0.9 ms to
-// read, V8's own form 0.6 and 1.4 ms.
+// Protocol of the socket between the agent's two halves. The exporter half sends the requests listed here; the node half answers them
+// and announces each new snapshot. Both run the same version in one pod: an incompatible change needs another GREETING. Snapshots are
+// JSON: measured on 80 containers with 10 processes each, writing took 0.5 ms and parsing 0.9 ms; V8's serializer took 0.6 and 1.4 ms.
 
 import { isObject } from '../../../common/json.ts';
 import type { Reviewed } from '../../../kube/token-review.ts';
 import type { Encoded, Material, SnapshotHealth } from '../source.ts';
 
-/** The first frame each way; its payload is GREETING. */
+/** The first frame in each direction; its payload is GREETING. */
 export const HELLO = 1;
 export const GREETING = 'cotenant snapshots 1';
 
-/** Without a payload, but for the last one. */
+/** Requests; only the last one has a payload. */
 export const ASK = {
   page: 2,
   pageWithProcesses: 3,
@@ -24,35 +23,35 @@ export const ASK = {
 export type AskKind = (typeof ASK)[keyof typeof ASK];
 
 export const REPLY = {
-  /** There is a newer snapshot; how it stands with it, as JSON. */
+  /** Announces a new snapshot; payload: its health as JSON. */
   health: 16,
-  /** Nothing is new: so that silence means that the node half hangs. */
+  /** Heartbeat without news: silence then means that the node half hangs. */
   beat: 17,
   answer: 18,
-  /** In place of an answer: why there is none. */
+  /** Instead of an answer; payload: the reason. */
   refusal: 19,
 } as const;
 
 export const LIMITS = {
-  /** Of a request: the longest holds a token, and an HTTP server takes no longer head. */
+  /** Of a request: the longest one holds a token, and the HTTP server accepts no longer header. */
   requestBytes: 20_000,
   /** Of an answer: a hundred times the snapshot of 800 processes. */
   answerBytes: 16 << 20,
-  /** Who has not greeted by then is sent away. */
+  /** A client without a greeting after this time is disconnected. */
   helloMs: 5000,
-  /** Who does not take what it asked for by then is sent away. */
+  /** A client that does not read its answer within this time is disconnected. */
   stallMs: 10_000,
   peers: 8,
-  /** Of one peer; more wait. A page a second and a status page or two are a tenth of it. */
+  /** Per client; further requests wait. One scrape per second and two status pages need a tenth of it. */
   answersPerSecond: 50,
   reviews: 8,
-  /** While nothing is new, a beat each so often, and for so long nothing before the node half counts as away. */
+  /** Interval of heartbeats, and the silence after which the node half counts as hung. */
   beatMs: 5000,
   silenceMs: 15_000,
-  /** Of an answer, and of what a page is made of: longer than a scrape waits, which says that the page is late. */
+  /** Timeouts of an answer, and of a page's snapshot: longer than a scrape waits, which then reports that the page is late. */
   answerMs: 8000,
   pageMs: 20_000,
-  problemLetters: 1000,
+  problemChars: 1000,
 } as const;
 export type Limits = { readonly [K in keyof typeof LIMITS]: number };
 
@@ -73,46 +72,48 @@ const LISTS = [
   'recent',
 ] as const;
 
-/** Where it is not what a snapshot is; undefined: nowhere. What is inside of its entries is left to those who read them. */
+/** The first invalid field of a snapshot; undefined: none. Does not check the content of list entries. */
 export function wrongWithSnapshot(snapshot: unknown): string | undefined {
-  if (!isObject(snapshot)) return 'snapshot: want a map';
+  if (!isObject(snapshot)) return 'snapshot: expected an object';
   for (const name of ['atMs', 'cudaVersion', 'unknownDevices'])
-    if (typeof snapshot[name] !== 'number') return `snapshot.${name}: want a number`;
-  if (typeof snapshot.driverVersion !== 'string') return 'snapshot.driverVersion: want text';
+    if (typeof snapshot[name] !== 'number') return `snapshot.${name}: expected a number`;
+  if (typeof snapshot.driverVersion !== 'string') return 'snapshot.driverVersion: expected a string';
   for (const name of LISTS) {
     const list = snapshot[name];
-    if (!Array.isArray(list)) return `snapshot.${name}: want a list`;
+    if (!Array.isArray(list)) return `snapshot.${name}: expected a list`;
     const stray = list.findIndex((entry) => !isObject(entry));
-    if (stray >= 0) return `snapshot.${name}[${stray}]: want a map`;
+    if (stray >= 0) return `snapshot.${name}[${stray}]: expected an object`;
   }
-  if (!isObject(snapshot.self) || typeof snapshot.self.up !== 'boolean') return 'snapshot.self.up: want true or false';
+  if (!isObject(snapshot.self) || typeof snapshot.self.up !== 'boolean')
+    return 'snapshot.self.up: expected true or false';
   return undefined;
 }
 
 export const encoded = (material: Material): string => JSON.stringify(material);
 
-/** Throws one sentence that says where it is not what it should be. */
+/** Throws an error that names the invalid field. */
 export function materialFrom(bytes: Encoded): Material {
   const value: unknown = JSON.parse(textOf(bytes));
   const wrong = !isObject(value)
-    ? 'want a map of snapshot and own'
+    ? 'expected an object with snapshot and own'
     : typeof value.own !== 'string'
-      ? 'own: want text'
+      ? 'own: expected a string'
       : wrongWithSnapshot(value.snapshot);
-  if (wrong !== undefined) throw new Error(`what the node half sent is no snapshot: ${wrong}`);
+  if (wrong !== undefined) throw new Error(`the node half sent an invalid snapshot: ${wrong}`);
   return value as unknown as Material;
 }
 
 export function parseHealth(bytes: Uint8Array): SnapshotHealth {
   const value: unknown = JSON.parse(textOf(bytes));
-  if (!isObject(value) || typeof value.up !== 'boolean') throw new Error('up: want true or false');
+  if (!isObject(value) || typeof value.up !== 'boolean') throw new Error('up: expected true or false');
   return typeof value.problem === 'string' ? { up: value.up, problem: value.problem } : { up: value.up };
 }
 
 const REVIEWED: readonly string[] = ['allowed', 'unauthenticated', 'forbidden'] satisfies readonly Reviewed[];
 
 export function reviewedFrom(bytes: Uint8Array): Reviewed {
-  const said = textOf(bytes);
-  if (!REVIEWED.includes(said)) throw new Error(`the node half said ${JSON.stringify(said.slice(0, 40))} of a token`);
-  return said as Reviewed;
+  const result = textOf(bytes);
+  if (!REVIEWED.includes(result))
+    throw new Error(`the node half sent an unknown result of a token review: ${JSON.stringify(result.slice(0, 40))}`);
+  return result as Reviewed;
 }

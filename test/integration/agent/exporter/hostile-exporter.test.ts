@@ -74,13 +74,13 @@ test('the node half disconnects invalid clients and serves others', async (t) =>
   const good = following(t, path);
   await eventually(() => good.health(), 'it has received the snapshot');
   const wrong: readonly (readonly [Buffer, RegExp])[] = [
-    [randomBytes(60_000).fill(0, 0, 1), /no greeting|a frame of \d+ bytes/],
+    [randomBytes(60_000).fill(0, 0, 1), /no greeting of this version|a frame of \d+ bytes/],
     [Buffer.from('GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'), /a frame of 1195725856 bytes/],
-    [frameOf(HELLO, 0, 'cotenant snapshots 2'), /no greeting/],
-    [frameOf(ASK.page, 1), /no greeting/],
-    [Buffer.concat([HI, frameOf(99, 1)]), /a request of kind 99/],
-    [Buffer.concat([HI, frameOf(REPLY.health, 0, '{"up":true}')]), /a request of kind 16/],
-    [Buffer.concat([HI, frameOf(ASK.page, 1, 'x')]), /a request of kind 2 with something in it/],
+    [frameOf(HELLO, 0, 'cotenant snapshots 2'), /no greeting of this version/],
+    [frameOf(ASK.page, 1), /no greeting of this version/],
+    [Buffer.concat([HI, frameOf(99, 1)]), /a request of unknown kind 99/],
+    [Buffer.concat([HI, frameOf(REPLY.health, 0, '{"up":true}')]), /a request of unknown kind 16/],
+    [Buffer.concat([HI, frameOf(ASK.page, 1, 'x')]), /a request of kind 2 must have no payload/],
     [
       Buffer.concat([HI, frameOf(ASK.review, 1, 'x'.repeat(LIMITS.requestBytes + 1))]),
       /a frame of 20001 bytes; at most 20000/,
@@ -133,7 +133,7 @@ test('a client that does not read gets the newest snapshot when it reads again',
   publish({ ...exampleSnapshot, self: { ...exampleSnapshot.self, problem: 'the last one' } });
   peer.resume();
   await eventually(() => received.find((one) => one.problem === 'the last one'), 'the newest');
-  t.is(received[1]?.problem?.length, LIMITS.problemLetters);
+  t.is(received[1]?.problem?.length, LIMITS.problemChars);
   t.true(bytes < 2 ** 20, `${bytes} bytes of 20 MB`);
 });
 
@@ -172,7 +172,7 @@ test('the node half withstands a client that floods it and does not read', async
   }
   t.true(most - before < 30, `${before} MiB before, ${most} MiB at most`);
   await eventually(() => connectionsOf(socket) === 1 || undefined, 'all are sent away but one', 3 * LIMITS.stallMs);
-  t.true(agent.log.some((line) => /does not read what it asked for; it is sent away/.test(line)));
+  t.true(agent.log.some((line) => /the client does not read its answer and is disconnected/.test(line)));
   await up();
 });
 
@@ -192,8 +192,8 @@ test('the node half reviews a bounded number of tokens at once', async (t) => {
   t.is(await ask('good'), 'allowed');
   t.is(await ask('bad', '/status.json'), 'forbidden');
   await t.throwsAsync(ask('broken'), { message: 'the API server is away' });
-  await t.throwsAsync(ask('two words'), { message: 'want a path, a line feed and a token' });
-  await t.throwsAsync(ask('x', 'no-path'), { message: 'want a path, a line feed and a token' });
+  await t.throwsAsync(ask('two words'), { message: 'expected a path, a line feed and a token' });
+  await t.throwsAsync(ask('x', 'no-path'), { message: 'expected a path, a line feed and a token' });
   const slow = Array.from({ length: LIMITS.reviews }, () => ask('slow'));
   await t.throwsAsync(ask('good'), { message: 'too many tokens are being reviewed at once' });
   t.true((await good.status()).length > 0, 'others need not wait for them');
@@ -206,7 +206,7 @@ test('the node half reviews a bounded number of tokens at once', async (t) => {
   const other = following(t, unreviewed.path, { reviews: true });
   await eventually(() => other.health(), 'it is there');
   await t.throwsAsync(other.review?.('good', '/metrics') ?? Promise.resolve(), {
-    message: /page\.tokenReview is off there/,
+    message: /page\.tokenReview is off$/,
   });
 });
 
@@ -234,19 +234,19 @@ const HERE = [HI, frameOf(REPLY.health, 0, '{"up":true}')];
 test('an invalid node half yields no page, and the log has the reason', async (t) => {
   t.timeout(90_000);
   const wrong: readonly (readonly [(frame: Frame) => readonly Buffer[], RegExp])[] = [
-    [() => [Buffer.from('HTTP/1.1 400 Bad Request\r\n\r\n')], /a frame of 1213486160 bytes; at most 16777216 are read/],
+    [() => [Buffer.from('HTTP/1.1 400 Bad Request\r\n\r\n')], /a frame of 1213486160 bytes; the limit is 16777216/],
     [
       () => [frameOf(HELLO, 0, 'cotenant snapshots 2')],
-      /snapshots\.sock is no socket of the node half of this version/,
+      /snapshots\.sock does not belong to a node half of this version/,
     ],
-    [() => [HI, frameOf(REPLY.health, 0, '{"up":1}')], /how it stands cannot be read: up: want true or false/],
-    [() => [HI, frameOf(77, 0)], /a frame of kind 77/],
+    [() => [HI, frameOf(REPLY.health, 0, '{"up":1}')], /invalid snapshot health: up: expected true or false/],
+    [() => [HI, frameOf(77, 0)], /a frame of unknown kind 77/],
     [
       ({ kind, id }) =>
         kind === HELLO
           ? HERE
           : [frameOf(REPLY.answer, id, JSON.stringify({ own: '', snapshot: { ...exampleSnapshot, kills: 3 } }))],
-      /the metrics cannot be rendered: Error: what the node half sent is no snapshot: snapshot\.kills: want a list/,
+      /the metrics cannot be rendered: Error: the node half sent an invalid snapshot: snapshot\.kills: expected a list/,
     ],
     [
       ({ kind, id }) =>
@@ -272,10 +272,10 @@ test('a node half that does not answer times out', async (t) => {
   const limits = { ...LIMITS, answerMs: 50, pageMs: 60, silenceMs: 400 };
   const mute = following(t, await imposter(t, ({ kind }) => (kind === HELLO ? HERE : [])), { limits });
   await eventually(() => mute.health(), 'it is there');
-  await t.throwsAsync(mute.status(), { message: 'the node half has not answered within 0.05 s' });
-  await t.throwsAsync(mute.material(false), { message: 'the node half has not answered within 0.06 s' });
+  await t.throwsAsync(mute.status(), { message: 'the node half did not answer within 0.05 s' });
+  await t.throwsAsync(mute.material(false), { message: 'the node half did not answer within 0.06 s' });
   await eventually(() => mute.standings.includes(undefined) || undefined, 'it counts as away');
-  t.regex(mute.log[0] ?? '', /^the node half does not answer: it has said nothing for 0\.4 s; it is tried again$/);
+  t.regex(mute.log[0] ?? '', /^the node half does not answer: no data for 0\.4 s; connecting again$/);
   await eventually(() => mute.log[1], 'and is tried again');
-  t.is(mute.log[1], 'the node half is back');
+  t.is(mute.log[1], 'the node half answers again');
 });

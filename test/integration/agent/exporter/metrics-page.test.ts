@@ -119,7 +119,7 @@ test('while the driver hangs, cotenant_up is 0 and grants wait', async (t) => {
   const ready = await fetch(`${agent.url}/readyz`);
   t.is(ready.status, 503);
   // A sampler that was abandoned is counted as held by the driver until it has ended.
-  t.regex(await ready.text(), /^the last sample is \d+ s old(; samplers that the driver holds: \d+)?$/m);
+  t.regex(await ready.text(), /^the last sample is \d+ s old(; samplers hung in the driver: \d+)?$/m);
   t.is((await fetch(`${agent.url}/livez`)).status, 200);
   const snapshot = await agent.snapshot();
   t.is(snapshot?.self.up, false);

@@ -85,7 +85,7 @@ test('a released driver is open in no process of the agent, which reports down u
   t.is(await agent.metric('cotenant_container_memory_used_bytes'), undefined);
   const ready = await fetch(`${agent.url}/readyz`);
   t.is(ready.status, 503);
-  t.regex(await ready.text(), /given up on command/);
+  t.regex(await ready.text(), /released on command/);
   // Of this agent no grant is had meanwhile, and the words say why.
   const owner = { pid: process.pid, startTicks: 1 };
   const body = {
@@ -98,7 +98,7 @@ test('a released driver is open in no process of the agent, which reports down u
   };
   const refused = await ask(agent.state, 'POST', '/v1/grants', body);
   t.is(refused.status, 503);
-  t.regex((refused.body as { error: string }).error, /given up on command at .*cotenant driver take/);
+  t.regex((refused.body as { error: string }).error, /released on command at .*cotenant driver take/);
   // What the interposer refuses, it goes on refusing; nobody is stopped.
   t.is((await tell(tenant, `alloc ${900 * MIB}`))[0], OUT_OF_MEMORY);
   t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0);

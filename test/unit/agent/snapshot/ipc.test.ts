@@ -44,7 +44,7 @@ test('a frame that is too long ends the reading before room is made for it, and 
   const long = Buffer.from([0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1]);
   const { frames, wrong } = cutter.push(Buffer.concat([frameOf(3, 1), long]));
   t.is(frames.length, 1);
-  t.is(wrong, 'a frame of 4294967295 bytes; at most 100 are read');
+  t.is(wrong, 'a frame of 4294967295 bytes; the limit is 100');
   t.deepEqual(cutter.push(frameOf(3, 2)).frames, []);
 });
 
@@ -65,23 +65,23 @@ test('a page of a snapshot that was handed over is the page of the snapshot itse
 test('what is no snapshot is refused by the place where it is none', (t) => {
   t.is(wrongWithSnapshot(exampleSnapshot), undefined);
   const cases: readonly (readonly [unknown, string])[] = [
-    [null, 'snapshot: want a map'],
-    [[], 'snapshot: want a map'],
-    [{ ...exampleSnapshot, atMs: '1' }, 'snapshot.atMs: want a number'],
-    [{ ...exampleSnapshot, driverVersion: 1 }, 'snapshot.driverVersion: want text'],
-    [{ ...exampleSnapshot, containers: {} }, 'snapshot.containers: want a list'],
-    [{ ...exampleSnapshot, xids: [exampleSnapshot.xids[0] ?? {}, 7] }, 'snapshot.xids[1]: want a map'],
-    [{ ...exampleSnapshot, self: { ...exampleSnapshot.self, up: 1 } }, 'snapshot.self.up: want true or false'],
+    [null, 'snapshot: expected an object'],
+    [[], 'snapshot: expected an object'],
+    [{ ...exampleSnapshot, atMs: '1' }, 'snapshot.atMs: expected a number'],
+    [{ ...exampleSnapshot, driverVersion: 1 }, 'snapshot.driverVersion: expected a string'],
+    [{ ...exampleSnapshot, containers: {} }, 'snapshot.containers: expected a list'],
+    [{ ...exampleSnapshot, xids: [exampleSnapshot.xids[0] ?? {}, 7] }, 'snapshot.xids[1]: expected an object'],
+    [{ ...exampleSnapshot, self: { ...exampleSnapshot.self, up: 1 } }, 'snapshot.self.up: expected true or false'],
   ];
   for (const [snapshot, wrong] of cases) {
     t.is(wrongWithSnapshot(snapshot), wrong);
     t.throws(() => materialFrom(bytesOf(JSON.stringify({ own: '', snapshot }))), {
-      message: `what the node half sent is no snapshot: ${wrong}`,
+      message: `the node half sent an invalid snapshot: ${wrong}`,
     });
   }
   for (const text of ['', '{', 'null', '{}', '{"own":1}']) t.throws(() => materialFrom(bytesOf(text)), undefined, text);
   for (const text of ['', 'null', '{}', '{"up":"yes"}']) t.throws(() => parseHealth(bytesOf(text)), undefined, text);
   t.deepEqual(parseHealth(bytesOf('{"up":false,"problem":"gone","more":1}')), { up: false, problem: 'gone' });
   t.is(reviewedFrom(bytesOf('forbidden')), 'forbidden');
-  t.throws(() => reviewedFrom(bytesOf('allowed\n')), { message: /said "allowed\\n" of a token/ });
+  t.throws(() => reviewedFrom(bytesOf('allowed\n')), { message: /unknown result of a token review: "allowed\\n"$/ });
 });

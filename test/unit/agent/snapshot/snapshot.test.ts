@@ -122,7 +122,7 @@ test('when no sample comes nothing is said of now, and what was counted stays', 
   });
   t.is(
     staleSnapshot(before, 42_400, { abandoned: 5, hung: 3 }).self.problem,
-    'the last sample is 42 s old; samplers that the driver holds: 3',
+    'the last sample is 42 s old; samplers hung in the driver: 3',
   );
   t.deepEqual(stale.containerTotals, before.containerTotals);
   t.deepEqual(stale.foreignTotals, before.foreignTotals);
