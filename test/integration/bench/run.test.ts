@@ -13,7 +13,7 @@ function bench(...words: string[]) {
 
 const LATER = ['operate', 'placement'];
 
-test('with --json each line is one row of five fields, with what was measured beside it', (t) => {
+test('with --json each line is one row of five fields plus the measurements', (t) => {
   t.timeout(120_000);
   const { code, rows } = bench('storm', '--json', '--quick');
   t.is(code, 0);
@@ -30,7 +30,7 @@ test('with --json each line is one row of five fields, with what was measured be
   t.is(new Set(rows.map((line) => JSON.parse(line).name)).size, rows.length, 'each name once');
 });
 
-test('a name that nobody knows is refused, with the names that there are', (t) => {
+test('an unknown name is refused with the list of known names', (t) => {
   const { code, rows, text } = bench('storm', 'sturm');
   t.is(code, 2);
   t.deepEqual(rows, []);

@@ -21,7 +21,7 @@ const fromRepository = (stage: Stage) =>
     .filter(([first = '']) => !first.startsWith('--from='))
     .flatMap((args) => args.slice(0, -1));
 
-test('it has a stage that builds and one that runs, on one Debian and the Node that the tests run', (t) => {
+test('one stage builds and one runs, on one Debian and the Node that the tests run', (t) => {
   t.deepEqual(
     stages.map(({ name, from }) => `${name ?? 'final'}: ${from}`),
     [
@@ -33,7 +33,7 @@ test('it has a stage that builds and one that runs, on one Debian and the Node t
   t.true(Number.parseInt(manifest.devDependencies.node, 10) >= 24);
 });
 
-test('what it copies is in the repository and reaches the builder, and nothing else does', (t) => {
+test('copied files are in the repository and reach the builder, and nothing else does', (t) => {
   const copied = stages.flatMap(fromRepository);
   t.true(copied.includes('src') && copied.includes('native'));
   const ignore = read('.dockerignore');
@@ -75,7 +75,7 @@ test('each stage is copied from by its name, from where that stage has put thing
   t.true(taken.some(([, path, to]) => path === `${home}/program` && to === './'));
 });
 
-test('the image runs as nobody, whom the chart knows, and starts the program with what it was given', (t) => {
+test("the image runs as the chart's unprivileged user and passes its arguments on", (t) => {
   const [user] = final.instructions.filter(({ name }) => name === 'USER').flatMap(({ args }) => args);
   const [uid = '', gid = ''] = user?.split(':') ?? [];
   t.true(Number(uid) > 1000 && Number(gid) > 1000, `USER ${user}`);
@@ -119,7 +119,7 @@ test('the program in the image asks for nothing that is not in the image', (t) =
   }
 });
 
-test('the reader of Dockerfiles knows lines that go on, arguments and lists, and refuses what it does not know', (t) => {
+test('the Dockerfile reader knows continued lines, arguments and lists, and no others', (t) => {
   const text = ['# x', 'ARG V=1', `FROM a:$${'{V}'} AS b`, 'RUN one && \\', '  two', 'CMD ["x y", "z"]'].join('\n');
   const [stage] = readDockerfile(text);
   t.is(stage?.from, 'a:1');

@@ -36,7 +36,7 @@ test('all of it names files that are there, and says what it says with types', (
   }
 });
 
-test('lines and columns stay, and what cannot be found without types is refused', (t) => {
+test('lines and columns stay; code that cannot be resolved without types is refused', (t) => {
   t.is(
     withoutTypes("import type { A } from './a.ts';\nimport { b } from '../b.ts';\nconst c: A = b as A;\n"),
     "                                \nimport { b } from '../b.js';\nconst c    = b     ;\n",

@@ -220,7 +220,7 @@ test('inspect shows the node as a table and as JSON', async (t) => {
   t.is(json.containers[0]?.limitBytes, 2048 * MIB);
 });
 
-test('why says what was done to a tenant, also when it is gone, and does not claim that nothing was', async (t) => {
+test('why reports actions against a tenant, also after its end, and claims no others', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   const good = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'good'], [CLIENT]);

@@ -52,7 +52,7 @@ function groupsOf(ids: readonly string[]): string[] {
   return stdout.split('\n').filter((path) => ids.some((id) => path.endsWith(`cotenant-${id}`)));
 }
 
-test('the demonstration shows limits held, a cheat stopped and a patched pod, and leaves nothing behind', async (t) => {
+test('the demo shows limits held, a cheat stopped and a patched pod, and cleans up', async (t) => {
   t.timeout(120_000);
   const demo = startDemo(t);
   const said = (pattern: RegExp) => () =>

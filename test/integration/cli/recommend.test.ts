@@ -51,7 +51,7 @@ async function work(tenant: RunningTenant): Promise<boolean> {
   return true;
 }
 
-test('a tenant at the recommended size runs without a refusal, and with one granule less it fails', async (t) => {
+test('a tenant runs at the recommended size and fails with one granule less', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
@@ -87,7 +87,7 @@ test('a tenant at the recommended size runs without a refusal, and with one gran
   t.regex(nobody.out, /no container with a share was seen/);
 });
 
-test('a tenant that the agent stopped, twice under one name, is one that needs more than it had', async (t) => {
+test('a tenant that the agent stopped twice under one name needs more than it had', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });

@@ -115,7 +115,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   t.is(wrong.err, `cotenant: no GPU GPU-0 on this node; its GPUs are ${node.uuid(0)}\n`);
 });
 
-test('set says how far a plain grant is held to its amount, get shows it and who said so, and it outlives the agent', async (t) => {
+test('set changes the mode of a process grant, get shows its source, and it persists', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');

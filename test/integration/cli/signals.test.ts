@@ -30,7 +30,7 @@ async function freePort(): Promise<number> {
   return port;
 }
 
-test('a webhook that still waits for its certificate ends when it is told to', async (t) => {
+test('a webhook that waits for its certificate ends on SIGTERM', async (t) => {
   const port = await freePort();
   const place = ['--secret', 'ns/keys', '--service', 'webhook', '--registration', 'webhook'];
   const words = ['webhook', ...place, '--port', '0', '--health-port', String(port)];

@@ -48,7 +48,7 @@ function watch(t: ExecutionContext, file: string, args: readonly string[]) {
   return { child, exit, said: () => said };
 }
 
-test('top shows GPUs and who uses them in 80 columns, every second until Ctrl-C, the largest first', async (t) => {
+test('top shows GPUs and users in 80 columns every second until Ctrl-C, largest first', async (t) => {
   const { agent } = await busyNode(t);
   const top = watch(t, process.execPath, [MAIN, 'top', '--state', agent.state, '--processes']);
   await eventually(() => (top.said().match(/^ +\d+ +large /gm)?.length ?? 0) >= 2 || undefined, 'two rounds of it');

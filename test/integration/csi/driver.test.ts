@@ -74,7 +74,7 @@ test('a request that makes no sense is refused before anybody is asked', async (
   t.deepEqual([calls, results], [[], ['refused']]);
 });
 
-test('a refusal reaches the kubelet in its own words, and what may come later is told apart', async (t) => {
+test('a refusal reaches the kubelet unchanged; one that may succeed later is marked', async (t) => {
   const { root, calls, results, problems } = await start(t, {
     async publish({ pod }) {
       throw new VolumeRefused(`no share for ${pod}`, { later: pod === 'early' });
@@ -90,7 +90,7 @@ test('a refusal reaches the kubelet in its own words, and what may come later is
   t.deepEqual(results, ['refused', 'pending']);
 });
 
-test('a fault is told to the kubelet and to the log, and is no reason to end', async (t) => {
+test('a fault is reported to the kubelet and the log and does not end the driver', async (t) => {
   const { root, results, problems } = await start(t, {
     async publish() {
       throw new TypeError('of its own');
@@ -107,14 +107,14 @@ test('a fault is told to the kubelet and to the log, and is no reason to end', a
   t.is((await call(csiSocket(root), 'csi.v1.Node/NodeGetInfo')).code, status.OK);
 });
 
-test('a volume that was not mounted is not said to be', async (t) => {
+test('a volume that was not mounted is not reported as mounted', async (t) => {
   const { root } = await start(t);
   const { code, details } = await publish(root, UID, 'one');
   t.is(code, status.UNAVAILABLE);
   t.regex(details, /^cotenant: the volume of pod team\/one cannot be made: cannot make writable .*: ENOENT/);
 });
 
-test('a volume that nobody knows is taken down', async (t) => {
+test('an unknown volume is taken down', async (t) => {
   const { root, calls } = await start(t);
   const places = [placeOf(root, UID), placeOf(root, UID, 'data'), placeOf(root, UID.replaceAll('-', ''))];
   mkdirSync(placeOf(root, UID, 'data'), { recursive: true });
@@ -187,7 +187,7 @@ test('sockets that vanish are made again, one alone or with all folders', async 
   t.is(statSync(csiSocket(root)).mode & 0o7777, 0o600);
 });
 
-test('sockets that cannot be made are told once, and made when they can', async (t) => {
+test('sockets that cannot be made are reported once, and made when possible', async (t) => {
   const { root, problems } = await start(t);
   rmSync(join(root, 'plugins'), { recursive: true });
   symlinkSync('/dev/null', join(root, 'plugins'));

@@ -70,7 +70,7 @@ async function ground(t: ExecutionContext) {
   };
 }
 
-test('a volume that was given stays given, whatever happens when the kubelet asks again', async (t) => {
+test('a published volume stays published, whatever happens when the kubelet asks again', async (t) => {
   const { root, set, unset, publishes, problems, mounts, generation } = await ground(t);
   set('pods/one', 'main');
   t.is((await publish(root, UID, 'one')).code, status.OK);
@@ -101,7 +101,7 @@ test('a volume that was given stays given, whatever happens when the kubelet ask
   t.is(mounts(), 2);
 });
 
-test('a volume is taken down by an agent that has not made it, and without anything to ask', async (t) => {
+test('an agent takes down a volume that another agent made, without asking anything', async (t) => {
   const { root, target, set, start, end, mounts, inside } = await ground(t);
   set('pods/one', 'main side');
   t.is((await publish(root, UID, 'one')).code, status.OK);
@@ -116,7 +116,7 @@ test('a volume is taken down by an agent that has not made it, and without anyth
   t.is((await unpublish(root, target)).code, status.OK);
 });
 
-test('a volume whose agent was killed before it was given is not given yet: the next one finishes or refuses it', async (t) => {
+test('a volume whose agent was killed is unpublished until the next agent finishes it', async (t) => {
   const { root, target, set, unset, start, end, publishes, mounts, generation } = await ground(t);
   set('pods/one', 'main');
   set('die');

@@ -32,7 +32,7 @@ const layout = (sizes: Readonly<Record<string, number>>): Tree => ({
   'ld.so.preload': '644 63',
 });
 
-test('a volume has the layout that the webhook mounts, with modes that a umask does not change', (t) => {
+test('a volume has the layout that the webhook mounts, with modes whatever the umask', (t) => {
   type Facts = { tree: Tree; copies: boolean[]; preload: string; mounts: Mount[]; sizes: Record<string, number> };
   const facts = inside<Facts>(t, 'layout');
   const isOwn = (path: string) => /^(containers|ledgers)\/.*\/(limits|ledger)$/.test(path);
@@ -63,7 +63,7 @@ test('the page on the volume names all that is in it', (t) => {
   t.deepEqual(told.toSorted(), [...held, 'published'].toSorted());
 });
 
-test('its file system is read-only and bounded, that of the ledgers is bounded and cannot hold programs', (t) => {
+test('the volume is read-only and bounded; that of the ledgers is bounded and noexec', (t) => {
   const { mounts } = inside<{ mounts: Mount[] }>(t, 'layout');
   const [volume = ['', '', ''], ledger = ['', '', ''], ...rest] = mounts;
   t.deepEqual(rest, []);
@@ -74,7 +74,7 @@ test('its file system is read-only and bounded, that of the ledgers is bounded a
   t.regex(ledger[2], /^rw,size=264k,nr_inodes=8,mode=755/);
 });
 
-test('nothing of it can be written through a mount that says of itself that it is writable', (t) => {
+test('nothing in the volume can be written through a mount that claims to be writable', (t) => {
   const { flags, read, writes, ...others } = inside<Record<string, string> & { flags: string[]; writes: string[] }>(
     t,
     'readOnly',
@@ -99,7 +99,7 @@ test('ledgers end at their bounds, in bytes and in files', (t) => {
   t.true(facts.files <= 4, String(facts.files));
 });
 
-test('a page is rewritten in place, and the volume is read-only again also where that throws', (t) => {
+test('a page is rewritten in place; the volume is read-only again, also after an error', (t) => {
   const facts = inside<Record<string, unknown>>(t, 'update');
   t.is(facts.answer, 'answer');
   t.is(facts.throwing, 'no page today');
@@ -108,7 +108,7 @@ test('a page is rewritten in place, and the volume is read-only again also where
   t.true(facts.sealed);
 });
 
-test('a file that stays open for writing is an error that names the volume, until it is closed', (t) => {
+test('a file that stays open for writing is an error that names the volume', (t) => {
   const facts = inside<Record<string, unknown>>(t, 'update');
   const stays = `the volume at ${facts.target} stays writable: EBUSY: a file of it is open or mapped for writing`;
   t.is(facts.busy, stays);
@@ -117,11 +117,11 @@ test('a file that stays open for writing is an error that names the volume, unti
   t.true(facts.sealedAgain);
 });
 
-test('taking down leaves no mount and no folder, also while somebody uses it, and twice', (t) => {
+test('taking a volume down leaves no mount and no folder, also while in use, and twice', (t) => {
   t.deepEqual(inside(t, 'unmount'), { before: [true, true], after: [false, false], mounts: [], left: [] });
 });
 
-test('where nobody uses it, it is taken down for good, the ledgers first', (t) => {
+test('an unused volume is taken down for good, the ledgers first', (t) => {
   t.deepEqual(inside(t, 'calm'), [
     ['ledgers', false],
     ['', false],
@@ -142,7 +142,7 @@ test('mounting again changes nothing', (t) => {
   t.deepEqual([page, ledger], ['page', 'ledger']);
 });
 
-test('another process finds the volume as it is, and makes it read-only where the last one was killed writing', (t) => {
+test('another process finds the volume, and makes it read-only after a killed writer', (t) => {
   const facts = inside<Record<string, unknown> & { adopted: Record<string, unknown> }>(t, 'restart');
   t.deepEqual(facts.adopted, { found: [true, true], numbers: facts.first });
   t.is(facts.killed, 'SIGKILL');
@@ -166,18 +166,18 @@ test('a volume that was left half made is not published, and is completed', (t) 
   t.true(size('libcotenant.so') > 100_000);
 });
 
-test('a folder of a ledger that became a link is made anew, and what it led to is untouched', (t) => {
+test("a ledger folder that became a link is made again; the link's target is untouched", (t) => {
   t.deepEqual(inside(t, 'replaced'), { isFolder: true, others: ['ledger'] });
 });
 
-test('a target that is a link is refused, a kubelet whose folder is one is served', (t) => {
+test('a target that is a link is refused; a kubelet whose folder is a link is served', (t) => {
   const facts = inside<Record<string, unknown>>(t, 'links');
   t.is(facts.atLink, 'ENOTDIR');
   t.deepEqual(facts.mounted, [true, 'EROFS', 2]);
   t.deepEqual(facts.after, []);
 });
 
-test('what is no name of a container is refused before anything is mounted', (t) => {
+test('an invalid container name is refused before anything is mounted', (t) => {
   const answers = inside<[string, string][]>(t, 'names');
   t.is(answers.length, 6);
   for (const [name, refused] of answers) t.is(refused, `${JSON.stringify(name)} is no name of a container`);
@@ -185,7 +185,7 @@ test('what is no name of a container is refused before anything is mounted', (t)
 
 type Engines = { readonly named: readonly number[]; readonly engines: readonly string[] };
 
-test('an agent of another build puts its engine beside the old one, whole and read-only, and then has one page after the other name it', (t) => {
+test('a newer agent adds its engine beside the old one, then moves pages one by one', (t) => {
   type Facts = Readonly<Record<'before' | 'adopted' | 'one' | 'all' | 'back', Engines>> & {
     readonly before: { readonly numbers: [string, number][] };
     readonly tries: string[];
@@ -209,7 +209,7 @@ test('an agent of another build puts its engine beside the old one, whole and re
   ]);
 });
 
-test('a volume without room keeps the engine that it has, and so does one that is held to an engine that nobody has', (t) => {
+test('a volume without space keeps its engine; so does one pinned to an unknown engine', (t) => {
   type Facts = {
     readonly full: Engines & { readonly lib: string[]; readonly sealed: boolean };
     readonly behind: boolean[];
@@ -241,7 +241,7 @@ test('a volume without room keeps the engine that it has, and so does one that i
     t.regex(text, /keeps .*: libcotenant-engine\.77\.so is neither in its folder nor in this build/);
 });
 
-test('it is made, rewritten and taken down without holding up whatever else the agent does', (t) => {
+test('making, rewriting and taking down a volume does not block the agent', (t) => {
   const median = inside<{ publishMs: number; rewriteMs: number; unmountMs: number }>(t, 'pace');
   t.log(Object.entries(median).map(([what, ms]) => `${what} ${ms.toFixed(2)}`));
   // An order of magnitude above what a busy machine shows.

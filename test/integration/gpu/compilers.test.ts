@@ -72,7 +72,7 @@ function assembled(t: ExecutionContext, folder: string, name: string, text: stri
   }
 }
 
-test("what the probe's steps launch is taken by NVIDIA's assembler for each architecture, with its loops", (t) => {
+test("NVIDIA's assembler takes the probe's launches for each architecture, with loops", (t) => {
   const told = JSON.parse(
     execFileSync('python3', [join(import.meta.dirname, 'texts.py')], {
       encoding: 'utf8',
@@ -87,7 +87,7 @@ test("what the probe's steps launch is taken by NVIDIA's assembler for each arch
   for (const [name, text] of Object.entries(told.texts)) assembled(t, folder, name, text);
 });
 
-test("what our own programs launch is taken by NVIDIA's assembler for each architecture", (t) => {
+test("NVIDIA's assembler takes our own programs for each architecture", (t) => {
   const folder = temporaryFolder(t);
   for (const program of WITH_A_KERNEL) {
     const path = join(BUILD, program);
@@ -97,7 +97,7 @@ test("what our own programs launch is taken by NVIDIA's assembler for each archi
   }
 });
 
-test("the probe's program for CUDA's runtime is compiled by nvcc with both runtimes, as the step does it", (t) => {
+test("nvcc compiles the probe's runtime program with both runtimes", (t) => {
   const folder = temporaryFolder(t);
   const libraries = join(folder, 'lib');
   mkdirSync(libraries);

@@ -27,7 +27,7 @@ async function python(code: string, env: Record<string, string> = {}): Promise<u
   return JSON.parse(stdout.trim().split('\n').at(-1) ?? '');
 }
 
-test('NVML is asked about the GPU that CUDA counts as the first, whichever its own first is', async (t) => {
+test("NVML is asked about CUDA's first GPU, whichever NVML counts as its first", async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'l4');
   const names = await python(
     `
@@ -67,7 +67,7 @@ with machine._gpu_kept_open(dict(os.environ)):
   t.true(took < 60, `${took} s`);
 });
 
-test('without the engine that our object loads, no grant is made and it is named as missing', async (t) => {
+test('without the engine that the interposer loads no grant is made, and it is named', async (t) => {
   const root = temporaryFolder(t);
   const build = join(root, 'native/build');
   mkdirSync(join(build, 'tests'), { recursive: true });
@@ -126,7 +126,7 @@ test('a form of memory that the driver refuses costs only what comes of it', asy
   t.regex(answer ?? '', /vmmImported refused \(999\), vmmImportedMapped not asked/);
 });
 
-test('what is known of forms of memory is kept when a later one ends the step', async (t) => {
+test('results on forms of memory are kept when a later form ends the step', async (t) => {
   const { notes, problem } = await asked(
     t,
     'nvml_memory',
@@ -140,7 +140,7 @@ test('what is known of forms of memory is kept when a later one ends the step', 
 
 const LIST = 'nvmlDeviceGetComputeRunningProcesses_v3';
 
-test('a list that is refused says of nobody that it is not there', async (t) => {
+test('a refused list does not report any process as missing', async (t) => {
   const killed = await asked(t, 'nvml_memory', 'kill', '', `${LIST}=999`);
   for (const name of ['small', 'large']) {
     const one = killed.data?.[name] as Record<string, unknown>;
@@ -174,7 +174,7 @@ test('a list that is refused once is not taken for one without the process', asy
   t.is(typeof small.offListS, 'number');
 });
 
-test('stages of green contexts that did not come about are told, and are not taken for what holds', async (t) => {
+test('missing stages of green contexts are reported and do not count as isolation', async (t) => {
   const { data, answer } = await asked(t, 'green', 'green', '', 'cuCtxFromGreenCtx=801');
   t.regex(
     answer ?? '',
@@ -205,7 +205,7 @@ test('stages of green contexts that did not come about are told, and are not tak
   );
 });
 
-test('what becomes of memory taken in the view of a green context is decided by clear words and by figures', async (t) => {
+test("memory taken in a green context's view is decided by error texts and figures", async (t) => {
   const seen = `
 import json
 import steps.green as step
@@ -238,7 +238,7 @@ print(json.dumps([
   ]);
 });
 
-test('a step that no signal ends does not hold up the probe, and is told of', async (t) => {
+test('a step that no signal ends is reported and does not hold up the probe', async (t) => {
   const folder = temporaryFolder(t);
   mkdirSync(join(folder, 'steps'));
   const steps = `
@@ -299,7 +299,7 @@ print(json.dumps([code, out.getvalue()]))`,
   t.regex(text, /out of time +fine .*\n +the probe's 6 s are used up/);
 });
 
-test('a kind of program that is asked later leaves what is known of the others, and until one has run each has time to read the disk', async (t) => {
+test("a later kind of program keeps others' results and has time to read the disk", async (t) => {
   const seen = await python(`
 import json
 from steps import runtime
@@ -316,7 +316,7 @@ print(json.dumps([sorted(notes[-1]["programs"]), notes[-1]["programs"]["static"]
   t.deepEqual(seen, [['shared', 'static'], { known: true }, [30, 30, 10]]);
 });
 
-test('a program that takes too long is said to be out of time, not that it does not run', async (t) => {
+test('a program that takes too long is reported as out of time, not as failing', async (t) => {
   const words = await python(`
 import json, tools
 from steps import runtime
@@ -348,7 +348,7 @@ for (const { module, run, known, not, patch, faults } of PARTS) {
   });
 }
 
-test("a driver's error in one of two processes that need each other is none of their waiting", async (t) => {
+test('a driver error in one of two dependent processes is not reported as waiting', async (t) => {
   const seen = await python(`
 import json, ranks
 from children import ChildError, NoAnswer
@@ -374,7 +374,7 @@ print(json.dumps([run(late, None), run(late, error), run(error, late), run(None,
   ]);
 });
 
-test("what a client of MPS gets wrong by itself is not the daemon's", async (t) => {
+test("a client's own MPS mistake is not attributed to the daemon", async (t) => {
   const seen = await python(`
 import contextlib, json
 from children import ChildError
@@ -393,7 +393,7 @@ print(json.dumps([with_code(code) for code in (805, 719, None)]))`);
   t.deepEqual(seen, ['NotHere', 'ChildError', 'ChildError']);
 });
 
-test('a look-up that the driver refuses is told with its result', async (t) => {
+test('a symbol lookup that the driver refuses is reported with its result', async (t) => {
   const patch = `
 look_up, library = step.look_up, step.cuda.library
 class Refusing:

@@ -77,7 +77,7 @@ const complaints = (steps: readonly StepResult[]) =>
     .filter(({ status }) => status === 'failed' || status === 'out of time')
     .map(({ id, status, answer, said }) => `${id} ${status}: ${answer}\n${said ?? ''}`);
 
-test('on the simulated node every step answers or says why not, and drivers agree with it as observed', async (t) => {
+test('on the simulated node each step answers or says why not, as real drivers do', async (t) => {
   t.timeout(PROBE_MS);
   execFileSync('make', ['-C', join(ROOT, 'native'), '--silent', '--no-print-directory', '-j2', 'bench']);
   const { code, report, mark } = await probe(t, ['--simulated', '--managed', '--patience', '10']); // the tests' machine may be busy
@@ -129,7 +129,7 @@ test('programs that only run on real GPUs are Python that can be read', (t) => {
   t.is(spawnSync('python3', ['-c', read, join(ROOT, 'test/gpu/probe')], { encoding: 'utf8' }).stderr, '');
 });
 
-test('what asks a question that nothing before it asks comes before all that asks again', (t) => {
+test('a step with a new question runs before all repetitions', (t) => {
   const code =
     'import json, steps; print(json.dumps([[step.id, step.questions] for step in steps.ALL] + [list(steps.FIRST)]))';
   const told = JSON.parse(
@@ -151,7 +151,7 @@ test('what asks a question that nothing before it asks comes before all that ask
   );
 });
 
-test('the table says of which driver and GPU it is, and for each step what it asks, its answer and how it came to it', async (t) => {
+test("the table names driver and GPU, and each step's question, answer and method", async (t) => {
   const { text } = await probe(t, ['--simulated', '--step', 'identity', '--step', 'gating.nccl']);
   t.regex(text, /^driver 580\.95\.05, CUDA 13\.0, NVIDIA H100 .*; SIMULATED: nothing here is a GPU result$/m);
   t.regex(
@@ -254,7 +254,7 @@ test('a step that hangs, crashes or leaves processes behind costs only itself', 
   await noneLeft(mark);
 });
 
-test('a step that is run again leaves the other results in the file as they are, and never in that of another machine', async (t) => {
+test('a repeated step replaces only its own result, on the same machine only', async (t) => {
   const out = join(temporaryFolder(t), 'report.json');
   const again = async (...steps: string[]) =>
     probe(t, ['--simulated', ...steps.flatMap((name) => ['--step', name])], troubles(t), { out });
@@ -293,7 +293,7 @@ test('a simulated driver is not taken for a real one because a flag is missing',
   t.is(report, undefined);
 });
 
-test('a probe that is told to end takes the step in hand and the simulated node with it, and leaves what it found out', async (t) => {
+test('a probe that gets SIGTERM ends its step and the simulator, and keeps results', async (t) => {
   const interrupt = (child: ChildProcess, step: string) => {
     if (step === 'endless') child.kill('SIGTERM');
   };

@@ -35,7 +35,7 @@ test('a review is answered over TLS 1.3 and HTTP/1.1', async (t) => {
   raw.socket.destroy();
 });
 
-test('older TLS is refused, and a client that trusts another authority does not connect', async (t) => {
+test('older TLS is refused, and a client that trusts another CA does not connect', async (t) => {
   const webhook = await started(t);
   await t.throwsAsync(() => connectRaw(webhook, { maxVersion: 'TLSv1.2' }));
   const other = await started(t);
@@ -89,7 +89,7 @@ test('a body that is not a review gets a plain 4xx text', async (t) => {
   agent.destroy();
 });
 
-test('any content type is read, for what counts is the body', async (t) => {
+test('any content type is read, because only the body counts', async (t) => {
   const webhook = await started(t);
   const agent = trusting(webhook.certificate);
   for (const type of ['application/json; charset=utf-8', 'text/plain', 'application/x-www-form-urlencoded', '']) {

@@ -6,7 +6,7 @@ import { CHART_ENV } from '../../support/agent.ts';
 
 const TEMPLATE = join(import.meta.dirname, '../../../charts/cotenant/templates/agent/daemonset.yaml');
 
-test('the agent is measured with the environment that the chart gives both of its containers', (t) => {
+test('memory is measured with the environment that the chart gives both containers', (t) => {
   const template = readFileSync(TEMPLATE, 'utf8');
   for (const [name, value] of Object.entries(CHART_ENV)) {
     const values = [...template.matchAll(new RegExp(`- name: ${name}\\n +value: (.*)`, 'g'))].map(([, found]) => found);

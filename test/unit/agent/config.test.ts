@@ -179,7 +179,7 @@ test('a file is YAML or JSON with a map in it; an empty one changes nothing', (t
   t.throws(() => readSettings('/nonexistent/agent.yaml'), { message: /^\/nonexistent\/agent\.yaml: ENOENT/ });
 });
 
-test('a flag is a path, an equals sign and a value; what holds text keeps digits as text', (t) => {
+test('a flag is a path, an equals sign and a value; text settings keep digits as text', (t) => {
   const cases: [pair: string, expected: Partial<AgentConfiguration> | RegExp][] = [
     ['port=0', { port: 0 }],
     ['calibrate=false', { calibrate: false }],

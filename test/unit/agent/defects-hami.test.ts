@@ -6,7 +6,7 @@ import { seriesOf } from '../../support/agent.ts';
 import { compared, gpu, ledgerOf, ofGrant, owners, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 import { follow, pod, show, used } from './pages.ts';
 
-test('HAMi: what is called a ratio is a part of 1, of GPUs and of containers alike', async (t) => {
+test('HAMi: a ratio is a part of 1 for GPUs and containers alike', async (t) => {
   const parts = {
     ...{ utilizationPercent: 50, memoryBusyPercent: 50, encoderPercent: 50, decoderPercent: 50 },
     ...{ graphicsActivePpm: 500_000, smActivePpm: 500_000, smOccupancyPpm: 500_000 },
@@ -21,7 +21,7 @@ test('HAMi: what is called a ratio is a part of 1, of GPUs and of containers ali
   for (const line of ratios) t.is(Number(line.split(' ').at(-1)), 0.5, line);
 });
 
-test('HAMi 281, 1794: a container is there with 0 before it uses its GPU, and gone when its grant is; its counters stay a while', async (t) => {
+test('HAMi 281, 1794: a container shows 0 before it uses its GPU, until its grant ends', async (t) => {
   const idle = sampleOf([gpu(0)], []);
   const busy = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: MIB, smUs: 1_000_000 })])]);
   t.is(used(await show(follow([idle], [pod('a', 'main')], {}).state), { container: 'main' }), 0);
@@ -32,7 +32,7 @@ test('HAMi 281, 1794: a container is there with 0 before it uses its GPU, and go
   t.is(seriesOf(page, 'cotenant_container_sm_seconds_total', { container: 'main' }), 1);
 });
 
-test('HAMi 863, 2158: a container with two GPUs beside one with the first has its own figure on each, and is judged by the second, too', async (t) => {
+test('HAMi 863, 2158: a container with two GPUs has a figure and a verdict on each', async (t) => {
   const sample = sampleOf(
     [gpu(0), gpu(1)],
     [
@@ -53,7 +53,7 @@ test('HAMi 863, 2158: a container with two GPUs beside one with the first has it
   );
 });
 
-test('HAMi: what a tenant writes into its ledger is shown as its word, and no figure of the driver', async (t) => {
+test('HAMi: what a tenant writes into its ledger is reported apart from driver figures', async (t) => {
   const sample = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const forged = ledgerOf([slot(1, [row({ heldBytes: 2 ** 50 })])]);
   const page = await show(compared(sample, [reading(pod('a', 'main'), forged)], { 1: ofGrant('a') }));

@@ -32,7 +32,7 @@ import {
 } from './node.ts';
 import { follow, type Owners, pod, show, used } from './pages.ts';
 
-test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum of the pod', async (t) => {
+test("dcgm-exporter 1: two containers of a pod have a figure each, not the pod's sum", async (t) => {
   const sample = sampleOf(
     [gpu(0)],
     [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
@@ -44,7 +44,7 @@ test('dcgm-exporter 1: two containers of a pod have a figure each, not the sum o
   t.is(used(page, { pod: 'one', container: 'side' }), 50 * MIB);
 });
 
-test('dcgm-exporter 2: no family holds GPUs and containers both, so sums are right, under its own names, too', async (t) => {
+test('dcgm-exporter 2: no family mixes GPUs and containers, so sums are right', async (t) => {
   const sample = sampleOf(
     [gpu(0, { usedBytes: 500 * MIB })],
     [sampledProcess(1, [use(0, { bytes: 300 * MIB })]), sampledProcess(2, [use(0, { bytes: 50 * MIB })])],
@@ -60,7 +60,7 @@ test('dcgm-exporter 2: no family holds GPUs and containers both, so sums are rig
   t.is(sum('DCGM_FI_DEV_FB_USED'), 500);
 });
 
-test('dcgm-exporter 3: memory that the driver does not tell is absent and counted, and no number', async (t) => {
+test('dcgm-exporter 3: memory that the driver does not report is absent and counted', async (t) => {
   const sample = sampleOf([gpu(0, { usedBytes: 500 * MIB })], [sampledProcess(1, [use(0)])]);
   const page = await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
@@ -70,7 +70,7 @@ test('dcgm-exporter 3: memory that the driver does not tell is absent and counte
   t.notRegex(page, /1759218604441[56]|1\.8446744\d*e\+19|\bNaN\b/);
 });
 
-test('dcgm-exporter 4, HAMi 555: no share above 1, and time that is counted once, by whom it was used', async (t) => {
+test("dcgm-exporter 4, HAMi 555: no share is above 1, and each user's time counts once", async (t) => {
   const at = (smUs: number) =>
     sampleOf(
       [gpu(0)],
@@ -96,7 +96,7 @@ const OF_USERS = [
   'cotenant_device_memory_unattributed_bytes',
 ] as const;
 
-test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who uses the GPU', async (t) => {
+test('dcgm-exporter 5: after a failed process list no use of the GPU is reported', async (t) => {
   const told = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const failed = sampleOf([gpu(0, { processLists: ['graphics'] })], []);
   const grants = [pod('a', 'main')];
@@ -110,7 +110,7 @@ test('dcgm-exporter 5: a list that failed is no idleness: nothing is said of who
   t.is(used(idle, {}), 0, 'who is there and holds nothing has 0');
 });
 
-test('dcgm-exporter 5, 6: where the list of graphics or of MPS failed, no figure is that of the other lists alone', async (t) => {
+test('dcgm-exporter 5, 6: if one process list failed, the others alone give no figure', async (t) => {
   const grants = [pod('a', 'render')];
   const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
   const both = (types: number) => [1, 2].map((pid) => sampledProcess(pid, [use(0, { bytes: 3000 * MIB, types })]));
@@ -158,7 +158,7 @@ const COMPUTE_TIME = [
   'cotenant_foreign_sm_seconds_total',
 ] as const;
 
-test('dcgm-exporter 5: use that the driver does not tell is no idleness either, under no name, of nobody', async (t) => {
+test('dcgm-exporter 5: use that the driver does not report is absent everywhere, not 0', async (t) => {
   const grants = [pod('a', 'busy'), pod('b', 'idle')];
   const byPid = { 1: ofGrant('a'), 2: ofContainer('c') };
   const at = (
@@ -203,7 +203,7 @@ test('dcgm-exporter 5: use that the driver does not tell is no idleness either, 
   for (const name of COMPUTE) t.is(seriesOf(nobody, name), undefined, name);
 });
 
-test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count, and who is in two lists counts once', async (t) => {
+test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count; two lists count once', async (t) => {
   const sample = sampleOf(
     [gpu(0)],
     [
@@ -231,7 +231,7 @@ test('dcgm-exporter 7: less than a MiB is seen', async (t) => {
   t.is(used(await show(follow([sample], [pod('a', 'main')], { 1: ofGrant('a') }).state), {}), 4097);
 });
 
-test('dcgm-exporter 9: a pid that is used again is another process, with a time of its own', (t) => {
+test('dcgm-exporter 9: a reused PID is another process with a time of its own', (t) => {
   const known = { byProcess: new Map([['7@70', ofGrant('a')]]), grantByPid: new Map() };
   const again: SampledProcess = { ...sampledProcess(7, []), startTicks: 99, ancestors: [] };
   t.deepEqual(
@@ -244,7 +244,7 @@ test('dcgm-exporter 9: a pid that is used again is another process, with a time 
   t.is([...totals.containers.values()][0]?.smSeconds, 2.5);
 });
 
-test('dcgm-exporter 10, MetaGPU 4: containers are found by both cgroup versions and drivers, in static pods and beside the reader', (t) => {
+test('dcgm-exporter 10, MetaGPU 4: containers are found in every kind of cgroup', (t) => {
   const [uid, id] = ['0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77', 'ab'.repeat(32)];
   for (const path of [
     `9:memory:/kubepods/pod${uid}/${id}`,
@@ -298,7 +298,7 @@ test('MetaGPU 5: utilization is that of the last window, not of the life of a pr
   t.is(seriesOf(page, 'metagpu_process_absolute_gpu_utilization'), 0);
 });
 
-test('MetaGPU 6 and 7: what is given out is counted to the byte, and each container once', async (t) => {
+test('MetaGPU 6 and 7: grants are counted to the byte, and each container once', async (t) => {
   const grants = [pod('a', 'a', 333), pod('b', 'b', 334), pod('c', 'c', 335)];
   const sample = sampleOf(
     [gpu(0)],
@@ -314,7 +314,7 @@ test('MetaGPU 8: a setting that would have no effect is refused', (t) => {
   t.throws(() => configure({ metaGpus: 4 }, 'test'), { message: /metaGpus: no such setting/ });
 });
 
-test('MetaGPU 9 and 10: what fits on no single GPU is refused with each in the way, and several are found all or not at all', (t) => {
+test('MetaGPU 9 and 10: a request that fits no single GPU is refused with each reason', (t) => {
   const free = (name: string, mib: number) => ({
     gpuUuid: `GPU-${name}`,
     model: '',
@@ -353,7 +353,7 @@ test('MetaGPU 11: nothing of ours runs a program in a container of others, or co
   t.deepEqual(said, []);
 });
 
-test('MetaGPU 12: nobody can have anything stopped, granted or changed over the network', async (t) => {
+test('MetaGPU 12: no one can stop, grant or change anything over the network', async (t) => {
   const source = {
     scrape: async () => 'nothing' as const,
     ...createLocalSource({ own: async () => '', snapshot: () => undefined, history: createRecorder().history }),
@@ -368,7 +368,7 @@ test('MetaGPU 12: nobody can have anything stopped, granted or changed over the 
   for (const path of ['/v1/status', '/v1/grants', '/v1/actions?of=x']) t.is(await ask('GET', path), 404, path);
 });
 
-test('MetaGPU 13 and 14: an error of the driver is a page that says so; a GPU that is lost is unhealthy', async (t) => {
+test('MetaGPU 13 and 14: metrics report driver errors; a lost GPU is unhealthy', async (t) => {
   const lost = await show(
     follow([sampleOf([gpu(0, { healthy: false, processLists: [] }), gpu(1)], [])], [pod('a', 'main')], {}).state,
   );

@@ -92,7 +92,7 @@ function judgedAfter(seconds: number, given: Case): Judged {
 
 const after = (seconds: number, given: Case): string => judgedAfter(seconds, given).severity;
 
-test('a share that is a hard limit is judged, also without isolation of memory; no other, and not where the ground is not firm', (t) => {
+test('a share that is a hard limit is judged, unless its evidence is not firm', (t) => {
   t.is(after(61, {}), 'soft');
   t.is(after(61, { grant: { isolateMemory: false } }), 'soft');
   t.is(after(50, {}), 'within');
@@ -131,7 +131,7 @@ for (const [what, types, beside, expected, besideIsGranted = false] of SERVERS) 
   });
 }
 
-test('a share that is no limit is not said to be untold', (t) => {
+test('a share that is no hard limit is not reported as undecidable', (t) => {
   t.deepEqual(judgedAfter(61, { types: MPS, beside: MPS, policy: 'soft', heldTo: 1 }), {
     severity: 'within',
     isMixed: false,

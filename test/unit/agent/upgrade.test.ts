@@ -23,7 +23,7 @@ function stateFolder(t: ExecutionContext): string {
   return folder;
 }
 
-test('a grant whose GPUs were called cards is adopted with all that it had', (t) => {
+test('a grant whose GPUs were stored under the key cards is adopted in full', (t) => {
   const gpus = [
     { gpuUuid: GPU, memoryBytes: 2 ** 30, limitBytes: 2 ** 30, coresPercent: 25 },
     {
@@ -83,7 +83,7 @@ test('limits of a canary and the mode of the node are read', (t) => {
   t.is(mode.mode(), 'report');
 });
 
-test('enforcement goes on from an audit log without reason codes and from a stop that was interrupted', (t) => {
+test('enforcement continues from an old audit log and from an interrupted stop', (t) => {
   const audit = openAudit(stateFolder(t), fail(t));
   t.deepEqual(
     audit.recent().map(({ action, result, refusal, detail }) => [action, result, refusal, detail]),

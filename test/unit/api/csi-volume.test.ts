@@ -25,7 +25,7 @@ const made = (): Pod => ({
 });
 const mountsIn = (pod: Pod): Mount[] => pod.spec.containers[0]?.volumeMounts ?? [];
 
-test('what the webhook writes is right, also as a reader of the API has it', (t) => {
+test("the webhook's volume is valid, also as the API server returns it", (t) => {
   const asked = {
     metadata: {},
     spec: {

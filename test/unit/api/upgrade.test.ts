@@ -25,7 +25,7 @@ const renamed = <T>(value: object): T =>
   );
 const requestOf = (pod: Pod): string => pod.metadata.annotations['cotenant.io/request'] ?? '';
 
-test('a request annotation of the earlier form is read, and written in the current form', (t) => {
+test('an old request annotation is read, and written in the current format', (t) => {
   for (const { admitted, request } of saved.pods) {
     const text = requestOf(admitted);
     t.true(text.includes('"cards":'));
@@ -50,7 +50,7 @@ test('both forms in one text are neither', (t) => {
   t.false(parsePodGrant(several.text.replace('"cards":', '"gpus":')).ok);
 });
 
-test('the GPUs of a node whose agent is not upgraded yet are read', (t) => {
+test('the GPUs of a node with an older agent are read', (t) => {
   const text = nodeGpusText(saved.node.annotations) ?? '';
   t.deepEqual(parseNodeGpus(text), { ok: true, value: renamed<NodeGpus>(saved.node.value) });
   t.is(nodeGpusText({ ...saved.node.annotations, 'cotenant.io/gpus': 'new' }), 'new');

@@ -57,7 +57,7 @@ for (const [what, more, expected] of JSON_ROWS) {
   });
 }
 
-test('quantiles are samples, the median of an even number lies between two, and differences are taken pair by pair', (t) => {
+test('quantiles are samples, an even median is between two, differences are pairwise', (t) => {
   t.is(median([3, 1, 2]), 2);
   t.is(median([4, 1, 2, 3]), 2.5);
   t.is(quantile([5, 1, 4, 2, 3], 0.99), 5);

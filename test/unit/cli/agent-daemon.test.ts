@@ -4,7 +4,7 @@ import { recordOf } from '../../../src/agent/enforcement/action-record.ts';
 import { eventsOf } from '../../../src/cli/daemons/agent.ts';
 import { grantOf } from '../agent/node.ts';
 
-test('a pod hears of it in whatever namespace it is, and plain processes have none to tell', (t) => {
+test('an Event reaches a pod in any namespace, and process grants get none', (t) => {
   const owner = { podUid: 'u1', podCreatedMs: 0 } as never;
   const record = (more: object) =>
     recordOf({

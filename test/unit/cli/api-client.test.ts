@@ -7,7 +7,7 @@ import test from 'ava';
 import { connect } from '../../../src/cli/cluster/api-client.ts';
 import { temporaryFolder } from '../../support/node.ts';
 
-test('a text that somebody else has written is read up to 8 MiB, and is refused beyond', async (t) => {
+test('a text of others is read up to 8 MiB and refused beyond', async (t) => {
   const MIB = 2 ** 20;
   const server = createServer((request, response) => {
     response.end('x'.repeat(Number(request.url?.slice(1))));

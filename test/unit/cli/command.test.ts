@@ -31,7 +31,7 @@ const parsed = (...args: string[]): Parsed => {
   return found;
 };
 
-test('options and words are read as they are written', (t) => {
+test('options and positional arguments are read as written', (t) => {
   const cases: [args: string[], values: Record<string, unknown>, words: string[]][] = [
     [[], {}, []],
     [['--size', '2Gi', 'a', 'b'], { size: '2Gi' }, ['a', 'b']],
@@ -60,7 +60,7 @@ test('help is asked for in two ways, wherever it stands before the command', (t)
     t.is(parse(command, args), 'help');
 });
 
-test('a mistake is told as one of usage', (t) => {
+test('a mistake is reported as a usage error', (t) => {
   const cases: [args: string[], message: RegExp][] = [
     [['--sizes', '1'], /'--sizes'/],
     [['-x'], /'-x'/],
@@ -70,7 +70,7 @@ test('a mistake is told as one of usage', (t) => {
   for (const [args, message] of cases) t.throws(() => parse(command, args), { instanceOf: UsageError, message });
 });
 
-test('the usage names every option with its letter, its value and what it is for', (t) => {
+test('the usage names every option with its letter, its value and its purpose', (t) => {
   t.is(
     usageOf({ ...command, notes: 'Mind the gap.' }),
     `usage: cotenant try [options] -- COMMAND
@@ -159,7 +159,7 @@ test('amounts that cannot be split, or are none, are refused with what would be 
     t.throws(() => shares(...args), { instanceOf: UsageError, message }, args.join(' '));
 });
 
-test('shares add up to what was asked for, or it is refused', (t) => {
+test('shares add up to the requested sum, or the request is refused', (t) => {
   const size = fc.tuple(fc.integer({ min: 0, max: 100_000 }), fc.constantFrom('Mi', 'Ki', 'M', ''));
   t.notThrows(() => {
     fc.assert(

@@ -140,7 +140,7 @@ test('a pod counts on a GPU with what it needs at one time, until it has ended',
   });
 });
 
-test('the table: GPUs, their containers, what waits, the sums, and what is wrong', (t) => {
+test('the table has GPUs, their containers, pending pods, sums and problems', (t) => {
   t.deepEqual(inventoryLines(inventoryOf(objects({ notes: ['A note.'] })), NOW), [
     'NODE     GPU  GPU, CONTAINER                            MODEL, STATE      GRANTED MiB  USABLE      USED  CORES  TENANTS  MODE',
     `node-2     0  ${uuid(0)}  NVIDIA L4                7680   22600      5312    75%     3/50  enforce`,
@@ -173,7 +173,7 @@ test('of one namespace only its containers are listed, and the sums are of all',
   t.is(inventoryOf(objects(), 'team').pending.length, 0);
 });
 
-test('the mode of a node, and of its containers as its agent has them or their annotations say', (t) => {
+test('a node has its mode, and containers the mode of agent or annotations', (t) => {
   const off = { 'cotenant.io/enforcement-override': 'off' };
   const of = pod('two', 'node-2', [container('main', 1024, [0])]);
   const said = { ...of, metadata: { ...of.metadata, annotations: { ...of.metadata.annotations, ...off } } };
@@ -197,7 +197,7 @@ test('the mode of a node, and of its containers as its agent has them or their a
   );
 });
 
-test('without a look at nodes, grants alone tell of GPUs', (t) => {
+test('without node permissions the GPUs are those of the grants alone', (t) => {
   const { nodes, totals } = inventoryOf(objects({ nodes: undefined, use: new Map() }));
   const [first] = nodes[0]?.gpus ?? [];
   t.is(first?.gpuUuid, uuid(0));
@@ -322,7 +322,7 @@ test('use is read from the page that the agent publishes', async (t) => {
   );
 });
 
-test('a page without a driver behind it, or not of an agent, tells no use', async (t) => {
+test('metrics without a driver, or not of an agent, show no use', async (t) => {
   const { text } = await createRenderer(COLLECTORS)(staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 }));
   t.like(useOf(text), { known: false, short: 'no driver' });
   t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, short: 'no answer' });
@@ -352,7 +352,7 @@ for (const [shares, words] of WORDS) {
   test(`in words: ${words}`, (t) => t.is(askedByPod(request(shares)), words));
 }
 
-test('in words: what is said about the GPUs', (t) => {
+test('in sentences: problems of the GPUs', (t) => {
   const whole = request([{ memory: { kind: 'whole' } }], { gpuModels: ['L4', 'A10'], gpuUuids: [uuid(0)] });
   t.is(askedByPod(whole), `main asks for the whole memory of one GPU; GPUs of model L4 or A10 among ${uuid(0)}`);
 });

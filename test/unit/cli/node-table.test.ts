@@ -82,7 +82,7 @@ const snapshot = (more: Partial<Snapshot>): Snapshot => ({
   ...more,
 });
 
-test('columns are as wide as their widest cell, on the side that is asked for, without blanks at the end', (t) => {
+test('columns fit their widest cell, aligned as requested, without trailing spaces', (t) => {
   t.deepEqual(
     columns(
       [
@@ -139,7 +139,7 @@ test('in every table each column begins at the same place in every row', (t) => 
   });
 });
 
-test('the GPUs: what is used, usable and granted, and what the driver does not tell', (t) => {
+test('GPUs show used, usable and granted memory, and missing driver data', (t) => {
   const rows = gpuRows(
     snapshot({
       devices: [
@@ -159,7 +159,7 @@ test('the GPUs: what is used, usable and granted, and what the driver does not t
   ]);
 });
 
-test('what the driver does not tell of a tenant is no 0, and nobody says that it is within', (t) => {
+test('missing driver data of a tenant is not 0, and no verdict is shown', (t) => {
   const untold = container({ usedBytes: 0, memoryKnown: false, processesKnown: false });
   t.is(stateOf(untold), 'unknown');
   t.is(stateOf({ ...untold, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
@@ -168,7 +168,7 @@ test('what the driver does not tell of a tenant is no 0, and nobody says that it
   t.regex(gpuRows(snapshot({ devices: [unlisted] }))[1] ?? '', / - +native$/);
 });
 
-test('the tenants: bars never overflow, compute shares are said not to be enforced', (t) => {
+test('bars of tenants never overflow, and unenforced compute shares are marked', (t) => {
   const rows = tenantRows(
     snapshot({
       containers: [
@@ -203,7 +203,7 @@ test('the tenants: bars never overflow, compute shares are said not to be enforc
   ]);
 });
 
-test('a plain grant goes by its name, and a container of a pod by all of its, in whatever namespace', (t) => {
+test("a process grant shows its name, a pod's container all of its names", (t) => {
   t.is(tenantName(container()), 'trainer');
   t.is(tenantName(container({ podUid: 'u1' })), 'local/trainer/python');
   t.is(tenantName(container({ podUid: 'u1', namespace: 'team' })), 'team/trainer/python');

@@ -65,7 +65,7 @@ test('grants of one name are one container, on as many GPUs as it had at one tim
   t.is(moved?.gpuCount, 1);
 });
 
-test('whom the agent stopped for its memory needs more than it had', (t) => {
+test('a container that was stopped for its memory needs more than it had', (t) => {
   const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 2 };
   const containerTotals = [ofPod(PLAIN[0], 1224, { seenMs: 1 })];
   const linesOf = (kills: Snapshot['kills']) =>
@@ -91,7 +91,7 @@ test('a pod of a namespace called local is a pod, also when it has ended', (t) =
   );
 });
 
-test('who has a whole GPU, or an instance, has a size by what it held at most, once somebody was told', (t) => {
+test('a whole GPU or a MIG instance is sized by its peak, once one was reported', (t) => {
   const [WHOLE] = exampleSnapshot.assignedTotals;
   if (WHOLE === undefined) throw new Error('the example lacks a whole GPU');
   const whole = (pod: string, gpuUuid: string, mib: number) => ({ ...WHOLE, pod, gpuUuid, peakBytes: mib * MIB });
@@ -107,7 +107,7 @@ test('who has a whole GPU, or an instance, has a size by what it held at most, o
   );
 });
 
-test('of several nodes a pod that moved is one container with the grant that it has now; plain processes are apart', (t) => {
+test('a pod that moved between nodes is one container with its current grant', (t) => {
   const now = { ...exampleContainer, namespace: 'local', pod: 'train', grantId: POD, gpuUuid: 'GPU-9' };
   const kill = { ...KILL, namespace: 'local', pod: 'train', container: 'main', count: 1 };
   const earlier = { containerTotals: [ofPod(`a${POD.slice(1)}`, 700, { seenMs: 1 })], kills: [kill] };

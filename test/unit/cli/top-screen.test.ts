@@ -13,7 +13,7 @@ const exampleSnapshot: Snapshot = { ...snapshots.exampleSnapshot, containers: [e
 const BY_GPU = { sort: 'gpu', processes: false, width: 80 } as const;
 const GIB = 1024 * MIB;
 
-test('a grant, a whole GPU, an instance and use without a grant are in one table, by GPU and memory', (t) => {
+test('grants, whole GPUs, instances and foreign use share a table, by GPU and memory', (t) => {
   const local = {
     ...exampleContainer,
     podUid: '',
@@ -59,7 +59,7 @@ test('processes stand below their container, the largest first; by SM the busies
   );
 });
 
-test('what is not told is last, and no number', (t) => {
+test('a missing value sorts last and is no number', (t) => {
   const untold = { ...exampleContainer, pod: 'untold', memoryKnown: false, smPercent: undefined };
   const snapshot = { ...exampleSnapshot, foreign: [], containers: [untold, exampleContainer] };
   const order = (sort: (typeof SORTS)[number]) =>
@@ -110,7 +110,7 @@ test('a terminal of no width has nothing on its lines, and any other no more tha
   }
 });
 
-test('no line is wider than the terminal, whatever the names are, and what is wrong is on each', (t) => {
+test('no line is wider than the terminal, whatever the names, and each shows problems', (t) => {
   const name = fc.stringMatching(/^[a-z0-9-]{1,60}$/);
   t.notThrows(() => {
     fc.assert(
@@ -141,7 +141,7 @@ test('no line is wider than the terminal, whatever the names are, and what is wr
   });
 });
 
-test('of a narrow terminal go who holds the limit, the share and the SM, before a state is cut', (t) => {
+test("a narrow terminal drops the limit's source, the share and the SM before a state", (t) => {
   const long = { namespace: 'a-namespace-of-some-length', pod: 'and-a-pod-with-a-hash-7c9f', over: true };
   const containers = [{ ...exampleContainer, ...long, bypassBytes: GIB }];
   const snapshot = { ...exampleSnapshot, assigned: [], foreign: [], containers };
@@ -189,7 +189,7 @@ test('an action shows container, use, limit and GPU within 80 columns', (t) => {
   );
 });
 
-test('a GPU says what it holds, draws, how warm it is, and what is wrong with it', (t) => {
+test('a GPU shows its memory, power, temperature and problems', (t) => {
   const lines = topLines(exampleSnapshot, BY_GPU);
   t.is(lines[0], 'driver 580.65.06, mode enforce, sorted by gpu');
   t.regex(lines[2] ?? '', /^GPU {2}MODEL +USED\/USABLE MiB {2}BUSY {2}TEMP +POWER {2}IN USE BY {2}FAULT$/);

@@ -76,7 +76,7 @@ test('the list names each pod and its node', (t) => {
   t.regex(listed([pod('a', 'cotenant.io')])[0] ?? '', /for 1 pod has a volume/);
 });
 
-test('the list fits a termination message with its head, however many pods there are and however long their names', (t) => {
+test('the list and its heading fit a termination message for any pods and names', (t) => {
   for (const length of [1, 40, 253]) {
     const nodeName = 'n'.repeat(length);
     const many = Array.from({ length: 300 }, (_, index) =>

@@ -62,7 +62,7 @@ const processes = [11, 12, 13].map((pid) => sampledProcess(pid, [use(0, { bytes:
 const [first, , third] = processes as [SampledProcess, SampledProcess, SampledProcess];
 const other = sampledProcess(12, [use(0, { bytes: 100 * MIB, smPercent: 7 })]);
 
-test('the process list of a grant is the same object until a process starts, ends or changes', (t) => {
+test("a grant's process list is the same object until one of its processes changes", (t) => {
   const of = (list: readonly SampledProcess[], whose: Readonly<Record<number, Owner>>, before?: AttributedProcesses) =>
     groupByOwner(list, owners(whose), before);
   const before = of(processes, byPid);

@@ -15,7 +15,7 @@ test('a value of the declared format comes back with its type', (t) => {
   t.deepEqual(read, { ok: true, value: { memoryMiB: 4, mode: 'off', gpus: [{ index: 0, fault: null }] } });
 });
 
-test('an error in one line names the path, the value and what is expected', (t) => {
+test('an error in one line names the path, the value and the expected value', (t) => {
   const cases: [unknown, string][] = [
     ['x', '"x" is not an object of memoryMiB, mode, labels, gpus'],
     [null, 'null is not an object of memoryMiB, mode, labels, gpus'],

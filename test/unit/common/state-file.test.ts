@@ -27,7 +27,7 @@ function open(t: ExecutionContext, text?: string) {
   return { folder, path, told, again, file: again() };
 }
 
-test('what was written is found by the next one, and nothing else is left in the folder', (t) => {
+test('the next process finds the written state, and no other file is left', (t) => {
   const { folder, file, again, told } = open(t);
   t.is(file.found, undefined);
   for (const count of [1, 2]) file.write({ count });
@@ -61,7 +61,7 @@ for (const [text, says] of UNREADABLE) {
   });
 }
 
-test('what is no file is said, too, and put aside', (t) => {
+test('an entry that is no file is reported and put aside', (t) => {
   const { path, told, file } = open(t);
   t.is(told.length, 0);
   file.write({ count: 1 });

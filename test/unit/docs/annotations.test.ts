@@ -21,7 +21,7 @@ function spelled(): readonly string[] {
   return [...new Set(texts.flatMap((text) => [...text.matchAll(KEY)].map(([, key = '']) => key)))];
 }
 
-test('each key that the code spells has a row, and each row is a key that the code spells', (t) => {
+test('each annotation key in the code has a row, and each row is a key in the code', (t) => {
   const found = spelled();
   t.true(found.length > 15, found.join());
   t.deepEqual(told.toSorted(), found.toSorted());

@@ -69,7 +69,7 @@ test('the example of a cluster has the head that the program prints', (t) => {
   );
 });
 
-test('the examples of pods that are explained are what is said of recorded ones', (t) => {
+test('the examples of explained pods are the output for recorded pods', (t) => {
   const recorded = (name: string): Partial<PodFacts> =>
     JSON.parse(readFileSync(join(ROOT, `test/fixtures/cluster/1.36-${name}.json`), 'utf8')) as Partial<PodFacts>;
   const say = (name: string, facts: Partial<PodFacts>) =>

@@ -38,7 +38,7 @@ test('the page calls everything by the names that are used', (t) => {
     t.true(gpus?.includes(text), text);
 });
 
-test('what is used where nothing is said is what the settings say', (t) => {
+test('defaults on the page are those of the settings', (t) => {
   t.is(DEFAULTS.kubernetes.nriSocket, NRI_SOCKET);
   t.is(DEFAULTS.kubernetes.cdiKind, CDI_KIND);
 });

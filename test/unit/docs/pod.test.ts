@@ -27,7 +27,7 @@ const gpu: NodeGpu = {
   granted: { memoryBytes: 0, coresPercent: 0, tenants: 0 },
 };
 
-test('the webhook writes the record that is shown, and the agent takes it with the grant that is shown', (t) => {
+test('the webhook writes the shown record; the agent accepts it with the shown grant', (t) => {
   const { outcome, pod } = answerOf(creation(parseYaml(manifest)));
   t.is(outcome, 'patched');
   const patched = pod as { metadata: { annotations: Record<string, string> }; spec: { schedulerName: string } };
@@ -64,7 +64,7 @@ function refusals(): readonly string[] {
   return ruled.map((ruling) => (ruling.ok ? 'nothing' : ruling.why));
 }
 
-test('what the agent says of a volume that it does not give is on the page', (t) => {
+test("the agent's messages on an unpublished volume are on the page", (t) => {
   const rows = rowsWith(
     section(page, '## Where a pod waits, and the message that it shows'),
     'sentence',
@@ -105,7 +105,7 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
   for (const reason of reasons) t.true(writers.includes(`'${reason}'`), reason);
 });
 
-test('the sentence of the stop is the one that is said', (t) => {
+test('the stop sentence on the page is the one in use', (t) => {
   const [shown = ''] = blocks(section(page, '## 9. A container over its grant is stopped'), 'text');
   const worst = { gpuUuid: uuid, usedBytes: 3000 * MIB, limitBytes: 2048 * MIB, bypassBytes: 2900 * MIB };
   const verdict = { severity: 'hard', reason: 'bypass', overBytes: 952 * MIB, worst } as Parameters<typeof describe>[2];

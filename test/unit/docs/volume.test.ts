@@ -14,7 +14,7 @@ test('the table says where each part is mounted, as the webhook mounts it', (t) 
   t.deepEqual(told.toSorted(), held.toSorted());
 });
 
-test('what the tenant may write is what is mounted for writing', (t) => {
+test('the folders that a tenant may write are those mounted for writing', (t) => {
   const rows = rowsWith(section(page, '## What it holds'), 'path', 'written');
   const told = rows.filter(({ written }) => written === 'by the tenant').map(({ path }) => quoted(path)[0]);
   const held = mountsOf('NAME').flatMap(({ readOnly, subPath }) => (readOnly === true ? [] : [String(subPath)]));

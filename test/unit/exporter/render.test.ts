@@ -183,7 +183,7 @@ test('a stale snapshot has cotenant_up 0, counters, and no gauges', async (t) =>
   t.is(stale.self.problem, 'the last sample is 31 s old');
 });
 
-test('series of what is gone from the snapshot disappear', async (t) => {
+test('series that left the snapshot disappear', async (t) => {
   const make = createRenderer(ALL);
   await make(exampleSnapshot);
   const { text } = await make({
@@ -232,7 +232,7 @@ test('values are exact, equal labels are added up, non-finite values are absent'
   ]);
 });
 
-test('a metric without labels is absent until it is set, and after its collector failed', async (t) => {
+test('a metric without labels is absent until set and after its collector failed', async (t) => {
   const render = createRenderer([one(() => {})]);
   t.deepEqual(samples((await render(exampleSnapshot)).text), []);
   const failing = createRenderer([

@@ -32,11 +32,11 @@ const NM = `
 0000000000000040 W operator_new
 `;
 
-test('functions are read from nm: global ones as defined, missing ones as called, data as neither', (t) => {
+test('nm output gives functions: global defined, missing called, data neither', (t) => {
   t.deepEqual(parseSymbols(NM), { defined: ['cot_reserve', 'operator_new'], called: ['cot_pools_trim'] });
 });
 
-test('a call leads to the file that defines the function, in the own part of the tree first', (t) => {
+test('a call leads to the file that defines it, in the own part of the tree first', (t) => {
   const objects = new Map([
     ['a/one.c', { defined: ['f'], called: ['g', 'main', 'libc'] }],
     ['a/two.c', { defined: ['g', 'main'], called: ['f'] }],

@@ -119,7 +119,7 @@ test('random facts do lead to stops, refusals and closed gates', (t) => {
     t.true(kinds.has(kind as never), kind);
 });
 
-test('a stale sample leads to nothing but a refusal, or to a gate that another mode opens', (t) => {
+test('a stale sample leads only to a refusal, or to a gate that another mode opens', (t) => {
   holds(t, (all) => {
     for (const { facts, action } of all) {
       const isStale = Math.abs(facts.sampleAgeMs) > POLICY.staleMs;
@@ -146,7 +146,7 @@ test('in modes off and report no gate is closed and no process is signaled', (t)
   });
 });
 
-test('a container within its grant is signaled only for processes that started after a stop', (t) => {
+test('a container within its grant is signaled only for new processes after a stop', (t) => {
   holds(t, (all) => {
     for (const { before, facts, action } of signals(all)) {
       const isRestarted = before.signaled !== undefined && facts.afterSignal?.verdict.severity !== 'within';

@@ -24,7 +24,7 @@ const of = (before: readonly GpuFault[], now: DriverReport, xids = UNHEALTHY_XID
 const after = (xid: number, gpu: Partial<DriverReport['gpus'][number]> = {}) =>
   of([], told({ raised: raised(xid) }, gpu)).faults;
 
-test("an Xid that requires a reset makes a GPU unhealthy; one of a tenant's program does not", (t) => {
+test('an Xid that requires a reset makes a GPU unhealthy; one by a program does not', (t) => {
   for (const xid of [48, 62, 64, 74, 79, 95, 119, 120, 140, 143])
     t.deepEqual(
       after(xid).map((fault) => [fault.gpuUuid, fault.xid, fault.atMs]),

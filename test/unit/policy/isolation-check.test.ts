@@ -62,7 +62,7 @@ test('isolation holds when excess and only excess is refused', (t) => {
   }
 });
 
-test("the node's condition is True when limits hold on each GPU, and absent until all are known", (t) => {
+test('the condition is True when limits hold on each GPU, absent until all are known', (t) => {
   const of = (...results: (CanaryVerdict['result'] | undefined)[]) =>
     fenceState(
       results.map((result, index) => ({
@@ -103,7 +103,7 @@ test('a driver limit holds when it refuses a program without the interposer', (t
   for (const [run, alone, verdict] of cases) t.deepEqual(driverVerdictOf(run, alone), verdict);
 });
 
-test('a GPU is closed when no isolation holds there, or programs fail under the interposer', (t) => {
+test('a GPU is cordoned when no isolation holds or programs fail under the interposer', (t) => {
   const verdict = (result: CanaryVerdict['result'], more: Partial<CanaryVerdict> = {}) => ({
     result,
     why: 'w',

@@ -25,7 +25,7 @@ test('the strongest mechanism that holds a container is named', (t) => {
   for (const [more, fence] of cases) t.is(fenceOf({ ...facts, ...more }), fence, JSON.stringify(more));
 });
 
-test('a driver limit is set, changed and removed where it is ours, and left where it is not', (t) => {
+test('our driver limits are set, changed and removed; others stay', (t) => {
   const none: DriverLimit = { softBytes: 0, hardBytes: null };
   const of = (hardBytes: number, softBytes = 0): DriverLimit => ({ softBytes, hardBytes: hardBytes * mib });
   const mib = 1024 * 1024;

@@ -201,7 +201,7 @@ function climbShare(steps: readonly (readonly [until: number, verdict: Verdict])
   });
 }
 
-test('suspected compute excess is gated, never sent SIGTERM, and killed after a failed test', (t) => {
+test('suspected compute overuse is gated, gets no SIGTERM, and is killed after a test', (t) => {
   const soft = overShare('soft');
   t.deepEqual(climbShare([[200, soft]], DEFAULT_LADDER), ['100 warn', '105 close-gate']);
   t.deepEqual(
@@ -371,7 +371,7 @@ test('every stop follows from the samples right before it', (t) => {
   });
 });
 
-test('a stop is followed by its outcome before the next one, a gate is opened only after it was closed', (t) => {
+test('a stop has its outcome before the next one, and only a closed gate is opened', (t) => {
   t.notThrows(() => {
     fc.assert(
       fc.property(samples, policy(fc.constant('enforce')), (list, rules) => {
@@ -397,7 +397,7 @@ test('a stop is followed by its outcome before the next one, a gate is opened on
   });
 });
 
-test('a lasting excess is stopped in time: hard at the last needed sample, soft after its grace', (t) => {
+test('a lasting excess is stopped in time: hard at the last sample, soft after a grace', (t) => {
   const every = fc.integer({ min: 50, max: 4000 });
   t.notThrows(() => {
     fc.assert(

@@ -39,7 +39,7 @@ const CASES: [what: string, used: number, limit: number, bypass: number, expecte
   ['no grant on this GPU at all, and nothing held', 0, 0, 0, 'within'],
 ];
 
-test('one GPU: within, soft above the tolerance, hard far above it or past the interposer', (t) => {
+test('one GPU: within, soft above tolerance, hard far above or with a bypass', (t) => {
   for (const [what, used, limit, bypass, expected] of CASES) {
     t.is(said(judge([use(used, limit, bypass)], DEFAULT_TOLERANCE)), expected, what);
   }
@@ -93,7 +93,7 @@ test('a soft excess is hard on a GPU without free memory for other grants', (t) 
   t.is(said(verdictOf([elsewhere, use(1000 * MIB, 1000 * MIB)], room(0, 500))), 'soft over-limit');
 });
 
-test('whatever is held, the severity is the worst of the GPUs and no order of GPUs changes it', (t) => {
+test('the severity is the worst of the GPUs in any order', (t) => {
   const gpu = fc.record({
     gpuUuid: fc.constantFrom('GPU-a', 'GPU-b'),
     limitBytes: fc.integer({ min: 0, max: 4000 }).map((mib) => mib * MIB),

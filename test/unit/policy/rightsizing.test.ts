@@ -29,7 +29,7 @@ const sizes = (series: ContainerSeries, headroom = NONE) => {
   return [memory && memory.amount / MIB, memory?.atLeast, cores?.amount, cores?.atLeast, savedPercent];
 };
 
-test('sizes are the peaks, rounded up to whole MiB and percent, and the GPU that needs most decides', (t) => {
+test('sizes are peaks rounded up to MiB and percent; the GPU with the highest decides', (t) => {
   const cases: readonly (readonly [what: string, gpus: readonly GpuSeries[], expected: readonly unknown[]])[] = [
     ['as it was', [gpu()], [1000, false, 30, false, 76]],
     ['one byte more is one MiB more', [gpu({ memory: { peak: 1000 * MIB + 1 } })], [1001, false, 30, false, 76]],

@@ -47,7 +47,7 @@ test('an isolation that is on and off at once is refused', (t) => {
   ]);
 });
 
-test('a policy is chosen by its word or by the number that cGPU has for it', (t) => {
+test("a policy is chosen by name or by cGPU's number", (t) => {
   const annotated = (annotations: object) => podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' }, { annotations });
   for (const [number, name] of COMPUTE_POLICIES.entries()) {
     const allowed = rules({ computePolicies: COMPUTE_POLICIES });

@@ -148,7 +148,7 @@ test('without allowUncountedMemory, whole GPUs and percent are refused in any di
   }
 });
 
-test('what a user must know but need not change is a warning', (t) => {
+test('information that needs no change is a warning', (t) => {
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi' })), []);
   t.deepEqual(warningsOf(podWith({ [M]: '1Gi', 'cotenant.io/gpu-cores': '10' })), []);
   t.deepEqual(warningsOf(podWith({ 'aliyun.com/gpu-mem': '1', 'aliyun.com/gpu-core.percentage': '7' })), [

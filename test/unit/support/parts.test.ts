@@ -1,7 +1,7 @@
 import test from 'ava';
 import { allOf } from '../../support/parts.ts';
 
-test('a part that fails, or cannot be begun, keeps none of the others from being run, and is named', async (t) => {
+test('a part that fails or cannot start is named and does not stop the others', async (t) => {
   const parts = ['first', 'second', 'third', 'last'].map((name) => ({ name, words: [], environment: {} }));
   const run: string[] = [];
   const failed = await allOf(parts, async ({ name }) => {

@@ -6,7 +6,7 @@ import { isWithin, type Span, watched } from '../../support/scheduling-delays.ts
 const looks = (...rows: readonly (readonly [atMs: number, ...lostMs: number[]])[]) =>
   rows.map(([atMs, ...lostMs]) => ({ atMs, lostMs }));
 
-test('of those that waited at the same time the longest counts, and half of what passed at most', (t) => {
+test('of simultaneous delays the longest counts, and at most half of the time', (t) => {
   t.deepEqual(watched(looks([1000, 10, 20, 30], [7000, 1010, 2020, 530])), {
     passedMs: 6000,
     apartMs: 0,
@@ -20,7 +20,7 @@ test('of those that waited at the same time the longest counts, and half of what
   t.is(watched(looks([0, 500], [1000, 0])).lostMs, 0);
 });
 
-test('what is left apart counts once, and what was lost meanwhile not again', (t) => {
+test('a paused span counts once, and delays within it do not count again', (t) => {
   const apart: Span[] = [
     { from: 500, to: 2500 },
     { from: 2000, to: 3000 },

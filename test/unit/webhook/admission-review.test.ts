@@ -236,7 +236,7 @@ test('a fault of the webhook refuses the pod; only the log has the stack trace',
   });
 });
 
-test('what was injected is left for the audit log', (t) => {
+test('the audit log has the injected changes', (t) => {
   const reviewed = review('mutate', fixture('1.26-create-ack-deployment'), configured());
   const answer = reviewed.outcome === 'patched' ? (reviewed.answer.response as JsonObject) : {};
   const { request } = answer.auditAnnotations as { request: string };

@@ -24,7 +24,7 @@ const serials = (bundle: string) =>
     (pem) => new X509Certificate(pem).serialNumber,
   );
 
-test('the first certificate is for the Service, for 90 days, signed by its own authority', (t) => {
+test('the first certificate names the Service, for 90 days, signed by its own CA', (t) => {
   const authority = signingAuthority(first) as X509Certificate;
   const leaf = leafOf(first);
   for (const name of NAMES) t.is(leaf.checkHost(name), name);

@@ -85,7 +85,7 @@ test('a pod without a share may carry nothing that only a patched pod has', (t) 
   for (const [pod, expected] of cases) t.regex(patched(pod).denial ?? '', expected);
 });
 
-test('a share’s devices come from its grant; a tenant’s value is replaced with a warning', (t) => {
+test("devices of a share come from its grant; a tenant's own value is replaced", (t) => {
   const env = [
     { name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' },
     { name: 'A', value: '1' },
@@ -188,7 +188,7 @@ test('a container whose driver capabilities differ from its request gets a warni
   t.deepEqual(warned(undefined, configured({ rules: { driverCapabilities: ['video'] } })), []);
 });
 
-test('variables that would bypass a limit are removed, only from containers with a share', (t) => {
+test('variables that would bypass a limit are removed, only where there is a share', (t) => {
   const names = [
     'CUDA_MPS_PIPE_DIRECTORY',
     'CUDA_MPS_ACTIVE_THREAD_PERCENTAGE',

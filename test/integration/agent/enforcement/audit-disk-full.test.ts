@@ -6,7 +6,7 @@ import { temporaryFolder } from '../../../support/node.ts';
 
 const test = testUnless(namespacesReason());
 
-test('every record that a full disk refused stands in the log once there is room, in its place, and no line is cut', (t) => {
+test('records refused by a full disk are logged whole and in order once it has space', (t) => {
   const script = 'mount -t tmpfs -o size=96k none "$1" && exec "$2" "$3" "$1"';
   const program = [temporaryFolder(t), process.execPath, join(import.meta.dirname, 'audit-disk-full-inside.ts')];
   const { status, stdout, stderr } = spawnSync(

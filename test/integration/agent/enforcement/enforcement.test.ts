@@ -23,80 +23,77 @@ const CLIENT = join(BUILD, 'tests/client');
 /** The preload is what brings the interposer in: without it a program reaches the driver directly. */
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 
-test.serial(
-  'a tenant that bypasses the interposer is seen, warned and stopped as a whole within 5 s of its first byte over the grant',
-  async (t) => {
-    t.timeout(60_000);
-    const node = await startNode(t, '--gpu', 'l4');
-    const agent = await startAgent(t, node);
-    const neighbor = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbor'], [CLIENT]);
-    t.deepEqual(await tell(neighbor, 'init'), [0, 0]);
-    await tell(neighbor, 'context 0');
-    const [, kept] = await tell(neighbor, `alloc ${512 * MIB}`);
-    await tell(neighbor, `set ${kept} 1000000 42`);
+test.serial('a tenant that bypasses the interposer is warned and fully stopped within 5 s', async (t) => {
+  t.timeout(60_000);
+  const node = await startNode(t, '--gpu', 'l4');
+  const agent = await startAgent(t, node);
+  const neighbor = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbor'], [CLIENT]);
+  t.deepEqual(await tell(neighbor, 'init'), [0, 0]);
+  await tell(neighbor, 'context 0');
+  const [, kept] = await tell(neighbor, `alloc ${512 * MIB}`);
+  await tell(neighbor, `set ${kept} 1000000 42`);
 
-    // A second process of the same tenant, which holds no GPU memory at all: it must go with the first.
-    const script = `${CLIENT} & sleep 600 & exec ${CLIENT}`;
-    const cheat = runTenant(
-      t,
-      node,
-      agent,
-      ['--gpu-memory', '1Gi', '--name', 'cheat'],
-      [...DODGE, '/bin/sh', '-c', script],
-    );
-    await tell(cheat, 'init');
-    await tell(cheat, 'context 0');
-    t.deepEqual((await tell(cheat, `alloc ${600 * MIB}`))[0], 0);
-    await eventually(
-      async () =>
-        ((await agent.metric('cotenant_container_memory_bypass_bytes', { pod: 'cheat' })) ?? 0) > 0 || undefined,
-      'the bypass is seen',
-    );
-    t.deepEqual(agent.audit(), [], 'within its grant a bypass is only reported');
-    const over = Date.now();
-    const watch = startWatch(stopping(agent.child, node.child));
-    t.deepEqual((await tell(cheat, `alloc ${400 * MIB}`))[0], 0, 'nothing refuses it');
-    const { code } = await cheat.ended;
-    const taken = watch();
-    t.log(`stopped ${toldOf(taken)}`);
-    t.true(isWithin(5000, taken), toldOf(taken));
-    t.is(code, 137);
-    t.true(
-      cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant:/.test(line)),
-      cheat.output.join('\n'),
-    );
-    const books = node.usage();
-    t.deepEqual(
-      books.clients.filter((client) => client.command === 'client').map((client) => client.alive),
-      [true],
-      'only the neighbor is left',
-    );
+  // A second process of the same tenant, which holds no GPU memory at all: it must go with the first.
+  const script = `${CLIENT} & sleep 600 & exec ${CLIENT}`;
+  const cheat = runTenant(
+    t,
+    node,
+    agent,
+    ['--gpu-memory', '1Gi', '--name', 'cheat'],
+    [...DODGE, '/bin/sh', '-c', script],
+  );
+  await tell(cheat, 'init');
+  await tell(cheat, 'context 0');
+  t.deepEqual((await tell(cheat, `alloc ${600 * MIB}`))[0], 0);
+  await eventually(
+    async () =>
+      ((await agent.metric('cotenant_container_memory_bypass_bytes', { pod: 'cheat' })) ?? 0) > 0 || undefined,
+    'the bypass is seen',
+  );
+  t.deepEqual(agent.audit(), [], 'within its grant a bypass is only reported');
+  const over = Date.now();
+  const watch = startWatch(stopping(agent.child, node.child));
+  t.deepEqual((await tell(cheat, `alloc ${400 * MIB}`))[0], 0, 'nothing refuses it');
+  const { code } = await cheat.ended;
+  const taken = watch();
+  t.log(`stopped ${toldOf(taken)}`);
+  t.true(isWithin(5000, taken), toldOf(taken));
+  t.is(code, 137);
+  t.true(
+    cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant:/.test(line)),
+    cheat.output.join('\n'),
+  );
+  const books = node.usage();
+  t.deepEqual(
+    books.clients.filter((client) => client.command === 'client').map((client) => client.alive),
+    [true],
+    'only the neighbor is left',
+  );
 
-    const actions = agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
-    t.deepEqual(actions.slice(0, 2), ['warn cheat bypass', 'kill cheat bypass']);
-    const kill = agent.audit()[1];
-    t.is(kill?.limitBytes, 1024 * MIB);
-    t.true((kill?.usedBytes ?? 0) > 1024 * MIB && kill?.result === 'sent');
-    await eventually(
-      async () =>
-        (await agent.metric('cotenant_container_kills_total', {
-          pod: 'cheat',
-          reason: 'bypass',
-          result: 'released',
-        })) === 1
-          ? true
-          : undefined,
-      'the metric says so',
-    );
-    t.true(
-      ((await agent.metric('cotenant_container_last_kill_timestamp_seconds', { pod: 'cheat' })) ?? 0) * 1000 >= over,
-    );
-    t.deepEqual(await tell(neighbor, `check ${kept} 1000000 42`), [0, 0], 'the neighbor has its bytes');
-    t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0);
-  },
-);
+  const actions = agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
+  t.deepEqual(actions.slice(0, 2), ['warn cheat bypass', 'kill cheat bypass']);
+  const kill = agent.audit()[1];
+  t.is(kill?.limitBytes, 1024 * MIB);
+  t.true((kill?.usedBytes ?? 0) > 1024 * MIB && kill?.result === 'sent');
+  await eventually(
+    async () =>
+      (await agent.metric('cotenant_container_kills_total', {
+        pod: 'cheat',
+        reason: 'bypass',
+        result: 'released',
+      })) === 1
+        ? true
+        : undefined,
+    'the metric says so',
+  );
+  t.true(
+    ((await agent.metric('cotenant_container_last_kill_timestamp_seconds', { pod: 'cheat' })) ?? 0) * 1000 >= over,
+  );
+  t.deepEqual(await tell(neighbor, `check ${kept} 1000000 42`), [0, 0], 'the neighbor has its bytes');
+  t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0);
+});
 
-test('in report mode nothing is stopped, and what would have been is said', async (t) => {
+test('report mode stops nothing and reports what would have been stopped', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { 'enforcement.mode': 'report' } });
@@ -133,7 +130,7 @@ test('processes that belong to no grant are never touched, however much they hol
   t.true(((await agent.metric('cotenant_exporter_attribution_failures_total', { reason: 'host' })) ?? 0) > 0);
 });
 
-test('a tenant that truncates, holes, replaces or floods its files hurts nobody else, the agent included', async (t) => {
+test('a tenant that damages its own files harms neither other tenants nor the agent', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250 } });
@@ -192,7 +189,7 @@ test('a tenant that truncates, holes, replaces or floods its files hurts nobody 
   t.false(counts.includes('neighbor'));
 });
 
-test('a limit changed while it runs is followed; what does not fit the GPU is refused with the reason', async (t) => {
+test('a limit can change at run time; a change that does not fit the GPU is refused', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], [CLIENT]);
@@ -208,7 +205,7 @@ test('a limit changed while it runs is followed; what does not fit the GPU is re
   t.regex(String((refused.body as { error: string }).error), /GPU-.* has \d+ bytes left for it/);
 });
 
-test('a grant ends with its owner, also when that is killed, and nothing of it stays behind', async (t) => {
+test('a grant ends with its owner, also when the owner is killed, and leaves nothing', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   const grants = join(agent.state, 'grants');
@@ -224,7 +221,7 @@ test('a grant ends with its owner, also when that is killed, and nothing of it s
   t.deepEqual(readdirSync(grants), []);
 });
 
-test('after a restart the agent adopts what runs: same limits, same pages, nobody stopped', async (t) => {
+test('a restarted agent adopts what runs: same limits, same pages, no stops', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
@@ -246,7 +243,7 @@ test('after a restart the agent adopts what runs: same limits, same pages, nobod
   t.deepEqual(next.audit(), []);
 });
 
-test('files that a tenant spoiled while no agent ran do not keep the next agent from starting', async (t) => {
+test('the agent starts although a tenant damaged its files while no agent ran', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
@@ -310,7 +307,7 @@ test('requests that cannot be granted are refused with what stands in the way', 
   );
 });
 
-test('under the native policy compute shares are taken, published, and said not to be enforced', async (t) => {
+test('the native policy publishes compute shares and says that they are not enforced', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { computePolicy: 'native' } });
   const tenant = runTenant(

@@ -14,7 +14,7 @@ const CROWD = `cd "$0" && mkfifo in && exec 9<>in
 for i in $(seq ${PROCESSES}); do "$1" libcuda.so.1 init "context 0" <&9 >/dev/null & done
 echo started; wait`;
 
-test('who is over is stopped in time beside a tenant with hundreds of processes on the GPU', async (t) => {
+test('a container over its limit is stopped in time beside hundreds of processes', async (t) => {
   t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4,context=8Mi');
   const agent = await startAgent(t, node);

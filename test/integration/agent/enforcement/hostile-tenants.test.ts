@@ -29,7 +29,7 @@ const MEMORY_MS = 5000;
 const COMPUTE_MS = 40_000;
 const SHARE_SECONDS = 10;
 
-test('memory and compute attacked together: nobody has more than its share, and whoever keeps to it goes on', async (t) => {
+test('attacks on memory and compute at once give no tenant more than its share', async (t) => {
   t.timeout(SECONDS * 1000 + 240_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, {

@@ -103,7 +103,7 @@ async function softRound(
   return { end, all, times, steps: existsSync(when) ? readFileSync(when, 'utf8').split('\n').filter(Boolean) : [] };
 }
 
-test('an agent that is killed anywhere on the soft path: the next one goes on, with one SIGTERM and one SIGKILL', async (t) => {
+test('an agent killed anywhere on the soft path goes on: one SIGTERM and one SIGKILL', async (t) => {
   t.timeout(360_000);
   const node = await startNode(t, '--gpu', 't4');
   const warned = await softRound(t, node, 'warned', { after: 'warn' });

@@ -12,7 +12,7 @@ const GRANT = 2048;
 const TAKEN = 1900;
 const STEP = 16;
 
-test('whoever is a little over is stopped at once when its GPU has nothing left of what others were granted', async (t) => {
+test('a small overrun is stopped at once when it takes memory that others were granted', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'l4,memory=6Gi,context=256Mi');
   // What is only over the limit would take its time.
@@ -51,7 +51,7 @@ test('whoever is a little over is stopped at once when its GPU has nothing left 
   t.is((await tell(neighbor, `alloc ${512 * MIB}`))[0], 0, 'what was granted is there');
 });
 
-test('of two that are over by little who is over by more is stopped, and the other one has its time where that is enough', async (t) => {
+test('of two small overruns the larger is stopped; the smaller keeps its grace period', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'l4,memory=8Gi,context=256Mi');
   const settings = { 'enforcement.softSeconds': 600 };

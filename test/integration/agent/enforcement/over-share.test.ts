@@ -20,7 +20,7 @@ const chargedRatio = async (agent: RunningAgent, pod: string): Promise<number> =
   ((await agent.metric('cotenant_container_sm_charged_seconds_total', { pod })) ?? 0) /
   ((await agent.metric('cotenant_container_sm_seconds_total', { pod })) ?? 1);
 
-test('a tenant that dodges only the gate is stopped, and nobody that keeps to its share or is lent more', async (t) => {
+test('a tenant that bypasses the gate is stopped; one lent more than its share is not', async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node, {
@@ -98,7 +98,7 @@ test('a tenant that dodges only the gate is stopped, and nobody that keeps to it
   t.is((await seen(3)).length, 3);
 });
 
-test('who starts MPS gains nothing by it, and whoever else is on the GPU is judged as before', async (t) => {
+test('a tenant gains nothing by starting MPS; others on the GPU are judged as before', async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, {

@@ -82,7 +82,7 @@ test('scrapes of one snapshot share one rendering of each format', async (t) => 
   t.is(cache.renderings(), 2);
 });
 
-test('each snapshot is rendered anew, and a silent driver shows at once', async (t) => {
+test('each snapshot is rendered again, and a silent driver shows at once', async (t) => {
   const cache = cacheOf(t);
   const first = cache.publish();
   t.is(snapshotTimeOf(await cache.text()), first);

@@ -90,7 +90,7 @@ async function isExact(
   t.deepEqual([overruns, faults], [0, 0], what);
 }
 
-test('a new agent counts charged time from zero, and what was done without an arbiter with it', async (t) => {
+test('a new agent counts charged time from zero, including time without an arbiter', async (t) => {
   const tenant = tenantOf(t, 'one');
   let arbiter = arbiterOf(t);
   arbiter.follow([tenant.entry(true)], TERMS);
@@ -111,7 +111,7 @@ test('a new agent counts charged time from zero, and what was done without an ar
   }
 });
 
-test('who is held to a share only at times is counted once, however fast that changes, and is held each time', async (t) => {
+test('compute is counted once and held each time, however fast a share comes and goes', async (t) => {
   const [tenant, other] = [tenantOf(t, 'one'), tenantOf(t, 'other')];
   const arbiter = arbiterOf(t);
   arbiter.follow([tenant.entry(true), other.entry(true)], TERMS);

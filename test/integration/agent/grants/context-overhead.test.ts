@@ -8,7 +8,7 @@ import { BUILD, eventually, startNode } from '../../../support/node.ts';
 
 const CODE = 100 * MIB; // what the GPU books for a module of 108 MiB, of which 8 lie inside the context
 
-test('a module that is loaded lowers what its container may still take, and gives it back when it is unloaded', async (t) => {
+test('a loaded module lowers what its container may still take until it is unloaded', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
@@ -30,7 +30,7 @@ test('a module that is loaded lowers what its container may still take, and give
   await eventually(async () => ((await left()) === whole ? true : undefined), 'and that it is gone');
 });
 
-test('a checkpoint of another process shows in what the agent publishes, and frees its room until it comes back', async (t) => {
+test('a checkpoint of another process is published and frees its memory until restore', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });

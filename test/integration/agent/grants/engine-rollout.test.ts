@@ -52,7 +52,7 @@ const runs = (pid: number, number: number) =>
     `process ${pid} runs engine ${number} and no other`,
   );
 
-test('an agent of the next build has running processes change to its engine, one that holds the old number has them change back: no call fails', async (t) => {
+test('running processes change to the engine of a newer agent and back; no call fails', async (t) => {
   t.timeout(120_000);
   const { node, state, start } = await ground(t);
   const first = await start();
@@ -101,7 +101,7 @@ test('an agent of the next build has running processes change to its engine, one
   await has(nobodys, BEHIND, { pod: 'one' }, undefined);
 });
 
-test('an engine that processes refuse is told, and the old one goes on; a new grant begins with the one of the build', async (t) => {
+test('an engine that processes refuse is reported; they keep the old one', async (t) => {
   const { node, start } = await ground(t);
   const first = await start();
   const load = await startLoad(t, node, first, 'one');

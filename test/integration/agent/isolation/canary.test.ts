@@ -51,7 +51,7 @@ async function ground(t: ExecutionContext) {
   return { node, root, start };
 }
 
-test('an interposer that does not hold keeps everybody new off, says why, and leaves those alone that run; mended, all returns', async (t) => {
+test('a failing isolation check cordons the GPU and spares running containers', async (t) => {
   t.timeout(120_000);
   const { node, root, start } = await ground(t);
   const agent = await start();
@@ -82,7 +82,7 @@ test('an interposer that does not hold keeps everybody new off, says why, and le
   t.is(failed, 0);
 });
 
-test('a file of the interposer that is cut short, or is not there, is found before anybody is granted anything', async (t) => {
+test('a truncated or missing interposer file is found before anything is granted', async (t) => {
   t.timeout(120_000);
   const { node, root, start } = await ground(t);
   const whole = join(BUILD, 'libcotenant.so');
@@ -107,7 +107,7 @@ test('a file of the interposer that is cut short, or is not there, is found befo
   t.is((await ask(t, node, agent)).code, 0);
 });
 
-test('it takes nothing of a GPU that is granted to the last byte, and is then not known to hold or to fail', async (t) => {
+test('the check takes nothing of a GPU granted to the last byte; its result is unknown', async (t) => {
   t.timeout(120_000);
   const { node, start } = await ground(t);
   const first = await start();
@@ -149,7 +149,7 @@ async function upgrade(t: ExecutionContext, from: SimulatedNode, agent: RunningA
   return to;
 }
 
-test('another version of the driver is tried anew under an agent that runs, and the same one is not', async (t) => {
+test('another driver version is checked again at run time; the same one is not', async (t) => {
   t.timeout(120_000);
   const first = await startNode(t, '--gpu', 'l4', '--driver', '580.65.06');
   const agent = await startAgent(t, first, { settings: { intervalMs: 100 } });

@@ -38,7 +38,7 @@ async function asks(t: Parameters<typeof runTenant>[0], node: SimulatedNode, age
   return { code: (await ended).code, text: output.join('\n') };
 }
 
-test('after an Xid that needs a reset a GPU takes nobody new until it was reset, and who runs on it is left alone', async (t) => {
+test('after an Xid that needs a reset a GPU is cordoned, and running containers stay', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 't4');
   const state = join(temporaryFolder(t), 'state');
@@ -83,7 +83,7 @@ test('after an Xid that needs a reset a GPU takes nobody new until it was reset,
   t.is((await asks(t, node, agent)).code, 0);
 });
 
-test('a GPU that was lost and is back, one that an operator clears, and one of a machine started anew are offered again', async (t) => {
+test("a GPU is offered again after its return, an operator's command or a reboot", async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 't4');
   const state = join(temporaryFolder(t), 'state');
@@ -114,7 +114,7 @@ test('a GPU that was lost and is back, one that an operator clears, and one of a
   t.deepEqual(JSON.parse(readFileSync(path, 'utf8')), { version: 1, faults: [] });
 });
 
-test('the settings say which Xids count, and refuse those that a program of a tenant raises by itself', async (t) => {
+test('settings choose the Xids that count and refuse those that programs can raise', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, unhealthyXids: 'default,46,-74' } });

@@ -81,7 +81,7 @@ function dial(t: ExecutionContext, folder: string, { endpoint }: Registration) {
   };
 }
 
-test('the plugin waits for a kubelet, tells it what changes, and finds each one that comes after it', async (t) => {
+test('the plugin waits for the kubelet, reports changes, and finds a restarted kubelet', async (t) => {
   const folder = join(temporaryFolder(t), 'device-plugins');
   const problems: string[] = [];
   let slots: Slots = { healthy: 3, unhealthy: 0 };

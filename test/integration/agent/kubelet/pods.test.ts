@@ -20,7 +20,7 @@ function inside(t: ExecutionContext, scenario: string): Facts {
   return JSON.parse(stdout) as Facts;
 }
 
-test('a container whose ledger is cut, and whose room another one took, is held to its grant by the next agent all the same', (t) => {
+test('the next agent holds a container to its grant although its ledger was truncated', (t) => {
   const facts = inside(t, 'starved') as Facts & { after: { shown: Shown[]; size: number } };
   t.deepEqual([facts.given, facts.full], ['given', 'ENOSPC']);
   const problems = facts.told as string[];
@@ -43,14 +43,14 @@ test('a container whose ledger is cut, and whose room another one took, is held 
   );
 });
 
-test('a ledger that could not be emptied for a container that starts anew is made as soon as there is room', (t) => {
+test('a ledger that could not be emptied for a restarted container is made again later', (t) => {
   const { gpus, problems, during, size, after } = inside(t, 'restarted');
   t.is((gpus as string[]).length, 1, 'it starts all the same');
   t.deepEqual(problems, ['the usage ledger cannot be cleared: ledger: No space left on device']);
   t.deepEqual([during, after], [0, size]);
 });
 
-test('a grant that was lost is in the books again when the kubelet asks for the volume that its pod has', (t) => {
+test("a lost grant is allocated again when the kubelet asks for its pod's volume", (t) => {
   const facts = inside(t, 'lost');
   t.deepEqual(facts.holds, [false, true], 'one of two grants of a pod is not all of them');
   t.deepEqual([facts.other, facts.again], ['given', 'given'], 'though its room was given away meanwhile');
@@ -59,7 +59,7 @@ test('a grant that was lost is in the books again when the kubelet asks for the 
   t.deepEqual(facts.problems, []);
 });
 
-test('each pod goes by the mode that its namespace, itself and administrators say, and by none on a node that is off', (t) => {
+test("a pod's mode follows its namespace, its annotation, administrators and the node", (t) => {
   const { asRecorded, changed, after, off, problems } = inside(t, 'modes');
   t.deepEqual(asRecorded, {
     done: ['kill a', 'warn a', 'warn a', 'would-stop a'].toSorted(),
@@ -78,7 +78,7 @@ test('each pod goes by the mode that its namespace, itself and administrators sa
   t.deepEqual(problems, []);
 });
 
-test('an init container has a grant and figures of its own, in room that the others use again, and is held to it', (t) => {
+test('an init container has its own grant and figures, and its memory is reused', (t) => {
   const { given, phases, room, foreign, actions } = inside(t, 'init');
   t.is(given, 'given', 'both amounts together would not fit');
   t.deepEqual(phases, [
@@ -96,7 +96,7 @@ test('an init container has a grant and figures of its own, in room that the oth
   t.deepEqual(actions, ['warn init', 'kill init']);
 });
 
-test('a volume that could not be made leaves no grant and nothing open, however often it is tried', (t) => {
+test('a volume that cannot be made leaves no grant and no open file, also when retried', (t) => {
   const { tries, after, later, stored } = inside(t, 'half');
   t.is((tries as string[]).length, 1);
   t.regex((tries as string[])[0] ?? '', /resource busy/);
@@ -108,7 +108,7 @@ test('a volume that is not its own ends no grant of a pod', (t) => {
   t.deepEqual(inside(t, 'otherVolume') as object, { kept: true, after: false, stored: 0 });
 });
 
-test('a container that was made without its GPUs is told of once, over restarts, until it has them or starts anew', (t) => {
+test('a container made without its GPUs is reported once until it has them or restarts', (t) => {
   const { before, early, phases, after, anew, leftOver, told, again, problems } = inside(t, 'withoutGpus');
   const without = (...names: string[]) => ['a', 'b', 'd'].map((name) => [name, names.includes(name)]);
   t.deepEqual(before, without());
@@ -126,7 +126,7 @@ test('a container that was made without its GPUs is told of once, over restarts,
   t.deepEqual(problems, [...sentences, ...(again as string[])]);
 });
 
-test('where a volume was taken away behind its back, the agent holds the files of the new one', (t) => {
+test('after a volume was removed by others the agent holds the files of the new one', (t) => {
   const { given, same, shown } = inside(t, 'anew');
   t.deepEqual([given, same], ['given', true]);
   t.deepEqual(shown, [{ who: 'pod-1/a', tampered: false, usedMib: 0 }]);

@@ -7,7 +7,7 @@ import { BUILD, eventually, startNode } from '../../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 
-test('a tenant that crash-loops 100 times, in ten ways, harms nobody and leaves nothing on the GPU', async (t) => {
+test('a tenant that crash-loops 100 times harms no other and leaves nothing on the GPU', async (t) => {
   t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);

@@ -14,7 +14,7 @@ const DODGE = ['env', '-u', 'LD_PRELOAD'];
 /** More than a stop has. */
 const MOST_STEPS = 20;
 
-test('an agent that is killed at any step of a stop loses no line of it, and the next one stops nobody twice', async (t) => {
+test('an agent killed at any step of a stop loses no record and repeats no stop', async (t) => {
   t.timeout(240_000);
   const node = await startNode(t, '--gpu', 't4');
   const steps: string[] = [];

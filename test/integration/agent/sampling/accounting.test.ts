@@ -26,7 +26,7 @@ const attributed = (client: ClientUsage, gpu = 0): number =>
 const living = (node: SimulatedNode): ClientUsage[] =>
   node.usage().clients.filter((entry) => entry.command === 'client' && entry.alive);
 
-test("published memory is the books' to the byte, per container and per process, in every form of allocation", async (t) => {
+test("published memory equals the simulator's to the byte, per container and process", async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { processMetrics: true, intervalMs: 200 } });
@@ -90,7 +90,7 @@ test("published memory is the books' to the byte, per container and per process,
   }
 });
 
-test('SM time is within 2 points of the books over 60 s with 8 interleaved processes', async (t) => {
+test("SM time is within 2 points of the simulator's over 60 s with 8 processes", async (t) => {
   t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
@@ -164,7 +164,7 @@ test('SM time is within 2 points of the books over 60 s with 8 interleaved proce
   t.is(await agent.metric('cotenant_exporter_utilization_gaps_total'), 0, 'no sample was missed');
 });
 
-test('an overrun of the utilization ring is counted, and what nobody saw is not made up', async (t) => {
+test('an overrun of the utilization ring is counted, and missed use is not invented', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { silenceMs: 60_000 } });
@@ -241,7 +241,7 @@ for (const [perturbed, title] of [
   });
 }
 
-test('samples that queued up while the agent was held up teach nothing about what was taken since', async (t) => {
+test('samples that queued up while the agent was blocked give no data on later use', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 3000, urgentIntervalMs: 3000 } });
@@ -285,7 +285,7 @@ test('samples that queued up while the agent was held up teach nothing about wha
 const NO_GROUPS =
   process.getuid?.() === 0 ? ['unshare', '--mount', '/bin/sh', '-c', 'umount -l -a -t cgroup2; exec "$@"', 'sh'] : [];
 
-test('a tenant without a group of its own is told, and stopped, by its process tree', async (t) => {
+test('a tenant without its own cgroup is attributed, and stopped, by its process tree', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
@@ -331,7 +331,7 @@ test('a tenant without a group of its own is told, and stopped, by its process t
   t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0);
 });
 
-test('entry points that only a newer driver has are published once per container, and what they take is in the count of its use', async (t) => {
+test('entry points that only a newer driver has are published once and counted as use', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--cuda', '14000');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });

@@ -40,7 +40,7 @@ function block(path: string): () => void {
   return () => rmdirSync(path);
 }
 
-test('a process on a GPU that is out of sight for a while keeps its grant, whose owner has ended', async (t) => {
+test('a process on a GPU that is out of sight keeps the grant of its ended owner', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
@@ -70,7 +70,7 @@ test('a process on a GPU that is out of sight for a while keeps its grant, whose
   await eventually(() => grantsOf(agent).length === 0 || undefined, 'the grant ends with its last process');
 });
 
-test('a GPU that is out of sight does not call off what was begun, and is no memory that came back', async (t) => {
+test('a GPU out of sight cancels no stop in progress and counts as no released memory', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
@@ -94,7 +94,7 @@ test('a GPU that is out of sight does not call off what was begun, and is no mem
   t.deepEqual(done().slice(0, 3), ['warn', 'close-gate', 'terminate']);
 });
 
-test('where the books of one grant cannot be written, stops of others are told and grants are made', async (t) => {
+test("when one grant's record cannot be written, other stops and grants still work", async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const settings = { intervalMs: 100, urgentIntervalMs: 100, silenceMs: 1000 };
@@ -158,7 +158,7 @@ test('a grant that cannot be written down keeps the size that it has', async (t)
   t.is((await tell(tenant, `alloc ${1024 * MIB}`))[0], 0);
 });
 
-test('a grant whose page cannot be written is not written down with another size', async (t) => {
+test('a grant whose page cannot be written is not recorded with another size', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], ['sleep', '600']);
@@ -170,7 +170,7 @@ test('a grant whose page cannot be written is not written down with another size
   t.is(readFileSync(join(folder, 'grant.json'), 'utf8'), kept);
 });
 
-test('where nothing can be kept of what was measured, it is used all the same, and kept once it can be', async (t) => {
+test('measurements are used although they cannot be saved, and are saved once possible', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const state = join(temporaryFolder(t), 'state');
   const unblock = block(join(state, 'profiles.json.new'));
@@ -187,7 +187,7 @@ test('where nothing can be kept of what was measured, it is used all the same, a
   await agent.measured(1);
 });
 
-test('entries of process lists that are nobody are counted on the page, and the GPU is told of all the same', async (t) => {
+test('process-list entries without a process are counted; the GPU is still reported', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const { library, raw } = gpuOf(t);
@@ -203,7 +203,7 @@ test('entries of process lists that are nobody are counted on the page, and the 
   t.is(await counted('memory_not_available'), 0);
 });
 
-test('an unknown error of any call of the driver, its first one included, ends no agent: the page says so, and goes on', async (t) => {
+test('an unknown error of any driver call ends no agent; the metrics report it', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 't4');
   const settings = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
@@ -241,7 +241,7 @@ test('an unknown error of any call of the driver, its first one included, ends n
   t.is(agent.child.exitCode, null);
 });
 
-test('use of a GPU that is not in the grant is foreign use of that GPU under the names of the grant, and stops nobody', async (t) => {
+test("use of a GPU outside the grant is foreign use under the grant's names; no stop", async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100, calibrate: false } });

@@ -57,7 +57,7 @@ const holders = (agent: RunningAgent): readonly number[] => {
   });
 };
 
-test('a released driver is open in no process of the agent, which reports down until it is reacquired', async (t) => {
+test('a released driver is open in no process; up is 0 until it is reacquired', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
@@ -114,7 +114,7 @@ test('a released driver is open in no process of the agent, which reports down u
   t.is(agent.log.filter((line) => /driver is (released|opened)/.test(line)).length, 2);
 });
 
-test('a calibration is ended when the driver is released, and repeated when it is reacquired', async (t) => {
+test('a calibration ends when the driver is released and repeats when it is reacquired', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 't4');
   node.control('process-list-delay', '400000');

@@ -15,7 +15,7 @@ const told = async (agent: RunningAgent, labels: Record<string, string> = {}) =>
   Promise.all(NAMES.map((name) => agent.metric(`cotenant_device_${name}_ratio`, labels)));
 const gpu = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
 
-test('a GPU that small kernels keep busy shows how little of it they take; a GPU before Hopper shows nothing of it', async (t) => {
+test('GPM shows how little of a GPU small kernels take; before Hopper there is no data', async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
   node.control('activity', '0', 'dram', '50');
@@ -45,7 +45,7 @@ test('a GPU that small kernels keep busy shows how little of it they take; a GPU
   t.is(await agent.metric('cotenant_exporter_nvml_errors_total', { call: 'nvmlGpmSampleGet' }), undefined);
 });
 
-test('without the right to the counters the log says so once, the failure is counted once, and all else is told', async (t) => {
+test('without permission for the counters one log line and one failure; the rest works', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 'h100');
   const agent = await startAgent(t, node, { settings: SETTINGS, env: { COTENANT_SIM_FAULTS: 'nvmlGpmSampleGet=4' } });
@@ -62,7 +62,7 @@ test('without the right to the counters the log says so once, the failure is cou
   t.true((await agent.metric('cotenant_device_memory_total_bytes')) !== undefined);
 });
 
-test('an old driver tells nothing of it, and is not asked', async (t) => {
+test('an old driver has no GPM data and is not asked', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 'h100', '--driver', '515.105.01');
   const agent = await startAgent(t, node, { settings: SETTINGS });

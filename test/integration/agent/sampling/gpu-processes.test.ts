@@ -48,7 +48,7 @@ testAsRoot(
   },
 );
 
-test('a program whose name has blanks and brackets in it is in its own books', async (t) => {
+test('a program whose name has spaces and brackets has its own usage', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200 } });
   // As /proc/PID/stat shows it, what follows looks like the fields behind a name.
@@ -71,7 +71,7 @@ test('a program whose name has blanks and brackets in it is in its own books', a
   );
 });
 
-test('a program whose name is no UTF-8 is in its own books, and the page is UTF-8 all the same', async (t) => {
+test('a program whose name is not UTF-8 has its own usage, and the metrics are UTF-8', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200, processMetrics: true } });
   const folder = temporaryFolder(t);

@@ -8,7 +8,7 @@ import { BUILD, eventually, temporaryFolder } from '../../../support/node.ts';
 
 const TIMEOUT_MS = 300;
 
-test('at most three programs that hang in the driver are abandoned; the next runs when they end', async (t) => {
+test('at most three programs that hang in the driver are abandoned; the next waits', async (t) => {
   const library = join(temporaryFolder(t), 'hang.so');
   copyFileSync(join(BUILD, 'tests/hanging_nvml.so'), library);
   const release = () => writeFileSync(`${library}.release`, '');

@@ -9,7 +9,7 @@ import { BUILD, eventually, startNode } from '../../../support/node.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 
-test('a divided GPU is told of by instance, sums over all GPUs are those of the books, and no grant is made of it', async (t) => {
+test("a MIG GPU is reported by instance with the simulator's sums, and grants nothing", async (t) => {
   t.timeout(90_000);
   const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });

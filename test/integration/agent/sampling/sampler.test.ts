@@ -41,7 +41,7 @@ function start(t: ExecutionContext) {
   return { sampler, samples, problems, release, starts, startTimes };
 }
 
-test('a driver that hangs for good is asked by three samplers and no more; what it lets go of is followed by a new one', async (t) => {
+test('a driver that hangs for good blocks three samplers and no more', async (t) => {
   const { sampler, samples, problems, release, starts } = start(t);
   await eventually(() => sampler.abandonedCounts().hung === 3 || undefined, 'three are abandoned');
   t.is(starts(), 3);
@@ -77,7 +77,7 @@ test('the agent can end while the driver holds its sampler', async (t) => {
   t.is(starts(), 1);
 });
 
-test('a sampler that hangs in a released driver is counted, and none starts until it is reacquired', async (t) => {
+test('a sampler that hangs in a released driver is counted, and none starts meanwhile', async (t) => {
   const { sampler, starts, release, samples } = start(t);
   await eventually(() => starts() === 1 || undefined, 'it asks the driver');
   await sampler.release();
@@ -91,7 +91,7 @@ test('a sampler that hangs in a released driver is counted, and none starts unti
   await eventually(() => samples.at(-1), 'samples come');
 });
 
-test('an unloaded driver is opened again when another one is loaded; a lost GPU does not restart it', async (t) => {
+test('a reloaded driver is opened again; a lost GPU restarts nothing', async (t) => {
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const samples: Sample[] = [];
@@ -134,7 +134,7 @@ test('an unloaded driver is opened again when another one is loaded; a lost GPU 
   t.is((await until(well, 'another driver is there')).driverVersion, '590.1');
 });
 
-test('a sampler whose lines do not add up is ended, and the next one begins with everything', async (t) => {
+test('a sampler with inconsistent lines is ended; the next starts with a full sample', async (t) => {
   const program = join(temporaryFolder(t), 'sampler');
   const lineOf = (round: number, processes: unknown[], removedPids: number[], processCount: number) =>
     JSON.stringify({

@@ -154,7 +154,7 @@ for (const [what, pod, gpus, why, later] of [
   });
 }
 
-test("the sum on a GPU: process grants each by itself, a pod's containers by concurrent need", (t) => {
+test("process grants count one by one on a GPU, a pod's containers by concurrent need", (t) => {
   const podUid = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
   const ofPod = (container: string, mib: number, kind: 'init' | 'app' | 'sidecar', uid = podUid) =>
     grantOf(container, mib, [0], { container, owner: { podUid: uid, target: '/t', kind } });

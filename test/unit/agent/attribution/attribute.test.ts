@@ -29,7 +29,7 @@ const owner = (process: SampledProcess, known: KnownOwners = NO_KNOWN_OWNERS, id
 /** A process of pid 300 that started at tick 3000, unless said otherwise. */
 const found = (more: Partial<SampledProcess> & { pid?: number }) => sampledProcess(300, [], more);
 
-test('a process belongs to the grant of its group or its ancestor, else to its container, else to the host', (t) => {
+test("a process belongs to its cgroup's or ancestor's grant, its container or the host", (t) => {
   const container = `0::/kubepods/pod${UID}/${ID}`;
   const cases: [what: string, process: SampledProcess, expected: Owner][] = [
     ['the process that the grant was given to', found({ pid: 100, startTicks: 1000 }), grant('one')],
@@ -66,14 +66,14 @@ test('a pid that has come to mean another process does not inherit a grant', (t)
   for (const [what, process, expected] of cases) t.deepEqual(owner(process), expected, what);
 });
 
-test('a child of the pid of an owner that is gone is the child of somebody else; its group stays its group', (t) => {
+test('a child of a reused PID belongs to the new process; its cgroup stays its cgroup', (t) => {
   const roots = [ROOT, GROUPED].map((root) => ({ ...root, alive: false }));
   const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NO_KNOWN_OWNERS, NO_PODS, () => true);
   t.deepEqual(of(found({ ancestors: [100, 1] })), HOST);
   t.deepEqual(of(found({ ancestors: [1], cgroup: '0::/user.slice/cotenant-two' })), grant('two'));
 });
 
-test('what belonged to a grant stays with it when its parents are gone, and so do its children', (t) => {
+test('processes and their children stay with a grant when their parents have ended', (t) => {
   const child = found({ pid: 301, ancestors: [100, 1] });
   const known = remember([child], owner);
   const orphan = found({ pid: 301, startTicks: child.startTicks, ancestors: [1] });
@@ -85,7 +85,7 @@ test('what belonged to a grant stays with it when its parents are gone, and so d
   t.deepEqual(owner(orphan, again), grant('one'), 'from sample to sample');
 });
 
-test('a pid that a process of a grant had makes nobody its child: neither of another process that has it now, nor one that is older', (t) => {
+test('a reused PID makes neither the new process nor older ones its child', (t) => {
   const known = remember([found({ pid: 301, ancestors: [100, 1] })], owner);
   const of = (process: SampledProcess, isAlive: boolean) => {
     const asked: number[] = [];
@@ -102,7 +102,7 @@ test('a pid that a process of a grant had makes nobody its child: neither of ano
   t.deepEqual(of({ ...stranger, startTicks: 2999 }, true), [{ kind: 'container', containerId: ID }, []]);
 });
 
-test('what is known of a grant that has ended is not used', (t) => {
+test('data on a grant that has ended is not used', (t) => {
   const child = found({ ancestors: [100, 1] });
   const known = remember([child], owner);
   const later = (process: SampledProcess): Owner =>
@@ -126,7 +126,7 @@ test('only processes of the last sample are remembered, and none that is gone', 
   t.is(host.grantByPid.size, 0);
 });
 
-test("a process in a container of a pod with a share has that container's grant, once its id is known", (t) => {
+test("a process in a pod's container has its grant once the container ID is known", (t) => {
   const [main, side, other] = ['aa', 'bb', 'cc'].map((digits) => digits.repeat(32)) as [string, string, string];
   const [strange, sandbox] = ['dd'.repeat(32), 'ee'.repeat(32)] as const;
   const elsewhere = '7d0a6a52-1111-4222-8333-444455556666';

@@ -12,7 +12,7 @@ const ID = 'a'.repeat(64);
 const GROUP = `/kubepods/pod${POD_UID}/${ID}`;
 const grant = grantOf('one', 100, [0], { owner: { podUid: POD_UID, target: '/t', kind: 'app' } });
 
-test('a container without a process is looked for less and less often, and found once it has one', (t) => {
+test('a container without a process is looked up less and less often until it has one', (t) => {
   const mount = temporaryFolder(t);
   mkdirSync(join(mount, GROUP), { recursive: true });
   let [second, isThere] = [0, false];
@@ -38,7 +38,7 @@ test('a container without a process is looked for less and less often, and found
   t.is(groups.findAll([], () => []).size, 0);
 });
 
-test('whether a plain grant has its group is looked at less and less often, and at once when it has other processes', (t) => {
+test("a process grant's cgroup is checked less and less often, or on new processes", (t) => {
   const mount = temporaryFolder(t);
   const plain = grantOf('abc123', 100, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/user.slice' } });
   const folder = join(mount, '/user.slice/cotenant-abc123');
@@ -67,7 +67,7 @@ test('whether a plain grant has its group is looked at less and less often, and 
   t.is(groups.findAll([], () => nobody).size, 0);
 });
 
-test('of a container of a pod other processes, or another container, are looked at at once', (t) => {
+test('another process or container of a pod is looked up at once', (t) => {
   const mount = temporaryFolder(t);
   const [one, other] = ['a', 'b'].map((digit) => digit.repeat(64)) as [string, string];
   const groupOf = (id: string) => `/kubepods/pod${POD_UID}/${id}`;

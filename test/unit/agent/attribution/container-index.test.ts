@@ -4,7 +4,7 @@ import { createContainerIndex } from '../../../../src/agent/attribution/containe
 
 const [one, two, three] = ['aa', 'bb', 'cc'].map((digits) => digits.repeat(32)) as [string, string, string];
 
-test('what the runtime told counts until it is forgotten, then what the cluster knows', (t) => {
+test("the runtime's data counts until it is removed, then the cluster's", (t) => {
   const book = createContainerIndex((id) => (id === three ? { podUid: 'p', container: 'late' } : undefined));
   t.is(book.nameOf(one), undefined);
   book.add(one, { podUid: 'p', container: 'main', terminationLog: '0000000a' });
@@ -16,7 +16,7 @@ test('what the runtime told counts until it is forgotten, then what the cluster 
   t.like(book.nameOf(three), { podUid: 'p', container: 'late' });
 });
 
-test('the newest container of a name is the one that was told last', (t) => {
+test('of containers with one name the last reported one counts', (t) => {
   const book = createContainerIndex(() => undefined);
   book.add(one, { podUid: 'p', container: 'main', terminationLog: '0000000a' });
   book.add(two, { podUid: 'p', container: 'main', terminationLog: '0000000b' });
@@ -30,7 +30,7 @@ test('the newest container of a name is the one that was told last', (t) => {
   t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '0000000b' });
 });
 
-test('a container that was made without its GPUs is news once, and the next one of its name is another matter', (t) => {
+test('a container made without its GPUs is reported once, and so is its successor', (t) => {
   const book = createContainerIndex(() => undefined);
   book.add(one, { podUid: 'p', container: 'main' });
   t.true(book.markMissed(one));

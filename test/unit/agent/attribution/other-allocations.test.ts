@@ -36,11 +36,11 @@ const SHAPES: readonly (readonly [what: string, id: string, expected: NamedDevic
   ['more than a name', `${ONE} `, undefined],
 ];
 
-test('a device names its GPU and how much of it, in each shape that plugins in use write', (t) => {
+test('a device names its GPU and its fraction in each format that plugins use', (t) => {
   for (const [what, id, expected] of SHAPES) t.deepEqual(pluginDevice(id, GPUS), expected, what);
 });
 
-test("an instance of a divided GPU is told by its UUID or by its numbers on the GPU; the divided GPU is nobody's", (t) => {
+test('a MIG instance is identified by UUID or by numbers; its GPU has no owner itself', (t) => {
   const gpus = [
     { uuid: ONE, index: 0, minor: 0, migEnabled: true },
     { uuid: TWO, index: 1, minor: 12 },
@@ -68,7 +68,7 @@ test("an instance of a divided GPU is told by its UUID or by its numbers on the 
   );
 });
 
-test("devices of claims are those of NVIDIA's driver, by the number of their device node; a share is no whole GPU", (t) => {
+test('claimed NVIDIA devices are identified by device node; a share is no whole GPU', (t) => {
   const of = (device: string, share = '', driver = 'gpu.nvidia.com') =>
     claimedDevice({ driver, pool: 'node-a', device, share }, GPUS);
   t.deepEqual(of('gpu-12'), { mode: 'exclusive', gpuUuid: TWO });
@@ -102,7 +102,7 @@ const device = (name: string, uuid: string, key = 'uuid') => ({
   capacity: { memory: { value: '23034Mi' } },
 });
 
-test('a device of a claim is the GPU whose UUID its driver tells, whatever its name says', (t) => {
+test('a claimed device is the GPU whose UUID its driver reports, whatever its name is', (t) => {
   const uuids = uuidsOfSlices(
     [slice(1, [device('gpu-0', TWO), device('gpu-7', ONE, 'gpu.nvidia.com/uuid')])],
     'node-a',
@@ -131,7 +131,7 @@ test('a device of a claim is the GPU whose UUID its driver tells, whatever its n
   });
 });
 
-test('of slices the newest generation of a pool counts, of this node alone, and nothing that is no UUID or is told twice', (t) => {
+test("of ResourceSlices this node's newest pool generation with valid UUIDs counts", (t) => {
   const read = (...slices: readonly unknown[]) => [...uuidsOfSlices(slices, 'node-a').entries()];
   const key = (name: string) => deviceKey('gpu.nvidia.com', 'node-a', name);
   t.deepEqual(read(slice(2, [device('gpu-0', TWO)]), slice(1, [device('gpu-0', ONE), device('gpu-1', ONE)])), [
@@ -165,7 +165,7 @@ const pod = (name: string, ...ids: readonly string[]): PodResources => ({
   ],
 });
 
-test('each container once per GPU; pods that have ended and devices that are no GPUs are not among them', (t) => {
+test('each container counts once per GPU; ended pods and other devices do not count', (t) => {
   const pods = [
     pod('two-replicas', `${ONE}::0`, `${ONE}::1`),
     pod('both', ONE, TWO),
@@ -204,7 +204,7 @@ const brief = ({ pod: name, mode, gpuUuid, usedBytes }: AssignedState) => [
   usedBytes === undefined ? undefined : usedBytes / MIB,
 ];
 
-test('a GPU that others gave away is no foreign use, and shown with 0 while it idles; use of another GPU is', (t) => {
+test('a GPU allocated by others is no foreign use and shows 0 while idle', (t) => {
   const sample = sampleOf(
     [gpu(0, { usedBytes: 400 * MIB }), gpu(1), gpu(2)],
     [
@@ -248,7 +248,7 @@ test('a GPU that others gave away is no foreign use, and shown with 0 while it i
   );
 });
 
-test('containers on instances of one GPU are told apart, each with what it holds there, and no sum counts anything twice', (t) => {
+test('containers on MIG instances of one GPU are separate, and no sum counts twice', (t) => {
   const instance = (index: number, gpuInstance: number) =>
     gpu(index, {
       uuid: `MIG-${index}`,
@@ -292,7 +292,7 @@ test('containers on instances of one GPU are told apart, each with what it holds
   );
 });
 
-test('a container that has a grant is told of once, whatever else the kubelet gave it; a GPU that two have is shared', (t) => {
+test('a container with a grant is reported once; a GPU with two containers is shared', (t) => {
   const grant = grantOf('g', 500, [0], { namespace: 'team', pod: 'a', container: 'main' });
   const list = [
     assign('a', 'exclusive', 'GPU-0'),
@@ -318,7 +318,7 @@ test('a container that has a grant is told of once, whatever else the kubelet ga
   );
 });
 
-test('a container with a grant has a row on each other GPU that the kubelet gave it, and what it uses of others is foreign', (t) => {
+test('a container with a grant has a row for each other GPU that the kubelet gave it', (t) => {
   const grant = grantOf('g', 500, [0], { namespace: 'team', pod: 'a', container: 'main' });
   const cgroup = '0::/kubepods/pod01234567-89ab-4cde-8f01-23456789abcd';
   const sample = sampleOf(
@@ -363,7 +363,7 @@ test('a container with a grant has a row on each other GPU that the kubelet gave
   t.deepEqual(idle.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 0]]);
 });
 
-test('a container that nobody has named yet has nothing of what another one of its pod was given; a sandbox has all of it', (t) => {
+test('an unnamed container has no devices of its pod; a sandbox has all of them', (t) => {
   const sample = sampleOf(
     [gpu(0, { usedBytes: 100 * MIB })],
     [sampledProcess(1, [use(0, { bytes: 60 * MIB })]), sampledProcess(2, [use(0, { bytes: 40 * MIB })])],
@@ -379,7 +379,7 @@ test('a container that nobody has named yet has nothing of what another one of i
   );
 });
 
-test('memory that the driver does not tell is no figure: not of the container, not of the GPU, and no proof of anything given back', (t) => {
+test('memory that the driver does not report has no figure and proves no release', (t) => {
   const grant = grantOf('g', 500);
   const sample = sampleOf(
     [gpu(0, { usedBytes: 900 * MIB })],

@@ -37,7 +37,7 @@ function ownersOf(grants: () => readonly Grant[]) {
 const child = (pid: number, ancestors: readonly number[], gpus = [use(0)]) => sampledProcess(pid, gpus, { ancestors });
 const one = grantOf('one', 100, [0], { owner: { pid: 1000, startTicks: 5, cgroup: '' } });
 
-test('whether a root lives is asked for processes that are not known yet, once for each sample', (t) => {
+test('whether a root process runs is checked once per sample, for new processes only', (t) => {
   const { of, asked, die } = ownersOf(() => [one]);
   const processes = [child(11, [1000, 1]), child(12, [1000, 1])];
   t.deepEqual(of(processes), ['one', 'one']);
@@ -52,7 +52,7 @@ test('whether a root lives is asked for processes that are not known yet, once f
   t.deepEqual(asked, [1000, 1000]);
 });
 
-test('a grant that is gone has no processes any more, and one that comes has those that nobody had', (t) => {
+test('an ended grant has no processes; a new grant takes those without an owner', (t) => {
   let grants: readonly Grant[] = [];
   const { of } = ownersOf(() => grants);
   const processes = [child(11, [1000, 1])];
@@ -63,7 +63,7 @@ test('a grant that is gone has no processes any more, and one that comes has tho
   t.deepEqual(of(processes), ['host']);
 });
 
-test('who was known is known after samples without it, as long as its GPU is not told and it lives', (t) => {
+test('a known process stays known while its GPU is not reported and it runs', (t) => {
   const { of, die } = ownersOf(() => [one]);
   const orphan = { ...child(11, [1]) };
   t.deepEqual(of([child(11, [1000, 1])]), ['one']);

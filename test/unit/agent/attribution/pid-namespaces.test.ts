@@ -37,7 +37,7 @@ function machine(present: Record<number, Partial<ProcessFacts>>) {
   return { processes, counts, clock, isThere: (pid: number, ticks: number) => isThere(INSIDE, pid, ticks) };
 }
 
-test('a process is there under its own pid, start time and namespace, and no longer once it has ended', (t) => {
+test('a process is found under its PID, start time and namespace until it ends', (t) => {
   const { processes, isThere } = machine({ 70: { namespacePid: 7, startTicks: 500 } });
   t.true(isThere(7, 500));
   t.false(isThere(8, 500));
@@ -48,7 +48,7 @@ test('a process is there under its own pid, start time and namespace, and no lon
   t.false(isThere(7, 500), 'its pid is of another process now');
 });
 
-test('whose pid inside cannot be read may be any of its start time', (t) => {
+test('an unreadable inner PID matches any process with the same start time', (t) => {
   const { isThere } = machine({ 70: { startTicks: 500 } });
   t.true(isThere(7, 500));
   t.false(isThere(7, 501));
@@ -62,7 +62,7 @@ test('processes that ended, and those that never were, cost no second look throu
   t.deepEqual(counts, { looks: 1, reads: 4 });
 });
 
-test('whoever says to be younger than the last look is looked for, but in a twentieth of the time only', (t) => {
+test('processes younger than the last scan are searched for a twentieth of the time', (t) => {
   const { processes, counts, clock, isThere } = machine({});
   t.false(isThere(7, 500));
   const now = () => clock.ms / 10;
@@ -82,7 +82,7 @@ test('whoever says to be younger than the last look is looked for, but in a twen
   t.true(counts.looks <= 2 + 60_000 / 2000, `${counts.looks} looks in a minute`);
 });
 
-test('a look that cannot even read this process tells of nobody', (t) => {
+test('a scan that cannot read its own process reports no process', (t) => {
   const { processes, clock, isThere } = machine({ 70: { namespacePid: 7, startTicks: 500 } });
   const own = processes.get(process.pid);
   processes.clear();

@@ -242,7 +242,7 @@ test('an annotation is applied as a whole or not at all', (t) => {
   t.deepEqual(after('{"main":{"coresPercent":15}}', [podGrant(), side, tooMuch]), [15, 30], 'less is never refused');
 });
 
-test('a share beyond what others leave is refused, one that the grant has already is not', (t) => {
+test('a share beyond the rest is refused, one that the grant already has is not', (t) => {
   const other = podGrant({
     id: 'other1',
     gpus: [{ ...podGpu, coresPercent: 70 }],

@@ -159,7 +159,7 @@ test('engine seconds grow by what each process used since the sample before', (t
   }
 });
 
-test('on which of its GPUs a container is over is told of each by itself, whatever else it is over', (t) => {
+test('a container over its limit is reported for each GPU separately', (t) => {
   const held = (first: number, second: number) => [
     sampledProcess(11, [use(0, { bytes: first * MIB }), use(1, { bytes: second * MIB })]),
   ];
@@ -182,7 +182,7 @@ test('on which of its GPUs a container is over is told of each by itself, whatev
   t.deepEqual(seconds, [2, 2]);
 });
 
-test('seconds over the limit are the time between samples, and a long silence is not made up', (t) => {
+test('seconds over the limit are the time between samples; long gaps are not filled', (t) => {
   const over = [sampledProcess(11, [use(0, { bytes: 2000 * MIB })])];
   const tolerated = [sampledProcess(11, [use(0, { bytes: 110 * MIB })])];
   const cases: [what: string, ticks: Tick[], seconds: number[]][] = [
@@ -209,7 +209,7 @@ test('seconds over the limit are the time between samples, and a long silence is
   }
 });
 
-test('the peak stays, and refusals and unknown entry points never fall whatever the tenant writes into its ledger', (t) => {
+test('peaks, refusals and unknown entry points never fall, whatever a ledger says', (t) => {
   const holding = (mib: number) => [sampledProcess(11, [use(0, { bytes: mib * MIB })])];
   const totals = run([
     { second: 0, processes: holding(50), denied: 2, unknown: 9 },
@@ -226,7 +226,7 @@ test('the peak stays, and refusals and unknown entry points never fall whatever 
   );
 });
 
-test('the peak holds managed memory, as far as the grant has room for what the tenant writes of it', (t) => {
+test('the peak includes managed memory, up to the free part of the grant', (t) => {
   const peakOf = (usedMib: number, managedMib: number) => {
     const process = sampledProcess(11, [use(0, { bytes: usedMib * MIB })]);
     const slots = [slot(11, [row({ managedBytes: managedMib * MIB })])];
@@ -260,7 +260,7 @@ test('the peak of compute is that of whole minutes, and of none that was not wat
   t.is(peaks.at(-1), peaks[12]);
 });
 
-test('a minute of which use was not told for long has no peak, and what is told at once then is in none', (t) => {
+test('a minute with missing data has no peak, and data after a long gap is in none', (t) => {
   const grants = [reading(grantOf('one', 100))];
   const { hasProcessUtilization: _, ...silent } = gpu(0);
   let totals = NO_TOTALS;
@@ -281,7 +281,7 @@ test('a minute of which use was not told for long has no peak, and what is told 
   t.is(one(totals)?.smSeconds, 15);
 });
 
-test('of whoever has no grant each engine counts, up to its end', (t) => {
+test('each engine counts for foreign use, up to its end', (t) => {
   const at = (second: number, smUs: number, more = {}): Tick => ({
     second,
     processes: [busy(21, smUs, { encoderUs: smUs / 5, decoderUs: smUs / 10, ...more })],
@@ -300,7 +300,7 @@ test('of whoever has no grant each engine counts, up to its end', (t) => {
   );
 });
 
-test('what ended is shown for five more minutes, then forgotten', (t) => {
+test('an ended container is shown for five more minutes, then forgotten', (t) => {
   const keep = KEEP_MS / 1000;
   t.is(keep, 300);
   const totals = run([
@@ -319,7 +319,7 @@ test('what ended is shown for five more minutes, then forgotten', (t) => {
   );
 });
 
-test('what is there before and after a silence of any length keeps what it has', (t) => {
+test('a container that is there before and after a gap keeps its counters', (t) => {
   const processes = [busy(11, 100e6, { bytes: 50 * MIB }), busy(21, 50e6)];
   const ticks = [0, 1, 2, 362, 363, 10_000].map((second) => ({ second, processes: second === 0 ? [] : processes }));
   const totals = run(ticks);
@@ -329,7 +329,7 @@ test('what is there before and after a silence of any length keeps what it has',
   );
 });
 
-test('whoever ended in a silence is shown once more, and the time of day makes nobody older', (t) => {
+test('a container that ended in a gap is shown once; clock changes age nothing', (t) => {
   const [begin, silent]: [Tick, Tick] = [
     { second: 0, processes: [busy(11, 500_000), busy(21, 250_000)] },
     { second: 900, ended: true },
@@ -351,7 +351,7 @@ test('whoever ended in a silence is shown once more, and the time of day makes n
   }
 });
 
-test('whatever the samples, no counter falls, and engine seconds are those of all processes together', (t) => {
+test('no counter falls, and engine seconds are the sum of all processes', (t) => {
   const tick = fc.record({
     gapMs: fc.oneof(fc.integer({ min: 100, max: 100_000 }), fc.integer({ min: 300_000, max: 100_000_000 })),
     setSeconds: fc.oneof(fc.constant(0), fc.integer({ min: -1e7, max: 1e7 })),
@@ -402,7 +402,7 @@ test('whatever the samples, no counter falls, and engine seconds are those of al
   });
 });
 
-test('totals follow the state of a container: unchanged, grown, after a minute, gone and back', (t) => {
+test("totals follow a container's state: unchanged, grown, late, gone and back", (t) => {
   const grants = [reading(grantOf('one', 100))];
   const [first, other] = [busy(11, 1_000_000), busy(11, 2_000_000)];
   const nodeState = (second: number, process: SampledProcess) =>

@@ -4,7 +4,7 @@ import { createInvalidPidCount } from '../../../../src/agent/counters/invalid-pi
 
 const gpu = (uuid: string, invalidPidEntries?: number) => ({ uuid, ...(invalidPidEntries && { invalidPidEntries }) });
 
-test('the sum of all GPUs only grows: over a GPU that is gone for a sample, and a sampler that began again', (t) => {
+test('the sum of all GPUs only grows, over a missing GPU and a sampler restart', (t) => {
   const nobodys = createInvalidPidCount();
   const steps: readonly (readonly [
     gpus: readonly ReturnType<typeof gpu>[],

@@ -177,7 +177,7 @@ for (const kind of ['grant', 'foreign'] as const) {
   });
 }
 
-test('what others gave out is known by its name alone, so a successor continues its counter', async (t) => {
+test('a GPU allocated by others is known by name, so a successor continues its counter', async (t) => {
   const agent = startAgent();
   const one = (number: number, smUs: number): Now => ({
     kind: 'shared',
@@ -192,7 +192,7 @@ test('what others gave out is known by its name alone, so a successor continues 
   t.deepEqual(seriesIn(page, 'cotenant_container_sm_seconds_total'), [34]);
 });
 
-test('a name that is taken again and again has one series, and rows of the last five minutes only', async (t) => {
+test('a name that is reused has one series and the rows of the last five minutes', async (t) => {
   const agent = startAgent();
   let page = '';
   for (let second = 0; second < 700; second += 1) {
@@ -229,7 +229,7 @@ test('a GPU that is gone for some samples keeps the counters that it had', async
   t.deepEqual(fallen(before, countersOf(await agent.at(22, [one, two], { gpus: [0, 1] }))), []);
 });
 
-test('what the arbiter has counted is shown for five minutes after its container ended', async (t) => {
+test('arbiter counts are shown for five minutes after their container ended', async (t) => {
   const agent = startAgent();
   const one: Now = { kind: 'grant', number: 1, pod: 'web', gpus: [0, 1], smUs: 0, denied: 8 };
   const two: Now = { kind: 'grant', number: 2, pod: 'job', gpus: [1], smUs: 0, denied: 4 };
@@ -258,7 +258,7 @@ test('what the arbiter has counted is shown for five minutes after its container
   isThere(await agent.at(344, [successor]), 'an arbiter counts again', [4], 'job');
 });
 
-test('whatever containers and samples come and go, no counter of a container falls within one agent', async (t) => {
+test('no counter of a container falls within one agent, for any containers and samples', async (t) => {
   const kind = fc.constantFrom('grant', 'grant', 'grant', 'foreign', 'shared', 'exclusive' as const);
   const step = fc.record({
     gapSeconds: fc.constantFrom(1, 1, 5, 20, 60, 150, 301, 4000),

@@ -84,7 +84,7 @@ test('rare outcomes of a container that goes on stay, however long ago they were
   t.deepEqual(counted(stops), []);
 });
 
-test('a new agent starts at zero, and what is stuck has the reason of a stop in the audit log', (t) => {
+test('a new agent starts at zero; a stuck stop has its reason from the audit log', (t) => {
   const recent = [record('kill', 'sent'), record('kill', 'sent', 'far-over-limit', 2)];
   const next = createStopCounts(recent);
   see(next, 3600);
@@ -148,7 +148,7 @@ test('a refusal is counted by its reason code, whatever its sentence says', (t) 
   t.deepEqual(decided(stops), ['evicted bypass 1', 'refused bypass 4']);
 });
 
-test('a line of an agent that wrote no reason codes is read, and its refusal counts as other', (t) => {
+test('a record without reason codes is read, and its refusal counts as other', (t) => {
   const line = (action: ActionName, result: string) =>
     readRecord({ ...record(action, 'done'), result }) as ActionRecord;
   const lines = [
@@ -178,7 +178,7 @@ test('a line of an agent that wrote no reason codes is read, and its refusal cou
   t.is(readRecord({ atMs: 'x', grantId: 'one' }), undefined);
 });
 
-test('a stop that released nothing is counted as stuck under the reason that it was done for', (t) => {
+test('a stop that released nothing counts as stuck under its own reason', (t) => {
   const stops = createStopCounts();
   see(stops, 0);
   stops.add([record('kill', 'sent', 'bypass')]);
@@ -228,7 +228,7 @@ test('a time of day that is set makes no counter older or younger', (t) => {
   }
 });
 
-test('while containers are the very same nothing is counted anew, and five minutes begin when they are gone', (t) => {
+test('unchanged containers are not counted again; five minutes begin at their end', (t) => {
   const stops = createStopCounts();
   const state = compared(sampleOf([gpu(0), gpu(1)], [], START), [reading(grant)], {});
   const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });

@@ -32,7 +32,7 @@ const of = (totals: readonly XidTotal[], gpuUuid: string, xid: string) => {
   return found && [found.count, found.lastMs];
 };
 
-test('what alerts are about stands with 0 on GPUs of which the driver tells, and on no other', (t) => {
+test('metrics with alerts are 0 on GPUs that the driver reports, absent on others', (t) => {
   const totals = countXids([], sample([]));
   t.deepEqual(
     totals.map(({ gpuUuid, xid, count, lastMs }) => [gpuUuid, xid, count, lastMs]),
@@ -51,7 +51,7 @@ test('counts grow, the time is that of the newest, and both outlive the GPU', (t
   t.deepEqual(of(totals, 'GPU-0', '13'), [5, 4000], 'of no GPU that is known');
 });
 
-test('more kinds than are told apart are counted together, on each GPU for itself', (t) => {
+test('Xid codes beyond the limit are counted together, for each GPU separately', (t) => {
   const many = Array.from({ length: 300 }, (_, code) => raised(1000 + code, 1, code));
   let totals = countXids([], sample([...many, raised(79, 1, 1)]));
   for (let turn = 0; turn < 3; turn++) totals = countXids(totals, sample([...many, raised(2000, 1, 1, 1)]));
@@ -65,7 +65,7 @@ test('more kinds than are told apart are counted together, on each GPU for itsel
   t.deepEqual(of(totals, 'GPU-1', '2000'), [3, 1]);
 });
 
-test('the page on faults names the Xids that alerts are about, each on the side where it is counted', (t) => {
+test('the page on faults names the Xids with alerts, each where it is counted', (t) => {
   const [, resets = '', stays = ''] =
     /## Faults that reset([\s\S]*)## Faults that stay([\s\S]*)## Where/.exec(readPage('docs/operate/faults.md')) ?? [];
   const rows = (text: string) =>

@@ -176,7 +176,7 @@ test('lines that cannot be read are reported and skipped; the others count', (t)
   for (const problem of problems) t.regex(problem, /^audit\.log: a line cannot be read: /);
 });
 
-test('a record that an agent was writing when it was killed does not spoil the next one', (t) => {
+test("a record interrupted by an agent's end does not damage the next one", (t) => {
   const state = folder(t);
   const path = join(state, 'audit.log');
   writeFileSync(path, `${JSON.stringify(record(1))}\n${JSON.stringify(record(2)).slice(0, 30)}`);

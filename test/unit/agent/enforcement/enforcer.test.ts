@@ -155,7 +155,7 @@ test('a signaled process gets no second signal while it ends; one that had moved
   }
 });
 
-test('inconsistent figures lead to no stop: processes hold more than the GPU has in use', (t) => {
+test('processes that hold more than the GPU has in use are inconsistent data: no stop', (t) => {
   const { act, audit, touched } = setUp(t);
   const all = [
     { id: 'one', mib: 2000 },
@@ -226,7 +226,7 @@ test('the rate bounds SIGTERM and SIGKILL; both to one container are one stop', 
   t.is(of('kill', 25), 6, 'and the same six when their grace is over');
 });
 
-test('a process that starts before the stopped one released its memory is judged at once', (t) => {
+test('a process that starts before the stopped one released memory is judged at once', (t) => {
   const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
   const first = [{ id: 'one', mib: 500 }];
   // Another process, in its container, and somebody else in the first one's place.
@@ -459,7 +459,7 @@ test('a process that cannot be signaled is recorded as refused', (t) => {
   t.is(audit.recent().at(-1)?.processes[0]?.result, 'refused: no descriptor left');
 });
 
-test('processes that replace those with a SIGTERM are judged anew once, not repeatedly', (t) => {
+test('processes that replace those with a SIGTERM are judged once more, not repeatedly', (t) => {
   const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
   // Over softly all the time, by another process each time that there was a SIGTERM.
   let turn = 0;

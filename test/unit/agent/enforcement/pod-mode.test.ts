@@ -58,7 +58,7 @@ test('all containers of a pod follow its annotations; an unknown mode is reporte
   ]);
 });
 
-test('a requested mode survives a restart; a stored grant with an unknown mode is refused', (t) => {
+test('a requested mode survives a restart; a grant with an unknown mode is refused', (t) => {
   const grant: Grant = { ...grantOf('abcdef', 100), enforcement: { mode: 'report', by: 'namespace' } };
   t.deepEqual(parseGrant(formatGrant(grant)), { ok: true, value: grant });
   const broken = formatGrant(grant).replace('"report"', '"none"');

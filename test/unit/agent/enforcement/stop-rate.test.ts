@@ -37,7 +37,7 @@ test('a stop that reaches no process does not count for the rate', (t) => {
   t.deepEqual(act(7, all), ['refuse gone', 'refuse other', 'refuse held'], 'the one that was reached has used it up');
 });
 
-test('decoys that are stopped repeatedly protect neither their namespace nor another one', (t) => {
+test('repeatedly stopped decoys protect neither their own nor another namespace', (t) => {
   const grants = [
     ...['decoy-1', 'decoy-2'].map((id) => there(id, { namespace: 'team' })),
     there('cheat', { namespace: 'team' }),
@@ -83,7 +83,7 @@ test('one namespace leaves stops for others, however many containers it has', (t
   );
 });
 
-test('the container that waits longest is stopped first, whatever the excess of later ones', (t) => {
+test("the container that waits longest is stopped first, whatever the others' excess", (t) => {
   const grants = ['later', 'first', 'waiting'].map((id) => there(id));
   const { act } = setUp(t, { policy: { mostStopsPerMinute: 1 }, grants, people: peopledNode().native });
   const both = [

@@ -251,7 +251,7 @@ test('the mount of the unified cgroup hierarchy is found', (t) => {
   if (mount !== undefined) t.notThrows(() => readFileSync(join(mount, 'cgroup.controllers')));
 });
 
-test('a stop signals all of the container, its first process first, and no other container', async (t) => {
+test('a stop signals all of one container, its first process first, and no other', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [root = 0, child = 0, other = 0] = pids;
@@ -293,7 +293,7 @@ test('a stop signals all of the container, its first process first, and no other
   );
 });
 
-test('a sandbox process is signaled only for the grant that the sample attributed it to', async (t) => {
+test('a sandbox process is signaled only for the grant that the sample gives it', async (t) => {
   const { native, readProcess } = reader();
   const { pids } = await family(t);
   const [sandbox = 0, helper = 0, other = 0] = pids;

@@ -141,7 +141,7 @@ test("a process grant's cgroup lies below that of its owner", (t) => {
   t.regex('abc123', GRANT_ID);
 });
 
-test('a name in use gets the first number that is free, and stays short enough for a label', (t) => {
+test('a name in use gets the first free number and stays short enough for a label', (t) => {
   const taken = new Set(['train', 'train-2', 'x'.repeat(63)]);
   const has = (name: string) => taken.has(name);
   t.is(freeName('other', has), 'other');

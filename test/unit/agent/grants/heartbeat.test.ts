@@ -2,7 +2,7 @@
 import test from 'ava';
 import { isDue } from '../../../../src/agent/grants/heartbeat.ts';
 
-test('a changed gate is written at once; the heartbeat each sample while closed, else every 10 s', (t) => {
+test('a changed gate is written at once; the heartbeat each sample or every 10 s', (t) => {
   const last = { readNs: 1e9, gateClosed: false, leased: true };
   const page = (seconds: number, more = {}) => ({
     ...{ reading: { readNs: seconds * 1e9 }, gateClosed: false, leased: true },

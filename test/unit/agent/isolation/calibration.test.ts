@@ -34,7 +34,7 @@ function openWith(t: ExecutionContext) {
   return { state, problems, profiles };
 }
 
-test('after failed calibrations of a GPU the agent waits longer each time, and 5 minutes at most', async (t) => {
+test('after failed calibrations the agent waits longer each time, 5 minutes at most', async (t) => {
   const { state, problems, profiles } = openWith(t);
   const startedAtS: number[] = [];
   for (let second = 0; second < 1200; second++) {

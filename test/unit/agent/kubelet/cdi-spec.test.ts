@@ -34,7 +34,7 @@ const pathsOf = ({ mounts, deviceNodes, hooks }: Edits = {}) => [
 /** Without the folder and the driver's version, for reading. */
 const short = (path: string) => path.replace(/^\/usr\/lib\/x86_64-linux-gnu\//, '').replace(/\.so\.[0-9.]+$/, '');
 
-test("each file of NVIDIA's specification is in the part that its capability brings, and no part is without a file", (t) => {
+test("each file of NVIDIA's CDI specification is in the part of its driver capability", (t) => {
   const { spec, gpus, parts } = dividedOf(nvidia());
   t.deepEqual([...gpus], [ONE, TWO]);
   t.deepEqual([spec.kind, spec.cdiVersion], [OWN_KIND, '0.5.0']);
@@ -132,7 +132,7 @@ test("each file of NVIDIA's specification is in the part that its capability bri
   t.deepEqual(spec.containerEdits.env, nvidia().containerEdits.env);
 });
 
-test("the hook that sets the driver's limits by the container's environment is in no device of ours, and nothing else of a GPU is lost", (t) => {
+test('our CDI devices lack the hook that sets driver limits, and nothing else', (t) => {
   const hook = (...args: readonly string[]) => ({ hookName: 'createRuntime', path: '/usr/bin/nvidia-ctk', args });
   const limits = ['--driver-root', '/run/nvidia/driver', '--gpu-id', ONE];
   const spec = specOf({
@@ -163,7 +163,7 @@ test("the hook that sets the driver's limits by the container's environment is i
   t.false(JSON.stringify(dividedOf(nvidia()).spec).includes('apply-cuda-memory-limits'));
 });
 
-test('a file of a name that nobody knows is everybody’s, and one is known by its name wherever it lies', (t) => {
+test('a file with an unknown name is in all parts; a known name is known in any folder', (t) => {
   const cases: readonly (readonly [string, readonly string[]])[] = [
     ['/usr/lib64/libcuda.so.1', []],
     ['/usr/lib64/libnvidia-tileiras.so.595.10', []],
@@ -194,7 +194,7 @@ test('a file of a name that nobody knows is everybody’s, and one is known by i
   for (const [path, whose] of cases) t.deepEqual([...fileIsFor(path)], whose, path);
 });
 
-test('/usr/lib is of 32-bit libraries where there is a lib64 that has the same ones, and only there', (t) => {
+test('/usr/lib holds 32-bit libraries only where lib64 has the same ones', (t) => {
   const partsOf = (...paths: readonly string[]) => {
     const mounts = paths.map((path) => ({ hostPath: path, containerPath: path }));
     const gpu = { name: ONE, containerEdits: { deviceNodes: [{ path: '/dev/nvidia0' }] } };
@@ -287,7 +287,7 @@ const entriesOf = (all: readonly Edits[]) =>
     [mounts, deviceNodes, hooks, env].flatMap((list) => ((list as unknown[]) ?? []).map((one) => JSON.stringify(one))),
   );
 
-test('whatever the specification: nothing of a GPU is lost or doubled, all brings all of it, and no device changes nothing', (t) => {
+test('for any specification no entry of a GPU is lost or doubled', (t) => {
   fc.assert(
     fc.property(specs, fc.subarray([...DRIVER_CAPABILITIES]), (source, allowed) => {
       const divided = dividedOf(source);
@@ -318,7 +318,7 @@ test('whatever the specification: nothing of a GPU is lost or doubled, all bring
   );
 });
 
-test('what is no specification says where it is wrong', (t) => {
+test('an invalid specification is refused with the place of its error', (t) => {
   const device = { name: ONE, containerEdits: {} };
   const good = { cdiVersion: '0.5.0', kind: KIND, devices: [device] };
   const of = (more: object) => {
@@ -348,7 +348,7 @@ test('what is no specification says where it is wrong', (t) => {
   fc.assert(fc.property(fc.anything(), (value) => void readSpec(value)));
 });
 
-test('of several files the one counts that readers take, and a name that two of them have in one folder counts from neither', (t) => {
+test('of several files the effective one counts, and of two equal names neither', (t) => {
   const of = (kind: string, ...names: readonly string[]) =>
     specOf({ cdiVersion: '0.5.0', kind, devices: names.map((name) => ({ name, containerEdits: {} })) });
   const [one, both] = [of(KIND, ONE, '0', 'all'), of(KIND, ONE, TWO)];

@@ -49,7 +49,7 @@ function put(path: string, change = (text: string) => text): void {
 const ours = (...names: readonly string[]) => names.map((name) => `${OWN_KIND}=${name}`);
 const undivided = (...names: readonly string[]) => names.map((name) => `${KIND}=${name}`);
 
-test('ours is there at once, complete, for everybody to read, and a container is told of its devices', (t) => {
+test('our CDI file is complete and readable at once, and containers get its devices', (t) => {
   const at = folders(t);
   copyFileSync(FIXTURE, join(at.etc, 'nvidia.yaml'));
   const before = process.umask(0o077);
@@ -64,7 +64,7 @@ test('ours is there at once, complete, for everybody to read, and a container is
   t.deepEqual(problems, []);
 });
 
-test('JSON is read, too, octal numbers as CDI’s readers do, and files of others are none of ours', (t) => {
+test('JSON and octal numbers are read, and files of others are not ours', (t) => {
   const at = folders(t);
   const yaml = [
     'cdiVersion: 0.5.0',
@@ -89,7 +89,7 @@ test('JSON is read, too, octal numbers as CDI’s readers do, and files of other
   t.deepEqual(problems, []);
 });
 
-test('a new driver’s specification is followed, and what is read meanwhile is the old one of ours or the new one', async (t) => {
+test("a new driver's specification replaces ours atomically", async (t) => {
   const at = folders(t);
   put(at.nvidia);
   const { cdi, problems } = start(t, at);
@@ -112,7 +112,7 @@ test('a new driver’s specification is followed, and what is read meanwhile is 
   t.deepEqual(problems, []);
 });
 
-test('an agent that starts anew finds its file and leaves it alone; whoever removes it gets it back', async (t) => {
+test('a restarted agent leaves its CDI file alone, and restores it when it is removed', async (t) => {
   const at = folders(t);
   put(at.nvidia);
   const { cdi } = start(t, at);
@@ -125,7 +125,7 @@ test('an agent that starts anew finds its file and leaves it alone; whoever remo
   await eventually(() => existsSync(at.own) || undefined, 'it is written again');
 });
 
-test('with nothing to go by a GPU is named as its own specification does, which is said once, and no file of ours stays', async (t) => {
+test("an undivided GPU keeps its specification's name, and our file is removed", async (t) => {
   const at = folders(t);
   writeFileSync(at.own, '{}'); // of an agent before
   const { cdi, problems } = start(t, at, { lookEveryMs: 50 });
@@ -148,7 +148,7 @@ test('with nothing to go by a GPU is named as its own specification does, which 
   t.is(problems.length, 2);
 });
 
-test('a GPU that the specification does not have is said once, and takes no GPU beside it apart', (t) => {
+test('a GPU missing in the specification is reported once; others are still divided', (t) => {
   const at = folders(t);
   put(at.nvidia);
   const { cdi, problems } = start(t, at);
@@ -157,7 +157,7 @@ test('a GPU that the specification does not have is said once, and takes no GPU 
   t.deepEqual(problems, [`${ONE}, GPU-9 is given ${UNDIVIDED}: ${at.nvidia} does not list it`]);
 });
 
-test('a file that cannot be read says nothing new: what was known goes on, and the next good one counts', async (t) => {
+test('an unreadable file changes nothing, and the next readable one counts', async (t) => {
   const at = folders(t);
   put(at.nvidia);
   const { cdi, problems } = start(t, at);
@@ -184,7 +184,7 @@ test('a file that cannot be read says nothing new: what was known goes on, and t
   t.regex(said[0] ?? '', /lists any by its UUID; .*nvidia\.yaml cannot be read: /);
 });
 
-test('what is no file, or leads nowhere, is passed over, whatever it is called', async (t) => {
+test('an entry that is no file or a dangling link is ignored, whatever its name', async (t) => {
   const at = folders(t);
   put(at.nvidia);
   symlinkSync('loop.yaml', join(at.etc, 'loop.yaml'));
@@ -221,7 +221,7 @@ test('half a file that reads as a whole one is not read while it is written', as
   t.deepEqual(cdi.devicesFor([ONE, TWO], []), ours(ONE, TWO));
 });
 
-test('a folder that is made anew is followed', async (t) => {
+test('a folder that is removed and created again is watched', async (t) => {
   const at = folders(t);
   put(join(at.run, 'nvidia.yaml'));
   const { cdi } = start(t, at, { lookEveryMs: 50 });
@@ -232,7 +232,7 @@ test('a folder that is made anew is followed', async (t) => {
   t.deepEqual(cdi.devicesFor([ONE], []), ours(ONE));
 });
 
-test('folders that come late are read, and one that cannot be written leaves the GPUs as they are', async (t) => {
+test('folders created later are read; one that is not writable leaves GPUs undivided', async (t) => {
   const at = folders(t);
   rmSync(at.run, { recursive: true });
   copyFileSync(FIXTURE, join(at.etc, 'nvidia.yaml'));

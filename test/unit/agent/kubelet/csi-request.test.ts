@@ -14,12 +14,12 @@ for (const [what, asked, wrong] of REFUSED) {
   });
 }
 
-test('the owner of a place is known whatever the pod and its volume are called, for it must be given back', (t) => {
+test('a volume path has its owner whatever pod and volume are called, for its removal', (t) => {
   t.deepEqual(ownerOf(placeOf(UID, 'data'), ROOT), { podUid: UID, volume: 'data' });
   t.deepEqual(ownerOf(placeOf('0f3a9c1e7d524b8e9a613c5d7e9f1b20'), ROOT)?.podUid, '0f3a9c1e7d524b8e9a613c5d7e9f1b20');
 });
 
-test('what is no place of an inline volume has no owner', (t) => {
+test('a path that belongs to no inline volume has no owner', (t) => {
   const place = placeOf(UID);
   const places = [
     '',

@@ -55,7 +55,7 @@ const reframed = ({ connection, stream, type, payload }: Message, at: readonly n
   return Buffer.concat(frames);
 };
 
-test('the same messages come out however the bytes were cut into pieces, and messages into frames', (t) => {
+test('messages are the same however bytes are cut into pieces and messages into frames', (t) => {
   fc.assert(
     fc.property(messages, fc.array(fc.nat()), fc.array(fc.nat(), { maxLength: 4 }), (sent, cuts, frameCuts) => {
       const ways = [Buffer.concat(sent.map(framesOf)), Buffer.concat(sent.map((one) => reframed(one, frameCuts)))];
@@ -78,7 +78,7 @@ test('frames of ours are small enough for the buffer that the runtime reads thro
   for (let at = 0; at < bytes.length; at += 8 + bytes.readUInt32BE(at + 4)) t.true(bytes.readUInt32BE(at + 4) <= 4096);
 });
 
-test('bytes that are none of it never throw, and nothing is kept of a size that nobody sends', (t) => {
+test('invalid bytes never throw, and no buffer is kept for an invalid size', (t) => {
   fc.assert(
     fc.property(fc.array(fc.uint8Array({ maxLength: 200 })), (pieces) => {
       const reader = createFrameReader();
@@ -127,7 +127,7 @@ const containerNamed = (name: string) => ({
   linux: null,
 });
 
-test("the termination log is the kubelet's own file, wherever it is mounted, and never what a tenant mounts in its place", (t) => {
+test("the termination log is the kubelet's own file, never what a tenant mounts there", (t) => {
   const plain = containerNamed('main');
   const of = (...mounts: [destination: string, source: string][]) =>
     containerOf(POD, { ...plain, mounts: mounts.map(([destination, source]) => ({ destination, source })) })
@@ -227,7 +227,7 @@ async function answerFor(runtime: Awaited<ReturnType<typeof startRuntime>>, cont
   return { devices: adjust?.CDI_devices.map(({ name }) => name), annotations: adjust?.annotations };
 }
 
-test('granted containers get exactly their GPUs, others pass, and each container is told once', async (t) => {
+test('granted containers get exactly their GPUs, others stay as they are', async (t) => {
   const sandboxes: string[] = [];
   const { runtime, containers, removed, problems, nri } = await startPlugin(t, {
     onSandbox: (...told) => sandboxes.push(told.join(' of ')),
@@ -274,7 +274,7 @@ test('granted containers get exactly their GPUs, others pass, and each container
   t.deepEqual(problems, []);
 });
 
-test('who was made without an answer of ours is told with each connection, and whoever has ended is not', async (t) => {
+test('a container made without our answer is reported on each connection until its end', async (t) => {
   const missed: string[] = [];
   const { runtime } = await startPlugin(t, { onMissed: ({ container }) => missed.push(container) });
   const given = { 'cotenant.io/gpus-given': 'GPU-1' };
@@ -307,7 +307,7 @@ test('who was made without an answer of ours is told with each connection, and w
   t.deepEqual(missed, ['made', 'runs', 'no GPU', 'late']);
 });
 
-test('devices are named by whoever knows the parts of the driver, from the environment of the container', async (t) => {
+test("a component that knows the driver's parts names devices by container environment", async (t) => {
   const { runtime } = await startPlugin(t, {
     gpusOf: (_, container) => ({ main: ['GPU-1'], none: [] })[container],
     devicesFor: (gpus, env) => [...gpus, ...env].map((one) => `example.com/x=${one}`),
@@ -320,7 +320,7 @@ test('devices are named by whoever knows the parts of the driver, from the envir
   for (const name of ['none', 'other']) t.is((await answerFor(runtime, containerNamed(name))).devices, undefined, name);
 });
 
-test("a container whose own environment would set the driver's limits gets no device of NVIDIA's that obeys it", async (t) => {
+test('a container that sets driver limits in its environment gets no device that obeys', async (t) => {
   const { runtime, problems } = await startPlugin(t, {
     gpusOf: (_, container) => (container === 'none' ? undefined : ['GPU-1']),
     devicesFor: (gpus, env) =>
@@ -349,7 +349,7 @@ test("a container whose own environment would set the driver's limits gets no de
   t.is(problems.length, 2);
 });
 
-test('a runtime that ends, or says what cannot be used, is left and asked again; what went meanwhile is told', async (t) => {
+test('after a runtime ends or sends invalid data the agent reconnects and catches up', async (t) => {
   const { runtime, containers, removed, problems, nri } = await startPlugin(t);
   await runtime.call(0, 'Synchronize', synchronize([containerNamed('stays'), containerNamed('goes')]));
   const nonsense = encode('TtrpcRequest', { method: 'CreateContainer', payload: Buffer.from([0x0a, 0xff]) });
@@ -375,7 +375,7 @@ test('a runtime that ends, or says what cannot be used, is left and asked again;
   t.deepEqual(removed, ['id-goes']);
 });
 
-test('a node without the interface is said once', async (t) => {
+test('a node without the NRI socket is reported once', async (t) => {
   const problems: string[] = [];
   const path = join(temporaryFolder(t), 'nri.sock');
   const none = { gpusOf: () => undefined, onContainer: () => {}, onRemoved: () => {} };

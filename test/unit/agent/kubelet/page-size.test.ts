@@ -4,7 +4,7 @@ import { memoryPageBytes, pageBytesIn } from '../../../../src/agent/kubelet/csi/
 
 const vector = (...words: number[]) => Buffer.from(BigUint64Array.from(words.map(BigInt)).buffer);
 
-test('the size of a page is what the kernel tells programs', (t) => {
+test('the page size is the one that the kernel reports', (t) => {
   t.is(pageBytesIn(vector(33, 6, 6, 65536, 6, 1, 0, 0)), 65536);
   t.is(pageBytesIn(vector(33, 6, 3, 4096)), undefined);
   t.is(pageBytesIn(vector(33, 6, 6, 4096).subarray(0, 24)), undefined, 'cut short');

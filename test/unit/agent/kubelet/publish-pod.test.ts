@@ -93,7 +93,7 @@ for (const [what, source, answer, why, later] of [
   });
 }
 
-test('a volume that a pod has is never refused: it is kept, and what is wrong is told', async (t) => {
+test('a published volume is never refused: it is kept, and problems are reported', async (t) => {
   const known = setUp({}, { refused: 'no room' }, true);
   await t.notThrowsAsync(known.publisher.publish({ ...ASK, mounted: true }));
   t.deepEqual([known.asked, known.problems], [[], []], 'nobody is asked about what is known');
@@ -105,7 +105,7 @@ test('a volume that a pod has is never refused: it is kept, and what is wrong is
   t.is(found.adopted.length, 1, 'an agent that lost its grants adopts them again');
 });
 
-test('a volume that goes takes its grants with it, without a word to the API server', (t) => {
+test('an unpublished volume ends its grants without an API call', (t) => {
   const { publisher, ended } = setUp({});
   publisher.unpublish({ podUid: UID, target: '/t' });
   t.deepEqual(ended, [`${UID} /t`]);

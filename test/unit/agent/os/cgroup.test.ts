@@ -111,7 +111,7 @@ test('container and pod are found in every shape that runtimes write', (t) => {
   }
 });
 
-test('names that only look like a pod or a container name nobody', (t) => {
+test('names that only look like a pod or a container identify none', (t) => {
   const odd: [string, string, Expected][] = [
     ['an empty text', '', NOBODY],
     ['no lines of the kind', 'hello\n::\n0:memory\n', NOBODY],
@@ -135,7 +135,7 @@ test('names that only look like a pod or a container name nobody', (t) => {
   }
 });
 
-test('a tenant cannot leave its container by the names of groups that it makes below it', (t) => {
+test('a tenant cannot leave its container by the names of cgroups that it creates', (t) => {
   // Every character but "/" and a line feed may be in such a name.
   for (const name of [
     'a\rb',
@@ -153,7 +153,7 @@ test('a tenant cannot leave its container by the names of groups that it makes b
   }
 });
 
-test('no text stops the reader, and what is found is an id and a uid', (t) => {
+test('no text throws, and a match is a container ID and a pod UID', (t) => {
   const word = fc.constantFrom(
     '0::',
     '1:memory:',
@@ -209,7 +209,7 @@ test('the unified path is that of the line that begins with 0::', (t) => {
   t.is(unifiedPath(''), undefined);
 });
 
-test('a container that somebody knows counts before what is nested in it, whatever that calls itself', (t) => {
+test('a known container counts before cgroups nested in it, whatever their names', (t) => {
   const pods = new Map([
     [ID, UID],
     [OTHER, OUTER_UID],

@@ -18,7 +18,7 @@ const without = (...names: readonly (keyof SampledGpu)[]): SampledGpu =>
     Object.entries(gpu(0, WHOLE)).filter(([name]) => !names.some((one) => one === name)),
   ) as SampledGpu;
 
-test('of a GPU that tells all nothing is said, nor of one that is lost or has it in instances', (t) => {
+test('no missing reading is logged for a complete, a lost or a MIG GPU', (t) => {
   t.deepEqual(missingCapabilities(without()), []);
   t.deepEqual(missingCapabilities({ ...without('totalBytes'), healthy: false }), []);
   t.deepEqual(missingCapabilities({ ...without('totalBytes', 'hasProcessUtilization'), migEnabled: true }), []);
@@ -46,7 +46,7 @@ for (const [names, says] of CASES) {
   });
 }
 
-test('processes are missing where any list failed, but not one that the driver does not have', (t) => {
+test('processes are missing where a list failed, not where the driver lacks one', (t) => {
   const of = (processLists: readonly string[], failedProcessLists?: readonly string[]) =>
     missingCapabilities({ ...without(), processLists, ...(failedProcessLists && { failedProcessLists }) });
   for (const words of [of(['graphics']), of(['compute', 'mps'], ['graphics']), of(['compute'], ['mps'])])

@@ -27,7 +27,7 @@ const figures = (pid: number, bytes: number): SampledProcess => ({ pid, gpus: [u
 const whole = (pid: number, bytes: number, more: Partial<SampledProcess> = {}) =>
   sampledProcess(pid, [use(0, { bytes })], more);
 
-test('processes that a line does not name are the very same objects, and so is the list when it names none', (t) => {
+test('processes that a line does not name stay the same objects; so does their list', (t) => {
   const reader = createSampleDecoder();
   const first = read(reader, lineOf(1, [whole(11, 1), whole(12, 2), whole(13, 3)], 3));
   t.deepEqual(first.processes, [whole(11, 1), whole(12, 2), whole(13, 3)]);
@@ -51,7 +51,7 @@ test('processes that a line does not name are the very same objects, and so is t
   t.is(fourth.processes[1], third.processes[1]);
 });
 
-test('who is gone when another sampler begins is who had its pid when the last one told of it', (t) => {
+test('after a sampler restart a process is gone by the PID that the last one reported', (t) => {
   const used = [use(0, { smUs: 7000 })];
   const gone = (pid: number): SampledProcess => ({ pid, gone: true, gpus: used });
   const again = whole(13, 3, { startTicks: 999 });
@@ -163,7 +163,7 @@ const linesOf = (history: readonly (readonly Told[])[]) => {
   });
 };
 
-test('whatever comes and goes, the samples are the pictures that were told, and who is as before is the same object', (t) => {
+test('for any changes samples equal the reported ones, and unchanged parts stay', (t) => {
   t.notThrows(() =>
     fc.assert(
       fc.property(histories, (history) => {
@@ -197,7 +197,7 @@ function* cutsOf(line: SampleLine, before: Picture): Generator<SampleLine> {
   }
 }
 
-test('whatever a line lacks that it cannot do without, it is refused, and so is one whose forerunner is lost', (t) => {
+test('a line without a required field, or without its predecessor, is refused', (t) => {
   t.notThrows(() =>
     fc.assert(
       fc.property(histories, (history) => {

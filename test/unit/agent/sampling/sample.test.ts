@@ -20,7 +20,7 @@ const wrong = (line: string): string => {
   return 'wrong' in found ? found.wrong : 'taken';
 };
 
-test('a line is taken as it is written, also one without GPUs and one with a reason for it', (t) => {
+test('a line is read as written, also one without GPUs and one with a reason for that', (t) => {
   const empty = { ...sampleOf([], []), removedPids: [], processCount: 0, utilizationCursors: [] };
   const lines: SampleLine[] = [good(), empty, { ...empty, problem: 'no libnvidia-ml.so.1' }];
   for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), line);
@@ -41,7 +41,7 @@ function changed(path: readonly (string | number)[], value: unknown): string {
   return JSON.stringify(sample);
 }
 
-test('what is not a sample is refused with the place and what would be right', (t) => {
+test('an invalid sample is refused with the path of its error and the expected value', (t) => {
   const cases: [line: string, wrong: string][] = [
     ['[]', 'sample: want an object'],
     ['null', 'sample: want an object'],

@@ -44,7 +44,7 @@ test('after ten samples that showed nothing new the next ones come half as often
   t.is(pace.after(QUIET()), 2000);
 });
 
-test('whatever is new wakes it: memory, work, a process, a ledger, a list that was not answered, an Xid, a problem', (t) => {
+test('any change wakes the sampler: memory, work, processes, ledgers, Xids or problems', (t) => {
   const news: Record<string, NodeState> = {
     memory: stateOf([gpu(0, { usedBytes: MIB })]),
     work: stateOf([gpu(0, { utilizationPercent: 1 })]),
@@ -65,20 +65,20 @@ test('whatever is new wakes it: memory, work, a process, a ledger, a list that w
   }
 });
 
-test('who is over, or goes past the interposer, is watched closely however quiet it is', (t) => {
+test('a container over its limit, or bypassing, is sampled often however quiet it is', (t) => {
   const past = CONTAINERS.map((one) => ({ ...one, gpus: one.gpus.map((at) => ({ ...at, bypassBytes: 1 })) }));
   const { pace } = rested();
   for (let sample = 0; sample < 20; sample += 1) t.is(pace.after(stateOf([gpu(0)], {}, past)), 250);
   t.is(pace.wake(), 250);
 });
 
-test('what is asked for wakes it, too', (t) => {
+test('a request wakes the sampler, too', (t) => {
   const { pace } = rested();
   t.is(pace.wake(), 1000);
   t.is(pace.after(QUIET()), 1000);
 });
 
-test('it rests no longer than the driver keeps what happened, and than half of what passes for a hang', (t) => {
+test('it rests no longer than the driver keeps samples, and half the hang timeout', (t) => {
   t.is(rested({ ...SETTINGS, intervalMs: 4000 }).told.at(-1), 5000);
   t.is(rested({ ...SETTINGS, intervalMs: 8000, silenceMs: 16_000 }).told.at(-1), 8000);
   t.is(rested({ ...SETTINGS, silenceMs: 3000 }).told.at(-1), 1500);

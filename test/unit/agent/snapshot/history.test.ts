@@ -43,7 +43,7 @@ test('a point holds the most memory and the mean compute of its step', (t) => {
   );
 });
 
-test('what began later has gaps before, what ended is gone, and old points are, too', (t) => {
+test('a later start has gaps before it; ended series and old points are removed', (t) => {
   const begun = recorded([snapshotAt(0, undefined), snapshotAt(5, 30, 7)]);
   t.deepEqual(
     [begun.mib, begun.percent],
@@ -61,13 +61,13 @@ test('after a clock that was set back there is nothing of the future', (t) => {
   t.deepEqual(recorded([snapshotAt(10, 1), snapshotAt(15, 2), snapshotAt(5, 3)]).mib, [3]);
 });
 
-test('a GPU that does not tell how busy it is has memory alone', (t) => {
+test('a GPU without a utilization reading has memory alone', (t) => {
   const { gpus } = recorded([snapshotAt(0, 1)]);
   t.deepEqual(gpus['GPU-0'], { usedBytes: [6 * 1024 * MIB], busyPercent: [40] });
   t.deepEqual(gpus['GPU-1'], { usedBytes: [6 * 1024 * MIB], busyPercent: [null] });
 });
 
-test('a GPU that does not tell its memory has how busy it is alone', (t) => {
+test('a GPU without a memory reading has utilization alone', (t) => {
   const silent = (snapshot: Snapshot): Snapshot => ({
     ...snapshot,
     devices: snapshot.devices.map((device) => {
@@ -87,7 +87,7 @@ test('a GPU that does not tell its memory has how busy it is alone', (t) => {
   );
 });
 
-test('compute that the driver does not tell of a tenant is no 0', (t) => {
+test('compute that the driver does not report for a tenant is not 0', (t) => {
   const untold = (snapshot: Snapshot): Snapshot => ({
     ...snapshot,
     containers: snapshot.containers.map((entry) => ({ ...entry, smPercent: undefined })),

@@ -39,7 +39,7 @@ test('frames come out as they went in, in whatever pieces they come', (t) => {
   }
 });
 
-test('a frame that is too long ends the reading before room is made for it, and what came before it counts', (t) => {
+test('a frame that is too long ends reading before memory is allocated for it', (t) => {
   const cutter = createFrameParser(100);
   const long = Buffer.from([0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1]);
   const { frames, wrong } = cutter.push(Buffer.concat([frameOf(3, 1), long]));
@@ -62,7 +62,7 @@ test('a page of a snapshot that was handed over is the page of the snapshot itse
   }
 });
 
-test('what is no snapshot is refused by the place where it is none', (t) => {
+test('an invalid snapshot is refused with the path of its error', (t) => {
   t.is(wrongWithSnapshot(exampleSnapshot), undefined);
   const cases: readonly (readonly [unknown, string])[] = [
     [null, 'snapshot: expected an object'],

@@ -80,7 +80,7 @@ test('a container is there once per GPU of its grant, with its own figures on ea
   );
 });
 
-test('foreign use has the names that somebody knows, its figures and its counters alike', (t) => {
+test('foreign use has its known names in figures and counters alike', (t) => {
   const names = { namespace: 'team', pod: 'stray', podUid: '', container: 'main' };
   const known = snapshot((id) => (id === FOREIGN ? names : { namespace: '', pod: '', podUid: '', container: '' }));
   t.is(known.foreign.length, 1);
@@ -89,7 +89,7 @@ test('foreign use has the names that somebody knows, its figures and its counter
   t.like(snapshot().foreign[0], { namespace: '', containerId: FOREIGN });
 });
 
-test("a GPU is shared where something is granted on it, else it is nobody's", (t) => {
+test('a GPU is shared if it has a grant, else it has no owner', (t) => {
   t.deepEqual(
     snapshot().devices.map(({ mode }) => mode),
     ['shared', 'shared', 'none'],
@@ -110,7 +110,7 @@ test('it holds values only, so that it can be sent to a worker', (t) => {
   t.deepEqual(structuredClone(one), one);
 });
 
-test('when no sample comes nothing is said of now, and what was counted stays', (t) => {
+test('without a sample no current value is reported, and counters stay', (t) => {
   const before = snapshot(undefined, 3);
   const stale = staleSnapshot(before, 42_400, { abandoned: 2, hung: 0 });
   t.deepEqual([stale.devices, stale.containers, stale.foreign], [[], [], []]);

@@ -37,7 +37,7 @@ function verdicts(freeMib: number | undefined, held: Readonly<Record<string, num
   return { said, isSame: after === state };
 }
 
-test('room is owed by who is over to those who have not taken what they were granted', (t) => {
+test('an overusing container owes memory to those that have not used their whole grant', (t) => {
   const cases: [string, number | undefined, Record<string, number | undefined>, readonly string[]][] = [
     ['to one who has nothing yet', 10, { cheat: 1200, other: 0 }, ['cheat hard no-room', 'other']],
     ['to nobody else, whatever it is short of itself', 10, { cheat: 1200 }, ['cheat soft over-limit']],
@@ -71,7 +71,7 @@ test('room is owed by who is over to those who have not taken what they were gra
   for (const [what, free, held, expected] of cases) t.deepEqual(verdicts(free, held).said, expected, what);
 });
 
-test('where nobody is over, the state is the very same', (t) => {
+test('where no container is over its limit the state is the same object', (t) => {
   t.true(verdicts(10, { one: 1000, other: 0 }).isSame);
   t.false(verdicts(10, { cheat: 1200, other: 0 }).isSame);
   t.deepEqual(verdicts(10, { cheat: 1200, other: 0 }, { isolateMemory: false }).said, ['cheat', 'other']);

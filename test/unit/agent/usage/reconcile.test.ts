@@ -27,7 +27,7 @@ import {
 
 const container = (digit: string): Owner => ofContainer(digit.repeat(64), `uid-${digit}`);
 
-test('use is what the driver says of all processes of a grant; what its ledger does not know is the bypass', (t) => {
+test("use is the driver's sum for a grant; what its ledger lacks is the bypass", (t) => {
   const known = sampledProcess(11, [use(0, { bytes: 300 * MIB, smPercent: 20, activeUs: 5_000_000 })]);
   const unknown = sampledProcess(12, [use(0, { bytes: 200 * MIB, smPercent: 30, activeUs: 7_000_000 })]);
   const other = sampledProcess(13, [use(0, { bytes: 999 * MIB })]);
@@ -132,7 +132,7 @@ test('verdict and fence follow from use, ledger and isolation', (t) => {
   }
 });
 
-test('who is seen with nothing by a sample that does not tell has the fence of before, and of the GPU nothing is said', (t) => {
+test('a container without data keeps its isolation, and its GPU has no figure', (t) => {
   const held = (bytes: number) => [sampledProcess(11, [use(0, { bytes })])];
   const at = (sample: Sample, inLedger: boolean, before?: ReconciledNode) => {
     const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
@@ -169,7 +169,7 @@ test('who is seen with nothing by a sample that does not tell has the fence of b
   t.is(fenceOf(at(silent, false, at(sampleOf([on], held(MIB)), true))), 'agent', 'what is seen is believed');
 });
 
-test('a ledger that was shortened, overwritten or replaced is told', (t) => {
+test('a ledger that was truncated, overwritten or replaced is reported', (t) => {
   const sample = sampleOf([gpu(0)], []);
   const tampered = (more: Parameters<typeof ledgerOf>[1]) =>
     compared(sample, [reading(grantOf('one', 1), ledgerOf([], more))], {}).containers[0]?.tampered;
@@ -202,7 +202,7 @@ test('a grant of two GPUs is held on each; a GPU that is out of sight holds noth
   );
 });
 
-test('a GPU is told of where it is healthy and its processes were listed; only then can a container be over on it', (t) => {
+test('a GPU has data if it is healthy and its processes were listed, else no verdict', (t) => {
   const cases: [what: string, sample: Sample, told: boolean, severity: string][] = [
     ['told', sampleOf([gpu(0)], [over]), true, 'hard'],
     ['its processes were not listed', sampleOf([gpu(0, { processLists: ['graphics'] })], [over]), false, 'within'],
@@ -226,14 +226,14 @@ test('a GPU is told of where it is healthy and its processes were listed; only t
 });
 const over = sampledProcess(11, [use(0, { bytes: 200 * MIB })]);
 
-test('what a process held is not counted once the driver no longer lists it; its last activity still is', (t) => {
+test('a process that the driver no longer lists holds no memory; its activity counts', (t) => {
   const process = sampledProcess(11, [use(0, { listed: false, smPercent: 90, activeUs: 3_000_000, types: 0 })]);
   const state = compared(sampleOf([gpu(0)], [process]), [reading(grantOf('one', 100))], { 11: ofGrant('one') });
   t.like(state.containers[0]?.gpus[0], { usedBytes: 0, smPercent: 0, lastActiveMs: 3000, processes: [] });
   t.is(state.devices[0]?.containers, 0);
 });
 
-test('a container without a grant is foreign use, summed per GPU; a plain process of the host is not', (t) => {
+test('a container without a grant is foreign use per GPU; a host process is not', (t) => {
   const sample = sampleOf(
     [gpu(0), gpu(1)],
     [
@@ -272,7 +272,7 @@ test('a container without a grant is foreign use, summed per GPU; a plain proces
   );
 });
 
-test('a GPU: what is granted on it, who is on it, and what is used but nobody can be charged with', (t) => {
+test('a GPU has its grants, its users, and use that cannot be attributed', (t) => {
   const sample = sampleOf(
     [gpu(0, { usedBytes: 1000 * MIB }), gpu(1, { usedBytes: 10 * MIB }), gpu(2, { usedBytes: undefined as never })],
     [
@@ -310,7 +310,7 @@ test('a GPU: what is granted on it, who is on it, and what is used but nobody ca
   );
 });
 
-test('what could not be told is counted by its reason, once per process that the driver lists', (t) => {
+test('use that cannot be measured is counted by reason, once per listed process', (t) => {
   const sample = sampleOf(
     [gpu(0), gpu(1)],
     [
@@ -331,7 +331,7 @@ test('what could not be told is counted by its reason, once per process that the
   t.is(state.containers[0]?.gpus[0]?.usedBytes, 0, 'memory that the driver does not tell is not made up');
 });
 
-test('every listed byte is charged to exactly one: a grant, a foreign container, or nobody', (t) => {
+test('every listed byte is charged once: to a grant, a foreign container or to none', (t) => {
   const owner = fc.constantFrom<Owner>(
     ofGrant('one'),
     ofGrant('two'),
