@@ -55,7 +55,7 @@ test.serial('a program of the shared CUDA runtime fills the GPU without us, its 
     t.is(filled.reserved, 96 * MIB, `${way}: the pool`);
     t.deepEqual(filled.nodes, { all: 5, kernel: 2, fill: 1, allocation: 1, free: 1 }, `${way}: the captured graph`);
     t.deepEqual(filled.strange, [INVALID_DEVICE_FUNCTION, INVALID_DEVICE_FUNCTION], way);
-    t.deepEqual([filled.dot, filled.notSupported], [NOT_SUPPORTED, 1], `${way}: said and counted`);
+    t.deepEqual([filled.dot, filled.notSupported], [NOT_SUPPORTED, 1], `${way}: reported and counted`);
     t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
     t.deepEqual(filled.errors, [OUT_OF_MEMORY, OUT_OF_MEMORY, 0], `${way}: the thread's last error`);
     t.deepEqual([filled.poolRefusal, filled.graphRefusal], [OUT_OF_MEMORY, OUT_OF_MEMORY], way);

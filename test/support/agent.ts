@@ -1,4 +1,4 @@
-// The agent and `cotenant run` as the processes that users start, for tests.
+// Starts the agent and `cotenant run` as processes for tests, the way users start them.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync } from 'node:fs';
@@ -16,7 +16,7 @@ const ROOT = join(import.meta.dirname, '../..');
 const MAIN = join(ROOT, 'src/cli/main.ts');
 const LAST_WORDS_MS = 2000;
 
-/** What the chart sets in the environment of the node half, so that it takes less memory; a folder for compiled code besides. */
+/** Environment that the chart sets for the node half to save memory, and a folder for compiled code. */
 export const CHART_ENV = {
   NODE_OPTIONS: '--max-semi-space-size=2 --max-old-space-size=512',
   MALLOC_ARENA_MAX: '1',
@@ -28,12 +28,12 @@ export type RunningAgent = {
   readonly child: ChildProcess;
   readonly log: string[];
   metrics(): Promise<string>;
-  /** Value of the series whose name and labels match; undefined: there is none. */
+  /** Value of the series with this name and these labels; undefined if there is none. */
   metric(name: string, labels?: Record<string, string>): Promise<number | undefined>;
   snapshot(): Promise<Snapshot | null>;
-  /** Resolves when it has measured this many GPUs: until then a process of its own holds a context now and then. */
+  /** Resolves when the agent has measured this many GPUs. Until then a process of its own holds a context now and then. */
   measured(gpus: number): Promise<void>;
-  /** Also of the file that was put aside; of those before it nothing is left. */
+  /** Entries of the current audit file and of the rotated one. Older files are gone. */
   audit(): ActionRecord[];
   stop(signal?: NodeJS.Signals): Promise<void>;
 };
@@ -43,11 +43,11 @@ export type AgentOptions = {
   readonly state?: string;
   readonly library?: string;
   readonly env?: Readonly<Record<string, string>>;
-  /** Where the program is installed; the repository, unless a test says otherwise. */
+  /** Where the program is installed; by default the repository. */
   readonly root?: string;
 };
 
-/** The program as another build installs it: the same, with these files in the folder of what was built. */
+/** Installs the program like another build: the same files, except for these in the folder of build outputs. */
 export function anotherBuild(t: Teardown, files: readonly string[]): string {
   const root = join(temporaryFolder(t), 'cotenant');
   const build = join(root, 'native/build');
@@ -69,7 +69,7 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     port: 0,
     nvmlLibrary: options.library ?? join(node.lib, 'libnvidia-ml.so.1'),
     cudaLibrary: join(node.lib, 'libcuda.so.1'),
-    // Both put a process of the agent's own on the GPUs now and then.
+    // Both features put a process of the agent on the GPUs now and then.
     canary: options.settings?.calibrate ?? true,
     ...options.settings,
   };
@@ -123,8 +123,8 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
 }
 
 /**
- * Starts an agent until it has made a page, and stops it: with NODE_COMPILE_CACHE in its environment it leaves all of its
- * compiled code, that of the page's thread included, to the next one.
+ * Starts an agent, waits for its metrics page and stops it. With NODE_COMPILE_CACHE in its environment it leaves the compiled
+ * code, including that of the rendering thread, to the next agent.
  */
 export async function compiled(start: () => Promise<RunningAgent>): Promise<void> {
   const first = await start();
@@ -132,7 +132,7 @@ export async function compiled(start: () => Promise<RunningAgent>): Promise<void
   await first.stop();
 }
 
-/** Sum over the series of a page that have these labels; undefined where there is none. */
+/** Sum over the series of a page that have these labels; undefined if there is none. */
 export function seriesOf(page: string, name: string, labels: Record<string, string> = {}): number | undefined {
   const values = page.split('\n').flatMap((line) => {
     const [, found, block = '', value] = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/.exec(line) ?? [];
@@ -152,7 +152,7 @@ export type RunningTenant = {
   line(): Promise<string>;
 };
 
-/** `cotenant run FLAGS -- COMMAND`, started by the words of `prefix`. Its standard streams are the command's. */
+/** `cotenant run FLAGS -- COMMAND`, prefixed by the command in `prefix`. Its standard streams are those of the command. */
 export function runTenant(
   t: Teardown,
   node: SimulatedNode,
@@ -173,7 +173,7 @@ export function runTenant(
   child.stdin.on('error', () => {});
   const ended = (once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>).then(
     async ([code, signal]) => {
-      // Its last words are read after its end; a daemon that it left behind may keep the pipe open.
+      // Its output is read to the end after it exits; a daemon that it left behind may keep the pipe open.
       await Promise.race([told, delay(LAST_WORDS_MS, undefined, { ref: false })]);
       return { code, signal };
     },
@@ -199,7 +199,7 @@ export function runTenant(
   };
 }
 
-/** Asks a scripted client that runs as a tenant. */
+/** Sends a command to a scripted client that runs as a tenant. */
 export async function tell(tenant: RunningTenant, command: string): Promise<number[]> {
   tenant.write(command);
   return (await tenant.line()).split(' ').map(Number);

@@ -1,5 +1,5 @@
-// A small API server for tests of what asks one: it listens, keeps watches open, and answers what the test says, also what no server
-// should. Owns what such servers have in common; what they know is the tests' part, and a real one is in test/cluster.
+// A small fake API server: it listens, keeps watches open and returns what the test says, including responses that no real
+// server would send. The objects are the test's part; test/cluster uses a real server.
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
@@ -11,7 +11,7 @@ export type Asked = {
   readonly url: URL;
   readonly headers: IncomingHttpHeaders;
   readonly isWatch: boolean;
-  /** What was sent along, as JSON. */
+  /** JSON body of the request. */
   body(): Promise<unknown>;
 };
 
@@ -22,13 +22,13 @@ export const answer = (response: ServerResponse, status: number, body: object): 
 export const refuse = (response: ServerResponse, code: number, message = 'on purpose'): void =>
   answer(response, code, { kind: 'Status', apiVersion: 'v1', status: 'Failure', message, code });
 
-/** A list as its watch goes on from it. */
+/** A list and the resource version at which its watch continues. */
 export const answerList = (response: ServerResponse, items: readonly object[], resourceVersion = '1'): void =>
   answer(response, 200, { kind: 'List', apiVersion: 'v1', metadata: { resourceVersion }, items });
 
 export type Watchers = {
   readonly open: ReadonlySet<ServerResponse>;
-  /** The answer to a watch, which stays open. */
+  /** The response to a watch, which stays open. */
   add(response: ServerResponse): void;
   send(type: string, object: object): void;
   hangUp(): void;
@@ -54,13 +54,13 @@ export function watchers(): Watchers {
 }
 
 export type ApiServer = {
-  /** For clients: anybody may anything. */
+  /** A kubeconfig for clients; every request is allowed. */
   readonly config: KubeConfig;
-  /** Answers nobody any more. */
+  /** Stops answering. */
   close(): void;
 };
 
-/** Until the test ends. */
+/** Serves until the test ends. */
 export async function startApiServer(
   t: Teardown,
   serve: (asked: Asked, response: ServerResponse) => unknown,

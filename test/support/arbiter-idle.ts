@@ -1,4 +1,4 @@
-// The program of an arbiter that rests (test/native/programs/arbiter_idle.c), case by case.
+// Runs the cases of an idle arbiter (test/native/programs/arbiter_idle.c).
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -14,7 +14,7 @@ export const IDLE_CASES = {
   late: 'work launched without an answer drains before the next lease',
 } as const;
 
-/** Of the build in that folder. */
+/** Runs a case of the build in that folder. */
 export function runIdleCase(t: ExecutionContext, build: string, name: string): void {
   const cwd = temporaryFolder(t);
   const { status, signal, stdout, stderr } = spawnSync(join(build, 'tests/arbiter_idle'), [name], {

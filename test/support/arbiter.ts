@@ -1,4 +1,4 @@
-// The arbiter as a process without an agent: a test sends plans, reads its status, ends or kills it.
+// The compute arbiter as a process without an agent: a test sends plans, reads its status, stops or kills it.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -26,7 +26,7 @@ export type Told = {
 export type Tenant = {
   readonly id: string;
   readonly grant: GrantFiles;
-  /** Of each of its GPUs: which it is, and what was asked for. */
+  /** For each of its GPUs: its UUID and the requested share. */
   readonly gpus: readonly {
     readonly gpu: number;
     readonly percent?: number;
@@ -40,13 +40,13 @@ const SLOTS = 64;
 
 export type Arbiter = {
   readonly child: ChildProcess;
-  /** Lines as they are; what came of them shows in `told` and `problems`. */
+  /** Sends raw lines; the result shows in `told` and `problems`. */
   say(...lines: readonly string[]): void;
   readonly problems: readonly string[];
   plan(policy: Policy, tenants: readonly Tenant[]): Promise<void>;
-  /** What was told last. */
+  /** The latest status. */
   told(): Told | undefined;
-  /** The first that is told from now on and is so. */
+  /** Resolves with the first status from now on that meets the condition. */
   until(is: (told: Told) => boolean, what: string): Promise<Told>;
   kill(signal?: NodeJS.Signals): Promise<void>;
 };
@@ -63,7 +63,7 @@ export function startArbiter(t: Teardown): Arbiter {
       problems.push(told.problem);
       return;
     }
-    // Where nothing is other than in the line before, it has none.
+    // A line leaves out what has not changed since the line before.
     ({ pages = pages } = told);
     last = { ...told, pages };
   });

@@ -1,5 +1,5 @@
-// A cross compiler for arm64, its libc and an emulator of its processor, from Debian's packages. Without installation, so
-// no right on this machine is needed.
+// A cross compiler for arm64, its libc and QEMU's user emulator from Debian's packages, unpacked and not installed, so that no
+// privilege on this machine is needed.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { debianPackages, packagesFolder, type Wanted } from './debian.ts';
@@ -8,30 +8,30 @@ const WANTED: readonly Wanted[] = [
   { name: 'g++-aarch64-linux-gnu', from: 'own', as: 'needs' },
   { name: 'libc6-dev-arm64-cross', from: 'own', as: 'needs' },
 ];
-/** Static, so that of any release it runs; before QEMU 8 it knows no memory that is wiped in forked children. */
+/** Statically linked, so the package of any release runs. Before QEMU 8 MADV_WIPEONFORK does not work. */
 const EMULATOR: readonly Wanted[] = [{ name: 'qemu-user', from: 'sid' }];
 
 const BUILD = join(import.meta.dirname, '../../native/build');
 export const ARM64_BUILD = join(BUILD, 'arm64');
-/** Like BUILD, with programs that are arm64's in an emulator: test/arm64/prepare.ts. */
+/** Like BUILD, with arm64 programs that run in the emulator (test/arm64/prepare.ts). */
 export const EMULATED_BUILD = join(BUILD, 'emulated');
-/** Says why there is none. */
+/** Explains why arm64 programs cannot be built. */
 export const UNAVAILABLE = join(EMULATED_BUILD, 'unavailable');
 
-/** Why the tests of this layer cannot run here; undefined: they can. */
+/** Why the tests of this layer cannot run here; undefined if they can. */
 export const arm64Reason = (): string | undefined =>
   existsSync(UNAVAILABLE) ? readFileSync(UNAVAILABLE, 'utf8') : undefined;
 
 export type Arm64 =
   | {
       readonly ok: true;
-      /** For make: CROSS, SYSROOT. */
+      /** Variables for make: CROSS, SYSROOT. */
       readonly make: readonly string[];
       readonly compiler: readonly string[];
-      /** The compiler finds libraries of its own there. */
+      /** Folder where the compiler finds its own libraries. */
       readonly env: Readonly<Record<string, string>>;
       readonly emulator: string;
-      /** Where emulated programs find their loader. */
+      /** Folder where emulated programs find their loader. */
       readonly prefix: string;
     }
   | { readonly ok: false; readonly reason: string };

@@ -1,4 +1,4 @@
-// A headless Chromium that a test drives by the DevTools protocol: what only a page that was laid out can tell, and its picture.
+// A headless Chromium driven by the DevTools protocol: for facts that only a rendered page has, and for screenshots.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { type Teardown, temporaryFolder } from './node.ts';
 
-/** The program; undefined: there is none on the PATH. */
+/** The program; undefined if none is on the PATH. */
 export const browser = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable']
   .flatMap((name) => (process.env.PATH ?? '').split(':').map((folder) => join(folder, name)))
   .find((path) => existsSync(path));
@@ -14,10 +14,10 @@ export const browser = ['chromium', 'chromium-browser', 'google-chrome', 'google
 export const FLAGS: readonly string[] = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'];
 
 export type OpenPage = {
-  /** What an expression is there, as JSON; a promise is waited for. */
+  /** Evaluates an expression in the page and returns its JSON value; a promise is awaited. */
   evaluate(expression: string): Promise<unknown>;
   resize(width: number, height: number): Promise<void>;
-  /** The whole of it as PNG, as far as it goes down. */
+  /** A PNG of the whole page, including what must be scrolled to. */
   picture(): Promise<Buffer>;
 };
 

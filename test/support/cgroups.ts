@@ -1,9 +1,9 @@
-// Control groups of a test's own, below that in which it runs, in the unified hierarchy.
+// Cgroups for a test, below the cgroup in which it runs, in the unified hierarchy.
 import { mkdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { unifiedMount, unifiedPath } from '../../src/agent/os/cgroup.ts';
 
-/** Where they may be made, or why they cannot be: a reason for a skipped test. */
+/** The folder in which they may be created, or the reason why the test is skipped. */
 export function groupHome(): { readonly home: string } | { readonly reason: string } {
   const mount = unifiedMount();
   const own = unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));

@@ -1,4 +1,4 @@
-// clang with its fuzzer and sanitizers' runtimes, from Debian's packages and without installation.
+// clang with its fuzzer and sanitizer runtimes from Debian's packages, unpacked and not installed.
 import { join } from 'node:path';
 import { debianPackages, packagesFolder, type Wanted } from './debian.ts';
 
@@ -11,9 +11,9 @@ const WANTED: readonly Wanted[] = [
 export type Clang =
   | {
       readonly ok: true;
-      /** For make. */
+      /** Variables for make. */
       readonly make: readonly string[];
-      /** Names functions in reports. */
+      /** Symbolizer that names functions in reports. */
       readonly symbolizer: string;
     }
   | { readonly ok: false; readonly reason: string };

@@ -1,4 +1,4 @@
-// The one binary as people type it, run to its end.
+// Runs the `cotenant` command to its end, as a user would.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { SnapshotContainer } from '../../src/agent/snapshot/snapshot.ts';
@@ -11,6 +11,6 @@ export function cotenant(...args: readonly string[]): { code: number | null; out
   return { code: status, out: stdout, err: stderr };
 }
 
-/** As the agent shows them. */
+/** As the agent prints them. */
 export const containersOf = async (agent: RunningAgent, pod: string): Promise<readonly SnapshotContainer[]> =>
   ((await agent.snapshot())?.containers ?? []).filter((container) => container.pod === pod);

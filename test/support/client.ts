@@ -1,5 +1,5 @@
-// The scripted CUDA program of test/native/programs/client.c: one command in, one answer out, as a process that the test
-// can ask, let die or kill.
+// The scripted CUDA program of test/native/programs/client.c: reads one command, prints one answer. The test can send commands,
+// let it exit or kill it.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -12,9 +12,9 @@ export const OUT_OF_MEMORY = 2;
 export type Client = {
   readonly pid: number;
   readonly child: ChildProcess;
-  /** The driver's result and the values behind it. */
+  /** The driver's result code, then the returned values. */
   ask(command: string): Promise<number[]>;
-  /** Fails the test unless the result is success; the first value. */
+  /** Fails the test unless the result is success; returns the first value. */
   must(command: string): Promise<number>;
   kill(signal?: NodeJS.Signals): Promise<void>;
   end(): Promise<number>;
@@ -24,7 +24,7 @@ export type ClientOptions = {
   readonly env?: Record<string, string>;
   readonly preload?: string;
   readonly library?: string;
-  /** A command that runs another one. */
+  /** A command that runs the client, such as unshare. */
   readonly within?: readonly string[];
 };
 
@@ -42,7 +42,7 @@ export function startClient(t: Teardown, node: SimulatedNode, options: ClientOpt
     await exited;
   };
   t.teardown(async () => {
-    // A process that is killed is not searched for leaks.
+    // A process that is killed is not checked for leaks.
     if (process.env.COTENANT_SANITIZER_PRELOAD) {
       child.stdin.end();
       await Promise.race([exited, delay(3000, undefined, { ref: false })]);
@@ -76,7 +76,7 @@ export function startClient(t: Teardown, node: SimulatedNode, options: ClientOpt
   };
 }
 
-/** A client with CUDA started and the primary context of a device made current. */
+/** A client that has initialized CUDA and made the primary context of a device current. */
 export async function readyClient(
   t: Teardown,
   node: SimulatedNode,

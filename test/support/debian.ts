@@ -1,5 +1,5 @@
-// Debian's packages without an installation: downloaded by the machine's own apt, unpacked into a folder of the cache. A
-// machine that is no Debian, or cannot reach its mirror, is a reason.
+// Debian packages without installation: downloaded by this machine's apt and unpacked into the cache folder. On a machine that is
+// not Debian or cannot reach its mirror, the result is a reason.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -8,9 +8,9 @@ import { cacheFolder } from './venv.ts';
 
 export type Wanted = {
   readonly name: string;
-  /** The suite: the release that this machine runs ("own"), or sid, whose Go programs run on older releases as they are. */
+  /** The suite: the release of this machine ("own"), or sid, whose Go programs also run on older releases. */
   readonly from: 'own' | 'sid';
-  /** needs: with the libraries and files that it needs and this machine lacks. meta: what it stands for, in its place. */
+  /** needs: with the libraries and files that it needs and this machine lacks. meta: the package it depends on, instead of it. */
   readonly as?: 'needs' | 'meta';
 };
 
@@ -18,12 +18,12 @@ export type Packages =
   | {
       readonly ok: true;
       readonly root: string;
-      /** By the package's name. */
+      /** Version by the package's name. */
       readonly versions: Readonly<Record<string, string>>;
     }
   | { readonly ok: false; readonly reason: string };
 
-/** Folder of the unpacked packages; they are there if it is. */
+/** Folder of the unpacked packages; if it exists it is complete. */
 export function packagesFolder(name: string, wanted: readonly Wanted[]): string {
   const key = createHash('sha256').update(JSON.stringify(wanted)).digest('hex').slice(0, 12);
   return join(cacheFolder(), `${name}-${key}`);
@@ -38,7 +38,7 @@ export function debianPackages(home: string, wanted: readonly Wanted[], say: (li
   return { ok: true, root: join(home, 'root'), versions };
 }
 
-/** The mirror and keyring that this machine's own apt uses, in either of the two forms of its lists. */
+/** The mirror and keyring of this machine's apt, from either format of its source lists. */
 function mirror(): { uri: string; keyring: string; suite: string } | undefined {
   const folder = '/etc/apt/sources.list.d';
   const files = [
@@ -63,7 +63,7 @@ function fetchAll(home: string, wanted: readonly Wanted[], say: (line: string) =
   const [lists, cache, debs, root] = [at('lists'), at('cache'), at('cache/archives'), at('root')];
   for (const path of [`${lists}/partial`, `${debs}/partial`, root]) mkdirSync(path, { recursive: true });
   const suites = { own: from.suite, sid: 'sid' };
-  // Only what is wanted from: needs would come from the newest.
+  // Only from the requested suite: dependencies would come from the newest one.
   const sources = [...new Set(wanted.map((one) => suites[one.from]))];
   writeFileSync(
     at('sources.list'),
@@ -82,7 +82,7 @@ function fetchAll(home: string, wanted: readonly Wanted[], say: (line: string) =
     if (status !== 0) throw new Failed(`${program} ${words[0]} failed: ${stderr.trim().split('\n').at(-1) ?? ''}`);
     return stdout;
   };
-  /** Of the first dependency, as in "  Depends: linux-image-6.1.0-50-cloud-amd64". */
+  /** Name of the first dependency, as in "  Depends: linux-image-6.1.0-50-cloud-amd64". */
   const standsFor = (name: string): string => {
     const real = /^\s+Depends: (\S+)$/m.exec(run('apt-cache', 'depends', name))?.[1];
     if (real === undefined) throw new Failed(`${name} stands for no other package`);

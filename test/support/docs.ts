@@ -1,5 +1,5 @@
-// The pages for users as data: their tables, their blocks of code, their headings and links. Owns reading Markdown as far as
-// these pages use it; what must be true of them is the tests' part.
+// Reads the documentation as data: tables, code blocks, headings and links. Supports the Markdown that these pages use; the
+// checks themselves are in test/unit/docs.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -10,7 +10,7 @@ export type Row = Readonly<Record<string, string>>;
 /** A page by its path from the root of the repository. */
 export const readPage = (path: string): string => readFileSync(join(ROOT, path), 'utf8');
 
-/** The text below a heading, up to the next one of its level or a higher one. */
+/** The text below a heading, up to the next heading of its level or a higher one. */
 export function section(text: string, heading: string): string {
   const [marks = ''] = heading.split(' ');
   const start = text.indexOf(`\n${heading}\n`);
@@ -20,7 +20,7 @@ export function section(text: string, heading: string): string {
   return end < 0 ? body : body.slice(0, end);
 }
 
-/** Every table of a text, each row by the words of its head. */
+/** All tables of a text; each row is keyed by the column names. */
 export function tables(text: string): readonly (readonly Row[])[] {
   const found: Row[][] = [];
   let head: readonly string[] | undefined;
@@ -44,16 +44,16 @@ export function tables(text: string): readonly (readonly Row[])[] {
   return found;
 }
 
-/** Rows of every table that has these columns. */
+/** Rows of all tables that have these columns. */
 export const rowsWith = (text: string, ...columns: readonly string[]): readonly Row[] =>
   tables(text)
     .filter(([first]) => first !== undefined && columns.every((column) => column in first))
     .flat();
 
-/** What stands between backquotes in a cell, in order. */
+/** The texts between backquotes in a cell, in order. */
 export const quoted = (cell = ''): readonly string[] => [...cell.matchAll(/`([^`]+)`/g)].map(([, text]) => text ?? '');
 
-/** Blocks of code in a language; '' for those without one. */
+/** Code blocks in a language; '' for those without one. */
 export const blocks = (text: string, language: string): readonly string[] =>
   [...text.matchAll(/^```(\w*)\n([\s\S]*?)^```/gm)]
     .filter(([, name]) => name === language)

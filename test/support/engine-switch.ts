@@ -1,4 +1,4 @@
-// Runs test/native/programs/engine_switch.c, the change of engines above engines that notice calls in them when they are not loaded.
+// Runs test/native/programs/engine_switch.c: engines are replaced under load and detect calls that arrive while they are unloaded.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ type SwitchResult = {
   readonly wrong: number;
   /** Calls that no engine answered. */
   readonly refused: number;
-  /** Processes that did not end in the last engine alone, or in which a sanitizer found something. */
+  /** Processes that did not end with only the last engine, or with a sanitizer report. */
   readonly badProcesses: number;
 };
 
@@ -29,7 +29,7 @@ export function runSwitch(
     folder,
     ...[size.processes, size.threads, size.rounds].map(String),
   ];
-  // Newer kernels spread mappings wider than ThreadSanitizer's runtime can follow.
+  // On newer kernels address space randomization is too wide for the ThreadSanitizer runtime.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
   const [file = '', ...args] = [...still, ...words];
   const env = { ...environment({}), LD_PRELOAD: '' };

@@ -1,4 +1,4 @@
-// Engines of the interposer in a test: which one a page names, which ones processes run and have mapped.
+// Engines of the interposer in a test: which one a limits page names, and which ones processes run and have mapped.
 import { closeSync, openSync, readFileSync, readSync, symlinkSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -7,16 +7,16 @@ import { type LedgerReading, loadNative } from '../../src/agent/os/addon.ts';
 import type { GrantFiles } from './grant.ts';
 import { BUILD, eventually, type SimulatedNode } from './node.ts';
 
-/** Engines of other builds, by what they differ in; native/Makefile makes them. */
+/** Engines of other builds, by what differs; built by native/Makefile. */
 export const OTHER_ENGINES = join(BUILD, 'tests/engines');
 export const SAME_AGAIN = 2;
-/** Knows pages and ledgers of this version and of the next. */
+/** Knows limits pages and ledgers of this version and of the next. */
 export const NEXT = 3;
-/** Knows those of the next version only. */
+/** Knows only those of the next version. */
 export const BEYOND = 4;
-/** Works on states of another layout. */
+/** Works on process state of another layout. */
 export const OTHER_LAYOUT = 5;
-/** The one of the build. */
+/** The engine of the build. */
 export const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 
 type Process = { readonly pid: number };
@@ -24,7 +24,7 @@ type Process = { readonly pid: number };
 /** struct cot_limits_page_header of native/shared-memory/limits_page.h. */
 const AT = { version: 8, generation: 32, engine: 48, ledgerVersion: 52 };
 
-/** Rewrites words of the page's header as an agent would: the generation last. */
+/** Rewrites fields of the page's header as an agent would: the generation last. */
 export function writeHeader(grant: GrantFiles, words: { engine?: number; version?: number; ledgerVersion?: number }) {
   const fd = openSync(join(grant.folder, 'limits'), 'r+');
   try {
@@ -48,7 +48,7 @@ export function mappedEngines(pid: number): readonly number[] {
   return [...new Set([...paths].flatMap(([, name = '']) => engineNumber(name) ?? []))].toSorted((a, b) => a - b);
 }
 
-/** What the agent reads of the ledger of a grant on one GPU. */
+/** The ledger of a grant on one GPU, as the agent reads it. */
 export function readLedger(grant: GrantFiles, slots = 64): LedgerReading {
   const fd = openSync(join(grant.folder, 'ledger'), 'r');
   try {
@@ -58,7 +58,7 @@ export function readLedger(grant: GrantFiles, slots = 64): LedgerReading {
   }
 }
 
-/** Puts engines of other builds beside the one that the grant has. */
+/** Puts engines of other builds beside the one of the grant. */
 export function offer(grant: GrantFiles, ...numbers: readonly number[]): void {
   for (const number of numbers) {
     symlinkSync(join(OTHER_ENGINES, engineName(number)), join(grant.folder, engineName(number)));
@@ -68,7 +68,7 @@ export function offer(grant: GrantFiles, ...numbers: readonly number[]): void {
 export const slotOf = (grant: GrantFiles, { pid }: Process) =>
   readLedger(grant).slots.find((slot) => slot.pid === pid && slot.stamp !== 0n);
 
-/** Waits until the process runs that engine and has no other one. */
+/** Waits until the process runs that engine and has no other one mapped. */
 export const runs = (grant: GrantFiles, { pid }: Process, number: number) =>
   eventually(() => {
     const mapped = mappedEngines(pid);
@@ -81,7 +81,7 @@ export const refuses = (grant: GrantFiles, process: Process, number: number) =>
     `engine ${number} is refused`,
   );
 
-/** Each process holds in the driver's books what its slot says, code left out, which nobody charges. */
+/** Each process has in the driver's count what its slot says, except for code, which is not charged. */
 export function compareWithBooks(
   t: ExecutionContext,
   node: SimulatedNode,

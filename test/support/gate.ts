@@ -1,8 +1,8 @@
-// A test that needs something this machine may lack: it runs, or it is skipped under a name that says why.
+// Skips a test that needs something this machine lacks, under a title that gives the reason.
 import { spawnSync } from 'node:child_process';
 import test, { type ImplementationFn } from 'ava';
 
-/** `reason` undefined: a normal test; else a skipped one whose name carries the reason (printed again at the end). */
+/** `reason` undefined: a normal test; else a skipped one whose title carries the reason, which is printed at the end. */
 export function testUnless(reason: string | undefined): (title: string, body: ImplementationFn<[]>) => void {
   return (title, body) => {
     if (reason === undefined) test(title, body);
@@ -10,7 +10,7 @@ export function testUnless(reason: string | undefined): (title: string, body: Im
   };
 }
 
-/** Why nothing can be mounted in a namespace of its own here, tried; undefined: it can. */
+/** Tries to mount in a new namespace; returns why it is not possible here, or undefined. */
 export function namespacesReason(): string | undefined {
   const trial = ['-m', '--propagation', 'private', 'mount', '-t', 'tmpfs', 'none', '/mnt'];
   const { error, status, stderr } = spawnSync('unshare', trial, { encoding: 'utf8' });

@@ -1,4 +1,4 @@
-// A container's files without an agent: page, ledger and the interposer beside them, as a mount would bring them.
+// The files of a container without an agent: limits page, ledger and the interposer, as a mount would provide them.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,10 +9,10 @@ export const MIB = 1024 * 1024;
 
 export type GrantFiles = {
   readonly folder: string;
-  /** For LD_PRELOAD: the CUDA object, and both. */
+  /** For LD_PRELOAD: the CUDA object, and both objects. */
   readonly cuda: string;
   readonly both: string;
-  /** Rewrites the amounts in place. */
+  /** Rewrites the limits in place. */
   rewrite(gpus: readonly GrantGpu[]): void;
 };
 export type GrantGpu = {
@@ -21,11 +21,11 @@ export type GrantGpu = {
   readonly contextBytes?: number;
   readonly granuleBytes?: number;
   readonly late?: boolean;
-  /** Brings a lease page; 0: nothing limits it on its own. */
+  /** Provides a lease page; 0: the page limits nothing by itself. */
   readonly coresPercent?: number;
 };
 
-/** `contextBytes` and `granuleBytes` default to what the node's books say: what an agent would have measured. */
+/** `contextBytes` and `granuleBytes` default to the node's own figures, which an agent would have measured. */
 export function makeGrant(
   t: Teardown,
   node: Pick<SimulatedNode, 'usage' | 'uuidHex'>,
@@ -54,11 +54,11 @@ export function makeGrant(
 export type MountedForm = {
   /** For LD_LIBRARY_PATH: our objects under the driver's names. */
   readonly lib: string;
-  /** The driver's file, as it is named in the container. */
+  /** Path of the driver's file in the container. */
   readonly cuda: string;
 };
 
-/** The interposer over the driver's files: ours under the driver's names, the real ones where the node has them. */
+/** The interposer over the driver's files: our objects under the driver's names, the real ones at their place on the node. */
 export function mountOver(t: Teardown, node: Pick<SimulatedNode, 'lib'>, grant: GrantFiles): MountedForm {
   const lib = join(temporaryFolder(t), 'lib');
   mkdirSync(lib);

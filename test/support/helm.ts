@@ -1,5 +1,5 @@
-// Finds helm, or builds the pinned version with Go into the cache: it is in no Debian and in no package of npm.
-// Owns where it comes from and how it is run; the chart's tests own what is rendered. Building takes minutes, once.
+// Finds helm, or builds the pinned version with Go into the cache, because neither Debian nor npm has it. The build takes minutes,
+// once. What is rendered is the part of the chart's tests.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { createInterface } from 'node:readline';
 
 const MODULE = 'helm.sh/helm/v4';
 export const HELM_VERSION = 'v4.3.1';
-/** What a test that may have to build it allows itself. */
+/** Timeout of a test that may have to build helm. */
 export const BUILD_MS = 20 * 60_000;
 const LOOK_MS = 60_000;
 const TELL_EVERY_MS = 20_000;
@@ -22,10 +22,10 @@ export type Helm =
 const folder = join(process.env.COTENANT_CACHE ?? join(homedir(), '.cache', 'cotenant'), 'helm', HELM_VERSION);
 const pinned = join(folder, 'helm');
 
-/** Quick enough for the loading of a test file: what is there, and whether the rest could be fetched. */
+/** Fast enough to run while a test file loads: what is installed, and whether the rest could be fetched. */
 export function lookForHelm(): Helm {
   if (existsSync(pinned)) return { kind: 'ready', path: pinned };
-  // Asked outside the checkout, so that no module of it is meant.
+  // Run outside the checkout, so that Go does not look for a module in it.
   const go = spawnSync('go', ['list', '-m', `${MODULE}@${HELM_VERSION}`], {
     cwd: tmpdir(),
     timeout: LOOK_MS,
@@ -42,7 +42,7 @@ export function lookForHelm(): Helm {
   return { kind: 'missing', reason: `helm is not on the PATH, and ${why}` };
 }
 
-/** The program's path, after building it where it has to be. Prints how far it is. Rejects when the build fails. */
+/** The program's path, built first if necessary. Prints the progress. Rejects when the build fails. */
 export async function readyHelm(helm: Exclude<Helm, { kind: 'missing' }>): Promise<string> {
   if (helm.kind === 'ready') return helm.path;
   if (existsSync(pinned)) return pinned;
@@ -80,7 +80,7 @@ export async function readyHelm(helm: Exclude<Helm, { kind: 'missing' }>): Promi
   }
 }
 
-/** Runs helm without any cluster and without any file of the user. */
+/** Runs helm without a cluster and without the user's files. */
 export function runHelm(
   path: string,
   args: readonly string[],

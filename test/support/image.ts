@@ -1,4 +1,4 @@
-// The program as the image has it, for tests and benchmarks.
+// The program as it is in the container image, for tests and benchmarks.
 import { cpSync, existsSync, mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { stripFolder } from '../../image/strip-types.ts';
@@ -6,7 +6,7 @@ import { type Teardown, temporaryFolder } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 
-/** A folder with the program without types; packages and native parts are this checkout's. */
+/** A folder with the type-stripped program; packages and native parts are those of this checkout. */
 export function imageHome(t: Teardown): string {
   const home = join(temporaryFolder(t), 'cotenant');
   mkdirSync(join(home, 'native'), { recursive: true });
@@ -17,7 +17,7 @@ export function imageHome(t: Teardown): string {
   return home;
 }
 
-/** What starts the program of a folder, with types or without. */
+/** Command line that starts the program of a folder, with types or without. */
 export function mainOf(root = ROOT): string {
   const plain = join(root, 'src/cli/main.js');
   return existsSync(plain) ? plain : join(root, 'src/cli/main.ts');

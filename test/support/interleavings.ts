@@ -1,4 +1,4 @@
-// Runs a case of test/native/programs/interleavings.c: the engine above a driver that runs other threads inside its calls.
+// Runs a case of test/native/programs/interleavings.c: the engine on a driver that runs other threads inside its calls.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,61 +9,55 @@ const MIB = 1024 * 1024;
 const UUID = '11'.repeat(16); // the program's driver has one GPU, of this name
 const GRANT = `${UUID}:${16 * MIB}:${2 * MIB}:${2 * MIB}`; // a context costs 2 MiB, and so does a granule
 
-/** What each case must come to. `last` is the answer of its last request, `number` what the case says of itself. */
+/** Expected result of each case. `last` is the answer of its last request, `number` a count that the case reports. */
 export const CASES = {
-  'a page that a small request left, and a large one has got, has no gap': [
+  'a granule that passes from a small to a large request has no gap': [
     'page-left',
     { held: 16, context: 2, last: 2, number: 0 },
   ],
-  'what a thread allocated in a context that ended is not kept for one of the same handle': [
+  'memory of an ended context is not kept for a context with the same handle': [
     'allocated-before',
     { held: 2, context: 2 },
   ],
-  'what a thread allocated in the second of two contexts of one handle is': [
-    'allocated-after',
-    { held: 6, context: 2 },
-  ],
-  'what a thread allocated in a context that ended goes with it': ['ended-meanwhile', { held: 0, context: 0 }],
-  'an address that the driver gives again before its context is forgotten is charged to its new one': [
+  'memory allocated in the second context of a reused handle is kept': ['allocated-after', { held: 6, context: 2 }],
+  'memory allocated in a context that ends meanwhile is released with it': ['ended-meanwhile', { held: 0, context: 0 }],
+  'a reused address is charged to its new context even if the old one is known': [
     'given-again',
     { held: 4, context: 2 },
   ],
-  'of two that have an address, the latest is freed': ['given-again-and-freed', { held: 2, context: 2 }],
-  'a context that ended behind the exported names leaves nothing to the next one of its handle': [
+  'of two allocations at one address the latest is freed': ['given-again-and-freed', { held: 2, context: 2 }],
+  'a context that ended unseen leaves no charge to the next one of its handle': [
     'ended-unseen',
     { held: 2, context: 2 },
   ],
-  'what a thread allocated with the view of a green context current that ended meanwhile is the primary one’s': [
+  'memory of a green context that ends meanwhile moves to the primary context': [
     'view-ended-meanwhile',
     { held: 6, context: 2 },
   ],
-  'what a thread allocated with the view of a green context current goes, if the primary one ended with it': [
+  'memory of a green context is released if the primary context ends with it': [
     'view-ended-with-all',
     { held: 0, context: 0 },
   ],
-  'what a thread allocated with the view of a green context current stays, if there is one of the same handle': [
-    'view-came-again',
-    { held: 6, context: 2 },
-  ],
-  'what the driver refuses to free while the view that it was allocated in ends is the primary one’s': [
+  'memory of an ended green context stays if another one has its handle': ['view-came-again', { held: 6, context: 2 }],
+  'a failed free while a green context ends leaves memory to the primary one': [
     'view-ended-in-free',
     { held: 6, context: 2 },
   ],
-  'a heap that a green context and the primary one share stays charged when the green one ends': [
-    'heap-shared',
-    { held: 8, context: 8 },
+  'a heap that a green context shares with the primary one stays charged': ['heap-shared', { held: 8, context: 8 }],
+  'a context whose creation calls back into the program is charged once': ['called-back', { held: 4, context: 2 }],
+  'the driver is not called to end a context while it creates another': [
+    'one-waits',
+    { held: 2, context: 2, number: 0 },
   ],
-  'a context that the program is called back in while it is made is charged once': [
-    'called-back',
-    { held: 4, context: 2 },
+  'the thread that creates a context may end another one meanwhile': [
+    'same-thread',
+    { held: 2, context: 2, number: 1 },
   ],
-  'the driver is not called to end a context while it makes another': ['one-waits', { held: 2, context: 2, number: 0 }],
-  'the thread that makes a context may end another one meanwhile': ['same-thread', { held: 2, context: 2, number: 1 }],
-  'a driver that makes a context for ever holds the others up for two seconds': [
+  'a driver that never finishes creating a context delays others by two seconds': [
     'never-answers',
     { held: 2, context: 2 },
   ],
-  'a thread that a forked child does not have holds it up once': ['forked', { held: 2, context: 2, number: 1 }],
+  'a thread that a forked child does not have delays it once': ['forked', { held: 2, context: 2, number: 1 }],
 } as const;
 
 type Told = { held: number; pending: number; context: number; last: number; turn: number; number: number };
@@ -73,7 +67,7 @@ export function runMoment(t: ExecutionContext, build: string, title: keyof typeo
   const folder = join(temporaryFolder(t), 'grant');
   mkdirSync(folder);
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', GRANT]);
-  // Newer kernels spread mappings wider than the runtime of this compiler can follow.
+  // On newer kernels address space randomization is too wide for the ThreadSanitizer runtime.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
   const [file = '', ...words] = [...still, join(build, 'tests/interleavings'), folder, name];
   const output = execFileSync(file, words, { encoding: 'utf8', env: { ...environment({}), LD_PRELOAD: '' } });

@@ -1,16 +1,16 @@
-// Queries of boards that people have for other exporters, as facts: expressions alone, and where each set is from. Variables stand as
-// in the board; what becomes of them is the tests' business. What cannot have an answer here says why.
+// Queries of public dashboards for other exporters: only the expressions, and where each set is from. Variables are left as they
+// are in the dashboard. A query that cannot have a result here says why.
 
 export type KnownBoard = {
-  /** The value of `compatibilityMetrics` under which it is to work. */
+  /** The value of `compatibilityMetrics` that the query needs. */
   readonly set: 'dcgm' | 'hami' | 'hami-legacy' | 'metagpu' | 'ack';
   readonly from: string;
   readonly queries: readonly string[];
-  /** What its variables are filled from: a selector, and the label whose values are offered. */
+  /** Source of its variables: a selector, and the label whose values are offered. */
   readonly variables: readonly (readonly [selector: string, label: string])[];
 };
 
-/** Labels that no exporter gives and only the scrape of the board's author adds. */
+/** Labels that no exporter sets and only the author's scrape configuration adds. */
 export const LABELS_OF_THE_SCRAPE: readonly string[] = ['node_name'];
 
 export const KNOWN_BOARDS: readonly KnownBoard[] = [
@@ -75,7 +75,7 @@ export const KNOWN_BOARDS: readonly KnownBoard[] = [
     ],
   },
   {
-    // Beside these it has the queries of Grafana 12239 with node_name for instance.
+    // It also has the queries of Grafana 12239 with node_name in place of instance.
     set: 'hami-legacy',
     from: 'Project-HAMi/HAMi, docs/gpu-dashboard.json at 19c74bc',
     queries: [
@@ -86,7 +86,7 @@ export const KNOWN_BOARDS: readonly KnownBoard[] = [
     variables: [['{__name__=~"DCGM_FI_DEV_FB_FREE|vGPU_device_memory_limit_in_bytes"}', 'node_name']],
   },
   {
-    // It has no board: names and labels are those of its documents.
+    // It has no dashboard: names and labels are from its documentation.
     set: 'metagpu',
     from: 'cnvrg/metagpu: no board; names and labels of its exporter',
     queries: [
@@ -104,7 +104,7 @@ export const KNOWN_BOARDS: readonly KnownBoard[] = [
     variables: [['metagpu_device_shares', 'node_name']],
   },
   {
-    // Its boards are in the provider's console: names and labels are those of its documents on metrics.
+    // Its dashboards are in the provider's console: names and labels are from its documentation on metrics.
     set: 'ack',
     from: 'Alibaba Cloud, ACK, "Introduction to metrics" of GPU monitoring 2.0: no public board; names and labels',
     queries: [

@@ -1,4 +1,4 @@
-// A kubelet's side of the CSI driver, for tests that ask it directly.
+// Calls the CSI driver as a kubelet does, for tests without a kubelet.
 import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
@@ -14,12 +14,12 @@ export type Answered = { readonly code: number; readonly details: string; readon
 export const csiSocket = (root: string) => join(root, 'plugins/cotenant.io/csi.sock');
 export const registrationSocket = (root: string) => join(root, 'plugins_registry/cotenant.io-reg.sock');
 
-/** One call: `csi.v1.Node/NodeGetInfo`. A refusal is an answer too. */
+/** One call, such as `csi.v1.Node/NodeGetInfo`. An error status is a result, too. */
 export function call(socket: string, method: string, request: object = {}): Promise<Answered> {
   const [service = '', name = ''] = method.split('/');
   const definition = (definitions[service] as unknown as ServiceDefinition)[name];
   if (!definition) throw new Error(`no ${method}`);
-  // As Go's clients do at sockets.
+  // As Go clients do for unix sockets.
   const client = new Client(`unix:${socket}`, credentials.createInsecure(), { 'grpc.default_authority': 'localhost' });
   return new Promise<Answered>((resolve) => {
     client.makeUnaryRequest(
@@ -39,7 +39,7 @@ export function call(socket: string, method: string, request: object = {}): Prom
 export const placeOf = (root: string, uid: string, volume = 'cotenant') =>
   join(root, 'pods', uid, 'volumes/kubernetes.io~csi', volume, 'mount');
 
-/** As the kubelet asks for the volume of a pod. */
+/** NodePublishVolume as the kubelet calls it for a pod. */
 export function publish(
   root: string,
   uid: string,

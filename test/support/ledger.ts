@@ -1,4 +1,4 @@
-// Runs test/native/programs/ledger.c, the account above a driver that counts, and holds its result to the grant.
+// Runs test/native/programs/ledger.c, the accounting on a driver that counts, and checks its result against the grant.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -15,12 +15,12 @@ export type LedgerResult = {
   /** Refused by the driver itself, after the reservation. */
   readonly failed: number;
   readonly wrong: number;
-  /** Times that the driver held more than the grant. */
+  /** How often the driver held more than the grant. */
   readonly over: number;
   readonly peak: number;
   /** Bytes that the driver still holds at the end. */
   readonly left: number;
-  /** Processes whose own account did not end at zero, or in which a sanitizer found something. */
+  /** Processes whose own charge did not end at zero, or with a sanitizer report. */
   readonly badProcesses: number;
 };
 
@@ -34,7 +34,7 @@ export function runLedger(
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', `${UUID}:${GRANT_MIB * MIB}:0:${2 * MIB}`]);
   const program = join(build, 'tests/ledger');
   const words = [program, folder, ...[size.processes, size.threads, size.rounds].map(String)];
-  // Newer kernels spread mappings wider than the runtime of this compiler can follow.
+  // On newer kernels address space randomization is too wide for the ThreadSanitizer runtime.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
   const [file = '', ...args] = [...still, ...words];
   const output = execFileSync(file, args, { encoding: 'utf8', env: { ...environment({}), LD_PRELOAD: '' } });

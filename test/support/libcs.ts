@@ -1,4 +1,4 @@
-// Other C libraries than this machine's, from Debian's packages, and programs built for them: musl, and the 32-bit glibc.
+// Other C libraries from Debian's packages, and programs built for them: musl and the 32-bit glibc.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { debianPackages, packagesFolder, type Wanted } from './debian.ts';
@@ -13,9 +13,9 @@ export type OtherLibcs =
   | {
       readonly ok: true;
       readonly musl: string;
-      /** Builds `source` to run with musl, or as a 32-bit program, without anything of this machine's libc. */
+      /** Builds `source` for musl, or as a 32-bit program, without this machine's libc. */
       buildMusl(source: string, to: string, ...flags: string[]): void;
-      /** The same of several sources, with musl inside. Headers of the kernel are this machine's. */
+      /** Builds several sources with musl linked statically. Kernel headers are those of this machine. */
       buildMuslStatic(sources: readonly string[], to: string, ...flags: string[]): void;
       build32(source: string, to: string): void;
     }

@@ -1,5 +1,5 @@
-// A GPU of a library that lists whom a test wants, and a sampler of it that takes a round when the test asks for it:
-// test/native/plugins/nvml_from_files.c.
+// A fake NVML library whose process lists the test writes (test/native/plugins/nvml_from_files.c), and a sampler on it that
+// takes a round when the test asks for one.
 import { spawn } from 'node:child_process';
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -24,7 +24,7 @@ export function gpuOf(t: Teardown) {
   const library = join(temporaryFolder(t), 'listed.so');
   copyFileSync(join(BUILD, 'tests/nvml_from_files.so'), library);
   const list = (...pids: number[]) => writeFileSync(`${library}.pids`, pids.join(' '));
-  /** What is told of use from now on: an error of the driver, or rows of pid, percent and time in microseconds. */
+  /** Sets the utilization answer: an error of the driver, or rows of PID, percent and time in microseconds. */
   const use = (code: number, ...rows: UseRow[]) =>
     writeFileSync(
       `${library}.uses`,
@@ -32,13 +32,13 @@ export function gpuOf(t: Teardown) {
         .map((row) => row.join(' '))
         .join('\n'),
     );
-  /** How the list of processes is answered from now on, byte by byte: by which of its names, with what count. */
+  /** Sets the process list byte by byte: under which of its names, with what count. */
   const raw = (name: '' | '_v2' | '_v3', code: number, count: number, bytes: Uint8Array) =>
     writeFileSync(
       `${library}.raw`,
       Buffer.concat([Buffer.from(`${name || '-'} ${code} ${count} ${bytes.length}\n`), bytes]),
     );
-  /** What the GPU tells of itself from now on: of its memory, and two percentages of its use. */
+  /** Sets the GPU's own readings: its memory, and two percentages of its utilization. */
   const tells = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
     writeFileSync(`${library}.tells`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
   list();
@@ -46,8 +46,8 @@ export function gpuOf(t: Teardown) {
 }
 
 /**
- * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. `within`: words
- * before its program; `more`: words behind its own.
+ * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. `within`: a
+ * command that runs the sampler; `more`: further arguments.
  */
 export function follow(t: Teardown, library: string, within: readonly string[] = [], more: readonly string[] = []) {
   let intervalMs = 60_000;
@@ -62,7 +62,7 @@ export function follow(t: Teardown, library: string, within: readonly string[] =
   };
   let begun: ReturnType<typeof begin> | undefined;
   const read = sampleReader();
-  /** Whoever began in the hundredth of a second in which a list is asked for is listed in the next round only. */
+  /** A process that started within 10 ms of the list call is listed in the next round only. */
   const pastTick = async () => {
     const tick = () => readFileSync('/proc/uptime', 'utf8').split(' ', 1)[0];
     for (const before = tick(); tick() === before; ) await setImmediate();

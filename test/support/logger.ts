@@ -1,4 +1,4 @@
-// A logger whose messages a test looks at; repeated ones are counted as in production.
+// A logger whose messages a test can read; repeated ones are counted as in production.
 import { createLogger, type Logger } from '../../src/common/logger.ts';
 
 export function loggerTo(messages: { push(message: string): unknown }): Logger {

@@ -1,5 +1,5 @@
-// The agent's two halves as two processes: the node half is an agent without a port (support/agent.ts), the exporter half reads its
-// socket.
+// The two halves of the agent as two processes: the node half is an agent without a port (support/agent.ts), the exporter half
+// reads its socket.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
@@ -22,7 +22,7 @@ export async function startExporterHalf(
   socket: string,
   settings: Readonly<Record<string, string | number | boolean>> = {},
   env: Readonly<Record<string, string>> = {},
-  /** Where the program is installed; the repository, unless somebody says otherwise. */
+  /** Where the program is installed; by default the repository. */
   root?: string,
 ): Promise<RunningExporter> {
   const all = { 'page.socket': socket, port: 0, ...settings };

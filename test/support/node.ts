@@ -1,4 +1,4 @@
-// A simulated GPU node for one test: started in a folder of its own, asked for its usage, taken down with the test.
+// A simulated GPU node for one test: started in its own folder, queried for its usage, ended with the test.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -9,12 +9,12 @@ import { engineName, enginesIn, PRELOADED } from '../../src/agent/grants/engine-
 import { firstSample } from './sample.ts';
 
 export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
-/** Programs of BUILD are another machine's, run by an emulator: test/arm64. */
+/** Programs of BUILD are for another architecture and run in an emulator: test/arm64. */
 export const EMULATED = process.env.COTENANT_EMULATED === '1';
-/** Compiles for the machine of BUILD. */
+/** Compiles for the architecture of BUILD. */
 export const COMPILER = EMULATED ? join(BUILD, 'cc') : 'gcc';
 
-/** The interposer's files in BUILD: what is preloaded, and its engines. */
+/** The interposer's files in BUILD: the preloaded objects and their engines. */
 export const interposerFiles = (): readonly string[] => [...PRELOADED, ...enginesIn(BUILD).map(engineName)];
 
 /** The environment of a program of BUILD and of what is preloaded into it; a sanitizer's runtime has to come first. */
@@ -65,23 +65,23 @@ export type SimulatedNode = {
   readonly child: ChildProcess;
   usage(): NodeUsage;
   control(...words: string[]): void;
-  /** Bytes of a GPU that programs can hold in all. */
+  /** Bytes of a GPU that programs can allocate in total. */
   usable(gpu: number): number;
   uuidHex(gpu: number): string;
   uuid(gpu: number): string;
 };
 
-/** Who takes down what was started, last first: a test of ava's, or a benchmark. */
+/** Runs cleanups in reverse order: a test of ava, or a benchmark. */
 export type Teardown = { teardown(undo: () => void | Promise<void>): void };
 
-/** A folder that goes with the test. Sockets need short paths. */
+/** A temporary folder that is removed after the test. The path is short, as unix sockets need. */
 export function temporaryFolder(t: Teardown): string {
   const folder = mkdtempSync(join(tmpdir(), 'ct-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
 
-/** In a folder of its own, unless `--dir` names one: that of a node that has ended. */
+/** In a folder of its own, unless `--dir` names the folder of a node that has ended. */
 export async function startNode(t: Teardown, ...args: string[]): Promise<SimulatedNode> {
   const at = args.indexOf('--dir');
   const folder = (at < 0 ? undefined : args[at + 1]) ?? temporaryFolder(t);
@@ -136,7 +136,7 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
   };
 }
 
-/** Waits until `look` gives something else than undefined; fails loudly after `ms`. */
+/** Waits until `look` returns something other than undefined; throws after `ms`. */
 export async function eventually<T>(
   look: () => T | undefined | Promise<T | undefined>,
   what: string,

@@ -1,4 +1,4 @@
-// The scripted NVML program of test/native/programs/nvml.c: one command in, one answer out.
+// The scripted NVML program of test/native/programs/nvml.c: reads one command, prints one answer.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -18,15 +18,15 @@ export const NVML = {
 
 export type NvmlAnswer = {
   readonly result: number;
-  /** The count that the call left. */
+  /** The count after the call. */
   readonly count: number;
-  /** Something was written beyond the array, or although the call failed. */
+  /** Bytes were written beyond the array, or although the call failed. */
   readonly spilled: boolean;
   readonly rows: readonly (readonly number[])[];
 };
 export type NvmlClient = { ask(command: string): Promise<NvmlAnswer>; end(): Promise<void> };
 
-/** `within`: a command that runs another one; `program`: another one than nvml.c, with commands of its own. */
+/** `within`: a command that runs the program; `program`: another one than nvml.c, with its own commands. */
 export function startNvml(
   t: Teardown,
   node: SimulatedNode,
@@ -56,7 +56,7 @@ export function startNvml(
   };
 }
 
-/** Started, with the first GPU's handle. */
+/** An initialized program with the handle of the first GPU. */
 export async function readyNvml(
   t: Teardown,
   node: SimulatedNode,

@@ -1,11 +1,11 @@
-// Runs that belong together and of which none waits for another's success.
+// Runs several parts even if one of them fails.
 export type Part = {
   readonly name: string;
   readonly words: readonly string[];
   readonly environment: Readonly<Record<string, string>>;
 };
 
-/** One after the other, whatever becomes of those before; the names of those that failed, or could not be begun. */
+/** Runs the parts one after the other; returns the names of those that failed or did not start. */
 export async function allOf(parts: readonly Part[], run: (part: Part) => Promise<boolean>): Promise<string[]> {
   const failed: string[] = [];
   for (const part of parts) {

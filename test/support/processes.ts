@@ -1,7 +1,7 @@
-// Processes of the machine, for tests that nothing is left behind.
+// Processes of this machine, to test that none is left behind.
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** Command lines of processes that name a path. */
+/** Command lines of processes that contain a path. */
 export const processesNaming = (path: string): string[] =>
   readdirSync('/proc').flatMap((name) => {
     if (!/^\d+$/.test(name)) return [];

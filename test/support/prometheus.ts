@@ -1,5 +1,5 @@
-// A Prometheus of its own for one test: on loopback, in a folder that goes with the test. Owns how it is started, filled with
-// recorded series and asked; what it scrapes and which rules it has is the test's to say.
+// A Prometheus for one test: on loopback, in a temporary folder. Starts it, fills it with recorded series and queries it; the
+// scrape targets and rules are the test's part.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
@@ -15,15 +15,15 @@ export type Answered = { readonly metric: Readonly<Record<string, string>>; read
 export type RunningPrometheus = {
   readonly url: string;
   query(expression: string, atSeconds?: number): Promise<readonly Answered[]>;
-  /** Of a label, over the series that a selector chooses: what a board's variable offers. */
+  /** Values of a label over the series that a selector matches, as a dashboard variable offers them. */
   values(label: string, selector: string): Promise<readonly string[]>;
-  /** Every rule that it has loaded, and how its last evaluation went. */
+  /** All loaded rules, and the result of their last evaluation. */
   rules(): Promise<readonly { readonly name: string; readonly file: string; readonly health: string }[]>;
-  /** Names of the alerts that fire now. */
+  /** Names of the firing alerts. */
   firing(): Promise<ReadonlySet<string>>;
 };
 
-/** To scrape agents each second, as the chart's ServiceMonitor has it: addresses of their pages, each with its labels. */
+/** Scrape configuration for agents, each second as in the chart's ServiceMonitor: addresses with their labels. */
 export const scraping = (
   ...targets: readonly (readonly [url: string, labels?: Readonly<Record<string, string>>])[]
 ) => ({
@@ -37,7 +37,7 @@ export const scraping = (
   ],
 });
 
-/** Why there is none here; undefined: there is. */
+/** Why there is no Prometheus here; undefined if there is one. */
 export function prometheusReason(): string | undefined {
   const missing = [findPromtool(), findPrometheus()].find((found) => 'reason' in found);
   return missing && 'reason' in missing ? missing.reason : undefined;
@@ -48,7 +48,7 @@ function pathOf(found: ReturnType<typeof findPromtool>): string {
   return found.path;
 }
 
-/** Free at this moment. */
+/** A port that is free at this moment. */
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -68,13 +68,13 @@ export async function startPrometheus(
     recorded,
     blocks,
   }: {
-    /** Of prometheus.yml, without rule_files. */
+    /** Contents of prometheus.yml, without rule_files. */
     readonly configuration?: Readonly<Record<string, unknown>>;
-    /** Contents by name. */
+    /** Contents of rule files by name. */
     readonly ruleFiles?: Readonly<Record<string, string>>;
-    /** A file of series with times, in OpenMetrics' format. */
+    /** A file of series with timestamps, in the OpenMetrics format. */
     readonly recorded?: string;
-    /** A folder of series as Prometheus keeps them. */
+    /** A folder with a Prometheus database. */
     readonly blocks?: string;
   },
 ): Promise<RunningPrometheus> {
@@ -98,7 +98,7 @@ export async function startPrometheus(
   const flags = [
     `--config.file=${file}`,
     `--storage.tsdb.path=${data}`,
-    // Recorded series keep their own time.
+    // Recorded series keep their own timestamps.
     '--storage.tsdb.retention.time=100y',
     `--web.listen-address=127.0.0.1:${port}`,
     '--log.level=warn',

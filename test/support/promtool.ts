@@ -1,24 +1,24 @@
-// Finds Prometheus and its promtool: on the PATH, in the cache, or out of Debian's package, which is unpacked and not installed.
-// Owns where it comes from and how it is run; what it is asked is the tests' business. Never throws: no tool is a reason.
+// Finds Prometheus and promtool: on the PATH, in the cache, or in Debian's package, which is unpacked and not installed. Never
+// throws: if there is none, the result is a reason.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 
-/** The tool's path, or why it cannot be had here: a text for the name of a skipped test. */
+/** The tool's path, or the reason for a skipped test. */
 export type Promtool = { readonly path: string } | { readonly reason: string };
 
 const PACKAGE = 'prometheus';
 const PROGRAMS = ['promtool', 'prometheus'] as const;
 type Program = (typeof PROGRAMS)[number];
-// All of it happens while a test file loads, and ava gives that two minutes.
+// All of this happens while a test file loads, for which ava allows two minutes.
 const LOOK_MS = 20_000;
 const FETCH_MS = 60_000;
 
-/** Takes about 10 s the first time (a package of some 20 MB) and milliseconds afterwards. Prints what it fetches. */
+/** Takes about 10 s the first time (a package of some 20 MB), then milliseconds. Prints what it fetches. */
 export const findPromtool = (): Promtool => find('promtool');
 
-/** The server, likewise. */
+/** The same for the server. */
 export const findPrometheus = (): Promtool => find('prometheus');
 
 function find(program: Program): Promtool {
@@ -48,7 +48,7 @@ function find(program: Program): Promtool {
   }
 }
 
-/** The version that apt would install. Where the lists of packages are empty (fresh images), they are read first. */
+/** The version that apt would install. Where the package lists are empty (fresh images), they are fetched first. */
 function candidateVersion(): string | undefined {
   const ask = () => {
     const { stdout } = run('apt-cache', ['policy', PACKAGE], undefined, LOOK_MS);
@@ -60,14 +60,14 @@ function candidateVersion(): string | undefined {
   return run('apt-get', ['-qq', 'update'], undefined, FETCH_MS).ok ? ask() : undefined;
 }
 
-/** A version that was fetched when apt still knew one. */
+/** A version that was fetched when apt still offered it. */
 function cachedVersion(cache: string): string | undefined {
   const names = existsSync(cache) ? readdirSync(cache) : [];
   const found = names.find((name) => PROGRAMS.every((program) => existsSync(join(cache, name, program))));
   return found === undefined ? undefined : decodeURIComponent(found);
 }
 
-/** Leaves the programs in `unpacked` in `work`; returns what went wrong. */
+/** Copies the programs from `unpacked` to `work`; returns the error, if any. */
 function unpack(work: string, what: string): string | undefined {
   const download = run('apt-get', ['-qq', 'download', what], work, FETCH_MS);
   const archive = readdirSync(work).find((name) => name.endsWith('.deb'));
@@ -83,7 +83,7 @@ function unpack(work: string, what: string): string | undefined {
     : `${archive}: ${extract.stderr.trim()}`;
 }
 
-/** What promtool has to say of a page of metrics; '' and 0: nothing. Throws where there is no promtool. */
+/** Output and exit code of promtool for a page of metrics; '' and 0 if it finds nothing. Throws if there is no promtool. */
 export function checkMetrics(page: string): { readonly status: number | null; readonly said: string } {
   const promtool = findPromtool();
   if ('reason' in promtool) throw new Error(promtool.reason);
@@ -91,7 +91,7 @@ export function checkMetrics(page: string): { readonly status: number | null; re
   return { status, said: `${stdout}${stderr}` };
 }
 
-/** Runs a program to its end. A program that is not there answers like one that failed. */
+/** Runs a program to its end. A missing program counts as a failed one. */
 export function run(
   file: string,
   args: readonly string[],

@@ -15,15 +15,15 @@ export type Race = {
   kills: number;
   started: number;
   longestMs: number;
-  /** The longest call, less the time that it waited for a processor, and for which a processor was taken from the machine. */
+  /** The longest call, less the time that it waited for a CPU and the time that the hypervisor took (steal). */
   longestStallMs: number;
-  /** For how long processors were away: of all of them together, and the longest time of one. */
+  /** Time that processes were off CPU: the sum over all of them, and the longest of one. */
   awayMs: number;
   longestAwayMs: number;
   lastError: number;
 };
 
-/** Size of a storm: less than 1 must be reached where instructions are instrumented; with more it goes on for longer. */
+/** Scales a storm: less than 1 must suffice for instrumented builds; more than 1 makes it longer. */
 export const SHARE = Number(process.env.COTENANT_STORM_SHARE ?? 1);
 export const LONGER = Math.max(1, SHARE);
 export const KILLS = 1000 * SHARE;
@@ -31,7 +31,7 @@ export const REQUESTS = 100_000 * SHARE;
 
 type Setting = { readonly lib: string };
 
-/** Runs the racer inside a grant; `watch` hears its pid before any process of the race exists. */
+/** Runs the racer inside a grant; `watch` is called with its PID before any process of the race exists. */
 export async function runRacer(
   t: ExecutionContext,
   { lib }: Setting,
@@ -56,7 +56,7 @@ export async function runRacer(
   return JSON.parse(output) as Race;
 }
 
-/** The same as a group of its own in the node's books. */
+/** The same, watched as a group of its own in the node's usage. */
 export async function race(
   t: ExecutionContext,
   node: SimulatedNode,

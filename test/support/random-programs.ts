@@ -1,5 +1,5 @@
-// Random programs in one grant of two GPUs, and their account against the node's own books (test/native/random-programs). A
-// program is a seed and a number of steps; one that fails is shrunk to the steps that it takes.
+// Random programs in one grant of two GPUs, and their charges against the node's own count (test/native/random-programs). A
+// program is a seed and a number of steps; a failing one is shrunk to the steps that it needs.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, writeFileSync } from 'node:fs';
@@ -11,7 +11,7 @@ import { BUILD, environment, startNode, temporaryFolder } from './node.ts';
 
 export type BooksResult = {
   readonly wrong: string | null;
-  /** The step at which it was seen; of a burst, its first one. */
+  /** The step at which it was found; for a burst, its first step. */
   readonly at?: number;
   readonly done: number;
   readonly refusals: number;
@@ -25,18 +25,18 @@ export type BooksResult = {
 export type BooksProgram = {
   readonly seed: number;
   readonly steps: number;
-  /** All processes at once: so many steps each between two accounts, in so many threads. */
+  /** All processes at once: so many steps between two checks, in so many threads per process. */
   readonly burst?: { readonly steps: number; readonly lanes: number };
 };
 
 const SHRINK_MS = 40_000;
 
-/** Where a sanitizer slows every step there are few of them: what they do to memory is looked at then, not how much. */
+/** A sanitizer slows each step, so there are few of them: the test then looks at memory errors, not at amounts. */
 export const SANITIZED = process.env.COTENANT_SANITIZER_PRELOAD !== undefined;
-/** How many times the steps of a usual run. */
+/** Factor on the number of steps. */
 export const BOOKS_SHARE = SANITIZED ? 0.2 : Number(process.env.COTENANT_BOOKS_SHARE ?? 1);
 
-/** Runs a program; one that goes wrong fails the test with what is needed to see it again. */
+/** Runs a program; if it goes wrong, the test fails with what is needed to reproduce it. */
 export async function runBooks(t: ExecutionContext, program: BooksProgram): Promise<BooksResult> {
   const node = await startNode(t, '--gpu', 't4,context=8Mi', '--gpu', 'l4,context=10Mi,granule=4Mi');
   const scratch = temporaryFolder(t);
@@ -75,7 +75,7 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
   throw new Error(`seed ${program.seed}: ${result.wrong}\nby steps ${kept}: ${shrunk.wrong}\n${said}`);
 }
 
-/** Leaves out whatever can be left out, in ever smaller pieces, as long as it still fails. */
+/** Removes steps in ever smaller pieces as long as the program still fails. */
 async function shrink(
   all: readonly number[],
   fails: (steps: readonly number[]) => Promise<boolean>,

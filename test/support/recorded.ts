@@ -1,5 +1,5 @@
-// Series as a Prometheus would have recorded them, made up: each a function of time. Owns OpenMetrics' text; what the series say
-// is the test's business.
+// Made-up series as a Prometheus would have recorded them: each is a function of time. Writes the OpenMetrics text; the values
+// are the test's part.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Teardown, temporaryFolder } from './node.ts';
@@ -7,11 +7,11 @@ import { type Teardown, temporaryFolder } from './node.ts';
 export type RecordedSeries = {
   readonly metric: string;
   readonly labels: Readonly<Record<string, string>>;
-  /** undefined: there was no sample. */
+  /** undefined: there is no sample at this time. */
   readonly at: (second: number) => number | undefined;
 };
 
-/** A file for `startPrometheus`: a sample each `everySeconds`, from `from` on, a Unix time. */
+/** A file for `startPrometheus`: a sample each `everySeconds`, starting at the Unix time `from`. */
 export function recordedFile(
   t: Teardown,
   series: readonly RecordedSeries[],

@@ -1,9 +1,9 @@
-// Samples from what a sampler printed, as the agent reads them.
+// Samples from the output of a sampler, parsed as the agent does.
 
 import { createSampleDecoder } from '../../src/agent/sampling/delta-decoder.ts';
 import type { Sample } from '../../src/agent/sampling/sample.ts';
 
-/** A reader of one sampler's lines, for which a line that the agent refuses is an error. */
+/** Reads the lines of one sampler; a line that the agent would refuse is an error. */
 export function sampleReader(): (line: string) => Sample {
   const reader = createSampleDecoder();
   return (line) => {
@@ -13,5 +13,5 @@ export function sampleReader(): (line: string) => Sample {
   };
 }
 
-/** Of a sampler that ended after its first sample, for its standard input was at its end. */
+/** Of a sampler that ended after its first sample because its standard input was closed. */
 export const firstSample = (text: string): Sample => sampleReader()(text);

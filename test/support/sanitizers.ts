@@ -1,5 +1,5 @@
-// The sanitized builds: where they lie, what programs of them need in their environment, and the reports that they leave.
-// A report must fail the run whichever process wrote it, also one whose end nobody looks at: so reports go to files.
+// The sanitized builds: their folders, the environment of their programs, and their reports. A report must fail the run even if
+// no test looks at the process that wrote it, so reports go to files.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,12 +9,12 @@ const NATIVE = join(import.meta.dirname, '../../native');
 export const ASAN_BUILD = join(NATIVE, 'build/asan');
 export const TSAN_BUILD = join(NATIVE, 'build/tsan');
 
-/** Of each runtime. A file without it only says that threads were gone, killed perhaps, before leaks were looked for. */
+/** Present in each runtime's report. A file without it only says that threads were gone before the leak check. */
 const FINDING = /ERROR: |WARNING: |runtime error: |SUMMARY: /;
 
 export type Sanitizing = {
   readonly env: Readonly<Record<string, string>>;
-  /** Every report written so far, as text; the folder goes with it. */
+  /** Every report written so far, as text; removes the folder. */
   reports(): string[];
 };
 
@@ -27,9 +27,9 @@ export function sanitizing(): Sanitizing {
     env: {
       COTENANT_BUILD: ASAN_BUILD,
       COTENANT_SANITIZER_PRELOAD: runtime,
-      // Instrumented processes start at a fraction of the pace, so a storm of fixed length kills fewer of them.
+      // Instrumented processes start slowly, so a storm of fixed length kills fewer of them.
       COTENANT_STORM_SHARE: '0.25',
-      // A bus error is a file that a tenant has cut, and ends its process: no finding.
+      // A bus error comes from a file that a tenant truncated and ends its process: not a finding.
       ASAN_OPTIONS: `${log}:handle_sigbus=0:strict_string_checks=1:check_initialization_order=1`,
       UBSAN_OPTIONS: `${log}:print_stacktrace=1`,
       TSAN_OPTIONS: `${log}:second_deadlock_stack=1`,

@@ -1,5 +1,5 @@
-// How long processes were ready to run and the machine gave them no processor: what a test of shares in real time cannot hold
-// against those that divide them.
+// How long processes were runnable without getting a CPU: time that a test of compute shares in real time cannot blame on the
+// code under test.
 import { readdirSync, readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 
@@ -19,13 +19,13 @@ const threadsOf = (pid: number): string[] => {
   }
 };
 
-/** Milliseconds, of all threads that a process has now, since they began. */
+/** Milliseconds, over all threads that a process has now, since they started. */
 export const delayedMs = (pid: number): number =>
   threadsOf(pid).reduce((sum, path) => sum + Number(read(`${path}/schedstat`).split(' ')[1] ?? 0), 0) / 1e6;
 
 const TICKS_PER_SECOND = 100;
 
-/** Milliseconds from the machine's start to that of a process, to 10 ms. */
+/** Milliseconds from boot to the start of a process, to 10 ms. */
 export function startedMs(pid: number): number {
   const fields = read(`/proc/${pid}/stat`)
     .replace(/^.*\) /s, '')
@@ -33,7 +33,7 @@ export function startedMs(pid: number): number {
   return (Number(fields[19]) * 1000) / TICKS_PER_SECOND;
 }
 
-/** Milliseconds for which whoever runs this machine gave its processors to other machines, since it began: their mean. */
+/** Milliseconds of steal time since boot: the mean over the CPUs. */
 export function stolenMs(): number {
   const [, , , , , , , , stolen] = read('/proc/stat').split('\n', 1)[0]?.split(/ +/) ?? [];
   return (Number(stolen ?? 0) * 1000) / TICKS_PER_SECOND / cpus().length;
@@ -42,11 +42,11 @@ export function stolenMs(): number {
 export const childrenOf = (pid: number): number[] =>
   threadsOf(pid).flatMap((path) => read(`${path}/children`).split(' ').filter(Boolean).map(Number));
 
-/** Those of a process's children whose name begins so, of which the kernel keeps 15 characters. */
+/** Children of a process whose name starts with this text, of which the kernel keeps 15 characters. */
 export const childrenNamed = (pid: number, name: string): number[] =>
   childrenOf(pid).filter((child) => read(`/proc/${child}/comm`).startsWith(name));
 
-/** Who sees that a tenant is over, stops it, and sees that it has ended: all but the tenant itself. */
+/** The processes that detect an overuse and stop the tenant: all but the tenant itself. */
 export const stopping = (agent: { pid?: number | undefined }, node: { pid?: number | undefined }): number[] => [
   process.pid,
   agent.pid ?? 0,
@@ -56,20 +56,20 @@ export const stopping = (agent: { pid?: number | undefined }, node: { pid?: numb
 
 /** Milliseconds of performance.now(). */
 export type Span = { readonly from: number; readonly to: number };
-/** What a process, or the machine, had lost until then. */
+/** Delay of a process, or of the machine, up to then. */
 type Look = { readonly atMs: number; readonly lostMs: readonly number[] };
 
 export type Watched = {
   readonly passedMs: number;
-  /** Of these, in spans that were left apart. */
+  /** Part of it in spans that were excluded. */
   readonly apartMs: number;
-  /** Of the others, what the machine kept from whoever lost most: processes wait at the same time, so it is no sum; and half of them at most. */
+  /** The largest delay of one process in the other spans (they wait at the same time, so no sum); half of them at most. */
   readonly lostMs: number;
   /** What is left. */
   readonly ownMs: number;
 };
 
-/** The first and the last look are where it begins and ends; between two looks that touch a span nothing is lost. */
+/** The first and last reading are its start and end; between readings that touch an excluded span nothing is lost. */
 export function watched(looks: readonly Look[], apart: readonly Span[] = []): Watched {
   const [from, to] = [looks.at(0)?.atMs ?? 0, looks.at(-1)?.atMs ?? 0];
   const passedMs = to - from;
@@ -83,7 +83,7 @@ export function watched(looks: readonly Look[], apart: readonly Span[] = []): Wa
   return { passedMs, apartMs, lostMs, ownMs: passedMs - apartMs - lostMs };
 }
 
-/** Spans that overlap count once. */
+/** Overlapping spans count once. */
 function unitedMs(spans: readonly Span[]): number {
   let [sum, until] = [0, Number.NEGATIVE_INFINITY];
   for (const { from, to } of spans.toSorted((a, b) => a.from - b.from)) {
@@ -93,7 +93,7 @@ function unitedMs(spans: readonly Span[]): number {
   return sum;
 }
 
-/** However much the machine keeps, and whatever was left apart: so many times what something may take. */
+/** Upper bound, whatever the delays and excluded spans: so many times the allowed time. */
 const MOST_TIMES = 3;
 
 export const isWithin = (mostMs: number, { ownMs, passedMs }: Watched): boolean =>
@@ -103,9 +103,9 @@ export const toldOf = ({ passedMs, apartMs, lostMs }: Watched): string =>
   `after ${Math.round(passedMs)} ms, ${Math.round(lostMs)} of them the machine's${apartMs > 0 ? `, ${Math.round(apartMs)} left apart` : ''}`;
 
 /**
- * From now on, for what has to happen within a time and is done by these processes: what passes, and what of it they lost, for
- * the first thread of one was ready to run and had no processor, or the machine had none. `everyMs`: so often it is looked at,
- * to tell what is lost in spans that are left apart from the rest.
+ * Starts measuring something that these processes must finish within a time: the time that passes, and the delay in which the
+ * first thread of a process was runnable without a CPU, or the machine had none. `everyMs`: how often the delays are read, to
+ * separate those in excluded spans from the rest.
  */
 export function startWatch(pids: readonly number[], everyMs?: number): (apart?: readonly Span[]) => Watched {
   const look = (): Look => ({
@@ -121,7 +121,7 @@ export function startWatch(pids: readonly number[], everyMs?: number): (apart?: 
   };
 }
 
-/** Pids of ours that serve clients, among what this process and its children have started: simulators and arbiters. */
+/** PIDs of our servers among the processes that this process and its children started: simulators and arbiters. */
 export function serving(pid = process.pid): number[] {
   return childrenOf(pid).flatMap((child) => [
     ...(/^cotenant-(simula|arbit)/.test(read(`/proc/${child}/comm`)) ? [child] : []),

@@ -1,17 +1,16 @@
-// GPU time of clients, window by window, by the simulated node's usage, and for how long the machine kept those that
-// take part from running. Shares in real time have the machine's own noise in them, so bounds are wider below than above: a
-// tenant that the machine keeps from launching gets less, none ever gets more. No more is allowed for than was measured, down
-// to half of a share.
+// GPU time of clients per window, from the simulated node's usage, and the scheduling delays of the processes that take part.
+// Shares in real time include the machine's noise, so bounds are wider below than above: a tenant that gets no CPU to launch
+// gets less, but none ever gets more. The allowance is the measured delay only, down to half of a share.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import { eventually, type SimulatedNode } from './node.ts';
 import { delayedMs, serving } from './scheduling-delays.ts';
 
 const WINDOW_MS = 1000;
-/** Part of a share that may be missing without any reason. */
+/** Fraction of a share that may be missing without any delay. */
 const MISSING = 0.15;
 const MOST_WINDOWS = 12;
-/** Windows for more than so much of which the machine held somebody up are counted apart: it may have no better for minutes. */
+/** Windows with more delay than this are counted separately: the machine may have no better ones for minutes. */
 const BUSY_PERCENT = 50;
 const MOST_BUSY_WINDOWS = 180;
 const MOST_MS = 2 * (MOST_WINDOWS + MOST_BUSY_WINDOWS) * WINDOW_MS;
@@ -23,13 +22,13 @@ export const ranMs = (node: SimulatedNode, pid: number | undefined): number =>
     ?.gpus.reduce((sum, { smNs }) => sum + smNs, 0) ?? 0) / 1e6;
 
 export type Window = {
-  /** Percent of the GPU that each had. */
+  /** Percent of the GPU that each client had. */
   readonly shares: readonly number[];
-  /** Percent of the window for which the machine held each up, and who serves it. */
+  /** Percent of the window for which each client and its servers were delayed. */
   readonly held: readonly number[];
 };
 
-/** One window, from when all are at work. */
+/** One window, starting when all are at work. */
 export async function windowOf(node: SimulatedNode, pids: readonly number[], ms = WINDOW_MS): Promise<Window> {
   await eventually(() => (pids.every((pid) => ranMs(node, pid) > 20) ? true : undefined), 'all are at work');
   const servants = serving();
@@ -48,8 +47,8 @@ export async function windowOf(node: SimulatedNode, pids: readonly number[], ms 
 export const isBusy = ({ held }: Pick<Window, 'held'>): boolean => held.some((percent) => percent > BUSY_PERCENT);
 
 /**
- * Looks again and again until the machine let those that take part run in `count` windows: only these say what somebody did not
- * get. Fails where it never does.
+ * Measures until `count` windows had little enough delay: only these show that a client did not get its share. Fails if there
+ * are too few.
  */
 export async function untilQuiet(
   t: ExecutionContext,
@@ -71,9 +70,9 @@ export const sharesOf = async (node: SimulatedNode, pids: readonly number[], ms?
   (await windowOf(node, pids, ms)).shares;
 
 /**
- * Window by window: nobody ever has more than its share, but for `above` points, and all of them have theirs in one and the
- * same window, soon. `lent`: whose percentage only is the most that it may have. What is printed after each share is for how
- * much of the window the machine held it up.
+ * In no window does a client have more than its share, apart from `above` points, and in at least one window, soon, all of them
+ * have theirs. `lent`: clients whose percentage is only an upper bound. The number printed after each share is the client's delay
+ * in percent of the window.
  */
 export async function hold(
   t: ExecutionContext,

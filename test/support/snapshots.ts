@@ -1,5 +1,5 @@
-// A published snapshot with something in every family: two GPUs, a container that behaves, one that was stopped, one without a
-// grant, and a process's worth of each. Owns the example; what becomes of it is the tests' business.
+// A published snapshot with a value for every metric family: two GPUs, a container within its grant, one that was stopped, one
+// without a grant, and a process of each.
 import type { SelfSnapshot, Snapshot, SnapshotContainer, SnapshotDevice } from '../../src/agent/snapshot/snapshot.ts';
 
 const GIB = 2 ** 30;
@@ -36,7 +36,7 @@ const device = (index: number, more: Partial<SnapshotDevice['gpu']>): SnapshotDe
   ...(index === 1 && { fault: { xid: 119, atMs: AT_MS } }),
 });
 
-/** What an agent tells of itself that has had nothing to do. */
+/** The status of an agent that has had nothing to do. */
 export const idleSelf: SelfSnapshot = {
   up: true,
   problem: undefined,
@@ -148,7 +148,7 @@ export const exampleSnapshot: Snapshot = {
       fp32ActivePpm: 30_000,
       reportsXids: true,
     }),
-    // An old driver, or a guest: what it does not tell must be absent.
+    // An old driver, or a guest: readings that the driver does not report must be absent.
     device(1, {
       name: 'an "odd" \\ GPU',
       processLists: ['compute'],
@@ -316,7 +316,7 @@ export const exampleSnapshot: Snapshot = {
   },
 };
 
-/** The same, and its instance of a divided GPU has a holder. */
+/** The same, with a holder for its MIG instance. */
 export const withInstance: Snapshot = {
   ...exampleSnapshot,
   assigned: [

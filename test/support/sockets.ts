@@ -1,4 +1,4 @@
-// Ports on which processes can be reached, as the kernel's tables tell.
+// Ports on which processes can be reached, from the kernel's tables.
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -7,7 +7,7 @@ export type Listener = { readonly port: number; readonly isLoopback: boolean };
 const LISTENING = '0A';
 const LOOPBACK = /^(?:0100007F|00000000000000000000000001000000|0000000000000000FFFF00000100007F)$/;
 
-/** TCP ports on which these processes listen themselves; others may share their network namespace. */
+/** TCP ports on which these processes themselves listen; others may share their network namespace. */
 export function listenersOf(pids: readonly number[]): readonly Listener[] {
   const held = new Set(pids.flatMap(socketsOf));
   const [first] = pids;
@@ -26,7 +26,7 @@ export function listenersOf(pids: readonly number[]): readonly Listener[] {
   );
 }
 
-/** No connection, and of UDP no peer: whoever sends to the port is heard. */
+/** Not connected; a UDP socket without a peer receives from any sender. */
 const UNCONNECTED = '07';
 const NOBODY = /:0000$/;
 

@@ -1,4 +1,4 @@
-// Ava loads this in each test file's process: it tells what the file took, for test/run.ts to print the slowest of a layer.
+// Loaded by ava in each test file's process: records the time of the file, so that test/run.ts can print the slowest of a layer.
 import { appendFileSync, readFileSync } from 'node:fs';
 import { relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -7,7 +7,7 @@ import test from 'ava';
 const TICKS_PER_SECOND = 100;
 const told = process.env.COTENANT_FILE_TIMES;
 
-/** Ticks of processors: this process's own and those of children that it has waited for. */
+/** CPU ticks of this process and of the children that it has waited for. */
 const ticks = (): number[] =>
   readFileSync('/proc/self/stat', 'utf8')
     .replace(/^.*\) /s, '')

@@ -1,5 +1,5 @@
-// Python packages in a virtual environment of their own, outside the checkout and keyed by what is in it. Owns how and
-// where they are installed; which packages and what for is the caller's. Never throws: what cannot be had has a reason.
+// Python packages in a virtual environment in the cache, keyed by its contents. Never throws: if they cannot be installed, the
+// result is a reason.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
@@ -13,7 +13,7 @@ export type PythonEnvironment =
   | { readonly ok: true; readonly folder: string }
   | { readonly ok: false; readonly reason: string };
 
-/** Installs `packages` (pinned: `name==version`) once for this Python; afterwards it costs one start of Python. */
+/** Installs `packages` (pinned: `name==version`) once for this Python; later calls cost one start of Python. */
 export function pythonEnvironment(packages: readonly string[]): PythonEnvironment {
   const version = spawnSync('python3', ['-c', 'import sys; print("%d.%d" % sys.version_info[:2])'], {
     encoding: 'utf8',
@@ -45,7 +45,7 @@ export function pythonEnvironment(packages: readonly string[]): PythonEnvironmen
     symlinkSync(basename(fresh), folder);
   } catch (error) {
     rmSync(fresh, { recursive: true, force: true });
-    // Somebody else was faster; theirs is as good.
+    // Another process was faster; its copy is as good.
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') return { ok: false, reason: String(error) };
   }
   return { ok: true, folder };
