@@ -1,5 +1,5 @@
-// The agent's device plugin, NRI plugin and advertising without the agent, for tests to steer: started in a node's namespaces,
-// told by lines of JSON what slots, GPUs and grants there are, telling by lines what it hears. Args: KUBECONFIG NODE.
+// The agent's device plugin, NRI plugin and resource publishing without the agent: runs in a node's namespaces, reads slots, GPUs
+// and grants as lines of JSON, and prints what it hears as lines of JSON. Arguments: KUBECONFIG NODE.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
@@ -12,17 +12,17 @@ import type { GpusReading } from '../../src/kube/node-gpus.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
 import { loggerTo } from '../support/logger.ts';
 
-/** One line to the program. */
+/** One input line. */
 export type Order = {
   readonly slots?: Slots;
   readonly gpus?: NodeGpus;
   /** `podUid/container` -> UUIDs of its GPUs. */
   readonly grants?: Readonly<Record<string, readonly string[]>>;
-  /** Is asked for by a container's id: whether any process runs in it. */
+  /** ID of a container: asks whether any process runs in it. */
   readonly isRunning?: string;
 };
 
-/** One line from the program. */
+/** One output line. */
 export type Told =
   | { readonly told: 'done'; readonly isRunning?: boolean }
   | { readonly told: 'problem'; readonly text: string }

@@ -1,5 +1,5 @@
-// A pod's way as its user sees it, on a real cluster: asked for in three dialects, admitted, placed, limited, measured, and
-// stopped when it cheats; and everything that tries to come in beside the way. The tests are in line/, on one bed.
+// The way of a pod as its user sees it, on a real cluster: request in three dialects, admission, placement, limits, metrics, and a
+// stop when it cheats; and attempts to avoid that way. The tests are in line/, on one cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { seriesOf } from '../support/agent.ts';
@@ -14,7 +14,7 @@ import { testsOnWhole } from './support/shared.ts';
 
 const onCluster = testsOnWhole(['l4', 'a10']);
 
-/** What a pod's container holds of the kubelet's folders, as paths under the pods' root. */
+/** What is left of a pod's container in the kubelet's and the agent's folders, and in the mounts. */
 const leftovers = (bed: Bed): string[] => {
   const root = join(bed.folder, 'host/_var_lib_kubelet/pods');
   const { out } = bed.namespaces.run(['cat', '/proc/mounts']);

@@ -1,5 +1,5 @@
-// Fetches and builds what a test cluster stands on, before any test waits for it. Where there can be none, the reason is said
-// here and again by each test that is skipped for it.
+// Fetches and builds what a test cluster needs before the tests run. If that is not possible, the reason is printed here and
+// again by each skipped test.
 import { bedGround } from './bed/bed.ts';
 
 const ground = bedGround(console.log);

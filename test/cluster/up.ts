@@ -1,4 +1,4 @@
-// `npm run cluster`: a Kubernetes of its own on this machine, kept until Ctrl-C. Says how to talk to it.
+// `npm run cluster`: a Kubernetes on this machine that runs until Ctrl-C. Prints how to use it.
 import { chmodSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { untilSignal } from '../../src/cli/lib/run-until-signal.ts';

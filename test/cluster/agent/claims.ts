@@ -1,6 +1,6 @@
-// GPUs that a DRA driver gives to pods with claims: its ResourceSlices in the API server, the scheduler's choice, the kubelet's word
-// on who has which device, and what the container does with it. The devices are named as if they were other GPUs, so that whoever
-// goes by names is wrong.
+// GPUs that a DRA driver gives to pods by claims: ResourceSlices in the API server, the scheduler's choice, the kubelet's list of
+// allocated devices, and the container's use of them. Each device is named like another GPU, so that code that goes by names
+// fails.
 import type { ExecutionContext } from 'ava';
 import { seriesOf } from '../../support/agent.ts';
 import { eventually } from '../../support/node.ts';
@@ -22,7 +22,7 @@ const resource = (kind: string, name: string, spec: object, metadata: object = {
   spec,
 });
 
-/** As NVIDIA's driver publishes a GPU, but for its name, which says another one's number. */
+/** As NVIDIA's driver publishes a GPU, except for its name, which has another GPU's number. */
 const deviceOf = (name: string, uuid: string, more: object = {}): object => ({
   name,
   attributes: {
@@ -38,7 +38,7 @@ const deviceOf = (name: string, uuid: string, more: object = {}): object => ({
   ...more,
 });
 
-/** Pods of `team` with claims: `whole` has the second GPU alone, `part` and `other` have the first one together. */
+/** Pods of `team` with claims: `whole` has the second GPU alone, `part` and `other` share the first one. */
 export async function startClaims(bed: Bed, [first = '', second = '']: readonly string[]): Promise<DraDriver> {
   const named = new Map([
     ['gpu-1', first],
@@ -46,7 +46,7 @@ export async function startClaims(bed: Bed, [first = '', second = '']: readonly 
   ]);
   const driver = await startDraDriver(bed, DRIVER, (device) => `${CDI_KIND}=${named.get(device)}`);
   await driver.registered;
-  // Several claims may have a part of the first: who asks for no amount takes a GiB of it.
+  // Several claims may share the first GPU: a claim without an amount gets one GiB.
   const memory = { value: '23034Mi', requestPolicy: { default: '1Gi', validRange: { min: '1Gi' } } };
   const devices = [
     deviceOf('gpu-1', first, { allowMultipleAllocations: true, capacity: { memory } }),

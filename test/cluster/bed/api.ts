@@ -1,5 +1,5 @@
-// The bed's API server for programs of this machine, outside the bed's network: requests over a socket in the bed's folder,
-// as the administrator. Costs a hundredth of a kubectl, so that tests can look often and see changes as they come.
+// A client of the test cluster's API server for programs outside its network: requests over a unix socket, as the administrator.
+// It costs a hundredth of a kubectl, so tests can poll often and watch changes.
 import { once } from 'node:events';
 import { type IncomingMessage, request } from 'node:http';
 import { createInterface } from 'node:readline';
@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers';
 export type Answer = { readonly status: number; readonly body: unknown };
 export type WatchEvent<T> = { readonly type: string; readonly object: T };
 
-/** Who is impersonated. Groups decide what roles allow; `system:masters` may everything. */
+/** The impersonated user. Its groups decide which roles apply; `system:masters` is allowed everything. */
 export type User = {
   readonly name: string;
   readonly groups: readonly string[];
@@ -16,11 +16,11 @@ export type User = {
 };
 
 export type Api = {
-  /** Any request, by the administrator or as somebody else; an answer of any status. */
+  /** Any request, as the administrator or another user; returns a response of any status. */
   ask(method: string, path: string, body?: object, as?: User): Promise<Answer>;
-  /** What is there, or undefined where there is nothing; rejects with the server's words for anything else. */
+  /** The object, or undefined if it does not exist; rejects with the server's message for any other status. */
   get<T>(path: string): Promise<T | undefined>;
-  /** Calls `seen` for each change from `resourceVersion` on, until `signal` aborts; rejects when the server ends it before. */
+  /** Calls `seen` for each change after `resourceVersion`, until `signal` aborts; rejects if the server ends the watch earlier. */
   watch<T>(
     path: string,
     resourceVersion: string,

@@ -1,5 +1,5 @@
-// A real Kubernetes on this machine: etcd, API server, controllers, scheduler, kubelet and containerd, in namespaces of their
-// own. Owns the order of start and end; after `close` nothing of it is left. Needs root.
+// A real Kubernetes on this machine: etcd, API server, controller manager, scheduler, kubelet and containerd in their own
+// namespaces. Starts and ends them in order; `close` leaves nothing behind. Needs root.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,12 +25,12 @@ export type Ground =
       readonly ok: true;
       readonly bin: string;
       readonly packages: string;
-      /** For people and logs: which Kubernetes, containerd, etcd and runc this is. */
+      /** Versions of Kubernetes, containerd, etcd and runc, for logs. */
       readonly versions: string;
     }
   | { readonly ok: false; readonly reason: string };
 
-/** What a bed stands on; where `get` is given, fetched and built if it is not there yet. Or why there can be none here. */
+/** The programs that a test cluster needs, fetched and built if `get` is set; or the reason why there can be none here. */
 export function bedGround(say: (line: string) => void, get = true): Ground {
   if (process.getuid?.() !== 0) return { ok: false, reason: 'a test cluster needs root' };
   const missing = TOOLS.filter((name) => onPath(name) === undefined);
@@ -49,7 +49,7 @@ export function bedGround(say: (line: string) => void, get = true): Ground {
   return { ok: true, bin: programs.bin, packages: packages.root, versions };
 }
 
-/** Root of a container is not allowed everything; what a bed does first is tried. */
+/** Root in a container may lack privileges, so the first steps of a test cluster are tried. */
 function whatIsForbidden(): string | undefined {
   if (!existsSync('/sys/fs/cgroup/memory/cgroup.procs'))
     return 'a test cluster is made for control groups of version 1 so far';
@@ -72,28 +72,28 @@ const isPrepared = () => existsSync(kubernetesHome()) && existsSync(packagesHome
 
 export type Bed = Parts & {
   readonly folder: string;
-  /** The control group, of the same name in every hierarchy, below which all containers run. */
+  /** The cgroup, of the same name in every hierarchy, below which all containers run. */
   readonly cgroup: string;
   readonly namespaces: Namespaces;
-  /** Socket of containerd, and the path under which simulated devices and tests find the node's files. */
+  /** The socket of containerd, in the folder where simulated devices and tests find the node's files. */
   readonly containerdSocket: string;
-  /** Requests of the service accounts in our own namespace, as the API server's audit tells them. */
+  /** Audit log of the API server, for requests of the service accounts in our namespace. */
   readonly auditLog: string;
   readonly api: Api;
   /** containerd's own client. */
   ctr(...args: readonly string[]): Ran;
-  /** A kubectl that the test talks to; ends with the bed at the latest. */
+  /** A kubectl process with open standard input; ends with the cluster at the latest. */
   talk(...args: readonly string[]): ReturnType<Namespaces['talk']>;
   kubectl(...args: readonly string[]): Ran;
-  /** The same with something on its standard input. */
+  /** The same with text on its standard input. */
   kubectlWith(input: string, ...args: readonly string[]): Ran;
-  /** Creates or changes objects; throws with the server's words when it refuses. */
+  /** Creates or changes objects; throws with the server's message when it refuses. */
   apply(...objects: readonly object[]): void;
-  /** One object, or undefined where there is none of the name. */
+  /** One object, or undefined if none has the name. */
   get<T>(kind: string, name: string, namespace?: string): T | undefined;
-  /** A shell and the usual small programs, to lay others over. */
+  /** A layer with a shell and the usual small programs, as the base of other images. */
   readonly busybox: Layer;
-  /** Gives the node an image. */
+  /** Imports an image on the node. */
   addImage(name: string, layers: readonly Layer[], settings: ImageSettings): void;
   close(): Promise<void>;
 };
@@ -106,7 +106,7 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   ending.defer(() => rmSync(folder, { recursive: true, force: true }));
   makeCgroups(cgroup);
   ending.defer(() => clearCgroups(cgroup));
-  // Something must be there to be bound over, and must not stay; but another bed may have bound over it meanwhile.
+  // A mount point must exist and is removed afterwards, unless another test cluster has mounted over it meanwhile.
   for (const path of BOUND.filter((one) => !existsSync(one))) {
     mkdirSync(path);
     ending.defer(() => {

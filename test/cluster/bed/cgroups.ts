@@ -1,5 +1,5 @@
-// The control groups of a bed: one of a name of its own in every hierarchy, made before the kubelet wants it, and cleared of
-// processes and removed when the bed goes. Beds whose maker is gone are cleared by the next one.
+// The cgroups of a test cluster: one of its own in every hierarchy, created before the kubelet needs it and removed, with its
+// processes, when the cluster ends. Leftovers of a killed test are removed by the next one.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -11,7 +11,7 @@ export const bedCgroup = (pid: number): string => `cotenant-bed-${pid}`;
 const hierarchies = (): string[] =>
   existsSync(join(MOUNT, 'cgroup.controllers')) ? [MOUNT] : readdirSync(MOUNT).map((name) => join(MOUNT, name));
 
-/** Where the bed's own programs run, with whoever they leave behind (a container's shim outlives containerd). */
+/** Cgroup of the cluster's own programs and what they leave behind (a container's shim outlives containerd). */
 export const systemGroup = (name: string): string =>
   join(existsSync(join(MOUNT, 'unified')) ? join(MOUNT, 'unified') : MOUNT, name, 'system');
 
@@ -34,7 +34,7 @@ const processesIn = (folder: string): number[] => {
   }
 };
 
-/** Kills whoever is in a bed's groups and removes them; throws when something does not go. */
+/** Kills all processes in the cgroups of a test cluster and removes the cgroups; throws if one remains. */
 export async function clearCgroups(name: string): Promise<void> {
   for (let tries = 0; ; tries += 1) {
     const folders = hierarchies().flatMap((hierarchy) => below(join(hierarchy, name)));
@@ -57,17 +57,17 @@ export async function clearCgroups(name: string): Promise<void> {
   }
 }
 
-/** Processes of a container of a bed, by the id that the runtime gave it. */
+/** Processes of a container, by the ID that the runtime gave it. */
 export const containerProcesses = (name: string, id: string): number[] => {
   const folders = hierarchies().flatMap((hierarchy) => below(join(hierarchy, name)));
   return [...new Set(folders.filter((folder) => basename(folder) === id).flatMap(processesIn))];
 };
 
-/** Is there another bed on this machine? */
+/** True if no other test cluster is on this machine. */
 export const isAlone = (name: string): boolean =>
   hierarchies().every((hierarchy) => readdirSync(hierarchy).every((other) => other === name || !NAME.test(other)));
 
-/** Beds of processes that are gone. */
+/** Removes the cgroups of test clusters whose process is gone. */
 export async function clearAbandoned(): Promise<void> {
   const names = new Set(hierarchies().flatMap((hierarchy) => readdirSync(hierarchy)));
   for (const name of names) {

@@ -1,14 +1,14 @@
-// etcd, API server, controllers and scheduler of a bed. Everything listens on loopback inside its network namespace, so
-// ports are fixed. Owns their command lines; who starts them when is bed.ts.
+// Command lines of etcd, API server, controller manager and scheduler. Everything listens on loopback inside the cluster's
+// network namespace, so ports are fixed. bed.ts starts them.
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** Of the Service `kubernetes`, whose address is one of the namespace's own: pods reach the server without a kube-proxy. */
+/** IP address of the Service `kubernetes`. It is local to the namespace, so pods reach the server without a kube-proxy. */
 const API_PORT = 443;
 const ETCD_PORT = 12379;
-/** Address of the node, and the networks of pods and Services: inside the namespace, so they can be anything. */
+/** Address of the node, and the networks of pods and Services: local to the namespace, so any values do. */
 export const NETWORK = {
   node: '10.231.1.1',
   gateway: '10.231.1.254',
@@ -18,15 +18,15 @@ export const NETWORK = {
 };
 
 export type ControlPlane = {
-  /** The administrator's. */
+  /** Kubeconfig of the administrator. */
   readonly kubeconfig: string;
   readonly kubeletKubeconfig: string;
-  /** What the service accounts of our own namespace asked for, an audit event of the API server a line. */
+  /** Audit log with the requests of the service accounts in our namespace, one event per line. */
   readonly auditLog: string;
   readonly commands: Readonly<Record<'etcd' | 'apiserver' | 'controllers' | 'scheduler', readonly string[]>>;
 };
 
-/** Whose requests the API server writes down. */
+/** Namespace whose service accounts are audited. */
 export const AUDITED_NAMESPACE = 'cotenant-system';
 const AUDIT_POLICY = {
   apiVersion: 'audit.k8s.io/v1',
@@ -40,7 +40,7 @@ export function controlPlane(folder: string, bin: string, packages: string, node
   mkdirSync(at('certificates'), { recursive: true });
   execFileSync('openssl', ['genrsa', '-out', at('sa.key'), '2048'], { stdio: 'ignore' });
   execFileSync('openssl', ['rsa', '-in', at('sa.key'), '-pubout', '-out', at('sa.pub')], { stdio: 'ignore' });
-  // The kubelet is what it is on any cluster, a node: it may do what the node authorizer and NodeRestriction leave it.
+  // The kubelet has the identity of a node, as on any cluster: the node authorizer and NodeRestriction apply.
   const users = [
     { name: 'admin', group: 'system:masters', file: 'kubeconfig' },
     { name: `system:node:${nodeName}`, group: 'system:nodes', file: 'kubelet.kubeconfig' },
@@ -87,13 +87,13 @@ export function controlPlane(folder: string, bin: string, packages: string, node
         ...['--enable-admission-plugins', 'NodeRestriction'],
         ...['--kubelet-preferred-address-types', 'InternalIP', '--allow-privileged'],
         ...['--audit-policy-file', at('audit-policy.json'), '--audit-log-path', auditLog],
-        // Services reach their pods without a kube-proxy.
+        // Makes Services reachable without a kube-proxy.
         '--enable-aggregator-routing',
       ],
       controllers: [
         join(bin, 'kube-controller-manager'),
         ...['--kubeconfig', kubeconfig, '--service-account-private-key-file', at('sa.key')],
-        // Holds the authority, too; pods get it with their tokens.
+        // Holds the CA too; pods get it with their tokens.
         ...['--root-ca-file', at('certificates/apiserver.crt')],
         ...['--leader-elect=false', '--use-service-account-credentials'],
       ],

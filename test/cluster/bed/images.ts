@@ -1,5 +1,5 @@
-// Container images made without a registry and without a builder: folders become layers, layers become an OCI archive. What
-// costs time and seldom changes is kept as a layer in the cache. Format: OCI image layout 1.0.
+// Builds container images without a registry or a builder: folders become layers, layers become an OCI archive (OCI image layout
+// 1.0). Layers that are slow to build and seldom change are cached.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
@@ -16,11 +16,11 @@ import {
 import { dirname, join } from 'node:path';
 import { cacheFolder } from '../../support/venv.ts';
 
-/** An uncompressed tar and its SHA-256, which as such is its name in every image. */
+/** An uncompressed tar, and its SHA-256, which is its digest in every image. */
 export type Layer = { readonly path: string; readonly hex: string; readonly size: number };
 
 export type ImageSettings = {
-  /** The program that a container of it runs, with its first arguments. */
+  /** The program of its containers, with the first arguments. */
   readonly entrypoint: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
 };
@@ -30,8 +30,9 @@ const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
 const PATH = '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin';
 
 /**
- * `follow`: what a link leads to is packed in its place, so that a folder of links need
- * copy nothing. `without`: patterns of names that stay out. */
+ * `follow`: packs the target of a link in its place, so that a folder of links copies nothing. `without`: patterns of names that
+ * are left out.
+ */
 export type Packing = { readonly follow: boolean; readonly without?: readonly string[] };
 
 function packed(path: string, root: string, { follow, without = [] }: Packing): Layer {
@@ -41,7 +42,7 @@ function packed(path: string, root: string, { follow, without = [] }: Packing): 
   return { path, hex, size: statSync(path).size };
 }
 
-/** A layer of what `fill` puts into an empty folder; it lies below `home` and goes with it. */
+/** A layer with what `fill` writes into an empty folder; its file is below `home`. */
 export function freshLayer(home: string, packing: Packing, fill: (root: string) => void): Layer {
   const folder = mkdtempSync(join(home, 'layer-'));
   const root = join(folder, 'root');
@@ -52,7 +53,7 @@ export function freshLayer(home: string, packing: Packing, fill: (root: string) 
   return layer;
 }
 
-/** The same, made once per `key`, which must change whenever the content does, and kept in the cache. */
+/** The same, built once per `key` and cached; the key must change whenever the content does. */
 export function keptLayer(name: string, key: string, packing: Packing, fill: (root: string) => void): Layer {
   const home = join(cacheFolder(), `layer-${name}-${createHash('sha256').update(key).digest('hex').slice(0, 16)}`);
   const [facts, archive] = ['kept.json', 'kept.tar'];
@@ -73,7 +74,7 @@ export function keptLayer(name: string, key: string, packing: Packing, fill: (ro
   return { path: join(home, archive), hex, size };
 }
 
-/** Lays an image out in an empty folder; its layers are linked. `tarOf` packs it. */
+/** Writes the image layout to an empty folder, with links to its layers. `tarOf` packs it. */
 export function layOut(folder: string, name: string, layers: readonly Layer[], settings: ImageSettings): void {
   const at = (hex: string) => join(folder, 'blobs/sha256', hex);
   mkdirSync(join(folder, 'blobs/sha256'), { recursive: true });
@@ -111,6 +112,6 @@ export function layOut(folder: string, name: string, layers: readonly Layer[], s
   );
 }
 
-/** Shell words that write what was laid out to standard output, as an importer reads it. */
+/** Shell command that writes the image layout to standard output as a tar, for an importer. */
 export const tarOf = (folder: string): string =>
   ['tar', ...TAR, '--dereference', '-C', folder, '-cf', '-', '.'].join(' ');

@@ -1,5 +1,5 @@
-// Kubernetes' own programs, built from Go modules by the small module beside (kubernetes/), and kept outside the checkout,
-// keyed by version. The first build takes a while and says how long; later ones are a look into a folder.
+// Kubernetes' own programs, built from Go modules by the small module in test/cluster/kubernetes and cached outside the
+// checkout by version. The first build takes minutes and reports its time.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { cacheFolder } from '../../support/venv.ts';
 const MODULE = join(import.meta.dirname, '../kubernetes');
 const PROGRAMS = ['kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubelet', 'kubectl'];
 
-/** Version of k8s.io/kubernetes that the module asks for, without the v. */
+/** Version of k8s.io/kubernetes that the module requires, without the v. */
 export function kubernetesVersion(): string {
   const version = /^\s*(?:require )?k8s\.io\/kubernetes v(\S+)$/m.exec(
     readFileSync(join(MODULE, 'go.mod'), 'utf8'),
@@ -17,14 +17,14 @@ export function kubernetesVersion(): string {
   return version;
 }
 
-/** Folder of the built programs; they are there if it is. */
+/** Folder of the built programs; if it exists it is complete. */
 export const kubernetesHome = (): string => join(cacheFolder(), `kubernetes-${kubernetesVersion()}-${process.arch}`);
 
 export type Programs =
   | { readonly ok: true; readonly bin: string; readonly version: string }
   | { readonly ok: false; readonly reason: string };
 
-/** Builds what is not in the cache. Never throws for a machine that cannot: that is a reason. */
+/** Builds what is not in the cache. Never throws: if it cannot be built here, the result is a reason. */
 export function kubernetesPrograms(say: (line: string) => void): Programs {
   const version = kubernetesVersion();
   const home = kubernetesHome();
@@ -39,7 +39,7 @@ export function kubernetesPrograms(say: (line: string) => void): Programs {
     gitCommit: 'module',
     buildDate: '1970-01-01T00:00:00Z',
   };
-  // Without them a server calls itself v0.0.0, and clients doubt it.
+  // Without these variables a server reports v0.0.0, which clients distrust.
   const flags = ['k8s.io/component-base/version', 'k8s.io/client-go/pkg/version'].flatMap((path) =>
     Object.entries(facts).map(([name, value]) => `-X ${path}.${name}=${value}`),
   );

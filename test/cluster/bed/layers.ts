@@ -1,5 +1,5 @@
-// The layers that images of a bed are made of: what holds a pod's namespaces, a shell with the usual small programs, programs
-// of native/build, Python with a real NVML client, and ourselves. Owns what is in each; images.ts owns the format.
+// The contents of image layers: the pause program, a shell with the usual small programs, programs of native/build, Python with a
+// real NVML client, and Cotenant. images.ts has the format.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
@@ -12,19 +12,19 @@ const BUILD = join(ROOT, 'native/build');
 
 type Lock = { packages: Readonly<Record<string, { dev?: boolean; optional?: boolean }>> };
 
-/** What changes when a file does, short of reading it. */
+/** Changes when a file does, without reading it. */
 const stampOf = (path: string): string => {
   const { size, mtimeMs } = statSync(path);
   return `${realpathSync(path)} ${size} ${mtimeMs}`;
 };
 
-/** Shared objects that programs need, the loader included, by their paths on this machine. */
+/** Shared objects that programs need, including the loader, by their paths on this machine. */
 function librariesOf(...programs: readonly string[]): string[] {
   const text = execFileSync('ldd', programs, { encoding: 'utf8' });
   return [...new Set([...text.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map(([, path = '']) => path))];
 }
 
-/** Places a file or folder of this machine in a layer that follows links. */
+/** Links a file or folder of this machine into a layer that follows links. */
 function place(root: string, from: string, to: string): void {
   mkdirSync(dirname(join(root, to)), { recursive: true });
   symlinkSync(realpathSync(from), join(root, to));
@@ -47,8 +47,8 @@ export function busyboxLayer(packages: string): Layer {
 }
 
 /**
- * The Node of the tests and the packages that production has: large, and the same until something is installed. Half of the
- * files are types and maps that nothing reads when it runs.
+ * The Node.js of the tests and the production packages: large, and unchanged until something is installed. Without type
+ * declarations and source maps, which are half of the files and not read at run time.
  */
 export function nodeLayer(): Layer {
   const installed = join(ROOT, 'node_modules/.package-lock.json');
@@ -61,7 +61,7 @@ export function nodeLayer(): Layer {
     const paths = Object.keys(packages).filter(
       (path) => path !== '' && !packages[path]?.dev && !packages[path]?.optional,
     );
-    // What lies within another comes with it.
+    // A nested package comes with the outer one.
     const outer = paths.filter((path) => !paths.some((other) => path.startsWith(`${other}/`)));
     for (const path of outer) place(root, join(ROOT, path), join('opt/cotenant', path));
   });
@@ -98,7 +98,7 @@ export const kubeSchedulerLayer = (bin: string): Layer =>
     place(root, join(bin, 'kube-scheduler'), 'usr/local/bin/kube-scheduler');
   });
 
-/** Programs of native/build in /bin, with the C library that they were linked with; to be laid over busybox. */
+/** Programs of native/build in /bin, with the C library that they were linked with; goes over busybox. */
 export const programsLayer = (home: string, ...programs: readonly string[]): Layer =>
   freshLayer(home, { follow: true }, (root) => {
     const paths = programs.map((program) => join(BUILD, program));
@@ -106,11 +106,11 @@ export const programsLayer = (home: string, ...programs: readonly string[]): Lay
     for (const path of paths) place(root, path, join('bin', basename(path)));
   });
 
-/** A loader that looks elsewhere for its preload list, as one would that was built with another prefix. */
+/** Path of a loader that reads another preload list, like one built with another prefix. */
 export const FOREIGN_LOADER = '/bin/foreign-loader';
 const PRELOAD_LIST = '/etc/ld.so.preload';
 
-/** The machine's own loader with one path changed: programs that it starts never hear of what everybody shall preload. */
+/** This machine's loader with one path changed: programs that it starts ignore /etc/ld.so.preload. */
 export const foreignLoaderLayer = (home: string): Layer =>
   freshLayer(home, { follow: false }, (root) => {
     const loader = librariesOf(process.execPath).find((path) => basename(path).startsWith('ld-'));
@@ -124,14 +124,14 @@ export const foreignLoaderLayer = (home: string): Layer =>
 
 export const PYTHON_FOLDER = '/opt/client';
 const SCRIPT = join(import.meta.dirname, '../images/gpus.py');
-/** The modules that a script's imports need, as its interpreter finds them. */
+/** The modules that a script imports, as its interpreter finds them. */
 const LOADED = `
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import pynvml, time
 print(json.dumps([m.__file__ for m in list(sys.modules.values()) if getattr(m, "__file__", None)]))`;
 
-/** This machine's Python at its own path, with nvidia-ml-py and what that needs of the standard library, and our script. */
+/** This machine's Python at its own path, with nvidia-ml-py, the modules it needs, and our script. */
 export function pythonLayer(python: string): { layer: Layer; interpreter: string } {
   const tell = (program: string, script: string, ...args: readonly string[]): string[] =>
     JSON.parse(execFileSync(program, ['-c', script, ...args], { encoding: 'utf8' }));
@@ -143,7 +143,7 @@ export function pythonLayer(python: string): { layer: Layer; interpreter: string
   const modules = tell(interpreter, LOADED, dirname(nvml)).filter((path) => path.startsWith(`${library}/`));
   const shared = librariesOf(interpreter, ...modules.filter((path) => path.endsWith('.so')));
   const taken = [...new Set([interpreter, ...shared, ...modules])];
-  // The script by what it says: every checkout has one of its own.
+  // The script is keyed by its content, because each checkout has its own file.
   const key = [...[...taken, nvml].map(stampOf), readFileSync(SCRIPT, 'utf8')].join('\n');
   const layer = keptLayer('python', key, { follow: true }, (root) => {
     for (const path of taken) place(root, path, path);

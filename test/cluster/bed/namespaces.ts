@@ -1,5 +1,5 @@
-// A mount and network namespace for one bed, and the processes in it. All end with the process that made them, also when
-// that one is killed: the namespaces' holder sees its standard input close, the others are told by the kernel.
+// A mount and network namespace for one test cluster, and the processes in it. All end with the process that created them, even
+// if it is killed: the holder of the namespaces sees its standard input close, the others get a parent-death signal.
 import { type ChildProcess, type ChildProcessByStdio, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync } from 'node:fs';
@@ -10,23 +10,23 @@ import type { Readable, Writable } from 'node:stream';
 export type Ran = { readonly code: number | null; readonly out: string; readonly err: string };
 
 export type Namespaces = {
-  /** Of the holder: `nsenter -t PID -m -n` gets in. */
+  /** PID of the holder: `nsenter -t PID -m -n` enters the namespaces. */
   readonly pid: number;
   /** Runs a program inside to its end. */
   run(command: readonly string[], options?: { input?: string; env?: Record<string, string> }): Ran;
-  /** Runs a script inside; throws with what it said when it fails. */
+  /** Runs a script inside; throws with its output when it fails. */
   script(text: string): void;
-  /** Starts a program inside that goes on; its output is FOLDER/NAME.log. */
+  /** Starts a program inside that keeps running; its output is FOLDER/NAME.log. */
   start(name: string, command: readonly string[], env?: Record<string, string>): void;
-  /** Starts one again that has ended, as it was started first. */
+  /** Starts a program again that has ended, with the same arguments. */
   startAgain(name: string): void;
-  /** Sends a signal to a program that was started, and to it alone. */
+  /** Sends a signal to a started program, and to it alone. */
   signal(name: string, signal: NodeJS.Signals): void;
-  /** Ends a program by a signal, and by SIGKILL where it takes too long over it. */
+  /** Ends a program by a signal, and by SIGKILL if it takes too long. */
   stop(name: string, signal: NodeJS.Signals): Promise<void>;
-  /** Starts a program inside that a test talks to. */
+  /** Starts a program inside with open standard streams. */
   talk(command: readonly string[]): ChildProcessByStdio<Writable, Readable, null>;
-  /** Ends what was started, then the namespaces. */
+  /** Ends the started programs, then the namespaces. */
   close(): Promise<void>;
 };
 
@@ -44,7 +44,7 @@ async function end(child: ChildProcess, signal: NodeJS.Signals = 'SIGTERM'): Pro
   clearTimeout(timer);
 }
 
-/** `group`: the control group in which all that is started runs. */
+/** `group`: the cgroup of all started programs. */
 export async function openNamespaces(folder: string, group: string): Promise<Namespaces> {
   const holder = spawn('unshare', ['-m', '-n', '--propagation', 'private', 'sh', '-c', 'echo in; exec cat'], {
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -58,7 +58,7 @@ export async function openNamespaces(folder: string, group: string): Promise<Nam
   failed.catch(() => {});
   const pid = holder.pid ?? 0;
   const enter = ['nsenter', '-t', String(pid), '-m', '-n'];
-  // What runs under a name, and how it is started again.
+  // The running program by name, and how it is started again.
   const programs = new Map<string, { child: ChildProcess; readonly launch: () => ChildProcess }>();
   const started: ChildProcess[] = [];
   const programOf = (name: string) => {
@@ -116,14 +116,14 @@ export async function openNamespaces(folder: string, group: string): Promise<Nam
       return child;
     },
     async close() {
-      // Nobody is asked: what a program would still do is undone with the namespaces and control groups.
+      // No orderly shutdown: whatever a program would clean up goes with the namespaces and cgroups.
       await Promise.all(started.map((child) => end(child, 'SIGKILL')));
       await end(holder);
     },
   };
 }
 
-/** The last lines of a program's log, for the text of an error. */
+/** The last lines of a program's log, for an error message. */
 export function lastWords(folder: string, name: string, lines = 5): string {
   try {
     return readFileSync(join(folder, `${name}.log`), 'utf8')
@@ -136,7 +136,7 @@ export function lastWords(folder: string, name: string, lines = 5): string {
   }
 }
 
-/** A program of this machine, by name; undefined: it is not there. */
+/** Path of a program of this machine; undefined if it is not installed. */
 export function onPath(name: string): string | undefined {
   try {
     return execFileSync('sh', ['-c', 'command -v "$1"', 'sh', name], { encoding: 'utf8' }).trim();

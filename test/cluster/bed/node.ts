@@ -1,5 +1,5 @@
-// The node of a bed: containerd, CNI and kubelet, and the mounts and addresses that keep them off the machine. Facts behind
-// the settings: the kubelet reads and writes fixed paths and machine-wide settings; it gets others bound over them.
+// The node of a test cluster: containerd, CNI and kubelet, and the mounts and addresses that keep them off the machine. The kubelet
+// uses fixed paths and machine-wide settings; others are bind-mounted over them.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
@@ -7,7 +7,7 @@ import { NETWORK } from './control-plane.ts';
 
 export const NODE_NAME = 'node-1';
 export const PAUSE_IMAGE = 'local.test/pause:1';
-/** Paths that are used whatever anybody is told, and the agent's own on its node; each gets a folder of the bed's. */
+/** Paths that no setting changes, and the agent's own on its node; each is bind-mounted from a folder of the cluster. */
 export const BOUND = [
   '/var/lib/kubelet',
   '/var/log/pods',
@@ -19,14 +19,14 @@ export const BOUND = [
   '/etc/cdi',
   '/run/cdi',
 ];
-/** Where the bed keeps what the node has at such a path. */
+/** Folder of the cluster that stands for such a path of the node. */
 export const hostFolder = (folder: string, path: string): string => join(folder, 'host', path.replaceAll('/', '_'));
-/** What the kubelet would write machine-wide unless it reads it already. */
+/** Kernel settings that the kubelet would write machine-wide unless they have this value already. */
 const SETTINGS = { 'vm/overcommit_memory': 1, 'kernel/panic': 10, 'kernel/panic_on_oops': 1 };
 
 export type BedNode = {
   readonly socket: string;
-  /** To be run in the namespaces before anything is started. */
+  /** Script for the namespaces, before anything is started. */
   readonly prepare: string;
   readonly containerd: readonly string[];
   readonly kubelet: readonly string[];

@@ -1,11 +1,11 @@
-// containerd, runc, etcd, CNI plugins and busybox out of Debian's packages. Owns which, and where each comes from.
+// containerd, runc, etcd, CNI plugins and busybox from Debian's packages.
 import { type Packages, packagesFolder, debianPackages as packagesOf, type Wanted } from '../../support/debian.ts';
 
 const PACKAGES: readonly Wanted[] = [
   { name: 'containerd', from: 'sid' },
   { name: 'etcd-server', from: 'sid' },
   { name: 'etcd-client', from: 'sid' },
-  // Newer ones want a newer C library.
+  // Newer packages need a newer C library.
   { name: 'runc', from: 'own' },
   { name: 'containernetworking-plugins', from: 'own' },
   { name: 'busybox-static', from: 'own' },

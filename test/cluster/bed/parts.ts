@@ -1,5 +1,5 @@
-// The bed's own programs one by one: stopped, started again, frozen, each known to be ready before anybody goes on. Owns what
-// "ready" means for each; how they are started first is bed.ts.
+// Stops, restarts and freezes the programs of a test cluster one by one, and waits until each is ready. Defines "ready" for each
+// of them; bed.ts starts them first.
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, credentials } from '@grpc/grpc-js';
 import { NETWORK } from './control-plane.ts';
@@ -10,15 +10,15 @@ export const PARTS = ['containerd', 'etcd', 'apiserver', 'controllers', 'schedul
 export type Part = (typeof PARTS)[number];
 
 export type Parts = {
-  /** Ends it; the default is what a crash looks like. Containers go on without the kubelet and without containerd. */
+  /** Ends it; the default is like a crash. Containers keep running without the kubelet and without containerd. */
   stop(part: Part, signal?: NodeJS.Signals): Promise<void>;
-  /** Starts what was stopped, and waits until it is ready. */
+  /** Starts a stopped part and waits until it is ready. */
   start(part: Part): Promise<void>;
   restart(part: Part, signal?: NodeJS.Signals): Promise<void>;
-  /** Freezes it: its sockets stay open and nobody answers. */
+  /** Freezes it: its sockets stay open without answers. */
   pause(part: Part): void;
   resume(part: Part): void;
-  /** Resolves once it is ready, being started at `sinceMs` or later. */
+  /** Resolves once it is ready, having started at `sinceMs` or later. */
   untilReady(part: Part, sinceMs?: number): Promise<void>;
 };
 
@@ -37,14 +37,14 @@ export function bedParts(
   const ofNode = (kind: string, path: string, ...more: readonly string[]) =>
     kubectl('get', kind, NODE_NAME, ...more, '-o', `jsonpath=${path}`).out;
   const ready: Record<Part, (sinceMs: number) => boolean | Promise<boolean>> = {
-    // What the kubelet asks first, and ends over without an answer; containerd answers others before it.
+    // The kubelet's first request, without whose answer it exits; containerd answers others earlier.
     containerd: () => answersRuntimeVersion(containerdSocket),
-    // Nobody but the API server can tell.
+    // Only the API server can tell.
     etcd: () => kubectl('get', '--raw', '/readyz/etcd').code === 0,
     apiserver: () => kubectl('get', '--raw', '/readyz').code === 0,
     controllers: () => answers(`https://127.0.0.1:${PORTS.controllers}`, '/healthz'),
     scheduler: () => answers(`https://127.0.0.1:${PORTS.scheduler}`, '/readyz'),
-    // What the last one reported is still there; the lease tells whether this one speaks. The first one's comes late.
+    // The status of the last kubelet is still there; its lease tells whether this one reports. The first one's lease comes late.
     kubelet: (sinceMs) =>
       answers(`https://${NETWORK.node}:${PORTS.kubelet}`, '/healthz') &&
       (sinceMs === 0 || Date.parse(ofNode('lease', '{.spec.renewTime}', '-n', 'kube-node-lease')) > sinceMs) &&

@@ -1,4 +1,4 @@
-// What a bed is given of ours: images made of this checkout, simulated GPUs, and the chart, installed by a real helm.
+// Installs Cotenant on a test cluster: images of this checkout, simulated GPUs, and the chart by a real helm.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -25,11 +25,11 @@ import { hostFolder, NODE_NAME } from './node.ts';
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
 export const NAMESPACE = AUDITED_NAMESPACE;
-/** The scripted CUDA program of test/native/programs/client.c, with a shell beside it. Its arguments are its first commands. */
+/** The scripted CUDA program of test/native/programs/client.c, with a shell. Its arguments are its first commands. */
 export const CLIENT_IMAGE = 'local.test/client:1';
-/** In CLIENT_IMAGE: the same program past every preload list. */
+/** In CLIENT_IMAGE: the same program, started so that no preload list applies. */
 export const CHEAT = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
-/** nvidia-ml-py, which says what NVML shows it and ends; an argument: the seconds that it stays. */
+/** nvidia-ml-py; prints what NVML reports and exits; an argument keeps it alive for that many seconds. */
 export const NVML_IMAGE = 'local.test/nvml:1';
 export const KUBE_SCHEDULER_IMAGE = { repository: 'local.test/kube-scheduler', tag: 'dev', pullPolicy: 'Never' };
 
@@ -40,18 +40,18 @@ export function addCotenantImage(bed: Bed): void {
   });
 }
 
-/** An image of one of the programs of native/build, with a shell. */
+/** An image of a program of native/build, with a shell. */
 export function addProgramImage(bed: Bed, name: string, program: string): void {
   bed.addImage(name, [bed.busybox, programsLayer(bed.folder, program)], { entrypoint: ['/bin/sh'] });
 }
 
-/** `env`: what the image itself says, as those of NVIDIA do. */
+/** `env`: the image's own environment, as NVIDIA's images have one. */
 export function addClientImage(bed: Bed, name = CLIENT_IMAGE, env: Readonly<Record<string, string>> = {}): void {
   const layers = [bed.busybox, programsLayer(bed.folder, 'tests/client'), foreignLoaderLayer(bed.folder)];
   bed.addImage(name, layers, { entrypoint: ['/bin/client', 'libcuda.so.1'], env });
 }
 
-/** Throws where the Python client cannot be installed; `pythonClients` knows before. */
+/** Throws if the Python client cannot be installed; `pythonClients` tells that in advance. */
 export function addNvmlImage(bed: Bed): void {
   const clients = pythonClients();
   if (!clients.ok) throw new Error(clients.reason);
@@ -63,13 +63,13 @@ export function addNvmlImage(bed: Bed): void {
 }
 
 /**
- * A simulated GPU node beside the cluster's. Its GPUs come into containers as CDI devices, and into those of the runtime
- * class `nvidia` when their environment asks for GPUs. Returns the GPUs' UUIDs.
+ * Adds a simulated GPU node to the cluster's node. Containers get its GPUs as CDI devices, and those of the runtime class `nvidia`
+ * if their environment asks for GPUs. Returns the UUIDs of the GPUs.
  */
 export const addSimulatedGpus = (bed: Bed, ...gpus: readonly string[]): Promise<readonly string[]> =>
   addSimulatedNode(bed, gpus);
 
-/** `driver`: its version; none: the simulator's own. */
+/** `driver`: the driver version; default: that of the simulator. */
 export async function addSimulatedNode(bed: Bed, gpus: readonly string[], driver?: string): Promise<readonly string[]> {
   const folder = join(bed.folder, 'gpu');
   mkdirSync(folder);
@@ -82,7 +82,7 @@ export async function addSimulatedNode(bed: Bed, gpus: readonly string[], driver
     ...flags,
   ]);
   await eventually(() => existsSync(join(folder, 'node.sock')) || undefined, 'the simulated node listens');
-  // Links to this checkout would lead nowhere in a container.
+  // Links to this checkout would be broken in a container.
   for (const name of readdirSync(join(folder, 'lib'))) {
     const path = join(folder, 'lib', name);
     const library = realpathSync(path);
@@ -104,13 +104,13 @@ export async function addSimulatedNode(bed: Bed, gpus: readonly string[], driver
   return uuids;
 }
 
-/** kube-scheduler, the program that was built for the cluster: `bin` is the ground's. */
+/** The kube-scheduler that was built for the cluster, from the folder `bin`. */
 export function addKubeSchedulerImage(bed: Bed, bin: string): void {
   const { repository, tag } = KUBE_SCHEDULER_IMAGE;
   bed.addImage(`${repository}:${tag}`, [kubeSchedulerLayer(bin)], { entrypoint: ['/usr/local/bin/kube-scheduler'] });
 }
 
-/** A part of the chart that a bed does without. */
+/** Chart value for a component that is not installed. */
 export const OFF = { enabled: false };
 
 function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): Ran {
@@ -124,7 +124,7 @@ function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): 
   return bed.namespaces.run([helm, ...words, '--namespace', NAMESPACE], { env, input });
 }
 
-/** `helm upgrade --install` of the chart, waiting until all of it is ready; throws with helm's words. */
+/** `helm upgrade --install` of the chart; waits until all of it is ready; throws with helm's message. */
 export function installChart(bed: Bed, helm: string, values: object): void {
   const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
   const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
@@ -132,7 +132,7 @@ export function installChart(bed: Bed, helm: string, values: object): void {
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
 }
 
-/** `helm uninstall`, whatever comes of it. */
+/** `helm uninstall`; returns its result even if it fails. */
 export function uninstallChart(bed: Bed, helm: string): Ran {
   return runHelm(bed, helm, ['uninstall', 'cotenant', '--timeout', '300s']);
 }

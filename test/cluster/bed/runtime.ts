@@ -1,6 +1,5 @@
-// Stands before runc the way NVIDIA's container runtime does: a container whose environment names GPUs gets the driver's
-// files. Here they are those of the simulated node. Called by containerd as a runtime of its own; args: RUNC FOLDER, then
-// runc's own.
+// Wraps runc as NVIDIA's container runtime does: a container whose environment names GPUs gets the driver's files, here those of
+// the simulated node. containerd calls it as a runtime of its own. Arguments: RUNC FOLDER, then runc's own.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,7 +10,7 @@ type Spec = {
   mounts: { destination: string; type: string; source: string; options: readonly string[] }[];
 };
 
-/** By the last NVIDIA_VISIBLE_DEVICES: `all`, or GPUs by their UUIDs. Throws for a GPU that the node does not have. */
+/** Mounts for the last NVIDIA_VISIBLE_DEVICES: `all`, or GPUs by UUID. Throws for a GPU that the node does not have. */
 function mountsFor(env: readonly string[] = [], folder: string): readonly Mount[] {
   const asked = env.findLast((entry) => entry.startsWith('NVIDIA_VISIBLE_DEVICES='))?.split('=')[1] ?? '';
   if (['', 'void', 'none'].includes(asked)) return [];

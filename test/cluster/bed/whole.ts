@@ -1,5 +1,4 @@
-// Everything of ours on a bed: images, simulated GPUs, the chart with all its parts on, ready to take pods. Owns what that
-// takes; what is then done with it is the caller's.
+// A test cluster with all of Cotenant installed: images, simulated GPUs, and the chart with all components, ready to take pods.
 import { type Helm, lookForHelm, readyHelm } from '../../support/helm.ts';
 import { eventually } from '../../support/node.ts';
 import { type Bed, bedGround, type Ground, startBed } from './bed.ts';
@@ -22,7 +21,7 @@ export type WholeGround =
     }
   | { readonly ok: false; readonly reason: string };
 
-/** What the whole stands on, without building any of it; or why it cannot be had here. */
+/** What the whole needs, without building any of it; or the reason why it is not available here. */
 export function wholeGround(say: (line: string) => void): WholeGround {
   const ground = bedGround(say, false);
   if (!ground.ok) return ground;
@@ -32,11 +31,11 @@ export function wholeGround(say: (line: string) => void): WholeGround {
 
 export type Whole = {
   readonly bed: Bed;
-  /** Of the node's GPUs, in the driver's order. */
+  /** UUIDs of the node's GPUs, in the driver's order. */
   readonly uuids: readonly string[];
 };
 
-/** Values of the chart for a bed: every part is on, as by default, with one replica of each. */
+/** Chart values for a test cluster: every component is on, as by default, with one replica. */
 export const WHOLE_VALUES = {
   agent: {
     configuration: {
@@ -51,7 +50,7 @@ export const WHOLE_VALUES = {
   scheduler: { replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
 };
 
-/** `gpus`: models of the node's simulated ones, `driver`: another version than the simulator's own. The caller closes the bed. */
+/** `gpus`: models of the simulated GPUs; `driver`: another version than the simulator's own. The caller closes the bed. */
 export async function startWhole(
   { ground, helm }: Extract<WholeGround, { ok: true }>,
   gpus: readonly string[],
@@ -81,7 +80,7 @@ export async function startWhole(
 
 type Node = { status?: { allocatable?: Readonly<Record<string, string>> } };
 
-/** The node has told the cluster what it can take. */
+/** Waits until the node has published its resources. */
 export async function untilOffered(bed: Bed): Promise<void> {
   const offered = async () => {
     const { allocatable = {} } = (await bed.api.get<Node>(`/api/v1/nodes/${NODE_NAME}`))?.status ?? {};

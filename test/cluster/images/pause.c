@@ -1,4 +1,4 @@
-/* What holds a pod's namespaces open: sleeps, reaps whoever is left to it, and ends when it is asked to. */
+/* Holds the namespaces of a pod open: sleeps, reaps orphaned children, and exits on SIGTERM. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

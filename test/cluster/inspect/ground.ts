@@ -1,5 +1,5 @@
-// What the test of inspect and why finds on its bed: pods in every state, with what the webhook, the scheduler and the agent
-// would have written, an agent that answers with a page, and somebody who may read one namespace.
+// The objects of the test of `inspect` and `why`: pods in every state, with what the webhook, the scheduler and the agent would
+// have written, a fake agent that serves a page, and a user who may read one namespace.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
@@ -98,7 +98,7 @@ function bind(bed: Bed, name: string, { mib, gpus }: Wanted): void {
   if (code !== 0) throw new Error(err);
 }
 
-/** What the agent of two GPUs says while one container uses the first of them. */
+/** The snapshot of an agent with two GPUs while one container uses the first of them. */
 export const SNAPSHOT: Snapshot = {
   ...exampleSnapshot,
   devices: exampleSnapshot.devices.map((device, index) => ({
@@ -112,7 +112,7 @@ export const SNAPSHOT: Snapshot = {
   foreign: [],
 };
 
-/** Stands where an agent's pod does, and serves a page as one does; the agent itself is another test's. */
+/** Runs in place of the agent's pod and serves its page. */
 export const agentPod = (
   volumes: readonly object[],
   command: readonly string[],
@@ -139,7 +139,7 @@ export const agentPod = (
   },
 });
 
-/** As the chart has it; no driver of the name is on the node. */
+/** The chart's CSIDriver object; no such driver is on the node. */
 const CSI_DRIVER = {
   apiVersion: 'storage.k8s.io/v1',
   kind: 'CSIDriver',
@@ -186,7 +186,7 @@ const REFUSED = {
   },
 };
 
-/** May see the pods of its namespace, and nothing else. */
+/** May read the pods of its namespace and nothing else. */
 const READER = [
   { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: 'reader', namespace: 'team' } },
   {
@@ -204,7 +204,7 @@ const READER = [
   },
 ];
 
-/** A kubeconfig of the bed's with another token. */
+/** A kubeconfig of the cluster with another token. */
 export function readerKubeconfig(bed: Bed): string {
   const { out, code, err } = bed.kubectl('-n', 'team', 'create', 'token', 'reader');
   if (code !== 0) throw new Error(err);
@@ -240,7 +240,7 @@ export async function setUp(bed: Bed): Promise<void> {
   const wanted: Readonly<Record<string, Wanted>> = {
     train: { mib: 4096, gpus: [GPUS[0]] },
     two: { mib: 6144, gpus: GPUS },
-    // No CSI driver is there.
+    // There is no CSI driver.
     mounts: { mib: 512, gpus: [GPUS[1]], volume: true },
     cheat: { mib: 1024, gpus: [GPUS[0]], script: `printf '%s' '${STOP}' > /dev/termination-log; exit 137` },
   };
@@ -255,13 +255,13 @@ export async function setUp(bed: Bed): Promise<void> {
     },
     CSI_DRIVER,
     agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),
-    // Of a tenant that looks like one, and says that its page is not an agent's; labels are anybody's to write.
+    // A tenant's pod that looks like an agent's, because any pod may have these labels; its page is no agent's.
     agentPod([], ['sh', '-c', 'mkdir /tmp/p && echo no > /tmp/p/metrics && httpd -f -p 9837 -h /tmp/p'], 'team'),
     ...POLICY,
     ...READER,
   );
   for (const [name, what] of Object.entries(wanted)) bind(bed, name, what);
-  // The policy takes effect a moment after it is there.
+  // The policy takes effect shortly after it is created.
   await eventually(() => {
     const { code } = bed.kubectl('-n', 'team', 'run', 'x', '--image=x', '--labels=refused=yes', '--dry-run=server');
     return code === 0 ? undefined : true;

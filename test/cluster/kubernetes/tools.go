@@ -1,6 +1,6 @@
 //go:build tools
 
-// Names what is built, so that `go mod tidy` keeps what it needs.
+// Imports the programs that are built, so that `go mod tidy` keeps their modules.
 package tools
 
 import (

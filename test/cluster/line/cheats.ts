@@ -1,4 +1,4 @@
-// What is stopped, refused or harmless: a cheat, ways beside the webhook and the scheduler, and what is done from inside a pod.
+// What is stopped, refused or harmless: a cheating container, pods that avoid the webhook and the scheduler, actions inside a pod.
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -26,7 +26,7 @@ import {
 import { agentPage, podsOf } from '../support/release.ts';
 import { cotenant, type OnCluster, TEAM } from './common.ts';
 
-/** How the client ends that cannot load the driver. */
+/** Exit code of a client that cannot load the driver. */
 const NO_DRIVER = 3;
 
 export function cheats(onCluster: OnCluster): void {
@@ -97,10 +97,10 @@ export function cheats(onCluster: OnCluster): void {
     const main = (more: object = {}) =>
       clientOf({}, ['init', 'count', 'context 0', `alloc ${256 * MIB}`], { image, ...more });
     bed.apply(podOf('plain', [main()], TEAM));
-    // Beside a container with a share: the webhook closes the others, whatever their image says.
+    // Next to a container with a grant: the webhook hides the GPUs from the others, whatever their image says.
     const share = clientOf(ONE_SHARE.own(1024), ['init'], { name: 'share' });
     bed.apply(podOf('beside', [share, main()], TEAM));
-    // NVIDIA's runtime, which a node set up as documented does not have as its default.
+    // NVIDIA's runtime, which is not the default on a node that is set up as documented.
     bed.apply(podOf('asked', [main()], { ...TEAM, spec: { runtimeClassName: 'nvidia' } }));
     for (const name of ['plain', 'beside']) {
       const pod = await untilPod(
@@ -174,7 +174,7 @@ export function cheats(onCluster: OnCluster): void {
       /privileged/,
     );
 
-    // Bound by somebody who grants nothing: it waits, is told why, and nothing of it starts.
+    // Bound without a grant: the pod waits with an Event that says why, and none of its containers starts.
     bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=0');
     const noScheduler = async () => ((await podsOf(bed, 'scheduler')).length === 0 ? true : undefined);
     await eventually(noScheduler, 'nobody schedules', 60_000);
@@ -203,7 +203,7 @@ export function cheats(onCluster: OnCluster): void {
     bed.kubectl('-n', 'team', 'delete', 'pod', 'stray', 'stolen', '--wait=false');
     await Promise.all(['stray', 'stolen'].map((name) => untilGone(bed, name, TEAM)));
 
-    // A static pod goes past admission and scheduler. With the volume the kubelet itself refuses it; without, it finds no GPU.
+    // A static pod avoids admission and scheduler. With the volume the kubelet itself refuses it; without it, it finds no GPU.
     const manifests = join(bed.folder, 'manifests');
     const env = [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }];
     const write = (name: string, spec: object) =>
@@ -245,7 +245,7 @@ export function cheats(onCluster: OnCluster): void {
       t.not(code, 0, script);
       t.regex(err, /read-only|permission|denied|not permitted|busy|must be superuser/i, script);
     }
-    // The ledger is the tenant's to write, so whoever falsifies it can take too much, and is stopped for it.
+    // The ledger is writable for the tenant, so a falsified one allows too much memory, for which the container is stopped.
     t.is(inside('dd if=/dev/zero of=/run/cotenant/ledger bs=4096 count=32 conv=notrunc 2>/dev/null').code, 0);
     const talk = attach(bed, 'inside');
     await talk.ask(`alloc ${1000 * MIB}`).catch(() => {}); // it may end before it can answer

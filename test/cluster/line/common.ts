@@ -25,7 +25,7 @@ function grantOf(t: ExecutionContext, pod: Pod): PodGrant {
 export const gpusOf = (t: ExecutionContext, pod: Pod, container = 'main') =>
   grantOf(t, pod).containers.find(({ name }) => name === container)?.gpus ?? [];
 
-/** The value of a series of a container, once it is there and `good`. */
+/** The value of a container's series, as soon as it exists and is `good`. */
 export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: number) => boolean) =>
   eventually(
     async () => {
@@ -41,14 +41,14 @@ const runCotenant = (bed: Bed, args: readonly string[]) => {
   return bed.namespaces.run([process.execPath, MAIN, ...args, '--cluster'], { env });
 };
 
-/** What the program says on the cluster, as an administrator. */
+/** Output of a `cotenant` command on the cluster, run as an administrator. */
 export const cotenant = (bed: Bed, ...args: readonly string[]): string => {
   const { code, out, err } = runCotenant(bed, args);
   if (code !== 0) throw new Error(`cotenant ${args.join(' ')}: ${err.trim()}`);
   return out;
 };
 
-/** Why it does not do that. */
+/** Error output of a command that fails. */
 export const refusedBy = (bed: Bed, ...args: readonly string[]): string => {
   const { code, out, err } = runCotenant(bed, args);
   if (code !== 1 || out !== '') throw new Error(`cotenant ${args.join(' ')} ended with ${code}: ${out}${err}`);

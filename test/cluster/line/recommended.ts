@@ -1,4 +1,4 @@
-// A pod is given the size that `cotenant recommend` found for it, as its owner would: by the lines to paste.
+// A pod gets the size that `cotenant recommend` found, by the lines that its owner would paste.
 import { type Amounts, attach, clientOf, MIB, podOf, untilRunning } from '../support/pods.ts';
 import { cotenant, type OnCluster, OUT_OF_MEMORY, seriesWhen, TEAM } from './common.ts';
 
@@ -24,7 +24,7 @@ type Found = {
 
 export function recommended(onCluster: OnCluster): void {
   onCluster('a pod works at its recommended size and is refused with one granule less', async (t, { bed }) => {
-    /** True: nothing was refused. */
+    /** True if nothing was refused. */
     const works = async (name: string, limits: Amounts): Promise<boolean> => {
       bed.apply(podOf(name, [clientOf(limits)], TEAM));
       await untilRunning(bed, name, TEAM);

@@ -121,13 +121,13 @@ export function slices(onCluster: OnCluster): void {
           t.is(result, OUT_OF_MEMORY);
           refused += 1;
         }
-        // The other one takes in between, up to the last of what is its own.
+        // The other pod allocates in between, up to the end of its own grant.
         if (turn < 14) await modest.must(`alloc ${256 * MIB}`);
       }
       t.true(refused > 20, `${refused} refusals`);
       const [, left = 0] = await modest.ask('info');
       t.true(left < 512 * MIB, `${left} bytes left after 3.5 GiB of 4`);
-      // What inspect shows is the last sample's.
+      // inspect shows the last sample.
       for (const name of ['greedy', 'modest'])
         await seriesWhen(bed, 'cotenant_container_memory_used_bytes', name, (bytes) => bytes > 3072 * MIB);
       const table = cotenant(bed, 'inspect');

@@ -1,4 +1,4 @@
-// What was bound to a full GPU by somebody else goes elsewhere if somebody makes it again; else it is told.
+// A pod bound to a full GPU by another scheduler is replaced elsewhere if it has a controller; else it gets a Warning.
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -31,7 +31,7 @@ const laterGrant = (gpuUuid: string, gib: number): Readonly<Record<string, strin
   return { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 1000, containers }) };
 };
 
-/** As a second leader would, that does not know what the first has bound. */
+/** As a second leader would bind that does not know what the first has bound. */
 const bindTo = (
   bed: Bed,
   node: string,

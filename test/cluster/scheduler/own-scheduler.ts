@@ -1,4 +1,4 @@
-// The cluster's own scheduler, configured as the page says: it asks the extender alone, behind its Service and mutual TLS.
+// The cluster's own scheduler, configured as documented: it calls only the extender, by its Service and with mutual TLS.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { installChart, NAMESPACE, OFF } from '../bed/product.ts';
 import { add, addNode, bound, grantOf, memory, pending, podOf, uuid } from '../support/scheduling.ts';
 
 type Endpoints = { readonly subsets?: readonly { readonly addresses?: readonly { readonly ip: string }[] }[] };
-/** A certificate of an authority, or the authority itself; files beside one another. */
+/** A CA, or a certificate that it signed; the files are in one folder. */
 function certify(folder: string, name: string, host: string, authority?: string): void {
   const openssl = (...args: readonly string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });
   const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-keyout', `${name}.key`];
@@ -53,7 +53,7 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
     kind: 'KubeSchedulerConfiguration',
     clientConnection: { kubeconfig: join(bed.folder, 'kubeconfig') },
     leaderElection: { leaderElect: false },
-    // Nobody translates addresses of Services on this node.
+    // This node has no kube-proxy that would translate Service addresses.
     extenders: [
       { ...extenders[0], urlPrefix: `https://${addresses[0]?.ip}:9840`, tlsConfig: { serverName: host, ...files } },
     ],

@@ -1,5 +1,4 @@
-// The processes of a container as the machine knows them, to look at and to send signals to: beds have no process namespace of
-// their own, so ids are this machine's.
+// The processes of a container by this machine's PIDs, to inspect and to signal: a test cluster has no PID namespace of its own.
 import { readFileSync } from 'node:fs';
 import type { Bed } from '../bed/bed.ts';
 import { containerProcesses } from '../bed/cgroups.ts';
@@ -11,11 +10,11 @@ function idOf(pod: Pod, container: string): string {
   return id;
 }
 
-/** All of them, children included. */
+/** All processes, including children. */
 export const processesOf = (bed: Bed, pod: Pod, container = 'main'): readonly number[] =>
   containerProcesses(bed.cgroup, idOf(pod, container));
 
-/** The first one, whose end is the container's. */
+/** The first process, whose end is the container's. */
 export function firstProcessOf(bed: Bed, pod: Pod, container = 'main'): number {
   const id = idOf(pod, container);
   const { out } = bed.ctr('tasks', 'ls');
@@ -27,7 +26,7 @@ export function firstProcessOf(bed: Bed, pod: Pod, container = 'main'): number {
   return Number(pid);
 }
 
-/** Sends a signal to every process of a container: SIGKILL ends it, SIGSTOP freezes it, SIGCONT lets it go on. */
+/** Sends a signal to every process of a container: SIGKILL ends it, SIGSTOP freezes it, SIGCONT resumes it. */
 export function signalContainer(bed: Bed, pod: Pod, container: string, signal: NodeJS.Signals): void {
   const pids = processesOf(bed, pod, container);
   if (pids.length === 0) throw new Error(`container ${container} of ${pod.metadata.name} has no process`);
@@ -41,17 +40,17 @@ export function signalContainer(bed: Bed, pod: Pod, container: string, signal: N
 }
 
 export type Rights = {
-  /** Real, effective, saved and of the file system. */
+  /** Real, effective, saved and file system user. */
   readonly users: readonly number[];
   readonly groups: readonly number[];
-  /** Bits of every set of capabilities taken together: inherited, permitted, effective, bounding, ambient. */
+  /** Union of all capability sets: inheritable, permitted, effective, bounding, ambient. */
   readonly capabilities: bigint;
   readonly noNewPrivileges: boolean;
   readonly seccomp: 'off' | 'strict' | 'filter';
   readonly readOnlyRoot: boolean;
 };
 
-/** What the kernel lets a process do. */
+/** What the kernel allows a process. */
 export function rightsOf(pid: number): Rights {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8');
   const value = (name: string): string => {
@@ -63,7 +62,7 @@ export function rightsOf(pid: number): Rights {
   const modes = ['off', 'strict', 'filter'] as const;
   const seccomp = modes[Number(value('Seccomp'))];
   if (seccomp === undefined) throw new Error(`seccomp mode ${value('Seccomp')}`);
-  // mountinfo: id, parent, device, root, mount point, options; what is mounted last is on top.
+  // mountinfo: id, parent, device, root, mount point, options; the last mount is on top.
   const root = readFileSync(`/proc/${pid}/mountinfo`, 'utf8')
     .split('\n')
     .map((line) => line.split(' '))

@@ -1,6 +1,6 @@
-// A DRA driver for a bed's node, as small as one can be: the kubelet finds it in its folder of plugins, and it prepares a claim by
-// naming the CDI devices of what the scheduler chose. Owns that protocol (k8s.io/kubelet/pkg/apis/dra/v1, Kubernetes 1.36); which
-// devices there are, and what they are in the container, is the test's part.
+// A minimal DRA driver for the test cluster's node: registers with the kubelet and prepares a claim by returning the CDI devices of
+// the scheduler's choice. Implements k8s.io/kubelet/pkg/apis/dra/v1 (Kubernetes 1.36); the test defines the devices and their CDI
+// specs.
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { Server, ServerCredentials, type ServiceDefinition, type sendUnaryData } from '@grpc/grpc-js';
@@ -35,14 +35,14 @@ type Allocated = {
 };
 
 export type DraDriver = {
-  /** The kubelet has said that it takes it. Rejects with the kubelet's words where it does not. */
+  /** Resolves when the kubelet has registered it. Rejects with the kubelet's message if it does not. */
   readonly registered: Promise<void>;
-  /** `namespace/name` of claims that are prepared now. */
+  /** `namespace/name` of the claims that are prepared now. */
   readonly prepared: ReadonlySet<string>;
   close(): void;
 };
 
-/** `cdiOf`: the CDI device that stands for a device of this driver. */
+/** `cdiOf`: the CDI device for a device of this driver. */
 export async function startDraDriver(bed: Bed, name: string, cdiOf: (device: string) => string): Promise<DraDriver> {
   const { promise: registered, resolve, reject } = Promise.withResolvers<void>();
   const prepared = new Set<string>();
@@ -62,7 +62,7 @@ export async function startDraDriver(bed: Bed, name: string, cdiOf: (device: str
         })),
     };
   };
-  /** One answer for each claim, under its uid. */
+  /** One result for each claim, by its uid. */
   const forEach = (work: (claim: Named) => object | Promise<object>) => (call: Asked, reply: sendUnaryData<object>) => {
     const answers = call.request.claims.map(async (claim) => {
       try {
@@ -100,7 +100,7 @@ export async function startDraDriver(bed: Bed, name: string, cdiOf: (device: str
       reply(null, {});
     },
   });
-  // The kubelet's folder as this process sees it: sockets are found by their files, in whatever namespace.
+  // The kubelet's folder as this process sees it: unix sockets are found by their files, from any namespace.
   const root = join(bed.folder, 'host', KUBELET_ROOT.replaceAll('/', '_'));
   const listen = (path: string) => {
     const { promise, resolve: done, reject: fail } = Promise.withResolvers<void>();
@@ -109,7 +109,7 @@ export async function startDraDriver(bed: Bed, name: string, cdiOf: (device: str
   };
   mkdirSync(join(root, plugin), { recursive: true });
   await listen(join(root, plugin, 'dra.sock'));
-  // The kubelet asks as soon as it finds this one.
+  // The kubelet calls as soon as it finds this socket.
   await listen(join(root, 'plugins_registry', `${name}-reg.sock`));
   return { registered, prepared, close: () => server.forceShutdown() };
 }

@@ -1,9 +1,9 @@
-// Whether each permission that our service accounts hold was used, and whether they asked for what they may not: the API
-// server's audit beside the rules of RBAC. Roles that Kubernetes itself brings are out of scope; the comparison is pure.
+// Compares the API server's audit log with RBAC: whether each permission of our service accounts was used, and whether they
+// made requests that were forbidden. Roles that Kubernetes itself creates are out of scope; the comparison is pure.
 import { existsSync, readFileSync } from 'node:fs';
 import type { Bed } from '../bed/bed.ts';
 
-/** The part of an audit event that is looked at (audit.k8s.io/v1, level Metadata). */
+/** The used part of an audit event (audit.k8s.io/v1, level Metadata). */
 export type AuditEvent = {
   readonly verb: string;
   readonly requestURI: string;
@@ -40,21 +40,21 @@ export type Roles = {
   readonly roleBindings: readonly Binding[];
 };
 
-/** One verb on one thing. `namespace` undefined: everywhere; `name` undefined: of any name. */
+/** One verb on one resource. `namespace` undefined: all; `name` undefined: any. */
 export type Permission = {
   readonly account: string;
   readonly role: string;
   readonly namespace?: string;
   readonly verb: string;
-  /** `pods`, `pods/binding`, `leases.coordination.k8s.io`, or a path that is no resource. */
+  /** `pods`, `pods/binding`, `leases.coordination.k8s.io`, or a non-resource URL. */
   readonly what: string;
   readonly name?: string;
 };
 
 export type Found = {
-  /** Held and never used; a wildcard is nobody's request, so one is always among them. */
+  /** Granted and never used. A wildcard matches no request, so it is always listed. */
   readonly unused: readonly string[];
-  /** Asked for and not held. */
+  /** Requested and not granted. */
   readonly denied: readonly string[];
 };
 
@@ -76,7 +76,7 @@ function permissionsOfRule(rule: Rule): { verb: string; what: string; name?: str
   );
 }
 
-/** What the service accounts of `namespace` hold by roles that are not Kubernetes' own. */
+/** Permissions of the service accounts of `namespace` by roles that are not Kubernetes' own. */
 export function permissionsOf(namespace: string, all: Roles): Permission[] {
   const bound = [
     ...all.clusterRoleBindings.map((binding) => ({ binding, where: undefined })),
@@ -111,7 +111,7 @@ function asked({ verb, requestURI, objectRef }: AuditEvent): { verb: string; wha
 
 const CREATED = 201;
 
-/** An apply that finds nothing creates, and the server asks for that right besides. */
+/** A server-side apply of a new object also needs the right to create, which the server checks. */
 const isVerb = (verb: string, { verb: asked, responseStatus }: AuditEvent): boolean =>
   verb === asked || (verb === 'create' && asked === 'patch' && responseStatus?.code === CREATED);
 
@@ -159,7 +159,7 @@ export const readAudit = (path: string): AuditEvent[] =>
         .map((line) => JSON.parse(line) as AuditEvent)
     : [];
 
-/** The comparison for the service accounts of `namespace` on a bed, as of now. */
+/** The comparison for the service accounts of `namespace`, as of now. */
 export async function lookAtPermissions(bed: Bed, namespace: string): Promise<Found & { readonly held: number }> {
   const list = async <T>(kind: string): Promise<readonly T[]> =>
     (await bed.api.get<{ items: T[] }>(`/apis/rbac.authorization.k8s.io/v1/${kind}`))?.items ?? [];

@@ -1,4 +1,4 @@
-// Pods of the tests: how they are written, waited for, read and talked to. Owns their shape and nothing of what is expected.
+// Pods of the tests: creates them, waits for them, reads their output and sends commands to them.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -9,7 +9,7 @@ import { NODE_NAME } from '../bed/node.ts';
 import { CHEAT, CLIENT_IMAGE, NAMESPACE } from '../bed/product.ts';
 
 export const MIB = 2 ** 20;
-/** Who alone may send grants; with all rights, where no scheduler is installed that would have its own. */
+/** The only user that may write grants; has all rights, for clusters without our scheduler. */
 export const SCHEDULER: User = {
   name: `system:serviceaccount:${NAMESPACE}:cotenant-scheduler`,
   groups: ['system:masters'],
@@ -59,7 +59,7 @@ export type Event = { readonly type: string; readonly reason: string; readonly m
 
 export type Amounts = Readonly<Record<string, string | number>>;
 
-/** One GPU's `mib`, in the words of each dialect that the tests switch on. `gpuMib` is what that GPU has in all. */
+/** Resource limits for `mib` of one GPU in each dialect that the tests enable. `gpuMib`: the GPU's memory in total. */
 export const ONE_SHARE = {
   own: (mib: number): Amounts => ({ 'cotenant.io/gpu-memory': `${mib}Mi` }),
   /** In GiB, unless the cluster's rules say otherwise. */
@@ -68,7 +68,7 @@ export const ONE_SHARE = {
   metagpu: (percent: number): Amounts => ({ 'cnvrg.io/metagpu': percent }),
 };
 
-/** What PodSecurity's profile `restricted` asks of a container, and a root that nobody writes. */
+/** What the PodSecurity profile `restricted` requires of a container, and a read-only root. */
 export const RESTRICTED = {
   runAsNonRoot: true,
   runAsUser: 1000,
@@ -79,14 +79,14 @@ export const RESTRICTED = {
   seccompProfile: { type: 'RuntimeDefault' },
 };
 
-/** A namespace; `level` is what it enforces of PodSecurity. */
+/** A namespace; `level` is its enforced PodSecurity profile. */
 export const namespaceOf = (name: string, level?: 'restricted' | 'baseline' | 'privileged'): object => ({
   apiVersion: 'v1',
   kind: 'Namespace',
   metadata: { name, ...(level && { labels: { 'pod-security.kubernetes.io/enforce': level } }) },
 });
 
-/** A CUDA program that does `commands` and then waits to be talked to, as the container's first process. */
+/** A CUDA program that runs `commands` and then waits for more, as the container's first process. */
 export const clientOf = (limits: Amounts, commands: readonly string[] = [], more: object = {}): object => ({
   name: 'main',
   image: CLIENT_IMAGE,
@@ -98,11 +98,11 @@ export const clientOf = (limits: Amounts, commands: readonly string[] = [], more
   ...more,
 });
 
-/** The same past the preload list, so that the driver hears of it directly. */
+/** The same without the interposer, so that only the driver sees it. */
 export const cheatOf = (limits: Amounts, commands: readonly string[], more: object = {}): object =>
   clientOf(limits, commands, { command: CHEAT, ...more });
 
-/** A shell that does `script`. */
+/** A shell that runs `script`. */
 export const shellOf = (script: string, more: object = {}): object => ({
   name: 'main',
   image: BUSYBOX_IMAGE,
@@ -115,7 +115,7 @@ export type PodSettings = {
   readonly namespace?: string;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly labels?: Readonly<Record<string, string>>;
-  /** Of the pod's spec. */
+  /** Merged into the pod's spec. */
   readonly spec?: object;
 };
 
@@ -131,7 +131,7 @@ export const podOf = (name: string, containers: readonly object[], settings: Pod
   spec: { terminationGracePeriodSeconds: 1, restartPolicy: 'Always', containers, ...settings.spec },
 });
 
-/** Binds a pod to the bed's node as our scheduler does, with annotations that land on the pod in the same write. */
+/** Binds a pod to the node as our scheduler does, with annotations that the same write puts on the pod. */
 export function bind(
   bed: Bed,
   name: string,
@@ -160,7 +160,7 @@ export const containerOf = (pod: Pod | undefined, name = 'main'): ContainerStatu
 export type Waiting = { readonly namespace?: string; readonly ms?: number };
 const POD_MS = 60_000;
 
-/** Waits until the pod is as `good` says; fails with what it was last and what was said about it. */
+/** Waits until the pod is as `good` says; fails with its last state and Events. */
 export async function untilPod(
   bed: Bed,
   name: string,
@@ -182,7 +182,7 @@ export async function untilPod(
 export const untilPhase = (bed: Bed, name: string, phase: string, waiting?: Waiting): Promise<Pod> =>
   untilPod(bed, name, `is ${phase}`, (pod) => pod.status?.phase === phase, waiting);
 
-/** Running, and its containers with it. */
+/** Waits until the pod and its containers run. */
 export const untilRunning = (bed: Bed, name: string, waiting?: Waiting): Promise<Pod> =>
   untilPod(
     bed,
@@ -198,21 +198,21 @@ export async function untilGone(bed: Bed, name: string, { namespace, ms = POD_MS
   await eventually(gone, `pod ${name} is gone`, ms);
 }
 
-/** Events about a pod, the oldest first. */
+/** Events about a pod, oldest first. */
 export async function eventsOf(bed: Bed, name: string, namespace = 'default'): Promise<readonly Event[]> {
   const query = `fieldSelector=${encodeURIComponent(`involvedObject.kind=Pod,involvedObject.name=${name}`)}`;
   const list = await bed.api.get<{ items: Event[] }>(`/api/v1/namespaces/${namespace}/events?${query}`);
   return list?.items ?? [];
 }
 
-/** What a container wrote, all its runs after one another; read on the node, so that it costs nothing. */
+/** Output of a container over all its runs; read on the node, which is cheap. */
 export function outputOf(bed: Bed, { metadata }: Pod, container = 'main'): readonly string[] {
   const { namespace, name, uid } = metadata;
   const folder = join(bed.folder, 'host', '_var_log_pods', `${namespace}_${name}_${uid}`, container);
   const files = unlessGone(() => readdirSync(folder), []).toSorted(
     (a, b) => Number.parseInt(a, 10) - Number.parseInt(b, 10),
   );
-  // A line of the runtime's: time, stream, F for a whole line, text.
+  // A line of the runtime's log: time, stream, F for a whole line, text.
   return files.flatMap((file) =>
     unlessGone(() => readFileSync(join(folder, file), 'utf8'), '')
       .split('\n')
@@ -221,7 +221,7 @@ export function outputOf(bed: Bed, { metadata }: Pod, container = 'main'): reado
   );
 }
 
-/** Logs of a pod that ends go while they are looked at. */
+/** Reads a log; logs of a pod that ends may vanish meanwhile. */
 function unlessGone<T>(read: () => T, gone: T): T {
   try {
     return read();
@@ -231,20 +231,20 @@ function unlessGone<T>(read: () => T, gone: T): T {
   }
 }
 
-/** What a client answered to its commands so far, the driver's result first. */
+/** The client's answers so far, each with the driver's result first. */
 export const answersOf = (bed: Bed, pod: Pod, container?: string): readonly (readonly number[])[] =>
   outputOf(bed, pod, container).map((line) => line.split(' ').map(Number));
 
 export type Attached = {
-  /** The driver's result and the values behind it. */
+  /** The driver's result code, then the returned values. */
   ask(command: string): Promise<readonly number[]>;
-  /** Throws unless the result is success; the first value. */
+  /** Throws unless the result is success; returns the first value. */
   must(command: string): Promise<number>;
-  /** Lets go of it; it goes on. */
+  /** Detaches; the client keeps running. */
   leave(): Promise<void>;
 };
 
-/** Talks to a running client. Answers that it gave before are not heard again. */
+/** Attaches to a running client. Earlier answers are not repeated. */
 export function attach(bed: Bed, name: string, namespace = 'default', container = 'main'): Attached {
   const child = bed.talk('attach', '--quiet', '-i', '-n', namespace, name, '-c', container);
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();

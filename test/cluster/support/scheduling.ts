@@ -1,5 +1,4 @@
-// Nodes with GPUs that no kubelet stands behind, pods as the webhook leaves them, and what of both is to be found on a bed: for
-// tests of placing alone.
+// Nodes with GPUs but without a kubelet, pods as the webhook leaves them, and queries about both: for tests of placement only.
 import type { ExecutionContext } from 'ava';
 import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -21,7 +20,7 @@ const CONFIGURATION = { ...DEFAULT_CONFIGURATION, rules: { ...DEFAULT_CONFIGURAT
 export const uuid = (node: number, gpu: number) =>
   `GPU-00000000-0000-4000-8000-${String(node * 100 + gpu).padStart(12, '0')}`;
 
-/** A node as its agent would describe it, that no kubelet stands behind. */
+/** A node as its agent would describe it, without a kubelet. */
 export async function addNode(bed: Bed, number: number, gpus: number): Promise<string> {
   const name = `gpu-${number}`;
   const text = formatNodeGpus({
@@ -53,7 +52,7 @@ export const add = (bed: Bed, ...pods: readonly object[]) =>
 
 type Limits = Readonly<Record<string, Record<string, string | number>>>;
 
-/** A pod as the webhook leaves it, that nobody evicts from a node that does not answer. */
+/** A pod as the webhook leaves it, with a toleration so that it is not evicted from a node that does not respond. */
 export function podOf(name: string, containers: Limits, annotations: Record<string, string> = {}): object {
   const pod = {
     apiVersion: 'v1',
@@ -91,7 +90,7 @@ export const bound = (bed: Bed, name: string): Promise<Pod> =>
 
 export const conditionOf = ({ status }: Pod) => status?.conditions?.find(({ type }) => type === 'PodScheduled');
 
-/** What the pod's own status says of why it is not scheduled. */
+/** The message of the pod's PodScheduled condition. */
 export const pending = async (bed: Bed, name: string, said: RegExp): Promise<string> => {
   const told = (pod: Pod) => said.test(conditionOf(pod)?.message ?? '') && conditionOf(pod)?.status === 'False';
   return conditionOf(await untilPod(bed, name, `is told ${said}`, told, { ms: WAIT_MS }))?.message ?? '';
@@ -100,7 +99,7 @@ export const pending = async (bed: Bed, name: string, said: RegExp): Promise<str
 export const podsOf = async (bed: Bed): Promise<readonly Pod[]> =>
   (await bed.api.get<{ items: Pod[] }>(PODS))?.items ?? [];
 
-/** Waits for so many bound pods, adds every grant up by its GPU, and fails where one is over. */
+/** Waits for so many bound pods, sums all grants by GPU, and fails if one is overcommitted. */
 export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): Promise<readonly PodGrant[]> {
   const holders = await eventually(
     async () => {
@@ -125,7 +124,7 @@ export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): 
   return grants;
 }
 
-/** Nobody is there who would end them: they are taken away. */
+/** Deletes the pods at once, because no kubelet would end them. */
 export async function clear(bed: Bed, ...nodes: readonly string[]): Promise<void> {
   const pods = await podsOf(bed);
   await Promise.all(pods.map(({ metadata }) => must(bed, 'DELETE', `${podPath(metadata.name)}?gracePeriodSeconds=0`)));

@@ -1,4 +1,4 @@
-// Tests of one file that share a bed with everything of ours on it.
+// Tests of one file that share a test cluster with all of Cotenant installed.
 import test, { type ExecutionContext, type ImplementationFn } from 'ava';
 import { BUILD_MS } from '../../support/helm.ts';
 import { pythonClients } from '../../support/python.ts';
@@ -9,7 +9,7 @@ const ground = wholeGround(console.log);
 const clients = pythonClients();
 const whyNot = !ground.ok ? ground.reason : clients.ok ? undefined : clients.reason;
 
-/** One after the other; skipped by name where there can be no such bed. `values`: other than the usual ones of the chart. */
+/** Serial tests, skipped with the reason where there can be no such cluster. `values`: chart values other than the usual. */
 export function testsOnWhole(
   gpus: readonly string[],
   values: object = {},

@@ -1,5 +1,5 @@
-// A pod with shares, and the ways in which one that is patched can be wrong: each is right in all but one respect. Owns the pods
-// and what is to be said of each; who must say it is the test's part.
+// A pod with GPU requests, and pods that are wrong in exactly one respect. Defines the pods and the expected refusal of each; the
+// tests decide which component must refuse it.
 import { BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';
 
@@ -35,7 +35,7 @@ export type Slice = {
 export const limits = (memory: string) => ({ limits: { 'cotenant.io/gpu-memory': memory } });
 export const container = (name: string, more: object = {}): Container => ({ name, image: BUSYBOX_IMAGE, ...more });
 
-/** Two containers of which one has a share, and an init container with one. */
+/** Two containers, one of them with a grant, and an init container with one. */
 export const ASKED: Slice = {
   apiVersion: 'v1',
   kind: 'Pod',
@@ -48,7 +48,7 @@ export const ASKED: Slice = {
   },
 };
 
-/** The pod with something changed. */
+/** The pod with a change. */
 export function but(pod: Slice, change: (copy: Slice) => void): Slice {
   const copy = structuredClone(pod);
   change(copy);
@@ -76,7 +76,7 @@ const cover = (mountPath: string): Wrong => [
   mount({ name: 'data', mountPath }),
 ];
 
-/** Of a pod that is patched and named as these expect: `main`, `side` without a share, `first` before them. */
+/** For a pod that is patched and has these containers: `main`, `side` without a grant, and the init container `first`. */
 export const WRONG: readonly Wrong[] = [
   [
     'no volume',

@@ -1,20 +1,19 @@
-// Pods that are asked for again and again, to see whether any is refused while something is done to the cluster. Nothing of
-// them is stored.
+// Creates pods in dry runs again and again, to see whether one is refused while the cluster is changed. None of them is stored.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Bed } from '../bed/bed.ts';
 
-/** More at once than the 25 idle connections that an API server keeps, so that it also makes new ones all the time. */
+/** More at once than the 25 idle connections that an API server keeps, so that it also opens new ones all the time. */
 const AT_ONCE = 40;
 const PAUSE_MS = 50;
 
 export type Stream = {
-  /** How many were answered so far. */
+  /** Number of answers so far. */
   count(): number;
-  /** Stops, and gives what was said about each that was refused. */
+  /** Stops; returns the message of each refusal. */
   end(): Promise<readonly string[]>;
 };
 
-/** Asks the API server in bursts to create `pod`, which has to pass admission each time. */
+/** Sends bursts of requests that create `pod`, each of which has to pass admission. */
 export function createWithoutPause(bed: Bed, pod: object, namespace = 'default'): Stream {
   const refusals: string[] = [];
   let answered = 0;
