@@ -1,9 +1,9 @@
-// Names that Cotenant wrote while it called a GPU a card. Pods that were admitted or bound then, containers that were made
-// then, and Nodes whose agent is not upgraded yet still have them: they are read, and never written.
+// Earlier names of annotations and keys. Pods that an earlier version admitted or bound, containers that it created, and Nodes with an
+// earlier agent still have them: Cotenant reads them and never writes them.
 import { isObject } from '../common/json.ts';
 import { GIVEN_ANNOTATION, GPUS_ANNOTATION } from './names.ts';
 
-/** In the request and the grant annotation the key of what is now `gpus`. */
+/** Earlier name of the key `gpus` in the request and the grant annotation. */
 export const CARDS_KEY = 'cards';
 const NODE_CARDS_ANNOTATION = 'cotenant.io/cards';
 const GIVEN_CARDS_ANNOTATION = 'cotenant.io/cards-given';

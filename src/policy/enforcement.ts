@@ -15,10 +15,10 @@ export type EnforcementPolicy = LadderPolicy &
     readonly mostStopsPerMinute: number;
   };
 
-/** One grant, from sample to sample. Times are of a clock that nobody sets. */
+/** State of one grant from sample to sample. Times are of a monotonic clock. */
 export type EnforcementState = {
   readonly ladder: LadderState;
-  /** In force with the sample before. */
+  /** The mode at the previous sample. */
   readonly mode?: Mode;
   /** The processes that the last signal was sent to; absent: all of the container. */
   readonly signaled?: ReadonlySet<string>;
@@ -45,7 +45,7 @@ export const INITIAL: EnforcementState = { ladder: CALM };
 /** What one sample shows of one container. */
 export type EnforcementFacts = {
   readonly nowMs: number;
-  /** By the time of day; below 0: the sample is from the future. */
+  /** By the wall clock; below 0: the sample is from the future. */
   readonly sampleAgeMs: number;
   readonly mode: Mode;
   /** The driver gave all process data of the container's GPUs. */
@@ -175,7 +175,7 @@ function decideStop({ state, ladder, action, stale, facts, policy }: Due): Decis
   return advance(doubted, ladder, action, facts);
 }
 
-/** What a stop leaves behind. `signaled`: the processes that were found, and those that the sample showed. */
+/** The state after a stop. `signaled`: the processes that were found, and those that the sample showed. */
 export const afterStop = (state: EnforcementState, signaled: ReadonlySet<string>): EnforcementState => ({
   ...without(state, 'restarted', 'gateOpenedAfter'),
   signaled,

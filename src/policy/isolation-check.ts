@@ -10,7 +10,7 @@ export const MOST_TAKEN_BYTES = 128 * MIB;
 
 const OUT_OF_MEMORY = 2;
 
-/** What the canary program prints: result codes of the driver. */
+/** The canary program's output: result codes of the driver. */
 export type CanaryFacts =
   | {
       readonly loaded: boolean;
@@ -34,7 +34,7 @@ const breaks = (why: string): CanaryVerdict => ({ result: 'fails', why, breaks: 
 const untried = (why: string): CanaryVerdict => ({ result: 'untried', why });
 
 /**
- * `alone`: a run without the mechanism, where one was needed to tell a fault of the mechanism from one of the GPU.
+ * `alone`: a run without the mechanism, if one was needed to distinguish a fault of the mechanism from one of the GPU.
  */
 export function verdictOf(run: CanaryRun, alone?: CanaryRun): CanaryVerdict {
   if (!('broken' in run) && !run.loaded) return fails('the interposer is not in the process');
@@ -65,7 +65,7 @@ function judged(run: CanaryRun, alone: CanaryRun | undefined, fence: string): Ca
   return untried(what);
 }
 
-/** Is a run without the mechanism needed to tell what failed? */
+/** Is a run without the mechanism needed to find out what failed? */
 export const isUnclear = (run: CanaryRun): boolean => 'broken' in run || 'failed' in run;
 
 /** Results per mechanism of a GPU; absent: unknown, or the GPU has no such mechanism. */

@@ -6,7 +6,7 @@ const MIB = 1024 * 1024;
 
 /** Of one GPU, from one sample. */
 export type MemoryEvidence = {
-  /** Each process of the container. */
+  /** The container's processes. */
   readonly own: readonly { readonly bytes: number; readonly inLedger: boolean }[];
   /** Sum over all processes on the GPU. */
   readonly allBytes: number;

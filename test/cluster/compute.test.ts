@@ -1,5 +1,5 @@
 // Shares of compute on a real cluster: policies said by a Node's label and by pods' annotations, changed while pods compute, and
-// seen by everybody who looks; what would overbook a GPU is refused, and who launches past its share is stopped.
+// seen by everybody who looks; a change that would overcommit a GPU is refused, and who launches past its share is stopped.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';

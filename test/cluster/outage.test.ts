@@ -185,12 +185,12 @@ onCluster('of two pods bound beyond the memory of a GPU the second waits for the
   await bindByHand('first');
   await untilRunning(bed, 'first', TEAM);
   await bindByHand('second');
-  const { message } = await event(bed, 'second', /would be overbooked/);
+  const { message } = await event(bed, 'second', /would be overcommitted/);
   t.log(`the second pod is told: ${message}`);
   t.regex(
     message,
     new RegExp(
-      `${gpuUuid} would be overbooked: ${half} MiB of cotenant\\.io/gpu-memory were granted, \\d+ MiB are left`,
+      `${gpuUuid} would be overcommitted: ${half} MiB of cotenant\\.io/gpu-memory were granted, \\d+ MiB are left`,
     ),
   );
   const waiting = await getPod(bed, 'second', TEAM.namespace);

@@ -1,4 +1,4 @@
-// What a node tells the scheduler that it may choose from: its GPUs, and what is gone of them. A plain value in, a plain value out.
+// The GPUs that a node advertises to the scheduler, with their health and the grants on them. Pure.
 
 import type { GpuStanding } from '../../api/gpu.ts';
 import type { GpusReading } from '../../kube/node-gpus.ts';
@@ -10,12 +10,12 @@ import { isShareable, type SampledGpu, usableBytes } from '../sampling/sample.ts
 import type { NodeState } from '../usage/node-usage.ts';
 
 export type Offer = {
-  /** The sample is too old: no GPU is healthy for all that is known. */
+  /** The sample is too old to advertise any GPU as healthy. */
   readonly isStale: boolean;
   readonly mostTenantsPerGpu: number;
   readonly grants: readonly Grant[];
   readonly standingOf: (gpuUuid: string) => GpuStanding;
-  /** None: that is not tried. */
+  /** Undefined: the canary is off. */
   readonly fencesOf: ((gpuUuids: readonly string[]) => FenceState | undefined) | undefined;
 };
 

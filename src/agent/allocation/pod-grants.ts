@@ -1,5 +1,5 @@
-// Publishes the volume of a pod: verifies its grant against this node and has the registry make its files, or says in a sentence
-// for the pod's Events why not.
+// Publishes the volume of a pod: verifies its grant against this node and lets the registry create its files, or refuses with a reason
+// for the pod's Events.
 
 import { wrongMounts } from '../../api/csi-volume.ts';
 import type { PodGrant } from '../../api/grant-annotation.ts';
@@ -14,7 +14,7 @@ import type { PodShare, Registry } from '../grants/registry.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 import { nodeGpus, verifyGrant } from './verify-grant.ts';
 
-/** A pod whose volume the kubelet wants. */
+/** A pod for which the kubelet calls NodePublishVolume. */
 export type PodAsk = {
   readonly podUid: string;
   readonly namespace: string;
@@ -35,7 +35,7 @@ export type PublishContext = {
 
 export const annotationsOf = ({ object }: PodAsk): unknown => field(field(object, 'metadata'), 'annotations');
 
-/** For a new volume: its files are made, where the grant holds on this node now. */
+/** For a new volume: creates its files if the grant is valid on this node now. */
 export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: PublishContext): PodGrant | Refusal {
   const { podUid, object } = ask;
   // A pod that has ended according to the API server may still run: its grant ends when the kubelet unpublishes its volume.
@@ -56,8 +56,8 @@ export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: Publi
 }
 
 /**
- * For a volume that is mounted already, after the agent lost its grant: it was granted once, so it is counted again, whatever has
- * become of its GPUs and their memory since.
+ * For a volume that is mounted already, after the agent lost its grant: the grant was valid once, so it is registered again whatever
+ * the present health and free memory of its GPUs.
  */
 export function adoptPod(ask: PodAsk, { state, registry }: PublishContext): PodGrant | Refusal {
   const gpus = nodeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true }));

@@ -1,5 +1,5 @@
-// Grants of plain processes: asked for on the agent's socket, placed by this agent alone, ended with their owner. Owns the
-// answers to those who ask; the files are the registry's.
+// Creates and changes grants of processes without a pod, on request at the agent's socket: this agent places them, and they end with
+// their owner. The registry creates their files.
 
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
@@ -25,7 +25,7 @@ export type GrantAsk = {
   readonly owner: { readonly pid: number; readonly startTicks: number };
 };
 
-/** `enforcement`: by whoever may open the agent's socket; null takes back what was said. */
+/** `enforcement`: any client of the agent's socket may set it; null removes it. */
 export type GrantChange = ComputeChange & { readonly enforcement?: Mode | null };
 
 export type GrantContext = {
@@ -94,7 +94,7 @@ export function grantProcess(ask: GrantAsk, context: GrantContext): LiveGrant | 
   });
 }
 
-/** Another amount on the GPUs that the grant has. */
+/** The grant's GPUs with another amount of memory on each. */
 function resizedGpus(
   { gpus }: Grant,
   bytes: number,
@@ -104,12 +104,12 @@ function resizedGpus(
   for (const { gpuUuid } of gpus) {
     const device = state?.devices.find(({ gpu }) => gpu.uuid === gpuUuid);
     const left = (device ? usableBytes(device.gpu) : 0) - grantedOn(others, gpuUuid).memoryBytes;
-    if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, ${bytes} are asked for` };
+    if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, but ${bytes} are requested` };
   }
   return gpus.map((gpu) => resizeGpu(gpu, bytes));
 }
 
-/** Another share on GPUs where the others leave less than that is refused. */
+/** The grant with other compute; refused if other grants leave less on one of its GPUs. */
 export function changeOf(
   grant: Grant,
   change: ComputeChange,
@@ -122,28 +122,25 @@ export function changeOf(
     const left = 100 - grantedOn(others, gpuUuid).coresPercent;
     if (coresPercent > Math.max(left, grant.gpus[index]?.coresPercent ?? 0))
       return {
-        refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, ${coresPercent} % are asked for`,
+        refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, but ${coresPercent} % are requested`,
       };
   }
   return next;
 }
 
-/** What is said of a plain grant's enforcement. A pod's follows its annotations, which would take it back at the next look. */
+/** The enforcement mode of a process grant. Refused for a pod's grant, whose mode follows the pod's annotations. */
 function enforcementOfProcessGrant(
   { id, namespace, pod, owner }: Grant,
   mode: Mode | null,
 ): Pick<Grant, 'enforcement'> | Refusal {
   if (isOfPod(owner))
     return {
-      refused: `grant ${id} is of pod ${namespace}/${pod}, whose annotations say its mode: change it in the cluster`,
+      refused: `grant ${id} belongs to pod ${namespace}/${pod}: annotate the pod to change its enforcement mode`,
     };
   return { enforcement: mode === null ? undefined : { mode, by: 'administrator' } };
 }
 
-/**
- * Other amounts for a grant on the GPUs that it has, another choice of compute, another word on its enforcement. What is refused
- * changes nothing.
- */
+/** Changes a grant's memory, compute or enforcement mode; its GPUs stay the same. A refusal changes nothing. */
 export function changeGrant(
   id: string,
   { enforcement, ...change }: GrantChange,
@@ -157,8 +154,8 @@ export function changeGrant(
   const gpus =
     memoryBytesPerGpu === undefined ? entry.grant.gpus : resizedGpus(entry.grant, memoryBytesPerGpu, others, state);
   if ('refused' in gpus) return gpus;
-  const said = enforcement === undefined ? {} : enforcementOfProcessGrant(entry.grant, enforcement);
-  if ('refused' in said) return said;
+  const enforcementChange = enforcement === undefined ? {} : enforcementOfProcessGrant(entry.grant, enforcement);
+  if ('refused' in enforcementChange) return enforcementChange;
   const next = Object.keys(change).length === 0 ? { gpus } : changeOf({ ...entry.grant, gpus }, change, others);
-  return 'refused' in next ? next : registry.change(id, { ...next, ...said });
+  return 'refused' in next ? next : registry.change(id, { ...next, ...enforcementChange });
 }

@@ -1,5 +1,5 @@
-// Whether a pod may have on this node what its annotation says: pure. The scheduler decides, but two of them may have decided
-// at once, somebody else may have bound the pod, and a GPU may have gone; nothing starts on a GPU that is given away twice.
+// Verifies the grant in a pod's annotations against this node's GPUs and other grants. Pure. The scheduler placed the pod, but two
+// schedulers may have acted at once, another program may have bound the pod, or a GPU may be gone: no GPU is granted twice.
 
 import type { GpuDemand } from '../../api/gpu.ts';
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
@@ -18,18 +18,18 @@ export type NodeGpu = {
   readonly gpuUuid: string;
   readonly usableBytes: number;
   readonly healthy: boolean;
-  /** Given to others on this node already. */
+  /** Sum of other grants on this GPU. */
   readonly granted: GpuDemand;
 };
 
 export type Verification =
   | { readonly ok: true; readonly grant: PodGrant }
-  /** `later`: another answer may come without anybody changing the pod. */
+  /** `later`: the same pod may be accepted later. */
   | { readonly ok: false; readonly why: string; readonly later: boolean };
 
 const refuse = (why: string, later = false): Verification => ({ ok: false, why, later });
 
-/** This node's GPUs with what `others` have of them. */
+/** This node's GPUs with the sums of `others` on them. */
 export const nodeGpus = ({ devices }: NodeState, others: readonly Grant[]): NodeGpu[] =>
   devices.map(({ gpu }) => ({
     gpuUuid: gpu.uuid,
@@ -38,7 +38,7 @@ export const nodeGpus = ({ devices }: NodeState, others: readonly Grant[]): Node
     granted: grantedOn(others, gpu.uuid),
   }));
 
-/** Annotations as the API server has them; `gpus` are those of this node. Sentences are for the pod's events. */
+/** `annotations`: of the pod at the API server. `gpus`: of this node. The reason appears in the pod's Events. */
 export function verifyGrant(annotations: unknown, gpus: readonly NodeGpu[]): Verification {
   const [record, text] = [field(annotations, REQUEST_ANNOTATION), field(annotations, GRANT_ANNOTATION)];
   if (record === undefined)
@@ -71,9 +71,9 @@ export function verifyGrant(annotations: unknown, gpus: readonly NodeGpu[]): Ver
 const mib = (bytes: number): string => `${Math.floor(bytes / MIB)} MiB`;
 
 const overcommitText = (gpuUuid: string, resource: string, granted: string, left: string): string =>
-  `${gpuUuid} would be overbooked: ${granted} of ${resource} were granted, ${left} are left`;
+  `${gpuUuid} would be overcommitted: ${granted} of ${resource} were granted, ${left} are left`;
 
-/** A grant that does not belong to the request, in words. */
+/** The first difference between grant and request, as a clause; undefined: none. */
 function mismatchOf(request: PodRequest, grant: PodGrant, gpus: readonly NodeGpu[]): string | undefined {
   const asked = new Map(request.containers.map((container) => [container.name, container]));
   const granted = new Map(grant.containers.map((container) => [container.name, container]));
@@ -93,20 +93,20 @@ function containerMismatchOf(
   gpus: readonly NodeGpu[],
 ): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
-  if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation is another';
+  if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation differs';
   if (want.gpus.length !== got.gpus.length)
     return `${want.gpus.length} GPUs were asked for, ${got.gpus.length} granted`;
   for (const [index, share] of want.gpus.entries()) {
     const gpu = got.gpus[index];
     const own = gpus.find(({ gpuUuid }) => gpuUuid === gpu?.gpuUuid);
-    if (!gpu || !own) continue; // said by its own sentence
+    if (!gpu || !own) continue; // verifyGrant reports a GPU that is not on this node
     const bytes = resolveShare(share, own.usableBytes);
-    // A part of a GPU was worked out from what it left to programs then; a new driver may leave another amount.
+    // A fraction of a GPU was computed from its usable memory at that time, which a new driver may have changed.
     const slack = share.memory.kind === 'bytes' ? 0 : own.usableBytes / 20;
     const limit = resolveLimit(share, own.usableBytes);
     if (Math.abs(gpu.memoryBytes - bytes) > slack || Math.abs(gpu.limitBytes - limit) > slack)
       return `${mib(bytes)} of ${gpu.gpuUuid} were asked for, ${mib(gpu.memoryBytes)} granted`;
-    if (gpu.coresPercent !== (share.coresPercent ?? 0)) return `compute of ${gpu.gpuUuid} is another`;
+    if (gpu.coresPercent !== (share.coresPercent ?? 0)) return `compute of ${gpu.gpuUuid} differs`;
   }
   return undefined;
 }

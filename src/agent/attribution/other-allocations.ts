@@ -1,5 +1,5 @@
-// Devices that others gave to containers of this node: pure, the kubelet's answer in, who has which GPU out. Which GPU a
-// device is, is devices.ts'; the kubelet is asked by pod-resources.ts.
+// GPUs that other device plugins allocated to containers of this node, from the kubelet's PodResources answer. Pure. device-ids.ts finds
+// the GPU of a device; pod-resources.ts reads the answer.
 import { claimedDevice, type NamedDevice, type NodeGpu, pluginDevice, type ShareMode } from './device-ids.ts';
 import { type DeviceUuids, NO_SLICES } from './resource-slices.ts';
 
@@ -12,7 +12,7 @@ export type Assignment = {
   readonly gpuUuid: string | undefined;
 };
 
-/** `unknown`: devices of GPUs that are no GPU of this node, or with names that do not identify a GPU. */
+/** `unknown`: number of devices whose name identifies no GPU of this node. */
 export type Assigned = { readonly list: readonly Assignment[]; readonly unknown: number };
 export const NOTHING_ASSIGNED: Assigned = { list: [], unknown: 0 };
 
@@ -33,7 +33,7 @@ export type PodResources = {
   }[];
 };
 
-/** Each container once per GPU, however many devices of it it has: two replicas of a GPU are no whole GPU. */
+/** Each container once per GPU, also with several devices of that GPU: two replicas are not a whole GPU. */
 export function assignedOf(
   pods: readonly PodResources[],
   gpus: readonly NodeGpu[],
@@ -42,7 +42,7 @@ export function assignedOf(
 ): Assigned {
   let unknown = 0;
   const list = pods
-    .filter(({ namespace, name }) => !isOver(namespace, name)) // kubelets before 1.34 list what has ended, too
+    .filter(({ namespace, name }) => !isOver(namespace, name)) // kubelets before 1.34 also list ended pods
     .flatMap(({ namespace, name: pod, containers }) =>
       containers.flatMap(({ name: container, devices, dynamic_resources }): Assignment[] => {
         const named: NamedDevice[] = [
@@ -64,7 +64,7 @@ export function assignedOf(
 
 export type Assignments = {
   of(gpus: readonly NodeGpu[]): Assigned;
-  /** Containers without a grant on a GPU: one that was not there before is a reason to ask. */
+  /** Called with containers that use a GPU without a grant; asks the kubelet again if one is new. */
   met(containerIds: ReadonlySet<string>): void;
   close(): Promise<void>;
 };

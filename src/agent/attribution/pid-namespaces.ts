@@ -1,22 +1,22 @@
-// Processes as they see themselves in their own PID namespaces, for all that this agent can see. Whom it is asked about is
-// a tenant's word, so /proc is looked through rarely: one that was found is looked at again by itself, and one that says it is
-// older than the last look through all, and was not there, is gone.
+// Finds processes by their PID in their own PID namespace, as far as /proc shows them to this agent. The PID comes from a tenant, so
+// /proc is scanned rarely: a process that was found is checked by itself, and a process that started before the last scan and was not
+// in it has ended.
 import { readdirSync } from 'node:fs';
 import { uptime } from 'node:os';
 import type { Native } from '../os/addon.ts';
 
-/** Of the unit of start times, on every machine that there is. */
+/** USER_HZ, the unit of start times in /proc: 100 on all architectures with NVIDIA GPUs. */
 const TICKS_PER_SECOND = 100;
 /** A process that started so shortly before a scan of /proc may have been missed by it. */
 const MARGIN_TICKS = TICKS_PER_SECOND;
-/** Looking through all takes at most this part of the time. */
+/** Scans take at most this part of the time. */
 const MOST_OF_TIME = 1 / 20;
 
-/** In the place of a pid that could not be read: it may be any of its namespace and start time. */
+/** Instead of a PID that could not be read: such a process matches any PID of its namespace and start time. */
 const ANY = 'any';
 
 export type InsideClock = {
-  /** Since the machine's start. */
+  /** Since boot. */
   readonly ticks: () => number;
   readonly nowMs: () => number;
 };
@@ -28,10 +28,10 @@ export function insideSnapshot(
   clock: InsideClock = CLOCK,
   pids: () => readonly string[] = () => readdirSync('/proc'),
 ): (pidNamespace: number, pid: number, startTicks: number) => boolean {
-  /** Pids here of processes by what they are inside. */
+  /** PIDs in the agent's namespace by PID namespace, PID inside and start time. */
   let seen = new Map<string, number>();
-  let seenTicks = 0;
-  let nextLookMs = Number.NEGATIVE_INFINITY;
+  let scannedTicks = 0;
+  let nextScanMs = Number.NEGATIVE_INFINITY;
   const keyOf = (pid: number): string | undefined => {
     const facts = native.readProcess(pid);
     if (!facts || facts.ended) return undefined;
@@ -45,9 +45,9 @@ export function insideSnapshot(
       seen.delete(key);
       return false;
     });
-  const lookThroughAll = () => {
+  const scanProc = () => {
     const startMs = clock.nowMs();
-    seenTicks = clock.ticks();
+    scannedTicks = clock.ticks();
     seen = new Map(
       pids()
         .filter((name) => /^\d+$/.test(name))
@@ -56,16 +56,16 @@ export function insideSnapshot(
           return key === undefined ? [] : [[key, Number(name)]];
         }),
     );
-    // Where not even this process was found, /proc could not be read, which proves nothing.
-    if (![...seen.values()].includes(process.pid)) seenTicks = 0;
-    nextLookMs = clock.nowMs() + (clock.nowMs() - startMs) / MOST_OF_TIME;
+    // If not even this process was found, /proc could not be read: the scan proves nothing.
+    if (![...seen.values()].includes(process.pid)) scannedTicks = 0;
+    nextScanMs = clock.nowMs() + (clock.nowMs() - startMs) / MOST_OF_TIME;
   };
   return (pidNamespace, pid, startTicks) => {
     const keys = [pid, ANY].map((inside) => `${pidNamespace} ${inside} ${startTicks}`);
     if (find(keys)) return true;
-    if (startTicks < seenTicks - MARGIN_TICKS) return false;
-    if (clock.nowMs() < nextLookMs) return true;
-    lookThroughAll();
-    return find(keys) || seenTicks === 0;
+    if (startTicks < scannedTicks - MARGIN_TICKS) return false;
+    if (clock.nowMs() < nextScanMs) return true;
+    scanProc();
+    return find(keys) || scannedTicks === 0;
   };
 }

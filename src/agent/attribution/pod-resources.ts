@@ -1,5 +1,5 @@
-// Devices that others gave to containers of this node, as the kubelet tells: asked for every so often and when a container is
-// met that nobody has named, never for a scrape. Owns the connection and the last answer.
+// Reads from the kubelet's PodResources API which devices other device plugins allocated to containers of this node: every 10 seconds
+// and when a sample shows a new container without a grant, never during a scrape. Keeps the connection and the last answer.
 import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
@@ -8,9 +8,9 @@ import { type Assignments, assignedOf, type PodResources } from './other-allocat
 import type { DeviceUuids } from './resource-slices.ts';
 
 export type AssignmentsOptions = {
-  /** The kubelet's. */
+  /** Path of the kubelet's PodResources socket. */
   readonly socket: string;
-  /** Has the pod ended, by the cluster's word? */
+  /** Has the pod ended, according to the API server? */
   readonly isOver: (namespace: string, pod: string) => boolean;
   /** What DRA drivers publish of their devices; none: devices are identified by their names. */
   readonly uuids?: (() => DeviceUuids) | undefined;
@@ -20,14 +20,14 @@ export type AssignmentsOptions = {
 
 const EVERY_MS = 10_000;
 const ANSWER_MS = 5000;
-/** Of answers: a node of many pods passes the 4 MB that clients allow by default. */
+/** Size of an answer: with many pods it exceeds gRPC's default limit of 4 MB. */
 const MOST_BYTES = 64 << 20;
 
 const definitions = loadSync(join(import.meta.dirname, 'podresources.proto'), { keepCase: true, defaults: true });
 export const POD_RESOURCES = definitions['v1.PodResourcesLister'] as unknown as ServiceDefinition;
 
 export function followAssignments(options: AssignmentsOptions): Assignments {
-  // As Go's clients do at sockets.
+  // Go's clients send the same authority on unix sockets.
   const client = new Client(`unix:${options.socket}`, credentials.createInsecure(), {
     'grpc.default_authority': 'localhost',
     'grpc.max_receive_message_length': MOST_BYTES,

@@ -1,5 +1,5 @@
-// The record of one enforcement action: who, what, why, and what came of it. Programs read the codes (`action`, `reason`, `result`,
-// `refusal`); `message` and `detail` are the same sentences everywhere that people read them. The audit log keeps the records.
+// The record of one enforcement action: container, action, reason and result. Programs read the codes (`action`, `reason`, `result`,
+// `refusal`); people read `message` and `detail`, the same in log, Events and metrics' labels. The audit log keeps the records.
 import type { RefusalReason } from '../../policy/enforcement.ts';
 import type { OverReason, Verdict } from '../../policy/memory-verdict.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
@@ -17,7 +17,7 @@ export type ActionName =
   | 'stuck'
   | 'evict';
 
-/** What came of an action. `none-left`: all processes had ended before. `asked`: the API server has not answered yet. */
+/** Result of an action. `none-left`: all processes had ended before. `asked`: the API server has not answered yet. */
 export const OUTCOMES = ['done', 'sent', 'none-left', 'refused', 'interrupted', 'stuck', 'asked', 'begun'] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 
@@ -160,7 +160,7 @@ export function excessOf({
     : { used: `${Math.ceil(usedBytes / MIB)} of ${Math.ceil(limitBytes / MIB)} MiB`, reason: text };
 }
 
-/** What came of it, for people. */
+/** The result as a text for people. */
 export const resultText = ({ result, detail }: Pick<ActionRecord, 'result' | 'detail'>): string =>
   detail === undefined ? result : `${result}: ${detail}`;
 

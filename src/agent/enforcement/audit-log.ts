@@ -37,7 +37,7 @@ const STEPS = 500;
 const MOST_BYTES = 16 * MIB;
 /** Read in pieces: a full file is never in memory as a whole. */
 const PIECE_BYTES = 256 * 1024;
-/** Lines that wait for disk space: some thousands. */
+/** Limit of the lines that wait for disk space. */
 const MOST_WAITING_BYTES = 4 * MIB;
 
 /** Actions that change no enforcement state. */
@@ -119,7 +119,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const forget = (): void => {
     let bytes = waiting.reduce((sum, { line }) => sum + line.length, 0);
     for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.line.length ?? bytes)
-      onProblem('audit.log: too many records wait for disk space: the oldest one is only in this log');
+      onProblem('audit.log: too many records wait for disk space; the oldest one is only in this log');
   };
   return {
     interrupted: begun === undefined || isRecorded ? undefined : { ...begun, result: 'interrupted' },
@@ -141,7 +141,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       try {
         writeWaiting();
       } catch (error) {
-        const text = `audit.log: ${(error as Error).message}; it is tried again; the record: ${JSON.stringify(record)}`;
+        const text = `audit.log: ${(error as Error).message}; writing is retried; the record: ${JSON.stringify(record)}`;
         onProblem(text);
         forget();
       }
@@ -151,7 +151,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       if (count === 0) return;
       try {
         writeWaiting();
-        onProblem(`audit.log: can be written again and has the ${count} records that waited`);
+        onProblem(`audit.log: writing works again; the ${count} delayed records are written`);
       } catch {
         // reported with the record
       }

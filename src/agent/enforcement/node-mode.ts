@@ -10,7 +10,7 @@ import { parseMode } from '../../policy/mode.ts';
 
 export type NodeMode = {
   mode(): Mode;
-  /** Labels of the Node as they are now. */
+  /** Called with the Node's present labels. */
   label(labels: Readonly<Record<string, string>>): void;
 };
 

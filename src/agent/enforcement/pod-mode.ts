@@ -20,7 +20,7 @@ export function requestedMode(annotations: unknown): RequestedMode | undefined {
 }
 
 export type PodModes = {
-  /** A pod of this node has these annotations now. */
+  /** Called with the present annotations of a pod of this node. */
   onPod(podUid: string, annotations: unknown): void;
 };
 

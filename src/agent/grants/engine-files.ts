@@ -35,7 +35,7 @@ export function enginesIn(folder: string): readonly number[] {
     .toSorted((a, b) => a - b);
 }
 
-/** It gets its name only when it is complete; after a failure nothing is left. */
+/** The file appears under its name only when it is complete; after a failure no file is left. */
 export function copyLibrary(from: string, path: string): void {
   const fresh = `${path}.new`;
   try {

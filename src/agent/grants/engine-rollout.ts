@@ -7,13 +7,13 @@ import type { Grant } from './grant.ts';
 type Renewable = GrantFiles & { readonly grant: Grant; readonly folder: string };
 
 export type Renewal = {
-  /** Brings the first grant that is behind, and was not tried recently, to the wanted engine. */
+  /** Changes the first grant with another engine, which was not tried recently, to the wanted engine. */
   next(entries: readonly Renewable[]): void;
   isBehind(entry: GrantFiles): boolean;
   forget(id: string): void;
 };
 
-/** A full volume usually stays full. */
+/** Pause after a failure: a full volume usually stays full. */
 const RETRY_MS = 60_000;
 
 export function createRenewal(options: {
@@ -49,10 +49,10 @@ export function createRenewal(options: {
           throw new Error(`${engineName(wanted)} is neither in its folder nor in this build`);
         files.changeEngine(entry.grant, entry.folder, entry, wanted);
         failed.delete(id);
-        onChange(`${namespace}/${pod}/${container} (grant ${id}) is told to run engine ${wanted} of the interposer`);
+        onChange(`${namespace}/${pod}/${container} (grant ${id}) changes to engine ${wanted} of the interposer`);
       } catch (error) {
         const why = `engine ${wanted}: ${(error as Error).message}`;
-        const text = `${namespace}/${pod}/${container} (grant ${id}) keeps the engine that it has, for it cannot be given ${why}`;
+        const text = `${namespace}/${pod}/${container} (grant ${id}) keeps its present engine, because it cannot get ${why}`;
         if (failed.get(id)?.text !== text) onProblem(text);
         failed.set(id, { text, atMs: performance.now() });
       }

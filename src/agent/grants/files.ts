@@ -20,9 +20,9 @@ export type GrantFiles = {
   ledgerFd: number;
   /** Numbers of the engines in its folder. */
   engines: readonly number[];
-  /** The one that its page is to name; undefined: the one that it names. */
+  /** The engine that its limits page is to name; undefined: the one that it names. */
   engine: number | undefined;
-  /** A lease page lies behind its ledger. Files of older builds have none. */
+  /** The ledger's file has a lease page. Files of older builds have none. */
   compute: boolean;
 };
 
@@ -106,14 +106,14 @@ export type GrantFileStore = {
    */
   putRight(grant: Grant, folder: string, files: GrantFiles): void;
   writePage(grant: Grant, files: GrantFiles): void;
-  /** Copies that engine of the build beside the page where it is missing, and names it in the page. */
+  /** Copies this build's engine to the grant's folder if it is missing there, and names it in the limits page. */
   changeEngine(grant: Grant, folder: string, files: GrantFiles, number: number): void;
 };
 
 export function createGrantFiles(options: {
   readonly native: Native;
   readonly volumes: Volumes | undefined;
-  /** Where engines come from. */
+  /** This build's folder of engines. */
   readonly build: string;
   /** The engine that pages are to name. */
   readonly wanted: number | undefined;

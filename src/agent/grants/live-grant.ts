@@ -19,9 +19,9 @@ export type LiveGrant = GrantFiles & {
   gateClosed: boolean;
   /** Its launches are scheduled by the arbiter, through the lease page. */
   leased: boolean;
-  /** Grows when its ledger is made anew, and the lease page with it. */
+  /** Increases when its ledger and lease page are created again. */
   ledgerTurn: number;
-  /** The last one of its ledger. */
+  /** The last reading of its ledger. */
   reading: LedgerReading | undefined;
   /** What its limits page was last written with. */
   beat: Beat | undefined;

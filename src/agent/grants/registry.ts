@@ -1,5 +1,5 @@
 // The grants of this node: created for processes and pods, adopted from the state folder after a restart, changed in place, removed.
-// Keeps them with their open files; who gets how much is decided in src/placement and src/agent/allocation.
+// Keeps them with their open files; src/placement and src/agent/allocation decide amounts.
 import { randomBytes } from 'node:crypto';
 import { closeSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,31 +26,31 @@ export type Registry = {
   get(id: string): LiveGrant | undefined;
   create(grant: Omit<Grant, 'id'>): LiveGrant;
   /**
-   * All containers with a share of one pod. `inUse`: the pod has its volume and may run, so its grants are registered even where
-   * their files cannot be repaired now, and existing ones are kept; else all is made anew, or nothing of it is left.
+   * Creates the grants of a pod's containers. `inUse`: the pod has its volume and may run, so its grants are registered even if their
+   * files cannot be repaired now, and existing ones are kept; else all grants are created again, or none of them.
    */
   createPod(shares: readonly PodShare[], options: { readonly inUse: boolean }): void;
-  /** Has each container that the volume was made for its grant? */
+  /** Does each container of the volume have its grant? */
   holdsAll(podUid: string, target: string): boolean;
-  /** Tries again what failed before for the files of single grants. */
+  /** Repairs files of grants where that failed before. */
   repair(): void;
   /**
-   * Brings one grant, if any is left, to the wanted engine. Where that fails the grant keeps the engine that it has; the problem
-   * is reported, and it is tried again after a while.
+   * Changes the next grant with another engine to the wanted one. If that fails, the grant keeps its present engine, the problem is
+   * reported, and a later call tries again.
    */
   renew(): void;
   /** Its limits page does not name the wanted engine. */
   isBehind(live: LiveGrant): boolean;
-  /** Gives the grant other amounts on its GPUs; its processes follow at their next request. */
+  /** Changes the grant's amounts on its GPUs; its processes follow at their next request. */
   resize(id: string, gpus: readonly GpuGrant[]): LiveGrant;
   /** The same with its compute choice and its enforcement mode. */
   change(id: string, change: Partial<Pick<Grant, 'gpus' | 'compute' | 'computeOverride' | 'enforcement'>>): LiveGrant;
-  /** Which launches the arbiter schedules may have changed without a change of a grant. */
+  /** Called when other grants get a lease page although no grant has changed. */
   updateLeases(): void;
   remove(id: string): void;
   /** `locksForMs`: as `Native.readLedger` takes it. */
   readLedger(live: LiveGrant, locksForMs?: number): LedgerReading;
-  /** The container starts anew: none of the processes in its ledger is left. */
+  /** Called when the container restarts: all processes in its ledger have ended. */
   clearLedger(live: LiveGrant): void;
   /** Corrections by the driver's figures, and a heartbeat. */
   writeFeedback(live: LiveGrant, entries: readonly Feedback[]): void;
@@ -68,9 +68,9 @@ export type RegistryOptions = {
   readonly volumes?: Volumes | undefined;
   readonly profileOf: (gpuUuid: string) => GpuProfile;
   readonly onProblem: (text: string) => void;
-  /** A grant was brought to another engine. */
+  /** Called after a grant changed to another engine. */
   readonly onChange?: (text: string) => void;
-  /** Folder of the interposer that this agent brings. */
+  /** Folder of this build's interposer. */
   readonly build?: string;
   /** Number of the engine that grants shall run; absent: the newest of the build. */
   readonly heldEngine?: number | undefined;
@@ -254,7 +254,7 @@ function createLiveGrants(options: RegistryOptions) {
     const { owner, namespace, pod } = read.value;
     if (!isOfPod(owner) || volumes?.isMounted(owner.target)) adopt(read.value);
     // Kept: an agent that serves pods finds it again.
-    else if (!volumes) onProblem(`grant ${id} is of pod ${namespace}/${pod}, and this agent serves no pods`);
+    else if (!volumes) onProblem(`grant ${id} belongs to pod ${namespace}/${pod}, but this agent serves no pods`);
     // After a reboot: the kubelet publishes the volumes of pods that go on again.
     else drop(`the volume of pod ${namespace}/${pod} is not mounted any more`);
   };
@@ -341,7 +341,7 @@ function createLiveGrants(options: RegistryOptions) {
         entry.ledgerTurn += 1;
         emitChanged();
       } catch (error) {
-        broken.add(entry.grant.id); // it was cut, and the disk has become full meanwhile
+        broken.add(entry.grant.id); // the file was truncated, and the disk is full
         throw error;
       }
     },

@@ -28,7 +28,7 @@ export type GpuFaultsOptions = {
   readonly bootId?: string;
 };
 
-/** The file's name in versions that called a GPU a card. */
+/** The file's name in earlier versions. */
 const EARLIER_NAME = 'card-faults.json';
 /** More than a node can have GPUs. */
 const MOST = 256;

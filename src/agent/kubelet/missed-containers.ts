@@ -1,6 +1,6 @@
-// Containers with a grant that the runtime created without their GPUs, because the agent did not answer it: each is reported
-// once, when a sample shows no process of it on a GPU, across restarts of the agent. A container that was seen on a GPU has
-// its GPUs from then on.
+// Reports containers with a grant that the container runtime created without their GPUs because the agent did not answer its NRI call.
+// Each container is reported once, also across restarts of the agent, when a sample shows none of its processes on a GPU. A container
+// with a process on a GPU has its GPUs and is not reported.
 import { join } from 'node:path';
 import { field } from '../../common/json.ts';
 import type { Logger } from '../../common/logger.ts';
@@ -28,7 +28,7 @@ export type MissedContainers = {
   ): void;
 };
 
-/** Ids that are kept: more than a node has containers. */
+/** Stored ids: more than a node has containers. */
 const MAX_IDS = 1000;
 const MAX_ID_CHARS = 256;
 
@@ -37,7 +37,7 @@ const isId = (value: unknown): value is string => typeof value === 'string' && v
 const isList = (value: unknown): value is string[] =>
   Array.isArray(value) && value.length <= MAX_IDS && value.every(isId);
 
-/** Ids of containers, the newest last: `told` were reported, `seen` were on a GPU although they had been missed. */
+/** Ids of containers, newest last. In the file `told` holds the reported ones, and `seen` those that used a GPU nevertheless. */
 export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
   {
     version: 1,
@@ -49,7 +49,7 @@ export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]
     },
   };
 
-/** False: it is left over from an earlier container. Behind a sandboxed runtime the cgroup does not show the container. */
+/** False: the process belongs to an earlier container. With a sandboxed runtime the cgroup does not show the container. */
 function mayBelongTo(container: MissedContainer, { cgroup }: Pick<ProcessState, 'cgroup'>): boolean {
   const podOf = (id: string) => (id === container.containerId ? container.podUid : undefined);
   const { containerId = container.containerId } = knownOwnerOf(cgroup, podOf);
@@ -66,12 +66,12 @@ export type MissedContainersOptions = {
 export function openMissedContainers(options: MissedContainersOptions): MissedContainers {
   const { stateFolder, log, containers: index, report } = options;
   const file = openStateFile(join(stateFolder, 'without-gpus.json'), WITHOUT_GPUS_FORMAT, {
-    lost: 'containers without their GPUs are reported again',
+    lost: 'containers that were created without their GPUs are reported again',
     onProblem: log.warn,
     sync: false,
   });
   let { told: reported, seen: useOnGpu } = file.found ?? { told: [], seen: [] };
-  /** By id: missed, and not seen on a GPU yet. */
+  /** By id: created without the agent's answer, and without a process on a GPU so far. */
   const candidates = new Map<string, MissedContainer>();
   return {
     add(container) {

@@ -49,7 +49,7 @@ export type EngineUse = {
   readonly outdated: boolean;
 };
 
-/** Its living processes that a debugger or profiler watched when they initialized CUDA, which makes them slower. */
+/** Its living processes that ran under a debugger or profiler when they initialized CUDA, which makes them slower. */
 export type Observed = { readonly debugger: number; readonly profiler: number };
 
 export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
@@ -58,7 +58,7 @@ export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
 export type ReconciledContainer = {
   readonly grant: Grant;
   readonly fence: Fence;
-  /** What that follows from, of the last sample with data. */
+  /** The facts behind `fence`, from the last sample with data. */
   readonly holding: Holding;
   readonly gpus: readonly ContainerGpuState[];
   readonly verdict: MemoryVerdict;
@@ -80,7 +80,7 @@ export type ContainerState = Omit<ReconciledContainer, 'verdict'> & {
   readonly undecidableGpus?: readonly string[];
 };
 
-/** By the lists that they are in; `both`: in those of compute and of graphics. `mps`: whatever other list they are in, too. */
+/** By the driver's process list; `both`: in the lists of compute and of graphics. `mps`: MPS clients, in whatever other list too. */
 export type ProcessCounts = Readonly<Record<'compute' | 'graphics' | 'both' | 'mps', number>>;
 
 export type DeviceState = {
@@ -93,8 +93,8 @@ export type DeviceState = {
   readonly processes: ProcessCounts;
   /** How it is allocated. `shared` also where another device plugin allocated the whole of it. */
   readonly mode: ShareMode | 'none';
-  /** Used, but not by any process that could be told: managed memory, ghosts, processes out of sight. Undefined: it cannot
-   * be told, for the driver does not tell who uses the GPU, or says of some process only that it is there. */
+  /** In use but of no listed process: managed memory, memory of ended processes, processes that the driver does not list. Undefined:
+   * the driver does not list the GPU's processes, or lists one without its memory. */
   readonly unattributedBytes: number | undefined;
 };
 
@@ -105,7 +105,7 @@ export type ReconciledNode = {
   readonly containers: readonly ReconciledContainer[];
   readonly assigned: readonly AssignedState[];
   readonly foreign: readonly ForeignState[];
-  /** Devices of GPUs that others gave out, and whose GPU cannot be told. */
+  /** Devices that other plugins allocated and whose GPU is unknown. */
   readonly unknownDevices: number;
   readonly failures: Readonly<Record<string, number>>;
 };

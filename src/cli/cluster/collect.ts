@@ -15,10 +15,10 @@ const AT_ONCE = 16;
 const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
 
 export type Selection = {
-  /** Of the context where none was named: what is left to read for whom not all is allowed. */
+  /** The context's namespace if the user named none; read alone if the user may not read all namespaces. */
   readonly namespace: string;
   readonly node?: string | undefined;
-  /** Where Cotenant is installed, if it need not be asked for. */
+  /** Cotenant's namespace, if known; else it is looked up. */
   readonly system?: string | undefined;
 };
 

@@ -1,5 +1,5 @@
-// Why a pod is where it is, in sentences: from the pod, its events and what stands around it. Pure. Owns the order (what it
-// is now, then causes, the newest first, then what it has and what stands around it); reading is gather.ts's business.
+// Explains the state of a pod (`cotenant why`) from the pod, its Events, its node and other pods. Pure. Order: present state, causes
+// with the newest first, the grant, the surroundings. collect.ts reads the objects.
 
 import { nodeGpusText } from '../../api/earlier-names.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';

@@ -80,7 +80,7 @@ function setRequests(snapshot: Snapshot, holders: readonly Holder[], fixed: Labe
   }
 }
 
-/** Idle containers have no PID that would tell them apart, so those of one pod on a GPU are one row. */
+/** Idle containers have no PID to distinguish them, so those of one pod on a GPU share one row. */
 function idleRows(snapshot: Snapshot, holders: readonly Holder[]): readonly Row[] {
   const idle = holders.filter(({ processes }) => processes.length === 0);
   return [...Map.groupBy(idle, podKey).values()].flatMap((all) => {

@@ -45,7 +45,7 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
 
   const tooMuch = set('one', '--gpu-memory', '100Gi');
   t.is(tooMuch.code, 1);
-  t.regex(tooMuch.err, /^cotenant: GPU-\S+ has \d+ bytes left for it, 107374182400 are asked for$/m);
+  t.regex(tooMuch.err, /^cotenant: GPU-\S+ has \d+ bytes left for it, but 107374182400 are requested$/m);
   const nobody = set('nobody', '--gpu-memory', '1Gi');
   t.is(nobody.code, 1);
   t.is(nobody.err, 'cotenant: no grant nobody on this node\n');

@@ -235,7 +235,7 @@ test('a volume without space keeps its engine; so does one pinned to an unknown 
   t.is(problems.length, 5, problems.join('\n'));
   const [first = '', second = '', warned = '', ...kept] = problems;
   for (const text of [first, second])
-    t.regex(text, /^team\/one\/\S+ \(grant \S+\) keeps the engine that it has, for .* engine 2: ENOSPC/);
+    t.regex(text, /^team\/one\/\S+ \(grant \S+\) keeps its present engine, because it cannot get engine 2: ENOSPC/);
   t.regex(warned, /^interposerEngine: this build has no engine 77 /);
   for (const text of kept)
     t.regex(text, /keeps .*: libcotenant-engine\.77\.so is neither in its folder nor in this build/);

@@ -145,7 +145,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
       try {
         await round();
       } catch (error) {
-        say(`cannot remove limits that the canary left, and it is tried again: ${(error as Error).message}`);
+        say(`cannot remove limits that the canary left; removing is retried: ${(error as Error).message}`);
       }
     },
   };

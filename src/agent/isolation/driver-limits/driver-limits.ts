@@ -1,4 +1,4 @@
-// The driver's memory limits as isolation of grants: finds the cgroup of each grant that gets one, and tells whether its limit is set.
+// The driver's memory limits as isolation of grants: finds the cgroup of each grant that gets one, and reports whether its limit is set.
 // sync.ts sets and reads the limits.
 
 import { createCgroupFinder } from '../../attribution/cgroup-finder.ts';

@@ -190,7 +190,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     entry.isHeld = step === 'keep';
     if (step === 'leave' && entry.wanted === undefined) forget(entry);
     else if (step === 'leave')
-      say(entry, `another program has set it (hard ${hardBytes ?? 'none'}, soft ${softBytes} bytes): it stays`);
+      say(entry, `another program has set it (hard ${hardBytes ?? 'none'}, soft ${softBytes} bytes): it is left alone`);
     return step;
   };
 

@@ -72,9 +72,9 @@ test('running processes change to the engine of a newer agent and back; no call 
   t.is(await second.metric(RUNS, { pod: 'one', engine: String(OWN) }), undefined);
   await has(second, BEHIND, { pod: 'one' }, 0);
   t.is(await second.metric(REFUSED, { pod: 'one' }), 0);
-  const told = second.log.filter((line) => line.includes(' is told to run engine '));
+  const told = second.log.filter((line) => line.includes(' changes to engine '));
   t.is(told.length, 1, second.log.join('\n'));
-  t.regex(told[0] ?? '', /local\/one\/load \(grant \S+\) is told to run engine 2 of the interposer$/);
+  t.regex(told[0] ?? '', /local\/one\/load \(grant \S+\) changes to engine 2 of the interposer$/);
   t.deepEqual(readFileSync(join(folder, engineName(SAME_AGAIN))), readFileSync(other(SAME_AGAIN)));
   await second.stop();
 
@@ -87,7 +87,10 @@ test('running processes change to the engine of a newer agent and back; no call 
   const nobodys = await start({ interposerEngine: 77 }, next);
   await has(nobodys, BEHIND, { pod: 'one' }, 1);
   await eventually(
-    () => nobodys.log.find((line) => /local\/one\/load \(grant .* keeps the engine .*neither in its folder/.test(line)),
+    () =>
+      nobodys.log.find((line) =>
+        /local\/one\/load \(grant .* keeps its present engine.*neither in its folder/.test(line),
+      ),
     'it is told',
   );
   await runs(load.pid, OWN);

@@ -35,7 +35,7 @@ test('the next agent holds a container to its grant although its ledger was trun
   ]);
   t.deepEqual(facts.foreign, []);
   t.deepEqual(facts.actions, ['warn b', 'kill b']);
-  t.regex(String(facts.other), /would be overbooked: 300 MiB .* were granted, 200 MiB are left$/);
+  t.regex(String(facts.other), /would be overcommitted: 300 MiB .* were granted, 200 MiB are left$/);
   t.is(facts.after.size, facts.size as number, 'it is put right once there is room');
   t.deepEqual(
     facts.after.shown.map(({ tampered }) => tampered),

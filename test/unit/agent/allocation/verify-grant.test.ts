@@ -1,4 +1,4 @@
-// What a pod may have on a node, by its annotations: exactly what was asked for and granted, never what would overbook.
+// A pod's grant is accepted if it matches the request and fits on this node's GPUs; a grant that would overcommit a GPU is refused.
 import test from 'ava';
 import { type NodeGpu, verifyGrant } from '../../../../src/agent/allocation/verify-grant.ts';
 import { grantedOn } from '../../../../src/agent/grants/sums.ts';
@@ -111,7 +111,7 @@ for (const [what, pod, gpus, why, later] of [
     'isolation switched off',
     annotations(wanted, [{ ...got('a', [A, 400]), memoryIsolation: 'off' }]),
     [gpu(A)],
-    /memory isolation is another$/,
+    /memory isolation differs$/,
     false,
   ],
   [
@@ -125,7 +125,7 @@ for (const [what, pod, gpus, why, later] of [
     'compute not asked for',
     annotations(wanted, [got('a', [A, 400, 50])]),
     [gpu(A)],
-    /compute of GPU-0a.* is another$/,
+    /compute of GPU-0a.* differs$/,
     false,
   ],
   ['a GPU of another node', fine, [gpu(B)], /^GPU-0a.*, which was granted, is not on this node$/, false],
@@ -134,14 +134,14 @@ for (const [what, pod, gpus, why, later] of [
     'a GPU that was given away twice',
     fine,
     [gpu(A, 601)],
-    /^GPU-0a.* would be overbooked: 400 MiB of cotenant.io\/gpu-memory were granted, 399 MiB are left$/,
+    /^GPU-0a.* would be overcommitted: 400 MiB of cotenant.io\/gpu-memory were granted, 399 MiB are left$/,
     true,
   ],
   [
     'compute that was given away twice',
     annotations([asks('a', cores)], [got('a', [A, 400, 60])]),
     [gpu(A, 0, { granted: { memoryBytes: 0, coresPercent: 50, tenants: 1 } })],
-    /overbooked: 60 % of cotenant.io\/gpu-cores were granted, 50 % are left$/,
+    /overcommitted: 60 % of cotenant.io\/gpu-cores were granted, 50 % are left$/,
     true,
   ],
 ] as const) {

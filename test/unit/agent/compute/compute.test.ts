@@ -249,7 +249,7 @@ test('a share beyond the rest is refused, one that the grant already has is not'
     owner: { pid: 1, startTicks: 1, cgroup: '' },
   });
   t.deepEqual(changeOf(podGrant(), { coresPercent: 40 }, [other]), {
-    refused: `${GPU} has 30 % of its compute left for it, 40 % are asked for`,
+    refused: `${GPU} has 30 % of its compute left for it, but 40 % are requested`,
   });
   t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { gpus: [{ ...podGpu, coresPercent: 30 }] });
 });

@@ -95,7 +95,7 @@ test('the socket sets the mode of process grants, annotations that of pods', (t)
   t.is(modeOf('plain'), undefined);
   t.is(books.get('plain')?.grant.compute?.weight, 3);
   t.deepEqual(set('ofpod', { enforcement: 'off', weight: 2 }), {
-    refused: 'grant ofpod is of pod local/pod-ofpod, whose annotations say its mode: change it in the cluster',
+    refused: 'grant ofpod belongs to pod local/pod-ofpod: annotate the pod to change its enforcement mode',
   });
   t.is(books.get('ofpod')?.grant.compute, undefined);
 });

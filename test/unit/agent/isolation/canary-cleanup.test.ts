@@ -98,7 +98,7 @@ test('a limit that cannot be removed is tried again later and reported once', as
     await next.takeBack();
   }
   t.is(driver.asked, 3);
-  t.deepEqual(told, ['cannot remove limits that the canary left, and it is tried again: NVML does not start (999)']);
+  t.deepEqual(told, ['cannot remove limits that the canary left; removing is retried: NVML does not start (999)']);
   driver.works = true;
   writeFileSync(join(one.folder, 'somebody'), ''); // a group with somebody in it cannot be removed either
   driver.ms = 30_000;
