@@ -155,7 +155,7 @@ test('a refused list does not report any process as missing', async (t) => {
   t.deepEqual([linear?.processes, linear?.wholeList, linear?.listRefused], [{ owner: null, other: null }, null, 999]);
   t.regex(
     moved.answer ?? '',
-    /linear GPU, .*the driver refuses the list \(999\), so that only the GPU's figures say anything$/,
+    /linear gpu, .*the driver refuses the list \(999\), so that only the GPU's figures say anything$/,
   );
 
   const dead = await asked(t, 'nvml_memory', 'zombies', '', `${LIST}=999`);

@@ -18,9 +18,9 @@ EACH_S = 25
 CODE = """
 import json, sys
 from step import Context, NotHere
-from steps import othercards
+from steps import othergpus
 try:
-    told = othercards.ASKED[sys.argv[1]](Context(*(word == "1" for word in sys.argv[2:])))
+    told = othergpus.ASKED[sys.argv[1]](Context(*(word == "1" for word in sys.argv[2:])))
     print(json.dumps({"status": "answered", "answer": told.answer, "data": told.data}))
 except NotHere as reason:
     print(json.dumps({"status": "not here", "answer": str(reason), "data": {}}))
@@ -73,6 +73,6 @@ def other_gpus(context: Context) -> Answer:
 
 
 STEPS = (
-    Step("rounding.othercards", ("interposer 7.4",), "what allocations take on GPUs of another kind in this machine", 110,
+    Step("rounding.othergpus", ("interposer 7.4",), "what allocations take on GPUs of another kind in this machine", 110,
          other_gpus),
 )

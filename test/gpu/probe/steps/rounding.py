@@ -1,5 +1,5 @@
 """How much of the GPU an allocation really takes, per form and size: of the first GPU that CUDA shows, for its
-architecture. Those of other kinds are asked by othercards.py."""
+architecture. Those of other kinds are asked by othergpus.py."""
 
 import ctypes
 import math
