@@ -180,7 +180,7 @@ test('a target that is a link is refused; a kubelet whose folder is a link is se
 test('an invalid container name is refused before anything is mounted', (t) => {
   const answers = inside<[string, string][]>(t, 'names');
   t.is(answers.length, 6);
-  for (const [name, refused] of answers) t.is(refused, `${JSON.stringify(name)} is no name of a container`);
+  for (const [name, refused] of answers) t.is(refused, `${JSON.stringify(name)} is not a container name`);
 });
 
 type Engines = { readonly named: readonly number[]; readonly engines: readonly string[] };
