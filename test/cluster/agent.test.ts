@@ -1,5 +1,5 @@
-// The agent on a real node, deployed from the chart: it names real containers by their real cgroups and the cluster's pods, and GPUs
-// that a DRA driver gave out by that driver's ResourceSlices.
+// The agent of the chart on a real node: it attributes processes to containers by their real cgroups and the cluster's pods, and
+// GPUs of a DRA driver by that driver's ResourceSlices.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { selfSigned } from '../../src/serving/x509.ts';
@@ -20,7 +20,7 @@ const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) :
 const SERVER_NAME = `cotenant-agent.${NAMESPACE}.svc`;
 const VISIBLE = 'NVIDIA_VISIBLE_DEVICES';
 
-/** A pod that takes GPU memory without having asked anybody for it. */
+/** A pod that uses GPU memory without a request. */
 const sneaky = (name: string, mib: number, gpus: string): object =>
   podOf(name, [clientOf({}, ['init', 'context 0', `alloc ${mib * MIB}`], { env: [{ name: VISIBLE, value: gpus }] })], {
     namespace: 'team',
@@ -39,7 +39,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
   const driver = await startClaims(bed, uuids);
   t.teardown(driver.close);
   const library = `${INSIDE}/lib`;
-  // Nobody is granted anything here, so that all use without a claim is foreign.
+  // There are no grants here, so all use without a claim is foreign.
   const configuration = { nvmlLibrary: `${library}/libnvidia-ml.so.1`, cudaLibrary: `${library}/libcuda.so.1` };
   const install = (exporter: object) =>
     installChart(bed, path, { csi: OFF, webhook: OFF, scheduler: OFF, agent: { configuration, exporter } });
@@ -69,7 +69,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
   t.is(seriesOf(text, 'cotenant_enforcement_decisions_total', { decision: 'killed' }), 0, 'reported, never stopped');
   t.is(bed.kubectl('-n', 'team', 'get', 'pod', 'one', '-o', 'jsonpath={.status.phase}').out, 'Running');
 
-  // A pod that goes takes its series with it.
+  // The series of a deleted pod disappear.
   t.is(bed.kubectl('-n', 'team', 'delete', 'pod', 'one', '--wait=true').code, 0);
   await eventually(
     async () => {
@@ -83,7 +83,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
 
   await claimed(t, bed, uuids, driver);
 
-  // From now on over HTTPS, and only for those whom the cluster lets read.
+  // From now on over HTTPS, and only for clients whose role may read the metrics.
   const { cert, key } = selfSigned([SERVER_NAME], new Date());
   bed.apply({
     apiVersion: 'v1',
@@ -113,7 +113,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
   await eventually(
     () => {
       const { code, body } = ask(tokenOf('reader'));
-      // A new agent has yet to hear of the node's pods.
+      // A restarted agent has to list the node's pods first.
       const isTold = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
       return isTold === undefined || isTold === false ? undefined : true;
     },
@@ -126,7 +126,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
     body: "the token's user may not GET /metrics; a ClusterRole with this nonResourceURL allows it\n",
   });
   for (const nobody of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(nobody).code, 401);
-  // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and hands nobody's token on.
+  // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and does not forward the client's token.
   const proxied = await bed.api.ask(
     'GET',
     `/api/v1/namespaces/${NAMESPACE}/pods/https:${metadata.name}:9837/proxy/metrics`,

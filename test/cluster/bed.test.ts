@@ -1,5 +1,4 @@
-// The test cluster itself: it comes up, runs pods as any Kubernetes does, can be hurt part by part, and leaves the machine as
-// it was.
+// The test cluster itself: it starts, runs pods like any Kubernetes, survives the failure of each part, and leaves nothing behind.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
@@ -93,7 +92,7 @@ async function runsPods(t: ExecutionContext, bed: Bed): Promise<void> {
   t.true(processesNaming(bed.folder).length > 5);
 }
 
-/** Programs under the narrowest rights reach the simulated GPUs, one that ignores the preload list among them. */
+/** Programs with minimal rights reach the simulated GPUs, including one that ignores the preload list. */
 async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> {
   addClientImage(bed);
   await addSimulatedGpus(bed, 'l4', 'a10');
@@ -117,7 +116,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
   );
   const client = await untilRunning(bed, 'client', { namespace: 'team' });
   await eventually(() => answersOf(bed, client).length === 4 || undefined, 'three answers and a complaint');
-  // Of two streams of a container the runtime does not keep the order.
+  // The runtime does not keep the order of a container's two streams.
   t.regex(
     outputOf(bed, client).join('\n'),
     /object '\/run\/not-there\.so' from \/etc\/ld\.so\.preload cannot be preloaded/,
@@ -146,7 +145,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
     readOnlyRoot: true,
   });
   t.deepEqual(listenersOf([pid]), []);
-  // Two other containers show that there would be something to see.
+  // Two other containers prove that the check would find something.
   const two = await untilRunning(bed, 'two');
   t.like(rightsOf(firstProcessOf(bed, two)), { noNewPrivileges: false, readOnlyRoot: false });
   t.not(rightsOf(firstProcessOf(bed, two)).capabilities, 0n);
@@ -174,7 +173,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
     t.true((gpus[1]?.usedBytes ?? 0) >= 2 * 64 * MIB, 'what the client and the cheat hold');
   } else t.log('no Python client here');
 
-  // The end of its processes is the container's.
+  // A container ends with its processes.
   signalContainer(bed, client, 'main', 'SIGKILL');
   const again = await untilPod(bed, 'client', 'was restarted', (pod) => containerOf(pod)?.restartCount === 1, {
     namespace: 'team',
@@ -182,7 +181,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
   t.is(containerOf(again)?.lastState.terminated?.exitCode, 137);
 }
 
-/** A service account of our namespace is held to its role, and the audit tells of it and of nobody else. */
+/** A service account of our namespace is limited to its role, and the audit log has its requests and no others. */
 async function tellsWhoAskedForWhat(t: ExecutionContext, bed: Bed): Promise<void> {
   const metadata = { name: 'somebody', namespace: NAMESPACE };
   const account = { kind: 'ServiceAccount', name: 'somebody', namespace: NAMESPACE };

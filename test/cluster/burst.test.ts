@@ -1,5 +1,5 @@
-// Many pods at once on one node: every container has exactly the grant that its pod's annotation names, seen from inside. Rounds
-// add up to COTENANT_BURST_PODS pods: 100 by default, 1,000 in the long form.
+// Many pods at once on one node: every container has exactly the grant of its pod's annotation, as seen from inside. The rounds
+// add up to COTENANT_BURST_PODS pods: 100 by default, 1,000 in the long tests.
 import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../src/api/names.ts';
@@ -19,10 +19,10 @@ const ASK = ['init', 'count', 'uuid 0', 'total 0'];
 
 const share = (mib: number, more: object = {}, commands: readonly string[] = ASK) =>
   clientOf({ 'cotenant.io/gpu-memory': `${mib}Mi` }, commands, more);
-/** Tells what it sees and ends. */
+/** Prints what it sees and exits. */
 const once = (mib: number, name: string) => share(mib, { name, stdin: false });
 
-/** What the pods of a round look like: equal ones, and every tenth of each other kind. */
+/** The pods of a round: equal ones, and every tenth of each other kind. */
 function podNumber(index: number, name: string): object {
   const settings = { namespace: NAMESPACE };
   switch (index % 10) {
@@ -51,7 +51,7 @@ const isUp = (pod: Pod): boolean =>
   pod.status?.phase === 'Running' &&
   (pod.status.containerStatuses ?? []).every(({ state }) => state.running !== undefined);
 
-/** What each container with a share saw of its GPUs, against the grant; the number of containers compared. */
+/** Compares what each container with a grant saw of its GPUs with the grant; returns the number of compared containers. */
 function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
   const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
   if (!grant.ok) throw new Error(`${pod.metadata.name}: ${grant.error}`);
@@ -72,7 +72,7 @@ function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
   return grant.value.containers.length;
 }
 
-/** As a controller does it: a machine too busy to answer an admission in its time is asked again. */
+/** As a controller does: retries when the machine is too busy to answer the admission request in time. */
 const createAsControllers = (bed: Bed, pod: object): Promise<true> =>
   eventually(
     async () => {
@@ -112,7 +112,7 @@ onCluster(
         );
       });
       t.log(`${numbers.length} pods run after ${((performance.now() - started) / 1000).toFixed(1)} s`);
-      // What a container says takes a moment to reach its log.
+      // The output of a container takes a moment to reach its log.
       const told = (pod: Pod) =>
         [...(pod.status?.containerStatuses ?? []), ...(pod.status?.initContainerStatuses ?? [])].every(
           ({ name }) => outputOf(bed, pod, name).length >= ASK.length,

@@ -1,5 +1,5 @@
-// Every part killed in turn under load: nothing starts without its limit, no GPU is given away twice, who runs is not touched,
-// and everything comes back by itself.
+// Each part is killed in turn under load: no container starts without its limit, no GPU is allocated twice, running containers are
+// not disturbed, and everything recovers by itself.
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
@@ -40,7 +40,7 @@ const STEADY_MIB = 2048;
 const EACH_MIB = 5120;
 const AT_A_TIME = 10;
 const TEAM = { namespace: 'team' };
-/** Its arguments are a client's. One that started while the agent was away has no GPU; as programs do then, it ends. */
+/** Passes its arguments to the client. A container that started while the agent was away has no GPU, so it exits. */
 const ENDS_WITHOUT_GPU = [
   '/bin/sh',
   '-c',
@@ -52,17 +52,17 @@ const NO_ROOM = /node-1: GPU-[0-9a-f-]+ has \d+ MiB of cotenant\.io\/gpu-memory 
 const EVERY_MS = 700;
 
 type Load = {
-  /** Throws what it has seen go wrong, if anything. */
+  /** Throws if something went wrong. */
   check(): void;
-  /** Pods that told what they see, of those made from the `first`-th on. */
+  /** Number of pods, from the `first`-th on, that have printed what they see. */
   seenFrom(first: number): number;
-  /** Of the next pod. */
+  /** Number of the next pod. */
   readonly next: number;
-  /** Whatever was told to pods that waited. */
+  /** All messages of pods that waited. */
   readonly sentences: ReadonlySet<string>;
-  /** Never told what they see. */
+  /** Pods that never printed what they see. */
   leftBehind(): readonly string[];
-  /** No more pods come; resolves when each that came has told what it sees and is gone. */
+  /** Creates no more pods; resolves when each pod has printed what it sees and is gone. */
   drain(): Promise<void>;
   stop(): Promise<void>;
 };
@@ -71,7 +71,7 @@ const everyPod = async (bed: Bed): Promise<readonly Pod[]> =>
   (await bed.api.get<{ items: Pod[] }>('/api/v1/pods'))?.items ?? [];
 const ofLoad = ({ metadata }: Pod): boolean => metadata.namespace === LOAD;
 
-/** What is granted on each GPU to pods that have not ended. */
+/** Memory granted on each GPU to pods that have not ended. */
 function granted(pods: readonly Pod[]): Map<string, number> {
   const sums = new Map<string, number>();
   for (const { metadata, status } of pods) {
@@ -85,14 +85,14 @@ function granted(pods: readonly Pod[]): Map<string, number> {
   return sums;
 }
 
-/** What a pod told of its GPU, all runs of its container: undefined while it has not told. */
+/** What a pod printed about its GPU, over all runs of its container; undefined while it has not. */
 function sightOf(bed: Bed, pod: Pod): string | undefined {
   const lines = outputOf(bed, pod);
   const answers = lines.map((line) => line.split(' ').map(Number));
   let sight: string | undefined;
   for (const [index, answer] of answers.entries()) {
     const next = answers[index + 1];
-    // Only `info` is answered with three numbers; without a GPU or a driver it fails, and nothing is used.
+    // Only `info` returns three numbers; without a GPU or a driver it fails, and nothing is used.
     if (answer.length !== 3 || answer[0] !== 0 || next === undefined) continue;
     if (answer[2] !== EACH_MIB * MIB || next[0] === 0) return lines.join(' | ');
     sight = 'its slice';
@@ -100,7 +100,7 @@ function sightOf(bed: Bed, pod: Pod): string | undefined {
   return sight;
 }
 
-/** Pods that come and go all the time, each of which tells how large it sees its GPU. */
+/** Creates and deletes pods all the time; each prints the size of its GPU. */
 function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
   const wrong = new Set<string>();
   const created = new Set<string>();
@@ -108,7 +108,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
   const sentences = new Set<string>();
   let next = 0;
   let [creating, going] = [true, true];
-  /** Refused while a part is down; that is told to whoever creates it, and is no fault. */
+  /** Requests are refused while a part is down; the client gets the reason, and that is no fault. */
   const create = async (): Promise<void> => {
     const commands = ['init', 'context 0', 'info', `alloc ${(EACH_MIB + 256) * MIB}`];
     const client = clientOf(ONE_SHARE.own(EACH_MIB), ['sh', ...commands], { command: ENDS_WITHOUT_GPU });
@@ -146,7 +146,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
       try {
         await round();
       } catch (error) {
-        // The API server is one of the parts: of an answer that was cut in its midst only the code says that the connection was.
+        // The API server is one of the killed parts: if a response is cut off, only the error code names the broken connection.
         const { code = '' } = error as { readonly code?: string };
         if (!/ECONN|socket|50\d/.test(`${code} ${error}`)) wrong.add(String(error));
       }
@@ -176,7 +176,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
   };
 }
 
-/** Something is done to a part, and pods that are made from then on go on to come. */
+/** Disturbs a part; pods that are created afterwards must run. */
 async function flows(t: ExecutionContext, load: Load, after: string, act: () => unknown): Promise<void> {
   const started = performance.now();
   await act();
@@ -216,7 +216,7 @@ async function takesOver(bed: Bed, from: Pod): Promise<void> {
   );
 }
 
-/** What programs can have of each GPU, as the node's agent told the cluster. */
+/** Memory of each GPU that programs can use, as the node's agent published it. */
 async function usableOf(bed: Bed): Promise<ReadonlyMap<string, number>> {
   const node = await bed.api.get<{ metadata: { annotations: Record<string, string> } }>(`/api/v1/nodes/${NODE_NAME}`);
   const read = parseNodeGpus(node?.metadata.annotations[GPUS_ANNOTATION] ?? '');

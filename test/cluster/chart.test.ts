@@ -1,4 +1,4 @@
-// Every object of the chart, with everything switched on, as a real API server judges it: types and fields, not only names.
+// Every object of the chart, with everything switched on, validated by a real API server: types and fields, not only names.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseAllDocuments, stringify } from 'yaml';
@@ -32,7 +32,7 @@ testUnless(reason)('a real API server accepts every object of the chart with eve
   // 1.1 is the version that helm and Kubernetes read.
   const documents = parseAllDocuments(rendered.stdout, { version: '1.1' });
   const objects = documents.map((document) => document.toJS() as KubeObject | null).filter((object) => object !== null);
-  // Kinds that the Prometheus operator brings are unknown to a cluster without it.
+  // Kinds of the Prometheus operator are unknown to a cluster without it.
   const judged = objects.filter(({ apiVersion }) => !apiVersion.startsWith('monitoring.coreos.com/'));
   t.true(judged.length > 10, String(judged.length));
 

@@ -1,5 +1,5 @@
-// Shares of compute on a real cluster: policies said by a Node's label and by pods' annotations, changed while pods compute, and
-// seen by everybody who looks; a change that would overcommit a GPU is refused, and who launches past its share is stopped.
+// Compute shares on a real cluster: policies from a Node's label and pods' annotations, changed while pods compute and visible in
+// all outputs. A pod that would overcommit a GPU is refused, and a container that exceeds its share past the gate is stopped.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -40,7 +40,7 @@ const onCluster = testsOnWhole(['l4', 'a10'], {
   },
 });
 
-/** Computes without an end. */
+/** Computes without end. */
 const WORK = ['init', 'context 0', 'load async 3600000 2000'];
 const share = (percent: number): Amounts => ({ 'cotenant.io/gpu-memory': '1Gi', 'cotenant.io/gpu-cores': percent });
 
@@ -52,7 +52,7 @@ async function pidOf(bed: Bed, pod: string): Promise<number> {
   return eventually(look, `${pod} is seen at work`);
 }
 
-/** Percent of a GPU that these had over two seconds, by the simulated node's own books. */
+/** Percent of a GPU that these had over two seconds, from the simulated node's usage. */
 async function sharesOf(bed: Bed, pids: readonly number[]): Promise<readonly number[]> {
   const ranMs = (): readonly number[] => {
     const text = execFileSync(join(BUILD, 'cotenant-simulator'), ['usage', '--dir', join(bed.folder, 'gpu')]);
@@ -69,7 +69,7 @@ async function sharesOf(bed: Bed, pids: readonly number[]): Promise<readonly num
 
 const isDue = (share: number, percent: number): boolean => share <= percent + 3 && share >= 0.7 * percent;
 
-/** All of them have what they are due, in one and the same window: never more, and no less than a busy machine costs. */
+/** All have their shares in one window: never more, and less only by what a busy machine costs. */
 async function hold(
   t: ExecutionContext,
   bed: Bed,
@@ -114,7 +114,7 @@ const rowOf = (text: string, pod: string): string =>
     .split('\n')
     .find((line) => line.startsWith(pod))
     ?.replaceAll(/ +/g, ' ') ?? '';
-/** As `cotenant inspect` has it on the node. */
+/** The share as `cotenant inspect` shows it for the node. */
 const topOf = async (bed: Bed, pod: string): Promise<string> =>
   rowOf(nodeLines(await readSnapshot(stateOf(bed))).join('\n'), `${TEAM.namespace}/${pod}/`);
 

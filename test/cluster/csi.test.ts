@@ -1,5 +1,5 @@
-// The CSI driver under a real kubelet, with a publisher whose answers the test chooses: what a pod waits for and is told, what
-// the root of a container can do to its volume, and what happens while the driver or the kubelet is away.
+// The CSI driver with a real kubelet and a publisher whose answers the test chooses: why pods wait, what root in a container can
+// do to its volume, and what happens while the driver or the kubelet is away.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -16,7 +16,7 @@ import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 const ground = bedGround(console.log, false);
 const PUBLISHER = join(import.meta.dirname, '../support/publisher.ts');
 const KUBELET_ROOT = '/var/lib/kubelet';
-/** The kubelet tries again after up to two minutes. */
+/** The kubelet retries after up to two minutes. */
 const PATIENCE_MS = 150_000;
 
 const DRIVER_OBJECT = {
@@ -37,7 +37,7 @@ const RESTRICTED = {
 
 type Settings = {
   readonly namespace?: string;
-  /** Beside those that the webhook adds. */
+  /** In addition to those that the webhook adds. */
   readonly mounts?: readonly object[];
   readonly security?: object;
   readonly podSecurity?: object;
@@ -69,7 +69,7 @@ type Pod = {
   status?: { phase?: string; containerStatuses?: { state?: { running?: object; terminated?: object } }[] };
 };
 
-/** A publisher in a mount namespace of its own that shares its mounts with the kubelet's, as a DaemonSet's container does. */
+/** A publisher in its own mount namespace that shares its mounts with the kubelet's, as a DaemonSet's container does. */
 function publishers(t: ExecutionContext, bed: Bed) {
   const files = join(bed.folder, 'publisher');
   mkdirSync(join(files, 'pods'), { recursive: true });
@@ -107,7 +107,7 @@ const BUSY = /Device or resource busy/;
 const DENIED = /Operation not permitted|permission denied/i;
 const FULL = /No space left on device/;
 
-/** What the root of a container tries, and the answer that it must get. `/all`, `/page`, `/books`: mounts that it added. */
+/** Attempts of root in a container, and the required results. `/all`, `/page`, `/books`: mounts that the pod added. */
 const ATTACKS: readonly (readonly [script: string, answer: RegExp])[] = [
   ['echo x >> /run/cotenant/limits', SEALED],
   ['echo x >> /run/cotenant/libcotenant.so', SEALED],
@@ -186,7 +186,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     bed.apply(DRIVER_OBJECT);
     await publisher.start();
 
-    // A pod without a grant waits and says why; it starts when it has one.
+    // A pod without a grant waits with the reason and starts when it has one.
     bed.apply(podOf('waits', ['main']));
     const refusal = await hasEvent('waits', /has no grant/);
     t.regex(
@@ -196,7 +196,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.is(bed.get<Pod>('pod', 'waits')?.status?.phase, 'Pending');
     publisher.give('waits', 'main');
 
-    // Meanwhile: one that attacks, and one that is as restricted as can be.
+    // Meanwhile: one pod that attacks, and one that is as restricted as possible.
     publisher.give('attacks', 'main side');
     publisher.give('restricted', 'main');
     const mount = (mountPath: string, subPath?: string) => ({
@@ -215,7 +215,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await runs('restricted', 'strict');
     await runs('waits');
 
-    // What it reads is what was published; the ledger it may write.
+    // The container reads what was published; it may write the ledger.
     const place = join(KUBELET_ROOT, 'pods', attacker.metadata.uid, `volumes/kubernetes.io~csi/${VOLUME_NAME}/mount`);
     const preload = '/run/cotenant/libcotenant.so\n/run/cotenant/libcotenant-nvml.so\n';
     t.is(inPod('attacks', 'cat /etc/ld.so.preload').out, preload);
@@ -224,7 +224,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.is(strict('id -u; echo x >> /run/cotenant/ledger && echo written').out, '1000\nwritten\n');
     t.regex(strict('echo x >> /run/cotenant/limits').err, /Permission denied|Read-only file system/);
 
-    // All at once, for each exec takes a while; a script's last words are its answer.
+    // All at once, because each exec takes a while; the last output line of a script is its result.
     const script = ATTACKS.map(
       ([attack]) => `(${attack}) 2>&1 >/dev/null | tail -n 1 | sed 's/^$/(nothing)/'; echo --`,
     );
@@ -237,14 +237,14 @@ testUnless(ground.ok ? undefined : ground.reason)(
       t.is(bed.namespaces.run(['cmp', library, copy]).code, 0, 'nothing has changed');
     }
     t.is(bed.namespaces.run(['cat', join(place, 'ld.so.preload')]).out, preload);
-    // Nor does it see where on the node its volume lies, or another pod's.
+    // Nor can it see the volume's path on the node, or another pod's volume.
     const seen = inPod('attacks', 'cat /proc/self/mountinfo')
       .out.split('\n')
       .filter((line) => / cotenant /.test(line));
     t.is(seen.length, 4 + added.length + 1);
     for (const line of seen) t.notRegex(line, /kubelet/);
 
-    // A kubelet that restarts asks for all of them again. None is refused, whatever the publisher says of it.
+    // A restarted kubelet asks for all volumes again. None is refused, whatever the publisher answers.
     const before = { waits: generation('waits'), again: publisher.again('waits') };
     await bed.restart('kubelet');
     await eventually(() => publisher.again('waits') > before.again || undefined, 'the kubelet asks again', PATIENCE_MS);
@@ -262,7 +262,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await isGone('attacks');
     publisher.setBroken(false);
 
-    // Without the driver: a new pod waits and says so, one that is deleted stays; both go on when it is back.
+    // Without the driver a new pod waits with the reason and a deleted one stays; both proceed when it is back.
     await publisher.kill();
     publisher.give('late', 'main');
     bed.apply(podOf('late', ['main']));
@@ -287,7 +287,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await publisher.start();
     await Promise.all([runs('late'), isGone('waits')]);
 
-    // Nothing stays behind.
+    // Nothing is left behind.
     remove('late');
     remove('restricted', 'strict');
     await isGone('late');

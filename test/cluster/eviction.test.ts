@@ -1,5 +1,5 @@
-// A pod whose container is started anew after each stop, and exceeds its grant again: it is evicted where the agent is told to,
-// not while a disruption budget forbids it, once, whenever the agent ends meanwhile, and its neighbor sees nothing.
+// A pod whose container is restarted after each stop and exceeds its grant again is evicted if the agent is configured to: not while
+// a disruption budget forbids it, only once even if the agent is killed meanwhile, and without effect on its neighbor.
 import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
 import { seriesOf } from '../support/agent.ts';
@@ -20,7 +20,7 @@ const STOPS = 2;
 const AUDIT_LOG = '/var/lib/cotenant/audit.log';
 const WAIT_MS = 120_000;
 
-/** What the agent wrote down of a pod. */
+/** The agent's log lines about a pod. */
 function auditOf(bed: Bed, podUid: string): readonly ActionRecord[] {
   const lines = bed.namespaces.run(['cat', AUDIT_LOG]).out.split('\n').filter(Boolean);
   return lines.map((line) => JSON.parse(line) as ActionRecord).filter((record) => record.podUid === podUid);
@@ -31,7 +31,7 @@ const evictionsOf = (bed: Bed, podUid: string): readonly string[] =>
     .filter(({ action }) => action === 'evict')
     .map(({ result }) => result);
 
-/** Resolves when the one that comes after this agent serves a page. */
+/** Resolves when the agent that replaces this one serves its page. */
 const untilNext = (bed: Bed, agent: Pod): Promise<unknown> =>
   eventually(
     async () => {
@@ -43,12 +43,12 @@ const untilNext = (bed: Bed, agent: Pod): Promise<unknown> =>
     WAIT_MS,
   );
 
-/** The pod's next stop asks for its eviction, and the agent is killed before it hears the answer. Resolves once it is evicted. */
+/** The pod's next stop requests its eviction, and the agent is killed before it gets the response. Resolves once it is evicted. */
 async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { uid } }: Pod): Promise<void> {
   const agent = await podOfRelease(bed, 'agent');
   const stopped = () => auditOf(bed, uid).some(({ action, result }) => action === 'kill' && result === 'sent');
   await eventually(() => stopped() || undefined, 'its first stop', WAIT_MS);
-  // The API server takes the question, and cannot answer.
+  // The API server receives the request and cannot respond.
   bed.pause('etcd');
   try {
     await eventually(() => evictionsOf(bed, uid).length > 0 || undefined, 'its eviction is asked for', WAIT_MS);
@@ -118,7 +118,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     );
     const decisions = async (decision: string) =>
       seriesOf((await agentPage(bed)) ?? '', 'cotenant_enforcement_decisions_total', { decision });
-    // The page is made anew after what was done is told.
+    // The page is rendered after the decision is logged.
     await eventually(async () => ((await decisions('refused')) ?? 0) > 0 || undefined, 'the refusal is counted');
     t.is(await decisions('evicted'), 0);
     const given = seriesOf((await agentPage(bed)) ?? '', 'cotenant_volume_publishes_total', { result: 'published' });
@@ -132,7 +132,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const gone = [metadata.uid, second.metadata.uid];
     const third = await found('a third one was made', ({ metadata: { uid } }) => !gone.includes(uid));
     t.is(third.metadata.deletionTimestamp, undefined);
-    // Of that one no stop is wanted.
+    // This pod must not be stopped.
     t.is(bed.kubectl('scale', 'replicaset', 'cheat', '--replicas=0').code, 0);
     const evictions = async () => (await decisions('evicted')) === 2 || undefined;
     await eventually(evictions, 'both evictions are counted, also of before the restart');

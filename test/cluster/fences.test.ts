@@ -1,5 +1,5 @@
-// Fences on a real Kubernetes: the Node's condition about them, which is written beside the kubelet's own, what becomes of pods while
-// none holds, the one that the runtime has for devices, and which parts of the driver a container has.
+// Isolation on a real Kubernetes: the Node condition that the agent writes beside the kubelet's own, pods while no mechanism works,
+// the runtime's device isolation, and the driver libraries that a container has.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -49,7 +49,7 @@ const untilCondition = (bed: Bed, status: string) =>
     90_000,
   );
 
-/** Puts a file in the place of the agent's own preload object, in its container's files as the node has them mounted. */
+/** Replaces the agent's own preload object in its container, by the file's path on the node. */
 async function install(bed: Bed, from: string): Promise<void> {
   const id = containerOf(await podOfRelease(bed, 'agent'), 'node')?.containerID?.replace(/^containerd:\/\//, '');
   const path = 'opt/cotenant/native/build/libcotenant.so';
@@ -59,7 +59,7 @@ async function install(bed: Bed, from: string): Promise<void> {
   );
 }
 
-/** Says that it is the interposer, and lets everything pass. */
+/** Claims to be the interposer and allows everything. */
 function impostor(bed: Bed): string {
   const [source, object] = [join(bed.folder, 'impostor.c'), join(bed.folder, 'impostor.so')];
   writeFileSync(source, 'int cotenant_interposer = 1;\n');
@@ -137,7 +137,7 @@ onCluster('the agent sets its Node conditions and keeps those of the kubelet', a
       conditions().some((one) => one.type === type),
       type,
     );
-  // An agent that starts anew tries again, and has nothing new to say.
+  // A restarted agent checks again and finds no change to report.
   t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'restart', 'daemonset/cotenant-agent').code, 0);
   t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'status', 'daemonset/cotenant-agent', '--timeout=90s').code, 0);
   t.is(since(), told.lastTransitionTime);

@@ -1,5 +1,5 @@
-// `cotenant inspect` and `why` as people call them, against a real API server: with all rights, with those of one namespace,
-// and as a plugin of kubectl. What is there is laid out in inspect/ground.ts.
+// `cotenant inspect` and `why` as users call them, against a real API server: with all rights, with those of one namespace, and as
+// a kubectl plugin. inspect/ground.ts creates the objects.
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -113,7 +113,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     refused.out,
     /^There is no pod team\/refused\.\n {2}\S+Z ReplicaSet refused-\w+ could not create its pod, .*ValidatingAdmissionPolicy 'cotenant-pods' .*must pass the webhook of Cotenant\.\n$/,
   );
-  // It goes at once, since its volume was never mounted.
+  // It is deleted at once, since its volume was never mounted.
   must(bed.kubectl('-n', 'team', 'delete', 'pod', 'mounts', '--wait=true'));
   t.is(why('team/mounts').state, 'absent');
 }
@@ -192,7 +192,7 @@ function servesAsPlugin(t: ExecutionContext, bed: Bed, bin: string): void {
   const env = {
     KUBECONFIG: join(bed.folder, 'kubeconfig'),
     PATH: [folder, dirname(process.execPath), process.env.PATH].join(':'),
-    // Where a node's own tools would look for their agent.
+    // Where tools on the node look for their agent.
     COTENANT_STATE: bed.folder,
   };
   const kubectl = (...args: readonly string[]) => bed.namespaces.run([join(bin, 'kubectl'), ...args], { env });
@@ -202,7 +202,7 @@ function servesAsPlugin(t: ExecutionContext, bed: Bed, bin: string): void {
   t.like(JSON.parse(kubectl('cotenant', 'why', '-n', 'team', 'two', '-o', 'json').out), { state: 'running' });
 }
 
-/** What is left when the agent is gone, or there but silent. */
+/** The output when the agent is gone, or there without an answer. */
 async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Promise<void> {
   must(bed.kubectl('-n', 'cotenant-system', 'delete', 'pod', AGENT, '--wait=true'));
   const gone = inventoryFrom(cotenant('inspect', '-o', 'json'));

@@ -1,5 +1,5 @@
-// How far the agent goes with a container over its grant, as namespace, pod and administrators say it, on a driver that has
-// limits of its own for containers: who is held to the grant is refused by the driver however it asks, who is only reported is not.
+// The enforcement mode set by namespace, pod and administrator, with a driver that has memory limits for cgroups: in enforce mode the
+// driver refuses a container beyond its grant by any path, in report mode it does not.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -42,7 +42,7 @@ const OUT_OF_MEMORY = 2;
 
 type Told = { readonly result: number; readonly hardBytes?: number | null };
 
-/** The folder of the container's group in the unified hierarchy, of the machine that the bed is on. */
+/** The folder of the container's cgroup in the machine's unified hierarchy. */
 function groupOf(bed: Bed, containerId: string): string {
   const id = containerId.replace(/^.*:\/\//, '');
   const [pid] = containerProcesses(bed.cgroup, id);
@@ -51,7 +51,7 @@ function groupOf(bed: Bed, containerId: string): string {
   return join(mount, path);
 }
 
-/** The driver's own word on a group's limit. */
+/** The limit of a cgroup, from the driver. */
 function limitOf({ bed, uuids: [uuid] }: Whole, folder: string): Told {
   const args = ['--library', join(bed.folder, 'gpu/lib/libnvidia-ml.so.1')];
   const input = `get ${uuid} ${folder}\n`;
@@ -74,7 +74,7 @@ async function refused(t: ExecutionContext, answer: ReturnType<typeof annotate>,
   t.regex((body as { message: string }).message, why);
 }
 
-/** A pod of the default namespace that goes past the interposer, and what an administrator makes of it. */
+/** A pod of the default namespace that bypasses the interposer, and the modes that an administrator sets for it. */
 async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   const { bed } = whole;
   bed.apply(podOf('held', [cheatOf(SHARE, ['init', 'context 0'])]));
@@ -129,7 +129,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   await client.leave();
 }
 
-/** One of a namespace that is only reported: what it takes it has, until it is held by its own word. */
+/** A pod of a namespace in report mode: it keeps what it allocates until its own annotation says enforce. */
 async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   const { bed } = whole;
   const own = { namespace: TEAM };

@@ -1,5 +1,5 @@
-// What the node's side of us shows to a real kubelet, a real containerd and a real API server: slots, amounts, GPUs inside of
-// containers, and all of it again after the other side was restarted.
+// The agent's interfaces to a real kubelet, containerd and API server: device slots, published memory and compute, GPUs inside of
+// containers, and all of it again after a restart of the other side.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -36,7 +36,7 @@ type Pod = {
   };
 };
 
-/** The rooms in a process of their own inside the node. */
+/** Runs device plugin, NRI plugin and resource publishing (faces.ts) as a process inside the node. */
 function startFaces(t: ExecutionContext, bed: Bed) {
   const enter = ['-t', String(bed.namespaces.pid), '-m', '-n', process.execPath, join(import.meta.dirname, 'faces.ts')];
   const args = [...enter, join(bed.folder, 'kubeconfig'), NODE_NAME];
@@ -57,7 +57,7 @@ function startFaces(t: ExecutionContext, bed: Bed) {
   });
   return {
     told,
-    /** The first thing of a kind that was told from then on. */
+    /** The first line of a kind from `from` on. */
     hears: <K extends Told['told']>(kind: K, from = 0, good = (_: Extract<Told, { told: K }>) => true, ms = 60_000) =>
       eventually(
         () =>
@@ -78,8 +78,8 @@ function startFaces(t: ExecutionContext, bed: Bed) {
 }
 
 /**
- * Not bound yet, so that its grant can be made before its containers. With `gpus` it runs under the runtime that brings what
- * the environment names.
+ * Not bound yet, so that its grant can exist before its containers. With `gpus` it uses the runtime class that mounts the GPUs of
+ * its environment.
  */
 const podOf = (
   name: string,
@@ -105,7 +105,7 @@ const podOf = (
     })),
   },
 });
-/** What the driver shows inside: the sampler's line, for whoever reads the log. */
+/** What the driver shows inside: the sampler's line in the container's log. */
 const SHOW = 'cotenant-sampler --library libnvidia-ml.so.1 < /dev/null; exec sleep 600';
 
 testUnless(ground.ok ? undefined : ground.reason)(
@@ -155,7 +155,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
         return { uuids: gpus.map(({ uuid }) => uuid), problem };
       }, `${name}/${container} says what it sees`);
 
-    // Slots and health.
+    // Slots and their health.
     const faces = startFaces(t, bed);
     await faces.hears('connected');
     await faces.order({ slots: { healthy: 150, unhealthy: 0 } });
@@ -175,7 +175,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
       mostTenantsPerGpu: 50,
       gpus: [gpuOf(l4, 0, 22_600), gpuOf(a10, 1, 22_601), gpuOf(t4, 2, 14_940, false)],
     };
-    // Of GPUs that are not healthy, too: pods that run were admitted by them.
+    // They include GPUs that are not healthy: the kubelet admitted running pods by them.
     const memory = String((22_600 + 22_601 + 14_940) * MIB);
     const amountsAreRight = ({ metadata, status }: Node) =>
       metadata.annotations[GPUS_ANNOTATION] === formatNodeGpus(gpus) &&
@@ -184,11 +184,11 @@ testUnless(ground.ok ? undefined : ground.reason)(
       );
     await faces.order({ gpus });
     await nodeShows('the GPUs and their amounts', amountsAreRight);
-    // Somebody else's hand is corrected.
+    // A change by another client is corrected.
     t.is(bed.kubectl('annotate', 'node', NODE_NAME, `${GPUS_ANNOTATION}=forged`, '--overwrite').code, 0);
     await nodeShows('the GPUs again', amountsAreRight);
 
-    // GPUs inside of containers, and containers by their ids before they run.
+    // GPUs inside of containers, and containers by their IDs before they run.
     const pod = bound('first', {
       one: `echo done > /dev/termination-log; ${SHOW}`,
       neighbor: SHOW,
@@ -214,7 +214,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
       t.is(faces.told.filter((line) => line.told === 'container' && line.container.containerId === id).length, 1);
     }
 
-    // By the environment alone; and beside a grant, which then counts alone.
+    // By the environment alone, and with a grant, which then takes precedence.
     const environment = bound('environment', { one: SHOW }, `${t4},${a10}`);
     const all = bound('all', { whole: SHOW, granted: SHOW }, 'all');
     const nothing = bound('nothing', { none: SHOW }, 'void');
@@ -227,7 +227,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.deepEqual((await shown('all', 'whole')).uuids, [l4, a10, t4]);
     t.deepEqual((await shown('all', 'granted')).uuids, [a10]);
     t.regex((await shown('nothing', 'none')).problem ?? '', /libnvidia-ml/);
-    // Not without its GPU.
+    // A container does not start without its GPU.
     const waiting = await eventually(
       () => bed.get<Pod>('pod', 'unknown')?.status.containerStatuses?.[0]?.state?.waiting?.message,
       'the runtime refuses a GPU that is not there',
@@ -238,7 +238,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const problems = () => faces.told.flatMap((line) => (line.told === 'problem' ? [line.text] : []));
     t.deepEqual(problems(), []);
 
-    // A kubelet that starts without its records forgets plugins, and may set to zero what is not its own.
+    // A kubelet that starts without its checkpoint forgets plugins, and may reset resources of other components to zero.
     t.is(bed.namespaces.run(['rm', '/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint']).code, 0);
     await bed.restart('kubelet');
     await faces.order({ slots: { healthy: 120, unhealthy: 30 } });
@@ -249,7 +249,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.regex(bed.kubectl(...patch).out, /patched/);
     await nodeShows('the amounts that somebody set to zero', amountsAreRight);
 
-    // The runtime restarted: it forgets plugins, too.
+    // A restarted runtime forgets plugins, too.
     const before = faces.told.length;
     await bed.restart('containerd');
     await faces.hears('connected', before, ({ connected }) => !connected);
@@ -260,7 +260,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     second.bind();
     await isIn('second', 'Running');
     t.deepEqual((await shown('second', 'main')).uuids, [l4]);
-    // Those of pods that were deleted before may be told of only now.
+    // Removals of pods that were deleted earlier may be reported only now.
     const living = new Set(running.status.containerStatuses?.map(({ containerID = '' }) => containerID.split('//')[1]));
     t.is(living.size, 3);
     t.deepEqual(
@@ -269,14 +269,14 @@ testUnless(ground.ok ? undefined : ground.reason)(
       'containers outlive their runtime',
     );
 
-    // Who had its GPUs from us has them by the runtime's own record, whoever was restarted.
+    // The runtime's own record keeps the GPUs that we gave a container, whatever was restarted.
     const passedBy = (pod: string) =>
       faces.told.slice(before).flatMap((line) => {
         const ofPod = line.told === 'passed by' && line.container.pod === pod;
         return ofPod ? [line.container.container] : [];
       });
     t.deepEqual(passedBy('first'), ['neighbor']);
-    // Whose container is made while we do not answer has none, and is told. It asks for no slot, which would wait for us, too.
+    // A container created while the plugin does not answer has no GPU and is reported. It requests no slot, which would have to wait.
     const late = bound('late', { main: SHOW }, undefined, {});
     await faces.order({ grants: { [`${late.uid}/main`]: [l4] } });
     faces.signal('SIGSTOP');
@@ -290,12 +290,12 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await eventually(() => passedBy('late').length > 0 || undefined, 'it is told');
     t.deepEqual(passedBy('late'), ['main']);
 
-    // What goes is told, too.
+    // A removed container is reported, too.
     t.is(bed.kubectl('delete', 'pod', 'second', '--wait=true').code, 0);
     const { container } = await faces.hears('container', before, (line) => line.container.pod === 'second');
     await faces.hears('removed', before, ({ containerId }) => containerId === container.containerId);
 
-    // Without us the slots are no longer to be had, and nothing of ours stays open.
+    // Without the plugin the node offers no slots, and none of our sockets stays open.
     t.is(await faces.close(), 0);
     await slotsAre('150', '0');
     for (const text of problems()) t.regex(text, /^(the kubelet does not get the slots|\/var\/run\/nri)/);

@@ -1,5 +1,5 @@
-// One part of ours after the other is away for a while, not only killed: who starts meanwhile, who waits and what it is told,
-// who goes on as if nothing were, and that all of it goes on by itself when the part is back.
+// Each component is away for a while, not only killed: which pods start meanwhile, which wait and with what message, which keep
+// running, and that everything proceeds by itself when the component is back.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -37,7 +37,7 @@ import { testsOnWhole } from './support/shared.ts';
 const onCluster = testsOnWhole(['l4', 'a10']);
 const TEAM = { namespace: 'team' };
 const EACH_MIB = 2048;
-/** The kubelet tries a volume again after up to two minutes. */
+/** The kubelet retries a volume after up to two minutes. */
 const PATIENCE_MS = 150_000;
 
 const slice = (name: string, mib = EACH_MIB): object =>
@@ -83,7 +83,7 @@ async function patch(bed: Bed, path: string, body: object): Promise<void> {
 const scale = (bed: Bed, component: 'webhook' | 'scheduler', replicas: number) =>
   patch(bed, `deployments/cotenant-${component}`, { spec: { replicas } });
 
-/** The agent's DaemonSet wants a label that no node has. */
+/** Gives the agent's DaemonSet a node selector that no node matches. */
 const keepAgentAway = (bed: Bed, away: boolean) =>
   patch(bed, 'daemonsets/cotenant-agent', {
     spec: { template: { spec: { nodeSelector: { 'example.com/nowhere': away ? 'true' : null } } } },
@@ -96,7 +96,7 @@ const event = (bed: Bed, name: string, wanted: RegExp) =>
     PATIENCE_MS,
   );
 
-/** From inside: it has its GPU and its slice of it, and no more. */
+/** Inside, the container has its GPU and its grant, and no more. */
 async function isLimited(t: ExecutionContext, bed: Bed, name: string, mib = EACH_MIB): Promise<void> {
   const pod = await getPod(bed, name, TEAM.namespace);
   await eventually(() => (pod && outputOf(bed, pod).length >= 2) || undefined, `${name} has done its first commands`);
@@ -126,7 +126,7 @@ onCluster('without the webhook plain pods start and GPU pods are refused', async
   );
   t.is(await getPod(bed, 'refused', TEAM.namespace), undefined);
   await untilRunning(bed, 'plain', TEAM);
-  // What is there goes on: its status is written, and it can end.
+  // Existing pods are unaffected: their status is updated, and they can terminate.
   await remove(bed, 'leaves');
   await untilGone(bed, 'leaves', TEAM);
   signalContainer(bed, steady, 'main', 'SIGKILL');
@@ -167,7 +167,7 @@ onCluster('of two pods bound beyond the memory of a GPU the second waits for the
   const half = 12_288;
   await scale(bed, 'scheduler', 0);
   await untilNone(bed, 'scheduler');
-  // As two leaders would that do not know of each other.
+  // As two leaders would bind that do not know of each other.
   const bindByHand = async (name: string) => {
     await must(bed, slice(name, half));
     const podUid = (await getPod(bed, name, TEAM.namespace))?.metadata.uid ?? '';
@@ -267,7 +267,7 @@ onCluster('after a node restart each pod has its volume before its containers ru
   t.true(tasks.length > 3, `${tasks.length} containers`);
   for (const id of tasks) bed.ctr('tasks', 'kill', '-s', 'SIGKILL', '-a', id);
   await bed.stop('containerd');
-  // Volumes lie in memory.
+  // Volumes are in memory.
   const mounts = () =>
     bed.namespaces
       .run(['cat', '/proc/mounts'])
@@ -310,7 +310,7 @@ onCluster('lost GPUs end no running pod, also when the kubelet restarts', async 
   t.deepEqual((await node()).status.allocatable, offered);
   await must(bed, slice('later'));
   await bed.restart('kubelet');
-  // What runs is admitted before what is new.
+  // Running pods are admitted before new ones.
   await must(bed, plain('after'));
   await untilRunning(bed, 'after', TEAM);
   const survivor = await getPod(bed, 'survivor', TEAM.namespace);
@@ -339,7 +339,7 @@ onCluster('memory added to a grant is not allocated to another pod', async (t, {
   await must(bed, onGpu('grown', 1024));
   await untilRunning(bed, 'grown', TEAM);
   const main = join(import.meta.dirname, '../../src/cli/main.ts');
-  // It is called by its name from the first sample on that tells of it.
+  // The command finds it by name from the first sample on that includes it.
   const set = (mib: number) =>
     eventually(() => {
       const { code, err } = bed.namespaces.run([process.execPath, main, 'set', 'team/grown', '-m', `${mib}Mi`]);

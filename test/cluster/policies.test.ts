@@ -1,5 +1,5 @@
-// The chart's ValidatingAdmissionPolicies on a real API server: their CEL as it is type-checked there, and each refusal with
-// the webhook gone, on objects that are right in all but one respect.
+// The chart's ValidatingAdmissionPolicies on a real API server: the type check of their CEL, and each refusal without the webhook,
+// on objects that are wrong in exactly one respect.
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
@@ -42,7 +42,7 @@ const create = (bed: Bed, pod: object, as?: User) => send(bed, 'POST', PODS, pod
 const replace = (bed: Bed, pod: Slice, subresource: string, as?: User) =>
   send(bed, 'PUT', `${PODS}/slice${subresource}`, pod, as);
 
-/** May everything that roles could forbid, so that a refusal is the policy's. */
+/** Has all rights, so that a refusal comes from the policy. */
 const user = (name: string, extra: Record<string, string> = {}): User => ({ name, groups: ['system:masters'], extra });
 const kubelet: User = { name: `system:node:${NODE_NAME}`, groups: ['system:nodes', 'system:masters'] };
 
@@ -69,14 +69,14 @@ testUnless(reason)('admission policies refuse what the webhook would refuse, wit
   installChart(bed, path, { scheduler: OFF, webhook: { enabled: true, replicas: 1, configuration } });
 
   await checkTypes(t, bed);
-  // What the webhook leaves of a pod is allowed; one such pod is stored, and waits for a scheduler that is not there.
+  // Pods as the webhook leaves them are allowed; one such pod is stored and waits for a scheduler that does not exist.
   const first = await create(bed, ASKED);
   t.true(first.allowed, first.said);
   const { uid: _, ...metadata } = first.stored.metadata;
   const patched: Slice = { ...first.stored, metadata };
   bed.apply(ASKED);
 
-  // Down: what the webhook would be asked about is refused for that; what it is not asked about is the policies' business.
+  // Webhook down: requests that match it are refused for that reason; the others are left to the policies.
   t.is(bed.kubectl('-n', NAMESPACE, 'scale', 'deployment', 'cotenant-webhook', '--replicas=0').code, 0);
   const down = await eventually(
     async () => {
@@ -90,7 +90,7 @@ testUnless(reason)('admission policies refuse what the webhook would refuse, wit
   await checkBindings(t, bed);
   await checkNodes(t, bed);
 
-  // Gone altogether, as if somebody had led a pod around it.
+  // Webhook configuration gone, as if a pod had bypassed it.
   for (const kind of ['mutating', 'validating']) {
     t.is(bed.kubectl('delete', `${kind}webhookconfiguration`, 'cotenant-webhook').code, 0);
   }
@@ -112,7 +112,7 @@ testUnless(reason)('admission policies refuse what the webhook would refuse, wit
   await checkDebugging(t, bed);
 });
 
-/** Types as the API server knows them; a policy that asks for what is not there shows that they are looked at. */
+/** The API server checks types; a policy with an unknown field proves it. */
 async function checkTypes(t: ExecutionContext, bed: Bed): Promise<void> {
   const policies = JSON.parse(bed.kubectl('get', 'validatingadmissionpolicy', '-o', 'json').out) as { items: Policy[] };
   t.deepEqual(
@@ -151,7 +151,7 @@ async function checkBindings(t: ExecutionContext, bed: Bed): Promise<void> {
   }
 }
 
-/** An agent's token says on which node it is; nobody else's does. */
+/** An agent's token names its node; no other token does. */
 async function checkNodes(t: ExecutionContext, bed: Bed): Promise<void> {
   bed.apply({ apiVersion: 'v1', kind: 'Node', metadata: { name: 'node-2' } });
   const patch = (name: string, as: User) =>
@@ -168,7 +168,7 @@ async function checkNodes(t: ExecutionContext, bed: Bed): Promise<void> {
   t.true((await patch('node-2', user('alice'))).allowed, 'others are not held to it');
   refused(t, await patch('node-2', onNode), 'nodes', /this token is of node-1/, 'another node');
   refused(t, await patch(NODE_NAME, user(AGENT)), 'nodes', /this token is of no node/, 'a token of no pod');
-  // That tokens of pods say so is the API server's doing.
+  // The API server puts the node into tokens of pods.
   const spec = { serviceAccountName: 'cotenant-agent', nodeName: NODE_NAME, containers: [container('main')] };
   bed.apply({ apiVersion: 'v1', kind: 'Pod', metadata: { name: 'agent', namespace: NAMESPACE }, spec });
   const bound = ['--bound-object-kind=Pod', '--bound-object-name=agent'];
@@ -179,9 +179,9 @@ async function checkNodes(t: ExecutionContext, bed: Bed): Promise<void> {
 
 const NOTHING: object = {};
 
-/** Names of ours in pods that ask for nothing, images of static pods, and grants that somebody wrote himself. */
+/** Our names in pods without a request, static pods, and grants that a user wrote. */
 async function checkOtherPods(t: ExecutionContext, bed: Bed): Promise<void> {
-  // A node may create nothing but images of its own static pods.
+  // A node may create only mirror pods of its own static pods.
   const uid = bed.get<{ metadata: { uid: string } }>('node', NODE_NAME)?.metadata.uid ?? '';
   const owner = { apiVersion: 'v1', kind: 'Node', name: NODE_NAME, uid, controller: true };
   const plain = (more: object, annotations: object = NOTHING) => ({
@@ -228,7 +228,7 @@ async function checkChanges(t: ExecutionContext, bed: Bed): Promise<void> {
     for (const subresource of ['', '/status', '/ephemeralcontainers', '/resize']) {
       const what = `${JSON.stringify(change)} by pods${subresource}`;
       const answer = await replace(bed, changed, subresource, user('alice'));
-      // Some subresources take over nothing but what they are for.
+      // Some subresources accept no other changes than their own.
       if (answer.allowed) t.deepEqual(answer.stored.metadata.annotations, before, what);
       else refused(t, answer, 'grants', /may not be changed by "alice"/, what);
     }

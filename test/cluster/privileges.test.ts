@@ -1,5 +1,5 @@
-// What the parts of an installed chart can do, looked at where it counts: the kernel's own account of their processes, and the
-// API server's of their requests.
+// What the components of an installed chart are allowed to do, from the kernel's data on their processes and the API server's audit
+// of their requests.
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../src/api/grant-annotation.ts';
 import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../src/api/names.ts';
@@ -30,13 +30,13 @@ import { agentPage, type Component, podOfRelease } from './support/release.ts';
 
 const ground = wholeGround(console.log);
 
-/** A volume that never is there: its pod never starts. */
+/** A volume that never exists: its pod never starts. */
 const ABSENT = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
 const ABSENT_MOUNT = { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] };
 const NOBODY = 65532;
-/** In the host's PID namespace, so with a user of its own. */
+/** In the host's PID namespace, so with a user ID of its own. */
 const EXPORTER = 59_837;
-/** Containers that may do nothing but compute and talk, and their users. */
+/** Containers that need no privileges, and their users. */
 const POWERLESS: readonly (readonly [Component, string, number])[] = [
   ['agent', 'exporter', EXPORTER],
   ['webhook', 'webhook', NOBODY],
@@ -44,7 +44,7 @@ const POWERLESS: readonly (readonly [Component, string, number])[] = [
   ['scheduler', 'kube-scheduler', NOBODY],
 ];
 
-/** All that anybody in the cluster's network can reach, and what is reached from beside it only. */
+/** All ports that are reachable in the cluster's network, and those on loopback only. */
 const LISTENERS: readonly (readonly [Component, string, readonly Listener[]])[] = [
   ['agent', 'node', []],
   ['agent', 'exporter', [{ port: 9837, isLoopback: false }]],
@@ -56,7 +56,7 @@ const LISTENERS: readonly (readonly [Component, string, readonly Listener[]])[] 
       { port: 8443, isLoopback: false },
     ],
   ],
-  // What binds pods is asked by the scheduler beside it and by nobody else.
+  // The bind port is used by the scheduler in the same pod only.
   [
     'scheduler',
     'extender',
@@ -71,7 +71,7 @@ const LISTENERS: readonly (readonly [Component, string, readonly Listener[]])[] 
 const ADMIN = '/var/lib/cotenant/agent.sock';
 const SNAPSHOTS = '/run/cotenant/snapshots.sock';
 
-/** What comes of what a broken exporter could try, told by a program in its own container: error codes, or that it could. */
+/** Results of what a compromised exporter could try, run in its own container: error codes, or that it succeeded. */
 async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unknown> {
   const tries = `
     const { connect } = require('node:net');
@@ -94,7 +94,7 @@ async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unkn
   return JSON.parse(out);
 }
 
-/** Everything that the exporter serves, as whoever reaches the pod has it. */
+/** Everything that the exporter serves to a client that reaches the pod. */
 async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<void> {
   const page = await eventually(async () => {
     const text = (await agentPage(bed)) ?? '';
@@ -141,7 +141,7 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
     }
   }
 
-  // No container of the release is in no list.
+  // Every container of the release is in one of the lists.
   const pods = (await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods`))?.items ?? [];
   t.deepEqual(
     pods
@@ -154,7 +154,7 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
     ['agent node', ...POWERLESS.map(([component, container]) => `${component} ${container}`)].toSorted(),
   );
 
-  // The half that acts: root with everything, therefore out of reach.
+  // The half that acts is root with all capabilities, so nothing may reach it.
   const agent = await podOfRelease(bed, 'agent');
   const node = processesOf(bed, agent, 'node');
   t.true(node.length > 1, 'with its sampler');
@@ -185,7 +185,7 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
     token: 'ENOENT',
   });
   await lookAtPage(t, bed, agent);
-  // A little of everything that a cluster does with us: a pod is placed, takes more than it may, and is stopped.
+  // A bit of everything: a pod is placed, exceeds its grant, and is stopped.
   const share = { 'cotenant.io/gpu-memory': '1Gi' };
   bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
   await untilPod(bed, 'cheat', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
@@ -196,7 +196,7 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
   t.is(stopped.type, 'Warning');
   t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
 
-  // Two leaders gave out one GPU; the later pod's owner makes another one. Nothing checks who binds in an excluded namespace.
+  // Two leaders allocated one GPU; the owner of the later pod replaces it. Bindings in an excluded namespace are not checked.
   const labels = { app: 'twice' };
   const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
   bed.apply({
@@ -218,11 +218,11 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
 
   const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
   t.true(held > 0);
-  // Before anybody meets an API server that has only begun to read its roles.
+  // Checked before a restarted API server refuses requests because it has not read all roles yet.
   t.deepEqual(denied, []);
 
-  // A pod that the agent has not heard of it asks for. It hears of nothing for 5 s after its watch broke; the kubelet does when
-  // it has taken a pod, here one that needs nothing of the runtime.
+  // The agent asks the API server for a pod that it has not seen. It sees no changes for 5 s after its watch broke; the kubelet sees
+  // them once it has started a pod, here one that needs nothing of the runtime.
   signalContainer(bed, agent, 'node', 'SIGSTOP');
   await bed.restart('apiserver');
   bed.apply(podOf('waiting', [shellOf('', ABSENT_MOUNT)], { spec: ABSENT }));

@@ -1,5 +1,5 @@
-// kube-scheduler and the extender on a real API server, deployed from the chart: what is bound, with which grant, and what a pod
-// that fits nowhere is told. The nodes with GPUs are objects without a kubelet: a binding is all that is looked at here.
+// kube-scheduler and the extender of the chart on a real API server: which pods are bound, with which grant, and the message of a
+// pod that fits nowhere. The nodes with GPUs have no kubelet: only bindings are checked here.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { formatPodGrant } from '../../src/api/grant-annotation.ts';
@@ -36,7 +36,7 @@ const ground = bedGround(console.log, false);
 const helm = lookForHelm();
 const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
 
-/** Every version of every pod, as it was stored; goes on where the server ends a watch. */
+/** Every stored version of every pod; resumes when the server ends a watch. */
 async function watchVersions(
   bed: Bed,
   signal: AbortSignal,
@@ -59,7 +59,7 @@ async function watchVersions(
   return { versions, watched: watch() };
 }
 
-/** Kills every process of a pod at once, as a machine that stops would. */
+/** Kills every process of a pod at once, like a machine that stops. */
 function killPod(bed: Bed, pod: string): number {
   const own = readdirSync('/proc').filter((name) => {
     if (!/^\d+$/.test(name)) return false;
@@ -124,9 +124,9 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   t.is(pair.metadata.annotations?.[uuidsAnnotation('main')], uuids.join(','));
   t.like(side?.gpus[0], { memoryBytes: 3 * GIB, coresPercent: 30 });
 
-  // One node more: what is begun is filled first, unless the pod says otherwise.
+  // One more node: partly used GPUs are filled first, unless the pod says otherwise.
   const two = await addNode(bed, 2, 2);
-  // Scheduler and extender know the node once a pod is there.
+  // Scheduler and extender know the node once a pod is on it.
   await add(bed, podOf('there', { main: memory(1) }, { 'cotenant.io/gpu-uuid': uuid(2, 1) }));
   t.is(grantOf(await bound(bed, 'there')).containers[0]?.gpus[0]?.gpuUuid, uuid(2, 1));
   await add(bed, podOf('packed', { main: memory(4) }));
@@ -150,7 +150,7 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await clear(bed);
   step('told what is missing');
 
-  // A grant that somebody else wrote counts; one that cannot be read closes the GPUs that it names; none takes nothing.
+  // A grant by another writer counts; an unreadable one closes the GPUs that it names; one without GPUs takes nothing.
   const forged = formatPodGrant({
     epoch: 0,
     containers: [
@@ -211,7 +211,7 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await clear(bed, three);
   step('many at once');
 
-  // The leader is killed while pods come: the other one goes on from what it finds, with the next epoch.
+  // The leader is killed while pods arrive: the other replica continues from the stored state, with the next epoch.
   await addNode(bed, 4, 4);
   const leader = await leaderOf(bed);
   const some = (name: string) =>
@@ -231,14 +231,14 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   t.is(Math.max(...epochs), (await leaderOf(bed)).epoch);
   step(`another leader, epochs ${[...epochs].join(', ')}`);
 
-  // No version of any pod that the scheduler bound had a node without its grant.
+  // No version of a pod that the scheduler bound had a node without its grant.
   watching.abort();
   await watched;
   const own = versions.filter(({ spec }) => spec.nodeName !== undefined && spec.schedulerName === 'cotenant-scheduler');
   t.true(own.length > 80, String(own.length));
   for (const pod of own) t.notThrows(() => grantOf(pod), pod.metadata.name);
 
-  // The Lease kept by the extender itself, for a kube-scheduler elsewhere: one leads, the next takes over.
+  // The Lease held by the extender itself, for a kube-scheduler elsewhere: one leads, the next takes over.
   const program = join(import.meta.dirname, '../../src/cli/main.ts');
   const start = (name: string, health: number) =>
     bed.namespaces.start(name, [
@@ -261,7 +261,7 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   t.is(await epochAt(9941, 1), 0);
   start('keeper-two', 9942);
   await epochAt(9942, 0);
-  // A Service must not lead to one that does not bind.
+  // A Service must not lead to a replica that does not bind.
   const probed = (said: RegExp) => eventually(() => said.test(readyz(9942)) || undefined, `it says ${said}`, WAIT_MS);
   await probed(/the Lease default\/own is held by/);
   await bed.namespaces.stop('keeper-one', 'SIGTERM');
@@ -270,7 +270,7 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await bed.namespaces.stop('keeper-two', 'SIGTERM');
   step('a Lease of its own');
 
-  // The cluster's own scheduler, configured as the page says, asks the extender alone behind its Service.
+  // The cluster's own scheduler, configured as documented, calls the extender alone by its Service.
   await clear(bed, 'gpu-4');
   await checkOwnScheduler(t, bed, path, ground.bin);
   step("the cluster's own scheduler");

@@ -1,6 +1,6 @@
-// The webhook on a real API server: deployed from the chart, called by the server itself, judged by what the server stores; its
-// certificate, its end and its replacement under load; and that it is not uninstalled while pods need it.
-// Its pods stay Pending here, for no scheduler of the name that it writes is there.
+// The webhook of the chart on a real API server: called by the server and judged by what it stores; its certificates, its absence and
+// its replacement under load; and that it cannot be uninstalled while pods need it. Its pods stay Pending, because the scheduler that
+// it names does not exist here.
 import { X509Certificate } from 'node:crypto';
 import type { ExecutionContext } from 'ava';
 import {
@@ -65,7 +65,7 @@ const slice = (name: string, more: object = {}) => podOf(name, { 'cotenant.io/gp
 
 type Answer = { readonly pod: Pod | undefined; readonly said: string };
 
-/** What the server would store, after admission; what it says with it: a refusal, or warnings. */
+/** What the server would store after admission, and its response: a refusal, or warnings. */
 function dryRun(bed: Bed, pod: object): Answer {
   const words = ['create', '--dry-run=server', '-o', 'json', '-f', '-'];
   const { code, out, err } = bed.kubectlWith(JSON.stringify(pod), ...words);
@@ -132,7 +132,7 @@ async function checkPatches(t: ExecutionContext, bed: Bed): Promise<void> {
     odd.said,
     /resources\.limits\["cotenant\.io\/gpu-memory"\]: "4G" is not a whole number of MiB on the GPU; write "3814Mi"/,
   );
-  // A pod that has nothing to do with GPUs runs, and is stored as it came.
+  // A pod without a GPU runs and is stored unchanged.
   bed.apply(podOf('plain', { memory: '64Mi' }));
   await eventually(
     () => bed.get<Pod>('pod', 'plain')?.status?.phase === 'Running' || undefined,
@@ -142,7 +142,7 @@ async function checkPatches(t: ExecutionContext, bed: Bed): Promise<void> {
   t.is(bed.get<Pod>('pod', 'plain')?.spec.schedulerName, 'default-scheduler');
 }
 
-/** Each thing by which a pod calls the webhook, alone; seen by what the webhook, and nobody else, would answer. */
+/** Each property alone by which a pod matches the webhook, recognized by an answer that only the webhook gives. */
 function checkConditions(t: ExecutionContext, bed: Bed): void {
   const annotated = (annotations: object) => podOf('x', {}, { annotations });
   const patched: readonly (readonly [string, object])[] = [
@@ -185,8 +185,8 @@ function checkConditions(t: ExecutionContext, bed: Bed): void {
 }
 
 /**
- * A policy adds a container to pods with our volume, so after the webhook, which is called again and closes it. It marks every
- * pod, for only what had a part in the first round is in the second.
+ * A policy adds a container to pods with our volume, which happens after the webhook; the webhook is called again and hides the GPUs
+ * from that container. The policy marks every pod, because only plugins of the first round take part in the second.
  */
 async function checkInjectedLater(t: ExecutionContext, bed: Bed): Promise<void> {
   const isPatched = "has(object.spec.volumes) && object.spec.volumes.exists(v, v.name == 'cotenant')";
@@ -239,7 +239,7 @@ const secretOf = async (bed: Bed): Promise<WebhookCertificates | undefined> => {
   return secret && readSecretData(secret.data, NAMES, new Date());
 };
 
-/** Serial numbers of the authorities that the API server is told to trust by both registrations. */
+/** Serial numbers of the CAs that the API server trusts in both registrations. */
 function trusted(bed: Bed): readonly string[] {
   const bundles = ['mutating', 'validating'].flatMap((kind) => {
     const path = '{range .webhooks[*]}{.clientConfig.caBundle}{"\\n"}{end}';
@@ -254,7 +254,7 @@ function trusted(bed: Bed): readonly string[] {
     .map((pem) => new X509Certificate(pem).serialNumber);
 }
 
-/** Both replicas have taken so many certificates into use. */
+/** Waits until both replicas have loaded so many certificates. */
 async function untilLoaded(bed: Bed, count: number): Promise<void> {
   const loaded = async () => {
     const pages = await Promise.all(
@@ -278,7 +278,7 @@ async function checkRotation(t: ExecutionContext, bed: Bed): Promise<void> {
   const stream = createWithoutPause(bed, slice('streamed'));
   t.teardown(() => stream.end().then(() => undefined));
 
-  // Whoever deletes the Secret gets another authority; what is still served meanwhile stays trusted.
+  // A deleted Secret leads to a new CA; the certificate that is still served stays trusted.
   t.is((await bed.api.ask('DELETE', SECRET)).status, 200);
   await untilLoaded(bed, 2);
   const second = await secretOf(bed);
@@ -288,7 +288,7 @@ async function checkRotation(t: ExecutionContext, bed: Bed): Promise<void> {
     [second, first].map((kept) => serialOf(kept?.authorities)),
   );
 
-  // A certificate that is due is made anew by the authority that made it; this one comes from a backup, say.
+  // A certificate that is due is reissued by the same CA; this one is from a backup, for example.
   const old = renewIfDue(undefined, NAMES, new Date(Date.now() - 61 * DAY_MS)) as WebhookCertificates;
   t.is((await bed.api.ask('PATCH', SECRET, { data: toSecretData(old) })).status, 200);
   await untilLoaded(bed, 3);
@@ -300,7 +300,7 @@ async function checkRotation(t: ExecutionContext, bed: Bed): Promise<void> {
     [old, second, first].map((kept) => serialOf(kept?.authorities)),
   );
 
-  // An authority that somebody takes out is written there again.
+  // A removed CA bundle is written again.
   const before = stream.count();
   await eventually(() => stream.count() > before + 20 || undefined, 'pods are reviewed with the third certificate');
   t.deepEqual(await stream.end(), []);
@@ -335,7 +335,7 @@ async function checkReplacement(t: ExecutionContext, bed: Bed): Promise<void> {
   );
 }
 
-/** Down: a slice is refused with the webhook's name in the reason, a plain pod is not. */
+/** Webhook down: a GPU pod is refused with the webhook's name in the reason, a plain pod is not. */
 async function checkOutage(t: ExecutionContext, bed: Bed): Promise<void> {
   t.is(bed.kubectl('-n', NAMESPACE, 'scale', 'deployment', '--all', '--replicas=0').code, 0);
   const down = await eventually(
@@ -378,7 +378,7 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
     '  default/waiting (not bound yet)',
     '',
   ];
-  // Helm 4 writes the log of a hook that failed into one line of its own.
+  // Helm 4 prints the log of a failed hook as one line.
   t.true(refused.err.includes(list.join('\\n').slice(0, -2)), refused.err);
   const job = ['-n', NAMESPACE, 'get', 'pods', '-l', 'job-name=cotenant-uninstall-check', '-o'];
   const message = '{.items[*].status.containerStatuses[*].state.terminated.message}';
@@ -388,7 +388,7 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
     extra.every((name) => /^(job.batch|pod)\/cotenant-uninstall-check/.test(name)),
     `nothing but the Job is left of the attempt: ${extra}`,
   );
-  // Pods of replicas that were replaced before this end in their own time; what makes pods stays.
+  // Pods of replaced replicas terminate in their own time; their owners stay.
   const left = ours();
   t.deepEqual(
     installed.filter((name) => !name.startsWith('pod/') && !left.includes(name)),
