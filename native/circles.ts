@@ -57,7 +57,7 @@ export function parseSymbols(text: string): Symbols {
 
 const topFolder = (file: string) => file.split('/')[0];
 
-/** Who calls whom. Several programs may define a name: it is looked for in the caller's own part of native/ first. */
+/** Pairs of calling and called object file. If several programs define a name, the one in the caller's part of native/ counts. */
 export function callsBetween(objects: ReadonlyMap<string, Symbols>): (readonly [string, string])[] {
   const definers = new Map<string, string[]>();
   for (const [file, { defined }] of objects) {

@@ -8,7 +8,7 @@
 
 /* Field 22 of stat, counted from the last bracket as the command may contain anything. 0: no such process, or a
  * zombie, whose memory the kernel has freed. A process whose main thread has ended is shown as a zombie although it
- * runs on: field 20 tells how many threads are left. */
+ * runs on: field 20 is the number of its threads. */
 uint64_t cot_start_ticks(uint32_t pid) {
     char path[32] = "/proc/", text[1024];
     memcpy(cot_write_digits(path + strlen(path), pid), "/stat", sizeof "/stat");

@@ -278,7 +278,7 @@ void Sampler::write_gpm(Gpu &gpu, std::string &out) {
     if (gpu.gpm.denied()) out += ",\"gpmDenied\":true";
 }
 
-// A lost GPU gets only the calls that can tell that it is back.
+// A lost GPU gets only the calls that show whether it is back.
 bool Sampler::is_back(Gpu &gpu) {
     std::vector<nvml::Entry> entries;
     nvml::Memory memory;
@@ -392,7 +392,7 @@ std::string Sampler::take() {
         });
     silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
     out += ']';
-    processes_.tell(out);
+    processes_.write_changes(out);
     write_events(out);
     write_resume_points(out);
     out += ",\"errors\":[";

@@ -100,7 +100,7 @@ function lookAt(
   if (!use) return undefined;
   const limitRatio = hardLimitOf(policy, grant, grant.gpus[position] as GpuGrant, highCapPercent);
   const used = totals.containers.get(key);
-  // What the arbiter holds it to is behind what was said for a moment.
+  // After a change of the limit the arbiter enforces the former one for a moment: not judged then.
   if (limitRatio === undefined || !used || Math.abs(use.limitRatio - limitRatio) > 1e-3) return undefined;
   return {
     atMs,

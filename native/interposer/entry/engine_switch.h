@@ -24,9 +24,9 @@ struct entry_working {
 } __attribute__((aligned(64)));
 extern struct entry_working entry_working;
 
-/* Does that, in a thread that is in no call. False: no engine works, and calls return `answer`. */
+/* Does so in a thread that is in no call. False: no engine works, and calls return `answer`. */
 bool entry_update_engine(uint64_t *answer);
-/* The engine tells which engine the limits page names. It is looked at later, outside of all locks. */
+/* Called by the engine with the number in the limits page. The switch happens later, outside of all locks. */
 void entry_want_engine(uint32_t number);
 
 /* The state of the process, COT_STATE_BYTES bytes, and what engines are given (exports.c). */

@@ -1,7 +1,7 @@
 /* Wrappers of the launch functions, for containers whose compute is leased. The trampolines lead here by way of the
  * launch gate. Each wrapper asks the engine to admit the launch, calls the driver, and reports the result to the
- * engine. What the engine needs of a launch is its stream and a key that tells kinds of launches apart. No lock is
- * held here. */
+ * engine. The engine needs a launch's stream and a key that identifies the kind of launch. No lock is held
+ * here. */
 #include "entry.h"
 
 /* Never 0. */

@@ -126,7 +126,7 @@ void grant_gpu_usage(uint32_t gpu, struct grant_gpu *out) {
     *out = (struct grant_gpu){.memory_bytes = entry.memory_bytes,
                               .isolate = page->header.flags & COT_LIMITS_PAGE_ISOLATE_MEMORY};
     for (uint32_t i = 0, used = slots_used(); i < used; i++) {
-        /* Where the GPU frees memory late, only the agent can tell that a dead process's memory is gone. */
+        /* On a GPU that frees memory late, only the agent knows when a dead process's memory is free. */
         if (slot_at(i)->stamp != 0 && (late || !is_dead(i, slot_at(i)))) out->held_bytes += counted(i, gpu, late);
     }
     if (out->held_bytes > out->memory_bytes) out->held_bytes = out->memory_bytes;

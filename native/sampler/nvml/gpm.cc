@@ -86,7 +86,7 @@ const GpmReadings &GpmReader::read(nvml::Library &library, nvml::Device device, 
     if (taken_ns_ == 0 || now_ns - taken_ns_ > MAX_NS) {
         active_.clear();
         next_ns_ = now_ns + MIN_NS;
-    } else if (!tell(library)) {
+    } else if (!compute(library)) {
         fail(library);
         return active_;
     }
@@ -121,7 +121,7 @@ bool GpmReader::prepare(nvml::Library &library, nvml::Device device) {
 }
 
 // A missing permission may show in the call's result or in each metric's: no driver that refuses it has been seen yet.
-bool GpmReader::tell(nvml::Library &library) {
+bool GpmReader::compute(nvml::Library &library) {
     auto request = std::make_unique<nvml_abi_gpm_request>();
     request->version = NVML_ABI_GPM_VERSION;
     request->count = METRIC_COUNT;

@@ -8,7 +8,7 @@
 
 #include "nvml.h"
 
-// JSON names as in src/agent/sampling/sample.ts, with parts per million. What the driver does not report is left out.
+// JSON names as in src/agent/sampling/sample-fields.ts, with parts per million. Absent: the driver does not report it.
 using GpmReadings = std::vector<std::pair<const char *, uint64_t>>;
 
 class GpmReader {
@@ -18,12 +18,12 @@ class GpmReader {
     const GpmReadings &read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance, uint64_t now_ns);
     // The sampler lacks the permission.
     bool denied() const { return denied_; }
-    // Frees the samples and forgets all figures: the device is another one now, or was divided anew.
+    // Frees the samples and forgets all figures: for another device, or after its MIG layout changed.
     void forget(nvml::Library &library);
 
   private:
     bool prepare(nvml::Library &library, nvml::Device device);
-    bool tell(nvml::Library &library);
+    bool compute(nvml::Library &library);
     void fail(nvml::Library &library);
     void give_back(nvml::Library &library);
 

@@ -230,7 +230,7 @@ void Processes::forget_unseen() {
     }
 }
 
-void Processes::tell(std::string &out) {
+void Processes::write_changes(std::string &out) {
     bool first = true;
     out += ",\"processes\":[";
     for (auto &[pid, known] : tracked_) {

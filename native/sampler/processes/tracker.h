@@ -42,7 +42,7 @@ class Processes {
     Usage *listed(pid_t pid, size_t gpu, uint64_t asked_ticks);
     // Appends the members "processes", "removedPids" and "processCount" of the line, and forgets processes that nothing
     // named in this round: each is written once more after its end, so that its last use is not lost.
-    void tell(std::string &out);
+    void write_changes(std::string &out);
 
   private:
     struct Use {

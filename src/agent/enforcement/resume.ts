@@ -1,5 +1,5 @@
 // The enforcement state of each grant when the agent starts, from the audit log of the agent before it. Pure. A stop is not repeated
-// while its memory is being released, nor a SIGTERM sent again to the same processes; processes that started since are judged anew.
+// while its memory is being released, nor a SIGTERM sent again to the same processes; processes that started since are judged without regard to it.
 import type { EnforcementState } from '../../policy/enforcement.ts';
 import { CALM, type LadderState } from '../../policy/ladder.ts';
 import { countStop, type Stop } from '../../policy/stop-rate.ts';
@@ -52,7 +52,7 @@ function stateAfter(
       return { ladder: { ...calm, ...over, ...unsure, ...stopped }, ...signaled };
     }
     case 'terminate':
-      // Its grace period begins anew: nothing is known of the time in between. An interrupted SIGTERM counts as sent, because many
+      // Its grace period starts again: the time between the two agents is unknown. An interrupted SIGTERM counts as sent, because many
       // programs end at once on a second one.
       if (result !== 'sent' && result !== 'interrupted') return { ladder: calm };
       return { ladder: { ...calm, ...over, rung: 'terminating', rungSinceMs: nowMs }, ...signaled };

@@ -1,4 +1,5 @@
-// The addon, typed. Loads without a driver and without rights; a build that is missing is said in words, with the remedy.
+// Types of the native addon, and its loader. Loads without a driver and without privileges; the error for a missing build names the
+// remedy.
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
@@ -24,39 +25,39 @@ export type LedgerRow = {
 export type LedgerSlot = {
   readonly index: number;
   readonly stamp: bigint;
-  /** As the process sees itself. */
+  /** In the process's own PID namespace. */
   readonly pid: number;
   readonly startTicks: number;
   readonly pidNamespace: number;
-  /** A debugger was attached, a profiler was in it, when it took the slot. */
+  /** When it took the slot, a debugger was attached or a profiler was loaded. */
   readonly debugged: boolean;
   readonly profiled: boolean;
   /** The number of the engine that it runs; 0: unknown. */
   readonly engine: number;
-  /** Of the one that its page named and that it could not run; 0: none. */
+  /** The number of the engine that its limits page named and it could not run; 0: none. */
   readonly engineRefused: number;
   /** Its process, or a relative that took over its lock, lives. */
   readonly locked: boolean;
-  /** Nothing but its end drops its lock. */
+  /** Only the end of the process releases its lock. */
   readonly lockedForLife: boolean;
   readonly gpus: readonly LedgerRow[];
 };
 
 export type LedgerReading = {
-  /** False: shorter than it was made, its header was overwritten, or it has too many locks to find all slots without one. */
+  /** False: the file was truncated, its header was overwritten, or it has too many locks to find all slots without one. */
   readonly whole: boolean;
   /** False: the path that was given leads to another file, or to none. */
   readonly untouched: boolean;
-  /** Refusals per GPU since the ledger was made. */
+  /** Refusals per GPU since the ledger was created. */
   readonly denied: readonly number[];
-  /** Entry points that its processes looked up and the interposer does not know, since the ledger was made. */
+  /** Entry points that its processes looked up and the interposer does not know, since the ledger was created. */
   readonly unknown: number;
   readonly slots: readonly LedgerSlot[];
   /** CLOCK_BOOTTIME when all of it had been read. */
   readonly readNs: number;
-  /** CLOCK_BOOTTIME when its locks were asked for; absent: with it. */
+  /** CLOCK_BOOTTIME when its locks were tested; absent: at `readNs`. */
   readonly locksNs?: number;
-  /** The bytes behind it, by which the next reading knows what has changed. */
+  /** The file's content, with which the next reading finds what has changed. */
   readonly seen?: Uint8Array;
 };
 
@@ -73,18 +74,18 @@ export type Feedback = {
 export type ProcessFacts = {
   readonly startTicks: number;
   readonly parent: number;
-  /** It is a zombie, and no thread of it goes on. */
+  /** It is a zombie without running threads. */
   readonly ended: boolean;
-  /** Its first thread has ended, and others go on. */
+  /** Its first thread has ended, and other threads run. */
   readonly leaderless: boolean;
   readonly command: string;
   readonly cgroup: string;
   readonly pidNamespace: number;
-  /** As it sees itself; absent: it could not be read. */
+  /** Its PID in its own PID namespace; absent: it could not be read. */
   readonly namespacePid?: number;
 };
 
-/** `code` of the error with which `writePage` refuses a file that is the page of another number of slots or GPUs. */
+/** `code` of the error of `writePage` for a file with another number of slots or GPUs. */
 export const PAGE_SIZE_MISMATCH = 'PAGE_SIZE_MISMATCH';
 
 export type Native = {
@@ -115,9 +116,9 @@ export type Native = {
   /** Frees all slots in place and keeps what counts for the container as a whole. */
   clearLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;
   /**
-   * What has not changed since `before`, an earlier reading of it, is the same object in both: all but times. `path`: the name
-   * that should lead to it. `locksForMs`: so long are the locks of `before` believed, where nothing else has changed and each
-   * slot in use had one; absent: locks are asked for.
+   * Parts that have not changed since `before`, an earlier reading, are the same objects, except times. `path`: the name that should
+   * lead to this file. `locksForMs`: for this long the locks in `before` are reused, if nothing else has changed and each slot in use
+   * was locked; absent: locks are tested.
    */
   readLedger(
     fd: number,
@@ -128,20 +129,20 @@ export type Native = {
     locksForMs?: number,
   ): LedgerReading;
   readProcess(pid: number): ProcessFacts | undefined;
-  /** Is there a process with that pid and start time, and has it not ended? Cheaper than all of its facts. */
+  /** Does a process with this PID and start time run? Cheaper than `readProcess`. */
   isRunning(pid: number, startTicks: number): boolean;
   /** 'sent', 'gone', 'reused', 'moved' or 'refused: ...' */
   signalExact(pid: number, startTicks: number, cgroup: string, signal: number): string;
   becomeSubreaper(): boolean;
   dieWithParent(): boolean;
   /**
-   * Gives back what is resident of the program's own file, code and constants, and returns how many bytes that were. What is used
-   * again comes back from the kernel's cache, some 50 us for a MiB; where the kernel does not list mappings, 0.
+   * Releases resident pages of the program's own file (code and constants) and returns their bytes; 0 if the kernel does not list
+   * mappings. Pages that are used again come from the page cache, about 50 us per MiB.
    */
   trimProgramMemory(): number;
-  /** On an existing folder, never through a link; `options` are those of tmpfs, nosuid and nodev come by themselves. */
+  /** On an existing folder, never through a link; `options` are those of tmpfs; nosuid and nodev are always set. */
   mountTmpfs(folder: string, options: string, mayExecute: boolean): void;
-  /** The file system mounted there, in every mount of it. EBUSY: something is open for writing. */
+  /** Changes the file system itself, and so all of its mounts. EBUSY: a file is open for writing. */
   remount(folder: string, readOnly: boolean): void;
   unmount(folder: string, lazy: boolean): void;
 };

@@ -1,17 +1,16 @@
-// Memory of the daemons that run on every node, beside what the node is there for.
+// Reduces the memory of the daemons that run on every node.
 import { setFlagsFromString } from 'node:v8';
 import { loadNative } from './addon.ts';
 
-/** After a start, and again for what its first minute needs: grants that are adopted, GPUs that are measured, lists of pods. */
+/** Trims after the start, and during the first minute, which adopts grants, measures GPUs and lists pods. */
 const STARTED_MS = [3000, 10_000, 20_000, 60_000];
 const EVERY_MS = 600_000;
 
 /**
- * Has V8 collect each heap of this process, its threads' included, once it has grown by 2 MiB in place of 8. The flag cannot stand
- * in NODE_OPTIONS. Set after the start it changes the pace of collections; nothing else of it was seen. And lets go, once it has
- * started and now and then, of what of node's own file it does not use.
+ * Lets V8 collect each heap of this process, also those of its threads, after 2 MiB of growth instead of 8. NODE_OPTIONS does not accept
+ * the flag; set after the start it only makes collections more frequent. Also releases unused pages of node's own file at intervals.
  */
-export function beFrugal(): void {
+export function reduceMemory(): void {
   setFlagsFromString('--optimize-for-size');
   const { trimProgramMemory } = loadNative();
   for (const ms of STARTED_MS) setTimeout(trimProgramMemory, ms).unref();

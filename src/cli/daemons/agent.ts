@@ -3,7 +3,7 @@
 import { NO_SLICES, uuidsOfSlices } from '../../agent/attribution/resource-slices.ts';
 import { type AgentConfiguration, DEFAULTS } from '../../agent/config.ts';
 import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
-import { beFrugal } from '../../agent/os/memory-tuning.ts';
+import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { type AgentCluster, startAgent } from '../../agent/start.ts';
 import { GRANT_ANNOTATION } from '../../api/names.ts';
 import type { Logger } from '../../common/logger.ts';
@@ -31,7 +31,7 @@ export const agent: Command = {
   },
   notes: `Settings and their defaults:\n${JSON.stringify(DEFAULTS, null, 2)}`,
   async run(parsed) {
-    beFrugal();
+    reduceMemory();
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const log = loggerOf(parsed, 'agent', configuration.log);
     const start = async () => {

@@ -1,6 +1,6 @@
 // `cotenant exporter`: the agent's exporter half as a process of its own, which may do nothing but serve.
 
-import { beFrugal } from '../../agent/os/memory-tuning.ts';
+import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { followSnapshots } from '../../agent/snapshot/ipc/client.ts';
 import type { SnapshotHealth } from '../../agent/snapshot/source.ts';
 import { guardOf, startExporter } from '../../exporter/start.ts';
@@ -28,7 +28,7 @@ export const exporter: Command = {
   notes:
     'Of the settings of `cotenant agent` it goes by host, port, log, page, processMetrics, compatibilityMetrics and kubernetes.nodeName.',
   async run(parsed) {
-    beFrugal();
+    reduceMemory();
     const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
     const { host, page } = configuration;
     if (page.socket === '')

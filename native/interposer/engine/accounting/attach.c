@@ -2,8 +2,8 @@
  * libcotenant.so where the agent mounted them, and takes a slot. Nothing comes from the environment. If that fails
  * the GPU stays closed: cuInit fails, with one line on standard error that says why.
  *
- * A forked child is not attached, and CUDA does not work in it either: a page that the kernel zeroes in children
- * tells it apart, also after a raw clone. If the child calls cuInit and the driver allows it, it attaches anew. */
+ * A forked child is not attached, and CUDA does not work in it either. A page that the kernel zeroes in children
+ * identifies it, also after a raw clone. If the child calls cuInit and the driver allows it, the child attaches. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -12,8 +12,8 @@ bool cot_is_host_location(const abi_location *location) {
            location->type == ABI_LOCATION_HOST_NUMA_CURRENT;
 }
 
-/* A location type unknown to this build may be GPU memory, and nothing tells where it keeps the device. So it is
- * charged where the process sees one GPU, and refused where it sees several: charging the wrong GPU would let the
+/* A location type unknown to this build may be GPU memory, on an unknown GPU. So it is charged if the
+ * process sees one GPU, and refused if it sees several: charging the wrong GPU would let the
  * program pass its limit on the right one. */
 abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu) {
     switch (location->type) {

@@ -52,7 +52,7 @@ static bool marked_dead(uint32_t slot, uint64_t stamp) {
 static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp) {
     static _Atomic uint64_t own_namespace;
     if (marked_dead(index, stamp)) return true;
-    /* Where the GPU frees memory late, only the agent can tell that the dead process's memory is gone. */
+    /* On a GPU that frees memory late, only the agent knows when a dead process's memory is free. */
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
         struct cot_gpu_limits limits;
         cot_read_limits(gpu, &limits);

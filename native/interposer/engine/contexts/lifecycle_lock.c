@@ -41,8 +41,8 @@ static bool acquire(void) {
     return false;
 }
 
-/* An address may be reused before the end of its context is in the table. A new epoch before that end tells old and
- * new apart. */
+/* An address may be reused before the table has the end of its context. A new epoch before that end distinguishes the
+ * old and the new context. */
 bool cot_lifecycle_lock(bool ends) {
     bool taken = acquire();
     if (ends) atomic_fetch_add(&cot->contexts.epoch, 1);

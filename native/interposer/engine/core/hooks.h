@@ -1,6 +1,5 @@
-/* Where a part of the engine tells parts above it of an event, without calling them by name: the table is filled in by
- * engine/hooks.c. That keeps calls between the folders one way: memory and launch call contexts, all call accounting.
- */
+/* Callbacks through which a part of the engine reports an event to parts above it; engine/hooks.c fills the table. So
+ * calls between the folders go one way: memory and launch call contexts, and all of them call accounting. */
 #pragma once
 
 #include "engine.h"

@@ -369,7 +369,7 @@ static abi_result launch_or_upload(stream_call real, abi_graph_exec handle, abi_
     return result;
 }
 
-/* The launch gate has been passed by now. */
+/* The launch gate has already admitted the launch. */
 abi_result cot_cuGraphLaunch(abi_graph_exec handle, abi_stream stream) {
     return launch_or_upload((stream_call)DRIVER("cuGraphLaunch"), handle, stream);
 }

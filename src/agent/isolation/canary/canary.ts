@@ -60,7 +60,7 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
     }
   };
 
-  const tell = (gpuUuid: string, verdict: CanaryVerdict, before: CanaryVerdict | undefined): void => {
+  const report = (gpuUuid: string, verdict: CanaryVerdict, before: CanaryVerdict | undefined): void => {
     if (verdict.result === before?.result && verdict.why === before.why) return;
     if (verdict.result === 'fails') onProblem(trial.words.fails(gpuUuid, verdict.why));
     else if (verdict.result === 'untried') onProblem(trial.words.untried(gpuUuid, verdict.why));
@@ -97,7 +97,7 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
         const isUntried = found !== 'none' && found.result === 'untried';
         const kept = last?.key === of && before?.result === 'fails' && isUntried ? before : found;
         tried.set(gpu.gpuUuid, { key: of, atMs: clock(), found: kept });
-        if (kept !== 'none') tell(gpu.gpuUuid, kept, before);
+        if (kept !== 'none') report(gpu.gpuUuid, kept, before);
       }
     },
     of(gpuUuid) {

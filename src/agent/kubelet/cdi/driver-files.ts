@@ -2,39 +2,39 @@
 // An unknown file is given to every container: CUDA may need a library that a newer driver adds.
 import type { DriverCapability } from '../../../request/rules/namespace-rules.ts';
 
-/** Any of them brings it; none: everybody has it. */
-export type For = readonly DriverCapability[];
+/** Capabilities of which a container needs one to get a file; empty: every container gets it. */
+export type NeededBy = readonly DriverCapability[];
 
-export const EVERYBODY: For = [];
-const GRAPHICS: For = ['graphics'];
-const VIDEO: For = ['video'];
-const DISPLAY: For = ['display'];
-const NGX: For = ['ngx'];
-/** For programs that draw and for an X server alike. */
-const EITHER: For = ['graphics', 'display'];
+export const ALL_CONTAINERS: NeededBy = [];
+const GRAPHICS: NeededBy = ['graphics'];
+const VIDEO: NeededBy = ['video'];
+const DISPLAY: NeededBy = ['display'];
+const NGX: NeededBy = ['ngx'];
+/** For graphics programs and for an X server. */
+const EITHER: NeededBy = ['graphics', 'display'];
 
 /**
- * By their names up to `.so`, with a star at the end for what newer drivers have more of. Not here: what CUDA, OpenCL or NVML load
- * where graphics is but another user (libnvidia-gpucomp, libnvidia-allocator).
+ * Libraries by their names up to `.so`; a star at the end covers names that newer drivers add. Libraries that CUDA, OpenCL or NVML load,
+ * too, are not listed (libnvidia-gpucomp, libnvidia-allocator).
  */
-const LIBRARIES: readonly (readonly [whose: For, names: readonly string[]])[] = [
+const LIBRARIES: readonly (readonly [whose: NeededBy, names: readonly string[]])[] = [
   // Decoding, encoding, optical flow.
   [VIDEO, ['libnvcuvid', 'libnvidia-encode', 'libnvidia-opticalflow', 'libvdpau_nvidia']],
-  // What GLVND and Vulkan's loader open.
+  // Opened by GLVND and the Vulkan loader.
   [GRAPHICS, ['libGLX_nvidia', 'libGLX_indirect', 'libEGL_nvidia', 'libGLESv1_CM_nvidia', 'libGLESv2_nvidia']],
-  // GLVND's own, which the driver's installer can bring.
+  // GLVND itself, which the driver's installer may contain.
   [GRAPHICS, ['libGL', 'libEGL', 'libGLESv1_CM', 'libGLESv2', 'libGLX', 'libGLdispatch', 'libOpenGL']],
-  // What those are made of: EGL, shaders, frame capture.
+  // Dependencies of these: EGL, shaders, frame capture.
   [GRAPHICS, ['libnvidia-eglcore', 'libnvidia-glsi', 'libnvidia-glvkspirv', 'libnvidia-fbc', 'libnvidia-ifr']],
-  // Vulkan beside its driver: its safety-critical form, a layer that shows frames, a producer for EGL's streams.
+  // Vulkan: its safety-critical variant, a presentation layer, a producer for EGL streams.
   [GRAPHICS, ['libnvidia-vksc-core', 'libnvidia-present', 'libnvidia-vulkan-producer']],
-  // Rays: Vulkan's and OptiX'.
+  // Ray tracing: Vulkan and OptiX.
   [GRAPHICS, ['libnvidia-rtcore', 'libnvidia-cbl', 'libnvoptix']],
-  // Platforms of EGL, and GBM's.
+  // EGL platforms and GBM.
   [GRAPHICS, ['libnvidia-egl-*', 'nvidia-drm_gbm']],
-  // GL's core, which the GLX of an X server needs, too.
+  // The core of OpenGL, which an X server's GLX needs, too.
   [EITHER, ['libnvidia-glcore', 'libnvidia-tls']],
-  // An X server's driver and its GLX; windows of nvidia-settings.
+  // The X server's driver and its GLX; the GUI of nvidia-settings.
   [DISPLAY, ['nvidia_drv', 'libglxserver_nvidia', 'libnvidia-gtk2', 'libnvidia-gtk3', 'libnvidia-wayland-client']],
   [NGX, ['libnvidia-ngx']],
 ];
@@ -43,8 +43,8 @@ const byStart = [...byStem].flatMap(([name, whose]) =>
   name.endsWith('*') ? [[name.slice(0, -1), whose] as const] : [],
 );
 
-/** What is no library, by where it lies. */
-const FILES: readonly (readonly [whose: For, path: RegExp])[] = [
+/** Files that are not libraries, by path. */
+const FILES: readonly (readonly [whose: NeededBy, path: RegExp])[] = [
   [GRAPHICS, /\/(vulkan|vulkansc)\/(icd|implicit_layer|explicit_layer)\.d\/[^/]*$/],
   [GRAPHICS, /\/(glvnd\/egl_vendor|egl\/egl_external_platform)\.d\/[^/]*$/],
   [GRAPHICS, /\/nvidia\/(nvoptix\.bin|nvidia-application-profiles-[^/]*)$/],
@@ -52,47 +52,47 @@ const FILES: readonly (readonly [whose: For, path: RegExp])[] = [
   [NGX, /\/_?nvngx[^/]*\.dll$/],
 ];
 
-/** `libcuda` of `/usr/lib64/libcuda.so.575.57`; undefined: no library. */
+/** `libcuda` of `/usr/lib64/libcuda.so.575.57`; undefined: not a library. */
 const stemOf = (path: string): string | undefined => /([^/]+?)\.so(\.[^/]*)?$/.exec(path)?.[1];
 
-/** Of a file, by its path in the container. */
-export function fileIsFor(path: string): For {
+/** Capabilities for a file, by its path in the container. */
+export function capabilitiesOfFile(path: string): NeededBy {
   const stem = stemOf(path);
   const library =
     stem === undefined ? undefined : (byStem.get(stem) ?? byStart.find(([start]) => stem.startsWith(start))?.[1]);
-  return library ?? FILES.find(([, pattern]) => pattern.test(path))?.[0] ?? EVERYBODY;
+  return library ?? FILES.find(([, pattern]) => pattern.test(path))?.[0] ?? ALL_CONTAINERS;
 }
 
-/** Of a device node: those of modes and of rendering are no program's of CUDA. */
-export const nodeIsFor = (path: string): For =>
-  /^\/dev\/(dri(\/.*)?|nvidia-modeset)$/.test(path) ? EITHER : EVERYBODY;
+/** Capabilities for a device node: CUDA uses neither modesetting nor rendering nodes. */
+export const capabilitiesOfNode = (path: string): NeededBy =>
+  /^\/dev\/(dri(\/.*)?|nvidia-modeset)$/.test(path) ? EITHER : ALL_CONTAINERS;
 
 /**
- * From NVIDIA's container toolkit 1.20.1 on in each GPU's device: as root it sets limits of the driver's for the container's group,
- * and takes them from these variables in the container's own environment.
+ * A hook that NVIDIA's container toolkit adds to each GPU's device since 1.20.1: running as root, it sets the driver's memory limits for
+ * the container's cgroup from these variables in the container's environment.
  */
 const LIMITS_HOOK = 'apply-cuda-memory-limits';
 export const LIMITS_VARIABLES: readonly string[] = ['NVIDIA_GPU_MEMORY_REQUEST', 'NVIDIA_GPU_MEMORY_LIMIT'];
 
 /**
- * Of a hook: links to such nodes, and their folder's mode, are of no use without them. All others are everybody's: links that lead
- * nowhere do no harm. Undefined: never given, because a tenant could set the agent's limits with it.
+ * Capabilities for a hook. Hooks that create links to /dev/dri or set its mode are needed only with these nodes. All other hooks run for
+ * every container: dangling links do no harm. Undefined: the hook never runs, because a tenant could set the driver's limits with it.
  */
-export function hookIsFor(args: readonly string[]): For | undefined {
+export function capabilitiesOfHook(args: readonly string[]): NeededBy | undefined {
   if (args.includes(LIMITS_HOOK)) return undefined;
   const paths = args.slice(1).filter((arg) => arg.includes('/'));
-  return paths.length > 0 && paths.every((arg) => arg.includes('/dev/dri')) ? EITHER : EVERYBODY;
+  return paths.length > 0 && paths.every((arg) => arg.includes('/dev/dri')) ? EITHER : ALL_CONTAINERS;
 }
 
-/** Folders of 32-bit libraries by their names alone. */
+/** Folders with 32-bit libraries only. */
 const NARROW = /\/(i[3-6]86-linux-gnu|arm-linux-gnueabihf|lib32)\//;
-/** Of 64-bit libraries where a distribution has no lib64. */
+/** Folders with 64-bit libraries on distributions without lib64, and with 32-bit ones on others. */
 const EITHER_WIDTH = /^(\/usr)?\/lib\/(?!.*-linux-gnu)/;
 const WIDE = /\/lib64\//;
 const baseOf = (path: string) => path.slice(path.lastIndexOf('/') + 1);
 
 /** Is the file at one of these paths a 32-bit library? The other paths may be needed to decide it. */
-export function narrowAmong(paths: readonly string[]): (path: string) => boolean {
+export function finderOf32BitLibraries(paths: readonly string[]): (path: string) => boolean {
   const wide = new Set(paths.filter((path) => WIDE.test(path)).map(baseOf));
   return (path) =>
     stemOf(path) !== undefined && (NARROW.test(path) || (EITHER_WIDTH.test(path) && wide.has(baseOf(path))));

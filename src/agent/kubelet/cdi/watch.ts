@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { DRIVER_CAPABILITIES_VARIABLE } from '../../../api/names.ts';
 import { replaceFile } from '../../../common/state-file.ts';
 import { type Found, readSpec, sourceOf } from './spec.ts';
-import { allowedBy, type Divided, devicesFor, divide, OWN_KIND } from './split-spec.ts';
+import { allowedBy, devicesFor, OWN_KIND, type SplitSpec, splitSpec } from './split-spec.ts';
 
 const require = createRequire(import.meta.url);
 
@@ -39,7 +39,7 @@ export type Cdi = {
 export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_MS }: CdiOptions): Cdi {
   const folder = folders.at(-1) ?? '';
   const own = join(folder, OWN_FILE);
-  let divided: Divided | undefined;
+  let divided: SplitSpec | undefined;
   /** The file that it was made of. */
   let source = '';
   let seen = '';
@@ -55,7 +55,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
   const undivided = `as ${kind}=<UUID>, with all parts of the driver, whatever ${DRIVER_CAPABILITIES_VARIABLE} says`;
 
   /** Throws where the folder cannot be written. */
-  const write = (made: Divided | undefined) => {
+  const write = (made: SplitSpec | undefined) => {
     const text = made && `${JSON.stringify(made.spec, null, 1)}\n`;
     if (text === undefined) return rmSync(own, { force: true });
     if (existsSync(own) && readFileSync(own, 'utf8') === text) return;
@@ -70,7 +70,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     // A half-written file does not describe the driver: the earlier division stays in use.
     if (best?.found.path !== source && unreadable.some(({ path }) => path === source) && divided !== undefined)
       return problem(`GPUs are still given as by the last readable ${source}${why}`);
-    const made = best && divide(best);
+    const made = best && splitSpec(best);
     if (made === undefined || made.gpus.size === 0) {
       divided = undefined; // before the file is removed, so that no container is given its devices
       source = '';
@@ -115,7 +115,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     const { ino } = statSync(path, { throwIfNoEntry: false }) ?? {};
     const before = watchers.get(path);
     if (before?.ino === ino) return;
-    // A folder that was made anew is another one.
+    // A folder that was deleted and created again has another inode, so it is watched again.
     before?.watcher.close();
     watchers.delete(path);
     if (ino === undefined) return;

@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import test from 'ava';
 import fc from 'fast-check';
 import { parse } from 'yaml';
-import { fileIsFor } from '../../../../src/agent/kubelet/cdi/driver-files.ts';
+import { capabilitiesOfFile } from '../../../../src/agent/kubelet/cdi/driver-files.ts';
 import { type CdiSpec, type Edits, type Found, readSpec, sourceOf } from '../../../../src/agent/kubelet/cdi/spec.ts';
-import { allowedBy, devicesFor, divide, OWN_KIND } from '../../../../src/agent/kubelet/cdi/split-spec.ts';
+import { allowedBy, devicesFor, OWN_KIND, splitSpec } from '../../../../src/agent/kubelet/cdi/split-spec.ts';
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../../../../src/request/rules/namespace-rules.ts';
 
 const FIXTURE = join(import.meta.dirname, '../../../fixtures/cdi/nvidia.yaml');
@@ -23,7 +23,7 @@ const nvidia = () => specOf(parse(readFileSync(FIXTURE, 'utf8'), { version: '1.1
 const dividedOf = (spec: CdiSpec) => {
   const source = sourceOf([found(spec)], KIND);
   if (!source) throw new Error('no source');
-  return divide(source);
+  return splitSpec(source);
 };
 /** Paths in the container, links of hooks by what they make. */
 const pathsOf = ({ mounts, deviceNodes, hooks }: Edits = {}) => [
@@ -191,7 +191,7 @@ test('a file with an unknown name is in all parts; a known name is known in any 
     ['/usr/lib64/xorg/modules/drivers/nvidia_drv.so', ['display']],
     ['/usr/lib64/nvidia/wine/nvngx_dlssg.dll', ['ngx']],
   ];
-  for (const [path, whose] of cases) t.deepEqual([...fileIsFor(path)], whose, path);
+  for (const [path, whose] of cases) t.deepEqual([...capabilitiesOfFile(path)], whose, path);
 });
 
 test('/usr/lib holds 32-bit libraries only where lib64 has the same ones', (t) => {
