@@ -1,5 +1,5 @@
-// Programs in other languages, built by the machine's own tools into the cache, outside the checkout and keyed by source and
-// compiler. Never throws: what cannot be built here has a reason, and the tests that need it are skipped with it.
+// Builds programs in other languages with this machine's tools, into the cache and keyed by source and compiler. Never throws: if a
+// program cannot be built here, the result is a reason, and the tests that need it are skipped with it.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
@@ -9,11 +9,11 @@ import { cacheFolder } from '../support/venv.ts';
 export type Built = { readonly ok: true; readonly folder: string } | { readonly ok: false; readonly reason: string };
 
 export type Recipe = {
-  /** Below programs/. */
+  /** Folder below programs/. */
   readonly source: string;
-  /** Prints the version of what builds it. */
+  /** Prints the version of the compiler. */
   readonly version: readonly string[];
-  /** Run in order, in a copy of the sources; OUT is where results belong. */
+  /** Run in order in a copy of the sources; OUT is the folder for the results. */
   readonly steps: (out: string) => readonly { readonly command: readonly string[]; readonly env?: NodeJS.ProcessEnv }[];
 };
 

@@ -1,5 +1,5 @@
-// What the tests of real clients share: the ways in which one runs (without us, preloaded, mounted over the driver's file),
-// a client that holds memory until it is told to end, and the checksums of CUDA's libraries.
+// Shared by the tests of real clients: the ways to run one (without Cotenant, preloaded, mounted over the driver's file), a client
+// that holds memory until its input ends, and checksums of CUDA's libraries.
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -13,7 +13,7 @@ import { environment, type SimulatedNode, type Teardown } from '../support/node.
 export const WAYS = ['direct', 'preloaded', 'mounted'] as const;
 export type Way = (typeof WAYS)[number];
 
-/** The environment of a client: without us, or held to `memoryBytes` of each GPU. */
+/** The environment of a client: without Cotenant, or limited to `memoryBytes` of each GPU. */
 export function surroundings(
   t: Teardown,
   node: SimulatedNode,
@@ -55,18 +55,18 @@ export async function complete(
   return { out: parts.out.join(''), errors: parts.errors.join(''), code, signal };
 }
 
-/** What a client says that filled its memory in blocks until it was refused. */
+/** Report of a client that allocated blocks until it was refused. */
 export type Filled = {
   readonly total: number;
   readonly free: number;
-  /** Free again after what it did before it filled. */
+  /** Free memory before it allocated the blocks, after its other work. */
   readonly idle: number;
-  /** Free when it was refused. */
+  /** Free memory at the refusal. */
   readonly full: number;
   readonly blocks: number;
-  /** The driver's result. */
+  /** The driver's result code. */
   readonly refusal: number;
-  /** The result of one more block after one was given back. */
+  /** The result of one more block after one was freed. */
   readonly again: number;
 };
 
@@ -78,7 +78,7 @@ export type Holder = {
   errors(): readonly string[];
 };
 
-/** Starts a client that fills memory, says what it got and holds it until its input ends. */
+/** Starts a client that allocates blocks, reports the result and holds them until its input ends. */
 export async function startHolder(
   t: ExecutionContext,
   command: readonly string[],

@@ -1,5 +1,5 @@
-// JVMs that open the driver and use signals for all that JVMs use them for, without us and with us, with and without the
-// JVM's own library for chaining signals. Preloads that take signals for themselves kill JVMs.
+// JVMs that open the driver and use signals as JVMs do, without and with Cotenant, with and without libjsig, the JVM's library for
+// signal chaining. A preloaded library that takes signals for itself breaks JVMs.
 import { existsSync, mkdirSync, readdirSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -28,7 +28,7 @@ type Busy = Filled & {
   readonly signals: string;
 };
 
-/** Every JDK where Debian puts them, and what else JAVA_HOME names. */
+/** Every JDK in Debian's folder, and the one that JAVA_HOME names. */
 function jdks(): string[] {
   const folder = '/usr/lib/jvm';
   const homes = existsSync(folder) ? readdirSync(folder).map((name) => join(folder, name)) : [];
@@ -43,7 +43,7 @@ async function run(
   way: Way,
   chaining?: string,
 ): Promise<Busy> {
-  // Ours before the JVM's, whose folder is looked into first, or after it.
+  // The preloads before or after libjsig, in whose folder the loader looks first.
   const env = surroundings(t, node, way, SLICE, chaining ? { LD_PRELOAD: chaining } : {});
   const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   const room = way === 'direct' ? node.usable(0) : SLICE;
@@ -83,7 +83,7 @@ for (const home of homes) {
     const node = await startNode(t, '--gpu', GPU);
     const scratch = join(temporaryFolder(t), 'scratch');
     mkdirSync(scratch);
-    // A recording suspends threads by SIGUSR2, which is what other interposers take for themselves.
+    // A recording suspends threads by SIGUSR2, which other interposers take for themselves.
     const recording = `-XX:StartFlightRecording=settings=profile,filename=${join(scratch, 'recording.jfr')}`;
     const flags = ['-Xcheck:jni', '-Xmx128m', '-Xlog:disable', '-Xlog:all=error:stderr', recording];
     const native =

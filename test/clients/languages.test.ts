@@ -1,5 +1,5 @@
-// Go and Rust programs that load the driver by themselves: without us they fill the GPU, under a grant the slice. A Go
-// program with libc inside it is not reached by a preload; the agent sees it.
+// Go and Rust programs that load the driver themselves: without Cotenant they fill the GPU, with a grant the grant. A preload does
+// not reach a Go program with a static libc; the agent detects it.
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { runTenant, startAgent } from '../support/agent.ts';
@@ -46,7 +46,7 @@ const rust = built({
   ],
 });
 
-/** Skips loudly where the program cannot be built. */
+/** Skips the test with the reason if the program cannot be built. */
 function withProgram(
   title: string,
   program: Built,

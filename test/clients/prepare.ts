@@ -1,4 +1,4 @@
-// What takes longer to fetch than a test may say nothing, fetched before the tests. What cannot be had is theirs to say.
+// Fetches large packages before the tests, whose timeout a download would exceed. The tests report what cannot be fetched.
 import { wheels } from './wheels.ts';
 
 wheels();

@@ -1,5 +1,5 @@
-// Python programs that nobody here wrote: the test programs that come with NVIDIA's driver bindings and with Numba, each run
-// without us, preloaded and mounted: what passes without us passes with us, and nothing else. And NVIDIA's own runtime.
+// Third-party Python programs: the test programs of NVIDIA's driver bindings and of Numba, each without Cotenant, preloaded and
+// mounted. The same tests pass in each way. Also NVIDIA's own runtime.
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -14,7 +14,7 @@ const SLICE = 2048 * MIB;
 const GPU = 'l4,memory=6Gi';
 const LONG = process.env.COTENANT_CLIENTS === 'long';
 
-// The last release whose wheel holds its tests.
+// The last release whose wheel contains its tests.
 const bindings = pythonEnvironment([
   'cuda-python==12.4.0',
   'numpy==1.26.4',
@@ -30,7 +30,7 @@ const numba = pythonEnvironment([
   'psutil==7.2.2',
 ]);
 
-/** Skips loudly where the packages cannot be had. */
+/** Skips the test with the reason if the packages cannot be installed. */
 function withPackages(
   title: string,
   environment: PythonEnvironment,
@@ -54,14 +54,14 @@ const folders = [
 ];
 const before = checksums(folders);
 
-/** Name of each test and how it ended, from the lists that pytest -v and unittest -v print. */
+/** Name and result of each test, from the output of pytest -v and unittest -v. */
 function results(text: string): Record<string, string> {
   const pytest = [...text.matchAll(/^\S*?(\w+\.py::\S+) (PASSED|FAILED|SKIPPED|ERROR)/gm)];
   const unittest = [...text.matchAll(/^\w+ \((\S+)\)(?:\n.*?)? \.\.\. (?:.*?\n)*?(ok|FAIL|ERROR|skipped)\b/gm)];
   return Object.fromEntries([...pytest, ...unittest].map(([, name = '', how = '']) => [name, how.toLowerCase()]));
 }
 
-/** Runs a list of test programs in each way; all must end alike, with at least `passing` that pass. */
+/** Runs test programs in each way; the results must be the same, with at least `passing` passed tests. */
 async function alike(
   t: ExecutionContext,
   cuda: string,
@@ -119,7 +119,7 @@ withPackages('Numba fills the GPU, or its grant, and raises its usual exception'
     const program = [python, '-W', 'ignore', join(import.meta.dirname, 'programs/python/numba_fill.py')];
     const holder = await startHolder(t, program, surroundings(t, node, way, SLICE));
     const { filled } = holder;
-    // What its kernel and its runtime keep, the same in each way.
+    // Memory of its kernel and its runtime, the same in each way.
     kept.push(filled.free - filled.idle);
     const blocks = Math.floor(filled.idle / BLOCK);
     t.deepEqual([filled.total, filled.free], [room, room - contextBytes], way);

@@ -1,5 +1,5 @@
-// Programs of the CUDA runtime, without us, preloaded and mounted: one built for the shared runtime, on our stand-in for it
-// (cudart/), and one with NVIDIA's own linked in, which does not take the simulated driver for a genuine one.
+// Programs of the CUDA runtime, without Cotenant, preloaded and mounted: one linked to the shared runtime, for which cudart/ stands
+// in, and one with NVIDIA's static runtime, which does not accept the simulated driver.
 import { execFileSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -25,15 +25,15 @@ type Runtime = Filled & {
   readonly devices: number;
   readonly name: string;
   readonly propertyTotal: number;
-  /** 1: what was written to blocks of the GPU was read back. */
+  /** 1: data written to blocks of the GPU was read back unchanged. */
   readonly same: number;
-  /** What the pool kept while it was told to keep all. */
+  /** Bytes that the pool kept while its release threshold was unlimited. */
   readonly reserved: number;
   readonly nodes: Readonly<Record<'all' | 'kernel' | 'fill' | 'allocation' | 'free', number>>;
-  /** The launch of what is no kernel, and the thread's last error behind it. */
+  /** Result of launching something that is no kernel, and the thread's last error afterwards. */
   readonly strange: readonly number[];
   readonly dot: number;
-  /** At the refusal: looked at, taken, and once more. */
+  /** Last error at the refusal: peeked, taken, and once more. */
   readonly errors: readonly number[];
   readonly poolRefusal: number;
   readonly graphRefusal: number;

@@ -1,6 +1,6 @@
-// PyTorch's wheel and Triton's, as they come from the registry, without us, preloaded and mounted. Their CUDA runtime is our
-// stand-in (cudart/), preloaded: the loader takes an object that is there under the name for the one that is asked for, and
-// does not come to look in the wheel's own folders. Gigabytes, so in test:long only.
+// PyTorch's and Triton's wheels without Cotenant, preloaded and mounted. Their CUDA runtime is the preloaded stand-in of cudart/: the
+// loader takes a loaded object of the requested name and does not look in the wheel's folders. The wheels are gigabytes, so these
+// tests run in test:long only.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -47,11 +47,11 @@ type Said = {
   readonly error: string;
   readonly message: string;
   readonly notSupported: number;
-  /** What no limit has to do with. */
+  /** The part that no limit affects. */
   readonly alike: {
     readonly available: boolean;
     readonly steps: readonly (readonly unknown[])[];
-    /** What needs the runtimes inside cuBLAS and cuDNN. */
+    /** Calls that need the runtimes inside cuBLAS and cuDNN. */
     readonly refused: readonly string[];
   };
 };
@@ -91,7 +91,7 @@ for (const [allocator, kind, configuration] of [
       t.is(held?.bytes, room - said.idle + blocks * BLOCK, `${way}: the driver's own count`);
       t.true((held?.[kind] ?? 0) >= blocks * BLOCK, `${way}: by the allocator that was asked for`);
       t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
-      // Kernels all last the same: so many were launched, replayed ones among them.
+      // All kernels last the same, so the time is the number of launches, including replayed ones.
       found[way] = [said.alike, said.free - said.idle, (held?.smNs ?? 0) / (KERNEL_US * 1000)];
       t.is(await holder.end(), 0, `${way}: ${holder.errors().join('\n')}`);
     }

@@ -1,4 +1,4 @@
-// PyTorch's wheel, Triton's and those of NVIDIA's libraries that they name: 3 GB to fetch, 7 GB on disk, so not for every run.
+// PyTorch's wheel, Triton's, and the NVIDIA libraries that they require: a download of 3 GB and 7 GB on disk, so not for every run.
 import { type PythonEnvironment, pythonEnvironment } from '../support/venv.ts';
 
 export function wheels(): PythonEnvironment {

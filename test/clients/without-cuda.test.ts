@@ -1,5 +1,5 @@
-// Programs that look for CUDA and do without it, in an image that has no driver: ffmpeg (NVDEC, NVENC), Open MPI, and PyTorch
-// on the CPU (in test:long only). They do, print and end with what they would without us.
+// Programs that try CUDA and work without it, in an image without a driver: ffmpeg (NVDEC, NVENC), Open MPI, and PyTorch on the CPU
+// (in test:long only). Work, output and exit code are the same as without Cotenant.
 import { spawnSync } from 'node:child_process';
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ const OBJECTS = ['libcotenant.so', 'libcotenant-nvml.so'];
 
 type Ended = { readonly code: number | null; readonly out: string; readonly errors: string };
 
-/** The same command without and with both objects, which lie in a folder without a grant. */
+/** Runs a command without and with both preloaded objects, whose folder has no grant. */
 function bothWays(
   t: ExecutionContext,
   command: readonly string[],
@@ -61,7 +61,7 @@ for (const [what, args] of [
     const { plain, preloaded } = bothWays(t, [...FFMPEG, ...args]);
     t.is(plain.code, 1);
     t.regex(plain.errors, /Cannot load libcuda\.so\.1/);
-    // The library is there, and says that there is no device, or lacks its companion for video.
+    // The library is found and reports that there is no device, or its companion for video is missing.
     t.regex(preloaded.errors, /cuInit\(0\) failed|Cannot load libnvidia-encode\.so\.1/);
     t.is(preloaded.code, plain.code);
     t.is(preloaded.out, plain.out);

@@ -1,5 +1,5 @@
-// What is in the guest: this checkout's sources and native parts, the Node of the tests, packages that the agent needs, a
-// shell, and an /init that mounts what a node of version 2 has and runs the checks.
+// The files of the guest: sources and native parts of this checkout, the Node.js of the tests, packages that the agent needs, a
+// shell, and an /init that mounts what a cgroup v2 node has and runs the checks.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ const NATIVE = [
   'cotenant-simulator',
 ];
 const LIBRARIES = [...interposerFiles(), 'simulated', 'tests/client'];
-/** Large, and of no use without a cluster. */
+/** Large packages that are not needed without a cluster. */
 const UNUSED = /^node_modules\/@kubernetes\//;
 
 const INIT = `#!/bin/busybox sh
@@ -32,7 +32,7 @@ node ${HOME}/test/guest/inside/main.ts 2>&1
 poweroff -f
 `;
 
-/** Shared objects that a program needs, the loader included. */
+/** Shared objects that a program needs, including the loader. */
 function librariesOf(program: string): string[] {
   const text = execFileSync('ldd', [program], { encoding: 'utf8' });
   return [...text.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map(([, path = '']) => path);

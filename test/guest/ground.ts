@@ -1,5 +1,5 @@
-// What a guest stands on: QEMU and a kernel out of Debian's packages. Emulated, since not every machine may virtualize; about
-// twenty times slower, so little runs in it.
+// QEMU and a kernel for the guest from Debian's packages. The machine is emulated, because hardware virtualization is not available
+// everywhere; it is about twenty times slower, so few checks run in it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { debianPackages, packagesFolder, type Wanted } from '../support/debian.ts';
@@ -13,7 +13,7 @@ const PACKAGES: readonly Wanted[] = [
 export type GuestGround =
   | {
       readonly ok: true;
-      /** Of the unpacked packages. */
+      /** Folder of the unpacked packages. */
       readonly root: string;
       readonly kernel: string;
       readonly busybox: string;
@@ -21,7 +21,7 @@ export type GuestGround =
     }
   | { readonly ok: false; readonly reason: string };
 
-/** Fetched if it is not there yet and `get` is given. */
+/** Fetched if it is missing and `get` is set. */
 export function guestGround(say: (line: string) => void, get = true): GuestGround {
   if (process.arch !== 'x64') return { ok: false, reason: 'the emulated guest runs programs of x86-64 machines only' };
   const home = packagesFolder('guest-packages', PACKAGES);

@@ -1,5 +1,5 @@
-// A root file system for a guest as one archive in memory, in the form that Linux unpacks when it starts ("newc" cpio). Owns
-// the form; what is in it is said by run.ts.
+// Builds the root file system of a guest in memory as an archive in the "newc" cpio format, which Linux unpacks at boot. files.ts
+// lists the contents.
 import { lstatSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
 import { join, posix } from 'node:path';
 
@@ -8,12 +8,12 @@ const FILE = 0o100755;
 const LINK = 0o120777;
 
 export type Archive = {
-  /** Whatever lies at `from`, followed where it is a link, as `to` in the guest; folders whole. */
+  /** Copies the file or folder at `from`, following links, to `to` in the guest. */
   put(from: string, to: string): void;
   write(to: string, content: string): void;
   link(to: string, target: string): void;
   folder(to: string): void;
-  /** The archive, with everything that was put. */
+  /** The archive of all files. */
   end(): Buffer;
 };
 
@@ -60,5 +60,5 @@ export function createArchive(): Archive {
   };
 }
 
-/** Headers and contents both begin at multiples of four. */
+/** Headers and contents are both aligned to four bytes. */
 const padded = (bytes: Buffer): Buffer => Buffer.concat([bytes, Buffer.alloc(-bytes.length & 3)]);

@@ -1,5 +1,5 @@
-// An emulated machine that starts from an archive of files, runs its /init, and ends. Owns QEMU's command line and the end,
-// which comes in any case; what it prints is its caller's to read.
+// Starts an emulated machine from an archive of files, runs its /init, and always ends it. Has QEMU's command line; the caller reads
+// the output.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,7 +10,7 @@ import type { GuestGround } from './ground.ts';
 
 const MEMORY_MIB = 2048;
 
-/** Everything that the machine printed on its serial line; throws when it does not end in time. */
+/** All output of the machine on its serial line; throws if it does not end in time. */
 export async function boot(
   { root, kernel }: Extract<GuestGround, { ok: true }>,
   archive: Buffer,

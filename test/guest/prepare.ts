@@ -1,5 +1,5 @@
-// Fetches what the guest stands on before any test waits for it. Where there can be none, the reason is said here and again by
-// each test that is skipped for it.
+// Fetches QEMU and the kernel before the tests run. If that is not possible, the reason is printed here and again by each skipped
+// test.
 import { guestGround } from './ground.ts';
 
 const ground = guestGround(console.log);

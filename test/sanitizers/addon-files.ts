@@ -1,5 +1,5 @@
-// Feeds the addon's readers and writers with files that a tenant could have made of a ledger, and all of it with requests
-// that nobody should make. Runs in a process of its own, under the sanitizer's runtime: addon-files.ts ADDON FOLDER
+// Feeds the addon's readers and writers with ledgers that a tenant could have written, and with invalid requests. Runs in a process
+// of its own with the sanitizer's runtime: addon-files.ts ADDON FOLDER
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
@@ -24,7 +24,7 @@ function random(): bigint {
 
 const counts = { readings: 0, whole: 0, slots: 0, refused: 0, foundWrong: [] as string[] };
 
-/** What a reading must be whatever was in the file. */
+/** Holds for every reading, whatever the file contains. */
 function judge(reading: LedgerReading): void {
   counts.readings++;
   counts.whole += reading.whole ? 1 : 0;
@@ -79,7 +79,7 @@ for (let round = 0; round < 2000; round++) {
   if (last.slots !== anew.slots || last.readNs < anew.readNs) counts.foundWrong.push('slots made anew');
 }
 
-// Locks anywhere in the file, and beyond any file.
+// Locks anywhere in the file, and beyond its end.
 const used = Buffer.from(fresh);
 for (let i = 0; i < SLOTS; i++) used.writeUInt8(1, 64 + GPUS * 64 + i * (64 + GPUS * 64));
 writeSync(fd, used, 0, LENGTH, 0);
@@ -98,7 +98,7 @@ for (const ranges of [['0:0'], ['7:1', '9:1'], ['3:2', '9223372036854775807:1'],
   await once(holder, 'exit');
 }
 
-// Whatever a tenant has made of it, it is a fresh one afterwards.
+// Whatever a tenant has written, it is a fresh ledger afterwards.
 native.clearLedger(fd, SLOTS, GPUS);
 const cleared = native.readLedger(fd, SLOTS, GPUS);
 if (!cleared.whole || cleared.slots.length > 0 || native.ledgerBytes(SLOTS, GPUS) !== LENGTH)

@@ -7,7 +7,7 @@ import { ASAN_BUILD } from '../support/sanitizers.ts';
 test('the addon stays within its buffers for any ledger and refuses unknown sizes', (t) => {
   const script = join(import.meta.dirname, 'addon-files.ts');
   const env = environment({});
-  // Node itself leaves memory to the end of its process; what the addon keeps is one buffer per thread.
+  // Node.js does not free all memory at exit; the addon keeps one buffer per thread.
   env.ASAN_OPTIONS = `${env.ASAN_OPTIONS}:detect_leaks=0`;
   const words = [script, join(ASAN_BUILD, 'cotenant.node'), temporaryFolder(t)];
   const { status, stdout, stderr } = spawnSync(process.execPath, words, { encoding: 'utf8', env });

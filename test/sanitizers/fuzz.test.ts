@@ -1,5 +1,5 @@
-// Readers of what others wrote, driven by clang's fuzzer for a bounded time each (COTENANT_FUZZ_SECONDS, 8 by default),
-// from the inputs in test/fuzz/corpus on. What ends a run is printed with its input, which then belongs into that folder.
+// Fuzzes all readers of untrusted data with libFuzzer, each for COTENANT_FUZZ_SECONDS (8 by default), starting with the inputs in
+// test/fuzz/corpus. An input that fails is printed and belongs into that folder.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { temporaryFolder } from '../support/node.ts';
 const NATIVE = join(import.meta.dirname, '../../native');
 const CORPUS = join(import.meta.dirname, '../fuzz/corpus');
 const SECONDS = Number(process.env.COTENANT_FUZZ_SECONDS ?? 8);
-/** What each is about; at least so many inputs a second must have been tried, on a machine that does much else. */
+/** The input of each target, and the least number of inputs per second on a busy machine. */
 const TARGETS = [
   { name: 'account', about: 'limits page and ledger, read by the engine', least: 5 },
   { name: 'nvml', about: 'NVML calls, driver answers, hostile ledgers', least: 5 },

@@ -6,7 +6,7 @@ import { ASAN_BUILD, TSAN_BUILD } from '../support/sanitizers.ts';
 
 const SHIPPED = join(import.meta.dirname, '../../native/build');
 
-// A runtime looks up every function that it stands in for through dlsym, before it can stand in for any.
+// A sanitizer runtime looks up all functions that it intercepts by dlsym, before it can intercept any.
 for (const [sanitizer, program] of [
   ['AddressSanitizer', join(ASAN_BUILD, 'tests/ledger')],
   ['ThreadSanitizer', join(TSAN_BUILD, 'tests/ledger')],

@@ -1,4 +1,4 @@
-// The whole of a plain node in the guest: simulated GPUs, the agent, and a tenant that takes memory past the interposer.
+// A node without Kubernetes in the guest: simulated GPUs, the agent, and a tenant that bypasses the interposer.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,5 +1,5 @@
-// What must hold where control groups are of version 2 alone: whose process is whose, and stopping a container or a plain
-// grant whole. The code is the agent's own, the groups and processes are the kernel's.
+// Checks on cgroup v2 alone: attribution of processes to containers, and killing all processes of a container or a plain grant. The
+// code is the agent's own; cgroups and processes are real.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, rmdirSync } from 'node:fs';
@@ -42,7 +42,7 @@ const slice = (uid: string) => `kubepods.slice/kubepods-burstable.slice/kubepods
 
 type Shape = { readonly name: string; readonly group: string; readonly id?: string; readonly uid?: string };
 
-/** The shapes that kubelets and runtimes write on such hosts; what is found has to be this container of this pod. */
+/** Cgroup paths of kubelets and runtimes on such hosts; each must be attributed to this container of this pod. */
 const SHAPES: readonly Shape[] = [
   { name: 'systemd, containerd, burstable', group: `${slice(UID)}/cri-containerd-${ID}.scope`, id: ID, uid: UID },
   {
@@ -78,7 +78,7 @@ const SHAPES: readonly Shape[] = [
   { name: 'a service of the host', group: 'system.slice/sshd.service' },
 ];
 
-/** Not before a check runs: this list is read outside of the guest, too. */
+/** Loaded when a check runs, because this list is also read outside of the guest. */
 const native = () => loadNative();
 
 const readProcess = (pid: number) => {
@@ -111,12 +111,12 @@ const podGrant = (container: string): Grant => ({
   owner: { podUid: UID, target: '/volume', kind: 'app' },
 });
 
-/** Two containers of one pod, as the runtime told of them. */
+/** Two containers of one pod, as the runtime reports them. */
 const book = createContainerIndex((id) =>
   id === ID ? { podUid: UID, container: 'main' } : id === SIDE ? { podUid: UID, container: 'side' } : undefined,
 );
 
-/** Forks for as long as anybody of it lives: single signals always come too late for one of them. */
+/** Forks as long as one of its processes lives: signals to single processes always come too late for one of them. */
 const STORM = 's() { s & }; while :; do s; sleep 1; done';
 
 export const CHECKS: readonly Check[] = [
@@ -138,7 +138,7 @@ export const CHECKS: readonly Check[] = [
     async run() {
       const group = `kubepods/pod${UID}/${ID}`;
       makeGroup(group);
-      // Its parent does not wait: a zombie keeps the name of its group, which may go.
+      // Its parent does not wait for it: a zombie keeps the name of its cgroup, which may be removed.
       const parent = start(`sh -c 'echo $$ > ${MOUNT}/${group}/cgroup.procs; echo $$' & exec sleep 1000`);
       await until(() => /^\d+\n/.test(parent.said()), 'its pid is told');
       const pid = Number(parent.said());
@@ -210,7 +210,7 @@ export const CHECKS: readonly Check[] = [
         const [main, side] = [shape.replace('ID', ID), shape.replace('ID', SIDE)];
         const next = shape.replaceAll(UID, OTHER_UID).replaceAll(under(UID), under(OTHER_UID)).replace('ID', ID);
         for (const group of [main, side, next]) makeGroup(group);
-        // Below a container that made groups of its own nobody is in the upper one.
+        // If a container has created cgroups of its own, no process is in the upper one.
         for (const inner of ['init', 'docker/x']) makeInner(`${main}/${inner}`);
         await sleepIn(`${main}/init`);
         await startIn(`${main}/docker/x`, STORM);
@@ -262,7 +262,7 @@ export const CHECKS: readonly Check[] = [
     async run() {
       const group = `kubepods/pod${UID}/${ID}`;
       makeGroup(group);
-      // A pipe that somebody has open for writing, so that it waits for words.
+      // A pipe with an open writer, so that the reader waits for input.
       const words = '/tmp/words';
       execFileSync('/bin/sh', ['-c', `mkfifo ${words}`]);
       const child = await startIn(group, `exec ${HOME}/native/build/tests/client leaderless:libc.so.6 <>${words}`);

@@ -1,4 +1,4 @@
-// Control groups of version 2 as the kubelet and runtimes make them, and processes in them.
+// Creates cgroups v2 as the kubelet and runtimes do, and starts processes in them.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 export const MOUNT = '/sys/fs/cgroup';
 const CONTROLLERS = '+cpu +memory +pids';
 
-/** Makes a group with limits, as a container's is: controllers are on in every group above it. */
+/** Creates a cgroup with limits, like a container's: its controllers are enabled in every cgroup above it. */
 export function makeGroup(path: string): void {
   const parts = path.split('/');
   const above = parts.map((_, index) => parts.slice(0, index).join('/'));
@@ -18,18 +18,18 @@ export function makeGroup(path: string): void {
   writeFileSync(join(MOUNT, path, 'pids.max'), '64');
 }
 
-/** A group below a container's, as the container itself makes one: no process may then be in between. */
+/** A cgroup below a container's, as the container itself creates one: the cgroup in between must then be empty. */
 export const makeInner = (path: string): void => void mkdirSync(join(MOUNT, path), { recursive: true });
 
 export type Started = {
   readonly pid: number;
-  /** What it has printed so far. */
+  /** Its output so far. */
   readonly said: () => string;
   readonly isAlive: () => boolean;
   readonly ended: Promise<unknown>;
 };
 
-/** Starts a shell script; what it prints is kept. */
+/** Starts a shell script and keeps its output. */
 export function start(script: string): Started {
   const child = spawn('/bin/sh', ['-c', script], { stdio: ['ignore', 'pipe', 'inherit'] });
   let said = '';
@@ -44,7 +44,7 @@ export function start(script: string): Started {
   };
 }
 
-/** The same in a group; resolves when it is in there. `exec` in it keeps the pid. */
+/** The same in a cgroup; resolves when it is in there. `exec` in the script keeps the PID. */
 export async function startIn(path: string, script: string): Promise<Started> {
   const started = start(`echo $$ > ${MOUNT}/${path}/cgroup.procs && echo in && ${script}`);
   await until(() => started.said().startsWith('in\n') || !started.isAlive(), `a process is in ${path}`);
@@ -56,11 +56,11 @@ export const sleepIn = (path: string): Promise<Started> => startIn(path, 'exec s
 
 export const cgroupOf = (pid: number): string => readFileSync(`/proc/${pid}/cgroup`, 'utf8');
 
-/** Is anybody in the group, or in one below it? */
+/** Whether a process is in the cgroup, or in one below it. */
 export const isPopulated = (path: string): boolean =>
   readFileSync(join(MOUNT, path, 'cgroup.events'), 'utf8').includes('populated 1');
 
-/** Kills what is left in a group and takes it away, with all below it. */
+/** Kills all processes in a cgroup and removes it with all cgroups below it. */
 export async function removeGroup(path: string): Promise<void> {
   writeFileSync(join(MOUNT, path, 'cgroup.kill'), '1');
   await until(() => !isPopulated(path), `${path} is empty`);

@@ -1,9 +1,9 @@
-// Runs the checks in the guest, one after the other, and says how each went.
+// Runs the checks in the guest, one after the other, and reports each result.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CHECKS } from './checks.ts';
 import { formatResult } from './report.ts';
 
-/** Of one check: what waits for ever must not keep the others from their turn. */
+/** Timeout of one check, so that a check that hangs does not stop the others. */
 const LIMIT_MS = 180_000;
 
 for (const { name, run } of CHECKS) {

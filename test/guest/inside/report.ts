@@ -1,10 +1,10 @@
-// What both ends know: where things lie in the guest, and what passes over its serial line (one line of JSON per check behind
-// a mark, between whatever else is printed there).
+// Shared by guest and host: paths in the guest, and the protocol on its serial line: one line of JSON per check behind a mark, among
+// all other output.
 
-/** Where the checkout lies in the guest. */
+/** Path of the checkout in the guest. */
 export const HOME = '/cotenant';
 
-/** The full program, out of the way of busybox's own. */
+/** Path of the full program, out of the way of busybox's. */
 export const UNSHARE = '/opt/unshare';
 
 export type Result = { readonly name: string; readonly ms: number; readonly wrong?: string };
@@ -13,7 +13,7 @@ const MARK = '@cotenant ';
 
 export const formatResult = (result: Result): string => `${MARK}${JSON.stringify(result)}`;
 
-/** Undefined: another line, or one that was cut. */
+/** Parses a line; undefined if it is another or a truncated one. */
 export function parseResult(line: string): Result | undefined {
   const at = line.indexOf(MARK);
   if (at < 0) return undefined;

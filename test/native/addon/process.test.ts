@@ -1,4 +1,4 @@
-// What is read of a process in /proc, however long a tenant makes it.
+// Reads of a process in /proc, whatever size a tenant gives its files.
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -15,7 +15,7 @@ const read = (pid: number): ProcessFacts => {
   return facts;
 };
 
-/** The first process of a PID namespace of its own, with so many supplementary groups. */
+/** The first process of a new PID namespace, with so many supplementary groups. */
 async function inNamespace(t: ExecutionContext, groups: number): Promise<number> {
   const list = `Array.from({ length: ${groups} }, (_, index) => 100000 + index)`;
   const script = `process.setgroups(${list}); console.log('ready'); setInterval(() => {}, 1e6)`;
@@ -27,7 +27,7 @@ async function inNamespace(t: ExecutionContext, groups: number): Promise<number>
   return eventually(() => Number(execFileSync('cat', [children], { encoding: 'utf8' })) || undefined, 'it has forked');
 }
 
-/** By an addon whose kernel gives no handles on processes: then /proc/PID/status tells. */
+/** Without pidfd_open(2), as on an older kernel, so that /proc/PID/status is read. */
 function readWithoutHandles(pid: number): ProcessFacts {
   const script = `import { loadNative } from '${NATIVE}'; console.log(JSON.stringify(loadNative().readProcess(${pid})))`;
   const words = [String(PIDFD_OPEN), process.execPath, '--input-type=module', '-e', script];

@@ -1,5 +1,5 @@
-// Pages and ledgers of another build than one's own: what a newer one adds in reserved words disturbs nobody, what it changes
-// under a new version is refused by who does not know it; builds that know both work side by side in one ledger.
+// Limits pages and ledgers of another build: reserved fields of a newer build are ignored, a new version is refused by a build that
+// does not know it, and builds that know both versions work on one ledger.
 import { spawnSync } from 'node:child_process';
 import { closeSync, openSync, readFileSync, symlinkSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -14,18 +14,18 @@ import { BUILD, environment, type SimulatedNode, startNode, temporaryFolder } fr
 
 const SLOTS = 64;
 const today = loadNative();
-// As the addon itself never one of a build with sanitizers: this process has no runtime of theirs.
+// Never a build with sanitizers, like the addon itself: this process does not have their runtime.
 const next = createRequire(import.meta.url)(join(BUILD_FOLDER, 'tests/engines/cotenant-next.node')) as Native;
 const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 
-/** Fills bytes of a file with what no build of today knows. */
+/** Fills bytes of a file with data that no current build knows. */
 function fill(grant: GrantFiles, name: 'limits' | 'ledger', places: readonly (readonly [at: number, bytes: number])[]) {
   const fd = openSync(join(grant.folder, name), 'r+');
   for (const [at, bytes] of places) writeSync(fd, Buffer.alloc(bytes, 0x5a), 0, bytes, at);
   closeSync(fd);
 }
 
-/** cot_check of native/shared-memory/limits_page.h, written behind the words of an entry. */
+/** cot_check of native/shared-memory/limits_page.h, written behind the fields of an entry. */
 function seal(grant: GrantFiles, at: number, words: number): void {
   const path = join(grant.folder, 'limits');
   const text = readFileSync(path);

@@ -1,4 +1,4 @@
-// What node maps of its own file is given back when it is no longer needed, and comes back when it is.
+// Resident pages of the node binary are released when they are no longer needed, and come back when they are.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';

@@ -1,4 +1,4 @@
-// An arbiter that rests, and who needs it then.
+// An idle arbiter: how containers wake it, and what happens when it has died.
 import test from 'ava';
 import { IDLE_CASES, runIdleCase } from '../../support/arbiter-idle.ts';
 import { BUILD } from '../../support/node.ts';

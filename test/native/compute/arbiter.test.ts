@@ -1,5 +1,5 @@
-// The arbiter and the gate as a library, joined by the bytes of pages: cases in programs/arbiter*.c. And the rules without
-// which its model failed, each held and each left out, in the laboratory.
+// The arbiter and the gate as libraries that share the bytes of lease pages: cases in programs/arbiter*.c. And the rules that the
+// design needs: the same simulated run with and without each of them.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
@@ -55,7 +55,7 @@ for (const [name, what] of [
   });
 }
 
-/** share%:limit%:weight:high:cap%, and :policy where that is another, of each -> guarantee-limit in hundredths of a percent. */
+/** share%:limit%:weight:high:cap%, and :policy if different, of each -> guarantee-limit in hundredths of a percent. */
 const POLICIES: readonly (readonly [what: string, policy: number, requests: string[], shares: string[]])[] = [
   ['average', 0, ['30:0:0:0:0', '70:0:0:0:0'], ['500-500', '500-500']],
   ['preemptive', 1, ['30:0:0:0:0', '70:0:0:0:0', '0:0:0:0:0'], ['3333-3333', '3333-3333', '3333-3333']],
@@ -87,7 +87,7 @@ for (const [what, policy, requests, shares] of POLICIES) {
   });
 }
 
-// ---- rules, in the laboratory: the same run with and without ----
+// ---- rules: the same simulated run with and without ----
 
 const busy = (kernelUs: number, percent: number, more: Tenant['more'] = {}): Tenant => ({
   form: 'async',

@@ -1,5 +1,5 @@
-// Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real time.
-// Shares are what the node's books say: time for which kernels ran (test/support/shares.ts).
+// Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real time. A share
+// is the time for which kernels ran on the simulated node (test/support/shares.ts).
 import { randomBytes } from 'node:crypto';
 import { closeSync, openSync, readSync, truncateSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,9 +18,9 @@ import {
   windowOf,
 } from '../../support/shares.ts';
 
-/** Points above a share. */
+/** Allowed points above a share. */
 const ABOVE = 2;
-/** In the ledger's file of 64 slots and one GPU (native/shared-memory/lease_page.h). */
+/** Offset in a ledger of 64 slots and one GPU (native/shared-memory/lease_page.h). */
 const COMPUTE_AT = 65536;
 const REPORTS_AT = COMPUTE_AT + 8192;
 const ROWS_BYTES = 64 + 64 * 64;

@@ -1,5 +1,5 @@
-// The protocol of the lease word, in every interleaving: test/native/compute/models/lease.pml through spin. And the model itself:
-// each of the ways in which it can be broken on purpose is found.
+// Checks all interleavings of the lease protocol by model checking test/native/compute/models/lease.pml with spin. Each deliberate
+// fault in the model must be found.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,7 +9,7 @@ import test, { type ExecutionContext } from 'ava';
 const MODEL = join(import.meta.dirname, 'models/lease.pml');
 const checked = spawnSync('spin', ['-V']).error ? test.skip : test;
 
-/** What the checker says of the model with these things defined. */
+/** Result of the model checker with these macros defined. */
 function check(t: ExecutionContext, defined: readonly string[]): string {
   const folder = mkdtempSync(join(tmpdir(), 'ct-'));
   t.teardown(() => rmSync(folder, { recursive: true }));

@@ -1,5 +1,5 @@
-// Calls with more arguments than registers, through trampolines that do not know arguments: resolved at the first call,
-// direct afterwards, and past a closed gate whose agent has been silent for so long that launches do not wait.
+// Calls with more arguments than registers, through trampolines that do not know the signature: resolved at the first call, direct
+// afterwards, and through a closed gate whose agent has been silent for so long that launches do not wait.
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,7 +9,7 @@ import { BUILD, environment } from '../../support/node.ts';
 
 /** The one GPU of test/native/drivers/many_arguments.c. */
 const GPU = '11'.repeat(16);
-/** Place of gate and heartbeat_ns in struct cot_limits_page_header (native/shared-memory/limits_page.h). */
+/** Offset of gate and heartbeat_ns in struct cot_limits_page_header (native/shared-memory/limits_page.h). */
 const GATE_AT = 28;
 const HEARTBEAT_AT = 40;
 

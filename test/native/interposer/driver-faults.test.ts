@@ -8,7 +8,7 @@ import { startNode } from '../../support/node.ts';
 const CONTEXT = 104 * MIB;
 const ROUNDS = 20;
 
-// Form, entry point that fails, the driver's error, and the commands that give the form's memory back.
+// Form, entry point that fails, the driver's error, and the commands that free the memory.
 const FORMS: [string, string, number, (answer: number[]) => string[]][] = [
   [`alloc ${16 * MIB}`, 'cuMemAlloc_v2', 999, ([, at]) => [`free ${at}`]],
   ['alloc 512', 'cuMemAlloc_v2', 719, ([, at]) => [`free ${at}`]],
@@ -20,7 +20,7 @@ const FORMS: [string, string, number, (answer: number[]) => string[]][] = [
   ['create 0', 'cuCtxCreate_v2', 46, ([, context]) => [`destroy ${context}`, 'context 0']],
 ];
 
-// With much room, and with little, where some are charged before their call.
+// With much memory left, and with little, where some requests are charged before their call.
 const CASES = FORMS.flatMap(([form, ...rest]) => {
   const contexts = form === 'create 0' ? 2 : 1;
   const little = contexts * CONTEXT + (/^(pitch|pool)/.test(form) ? 48 : 24) * MIB;

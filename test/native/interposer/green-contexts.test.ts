@@ -8,10 +8,10 @@ import { startNode } from '../../support/node.ts';
 
 const [FLOAT, SPARSE, MAP] = [0x20, 64, 1];
 const HEAP = 2; // 8 MiB of it lie inside the context
-/** What a context of a T4 takes, in MiB. */
+/** Memory of a context on a T4, in MiB. */
 const CONTEXT = 104;
 
-/** A process in a grant of a T4, and what it holds in MiB, which is the same in the ledger and in the node's books. */
+/** A process in a grant of a T4, and its memory in MiB, which is the same in the ledger and in the node's usage. */
 async function inGrant(t: ExecutionContext, memoryMiB: number) {
   const node = await startNode(t, '--gpu', 't4');
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: memoryMiB * MIB }]);
@@ -26,7 +26,7 @@ async function inGrant(t: ExecutionContext, memoryMiB: number) {
   return { client, held, peak: () => (gpu()?.peak ?? 0) / MIB };
 }
 
-/** A green context whose view is current; of so many multiprocessors as the least. */
+/** A green context whose view is current, with at least so many multiprocessors. */
 async function enter(client: Client, way = 'green-enter'): Promise<number> {
   const green = await client.must('green 0 4');
   await client.must(`${way} ${green}`);
@@ -49,7 +49,7 @@ for (const way of ['green-enter', 'green-stream']) {
   });
 }
 
-// Each with what it takes in MiB, and how it is given back.
+// Each with its memory in MiB, and how it is freed.
 const FORMS: readonly [string, number, (answer: readonly number[]) => string[]][] = [
   [`alloc ${32 * MIB}`, 32, ([, at]) => [`free ${at}`]],
   ['alloc 512', 2, ([, at]) => [`free ${at}`]],

@@ -6,7 +6,7 @@ import { readyClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';
 import { startNode } from '../../support/node.ts';
 
-/** Place of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
+/** Offset of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
 const SLOTS_USED_AT = 20;
 
 test('slots of ended processes are reused, those of running ones never', async (t) => {

@@ -1,5 +1,5 @@
-// The files that are loaded into every process of a container: what they need of a libc, how much thread storage, how large
-// they are, and what they must never use. In the layer arm64 they are those of that architecture.
+// The files that are loaded into every process of a container: the libc symbols they need, their thread-local storage and size, and
+// the functions that they must never use. In the layer arm64 they are those of that architecture.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
@@ -12,7 +12,7 @@ const OBJECTS = PRELOADED;
 const ENGINES = enginesIn(BUILD).map(engineName);
 const libcs = otherLibcs();
 
-/** All that the objects may ask of a libc: glibc 2.17 has it, and musl. */
+/** All libc symbols that the objects may need: glibc 2.17 and musl have them. */
 const ALLOWED =
   `__errno_location __stack_chk_fail calloc clock_gettime close closedir dl_iterate_phdr fcntl free getauxval getpid madvise malloc memcpy memmem memmove memset mmap munmap nanosleep open opendir pread
   pthread_mutex_lock pthread_mutex_unlock read readdir realloc rewinddir sched_yield snprintf sprintf strchr strcmp strerror strlen strncmp

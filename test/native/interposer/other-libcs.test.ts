@@ -30,7 +30,7 @@ function ended(command: readonly string[], env: Record<string, string>): Ended {
   return { code: status, signal, out: stdout, err: stderr };
 }
 
-/** The same command without and with both objects, which lie in a folder without a grant. */
+/** Runs a command without and with both preloaded objects, whose folder has no grant. */
 function bothWays(
   t: ExecutionContext,
   command: readonly string[],

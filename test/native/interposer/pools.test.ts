@@ -23,7 +23,7 @@ async function ground(t: ExecutionContext, env: Record<string, string> = {}): Pr
 
 const books = ({ node }: Ground) => node.usage().clients[0]?.gpus[0];
 
-/** What is charged to pools, which is what the GPU has. */
+/** Bytes charged to pools, which is what the GPU has. */
 function pooled(t: ExecutionContext, place: Ground, why: string): number {
   const bytes = Number(account(place.grant, 2).pool);
   t.is(bytes, books(place)?.pool ?? 0, why);
@@ -32,7 +32,7 @@ function pooled(t: ExecutionContext, place: Ground, why: string): number {
 
 type Freeing = (client: Client, pool: number, stream: number) => Promise<void>;
 
-/** Ways to leave a pool and its memory to a stream behind a kernel. */
+/** Ways to hand a pool and its memory to a stream behind a kernel. */
 const WAYS: Record<string, Freeing> = {
   'destroyed, then its piece freed behind the kernel': async (client, pool, stream) => {
     const at = await client.must(`pool-take ${pool} ${PIECE}`);
@@ -149,7 +149,7 @@ test('a destroyed pool ends with the last context of its GPU', async (t) => {
   t.is(account(place.grant, 2).held, 0n);
 });
 
-// Entry point of which the driver fails once while a pool with memory is destroyed, or what is left of it looked at.
+// Entry point that fails once while a pool with memory is destroyed, or while its remaining memory is read.
 for (const symbol of [
   'cuMemPoolTrimTo',
   'cuMemPoolGetAttribute',

@@ -1,5 +1,5 @@
-// What processes do while they use CUDA: fork, raw clone, threads, signals, exec, exit, dlclose. The charge must stay right,
-// and nothing may hang or crash.
+// Processes that fork, clone, exec, exit, use threads and signals, or close the library while they use CUDA. The charge must stay
+// right, and nothing may hang or crash.
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,7 +9,7 @@ import { testUnless } from '../../support/gate.ts';
 import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
 import { BUILD, EMULATED, environment, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
 
-/** Place of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
+/** Offset of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
 const SLOTS_USED_AT = 20;
 const NOT_INITIALIZED = 3;
 
@@ -18,7 +18,7 @@ async function ground(t: ExecutionContext, memoryBytes: number): Promise<{ node:
   return { node, grant: makeGrant(t, node, [{ gpu: 0, memoryBytes }]) };
 }
 
-/** Runs one scenario to its end, behind the interposer unless there is no `grant`: its numbers and its code. */
+/** Runs one scenario to its end, with the interposer if there is a `grant`: its numbers and its exit code. */
 function live(
   node: SimulatedNode,
   grant: GrantFiles | undefined,

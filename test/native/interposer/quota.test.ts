@@ -5,7 +5,7 @@ import { MIB, makeGrant } from '../../support/grant.ts';
 import { eventually, startNode } from '../../support/node.ts';
 import { KILLS, LONGER, REQUESTS, race, SHARE } from '../../support/race.ts';
 
-// One storm at a time: each is of more processes than most machines have cores.
+// One storm at a time: each has more processes than most machines have cores.
 test.serial(`32 processes race in ${REQUESTS} requests and never exceed their grant`, async (t) => {
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');

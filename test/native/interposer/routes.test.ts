@@ -8,7 +8,7 @@ import { BUILD, environment, type SimulatedNode, startNode } from '../../support
 const GRANT_MIB = 512;
 const plugins = [1, 2, 3].map((number) => join(BUILD, `tests/plugin${number}.so`));
 
-/** Way -> total memory in MiB as found by it. */
+/** Look-up route -> total memory in MiB that it reports. */
 function totals(
   node: SimulatedNode,
   preload?: string,

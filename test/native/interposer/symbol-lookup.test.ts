@@ -1,4 +1,4 @@
-// Look-ups by callers inside the driver, by tools in front of it, of GPUs by any of their names, and by debugged processes.
+// Symbol look-ups by the driver itself and by tools in front of it, GPUs in any order, and debugged processes.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';

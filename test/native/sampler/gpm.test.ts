@@ -1,5 +1,4 @@
-// The simulated driver's counters of what a GPU keeps busy (GPM): which GPUs and drivers have them, what they count, and
-// that a wrong call is refused.
+// The simulated driver's GPM counters: which GPUs and drivers have them, what they count, and that a wrong call is refused.
 import test, { type ExecutionContext } from 'ava';
 import { readyClient } from '../../support/client.ts';
 import { MIB, makeGrant } from '../../support/grant.ts';

@@ -1,5 +1,5 @@
-// How the sampler reads a process list, whose entries are of a length that no name promises: what it makes of answers of all
-// lengths under all names, and of those that nobody can read.
+// How the sampler reads process lists, whose entry size the driver does not report: lists of all sizes under all names, and lists
+// that cannot be read.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
@@ -15,7 +15,7 @@ const MIB = 2n ** 20n;
 
 type Row = readonly [pid: number, bytes: bigint];
 
-/** Entries as a driver writes them, `written` bytes of each; what it leaves alone is as the sampler filled it. */
+/** Entries as a driver writes them, `written` bytes of each; the rest is as the sampler initialized it. */
 function entries(rows: readonly Row[], length: number, written = length, instance = 0xffffffff): Buffer {
   const all = Buffer.alloc(rows.length * length, 0xaa);
   for (const [index, [pid, bytes]] of rows.entries()) {
@@ -36,11 +36,11 @@ const sleepers = (t: ExecutionContext, count: number): readonly number[] =>
     if (child.pid === undefined) throw new Error('sleep does not start');
     return child.pid;
   });
-/** Each holds its own amount, none of which looks like a pid. */
+/** Each process holds its own amount, none of which looks like a PID. */
 const holding = (pids: readonly number[]): readonly Row[] =>
   pids.map((pid, index) => [pid, BigInt(index + 1) * 512n * MIB] as const).toSorted(([a], [b]) => a - b);
 
-/** What one sample tells of this answer. */
+/** The sample for this list. */
 async function toldOf(t: ExecutionContext, name: '' | '_v2' | '_v3', count: number, bytes: Uint8Array) {
   const { library, raw } = gpuOf(t);
   raw(name, 0, count, bytes);
@@ -167,7 +167,7 @@ const GPU_BYTES = 16n * 1024n * MIB;
 const NOT_AVAILABLE = 2n ** 64n - 1n;
 const PID_MAX = Number(readFileSync('/proc/sys/kernel/pid_max', 'utf8'));
 
-/** Of each of its processes what it holds, -1 where nobody knows, and how many entries were nobody's. */
+/** Bytes of each process, -1 if unknown, and the number of entries without a valid process. */
 async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
   const { library, raw } = gpuOf(t);
   raw('_v3', 0, rows.length, entries(rows, 24));

@@ -1,5 +1,5 @@
-// Who the sampler says that a GPU's processes are, and what it reads and tells of them from round to round. The GPU is of
-// a library that lists whom the test wants; a round is taken when the test asks for it.
+// How the sampler identifies the processes of a GPU, and what it reads and reports from round to round. The GPU is a fake NVML library
+// whose lists the test writes; a round is taken when the test asks for one.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -156,7 +156,7 @@ test('a process whose parent ended is reported with its new ancestors', async (t
 const chosen = spawnSync(join(BUILD, 'tests/reuse_pid'), { input: '\n' });
 const cannotChoose = chosen.status === 4 ? 'needs the right to choose pids' : undefined;
 
-/** A process whose pid others get after it, and the way to have it end and the next one begin. */
+/** A process whose PID is reused, and functions to end it and to start the next one. */
 async function again(t: ExecutionContext) {
   const { child, lines } = start(t, join(BUILD, 'tests/reuse_pid'));
   const pid = Number((await lines.next()).value);

@@ -1,4 +1,4 @@
-// A sampler that goes on where another one has ended: --utilization-cursor. The GPU is of a library that tells what the test wants.
+// A sampler that continues where another one ended: --utilization-cursor. The GPU is a fake NVML library.
 import { spawn } from 'node:child_process';
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';

@@ -11,7 +11,7 @@ import { sampleReader } from '../../support/sample.ts';
 
 type Sample = Omit<Told, 'gpus'> & { readonly gpus: readonly (SampledGpu & Readonly<Record<string, unknown>>)[] };
 
-/** A sampler of this node, and the way to wait for what it says. */
+/** A sampler of this node, and functions to wait for its output. */
 function follow(t: ExecutionContext, node: SimulatedNode, gpus: number | undefined, env: Record<string, string> = {}) {
   const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
   const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
@@ -84,7 +84,7 @@ test('a process with a size of all ones is listed without a size', async (t) => 
   await until((one) => uses(one)[0]?.bytes === told, 'it is again');
 });
 
-/** What this sample says of Xids: GPU, number, how often. */
+/** The Xids of a sample: GPU, number, how often. */
 const xidsOf = (sample: Sample) => (sample.xids ?? []).map(({ gpu, xid, count }) => [gpu, xid, count]);
 
 test('each Xid is reported once with its GPU and count, without delaying samples', async (t) => {

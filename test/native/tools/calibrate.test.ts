@@ -1,4 +1,4 @@
-// What cotenant-calibrate measures with drivers from 418 on, whose NVML lacks the newer forms of the process list.
+// cotenant-calibrate with drivers from 418 on, whose NVML lacks the newer forms of the process list.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
