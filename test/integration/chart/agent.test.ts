@@ -55,7 +55,7 @@ testWithHelm('no container that is privileged, root or capable can be reached ov
   ]);
 });
 
-testWithHelm('only the node container is privileged, sees devices, has a token and writes to the host', (t) => {
+testWithHelm('only the node container is privileged and has devices, token and host writes', (t) => {
   for (const values of [{}, ALL]) {
     const pod = podOf(objectsOf(t, values), 'DaemonSet', 'cotenant-agent');
     t.like(pod, { hostPID: true, automountServiceAccountToken: false });
@@ -77,7 +77,7 @@ testWithHelm('only the node container is privileged, sees devices, has a token a
   }
 });
 
-testWithHelm('of the CDI folders the last is written to, and none is mounted where GPUs are not divided', (t) => {
+testWithHelm('the last CDI folder is writable, and none is mounted where GPUs are not divided', (t) => {
   const folders = (values: object) => {
     const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
     const hosts = new Map(list(pod?.volumes).map(({ name, hostPath }) => [String(name), hostPath]));
@@ -100,78 +100,70 @@ testWithHelm('of the CDI folders the last is written to, and none is mounted whe
     t.deepEqual(folders({ nri: none }), ['--set=kubernetes.cdiFolders=']);
 });
 
-testWithHelm(
-  "the kubelet's folders are mounted as they are needed, under the kubelet's root, and pods both ways",
-  (t) => {
-    const mounts = (values: object) => {
-      const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
-      return list(pod?.containers?.[0]?.volumeMounts)
-        .filter(({ mountPath }) => String(mountPath).includes('kubelet'))
-        .map(({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim());
-    };
-    t.deepEqual(mounts({ csi: { enabled: false } }), ['/var/lib/kubelet/pod-resources']);
-    t.deepEqual(mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }), [
-      '/data/kubelet/pod-resources',
-      '/data/kubelet/plugins/cotenant.io',
-      '/data/kubelet/plugins_registry',
-      '/data/kubelet/pods Bidirectional',
-    ]);
-    t.true(mounts({ csi: { enabled: true, slots: 'device-plugin' } }).includes('/var/lib/kubelet/device-plugins'));
-    const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
-    t.like(driver.spec, {
-      attachRequired: false,
-      podInfoOnMount: true,
-      volumeLifecycleModes: ['Ephemeral'],
-      fsGroupPolicy: 'None',
-      requiresRepublish: false,
-    });
-    t.is(String(driver.metadata?.annotations?.[NAMESPACE_ANNOTATION]), NAMESPACE);
-    t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
-  },
-);
+testWithHelm('kubelet folders are mounted as needed under its root, pods bidirectionally', (t) => {
+  const mounts = (values: object) => {
+    const pod = podOf(objectsOf(t, { ...values }), 'DaemonSet', 'cotenant-agent');
+    return list(pod?.containers?.[0]?.volumeMounts)
+      .filter(({ mountPath }) => String(mountPath).includes('kubelet'))
+      .map(({ mountPath, mountPropagation }) => `${mountPath} ${mountPropagation ?? ''}`.trim());
+  };
+  t.deepEqual(mounts({ csi: { enabled: false } }), ['/var/lib/kubelet/pod-resources']);
+  t.deepEqual(mounts({ csi: { enabled: true }, kubelet: { root: '/data/kubelet' } }), [
+    '/data/kubelet/pod-resources',
+    '/data/kubelet/plugins/cotenant.io',
+    '/data/kubelet/plugins_registry',
+    '/data/kubelet/pods Bidirectional',
+  ]);
+  t.true(mounts({ csi: { enabled: true, slots: 'device-plugin' } }).includes('/var/lib/kubelet/device-plugins'));
+  const driver = find(objectsOf(t, { csi: { enabled: true } }), 'CSIDriver', 'cotenant.io');
+  t.like(driver.spec, {
+    attachRequired: false,
+    podInfoOnMount: true,
+    volumeLifecycleModes: ['Ephemeral'],
+    fsGroupPolicy: 'None',
+    requiresRepublish: false,
+  });
+  t.is(String(driver.metadata?.annotations?.[NAMESPACE_ANNOTATION]), NAMESPACE);
+  t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
+});
 
-testWithHelm(
-  'the agent may read pods and write Events, and the webhook look after its own certificate, by name',
-  (t) => {
-    const objects = objectsOf(t, ALL);
-    const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
-    t.deepEqual(
-      rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
-      ['pods: get,list,watch', 'events: create', 'resourceslices: list', 'nodes: list,watch', 'nodes/status: patch'],
+testWithHelm('the agent may read pods and write Events, the webhook manage its certificate', (t) => {
+  const objects = objectsOf(t, ALL);
+  const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
+  t.deepEqual(
+    rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
+    ['pods: get,list,watch', 'events: create', 'resourceslices: list', 'nodes: list,watch', 'nodes/status: patch'],
+  );
+  const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
+  t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
+  const named = (kind: string) =>
+    list(find(objects, kind, 'cotenant-webhook').rules).map(
+      ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
     );
-    const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
-    t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
-    const named = (kind: string) =>
-      list(find(objects, kind, 'cotenant-webhook').rules).map(
-        ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
-      );
-    t.deepEqual(named('Role'), [
-      'secrets cotenant-webhook-keys: get,watch,create,patch',
-      'services cotenant-webhook: get',
-    ]);
-    t.deepEqual(named('ClusterRole'), [
-      'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,watch,patch',
-    ]);
-    for (const kind of ['RoleBinding', 'ClusterRoleBinding']) {
-      const { roleRef, subjects } = find(objects, kind, 'cotenant-webhook');
-      t.like(roleRef, { kind: kind.replace('Binding', ''), name: 'cotenant-webhook' });
-      t.deepEqual(subjects as unknown, [{ kind: 'ServiceAccount', name: 'cotenant-webhook', namespace: NAMESPACE }]);
-    }
-    const roles = objects
-      .filter(({ kind }) => /Role$/.test(String(kind)))
-      .map(({ metadata }) => String(metadata?.name));
-    t.deepEqual(roles.sort(), [
-      'cotenant-agent',
-      'cotenant-scheduler',
-      'cotenant-scheduler',
-      'cotenant-uninstall-check',
-      'cotenant-webhook',
-      'cotenant-webhook',
-    ]);
-  },
-);
+  t.deepEqual(named('Role'), [
+    'secrets cotenant-webhook-keys: get,watch,create,patch',
+    'services cotenant-webhook: get',
+  ]);
+  t.deepEqual(named('ClusterRole'), [
+    'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,watch,patch',
+  ]);
+  for (const kind of ['RoleBinding', 'ClusterRoleBinding']) {
+    const { roleRef, subjects } = find(objects, kind, 'cotenant-webhook');
+    t.like(roleRef, { kind: kind.replace('Binding', ''), name: 'cotenant-webhook' });
+    t.deepEqual(subjects as unknown, [{ kind: 'ServiceAccount', name: 'cotenant-webhook', namespace: NAMESPACE }]);
+  }
+  const roles = objects.filter(({ kind }) => /Role$/.test(String(kind))).map(({ metadata }) => String(metadata?.name));
+  t.deepEqual(roles.sort(), [
+    'cotenant-agent',
+    'cotenant-scheduler',
+    'cotenant-scheduler',
+    'cotenant-uninstall-check',
+    'cotenant-webhook',
+    'cotenant-webhook',
+  ]);
+});
 
-testWithHelm('a webhook whose certificate comes from elsewhere may nothing, and has no token', (t) => {
+testWithHelm('a webhook with an external certificate has no permissions and no token', (t) => {
   const others: readonly object[] = [
     { source: 'generated' },
     { source: 'secret', secretName: 'mine', caBundle: 'PEM' },
@@ -194,85 +186,79 @@ testWithHelm('a webhook whose certificate comes from elsewhere may nothing, and 
   }
 });
 
-testWithHelm(
-  'before an uninstallation a Job without rights but to list pods asks whether one is left, and goes',
-  (t) => {
-    const name = 'cotenant-uninstall-check';
-    const objects = objectsOf(t, ALL);
-    const hooks = objects.filter(({ metadata }) => metadata?.annotations?.['helm.sh/hook'] !== undefined);
-    t.deepEqual(hooks.map(({ kind }) => String(kind)).sort(), [
-      'ClusterRole',
-      'ClusterRoleBinding',
-      'Job',
-      'ServiceAccount',
-    ]);
-    for (const { metadata, kind } of hooks) {
-      const annotations = metadata?.annotations;
-      t.is(String(metadata?.name), name);
-      t.is(String(annotations?.['helm.sh/hook']), 'pre-delete');
-      t.is(String(annotations?.['helm.sh/hook-delete-policy']), 'before-hook-creation,hook-succeeded');
-      t.is(String(annotations?.['helm.sh/hook-weight']), String(kind) === 'Job' ? 'undefined' : '-1', String(kind));
-    }
-    t.deepEqual(find(objects, 'ClusterRole', name).rules as unknown, [
-      { apiGroups: [''], resources: ['pods'], verbs: ['list'] },
-    ]);
-    const job = find(objects, 'Job', name);
-    t.is(String(job.metadata?.annotations?.['helm.sh/hook-output-log-policy']), 'hook-failed');
-    t.is(Number(job.spec?.backoffLimit), 0, 'it fails at the first answer');
-    const [container] = list(podOf(objects, 'Job', name)?.containers);
-    t.like(container?.securityContext, STRICT);
-    const [command = '', ...words] = list(container?.args).map(String);
-    t.is(command, uninstallCheck.name);
-    t.like(parse(uninstallCheck, words), { values: { 'system-namespace': NAMESPACE } });
-    t.is(String(container?.image), 'cotenant:0.1.0');
-    t.is(String(container?.terminationMessagePolicy), 'FallbackToLogsOnError');
-    // Where no pod can have the volume there is nothing to ask.
-    const none = [
-      { csi: { enabled: false }, webhook: { enabled: false } },
-      { ...ALL, uninstallCheck: { enabled: false } },
-    ];
-    for (const values of none) t.false(objectsOf(t, values).some(({ kind }) => String(kind) === 'Job'));
-  },
-);
+testWithHelm('before an uninstallation a Job that may only list pods checks for pods left', (t) => {
+  const name = 'cotenant-uninstall-check';
+  const objects = objectsOf(t, ALL);
+  const hooks = objects.filter(({ metadata }) => metadata?.annotations?.['helm.sh/hook'] !== undefined);
+  t.deepEqual(hooks.map(({ kind }) => String(kind)).sort(), [
+    'ClusterRole',
+    'ClusterRoleBinding',
+    'Job',
+    'ServiceAccount',
+  ]);
+  for (const { metadata, kind } of hooks) {
+    const annotations = metadata?.annotations;
+    t.is(String(metadata?.name), name);
+    t.is(String(annotations?.['helm.sh/hook']), 'pre-delete');
+    t.is(String(annotations?.['helm.sh/hook-delete-policy']), 'before-hook-creation,hook-succeeded');
+    t.is(String(annotations?.['helm.sh/hook-weight']), String(kind) === 'Job' ? 'undefined' : '-1', String(kind));
+  }
+  t.deepEqual(find(objects, 'ClusterRole', name).rules as unknown, [
+    { apiGroups: [''], resources: ['pods'], verbs: ['list'] },
+  ]);
+  const job = find(objects, 'Job', name);
+  t.is(String(job.metadata?.annotations?.['helm.sh/hook-output-log-policy']), 'hook-failed');
+  t.is(Number(job.spec?.backoffLimit), 0, 'it fails at the first answer');
+  const [container] = list(podOf(objects, 'Job', name)?.containers);
+  t.like(container?.securityContext, STRICT);
+  const [command = '', ...words] = list(container?.args).map(String);
+  t.is(command, uninstallCheck.name);
+  t.like(parse(uninstallCheck, words), { values: { 'system-namespace': NAMESPACE } });
+  t.is(String(container?.image), 'cotenant:0.1.0');
+  t.is(String(container?.terminationMessagePolicy), 'FallbackToLogsOnError');
+  // Where no pod can have the volume there is nothing to ask.
+  const none = [
+    { csi: { enabled: false }, webhook: { enabled: false } },
+    { ...ALL, uninstallCheck: { enabled: false } },
+  ];
+  for (const values of none) t.false(objectsOf(t, values).some(({ kind }) => String(kind) === 'Job'));
+});
 
-testWithHelm(
-  'the program takes the command lines that it is given, and reads the settings that the chart writes',
-  (t) => {
-    const folder = mkdtempSync(join(tmpdir(), 'cotenant-chart-'));
-    t.teardown(() => rmSync(folder, { recursive: true }));
-    const configuration = { intervalMs: 2000, interposerEngine: 3, enforcement: { mode: 'report', graceSeconds: 5 } };
-    for (const given of [{}, { configuration }]) {
-      const objects = objectsOf(t, { ...ALL, agent: given });
-      const [node, served] = list(podOf(objects, 'DaemonSet', 'cotenant-agent')?.containers);
-      const settingsOf = (container: Json | undefined, command: Command) => {
-        const [name, ...args] = list(container?.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
-        t.is(name, command.name);
-        const parsed = parse(command, args);
-        return parsed === 'help' ? [] : (parsed.values.set as string[]);
-      };
-      const file = join(folder, 'configuration.yaml');
-      writeFileSync(file, String(find(objects, 'ConfigMap', 'cotenant-agent').data?.['configuration.yaml']));
-      t.like(configurationOf(file, settingsOf(served, exporter)), {
-        host: '::',
-        port: 9837,
-        page: { socket: '/run/cotenant/snapshots.sock' },
-        kubernetes: { nodeName: 'node-a' },
-      });
-      t.like(configurationOf(file, settingsOf(node, agent)), {
-        page: { socket: '/run/cotenant/snapshots.sock', socketUser: 59_837 },
-        stateFolder: '/var/lib/cotenant',
-        kubernetes: { enabled: true, nodeName: 'node-a' },
-        ...('configuration' in given ? configuration : {}),
-      });
-    }
-    const [container] = list(podOf(objectsOf(t, ALL), 'Deployment', 'cotenant-webhook')?.containers);
-    const [command, ...args] = list(container?.args).map(String);
-    t.is(command, webhook.name);
-    t.like(parse(webhook, args), { values: { port: '8443', 'health-port': '8080' }, words: [] });
-  },
-);
+testWithHelm("the program accepts the chart's command lines and settings", (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'cotenant-chart-'));
+  t.teardown(() => rmSync(folder, { recursive: true }));
+  const configuration = { intervalMs: 2000, interposerEngine: 3, enforcement: { mode: 'report', graceSeconds: 5 } };
+  for (const given of [{}, { configuration }]) {
+    const objects = objectsOf(t, { ...ALL, agent: given });
+    const [node, served] = list(podOf(objects, 'DaemonSet', 'cotenant-agent')?.containers);
+    const settingsOf = (container: Json | undefined, command: Command) => {
+      const [name, ...args] = list(container?.args).map((arg) => String(arg).replace('$(NODE_NAME)', 'node-a'));
+      t.is(name, command.name);
+      const parsed = parse(command, args);
+      return parsed === 'help' ? [] : (parsed.values.set as string[]);
+    };
+    const file = join(folder, 'configuration.yaml');
+    writeFileSync(file, String(find(objects, 'ConfigMap', 'cotenant-agent').data?.['configuration.yaml']));
+    t.like(configurationOf(file, settingsOf(served, exporter)), {
+      host: '::',
+      port: 9837,
+      page: { socket: '/run/cotenant/snapshots.sock' },
+      kubernetes: { nodeName: 'node-a' },
+    });
+    t.like(configurationOf(file, settingsOf(node, agent)), {
+      page: { socket: '/run/cotenant/snapshots.sock', socketUser: 59_837 },
+      stateFolder: '/var/lib/cotenant',
+      kubernetes: { enabled: true, nodeName: 'node-a' },
+      ...('configuration' in given ? configuration : {}),
+    });
+  }
+  const [container] = list(podOf(objectsOf(t, ALL), 'Deployment', 'cotenant-webhook')?.containers);
+  const [command, ...args] = list(container?.args).map(String);
+  t.is(command, webhook.name);
+  t.like(parse(webhook, args), { values: { port: '8443', 'health-port': '8080' }, words: [] });
+});
 
-testWithHelm("the runbook's and the README's commands name what the chart makes", (t) => {
+testWithHelm("commands in the runbook and the README name the chart's objects", (t) => {
   const objects = objectsOf(t, ALL);
   const pages = ['docs/operate/runbook.md', 'docs/operate/dashboards.md', 'charts/cotenant/README.md'].map((page) =>
     readFileSync(join(root, page), 'utf8'),

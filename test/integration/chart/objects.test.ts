@@ -65,12 +65,9 @@ testWithHelm('helm lint has nothing against the chart, by default and with every
   }
 });
 
-testWithHelm(
-  'by default there is all that a pod with a share needs, and nothing that needs definitions of others',
-  (t) => {
-    t.deepEqual(kinds(objectsOf(t)), DEFAULTS.toSorted());
-  },
-);
+testWithHelm('the defaults have all that a pod with a share needs, and no foreign CRDs', (t) => {
+  t.deepEqual(kinds(objectsOf(t)), DEFAULTS.toSorted());
+});
 
 testWithHelm('with everything on each object is there once', (t) => {
   t.deepEqual(
@@ -98,83 +95,75 @@ testWithHelm("every field of every object is one that Kubernetes' API has", (t) 
   ]);
 });
 
-testWithHelm(
-  'objects lie in the release namespace, carry its labels, and workloads take more labels and annotations',
-  (t) => {
-    const extra = { podLabels: { team: 'gpu' }, podAnnotations: { note: 'x' } };
-    const objects = objectsOf(t, {
-      ...ALL,
-      commonLabels: { owner: 'platform' },
-      agent: extra,
-      webhook: { enabled: true, ...extra },
-      scheduler: { enabled: true, ...extra },
-    });
-    const clusterWide = /^(ClusterRole.*|CSIDriver|.*WebhookConfiguration|ValidatingAdmissionPolicy.*)$/;
-    for (const { kind, metadata } of objects) {
-      t.is(String(metadata?.namespace), clusterWide.test(String(kind)) ? 'undefined' : NAMESPACE, String(kind));
-      t.is(String(metadata?.labels?.['app.kubernetes.io/instance']), 'cotenant');
-      t.is(String(metadata?.labels?.owner), 'platform');
-    }
-    const renamed = objectsOf(t, { nameOverride: 'gpus', fullnameOverride: 'shared-gpus' });
+testWithHelm("objects have the release's namespace and labels; workloads take further ones", (t) => {
+  const extra = { podLabels: { team: 'gpu' }, podAnnotations: { note: 'x' } };
+  const objects = objectsOf(t, {
+    ...ALL,
+    commonLabels: { owner: 'platform' },
+    agent: extra,
+    webhook: { enabled: true, ...extra },
+    scheduler: { enabled: true, ...extra },
+  });
+  const clusterWide = /^(ClusterRole.*|CSIDriver|.*WebhookConfiguration|ValidatingAdmissionPolicy.*)$/;
+  for (const { kind, metadata } of objects) {
+    t.is(String(metadata?.namespace), clusterWide.test(String(kind)) ? 'undefined' : NAMESPACE, String(kind));
+    t.is(String(metadata?.labels?.['app.kubernetes.io/instance']), 'cotenant');
+    t.is(String(metadata?.labels?.owner), 'platform');
+  }
+  const renamed = objectsOf(t, { nameOverride: 'gpus', fullnameOverride: 'shared-gpus' });
+  t.deepEqual(
+    workloads(renamed).map(({ spec }) => String(spec?.template?.metadata?.labels?.[COMPONENT_LABEL])),
+    ['agent', 'scheduler', 'webhook'],
+    'what inspect and why select by is the same under other names',
+  );
+  for (const { spec } of workloads(objects)) {
+    t.like(spec?.template?.metadata, { labels: { team: 'gpu', owner: 'platform' }, annotations: { note: 'x' } });
+  }
+});
+
+testWithHelm("a selector matches only its workload's pods, also after changed labels", (t) => {
+  const objects = objectsOf(t, { ...ALL, commonLabels: { owner: 'platform' } });
+  const pods = workloads(objects).map((workload) => ({
+    name: String(workload.metadata?.name),
+    labels: workload.spec?.template?.metadata?.labels,
+    selector: workload.spec?.selector?.matchLabels,
+  }));
+  const selected = (selector: Json | undefined) =>
+    pods
+      .filter(({ labels }) => Object.entries(selector ?? { none: '' }).every(([key, value]) => labels?.[key] === value))
+      .map(({ name }) => name);
+  for (const { name, selector } of pods) {
+    t.deepEqual(selected(selector), [name]);
     t.deepEqual(
-      workloads(renamed).map(({ spec }) => String(spec?.template?.metadata?.labels?.[COMPONENT_LABEL])),
-      ['agent', 'scheduler', 'webhook'],
-      'what inspect and why select by is the same under other names',
+      Object.keys(selector ?? {}),
+      ['name', 'instance', 'component'].map((part) => `app.kubernetes.io/${part}`),
     );
-    for (const { spec } of workloads(objects)) {
-      t.like(spec?.template?.metadata, { labels: { team: 'gpu', owner: 'platform' }, annotations: { note: 'x' } });
-    }
-  },
-);
+  }
+  for (const name of ['cotenant-agent', 'cotenant-webhook', 'cotenant-scheduler']) {
+    t.deepEqual(selected(find(objects, 'Service', name).spec?.selector), [name]);
+  }
+  for (const name of ['cotenant-webhook', 'cotenant-scheduler']) {
+    const budget = find(objects, 'PodDisruptionBudget', name);
+    t.deepEqual(selected(budget.spec?.selector?.matchLabels), [name]);
+    const spread = list(find(objects, 'Deployment', name).spec?.template?.spec?.topologySpreadConstraints);
+    t.is(spread.length, 2);
+    for (const { labelSelector } of spread) t.deepEqual(selected(labelSelector?.matchLabels), [name]);
+  }
+  // A ServiceMonitor selects Services, by their labels.
+  for (const name of ['cotenant-agent', 'cotenant-webhook', 'cotenant-scheduler']) {
+    const wanted = find(objects, 'ServiceMonitor', name).spec?.selector?.matchLabels ?? {};
+    const services = objects.filter(({ kind }) => String(kind) === 'Service');
+    const matching = services.filter(({ metadata }) =>
+      Object.entries(wanted).every(([key, value]) => metadata?.labels?.[key] === value),
+    );
+    t.deepEqual(
+      matching.map(({ metadata }) => String(metadata?.name)),
+      [name],
+    );
+  }
+});
 
-testWithHelm(
-  'a selector selects the pods of its workload and no others, and survives a change of versions and labels',
-  (t) => {
-    const objects = objectsOf(t, { ...ALL, commonLabels: { owner: 'platform' } });
-    const pods = workloads(objects).map((workload) => ({
-      name: String(workload.metadata?.name),
-      labels: workload.spec?.template?.metadata?.labels,
-      selector: workload.spec?.selector?.matchLabels,
-    }));
-    const selected = (selector: Json | undefined) =>
-      pods
-        .filter(({ labels }) =>
-          Object.entries(selector ?? { none: '' }).every(([key, value]) => labels?.[key] === value),
-        )
-        .map(({ name }) => name);
-    for (const { name, selector } of pods) {
-      t.deepEqual(selected(selector), [name]);
-      t.deepEqual(
-        Object.keys(selector ?? {}),
-        ['name', 'instance', 'component'].map((part) => `app.kubernetes.io/${part}`),
-      );
-    }
-    for (const name of ['cotenant-agent', 'cotenant-webhook', 'cotenant-scheduler']) {
-      t.deepEqual(selected(find(objects, 'Service', name).spec?.selector), [name]);
-    }
-    for (const name of ['cotenant-webhook', 'cotenant-scheduler']) {
-      const budget = find(objects, 'PodDisruptionBudget', name);
-      t.deepEqual(selected(budget.spec?.selector?.matchLabels), [name]);
-      const spread = list(find(objects, 'Deployment', name).spec?.template?.spec?.topologySpreadConstraints);
-      t.is(spread.length, 2);
-      for (const { labelSelector } of spread) t.deepEqual(selected(labelSelector?.matchLabels), [name]);
-    }
-    // A ServiceMonitor selects Services, by their labels.
-    for (const name of ['cotenant-agent', 'cotenant-webhook', 'cotenant-scheduler']) {
-      const wanted = find(objects, 'ServiceMonitor', name).spec?.selector?.matchLabels ?? {};
-      const services = objects.filter(({ kind }) => String(kind) === 'Service');
-      const matching = services.filter(({ metadata }) =>
-        Object.entries(wanted).every(([key, value]) => metadata?.labels?.[key] === value),
-      );
-      t.deepEqual(
-        matching.map(({ metadata }) => String(metadata?.name)),
-        [name],
-      );
-    }
-  },
-);
-
-testWithHelm('ports meet: probes and Services name ports that exist, and programs are told to listen there', (t) => {
+testWithHelm('probes and Services name existing ports, and programs listen there', (t) => {
   const objects = objectsOf(t, {
     ...ALL,
     agent: { exporter: { port: 9700 } },
@@ -223,7 +212,7 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
   t.false(render({ image: { tag: 'latest' } }).ok);
 });
 
-testWithHelm('boards and rules in the chart are those of dashboards/, and the runbook can be put elsewhere', (t) => {
+testWithHelm('dashboards and rules are those of dashboards/, and the runbook URL can be set', (t) => {
   const objects = objectsOf(t, ALL);
   const data = find(objects, 'ConfigMap', 'cotenant-dashboards').data ?? {};
   t.deepEqual(Object.keys(data).toSorted(), [...boards().keys()].map((name) => `cotenant-${name}.json`).toSorted());
@@ -242,21 +231,18 @@ testWithHelm('boards and rules in the chart are those of dashboards/, and the ru
   );
 });
 
-testWithHelm(
-  "Prometheus gets the job and the instance that rules and board ask for, and the tenant's own labels",
-  (t) => {
-    const [endpoint] = list(find(objectsOf(t, ALL), 'ServiceMonitor', 'cotenant-agent').spec?.endpoints);
-    t.is(Boolean(endpoint?.honorLabels), true);
-    t.like(list(endpoint?.relabelings)[0], { targetLabel: 'job', replacement: 'cotenant' });
-    t.like(list(endpoint?.relabelings)[1], {
-      sourceLabels: ['__meta_kubernetes_pod_node_name'],
-      targetLabel: 'instance',
-    });
-    t.like(list(endpoint?.relabelings)[2], { action: 'labeldrop', regex: 'namespace|pod|container|service|endpoint' });
-  },
-);
+testWithHelm('Prometheus gets the job, instance and tenant labels that rules need', (t) => {
+  const [endpoint] = list(find(objectsOf(t, ALL), 'ServiceMonitor', 'cotenant-agent').spec?.endpoints);
+  t.is(Boolean(endpoint?.honorLabels), true);
+  t.like(list(endpoint?.relabelings)[0], { targetLabel: 'job', replacement: 'cotenant' });
+  t.like(list(endpoint?.relabelings)[1], {
+    sourceLabels: ['__meta_kubernetes_pod_node_name'],
+    targetLabel: 'instance',
+  });
+  t.like(list(endpoint?.relabelings)[2], { action: 'labeldrop', regex: 'namespace|pod|container|service|endpoint' });
+});
 
-testWithHelm("the webhook's configuration is one that the webhook reads, with the agent among the writers", (t) => {
+testWithHelm('the webhook can read its configuration, which lists the agent as a writer', (t) => {
   const configuration = {
     annotationWriters: ['alice'],
     runtimeClassName: 'nvidia',

@@ -16,7 +16,7 @@ const endpointOf = (objects: readonly Json[]) => find(objects, 'ServiceMonitor',
 const mountsOf = (container: Json | undefined) => list(container?.volumeMounts).map(({ name }) => String(name));
 const isReview = ({ resources }: Json) => /reviews$/.test(String(list(resources)[0]));
 
-testWithHelm('nothing of it is there where it is not asked for, nor with values that do not know of it', (t) => {
+testWithHelm('without the setting, or with older values, no part of it is rendered', (t) => {
   const older = { tls: null, bearerToken: null, tokenReview: null };
   for (const objects of [objectsOf(t, ALL), objectsOf(t, exporterOf(older), '--skip-schema-validation')]) {
     const [node, exporter] = list(podOf(objects)?.containers);
@@ -32,27 +32,24 @@ testWithHelm('nothing of it is there where it is not asked for, nor with values 
   }
 });
 
-testWithHelm(
-  'the certificate goes to the container with the port alone, and its probes and Prometheus know of it',
-  (t) => {
-    const objects = objectsOf(t, exporterOf(TLS));
-    const [node, exporter] = list(podOf(objects)?.containers);
-    t.deepEqual([mountsOf(node).includes('tls'), mountsOf(exporter).includes('tls')], [false, true]);
-    const words = list(exporter?.args).map(String);
-    const pair = ['--set=page.certFile=/etc/cotenant/tls/tls.crt', '--set=page.keyFile=/etc/cotenant/tls/tls.key'];
-    t.deepEqual(words.slice(-2), pair);
-    for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe])
-      t.is(String(probe?.httpGet?.scheme), 'HTTPS');
-    t.deepEqual(endpointOf(objects)?.tlsConfig as unknown, {
-      ca: { secret: { name: 'page-tls', key: 'ca.crt' } },
-      serverName: `cotenant-agent.${NAMESPACE}.svc`,
-    });
-    t.is(String(endpointOf(objects)?.scheme), 'https');
-    const own = { insecureSkipVerify: true };
-    const chosen = objectsOf(t, { ...exporterOf(TLS), serviceMonitor: { enabled: true, tlsConfig: own } });
-    t.deepEqual(endpointOf(chosen)?.tlsConfig as unknown, own);
-  },
-);
+testWithHelm('only the container with the port gets the certificate; probes use HTTPS', (t) => {
+  const objects = objectsOf(t, exporterOf(TLS));
+  const [node, exporter] = list(podOf(objects)?.containers);
+  t.deepEqual([mountsOf(node).includes('tls'), mountsOf(exporter).includes('tls')], [false, true]);
+  const words = list(exporter?.args).map(String);
+  const pair = ['--set=page.certFile=/etc/cotenant/tls/tls.crt', '--set=page.keyFile=/etc/cotenant/tls/tls.key'];
+  t.deepEqual(words.slice(-2), pair);
+  for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe])
+    t.is(String(probe?.httpGet?.scheme), 'HTTPS');
+  t.deepEqual(endpointOf(objects)?.tlsConfig as unknown, {
+    ca: { secret: { name: 'page-tls', key: 'ca.crt' } },
+    serverName: `cotenant-agent.${NAMESPACE}.svc`,
+  });
+  t.is(String(endpointOf(objects)?.scheme), 'https');
+  const own = { insecureSkipVerify: true };
+  const chosen = objectsOf(t, { ...exporterOf(TLS), serviceMonitor: { enabled: true, tlsConfig: own } });
+  t.deepEqual(endpointOf(chosen)?.tlsConfig as unknown, own);
+});
 
 testWithHelm('the token goes to the container that judges, and to Prometheus', (t) => {
   const objects = objectsOf(t, exporterOf(BEARER));
@@ -69,7 +66,7 @@ testWithHelm('the token goes to the container that judges, and to Prometheus', (
   t.is(endpointOf(objects)?.scheme, undefined);
 });
 
-testWithHelm('reviews bring their two rights, and a role for whoever may read', (t) => {
+testWithHelm('reviews bring their two permissions and a role for readers', (t) => {
   const objects = objectsOf(t, exporterOf({ ...REVIEW, ...TLS }));
   t.deepEqual(list(find(objects, 'ClusterRole', 'cotenant-agent').rules).filter(isReview) as unknown, [
     { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
@@ -95,7 +92,7 @@ testWithHelm('reviews bring their two rights, and a role for whoever may read', 
   t.deepEqual(tokens, [true, false]);
 });
 
-testWithHelm("Prometheus' own token goes over HTTPS, or nowhere unless that is wanted in so many words", (t) => {
+testWithHelm('Prometheus sends its own token only over HTTPS, unless plain HTTP is allowed', (t) => {
   const open = (exporter: object, monitor: object = {}) =>
     render({ agent: { exporter }, serviceMonitor: { enabled: true, ...monitor } });
   const refused = open(REVIEW);
@@ -116,7 +113,7 @@ testWithHelm("Prometheus' own token goes over HTTPS, or nowhere unless that is w
   t.true(render({ agent: { exporter: REVIEW } }).ok, 'without a ServiceMonitor nobody is told to send anything');
 });
 
-testWithHelm('the agent may evict pods only where it is told to', (t) => {
+testWithHelm('the agent may evict pods only where that is configured', (t) => {
   const mayEvict = (enforcement: object) =>
     list(find(objectsOf(t, { agent: { configuration: { enforcement } } }), 'ClusterRole', 'cotenant-agent').rules).some(
       ({ resources, verbs }) => `${list(resources)}: ${list(verbs)}` === 'pods/eviction: create',
@@ -124,7 +121,7 @@ testWithHelm('the agent may evict pods only where it is told to', (t) => {
   t.deepEqual([mayEvict({}), mayEvict({ evictAfterStops: 0 }), mayEvict({ evictAfterStops: 3 })], [false, false, true]);
 });
 
-testWithHelm('whoever installs it is told who may read, and when tokens can be overheard', (t) => {
+testWithHelm('the notes after installation say which accounts may read and warn of plain HTTP', (t) => {
   const notes = (...switches: readonly string[]) => {
     const words = switches.flatMap((each) => ['--set', `agent.exporter.${each}`]);
     const { ok, text: told } = helm([

@@ -37,80 +37,68 @@ const plain = (container: object = {}, metadata: object = {}, more: object = {})
   ...more,
 });
 
-testWithHelm(
-  'every registration is of v1, without side effects, narrowed by conditions, and closed unless it only warns',
-  (t) => {
-    const all = registrations(t).flatMap(({ webhooks }) => list(webhooks));
-    t.deepEqual(
-      all.map(({ name, failurePolicy }) => `${name} ${failurePolicy}`),
-      ['inject.cotenant.io Fail', 'notice.cotenant.io Ignore', 'validate.cotenant.io Fail'],
-    );
-    for (const webhook of all) {
-      t.like(webhook, { admissionReviewVersions: ['v1'], sideEffects: 'None', matchPolicy: 'Equivalent' });
-      t.true(list(webhook.matchConditions).length > 0);
-      t.true(Number(webhook.timeoutSeconds) <= 5);
-      const [selector] = list(webhook.namespaceSelector?.matchExpressions);
-      t.like(selector, { key: 'kubernetes.io/metadata.name', operator: 'NotIn', values: [NAMESPACE, 'kube-system'] });
-      t.true(['/mutate', '/validate'].includes(String(webhook.clientConfig?.service?.path)));
-      t.like(webhook.clientConfig?.service, { name: 'cotenant-webhook', namespace: NAMESPACE, port: 443 });
-      for (const { apiGroups, resources } of list(webhook.rules)) {
-        t.deepEqual(list(apiGroups).map(String), ['']);
-        for (const resource of list(resources))
-          t.regex(String(resource), /^pods(\/(ephemeralcontainers|resize|status))?$/);
-      }
+testWithHelm('each registration is v1, side-effect free and conditional, and fails closed', (t) => {
+  const all = registrations(t).flatMap(({ webhooks }) => list(webhooks));
+  t.deepEqual(
+    all.map(({ name, failurePolicy }) => `${name} ${failurePolicy}`),
+    ['inject.cotenant.io Fail', 'notice.cotenant.io Ignore', 'validate.cotenant.io Fail'],
+  );
+  for (const webhook of all) {
+    t.like(webhook, { admissionReviewVersions: ['v1'], sideEffects: 'None', matchPolicy: 'Equivalent' });
+    t.true(list(webhook.matchConditions).length > 0);
+    t.true(Number(webhook.timeoutSeconds) <= 5);
+    const [selector] = list(webhook.namespaceSelector?.matchExpressions);
+    t.like(selector, { key: 'kubernetes.io/metadata.name', operator: 'NotIn', values: [NAMESPACE, 'kube-system'] });
+    t.true(['/mutate', '/validate'].includes(String(webhook.clientConfig?.service?.path)));
+    t.like(webhook.clientConfig?.service, { name: 'cotenant-webhook', namespace: NAMESPACE, port: 443 });
+    for (const { apiGroups, resources } of list(webhook.rules)) {
+      t.deepEqual(list(apiGroups).map(String), ['']);
+      for (const resource of list(resources))
+        t.regex(String(resource), /^pods(\/(ephemeralcontainers|resize|status))?$/);
     }
-    t.is(String(all[0]?.reinvocationPolicy), 'IfNeeded');
-  },
-);
+  }
+  t.is(String(all[0]?.reinvocationPolicy), 'IfNeeded');
+});
 
-testWithHelm(
-  'pods that have nothing to do with GPUs call nobody, and those that name GPUs only the one that warns',
-  (t) => {
-    const all = hooks(t);
-    t.deepEqual(called(all, fixture('1.36-create-plain-dry-run')), []);
-    t.deepEqual(called(all, creation(plain({ resources: { limits: { cpu: '1', 'nvidia.com/gpu': '1' } } }))), []);
-    t.deepEqual(called(all, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), [
-      'notice.cotenant.io',
-    ]);
-    const none = hooks(t, { webhook: { enabled: true, warnForeignUse: false } });
-    t.deepEqual(called(none, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), []);
-  },
-);
+testWithHelm('pods without GPUs call no webhook, pods with whole GPUs only the warning one', (t) => {
+  const all = hooks(t);
+  t.deepEqual(called(all, fixture('1.36-create-plain-dry-run')), []);
+  t.deepEqual(called(all, creation(plain({ resources: { limits: { cpu: '1', 'nvidia.com/gpu': '1' } } }))), []);
+  t.deepEqual(called(all, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), [
+    'notice.cotenant.io',
+  ]);
+  const none = hooks(t, { webhook: { enabled: true, warnForeignUse: false } });
+  t.deepEqual(called(none, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), []);
+});
 
-testWithHelm(
-  "a dialect's resources call the webhook when the dialect is on, in the cluster or in one namespace",
-  (t) => {
-    const pod = creation(plain({ resources: { limits: { 'aliyun.com/gpu-mem': '3' } } }));
-    const fails = ['inject.cotenant.io', 'validate.cotenant.io'];
-    t.deepEqual(called(hooks(t), pod), fails);
-    t.deepEqual(called(hooks(t, { webhook: { enabled: true } }), pod), []);
-    const one = { namespaces: { research: { dialects: ['ack'] } } };
-    t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: one } }), pod), fails);
-    const other = { rules: { dialects: ['metagpu'] } };
-    t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: other } }), pod), []);
-  },
-);
+testWithHelm('resources of a dialect call the webhook when it is enabled, also per namespace', (t) => {
+  const pod = creation(plain({ resources: { limits: { 'aliyun.com/gpu-mem': '3' } } }));
+  const fails = ['inject.cotenant.io', 'validate.cotenant.io'];
+  t.deepEqual(called(hooks(t), pod), fails);
+  t.deepEqual(called(hooks(t, { webhook: { enabled: true } }), pod), []);
+  const one = { namespaces: { research: { dialects: ['ack'] } } };
+  t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: one } }), pod), fails);
+  const other = { rules: { dialects: ['metagpu'] } };
+  t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: other } }), pod), []);
+});
 
-testWithHelm(
-  "the kubelet's reports and other people's changes of a pod with a share do not depend on the webhook",
-  (t) => {
-    const all = hooks(t);
-    const pod = sharePod();
-    t.deepEqual(called(all, update(pod, { ...pod, status: { phase: 'Running' } }, 'status')), []);
-    t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', labels: { a: 'b' } } })), []);
-    t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', annotations: { a: 'b' } } })), [
-      'validate.cotenant.io',
-    ]);
-    t.deepEqual(
-      called(all, update(pod, sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': '2Gi' } } }), 'resize')),
-      ['validate.cotenant.io'],
-    );
-    t.deepEqual(called(all, update(pod, pod, 'ephemeralcontainers')), ['inject.cotenant.io', 'validate.cotenant.io']);
-    // What was ours is looked at when it is taken away, too.
-    const marked = plain({}, { annotations: { 'cotenant.io/grant': 'x' } });
-    t.deepEqual(called(all, update(marked, plain())), ['validate.cotenant.io']);
-  },
-);
+testWithHelm('status updates and unrelated changes of a pod do not depend on the webhook', (t) => {
+  const all = hooks(t);
+  const pod = sharePod();
+  t.deepEqual(called(all, update(pod, { ...pod, status: { phase: 'Running' } }, 'status')), []);
+  t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', labels: { a: 'b' } } })), []);
+  t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', annotations: { a: 'b' } } })), [
+    'validate.cotenant.io',
+  ]);
+  t.deepEqual(
+    called(all, update(pod, sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': '2Gi' } } }), 'resize')),
+    ['validate.cotenant.io'],
+  );
+  t.deepEqual(called(all, update(pod, pod, 'ephemeralcontainers')), ['inject.cotenant.io', 'validate.cotenant.io']);
+  // What was ours is looked at when it is taken away, too.
+  const marked = plain({}, { annotations: { 'cotenant.io/grant': 'x' } });
+  t.deepEqual(called(all, update(marked, plain())), ['validate.cotenant.io']);
+});
 
 /** True when the webhook would do something about a review, so that not calling it would lose that. */
 function acts(route: Route, body: JsonObject): boolean {
@@ -138,7 +126,7 @@ testWithHelm('each recorded review about which the webhook does something reache
   for (const name of names) t.deepEqual(notCalled(all, fixture(name)), [], name);
 });
 
-testWithHelm('no random pod that the webhook would patch or refuse gets past it, when created or when changed', (t) => {
+testWithHelm('no random pod that the webhook would patch or refuse bypasses it', (t) => {
   const all = hooks(t);
   let acting = 0;
   fc.assert(
@@ -169,26 +157,23 @@ testWithHelm('no random pod that the webhook would patch or refuse gets past it,
 
 const bytes = (text: Json | undefined) => Buffer.from(String(text), 'base64');
 
-testWithHelm(
-  "helm's certificate is for the Service's name, signed by the authority that both registrations trust",
-  (t) => {
-    const objects = objectsOf(t, { webhook: { enabled: true, certificate: { source: 'generated' } } });
-    const secret = find(objects, 'Secret', 'cotenant-webhook-certificate');
-    t.is(String(secret.type), 'kubernetes.io/tls');
-    const [leaf, authority] = ['tls.crt', 'ca.crt'].map((file) => new X509Certificate(bytes(secret.data?.[file])));
-    if (leaf === undefined || authority === undefined) return t.fail('no certificates');
-    t.is(leaf.checkHost(HOST), HOST);
-    t.true(leaf.verify(authority.publicKey) && authority.ca && !leaf.ca);
-    t.is(leaf.publicKey.asymmetricKeyDetails?.namedCurve, 'prime256v1');
-    const registered = objects
-      .flatMap(({ webhooks }) => list(webhooks))
-      .map(({ clientConfig }) => String(clientConfig?.caBundle));
-    t.is(registered.length, 3);
-    t.deepEqual([...new Set(registered)], [String(secret.data?.['ca.crt'])]);
-  },
-);
+testWithHelm("Helm's certificate names the Service and is signed by the registrations' CA", (t) => {
+  const objects = objectsOf(t, { webhook: { enabled: true, certificate: { source: 'generated' } } });
+  const secret = find(objects, 'Secret', 'cotenant-webhook-certificate');
+  t.is(String(secret.type), 'kubernetes.io/tls');
+  const [leaf, authority] = ['tls.crt', 'ca.crt'].map((file) => new X509Certificate(bytes(secret.data?.[file])));
+  if (leaf === undefined || authority === undefined) return t.fail('no certificates');
+  t.is(leaf.checkHost(HOST), HOST);
+  t.true(leaf.verify(authority.publicKey) && authority.ca && !leaf.ca);
+  t.is(leaf.publicKey.asymmetricKeyDetails?.namedCurve, 'prime256v1');
+  const registered = objects
+    .flatMap(({ webhooks }) => list(webhooks))
+    .map(({ clientConfig }) => String(clientConfig?.caBundle));
+  t.is(registered.length, 3);
+  t.deepEqual([...new Set(registered)], [String(secret.data?.['ca.crt'])]);
+});
 
-testWithHelm('by default the webhook makes its certificate, and both registrations are left to it to fill', (t) => {
+testWithHelm('by default the webhook makes its certificate and fills both registrations', (t) => {
   const objects = objectsOf(t, withDialects);
   t.false(objects.some(({ kind }) => String(kind) === 'Secret'));
   for (const { clientConfig } of objects.flatMap(({ webhooks }) => list(webhooks)))
@@ -225,7 +210,7 @@ testWithHelm('with a Secret of the operator the authority is asked for, and used
   t.true(mounted.includes('mine'));
 });
 
-testWithHelm('with cert-manager a Certificate is asked for, and the registrations are left to it to fill', (t) => {
+testWithHelm('with cert-manager a Certificate is requested, and cert-manager sets the CA', (t) => {
   const certificate = { source: 'certManager', issuerRef: { name: 'ours' } };
   t.regex(
     render({ webhook: { enabled: true, certificate: { source: 'certManager' } } }).text,
@@ -245,32 +230,29 @@ testWithHelm('with cert-manager a Certificate is asked for, and the registration
   }
 });
 
-testWithHelm(
-  'two webhooks stand on different nodes, one may be moved at a time, and each stops after the last call',
-  (t) => {
-    const objects = objectsOf(t, withDialects);
-    const { spec } = find(objects, 'Deployment', 'cotenant-webhook');
-    t.is(Number(spec?.replicas), 2);
-    t.is(Number(find(objects, 'PodDisruptionBudget', 'cotenant-webhook').spec?.minAvailable), 1);
-    const pod = spec?.template?.spec;
-    t.true(
-      list(pod?.topologySpreadConstraints).some(({ topologyKey }) => String(topologyKey) === 'kubernetes.io/hostname'),
-    );
-    const [main] = list(pod?.containers);
-    t.true(list(main?.args).map(String).includes('--drain=10'));
-    t.is(Number(pod?.terminationGracePeriodSeconds), 30);
-    t.deepEqual(
-      [main?.readinessProbe, main?.livenessProbe].map(
-        (probe) => `${probe?.httpGet?.path} ${probe?.httpGet?.port} ${probe?.httpGet?.scheme ?? 'HTTP'}`,
-      ),
-      ['/readyz health HTTP', '/healthz health HTTP'],
-    );
-    const single = objectsOf(t, { webhook: { enabled: true, replicas: 1 } });
-    t.false(
-      single.some(
-        ({ kind, metadata }) => String(kind) === 'PodDisruptionBudget' && String(metadata?.name) === 'cotenant-webhook',
-      ),
-      'a budget of one would block every drain',
-    );
-  },
-);
+testWithHelm('two webhooks run on different nodes, one may be evicted at a time, and drain', (t) => {
+  const objects = objectsOf(t, withDialects);
+  const { spec } = find(objects, 'Deployment', 'cotenant-webhook');
+  t.is(Number(spec?.replicas), 2);
+  t.is(Number(find(objects, 'PodDisruptionBudget', 'cotenant-webhook').spec?.minAvailable), 1);
+  const pod = spec?.template?.spec;
+  t.true(
+    list(pod?.topologySpreadConstraints).some(({ topologyKey }) => String(topologyKey) === 'kubernetes.io/hostname'),
+  );
+  const [main] = list(pod?.containers);
+  t.true(list(main?.args).map(String).includes('--drain=10'));
+  t.is(Number(pod?.terminationGracePeriodSeconds), 30);
+  t.deepEqual(
+    [main?.readinessProbe, main?.livenessProbe].map(
+      (probe) => `${probe?.httpGet?.path} ${probe?.httpGet?.port} ${probe?.httpGet?.scheme ?? 'HTTP'}`,
+    ),
+    ['/readyz health HTTP', '/healthz health HTTP'],
+  );
+  const single = objectsOf(t, { webhook: { enabled: true, replicas: 1 } });
+  t.false(
+    single.some(
+      ({ kind, metadata }) => String(kind) === 'PodDisruptionBudget' && String(metadata?.name) === 'cotenant-webhook',
+    ),
+    'a budget of one would block every drain',
+  );
+});

@@ -60,7 +60,7 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
   t.true(list(kubeScheduler?.command).map(String).includes(`--config=${mounted}/configuration.yaml`));
 });
 
-testWithHelm('by default the best node outweighs all that the plugins of kube-scheduler give together', (t) => {
+testWithHelm('by default the best node outweighs all plugins of kube-scheduler together', (t) => {
   const [asked] = list(configurationOf(objectsOf(t)).extenders);
   // Points of a plugin are 100 at most, and the protocol's ten are stretched to them; weights of 1.36's defaults.
   const plugins = 100 * [1, 1, 1, 3, 2, 2, 2].reduce((sum, weight) => sum + weight, 0);
@@ -82,7 +82,7 @@ testWithHelm("kube-scheduler is of the cluster's version, unless another one is 
   t.is(imageOf({ image: { repository: 'mirror/ks', tag: 'v1.34.0', digest } }), `mirror/ks@${digest}`);
 });
 
-testWithHelm('it may what every kube-scheduler may, evict pods, and keep its own Lease, and nothing else', (t) => {
+testWithHelm("it has kube-scheduler's permissions, evictions and its own Lease, no others", (t) => {
   const objects = objectsOf(t);
   const pod = find(objects, 'Deployment', NAME).spec?.template?.spec;
   t.is(String(pod?.serviceAccountName), NAME);
@@ -122,7 +122,7 @@ const ALONE = {
   scheduler: { service: { enabled: true, serverSecretName: 'own', clientCaSecretName: 'callers' } },
 };
 
-testWithHelm("for the cluster's own scheduler there is the extender alone, behind a Service, with mutual TLS", (t) => {
+testWithHelm("for the cluster's scheduler only the extender runs, with a Service and mTLS", (t) => {
   const objects = objectsOf(t, ALONE);
   t.deepEqual(objects.flatMap(unknownFields), []);
   const { spec } = find(objects, 'Deployment', NAME);

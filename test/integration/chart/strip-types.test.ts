@@ -8,7 +8,7 @@ import { imageHome, mainOf } from '../../support/image.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 
-test('all of it names files that are there, and says what it says with types', (t) => {
+test('every import names an existing file, and the code behaves as with types', (t) => {
   const home = imageHome(t);
   const files = globSync(['src/**', 'webhook/**', 'native/*.?s'], { cwd: home });
   t.deepEqual(

@@ -45,25 +45,20 @@ function at(path: readonly string[], value: unknown): Readonly<Record<string, un
   return path.reduceRight((inner: unknown, key) => ({ [key]: inner }), value) as Readonly<Record<string, unknown>>;
 }
 
-testWithHelm(
-  'every setting of values.yaml is in the schema, and every setting of the schema is in values.yaml',
-  (t) => {
-    t.deepEqual(unnamed(values, SCHEMA, ''), []);
-    // Settings of the programs are described with them, resources are Kubernetes' own, and `global` is helm's.
-    const described = closed(SCHEMA, []).filter(
-      (path) => !path.includes('configuration') && !path.includes('resources'),
-    );
-    t.true(described.length > 8);
-    const missing = described.flatMap((path) => {
-      const given = path.reduce((value: unknown, key) => (isMap(value) ? value[key] : undefined), values as unknown);
-      const names = Object.keys(schemaAt(path).properties ?? {});
-      return names.filter((key) => !isMap(given) || !(key in given)).map((key) => [...path, key].join('.'));
-    });
-    t.deepEqual(missing, ['global']);
-  },
-);
+testWithHelm('values.yaml and the schema have the same settings', (t) => {
+  t.deepEqual(unnamed(values, SCHEMA, ''), []);
+  // Settings of the programs are described with them, resources are Kubernetes' own, and `global` is helm's.
+  const described = closed(SCHEMA, []).filter((path) => !path.includes('configuration') && !path.includes('resources'));
+  t.true(described.length > 8);
+  const missing = described.flatMap((path) => {
+    const given = path.reduce((value: unknown, key) => (isMap(value) ? value[key] : undefined), values as unknown);
+    const names = Object.keys(schemaAt(path).properties ?? {});
+    return names.filter((key) => !isMap(given) || !(key in given)).map((key) => [...path, key].join('.'));
+  });
+  t.deepEqual(missing, ['global']);
+});
 
-testWithHelm('a setting that nobody knows is refused at every level, with its place', (t) => {
+testWithHelm('an unknown setting is refused at every level, with its path', (t) => {
   const paths = closed(SCHEMA, []);
   t.true(paths.length > 15, String(paths.length));
   for (const each of paths) {
@@ -120,7 +115,7 @@ testWithHelm('a dialect that does not exist is refused, with those that do', (t)
   }
 });
 
-testWithHelm('values of a chart that did not have a part yet still work (helm upgrade --reuse-values)', (t) => {
+testWithHelm('values of an older chart still work (helm upgrade --reuse-values)', (t) => {
   const told = (given: object) => objectsOf(t, { ...given }).map((object) => JSON.stringify(object));
   const parts = ['csi', 'nri', 'webhook', 'policies', 'scheduler', 'uninstallCheck'];
   const off = (names: readonly string[]) => Object.fromEntries(names.map((part) => [part, { enabled: false }]));
@@ -131,7 +126,7 @@ testWithHelm('values of a chart that did not have a part yet still work (helm up
   for (const part of older) t.deepEqual(told({ ...off(parts), [part]: null }), agentAlone, part);
 });
 
-testWithHelm('names follow the release and can be chosen, and a default label of nodes can be taken away', (t) => {
+testWithHelm('names follow the release and can be set; a default node label can be removed', (t) => {
   const name = (given: object, release = 'cotenant') => {
     const { text } = helm([
       'template',
@@ -152,63 +147,57 @@ testWithHelm('names follow the release and can be chosen, and a default label of
   t.deepEqual(spec?.template?.spec?.nodeSelector as unknown, { pool: 'gpu' });
 });
 
-testWithHelm(
-  'what is told after an installation is what was installed, what is still to do, and what is missing',
-  (t) => {
-    const notes = (...switches: readonly string[]) => {
-      const { ok, text } = helm([
-        'install',
-        'cotenant',
-        CHART,
-        '--namespace',
-        NAMESPACE,
-        '--dry-run=client',
-        ...switches.flatMap((each) => ['--set', each]),
-      ]);
-      t.true(ok, text);
-      return text.split('NOTES:')[1] ?? '';
-    };
-    const NOT_WHOLE = /NO POD GETS A SHARE OF A GPU LIKE THIS/;
-    const all = notes();
-    t.notRegex(all, NOT_WHOLE);
-    t.regex(all, /agent {6}on nodes with the labels \{"nvidia.com\/gpu.present":"true"\}; metrics on port 9837/);
-    t.regex(all, /webhook {4}patches pods[^\n]*\n {2}policies[^\n]*\n {2}scheduler {2}"cotenant-scheduler"/);
-    t.regex(all, /kubectl label namespace cotenant-system pod-security.kubernetes.io\/enforce=privileged/);
-    t.regex(all, /containerd 2\.1 or newer[^\n]*\/var\/run\/nri\/nri\.sock/);
-    t.regex(all, /replicas create and renew its certificate/);
-    t.regex(all, /`helm uninstall` is refused while pods/);
-    for (const [part, missing] of [
-      ['agent', /The agent is off \(agent.enabled\)/],
-      ['csi', /csi.enabled is off/],
-      ['webhook', /The webhook is off/],
-      ['scheduler', /The scheduler is off/],
-    ] as const) {
-      const told = notes(`${part}.enabled=false`);
-      t.regex(told, NOT_WHOLE, part);
-      t.regex(told, missing);
-      t.notRegex(told, /first-share/, part);
-    }
-    t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO GPUS/);
-    t.regex(
-      notes('nri.enabled=false', 'webhook.configuration.deviceRoute=environment'),
-      /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" only/,
-    );
-    t.notRegex(all, /legacy/);
-    t.regex(
-      notes('webhook.certificate.source=generated'),
-      /helm created the webhook's certificate, valid for 365 days/,
-    );
+testWithHelm('the notes after installation list the parts installed, to do and missing', (t) => {
+  const notes = (...switches: readonly string[]) => {
+    const { ok, text } = helm([
+      'install',
+      'cotenant',
+      CHART,
+      '--namespace',
+      NAMESPACE,
+      '--dry-run=client',
+      ...switches.flatMap((each) => ['--set', each]),
+    ]);
+    t.true(ok, text);
+    return text.split('NOTES:')[1] ?? '';
+  };
+  const NOT_WHOLE = /NO POD GETS A SHARE OF A GPU LIKE THIS/;
+  const all = notes();
+  t.notRegex(all, NOT_WHOLE);
+  t.regex(all, /agent {6}on nodes with the labels \{"nvidia.com\/gpu.present":"true"\}; metrics on port 9837/);
+  t.regex(all, /webhook {4}patches pods[^\n]*\n {2}policies[^\n]*\n {2}scheduler {2}"cotenant-scheduler"/);
+  t.regex(all, /kubectl label namespace cotenant-system pod-security.kubernetes.io\/enforce=privileged/);
+  t.regex(all, /containerd 2\.1 or newer[^\n]*\/var\/run\/nri\/nri\.sock/);
+  t.regex(all, /replicas create and renew its certificate/);
+  t.regex(all, /`helm uninstall` is refused while pods/);
+  for (const [part, missing] of [
+    ['agent', /The agent is off \(agent.enabled\)/],
+    ['csi', /csi.enabled is off/],
+    ['webhook', /The webhook is off/],
+    ['scheduler', /The scheduler is off/],
+  ] as const) {
+    const told = notes(`${part}.enabled=false`);
+    t.regex(told, NOT_WHOLE, part);
+    t.regex(told, missing);
+    t.notRegex(told, /first-share/, part);
+  }
+  t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO GPUS/);
+  t.regex(
+    notes('nri.enabled=false', 'webhook.configuration.deviceRoute=environment'),
+    /must run under NVIDIA's runtime \(webhook.configuration.runtimeClassName\)[^\n]*\n {2}driverCapabilities [^\n]* mode "legacy" only/,
+  );
+  t.notRegex(all, /legacy/);
+  t.regex(notes('webhook.certificate.source=generated'), /helm created the webhook's certificate, valid for 365 days/);
 
-    // The pod to try is one that the webhook makes one with a share, and the commands are there.
-    const manifest = /<<'EOF'\n([\s\S]*?)\n {2}EOF/.exec(all)?.[1] ?? '';
-    t.like(answerOf(creation(parse(manifest.replace(/^ {2}/gm, '')))), { outcome: 'patched', denial: undefined });
-    const commands = [...all.matchAll(/kubectl cotenant (\S+)(.*)/g)].map(([, name = '', rest = '']) => [
-      name,
-      rest.trim(),
-    ]);
-    t.deepEqual(commands, [
-      [inspect.name, ''],
-      [why.name, 'first-share'],
-    ]);
-  },
-);
+  // The pod to try is one that the webhook makes one with a share, and the commands are there.
+  const manifest = /<<'EOF'\n([\s\S]*?)\n {2}EOF/.exec(all)?.[1] ?? '';
+  t.like(answerOf(creation(parse(manifest.replace(/^ {2}/gm, '')))), { outcome: 'patched', denial: undefined });
+  const commands = [...all.matchAll(/kubectl cotenant (\S+)(.*)/g)].map(([, name = '', rest = '']) => [
+    name,
+    rest.trim(),
+  ]);
+  t.deepEqual(commands, [
+    [inspect.name, ''],
+    [why.name, 'first-share'],
+  ]);
+});

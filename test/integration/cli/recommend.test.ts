@@ -104,38 +104,35 @@ test('a tenant that the agent stopped twice under one name needs more than it ha
   t.is(out.match(/^# local\/cheat\/env, at least: it was stopped for its memory$/gm)?.length, 1, out);
 });
 
-testWithPrometheus(
-  'the size that a Prometheus recorded of a tenant, which has ended, is enough, and none less is',
-  async (t) => {
-    t.timeout(120_000);
-    const node = await startNode(t, '--gpu', 'l4');
-    const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
-    await agent.measured(1);
-    const prometheus = await startPrometheus(t, { configuration: scraping([agent.url, { instance: 'node-a' }]) });
-    const start = (bytes: number, name: string) =>
-      runTenant(t, node, agent, ['--gpu-memory', String(bytes), '--name', name], [CLIENT]);
-    const recorded = start(4096 * MIB, 'recorded');
-    t.true(await work(recorded));
-    const series = (name: string) => `cotenant_container_${name}{pod="recorded"}`;
-    const held = () => agent.metric('cotenant_container_memory_used_bytes', { pod: 'recorded' });
-    const most = await eventually(async () => {
-      const [before, told] = [await held(), await prometheus.query(series('memory_used_bytes'))];
-      return before !== undefined && before > 500 * MIB && told[0]?.value === before ? before : undefined;
-    }, 'all that it holds is recorded');
-    recorded.child.stdin?.end();
-    await recorded.ended;
-    await eventually(async () => (await held()) === undefined || undefined, 'the agent has forgotten it');
+testWithPrometheus('the size from Prometheus for an ended tenant is the smallest that is enough', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--gpu', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 100 } });
+  await agent.measured(1);
+  const prometheus = await startPrometheus(t, { configuration: scraping([agent.url, { instance: 'node-a' }]) });
+  const start = (bytes: number, name: string) =>
+    runTenant(t, node, agent, ['--gpu-memory', String(bytes), '--name', name], [CLIENT]);
+  const recorded = start(4096 * MIB, 'recorded');
+  t.true(await work(recorded));
+  const series = (name: string) => `cotenant_container_${name}{pod="recorded"}`;
+  const held = () => agent.metric('cotenant_container_memory_used_bytes', { pod: 'recorded' });
+  const most = await eventually(async () => {
+    const [before, told] = [await held(), await prometheus.query(series('memory_used_bytes'))];
+    return before !== undefined && before > 500 * MIB && told[0]?.value === before ? before : undefined;
+  }, 'all that it holds is recorded');
+  recorded.child.stdin?.end();
+  await recorded.ended;
+  await eventually(async () => (await held()) === undefined || undefined, 'the agent has forgotten it');
 
-    const words = ['--prometheus', prometheus.url, '--range', '5m', '--window', '1m', '--json'];
-    const { code, out, err } = await cotenant('recommend', 'local/recorded', ...words);
-    t.is(code, 0, err);
-    const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
-    const size = found?.memoryBytes.amount ?? 0;
-    t.true(size >= most && size < most + 200 * MIB, `${size} for ${most}`);
-    t.true(await work(start(size, 'fitting')), 'the recommended size');
-    t.false(await work(start(size - GRANULE, 'small')), 'one granule less');
-  },
-);
+  const words = ['--prometheus', prometheus.url, '--range', '5m', '--window', '1m', '--json'];
+  const { code, out, err } = await cotenant('recommend', 'local/recorded', ...words);
+  t.is(code, 0, err);
+  const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
+  const size = found?.memoryBytes.amount ?? 0;
+  t.true(size >= most && size < most + 200 * MIB, `${size} for ${most}`);
+  t.true(await work(start(size, 'fitting')), 'the recommended size');
+  t.false(await work(start(size - GRANULE, 'small')), 'one granule less');
+});
 
 const GOLDEN = join(ROOT, 'test/golden/cli/recommend.txt');
 
@@ -201,101 +198,95 @@ const stopSeries = (
   at: (second: number) => number,
 ) => containerSeries(pod, 'GPU-a', from, until, { kills_total: at }, { action: 'kill', reason: 'bypass', ...of });
 
-testWithPrometheus(
-  'who moved has the GPUs that it had at one time, and who was refused or stopped needs more',
-  async (t) => {
-    t.timeout(60_000);
-    const end = HOURS * HOUR + 1;
-    /** Nobody scraped for half an hour; the range begins in it. */
-    const isScraped = (second: number) => second < 1.5 * HOUR || second >= 2 * HOUR;
-    const series: RecordedSeries[] = [
-      { metric: 'cotenant_up', labels: { job: 'cotenant', instance: 'node-1' }, at: () => 1 },
-      // One after the other, and both at once.
-      ...containerSeries('moved', 'GPU-a', 0, 2.5 * HOUR, held(4000, 8192)),
-      ...containerSeries('moved', 'GPU-b', 2.75 * HOUR, end, held(3000, 8192)),
-      ...containerSeries('wide', 'GPU-a', 0, end, held(1000, 2048)),
-      ...containerSeries('wide', 'GPU-b', 0, end, held(1500, 2048)),
-      // Refused long before the range.
-      ...containerSeries('before', 'GPU-a', 0, end, { ...held(100, 1024), allocations_denied_total: () => 5 }),
-      // Refused before it was first scraped, within the range.
-      ...containerSeries('born', 'GPU-a', 3 * HOUR, end, { ...held(100, 1024), allocations_denied_total: () => 3 }),
-      ...containerSeries('refused', 'GPU-a', 0, end, {
-        ...held(100, 1024),
-        allocations_denied_total: (second) => (second < 3 * HOUR ? 5 : 7),
+testWithPrometheus('a moved container counts the GPUs at one time; a refusal or stop needs more', async (t) => {
+  t.timeout(60_000);
+  const end = HOURS * HOUR + 1;
+  /** Nobody scraped for half an hour; the range begins in it. */
+  const isScraped = (second: number) => second < 1.5 * HOUR || second >= 2 * HOUR;
+  const series: RecordedSeries[] = [
+    { metric: 'cotenant_up', labels: { job: 'cotenant', instance: 'node-1' }, at: () => 1 },
+    // One after the other, and both at once.
+    ...containerSeries('moved', 'GPU-a', 0, 2.5 * HOUR, held(4000, 8192)),
+    ...containerSeries('moved', 'GPU-b', 2.75 * HOUR, end, held(3000, 8192)),
+    ...containerSeries('wide', 'GPU-a', 0, end, held(1000, 2048)),
+    ...containerSeries('wide', 'GPU-b', 0, end, held(1500, 2048)),
+    // Refused long before the range.
+    ...containerSeries('before', 'GPU-a', 0, end, { ...held(100, 1024), allocations_denied_total: () => 5 }),
+    // Refused before it was first scraped, within the range.
+    ...containerSeries('born', 'GPU-a', 3 * HOUR, end, { ...held(100, 1024), allocations_denied_total: () => 3 }),
+    ...containerSeries('refused', 'GPU-a', 0, end, {
+      ...held(100, 1024),
+      allocations_denied_total: (second) => (second < 3 * HOUR ? 5 : 7),
+    }),
+    ...containerSeries('stopped', 'GPU-a', 0, end, held(1224, 1024)),
+    ...stopSeries('stopped', 0, end, { result: 'released' }, (second) => (second < 3 * HOUR ? 0 : 2)),
+    // Stopped for its compute; not stopped at all; stopped before the range.
+    ...['over-share', 'refused', 'long ago'].flatMap((pod) => containerSeries(pod, 'GPU-a', 0, end, held(100, 1024))),
+    ...stopSeries('over-share', 0, end, { reason: 'over-share', result: 'released' }, (second) =>
+      second < 3 * HOUR ? 0 : 2,
+    ),
+    ...stopSeries('refused', 0, end, { result: 'refused' }, (second) => (second < 3 * HOUR ? 0 : 2)),
+    ...stopSeries('long ago', 0, end, { result: 'released' }, () => 2),
+  ].map((one) => ({ ...one, at: (second) => (isScraped(second) ? one.at(second) : undefined) }));
+  const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
+  const prometheus = await startPrometheus(t, { recorded });
+  const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
+  const of = async (range: string) => {
+    const words = ['--prometheus', prometheus.url, '--range', range, '--until', until, '--json'];
+    const { code, out, err } = await cotenant('recommend', ...words);
+    t.is(code, 0, err);
+    const told = JSON.parse(out) as Told[];
+    return Object.fromEntries(
+      told.map(({ pod, gpuCount, stops, gpus, memoryBytes, resources }) => {
+        const sum = gpus.reduce((total, gpu) => total + gpu.denied, 0);
+        const { amount, atLeast } = memoryBytes;
+        return [
+          pod,
+          [gpuCount, sum, stops, `${atLeast ? '>' : ''}${amount / MIB}`, resources['cotenant.io/gpu-memory']],
+        ];
       }),
-      ...containerSeries('stopped', 'GPU-a', 0, end, held(1224, 1024)),
-      ...stopSeries('stopped', 0, end, { result: 'released' }, (second) => (second < 3 * HOUR ? 0 : 2)),
-      // Stopped for its compute; not stopped at all; stopped before the range.
-      ...['over-share', 'refused', 'long ago'].flatMap((pod) => containerSeries(pod, 'GPU-a', 0, end, held(100, 1024))),
-      ...stopSeries('over-share', 0, end, { reason: 'over-share', result: 'released' }, (second) =>
-        second < 3 * HOUR ? 0 : 2,
-      ),
-      ...stopSeries('refused', 0, end, { result: 'refused' }, (second) => (second < 3 * HOUR ? 0 : 2)),
-      ...stopSeries('long ago', 0, end, { result: 'released' }, () => 2),
-    ].map((one) => ({ ...one, at: (second) => (isScraped(second) ? one.at(second) : undefined) }));
-    const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
-    const prometheus = await startPrometheus(t, { recorded });
-    const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
-    const of = async (range: string) => {
-      const words = ['--prometheus', prometheus.url, '--range', range, '--until', until, '--json'];
-      const { code, out, err } = await cotenant('recommend', ...words);
-      t.is(code, 0, err);
-      const told = JSON.parse(out) as Told[];
-      return Object.fromEntries(
-        told.map(({ pod, gpuCount, stops, gpus, memoryBytes, resources }) => {
-          const sum = gpus.reduce((total, gpu) => total + gpu.denied, 0);
-          const { amount, atLeast } = memoryBytes;
-          return [
-            pod,
-            [gpuCount, sum, stops, `${atLeast ? '>' : ''}${amount / MIB}`, resources['cotenant.io/gpu-memory']],
-          ];
-        }),
-      );
-    };
-    const expected = {
-      before: [1, 0, 0, '100', '100Mi'],
-      born: [1, 3, 0, '>1024', '1Gi'],
-      'long ago': [1, 0, 0, '100', '100Mi'],
-      moved: [1, 0, 0, '4000', '4000Mi'],
-      'over-share': [1, 0, 0, '100', '100Mi'],
-      refused: [1, 2, 0, '>1024', '1Gi'],
-      stopped: [1, 0, 2, '>1224', '1224Mi'],
-      wide: [2, 0, 0, '1500', '3000Mi'],
-    };
-    t.deepEqual(await of('3h'), expected);
-    // The range begins where nothing was recorded: half an hour, and then a day.
-    t.deepEqual(await of('8100s'), expected);
-    t.deepEqual(await of('1d'), expected);
-  },
-);
+    );
+  };
+  const expected = {
+    before: [1, 0, 0, '100', '100Mi'],
+    born: [1, 3, 0, '>1024', '1Gi'],
+    'long ago': [1, 0, 0, '100', '100Mi'],
+    moved: [1, 0, 0, '4000', '4000Mi'],
+    'over-share': [1, 0, 0, '100', '100Mi'],
+    refused: [1, 2, 0, '>1024', '1Gi'],
+    stopped: [1, 0, 2, '>1224', '1224Mi'],
+    wide: [2, 0, 0, '1500', '3000Mi'],
+  };
+  t.deepEqual(await of('3h'), expected);
+  // The range begins where nothing was recorded: half an hour, and then a day.
+  t.deepEqual(await of('8100s'), expected);
+  t.deepEqual(await of('1d'), expected);
+});
 
-testWithPrometheus(
-  'what an agent goes on with, which has pages without it until its first sample, is no refusal of now',
-  async (t) => {
-    t.timeout(60_000);
-    const isBlind = (second: number) => second >= 3 * HOUR && second < 3.25 * HOUR;
-    const series: RecordedSeries[] = [
-      {
-        metric: 'cotenant_up',
-        labels: { job: 'cotenant', instance: 'node-1' },
-        at: (second) => (isBlind(second) ? 0 : 1),
-      },
-      ...containerSeries('restored', 'GPU-a', 0, HOURS * HOUR + 1, {
-        ...held(100, 1024),
-        allocations_denied_total: () => 500,
-      }).map(({ at, ...one }) => ({ ...one, at: (second: number) => (isBlind(second) ? undefined : at(second)) })),
-    ];
-    const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
-    const prometheus = await startPrometheus(t, { recorded });
-    const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
-    const words = ['--prometheus', prometheus.url, '--range', '3h', '--until', until, '--json'];
-    const { out, err } = await cotenant('recommend', ...words);
-    const [told] = JSON.parse(out) as Told[];
-    t.deepEqual([told?.pod, told?.gpus[0]?.denied, told?.memoryBytes.atLeast], ['restored', 0, false], err);
-  },
-);
+testWithPrometheus('refusals that a restarted agent restores are not counted as new ones', async (t) => {
+  t.timeout(60_000);
+  const isBlind = (second: number) => second >= 3 * HOUR && second < 3.25 * HOUR;
+  const series: RecordedSeries[] = [
+    {
+      metric: 'cotenant_up',
+      labels: { job: 'cotenant', instance: 'node-1' },
+      at: (second) => (isBlind(second) ? 0 : 1),
+    },
+    ...containerSeries('restored', 'GPU-a', 0, HOURS * HOUR + 1, {
+      ...held(100, 1024),
+      allocations_denied_total: () => 500,
+    }).map(({ at, ...one }) => ({ ...one, at: (second: number) => (isBlind(second) ? undefined : at(second)) })),
+  ];
+  const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
+  const prometheus = await startPrometheus(t, { recorded });
+  const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
+  const words = ['--prometheus', prometheus.url, '--range', '3h', '--until', until, '--json'];
+  const { out, err } = await cotenant('recommend', ...words);
+  const [told] = JSON.parse(out) as Told[];
+  t.deepEqual([told?.pod, told?.gpus[0]?.denied, told?.memoryBytes.atLeast], ['restored', 0, false], err);
+});
 
-testWithPrometheus('a Prometheus that is none, or refuses, is told in one sentence', async (t) => {
+testWithPrometheus('a server that is not Prometheus, or refuses, is reported in one sentence', async (t) => {
   const prometheus = await startPrometheus(t, {});
   const cases: readonly (readonly [args: readonly string[], says: RegExp])[] = [
     [['--prometheus', 'http://127.0.0.1:1'], /^cotenant: no Prometheus answers at http:\/\/127\.0\.0\.1:1 \(.+\)\n$/],
@@ -322,7 +313,7 @@ testWithPrometheus('a Prometheus that is none, or refuses, is told in one senten
   t.regex(empty.out, /^http:\/\/127\.0\.0\.1:\d+, .* to .*: no container with a share was seen\.\n$/);
 });
 
-testWithPrometheus('a pod is one container on whichever node, and its grant is the one that it had last', async (t) => {
+testWithPrometheus('a pod is one container on any node, with the last grant that it had', async (t) => {
   t.timeout(60_000);
   const end = HOURS * HOUR + 1;
   const on = (instance: string) => ({ instance });

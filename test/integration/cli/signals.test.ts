@@ -73,7 +73,7 @@ const CASES: readonly (readonly [what: string, begun: string, at: string, says: 
 ];
 
 for (const [what, begun, at, says] of CASES) {
-  test(`told to end while it starts: ${what}`, async (t) => {
+  test(`SIGTERM during the start: ${what}`, async (t) => {
     const { child, ended } = node(t, '--input-type=module', '--eval', program(begun));
     const lines: string[] = [];
     if (!child.stdout) throw new Error('no output');

@@ -65,7 +65,7 @@ test('top shows GPUs and users in 80 columns every second until Ctrl-C, largest 
 });
 
 testUnless('reason' in groups ? groups.reason : undefined)(
-  'use without a grant is in the same table, and told as such',
+  'use without a grant is in the same table and marked',
   async (t) => {
     const { node, agent } = await busyNode(t);
     const group = join('home' in groups ? groups.home : '', `docker-${'ab'.repeat(32)}.scope`);
@@ -97,7 +97,7 @@ testUnless('reason' in groups ? groups.reason : undefined)(
 );
 
 testUnless(existsSync(SCRIPT) ? undefined : `there is no ${SCRIPT} for a terminal`)(
-  'on a terminal keys show processes, sort, and end it, and leave the terminal as it was',
+  'on a terminal keys show processes, sort and quit, and the terminal is restored',
   async (t) => {
     const { agent } = await busyNode(t);
     const command = `stty cols 80 rows 40; ${process.execPath} ${MAIN} top --state ${agent.state}; echo "ended $?"; stty -a`;

@@ -72,7 +72,7 @@ type Driver = {
   after: [number, number];
 };
 
-real("NVIDIA's Python driver bindings take memory, copy, check and launch on the simulated GPU", async (t, bin) => {
+real("NVIDIA's Python driver bindings allocate, copy and launch on the simulated GPU", async (t, bin) => {
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const { out, code } = await complete(node, [join(bin, 'python'), script('driver.py'), String(TOTAL)]);
   t.is(code, 0, out);
@@ -87,7 +87,7 @@ real("NVIDIA's Python driver bindings take memory, copy, check and launch on the
   t.is(node.usage().gpus[0]?.usedBytes, 0, 'and nothing is left behind');
 });
 
-real('the same program in a grant sees its slice and is refused what goes beyond it', async (t, bin) => {
+real('the same program in a grant sees its share and is refused more', async (t, bin) => {
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node);
   const program = [join(bin, 'python'), script('driver.py')];
@@ -158,7 +158,7 @@ type Counters = {
   readonly refused?: string;
 };
 
-real('nvidia-ml-py reads the counters of a GPU that has them, and is refused by one that has not', async (t, bin) => {
+real("nvidia-ml-py reads a GPU's counters, and is refused by a GPU without them", async (t, bin) => {
   const node = await startNode(t, '--gpu', 'h100');
   node.control('activity', '0', 'tensor', '30');
   const holder = await readyClient(t, node);

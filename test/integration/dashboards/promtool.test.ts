@@ -48,7 +48,7 @@ testWithPromtool('the recording rules add up shares, whole GPUs and unused memor
 });
 
 for (const { alert } of ALERTS) {
-  testWithPromtool(`${alert} fires when it should, with its texts, and not otherwise`, (t) => {
+  testWithPromtool(`${alert} fires with its texts exactly when it should`, (t) => {
     const { ok, text } = promtool('test', 'rules', ruleTest(alert));
     t.true(ok, text);
   });

@@ -103,7 +103,7 @@ test('the constants of the page are those of the headers', (t) => {
   t.is(rows.length, 11);
 });
 
-test('the parts lie where the page says', (t) => {
+test('the parts are at the offsets of the page', (t) => {
   const parts = [...rowsWith(page, 'part', 'at'), ...rowsWith(page, 'part', 'at, in a grant of n GPUs')];
   const names: Readonly<Record<string, number>> = { n: 3, s: 5, c: 2 };
   /** What the page says of a part, as an expression. */

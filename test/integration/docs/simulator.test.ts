@@ -56,7 +56,7 @@ test('the node of the example starts as it is written', async (t) => {
   t.is(gpus[1]?.totalBytes, 12 * 1024 * MIB);
 });
 
-test('the faults of the example come as the page says', async (t) => {
+test('the faults of the example occur as on the page', async (t) => {
   const [faults = ''] = blocks(section(page, '## Faults'), '');
   const node = await startNode(t, '--gpu', 't4');
   const [name = '', ...value] = faults.trim().split('=');

@@ -116,7 +116,7 @@ print(json.dumps({"notes": notes, **said}))`,
 
 const SOON = 'step.FOLLOW_S = 0.02';
 
-test('a form of memory that the driver refuses costs only what comes of it', async (t) => {
+test('a form of memory that the driver refuses loses only its own results', async (t) => {
   const { data, answer } = await asked(t, 'nvml_memory', 'memory', SOON, 'cuMemImportFromShareableHandle=999');
   t.deepEqual(data?.refused, ['vmmImported']);
   const stages = Object.keys((data?.changes ?? {}) as object);
@@ -340,7 +340,7 @@ const PARTS: { module: string; run: string; known: string; not: string; patch?: 
   },
 ];
 for (const { module, run, known, not, patch, faults } of PARTS) {
-  test(`${module}.${run} keeps what it knew when it does not come to its end`, async (t) => {
+  test(`${module}.${run} keeps its results when it does not finish`, async (t) => {
     const { notes, problem } = await asked(t, module, run, patch, faults);
     t.regex(problem ?? '', /Error: /);
     const keys = Object.keys(notes.at(-1) ?? {});

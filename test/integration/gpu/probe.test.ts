@@ -350,7 +350,7 @@ const COMPARISONS: {
     wrong: [],
   },
   {
-    what: 'a difference listed for another file, or with a name that only begins alike',
+    what: 'a difference for another file or with a longer name',
     observed: observation(false, ...DIFFERENT),
     known: [entry('memory/sizes', 'other.json'), entry('memory/size')],
     wrong: ['gpu.json: memory/sizes/3: 6, simulated 4', 'gpu.json: memory/size is listed and does not disagree'],
@@ -375,14 +375,14 @@ const COMPARISONS: {
     wrong: ['gpu.json: memory: failed: '],
   },
   {
-    what: 'a listed difference that is none',
+    what: 'a listed difference that does not exist',
     observed: observation(false, step('memory', { granule: 2, sizes: {} })),
     known: [entry('memory/granule')],
     wrong: ['gpu.json: memory/granule is listed and does not disagree'],
   },
 ];
 for (const { what, observed, known = [], compared = ['memory'], wrong } of COMPARISONS) {
-  test(`observations are compared: ${what}`, (t) => {
+  test(`comparison of observations: ${what}`, (t) => {
     const found = disagreements('gpu.json', observed, SIMULATED, known, compared);
     t.deepEqual(found, wrong);
   });

@@ -244,7 +244,7 @@ test('requests that are not of the protocol are refused', async (t) => {
   t.regex(String(await running.bind('one', 'a')), /the Lease ns\/l does not exist yet/);
 });
 
-test('with mutual TLS only clients of the authority are served, also after it is replaced', async (t) => {
+test('with mutual TLS only clients of the CA are served, also after its replacement', async (t) => {
   const folder = temporaryFolder(t);
   const at = (name: string) => join(folder, name);
   const openssl = (...args: string[]) => execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' });

@@ -119,14 +119,14 @@ test('a share that is a hard limit is judged, unless its evidence is not firm', 
 const [COMPUTE, MPS] = [1, 4];
 const SERVERS: readonly [string, types: number, beside: number | undefined, Judged, besideIsGranted?: true][] = [
   ['no client of MPS', COMPUTE, undefined, { severity: 'soft', isMixed: false }],
-  ['somebody else is a client', COMPUTE, MPS, { severity: 'soft', isMixed: false }],
+  ['another process is a client', COMPUTE, MPS, { severity: 'soft', isMixed: false }],
   ['it alone is a client', MPS, undefined, { severity: 'soft', isMixed: false }],
   ['it alone is a client, beside another program', MPS, COMPUTE, { severity: 'soft', isMixed: false }],
-  ['it and somebody without a grant are clients', MPS, MPS, { severity: 'within', isMixed: true }],
+  ['it and a process without a grant are clients', MPS, MPS, { severity: 'within', isMixed: true }],
   ['it and another container are clients, of servers in them', MPS, MPS, { severity: 'soft', isMixed: false }, true],
 ];
 for (const [what, types, beside, expected, besideIsGranted = false] of SERVERS) {
-  test(`MPS: ${what}: ${expected.isMixed ? 'whose use it is cannot be told, and it is said' : 'judged'}`, (t) => {
+  test(`MPS: ${what}: ${expected.isMixed ? 'undecidable' : 'judged'}`, (t) => {
     t.deepEqual(judgedAfter(61, { types, besideIsGranted, ...(beside !== undefined && { beside }) }), expected);
   });
 }

@@ -26,7 +26,7 @@ const VERDICTS: readonly (readonly [string, Partial<Row>, RegExp])[] = [
   ],
 ];
 for (const [what, more, expected] of VERDICTS) {
-  test(`the table's word on ${what}`, (t) => {
+  test(`the table's verdict on ${what}`, (t) => {
     const [, line = ''] = tableOf([row(more)]).split('\n');
     t.regex(line, expected);
   });

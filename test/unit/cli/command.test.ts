@@ -138,7 +138,7 @@ test('amounts of a run are totals over its GPUs, split into equal shares of whol
   }
 });
 
-test('amounts that cannot be split, or are none, are refused with what would be right', (t) => {
+test('indivisible or invalid amounts are refused with the valid form', (t) => {
   const cases: [args: string[], message: RegExp][] = [
     [[], /^--gpu-memory is missing \(a size such as 2Gi\)$/],
     [['-m', 'lots'], /^--gpu-memory lots is not a quantity/],

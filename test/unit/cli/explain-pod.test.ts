@@ -38,7 +38,7 @@ const policy = (name: string) =>
 
 const CASES: readonly Case[] = [
   [
-    'a pod that its ReplicaSet could not create, because of a policy: many events, one sentence',
+    'a pod that a policy refused to its ReplicaSet: many events, one sentence',
     absent('refused-587866dfb9-t9s9k'),
     [
       'There is no pod team/refused-587866dfb9-t9s9k.',
@@ -62,7 +62,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'a pod that nobody refused: owners whose names only begin alike are not meant',
+    'a pod without refusals: owners with the same prefix do not count',
     absent('st'),
     [
       'There is no pod team/st.',
@@ -136,7 +136,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'a pod at which no scheduler has looked, and whose scheduler is not there',
+    'a pod that no scheduler has seen, with a missing scheduler',
     facts('pending-silent', { schedulers: [] }),
     [
       'team/large is pending for 4 min: no node was chosen for it yet.',
@@ -193,7 +193,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'a pod whose agent went away',
+    'a pod of an agent that is gone',
     facts('waiting-for-volume', {
       agents: [notReady],
       events: saying(
@@ -224,7 +224,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'an event that only says that time ran out says nothing; the earlier one counts',
+    'an event that only reports a timeout is skipped for the earlier one',
     facts('waiting-for-volume', {
       agents: [ready],
       events: [
@@ -242,7 +242,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'annotations that nobody of us wrote',
+    'annotations by a foreign writer',
     facts('pending-silent', {
       pod: withMetadata(recorded('pending-silent').pod, {
         annotations: { [REQUEST_ANNOTATION]: '{}', [GRANT_ANNOTATION]: 'x' },

@@ -51,7 +51,7 @@ const onGpu = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVI
 
 const CASES: readonly Case[] = [
   [
-    'a pod that runs, and what holds its limit',
+    'a running pod and the isolation of its limit',
     facts('running', { agents: [ready], use: use('interposer') }),
     [
       'team/train runs on node node-1.',
@@ -84,7 +84,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    "the same without last words: the event gives the numbers, and an earlier pod's event is not told",
+    'without a termination message: numbers from the event of this pod alone',
     facts('stopped', {
       agents: [ready],
       pod: withState(stopped.pod, {

@@ -23,17 +23,17 @@ const CHOSEN = {
 };
 
 const CASES: readonly [string, string | undefined, object][] = [
-  ['what it chose', undefined, CHOSEN],
+  ['its choice', undefined, CHOSEN],
   [
-    'what was changed',
+    'the change',
     '{"main":{"policy":null,"priority":"high","weight":5,"coresLimitPercent":null}}',
     { ...CHOSEN, policy: null, priority: 'high', weight: 5, coresLimitPercent: null },
   ],
-  ['what it chose, where the change is of another container', '{"helper":{"weight":5}}', CHOSEN],
-  ['what it chose, where the change cannot be read', '{"main":{"weight":0}}', CHOSEN],
+  ['its choice, with a change of another container', '{"helper":{"weight":5}}', CHOSEN],
+  ['its choice, with an unreadable change', '{"main":{"weight":0}}', CHOSEN],
 ];
 for (const [what, compute, expected] of CASES) {
-  test(`of a pod: ${what}`, (t) => {
+  test(`compute of a pod: ${what}`, (t) => {
     const annotations = {
       'cotenant.io/request': REQUEST,
       ...(compute !== undefined && { 'cotenant.io/compute': compute }),
@@ -61,26 +61,26 @@ const MODE_CASES: readonly [string, Readonly<Record<string, string>>, ReturnType
       { mode: 'report', by: 'administrator', atMost: true },
     ],
     [
-      'by the annotations, of what its agent does not know yet',
+      'by the annotations, for a container unknown to the agent',
       OVERRIDE,
       PAGE('enforce'),
       { mode: 'report', by: 'administrator' },
     ],
     ['the node’s, where that is weaker', OVERRIDE, PAGE('off'), { mode: 'off', by: 'node' }],
     [
-      'what the agent says is in force',
+      'the one in force by the agent',
       OVERRIDE,
       PAGE('enforce', told('container="main"', 'off', 'namespace')),
       { mode: 'off', by: 'namespace' },
     ],
     [
-      'not what it says of another container',
+      'not the value of another container',
       {},
       PAGE('enforce', told('container="other"', 'off', 'namespace')),
       { mode: 'enforce', by: 'node' },
     ],
     [
-      'not what nobody of ours would say',
+      'not an unknown value',
       {},
       PAGE('enforce', told('container="main"', 'lax', 'pod'), told('container="main"', 'off', 'me')),
       { mode: 'enforce', by: 'node' },

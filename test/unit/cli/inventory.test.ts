@@ -209,7 +209,7 @@ test('without node permissions the GPUs are those of the grants alone', (t) => {
 const cut = (text: string): string => text.slice(0, -1);
 const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[] = [
   [
-    'a grant that nobody of us wrote',
+    'a grant by a foreign writer',
     objects({
       pods: [
         {
@@ -251,14 +251,14 @@ const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[
 ];
 
 for (const [name, of, note] of ODD) {
-  test(`what is odd is said, and the rest is shown: ${name}`, (t) => {
+  test(`reported beside the rest: ${name}`, (t) => {
     const { notes, nodes } = inventoryOf(of);
     t.is(notes.filter((line) => note.test(line)).length, 1, notes.join('\n'));
     t.true(nodes.some((one) => one.name === 'node-2'));
   });
 }
 
-test('what the agent of a node has given away itself counts, and has a line', (t) => {
+test("an agent's own grants count and have a line", (t) => {
   const one = node('node-2', [0]);
   const others = { memoryBytes: 512 * MIB, coresPercent: 10, tenants: 2 };
   const usableBytes = 22_600 * MIB;
@@ -275,7 +275,7 @@ test('what the agent of a node has given away itself counts, and has a line', (t
   t.regex(line ?? '', /agent +512 +10%$/);
 });
 
-test('marks what must not be: lost nodes and GPUs that are granted twice', (t) => {
+test('marks lost nodes and GPUs that are granted twice', (t) => {
   const of = objects({
     nodes: [node('node-2', [0, 1], 'Unknown')],
     pods: [pod('big', 'node-2', [container('main', 30_000, [0])])],
@@ -349,7 +349,7 @@ const WORDS: readonly (readonly [shares: readonly GpuShare[], words: string])[] 
 ];
 
 for (const [shares, words] of WORDS) {
-  test(`in words: ${words}`, (t) => t.is(askedByPod(request(shares)), words));
+  test(`${words}`, (t) => t.is(askedByPod(request(shares)), words));
 }
 
 test('in sentences: problems of the GPUs', (t) => {

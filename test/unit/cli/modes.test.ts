@@ -24,7 +24,7 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
     },
   ],
   [
-    'a weaker one than everybody has',
+    'a weaker one than the default',
     plain,
     'report',
     false,
@@ -34,21 +34,21 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
     },
   ],
   [
-    'a weaker one than the pod said itself',
+    "a weaker one than the pod's own",
     { ...reported, [WISH]: 'enforce' },
     'report',
     false,
     { wrong: 'report is weaker than enforce, which the pod sets; only administrators can weaken it, with --override' },
   ],
   [
-    'its own word taken back',
+    'its own one removed',
     { ...reported, [WISH]: 'enforce' },
     null,
     false,
     { wrong: "a pod's own mode can only become stricter; --override resets the mode that an administrator set" },
   ],
   ['an administrator’s weaker one', plain, 'off', true, { annotations: { [OVERRIDE]: 'off' } }],
-  ['an administrator’s taken back', { ...plain, [OVERRIDE]: 'off' }, null, true, { annotations: { [OVERRIDE]: null } }],
+  ['an administrator’s removed', { ...plain, [OVERRIDE]: 'off' }, null, true, { annotations: { [OVERRIDE]: null } }],
   // His word is no measure of what the pod may say.
   [
     'beside an administrator’s',
@@ -59,7 +59,7 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
   ],
 ];
 for (const [what, annotations, mode, override, expected] of WORDS) {
-  test(`said of a pod: ${what}`, (t) => t.deepEqual(modeAnnotations(annotations, mode, override), expected as never));
+  test(`set for a pod: ${what}`, (t) => t.deepEqual(modeAnnotations(annotations, mode, override), expected as never));
 }
 
 const SENTENCES: readonly [Mode | null, Record<string, string | null>, Mode | undefined, string][] = [
@@ -85,5 +85,6 @@ const SENTENCES: readonly [Mode | null, Record<string, string | null>, Mode | un
   [null, { ...plain, [OVERRIDE]: null }, 'enforce', 'enforcement enforce, set by node'],
 ];
 for (const [asked, annotations, node, expected] of SENTENCES) {
-  test(`what came of it: ${expected}`, (t) => t.is(modeSentence(asked, modeBy(annotations, node)), expected));
+  test(`mode ${expected.replace('enforcement ', '')}`, (t) =>
+    t.is(modeSentence(asked, modeBy(annotations, node)), expected));
 }

@@ -209,7 +209,7 @@ test("a process grant shows its name, a pod's container all of its names", (t) =
   t.is(tenantName(container({ podUid: 'u1', namespace: 'team' })), 'team/trainer/python');
 });
 
-test('a state says everything that is wrong', (t) => {
+test('a state lists every problem', (t) => {
   const cases: [Partial<SnapshotContainer>, string][] = [
     [{}, 'within'],
     [{ usedBytes: 1000 * MIB }, 'within'],

@@ -47,14 +47,14 @@ const got = event('get', pods);
 const listed = event('list', { resource: 'pods' });
 
 const CASES: readonly (readonly [string, Found, Found])[] = [
-  ['what is used is not told', found(everywhere(PODS), got, listed), { unused: [], denied: [] }],
+  ['a used permission is not reported', found(everywhere(PODS), got, listed), { unused: [], denied: [] }],
   [
     'one verb of a rule can be idle',
     found(everywhere(PODS), got),
     { unused: [`${USER}: list pods (role role)`], denied: [] },
   ],
   [
-    'a refused request is no use, and is told once',
+    'a refused request is no use and is reported once',
     found(everywhere(LEASES), event('update', leases, 'forbid'), event('update', leases, 'forbid')),
     {
       unused: [`${USER}: update leases.coordination.k8s.io (role role)`],
@@ -90,7 +90,7 @@ const CASES: readonly (readonly [string, Found, Found])[] = [
     { unused: [`${USER}: create pods (role role)`], denied: [] },
   ],
   [
-    "a wildcard is nobody's request",
+    'a wildcard is no request',
     found(everywhere({ apiGroups: ['*'], resources: ['*'], verbs: ['*'] }), got),
     { unused: [`${USER}: * *.* (role role)`], denied: [] },
   ],

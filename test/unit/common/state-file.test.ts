@@ -46,7 +46,7 @@ const UNREADABLE: readonly (readonly [string, RegExp])[] = [
   ['{"version":2,"count":"7"}', /so it begins anew: its count is none;/],
 ];
 for (const [text, says] of UNREADABLE) {
-  test(`what cannot be read is said and put aside before anything takes its place: ${text}`, (t) => {
+  test(`an unreadable file is reported and put aside: ${text}`, (t) => {
     const { path, file, told, again } = open(t, text);
     t.is(file.found, undefined);
     t.is(told.length, 1);

@@ -7,7 +7,7 @@ import { quoted, ROOT, readPage, rowsWith } from '../../support/docs.ts';
 
 const page = readPage('docs/operate/escapes.md');
 
-test('the first table lists the escapes that the integration test tries, and their ends', (t) => {
+test('the first table lists the escapes that the integration test tries, with ends', (t) => {
   t.deepEqual(
     rowsWith(page, 'what a tenant does', 'end', 'why').map((row) => [row['what a tenant does'], row.end]),
     ESCAPES.map(({ what, end }) => [what, end === 'refused' ? end : `stopped: \`${end}\``]),

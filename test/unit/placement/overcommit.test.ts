@@ -94,7 +94,7 @@ for (const [what, pods, evicted] of EVICTED) {
   });
 }
 
-test('what the agent granted itself counts like a started pod', (t) => {
+test("the agent's own grants count like a started pod", (t) => {
   const others = { memoryBytes: 500 * MIB, coresPercent: 0, tenants: 1 };
   const gpus = { ...GPUS, gpus: GPUS.gpus.map((gpu) => (gpu.gpuUuid === 'a' ? { ...gpu, others } : gpu)) };
   const [fits, excess] = [pod('p', 1, { a: 500 }), pod('q', 1, { a: 1 })];

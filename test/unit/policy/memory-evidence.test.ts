@@ -32,11 +32,11 @@ function ground(
 }
 
 const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Parameters<typeof ground>])[] = [
-  ['nothing is told twice', 'sure', [[30, true]], 10, 40],
-  ['it is over by more than may be told twice', 'sure', [[60, true]], 10, 60],
-  ['a cheat beside others whose memory is told twice', 'likely', [[25, false]], 20, 35],
+  ['nothing is reported twice', 'sure', [[30, true]], 10, 40],
+  ['it is over by more than may be reported twice', 'sure', [[60, true]], 10, 60],
+  ['a bypass beside others with memory that is reported twice', 'likely', [[25, false]], 20, 35],
   [
-    'its processes share what one of them has',
+    'its processes share the memory of one',
     'doubtful',
     [
       [15, true],
@@ -59,7 +59,7 @@ const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Pa
   ],
   ['more is in no list than is in use, and it went past the interposer', 'sure', [[30, false]], 0, 30, undefined, 40],
   [
-    'several past the interposer beside managed memory of others, which spares nobody of them',
+    'several bypasses beside managed memory of others, which excuses none',
     'sure',
     [
       [15, false],
@@ -71,9 +71,9 @@ const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Pa
     12,
   ],
   ['one process of the ledger, which has its memory but once', 'sure', [[30, true]], 0, 30, undefined, 20],
-  ['managed memory of others, and nothing is told twice', 'sure', [[30, true]], 10, 60, undefined, 20],
+  ['managed memory of others, and nothing is reported twice', 'sure', [[30, true]], 10, 60, undefined, 20],
   // 60 GiB of another container's, which pays for them, and 10 of its own.
-  ['what it has open is another container’s', 'doubtful', [[70, true]], 60, 70],
+  ['it has opened memory of another container', 'doubtful', [[70, true]], 60, 70],
   [
     'several past the interposer, none over by itself',
     'doubtful',
@@ -96,7 +96,7 @@ const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Pa
   ],
   ['more than the GPU has in use', 'doubtful', [[50, false]], 0, 20],
   ['over by a little, which would do for the step', 'sure', [[24, true]], 2, 25, 'no-room'],
-  ['over by a little, which may be told twice', 'doubtful', [[24, true]], 6, 25, 'no-room'],
+  ['over by a little that may be reported twice', 'doubtful', [[24, true]], 6, 25, 'no-room'],
 ];
 
 for (const [what, expected, ...words] of CASES)

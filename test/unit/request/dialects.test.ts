@@ -51,7 +51,7 @@ table('our names', {
     expected: [bytes(4 * GIB), bytes(4 * GIB)],
   },
   'one MiB is the least': { limits: { [M]: '1Mi' }, expected: [bytes(MIB)] },
-  'decimal gigabytes are refused, with both neighbors and the likely meaning': {
+  'decimal gigabytes are refused with both neighbors and the likely one': {
     limits: { [M]: '4G' },
     expected: [
       `${limit(M)}: "4G" is not a whole number of MiB on the GPU; write "3814Mi" or "3815Mi" (or "4Gi", if binary units were meant)`,
@@ -139,7 +139,7 @@ const disabled = (value: string) => ({ env: [{ name: 'CGPU_DISABLE', value }] })
 
 table('ACK', {
   'units are proportional, as cGPU has them': { limits: { [MEM]: 3 }, expected: [units(3)] },
-  'literal sizes where the operator says so': {
+  'literal sizes where the operator allows them': {
     limits: { [MEM]: '3' },
     settings: { ack: { rounding: 'literal' } },
     expected: [bytes(3 * GIB)],

@@ -8,7 +8,7 @@ const problemsOf = (value: unknown): string[] => {
   return read.ok ? [] : read.error.map(formatProblem);
 };
 
-test('settings that are not given keep what they were based on', (t) => {
+test('missing settings keep their base values', (t) => {
   t.deepEqual(parseRules(undefined, 'rules', DEFAULT_RULES), { ok: true, value: DEFAULT_RULES });
   const read = parseRules({ dialects: ['ack'], ack: { unit: '128MiB' } }, 'rules', DEFAULT_RULES);
   t.deepEqual(read, {

@@ -31,7 +31,7 @@ for (const [name, body] of Object.entries(REVIEWS)) {
     t.is(text, readFileSync(file, 'utf8'));
   });
 
-  test(`${name}: a second pass over the patched pod changes nothing`, (t) => {
+  test(`${name}: a second pass changes nothing`, (t) => {
     const first = answerOf(body, configured(), route);
     const again = { ...body, request: { ...(body.request as object), object: first.pod } };
     const second = answerOf(again, configured(), route);

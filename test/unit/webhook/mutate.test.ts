@@ -297,7 +297,7 @@ const STARTS: Record<string, object> = {
 
 for (const [dialect, limits] of Object.entries(STARTS)) {
   for (const [change, apply] of Object.entries(OTHERS)) {
-    test(`a second call after another injector ${change} changes only the new part (${dialect})`, (t) => {
+    test(`a second call (${dialect}) after an injector ${change}`, (t) => {
       const first = patched(sharePod({ resources: { limits } }));
       const changed = { ...first.pod, spec: apply(specOf(first.pod)) };
       const second = patched(changed);

@@ -75,7 +75,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
     sharePod({}, {}, { annotations: { 'cotenant.io/enforcement-override': 'off' } }),
     'metadata.annotations["cotenant.io/enforcement-override"]: "off" is written only by the scheduler or an operator; leave this annotation out',
   ],
-  'enforcement that is weaker than the namespace has it': [
+  "enforcement weaker than the namespace's": [
     sharePod({}, {}, { annotations: { 'cotenant.io/enforcement': 'report' } }),
     'metadata.annotations["cotenant.io/enforcement"]: "report" is not allowed in this namespace; write one of enforce',
   ],
@@ -120,7 +120,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   'a mount over our folder': mountRow('/run/cotenant/'),
   'a mount over our folder through the usual link': mountRow('/var/run/cotenant'),
   'a mount that is written with doubled slashes': mountRow('//run//./cotenant'),
-  'a relative mount, which the kubelet makes absolute': mountRow('etc/ld.so.preload'),
+  'a relative mount that becomes absolute': mountRow('etc/ld.so.preload'),
   'a mount that climbs': mountRow('/var/run/../etc/ld.so.preload'),
   'a termination message over the limits': [
     sharePod({ terminationMessagePath: '/run/cotenant/limits' }),

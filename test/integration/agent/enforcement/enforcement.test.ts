@@ -281,7 +281,7 @@ test('the agent starts although a tenant damaged its files while no agent ran', 
   for (const { tenant } of [linked, pageless, cut]) t.is((await tell(tenant, 'info'))[0], 0);
 });
 
-test('requests that cannot be granted are refused with what stands in the way', async (t) => {
+test('requests that cannot be granted are refused with the obstacle', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const refusal = async (...flags: string[]): Promise<string> => {

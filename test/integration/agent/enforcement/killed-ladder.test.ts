@@ -138,10 +138,10 @@ test('an agent killed anywhere on the soft path goes on: one SIGTERM and one SIG
 
 for (const [what, dieAt] of [
   ['with the gate of a suspect closed', 0],
-  ['before it stops who launches past its gate', 3],
-  ['after it stopped who launches past its gate', 4],
+  ['before it stops a gate bypass', 3],
+  ['after it stopped a gate bypass', 4],
 ] as const) {
-  test(`an agent that is killed ${what}: the next one puts it to the test, and one SIGKILL is sent`, async (t) => {
+  test(`an agent killed ${what} is followed by one SIGKILL`, async (t) => {
     t.timeout(240_000);
     const node = await startNode(t, '--gpu', 'l4');
     const settings = {

@@ -76,83 +76,77 @@ function requestOf(random: (limit: number) => number, { granule, context }: Fact
 }
 
 for (const seed of [3, 7, 11]) {
-  test.serial(
-    `perturbed GPUs: the agent finds all that a random program has, nothing that fits is refused, and it is never over by more than a granule (${seed})`,
-    async (t) => {
-      t.timeout(240_000);
-      const node = await startNode(t, '--gpu', 't4,context=8Mi', '--perturb', String(seed));
-      const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
-      await agent.measured(1);
-      const [gpu] = node.usage().gpus;
-      const facts = { granule: gpu?.granuleBytes ?? 0, context: gpu?.contextBytes ?? 0 };
-      const [profile] = Object.values(
-        JSON.parse(readFileSync(join(agent.state, 'profiles.json'), 'utf8')) as Record<
-          string,
-          { contextBytes: number }
-        >,
-      );
-      const measured = profile?.contextBytes ?? Number.NaN;
-      const grant = GRANT_MIB * MIB;
-      const tenant: RunningTenant = runTenant(
-        t,
-        node,
-        agent,
-        ['--gpu-memory', `${GRANT_MIB}Mi`, '--name', 'random'],
-        [join(BUILD, 'tests/client')],
-      );
-      const root = tenant.child.pid ?? 0;
-      node.control('watch', String(root));
-      for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
+  test.serial(`perturbed GPUs: a random program is measured, held and served exactly (${seed})`, async (t) => {
+    t.timeout(240_000);
+    const node = await startNode(t, '--gpu', 't4,context=8Mi', '--perturb', String(seed));
+    const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
+    await agent.measured(1);
+    const [gpu] = node.usage().gpus;
+    const facts = { granule: gpu?.granuleBytes ?? 0, context: gpu?.contextBytes ?? 0 };
+    const [profile] = Object.values(
+      JSON.parse(readFileSync(join(agent.state, 'profiles.json'), 'utf8')) as Record<string, { contextBytes: number }>,
+    );
+    const measured = profile?.contextBytes ?? Number.NaN;
+    const grant = GRANT_MIB * MIB;
+    const tenant: RunningTenant = runTenant(
+      t,
+      node,
+      agent,
+      ['--gpu-memory', `${GRANT_MIB}Mi`, '--name', 'random'],
+      [join(BUILD, 'tests/client')],
+    );
+    const root = tenant.child.pid ?? 0;
+    node.control('watch', String(root));
+    for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
 
-      const held = () => node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.gpus[0];
-      /** Waits until the tenant is told what the GPU says; that it is. */
-      const learned = (why: string) =>
-        eventually(async () => {
-          const before = held()?.bytes ?? 0;
-          const [, free, total] = await tell(tenant, 'info');
-          const same = total === grant && free === Math.max(0, grant - before) && held()?.bytes === before;
-          return same ? before : undefined;
-        }, why);
-      const random = numbers(seed);
-      const live: (() => Promise<void>)[] = [];
-      const counts = { granted: 0, refused: 0, hidden: 0, freed: 0 };
-      for (let step = 0; step < STEPS; step++) {
-        const room = grant - (await learned(`step ${step}: the agent finds what the GPU has`));
-        if (live.length > 0 && random(3) === 0) {
-          const [end] = live.splice(random(live.length), 1);
-          await end?.();
-          counts.freed += 1;
-          continue;
-        }
-        const request = requestOf(random, facts);
-        if (request.unrefused && room < request.most) continue;
-        const answer = await tell(tenant, request.command);
-        if (request.command === 'create 0') await tell(tenant, 'context 0');
-        if (answer[0] === OUT_OF_MEMORY) {
-          // What it holds less than it charged is no room while it asks for more: the agent knew nothing of that yet.
-          const charged = (held()?.contexts ?? 0) * Math.max(0, measured - facts.context);
-          t.true(
-            request.most + charged > room,
-            `step ${step}: ${request.command} is refused, and ${room} bytes are left`,
-          );
-          counts.refused += 1;
-          continue;
-        }
-        t.is(answer[0], 0, request.command);
-        counts.granted += 1;
-        if (request.unrefused || request.command.startsWith('array')) counts.hidden += 1;
-        live.push(async () => {
-          for (const command of request.undo(answer)) t.is((await tell(tenant, command))[0], 0, command);
-        });
+    const held = () => node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.gpus[0];
+    /** Waits until the tenant is told what the GPU says; that it is. */
+    const learned = (why: string) =>
+      eventually(async () => {
+        const before = held()?.bytes ?? 0;
+        const [, free, total] = await tell(tenant, 'info');
+        const same = total === grant && free === Math.max(0, grant - before) && held()?.bytes === before;
+        return same ? before : undefined;
+      }, why);
+    const random = numbers(seed);
+    const live: (() => Promise<void>)[] = [];
+    const counts = { granted: 0, refused: 0, hidden: 0, freed: 0 };
+    for (let step = 0; step < STEPS; step++) {
+      const room = grant - (await learned(`step ${step}: the agent finds what the GPU has`));
+      if (live.length > 0 && random(3) === 0) {
+        const [end] = live.splice(random(live.length), 1);
+        await end?.();
+        counts.freed += 1;
+        continue;
       }
-      const peak = node.usage().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
-      t.log(`seed ${seed}:`, counts, 'peak', peak / MIB, 'granule', facts.granule / MIB);
-      t.true(peak <= grant + facts.granule, `${peak} of ${grant}`);
-      t.true(peak > 0.8 * grant && counts.refused > 0, 'the grant was full');
-      t.true(counts.hidden > 3, 'much of it was what nobody could know');
-      for (const end of live) await end();
-      t.is(await learned('all was given back'), facts.context);
-      t.deepEqual(agent.audit(), [], 'nobody was stopped for what could not be known');
-    },
-  );
+      const request = requestOf(random, facts);
+      if (request.unrefused && room < request.most) continue;
+      const answer = await tell(tenant, request.command);
+      if (request.command === 'create 0') await tell(tenant, 'context 0');
+      if (answer[0] === OUT_OF_MEMORY) {
+        // What it holds less than it charged is no room while it asks for more: the agent knew nothing of that yet.
+        const charged = (held()?.contexts ?? 0) * Math.max(0, measured - facts.context);
+        t.true(
+          request.most + charged > room,
+          `step ${step}: ${request.command} is refused, and ${room} bytes are left`,
+        );
+        counts.refused += 1;
+        continue;
+      }
+      t.is(answer[0], 0, request.command);
+      counts.granted += 1;
+      if (request.unrefused || request.command.startsWith('array')) counts.hidden += 1;
+      live.push(async () => {
+        for (const command of request.undo(answer)) t.is((await tell(tenant, command))[0], 0, command);
+      });
+    }
+    const peak = node.usage().groups.find((entry) => entry.root === root)?.gpus[0]?.peak ?? Number.NaN;
+    t.log(`seed ${seed}:`, counts, 'peak', peak / MIB, 'granule', facts.granule / MIB);
+    t.true(peak <= grant + facts.granule, `${peak} of ${grant}`);
+    t.true(peak > 0.8 * grant && counts.refused > 0, 'the grant was full');
+    t.true(counts.hidden > 3, 'much of it was what nobody could know');
+    for (const end of live) await end();
+    t.is(await learned('all was given back'), facts.context);
+    t.deepEqual(agent.audit(), [], 'nobody was stopped for what could not be known');
+  });
 }

@@ -30,7 +30,7 @@ async function startHalves(t: Teardown, settings: Readonly<Record<string, string
   return { node, socket, half };
 }
 
-test('two halves serve what one process does, and the node half has no port', async (t) => {
+test('two halves serve the same as one process, and the node half has no port', async (t) => {
   t.timeout(90_000);
   const { node, socket, half } = await startHalves(t);
   const agent = await half();

@@ -69,141 +69,127 @@ async function ground(t: ExecutionContext, driver = '615.71.09') {
   return { node, start, agent: await start() };
 }
 
-testUnless(reason())(
-  'the driver refuses whoever goes past the interposer what exceeds the grant, and nobody has to be stopped',
-  async (t) => {
-    const { node, agent } = await ground(t);
-    const { tenant, ask } = cheat(t, node, agent);
-    await fenceIs(agent, 'driver');
-    const folder = folderOf(agent);
-    t.is(limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes, LIMIT);
+testUnless(reason())('the driver refuses a bypass beyond the grant, so no process has to be stopped', async (t) => {
+  const { node, agent } = await ground(t);
+  const { tenant, ask } = cheat(t, node, agent);
+  await fenceIs(agent, 'driver');
+  const folder = folderOf(agent);
+  t.is(limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes, LIMIT);
+  t.is(await ask('init'), 0);
+  t.is(await ask('context 0'), 0);
+  t.is(await ask(`alloc ${512 * MIB}`), 0);
+  t.is(await ask(`alloc ${512 * MIB}`), 2);
+  await fenceIs(agent, 'driver');
+  t.is(await agent.metric('cotenant_container_memory_over_limit', { pod: 'it' }), 0);
+
+  // Another amount for the grant is another limit.
+  execFileSync(process.execPath, [
+    join(import.meta.dirname, '../../../../src/cli/main.ts'),
+    'set',
+    'it',
+    '--gpu-memory',
+    '2Gi',
+    '--state',
+    agent.state,
+  ]);
+  await eventually(
+    () => (limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes === 2 * LIMIT ? true : undefined),
+    'the limit follows',
+  );
+  t.is(await ask(`alloc ${512 * MIB}`), 0);
+
+  // With the grant it goes, also where the group stays.
+  tenant.child.kill('SIGTERM');
+  await tenant.ended;
+  await eventually(() => (existsSync(folder) ? undefined : true), 'the group is gone');
+  await eventually(
+    () =>
+      (JSON.parse(readFileSync(join(agent.state, 'driver-limits.json'), 'utf8')) as { limits: unknown[] }).limits
+        .length === 0
+        ? true
+        : undefined,
+    'nothing is left of it',
+  );
+  t.deepEqual(agent.audit(), []);
+});
+
+testUnless(reason())('a new agent adopts the limits of a killed one and leaves foreign limits alone', async (t) => {
+  const { node, start, agent } = await ground(t);
+  const { ask } = cheat(t, node, agent);
+  await fenceIs(agent, 'driver');
+  const folder = folderOf(agent);
+  const uuid = node.uuid(0);
+  await agent.stop('SIGKILL');
+  t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, LIMIT, 'it holds while nobody is there');
+  const second = await start();
+  await fenceIs(second, 'driver');
+  t.false(
+    second.log.some((line) => line.includes("driver's limit")),
+    second.log.join('\n'),
+  );
+  await second.stop();
+
+  // Somebody else's is not touched: neither while the grant lasts nor at its end.
+  limits(node, `set ${uuid} 0 ${3 * LIMIT} ${folder}`);
+  const third = await start();
+  await eventually(
+    () => (third.log.some((line) => line.includes('another program has set it')) ? true : undefined),
+    'it is told',
+  );
+  await fenceIs(third, 'interposer');
+  t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, 3 * LIMIT);
+  t.is(await ask('init'), 0);
+  t.is(await ask('context 0'), 0);
+  await fenceIs(third, 'agent');
+});
+
+testUnless(reason())('a limit whose grant ended without an agent is removed at the next start', async (t) => {
+  const { node, start, agent } = await ground(t);
+  const { tenant } = cheat(t, node, agent);
+  await fenceIs(agent, 'driver');
+  const folder = folderOf(agent);
+  await agent.stop('SIGKILL');
+  // The group stays, as it does for a container whose pod has another one still.
+  const keeper = execFileSync('sh', ['-c', `sleep 1000 >/dev/null 2>&1 & echo $! > ${folder}/cgroup.procs; echo $!`], {
+    encoding: 'utf8',
+  });
+  tenant.child.kill('SIGKILL');
+  await tenant.ended;
+  t.teardown(() => void process.kill(Number(keeper)));
+  t.is(limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes, LIMIT);
+  await start();
+  await eventually(
+    () => (limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes === null ? true : undefined),
+    'it is taken back',
+    60_000,
+  );
+});
+
+testUnless(reason())('without driver limits, or with them disabled, nothing is set and nothing logged', async (t) => {
+  const old = await ground(t, '580.95.05');
+  const off = await ground(t);
+  const told = await off.start;
+  t.truthy(told);
+  await off.agent.stop();
+  const agent = await off.start({ driverLimits: false });
+  for (const [node, running] of [
+    [old.node, old.agent],
+    [off.node, agent],
+  ] as const) {
+    const { ask } = cheat(t, node, running);
     t.is(await ask('init'), 0);
     t.is(await ask('context 0'), 0);
-    t.is(await ask(`alloc ${512 * MIB}`), 0);
-    t.is(await ask(`alloc ${512 * MIB}`), 2);
-    await fenceIs(agent, 'driver');
-    t.is(await agent.metric('cotenant_container_memory_over_limit', { pod: 'it' }), 0);
-
-    // Another amount for the grant is another limit.
-    execFileSync(process.execPath, [
-      join(import.meta.dirname, '../../../../src/cli/main.ts'),
-      'set',
-      'it',
-      '--gpu-memory',
-      '2Gi',
-      '--state',
-      agent.state,
-    ]);
-    await eventually(
-      () => (limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes === 2 * LIMIT ? true : undefined),
-      'the limit follows',
-    );
-    t.is(await ask(`alloc ${512 * MIB}`), 0);
-
-    // With the grant it goes, also where the group stays.
-    tenant.child.kill('SIGTERM');
-    await tenant.ended;
-    await eventually(() => (existsSync(folder) ? undefined : true), 'the group is gone');
-    await eventually(
-      () =>
-        (JSON.parse(readFileSync(join(agent.state, 'driver-limits.json'), 'utf8')) as { limits: unknown[] }).limits
-          .length === 0
-          ? true
-          : undefined,
-      'nothing is left of it',
-    );
-    t.deepEqual(agent.audit(), []);
-  },
-);
-
-testUnless(reason())(
-  'an agent that was killed takes up what it set, and what somebody else set is told and left alone',
-  async (t) => {
-    const { node, start, agent } = await ground(t);
-    const { ask } = cheat(t, node, agent);
-    await fenceIs(agent, 'driver');
-    const folder = folderOf(agent);
-    const uuid = node.uuid(0);
-    await agent.stop('SIGKILL');
-    t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, LIMIT, 'it holds while nobody is there');
-    const second = await start();
-    await fenceIs(second, 'driver');
+    await fenceIs(running, 'agent');
     t.false(
-      second.log.some((line) => line.includes("driver's limit")),
-      second.log.join('\n'),
+      running.log.some((line) => line.includes("driver's limit")),
+      running.log.join('\n'),
     );
-    await second.stop();
-
-    // Somebody else's is not touched: neither while the grant lasts nor at its end.
-    limits(node, `set ${uuid} 0 ${3 * LIMIT} ${folder}`);
-    const third = await start();
-    await eventually(
-      () => (third.log.some((line) => line.includes('another program has set it')) ? true : undefined),
-      'it is told',
-    );
-    await fenceIs(third, 'interposer');
-    t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, 3 * LIMIT);
-    t.is(await ask('init'), 0);
-    t.is(await ask('context 0'), 0);
-    await fenceIs(third, 'agent');
-  },
-);
-
-testUnless(reason())(
-  'a limit whose grant ended while no agent was there is taken back at the next start',
-  async (t) => {
-    const { node, start, agent } = await ground(t);
-    const { tenant } = cheat(t, node, agent);
-    await fenceIs(agent, 'driver');
-    const folder = folderOf(agent);
-    await agent.stop('SIGKILL');
-    // The group stays, as it does for a container whose pod has another one still.
-    const keeper = execFileSync(
-      'sh',
-      ['-c', `sleep 1000 >/dev/null 2>&1 & echo $! > ${folder}/cgroup.procs; echo $!`],
-      { encoding: 'utf8' },
-    );
-    tenant.child.kill('SIGKILL');
-    await tenant.ended;
-    t.teardown(() => void process.kill(Number(keeper)));
-    t.is(limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes, LIMIT);
-    await start();
-    await eventually(
-      () => (limits(node, `get ${node.uuid(0)} ${folder}`).hardBytes === null ? true : undefined),
-      'it is taken back',
-      60_000,
-    );
-  },
-);
-
-testUnless(reason())(
-  'where the driver has no limits, or the agent is told to leave them, nothing is set and nothing is said',
-  async (t) => {
-    const old = await ground(t, '580.95.05');
-    const off = await ground(t);
-    const told = await off.start;
-    t.truthy(told);
-    await off.agent.stop();
-    const agent = await off.start({ driverLimits: false });
-    for (const [node, running] of [
-      [old.node, old.agent],
-      [off.node, agent],
-    ] as const) {
-      const { ask } = cheat(t, node, running);
-      t.is(await ask('init'), 0);
-      t.is(await ask('context 0'), 0);
-      await fenceIs(running, 'agent');
-      t.false(
-        running.log.some((line) => line.includes("driver's limit")),
-        running.log.join('\n'),
-      );
-    }
-    t.false(
-      existsSync(join(agent.state, 'driver-limits.json')) &&
-        readFileSync(join(agent.state, 'driver-limits.json'), 'utf8').includes('GPU-'),
-    );
-  },
-);
+  }
+  t.false(
+    existsSync(join(agent.state, 'driver-limits.json')) &&
+      readFileSync(join(agent.state, 'driver-limits.json'), 'utf8').includes('GPU-'),
+  );
+});
 
 /** A build whose canary, when it is to try that GPU, goes into its group, says so in the file, and stays there. */
 function stalling(t: ExecutionContext, uuid: string, mark: string): string {
@@ -225,70 +211,67 @@ function stalling(t: ExecutionContext, uuid: string, mark: string): string {
   return root;
 }
 
-testUnless(reason())(
-  'an agent that is killed while a canary tries the driver leaves nothing: the next one takes the limit back, and no other',
-  async (t) => {
-    t.timeout(120_000);
-    const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--driver', '615.71.09');
-    // The second one: the next agent begins with the first.
-    const uuid = node.uuid(1);
-    const [state, mark] = [join(temporaryFolder(t), 'state'), join(temporaryFolder(t), 'mark')];
-    const root = stalling(t, uuid, mark);
-    const settings = { intervalMs: 100, calibrate: false, canary: true };
-    const start = () => startAgent(t, node, { state, settings });
-    const hardBytes = (group: string) => limits(node, `get ${uuid} ${group}`).hardBytes;
-    const killed = async () => {
-      rmSync(mark, { force: true });
-      const agent = await startAgent(t, node, { state, settings, root });
-      const pid = Number(
-        await eventually(
-          () => (existsSync(mark) ? readFileSync(mark, 'utf8') : undefined),
-          'a canary is in its group',
-          30_000,
-        ),
-      );
-      t.teardown(() => {
-        try {
-          process.kill(pid, 'SIGKILL');
-        } catch {} // it has ended
-      });
-      await agent.stop('SIGKILL');
-      return { group: join(own(), `cotenant-canary-${agent.child.pid}`), pid };
-    };
-    const bothHold = (agent: RunningAgent) =>
-      eventually(
-        async () => ((await agent.metric('cotenant_device_fence_holds', { fence: 'driver' })) === 2 ? true : undefined),
-        'both GPUs were tried',
-        60_000,
-      );
-
-    const first = await killed();
-    t.true((hardBytes(first.group) ?? 0) > 0, 'it is there while no agent is');
-    const next = await start();
-    await eventually(() => (hardBytes(first.group) === null ? true : undefined), 'the limit is taken back', 30_000);
-    t.true(existsSync(first.group), 'somebody is in it still');
-    process.kill(first.pid, 'SIGKILL');
-    await eventually(() => (existsSync(first.group) ? undefined : true), 'its group goes, too', 30_000);
-    t.true(next.log.some((line) => line.includes(`removed the limit on ${uuid} that the canary left with its cgroup`)));
-    await bothHold(next);
-    await eventually(
-      () => (/"limits": \[\]/.test(readFileSync(join(state, 'canary-limits.json'), 'utf8')) ? true : undefined),
-      'nothing is written down any more',
+testUnless(reason())('after a kill during a canary the next agent removes its limit and no other', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--driver', '615.71.09');
+  // The second one: the next agent begins with the first.
+  const uuid = node.uuid(1);
+  const [state, mark] = [join(temporaryFolder(t), 'state'), join(temporaryFolder(t), 'mark')];
+  const root = stalling(t, uuid, mark);
+  const settings = { intervalMs: 100, calibrate: false, canary: true };
+  const start = () => startAgent(t, node, { state, settings });
+  const hardBytes = (group: string) => limits(node, `get ${uuid} ${group}`).hardBytes;
+  const killed = async () => {
+    rmSync(mark, { force: true });
+    const agent = await startAgent(t, node, { state, settings, root });
+    const pid = Number(
+      await eventually(
+        () => (existsSync(mark) ? readFileSync(mark, 'utf8') : undefined),
+        'a canary is in its group',
+        30_000,
+      ),
     );
-    await next.stop();
-
-    const second = await killed();
-    limits(node, `set ${uuid} 0 ${5 * LIMIT} ${second.group}`);
-    process.kill(second.pid, 'SIGKILL');
-    const last = await start();
-    await eventually(
-      () => (last.log.some((line) => /whose limit on GPU-\S+ another program changed/.test(line)) ? true : undefined),
-      'it is told',
-      30_000,
+    t.teardown(() => {
+      try {
+        process.kill(pid, 'SIGKILL');
+      } catch {} // it has ended
+    });
+    await agent.stop('SIGKILL');
+    return { group: join(own(), `cotenant-canary-${agent.child.pid}`), pid };
+  };
+  const bothHold = (agent: RunningAgent) =>
+    eventually(
+      async () => ((await agent.metric('cotenant_device_fence_holds', { fence: 'driver' })) === 2 ? true : undefined),
+      'both GPUs were tried',
+      60_000,
     );
-    await bothHold(last);
-    t.is(hardBytes(second.group), 5 * LIMIT);
-    limits(node, `set ${uuid} 0 max ${second.group}`);
-    rmdirSync(second.group);
-  },
-);
+
+  const first = await killed();
+  t.true((hardBytes(first.group) ?? 0) > 0, 'it is there while no agent is');
+  const next = await start();
+  await eventually(() => (hardBytes(first.group) === null ? true : undefined), 'the limit is taken back', 30_000);
+  t.true(existsSync(first.group), 'somebody is in it still');
+  process.kill(first.pid, 'SIGKILL');
+  await eventually(() => (existsSync(first.group) ? undefined : true), 'its group goes, too', 30_000);
+  t.true(next.log.some((line) => line.includes(`removed the limit on ${uuid} that the canary left with its cgroup`)));
+  await bothHold(next);
+  await eventually(
+    () => (/"limits": \[\]/.test(readFileSync(join(state, 'canary-limits.json'), 'utf8')) ? true : undefined),
+    'nothing is written down any more',
+  );
+  await next.stop();
+
+  const second = await killed();
+  limits(node, `set ${uuid} 0 ${5 * LIMIT} ${second.group}`);
+  process.kill(second.pid, 'SIGKILL');
+  const last = await start();
+  await eventually(
+    () => (last.log.some((line) => /whose limit on GPU-\S+ another program changed/.test(line)) ? true : undefined),
+    'it is told',
+    30_000,
+  );
+  await bothHold(last);
+  t.is(hardBytes(second.group), 5 * LIMIT);
+  limits(node, `set ${uuid} 0 max ${second.group}`);
+  rmdirSync(second.group);
+});

@@ -192,7 +192,7 @@ test('an Event names pod, container, reason and node; a failed write is reported
   t.regex(problems[0] ?? '', /^cannot write the Event for team\/one: status 403: on purpose$/);
 });
 testUnless('reason' in place ? place.reason : undefined)(
-  "whole GPUs that the kubelet gave out stand in the same families as shares, with the driver's figures, and are no foreign use",
+  'whole GPUs from the kubelet are in the families of shares and no foreign use',
   async (t) => {
     t.timeout(60_000);
     const [whole, other] = [UID, UID.replace(/1$/, '2')];
@@ -260,7 +260,7 @@ testUnless('reason' in place ? place.reason : undefined)(
 );
 
 testUnless('reason' in place ? place.reason : undefined)(
-  "a whole GPU and a shared one in one scrape: each byte counts once, and the sums are the driver's own",
+  "with a whole and a shared GPU each byte counts once; sums are the driver's",
   async (t) => {
     t.timeout(60_000);
     const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');

@@ -90,7 +90,7 @@ type Facts = {
 };
 
 testUnless(namespacesReason())(
-  'on a node where everything goes wrong at times, nobody is stopped wrongly, nobody gets away, and the agent does not grow',
+  'under random faults each overuse is stopped, nothing else is, and memory is flat',
   async (t) => {
     t.timeout((SECONDS + 180) * 1000);
     const folder = temporaryFolder(t);

@@ -200,7 +200,7 @@ test('an overrun of the utilization ring is counted, and missed use is not inven
 
 for (const [perturbed, title] of [
   [false, '32 processes of one tenant race under a real agent: not a byte over'],
-  [true, '32 racing processes in the perturbed mode: not a byte over, and what fits is granted in the end'],
+  [true, '32 racing processes with perturbed timing stay within the grant to the byte'],
 ] as const) {
   test(title, async (t) => {
     t.timeout(180_000);

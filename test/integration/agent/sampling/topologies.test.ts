@@ -17,7 +17,7 @@ const NOT_SUPPORTED = 3;
 
 const MACHINES = [
   {
-    what: 'unified memory, whose size the driver does not report',
+    what: 'unified memory without a size',
     faults: all(NOT_SUPPORTED, 'nvmlDeviceGetMemoryInfo', 'nvmlDeviceGetMemoryInfo_v2'),
     says: /the driver does not report its memory size: nothing can be granted on it$/,
     refused: /the driver does not report how much memory GPU-\S+ has/,
@@ -25,7 +25,7 @@ const MACHINES = [
     there: ['cotenant_device_processes', 'cotenant_device_utilization_ratio'],
   },
   {
-    what: 'a guest of vGPU, without figures of processes',
+    what: 'a vGPU guest without process data',
     faults: all(
       NOT_SUPPORTED,
       ...['Compute', 'Graphics', 'MPSCompute'].flatMap((kind) => inForms(`nvmlDeviceGet${kind}RunningProcesses`)),
@@ -48,7 +48,7 @@ const MACHINES = [
     there: ['cotenant_device_memory_total_bytes', 'cotenant_device_memory_used_bytes'],
   },
   {
-    what: 'a GPU handed through to a guest, without what belongs to the machine under it',
+    what: "GPU passthrough without the host's devices",
     faults: all(
       NOT_SUPPORTED,
       'nvmlDeviceGetTotalEccErrors',
@@ -71,7 +71,7 @@ const MACHINES = [
 ] as const;
 
 for (const { what, faults, says, refused, absent, there } of MACHINES) {
-  test(`${what}: the agent starts, and says what is missing`, async (t) => {
+  test(`${what}: the agent logs the missing data`, async (t) => {
     t.timeout(60_000);
     const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node, {
@@ -108,7 +108,7 @@ for (const { what, faults, says, refused, absent, there } of MACHINES) {
 }
 
 testUnless(namespacesReason())(
-  'in a PID namespace of its own the agent logs at its start that it does not see other processes',
+  'in its own PID namespace the agent logs that it does not see other processes',
   async (t) => {
     const state = join(temporaryFolder(t), 'state');
     const settings = ['--set', `stateFolder=${state}`, '--set', 'port=0', '--set', 'nvmlLibrary=/nowhere'];

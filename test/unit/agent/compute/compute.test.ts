@@ -58,7 +58,7 @@ const CASES: readonly [ComputePolicy, Readonly<Record<string, readonly ComputePo
   ['fixed', { silent: ['fixed'], high: ['fixed'] }],
 ];
 for (const [policy, held] of CASES) {
-  test(`${policy} comes to ${JSON.stringify(held)}`, (t) => {
+  test(`node policy ${policy}, grants with one of their own: ${Object.keys(held).join(', ') || 'none'}`, (t) => {
     const there = named(...Object.keys(held));
     t.deepEqual(Object.fromEntries(policiesOf(() => policy, there)), held);
     t.deepEqual(
@@ -161,7 +161,7 @@ for (const [text, error] of WRONG) {
   });
 }
 
-test('the annotation of a pod grows by one change after the other, and takes numbers for policies', (t) => {
+test("a pod's annotation collects successive changes and accepts policy numbers", (t) => {
   const first = addComputeChange(undefined, ['b', 'a'], { policy: 'soft', weight: 2 });
   t.is(first, '{"a":{"policy":"soft","weight":2},"b":{"policy":"soft","weight":2}}');
   t.is(

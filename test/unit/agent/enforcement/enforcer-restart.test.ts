@@ -59,7 +59,7 @@ const CASES: readonly (readonly [
   told: string[],
 ])[] = [
   [
-    'killed, and its memory is back: that is told',
+    'killed, and its memory is back: reported',
     [
       [0, 'warn', 'bypass'],
       [1, 'kill', 'bypass', 'sent', ITS],
@@ -69,7 +69,7 @@ const CASES: readonly (readonly [
     ['3 released'],
   ],
   [
-    'killed, and what was killed still holds it: stuck, at the time that it would have been, and no second stop',
+    'killed, and its memory is still held: stuck when due, and no second stop',
     [
       [0, 'warn', 'bypass'],
       [1, 'kill', 'bypass', 'sent', ITS],
@@ -79,7 +79,7 @@ const CASES: readonly (readonly [
     ['16 stuck', '17 warn'],
   ],
   [
-    'killed, and another process is over by now: the memory of the first came back, and the other is stopped',
+    'killed, and another process is over now: memory is back, the other is stopped',
     [
       [0, 'warn', 'bypass'],
       [1, 'kill', 'bypass', 'sent', ANOTHER],
@@ -89,7 +89,7 @@ const CASES: readonly (readonly [
     ['40 released', '41 warn', '42 kill'],
   ],
   [
-    'killed, started anew, and within its grant: nothing is stuck',
+    'killed, restarted and within its grant: nothing is stuck',
     [
       [0, 'warn', 'bypass'],
       [1, 'kill', 'bypass', 'sent', ANOTHER],
@@ -99,7 +99,7 @@ const CASES: readonly (readonly [
     ['3 released'],
   ],
   [
-    'the release was told: not again',
+    'the release was reported: not again',
     [
       [1, 'kill', 'bypass', 'sent', ITS],
       [2, 'released'],
@@ -109,7 +109,7 @@ const CASES: readonly (readonly [
     [],
   ],
   [
-    'stuck was told: no other signal before the cool-down ends',
+    'stuck was reported: no other signal before the cool-down ends',
     [
       [1, 'kill', 'bypass', 'sent', ITS],
       [16, 'stuck'],
@@ -119,7 +119,7 @@ const CASES: readonly (readonly [
     ['18 warn', '31 kill'],
   ],
   [
-    'a stop that nobody knows whether it was done, and it lives: at once anew',
+    'a stop with an unknown result, and the process runs: repeated at once',
     [
       [0, 'warn', 'bypass'],
       [1, 'kill', 'bypass', 'interrupted', ITS],
@@ -129,7 +129,7 @@ const CASES: readonly (readonly [
     ['2 warn', '3 kill'],
   ],
   [
-    'a stop that nobody knows whether it was done, and its memory is back',
+    'a stop with an unknown result, and its memory is back',
     [
       [0, 'warn', 'bypass'],
       [1, 'kill', 'bypass', 'interrupted', ITS],
@@ -139,7 +139,7 @@ const CASES: readonly (readonly [
     ['2 released'],
   ],
   [
-    'asked to end, and still over: its grace begins anew, and no other SIGTERM',
+    'SIGTERM sent and still over: its grace starts again, and no second SIGTERM',
     [
       [0, 'warn', 'over-limit'],
       [5, 'close-gate', 'over-limit'],
@@ -160,7 +160,7 @@ const CASES: readonly (readonly [
     ['15 warn', '20 close-gate', '25 terminate'],
   ],
   [
-    'asked to end, or not: taken for asked, for nobody is to be asked twice',
+    'SIGTERM perhaps sent: treated as sent, because none is sent twice',
     [
       [0, 'warn', 'over-limit'],
       [10, 'terminate', 'over-limit', 'interrupted', ITS],
@@ -170,7 +170,7 @@ const CASES: readonly (readonly [
     ['22 kill'],
   ],
   [
-    'with its gate closed: that it opened is told, and the rest begins anew',
+    'with its gate closed: the opening is reported, and the rest starts again',
     [
       [0, 'warn', 'over-share'],
       [5, 'close-gate', 'over-share'],

@@ -123,7 +123,7 @@ for (const folder of [
   '/x/cotenant-canary-7/below',
   '/x\n/cotenant-canary-7',
 ]) {
-  test(`a file that names another cgroup than a canary’s is ignored: ${JSON.stringify(folder)}`, async (t) => {
+  test(`a file with a foreign cgroup is ignored: ${JSON.stringify(folder)}`, async (t) => {
     const { open, path, told, driver } = setUp(t);
     writeFileSync(path, JSON.stringify({ version: 1, limits: [{ gpuUuid: 'GPU-0', folder, hardBytes: 5 }] }));
     await open().takeBack();
