@@ -315,7 +315,7 @@ test('with mutual TLS only clients of the CA are served, also after its replacem
   t.deepEqual(await Promise.all([ask('caller'), ask(undefined)]), ['refused', 'refused']);
 });
 
-test('the command refuses invalid options and says what is missing', (t) => {
+test('the command refuses invalid options and names missing ones', (t) => {
   const main = join(import.meta.dirname, '../../../src/cli/main.ts');
   const run = (...args: string[]) => spawnSync(process.execPath, [main, 'scheduler', ...args], { encoding: 'utf8' });
   const cases: [args: string[], said: RegExp][] = [

@@ -6,7 +6,7 @@ import { type CallExpression, type Node, parse } from 'acorn';
 import test from 'ava';
 import { ROOT } from '../../support/docs.ts';
 
-const LAYERS = ['unit', 'integration'];
+const LAYERS = ['unit', 'integration', 'native', 'sanitizers', 'clients', 'cluster', 'guest'];
 const MOST = 80;
 
 /** Fixed text of a title: a substitution of a template counts as one character at least. */
@@ -32,11 +32,17 @@ function* callsIn(node: Node): Generator<CallExpression> {
   for (const child of Object.values(node).flat()) if (isNode(child)) yield* callsIn(child);
 }
 
-/** Titles of a test file: first arguments of `test(…)`, and of functions such as `testWithHelm(…)` and `clusterTest(…)`. */
+/** Whether an argument is the body of a test: a function of `t`. */
+const isBody = (argument: Node): boolean =>
+  argument.type === 'ArrowFunctionExpression' &&
+  (argument as Node & { params: { name?: string }[] }).params[0]?.name === 't';
+
+/** Titles of a test file: first arguments of `test(…)` and its relatives, and of any function that is given a test's body. */
 function titlesIn(source: string): readonly string[] {
   const program = parse(stripTypeScriptTypes(source), { ecmaVersion: 'latest', sourceType: 'module' });
-  return [...callsIn(program)].flatMap(({ callee, arguments: [title] }) => {
-    const text = title && /^test|Test$/.test(rootOf(callee)) ? fixedTextOf(title) : undefined;
+  return [...callsIn(program)].flatMap(({ callee, arguments: [title, ...more] }) => {
+    const isTest = /^test|Test$/.test(rootOf(callee)) || more.some(isBody);
+    const text = title && isTest ? fixedTextOf(title) : undefined;
     return text === undefined ? [] : [text];
   });
 }
@@ -47,10 +53,11 @@ test('a title is read from every form of a test, and a template by its fixed tex
       test('one', (t: Context) => t.pass());
       test.serial("it's two", macro);
       testWithHelm(\`three \${a} of \${b}\`, async (t) => {});
+      onCluster('four', { nodes: 2 }, async (t) => {});
       for (const title of titles) test(title, () => say('not this'));
       test.before(() => {});
     `),
-    ['one', "it's two", 'three … of …'],
+    ['one', "it's two", 'three … of …', 'four'],
   );
 });
 

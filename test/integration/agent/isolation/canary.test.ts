@@ -193,90 +193,84 @@ const fence = (agent: RunningAgent, name: string, value: number | undefined) =>
 /** Limits of its driver that hold nobody, and are told as if they did. */
 const ignoring = (node: SimulatedNode, isOn: boolean) => node.control('ignore-limits', isOn ? '1' : '0');
 
-ofDriver(
-  'limits of the driver that hold nobody are told, not claimed and not set, and the interposer goes on as the fence',
-  async (t) => {
-    t.timeout(120_000);
-    const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
-    const state = join(temporaryFolder(t), 'state');
-    const start = () => startAgent(t, node, { state, settings: { intervalMs: 100 } });
-    const agent = await start();
-    await fence(agent, 'interposer', 1);
-    await fence(agent, 'driver', 1);
-    const held = (name: string) =>
-      eventually(
-        async () =>
-          (await agent.metric('cotenant_container_info', { pod: 'it', fence: name })) === 1 ? true : undefined,
-        `the fence is ${name}`,
-        30_000,
-      );
-    const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'it'], [LOAD, '2', String(MIB)]);
-    t.is(await tenant.line(), 'ready');
-    await held('driver');
-    t.is(node.usage().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
-    await agent.stop();
-
-    ignoring(node, true);
-    const second = await start();
-    await fence(second, 'driver', 0);
-    await fence(second, 'interposer', 1);
-    const told = second.log.filter((line) => /are not used there: a request beyond the grant succeeded/.test(line));
-    t.is(told.length, 1, second.log.join('\n'));
-    await eventually(
+ofDriver('driver limits that do not hold are reported and not set; the interposer isolates', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
+  const state = join(temporaryFolder(t), 'state');
+  const start = () => startAgent(t, node, { state, settings: { intervalMs: 100 } });
+  const agent = await start();
+  await fence(agent, 'interposer', 1);
+  await fence(agent, 'driver', 1);
+  const held = (name: string) =>
+    eventually(
       async () =>
-        (await second.metric('cotenant_container_info', { pod: 'it', fence: 'interposer' })) === 1 ? true : undefined,
-      'the interposer is the fence',
+        (await agent.metric('cotenant_container_info', { pod: 'it', fence: name })) === 1 ? true : undefined,
+      `the fence is ${name}`,
       30_000,
     );
-    await eventually(
-      () => (/"limits": \[\]/.test(readFileSync(join(state, 'driver-limits.json'), 'utf8')) ? true : undefined),
-      'what was set is taken back',
-    );
-    t.is((await ask(t, node, second)).code, 0, 'grants are given behind the interposer');
+  const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'it'], [LOAD, '2', String(MIB)]);
+  t.is(await tenant.line(), 'ready');
+  await held('driver');
+  t.is(node.usage().clients.filter(({ command }) => command.startsWith('cotenant-canary')).length, 0);
+  await agent.stop();
 
-    ignoring(node, false);
-    await fence(second, 'driver', 1);
-    t.regex(second.log.join('\n'), /the driver enforces its limits on GPU-\S+ again/);
-    await eventually(
-      async () =>
-        (await second.metric('cotenant_container_info', { pod: 'it', fence: 'driver' })) === 1 ? true : undefined,
-      'the driver is the fence again',
-      30_000,
-    );
-  },
-);
+  ignoring(node, true);
+  const second = await start();
+  await fence(second, 'driver', 0);
+  await fence(second, 'interposer', 1);
+  const told = second.log.filter((line) => /are not used there: a request beyond the grant succeeded/.test(line));
+  t.is(told.length, 1, second.log.join('\n'));
+  await eventually(
+    async () =>
+      (await second.metric('cotenant_container_info', { pod: 'it', fence: 'interposer' })) === 1 ? true : undefined,
+    'the interposer is the fence',
+    30_000,
+  );
+  await eventually(
+    () => (/"limits": \[\]/.test(readFileSync(join(state, 'driver-limits.json'), 'utf8')) ? true : undefined),
+    'what was set is taken back',
+  );
+  t.is((await ask(t, node, second)).code, 0, 'grants are given behind the interposer');
 
-ofDriver(
-  'where the interposer does not hold and the driver does, grants are given to whom the driver holds, and else refused',
-  async (t) => {
-    t.timeout(120_000);
-    const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
-    const root = anotherBuild(t, [join(BUILD, ENGINE)]);
-    install(root, 'libcotenant.so', impostor(t));
-    const state = join(temporaryFolder(t), 'state');
-    const start = (settings: object = {}) =>
-      startAgent(t, node, { root, state, settings: { intervalMs: 100, ...settings } });
-    const agent = await start();
-    await fence(agent, 'interposer', 0);
-    await fence(agent, 'driver', 1);
-    t.is((await ask(t, node, agent)).code, 0);
-    await agent.stop();
+  ignoring(node, false);
+  await fence(second, 'driver', 1);
+  t.regex(second.log.join('\n'), /the driver enforces its limits on GPU-\S+ again/);
+  await eventually(
+    async () =>
+      (await second.metric('cotenant_container_info', { pod: 'it', fence: 'driver' })) === 1 ? true : undefined,
+    'the driver is the fence again',
+    30_000,
+  );
+});
 
-    const reporting = await start({ 'enforcement.mode': 'report' });
-    await fence(reporting, 'driver', 1);
-    const refused = await ask(t, node, reporting);
-    t.is(refused.code, 125);
-    t.regex(refused.said, /on GPU-\S+ only the driver enforces limits, which would not be set for this container/);
-    await reporting.stop();
+ofDriver('without a working interposer only containers that the driver limits get a grant', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--gpu', 'l4', '--driver', '615.71.09');
+  const root = anotherBuild(t, [join(BUILD, ENGINE)]);
+  install(root, 'libcotenant.so', impostor(t));
+  const state = join(temporaryFolder(t), 'state');
+  const start = (settings: object = {}) =>
+    startAgent(t, node, { root, state, settings: { intervalMs: 100, ...settings } });
+  const agent = await start();
+  await fence(agent, 'interposer', 0);
+  await fence(agent, 'driver', 1);
+  t.is((await ask(t, node, agent)).code, 0);
+  await agent.stop();
 
-    ignoring(node, true);
-    const neither = await start();
-    await fence(neither, 'driver', 0);
-    const none = await ask(t, node, neither);
-    t.is(none.code, 125);
-    t.regex(
-      none.said,
-      /limits are not enforced on GPU-\S+: .*; nor are the driver's limits enforced: a request beyond the grant succeeded/,
-    );
-  },
-);
+  const reporting = await start({ 'enforcement.mode': 'report' });
+  await fence(reporting, 'driver', 1);
+  const refused = await ask(t, node, reporting);
+  t.is(refused.code, 125);
+  t.regex(refused.said, /on GPU-\S+ only the driver enforces limits, which would not be set for this container/);
+  await reporting.stop();
+
+  ignoring(node, true);
+  const neither = await start();
+  await fence(neither, 'driver', 0);
+  const none = await ask(t, node, neither);
+  t.is(none.code, 125);
+  t.regex(
+    none.said,
+    /limits are not enforced on GPU-\S+: .*; nor are the driver's limits enforced: a request beyond the grant succeeded/,
+  );
+});
