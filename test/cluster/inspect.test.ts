@@ -86,7 +86,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     /^The scheduler cotenant-scheduler has not reported on it for \d+ s: is it running\?$/,
   );
   t.deepEqual(texts(silent).slice(1), [
-    "No pod of Cotenant's own scheduler is ready (there is none).",
+    "No pod of Cotenant's own scheduler is ready (none exists).",
     'main asks for 30720 MiB and 25 % of the compute of one GPU.',
   ]);
   const mounts = await eventually(() => {

@@ -276,21 +276,21 @@ function earlierOf(list: readonly SampledProcess[]): (pid: number, index: number
 }
 
 /**
- * What the grant had to hold: the driver's count, and managed memory, which is in no such count. The tenant writes the
- * ledger's figure, and the interposer grants no managed memory beyond the grant.
+ * Memory that counts for the grant: the driver's figure plus managed memory, which the driver's figure lacks. The tenant writes the
+ * ledger's figure, so it counts only up to the grant, as the interposer grants no more.
  */
 function heldBytes({ usedBytes, limitBytes, ledger }: ContainerGpuState): number {
   return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));
 }
 
-const isGoingOn = ({ sinceMs }: Minute, nowMs: number): boolean => nowMs >= sinceMs && nowMs - sinceMs < PEAK_WINDOW_MS;
+const isCurrent = ({ sinceMs }: Minute, nowMs: number): boolean => nowMs >= sinceMs && nowMs - sinceMs < PEAK_WINDOW_MS;
 
-/** The mean share over a minute that has just passed, and the minute that goes on or begins. */
+/** The mean share over a minute that has just ended, and the present minute. */
 function meanOfMinute(minute: Minute | undefined, now: Minute): { readonly minute: Minute; readonly ratio?: number } {
   if (minute === undefined) return { minute: now };
-  if (isGoingOn(minute, now.sinceMs)) return { minute };
+  if (isCurrent(minute, now.sinceMs)) return { minute };
   const passedMs = now.sinceMs - minute.sinceMs;
-  // The clock was set back, or there was no sample for long: that has no mean.
+  // No mean if the clock was set back or samples were missing for long.
   if (passedMs < 0 || passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
   return { minute: now, ratio: Math.min(1, ((now.smSeconds - minute.smSeconds) * 1000) / passedMs) };
 }

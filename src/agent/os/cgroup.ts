@@ -1,5 +1,5 @@
-// From the text of /proc/PID/cgroup to the container it names: v1 and v2, both drivers of the kubelet, the runtimes that
-// are in use, nested paths; and the groups that hold plain processes. Finding the pod of a container id is not here.
+// Parses /proc/PID/cgroup and finds the container that it names: cgroup v1 and v2, both cgroup drivers of the kubelet, all common
+// container runtimes, nested paths; also the cgroups of process grants. Does not find the pod of a container id.
 import { readFileSync } from 'node:fs';
 
 export type CgroupOwner = {
@@ -11,17 +11,17 @@ export type CgroupOwner = {
   readonly path: string;
 };
 
-/** Name of the group that holds one grant's plain processes, below the group of the process that the grant was given to. */
+/** Name of a process grant's cgroup, below the cgroup of the grant's owner. */
 export const tenantGroup = (id: string): string => `cotenant-${id}`;
 
-/** Path in the unified hierarchy; undefined where there is none. */
+/** Path in the unified hierarchy; undefined on hosts without it. */
 export const unifiedPath = (text: string): string | undefined =>
   text
     .split('\n')
     .find((line) => line.startsWith('0::'))
     ?.slice('0::'.length);
 
-/** Is a process in that group of the unified hierarchy, or below it? The whole path counts: a name alone can be imitated. */
+/** Is a process in that cgroup of the unified hierarchy, or below it? Compares the whole path, because a name alone can be forged. */
 export function isInGroup(text: string, group: string): boolean {
   const path = unifiedPath(text);
   return path !== undefined && (path === group || path.startsWith(`${group}/`));
@@ -60,7 +60,7 @@ export function knownOwnerOf(text: string, podOf: (containerId: string) => strin
   return outer ?? found;
 }
 
-/** What each line says, the most telling one wins: a pod anywhere beats a bare id, that beats nothing. */
+/** The best result of all lines: one with a pod, else one with a container id, else none. */
 export function ownerOf(text: string): CgroupOwner {
   const owners = pathsOf(text).map(ownerOfPath);
   const best =
@@ -70,7 +70,7 @@ export function ownerOf(text: string): CgroupOwner {
   return best ?? { path: '' };
 }
 
-/** The most telling controllers first. */
+/** Lines of the most reliable controllers first. */
 function pathsOf(text: string): readonly string[] {
   const lines = text.split('\n').flatMap((line) => {
     // Only a line feed ends a line: names of groups may hold every other character, also those that a dot leaves out.
@@ -84,7 +84,7 @@ function pathsOf(text: string): readonly string[] {
   return lines.toSorted((a, b) => rank(a.controllers) - rank(b.controllers)).map(({ path }) => path);
 }
 
-/** One path: the last pod segment counts (outer ones are the node's own nesting), and the first id behind it. */
+/** Parses one path: its last pod segment (outer ones belong to a nested node), and the first container id after it. */
 function ownerOfPath(path: string): CgroupOwner {
   let podUid: string | undefined;
   let containerId: string | undefined;
@@ -95,7 +95,7 @@ function ownerOfPath(path: string): CgroupOwner {
   return { path, ...(containerId !== undefined && { containerId }), ...(podUid !== undefined && { podUid }) };
 }
 
-/** Of one path, from the outermost: each pod with the first container behind it. */
+/** All pods of one path, outermost first, each with the first container id after it. */
 function pairsOf(path: string): readonly Required<CgroupOwner>[] {
   const pairs: Required<CgroupOwner>[] = [];
   let podUid: string | undefined;
@@ -109,7 +109,7 @@ function pairsOf(path: string): readonly Required<CgroupOwner>[] {
   return pairs;
 }
 
-/** What its segments name. */
+/** The pods and ids that its segments name. */
 type Part = { readonly pod?: string; readonly container?: string };
 function partsOf(path: string): readonly Part[] {
   return path

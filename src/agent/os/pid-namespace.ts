@@ -2,7 +2,7 @@
 /** PROC_PID_INIT_INO: the number of the machine's first PID namespace, the same on every Linux. */
 const FIRST_NAMESPACE = 0xef_ff_ff_fc;
 
-/** `inode`: of /proc/self/ns/pid. What is wrong, in words; undefined: nothing. */
+/** `inode`: of /proc/self/ns/pid. Returns the problem as a text; undefined: none. */
 export const unseenProcesses = (inode: number): string | undefined =>
   inode === FIRST_NAMESPACE
     ? undefined

@@ -13,15 +13,15 @@ export type Got<T> = { readonly ok: true; readonly value: T } | Refusal;
 
 export type Cluster = {
   readonly server: string;
-  /** Of the context. */
+  /** The context's namespace. */
   readonly namespace: string;
   /** One object, by its path. */
   get<T>(path: string): Promise<Got<T>>;
-  /** Merges into one object. */
+  /** Sends a merge patch for one object. */
   patch<T>(path: string, body: unknown): Promise<Got<T>>;
   /** All objects of a list, page by page. */
   list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<Got<readonly T[]>>;
-  /** Text that the server fetches from somewhere else. No answer in time, or one that is too long, is a refusal of status 0. */
+  /** Text that the API server proxies. A refusal of status 0: no answer in time, or an answer that is too long. */
   text(path: string): Promise<Got<string>>;
 };
 
@@ -31,10 +31,10 @@ const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
 const PATIENCE_MS = 15_000;
 const PROXY_PATIENCE_MS = 5000;
 const PAGE = 500;
-/** Of a text from others. A node of 16 GPUs with 50 tenants each sends half of it. */
+/** Limit of a text from an agent. A node of 16 GPUs with 50 tenants each sends half of it. */
 const LONGEST_TEXT = 8 * 2 ** 20;
 
-/** Where a kubeconfig would be taken from if none is named; undefined: there is none. */
+/** Path of the default kubeconfig; undefined: none exists. */
 export function defaultKubeconfig(): string | undefined {
   if (process.env.KUBECONFIG) return process.env.KUBECONFIG;
   return [join(homedir(), '.kube/config'), TOKEN].find((path) => existsSync(path));

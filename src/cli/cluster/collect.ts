@@ -81,7 +81,7 @@ async function listParts(
   });
 }
 
-/** Use by node, for those that are asked for and have an agent; nodes without one are left out. `lack` begins what is noted. */
+/** Use by node, for the requested nodes that have an agent. `lack` begins the notes about missing answers. */
 export async function readUse(
   cluster: Cluster,
   system: string | undefined,
@@ -101,7 +101,7 @@ export async function readUse(
   await forEach(waiting, async (pod) => {
     const name = pod.spec.nodeName ?? '';
     const found = await readPage(cluster, pod);
-    // While an agent is replaced, the node has two.
+    // While an agent is replaced, its node has two agent pods.
     if (!use.get(name)?.known) use.set(name, found);
   });
   const refused = [...use.values()].find((one) => !one.known && one.short === 'forbidden');
@@ -165,7 +165,7 @@ function snapshotOf(text: string): Snapshot | undefined {
   }
 }
 
-/** Some at a time. */
+/** Runs at most `AT_ONCE` requests at a time. */
 async function forEach<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
   const waiting = [...items];
   const some = async () => {
@@ -218,7 +218,7 @@ export async function readPod(
   };
 }
 
-/** The one thing that was asked for may not be read. */
+/** Throws if the user may not read the requested object. */
 export class Refused extends Error {
   constructor(what: string, refusal: Refusal) {
     super(`${what}: ${refusal.message}`);

@@ -25,16 +25,16 @@ import { type Use, useOn } from './parse-metrics.ts';
 export type PodFacts = {
   readonly namespace: string;
   readonly name: string;
-  /** Undefined: there is none of the name. */
+  /** Undefined: no pod has this name. */
   readonly pod?: Pod;
-  /** Of objects of the pod's name. */
+  /** Events of objects with the pod's name. */
   readonly events: readonly Event[];
-  /** Where there is no pod: the namespace's events of what could not be created. */
+  /** Without a pod: the namespace's Events about objects that could not be created. */
   readonly refusals?: readonly Event[];
   readonly node?: Node;
-  /** On the pod's node; undefined: may not be read. */
+  /** Agents on the pod's node; undefined: the user may not read them. */
   readonly agents?: readonly Pod[];
-  /** Pods of our own scheduler; undefined: may not be read. */
+  /** Pods of Cotenant's scheduler; undefined: the user may not read them. */
   readonly schedulers?: readonly Pod[];
   readonly use?: Use;
   readonly notes: readonly string[];
@@ -51,7 +51,7 @@ export type Explanation = {
   readonly notes: readonly string[];
 };
 
-/** Kubernetes' own names of what only other systems read unless their dialect is switched on. */
+/** Does a resource belong to another system, which Cotenant reads only if its dialect is enabled? */
 const isForeignResource = (name: string): boolean =>
   name.startsWith('nvidia.com/gpu') || FOREIGN_DIALECTS.some(({ resources }) => resources.includes(name));
 const DEFAULT_SCHEDULER = 'default-scheduler';
@@ -111,7 +111,7 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   return whole('waiting', headline, waitingOf(pod), past, nodeCauses(facts), got);
 }
 
-/** Of the pod itself, not of an earlier one of its name. The agent does not always know the uid. */
+/** Events of this pod, not of an earlier one with its name. The agent does not always know the UID. */
 function isAbout({ involvedObject: { kind, uid } }: Event, pod: Pod | undefined): boolean {
   return kind === 'Pod' && (!pod || !uid || uid === pod.metadata.uid);
 }
@@ -122,16 +122,16 @@ export function explanationLines({ headline, causes, notes }: Explanation): stri
   return [headline, ...lines, ...notes.map((note) => oneLine(note))];
 }
 
-/** What has no time is so now. */
+/** Causes without a time are present facts. */
 const timeOf = ({ at }: Cause): number => (at === undefined ? Number.POSITIVE_INFINITY : Date.parse(at));
 const newestFirst = (causes: readonly Cause[]): Cause[] => causes.toSorted((a, b) => timeOf(b) - timeOf(a));
-/** Whole seconds, as most of Kubernetes writes them. */
+/** In whole seconds, as in most Kubernetes objects. */
 const cause = (at: string | undefined, text: string): Cause =>
   at === undefined ? { text } : { at: at.replace(/\.\d+Z$/, 'Z'), text };
 
-// --- there is no such pod
+// --- the pod does not exist
 
-/** One per owner and reason: the names of pods that never came to be make each event's text another one. */
+/** One per owner and reason: each Event's text has the name of another pod that was never created. */
 function refusalsOf({ name, refusals = [] }: PodFacts, nowMs: number): Cause[] {
   const ours = refusals.filter(
     ({ involvedObject, message = '' }) => isOwner(involvedObject.name ?? '', name) && /cotenant/.test(message),
@@ -162,7 +162,7 @@ const reasonOf = (message: string): string =>
     .replace(/^\(combined from similar events\): /, '')
     .replace(/^(Error creating|Create Pod \S+ in StatefulSet \S+ failed error): /, '');
 
-/** The owner's name is the beginning of its pods' names; people also ask by the name of what owns the owner. */
+/** The owner's name is the beginning of its pods' names; users also name the owner's owner, such as the Deployment. */
 const isOwner = (owner: string, asked: string): boolean =>
   owner !== '' && (asked === owner || asked.startsWith(`${owner}-`) || owner.startsWith(`${asked}-`));
 
@@ -174,7 +174,7 @@ function nothingRefused({ refusals }: PodFacts): Cause {
   return { text };
 }
 
-// --- it asks for nothing
+// --- the pod requests no GPU
 
 function unread(pod: Pod): Cause[] {
   const names = [...pod.spec.containers, ...(pod.spec.initContainers ?? [])].flatMap(({ resources }) =>
@@ -187,7 +187,7 @@ function unread(pod: Pod): Cause[] {
   return foreign === undefined ? [] : [{ text: `It names ${foreign}, whose dialect is not enabled in the webhook.` }];
 }
 
-// --- it waits for a node
+// --- the pod is not scheduled
 
 function askedCause(text: string): Cause {
   const request = parsePodRequest(text);
@@ -213,18 +213,18 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   const ready = schedulers?.filter((one) => conditionOf(one, 'Ready')?.status === 'True');
   if (ready?.length !== 0 || scheduler === DEFAULT_SCHEDULER) return [silent];
   const names = schedulers?.map(({ metadata }) => metadata.name).join(', ');
-  return [silent, { text: `No pod of Cotenant's own scheduler is ready (${names || 'there is none'}).` }];
+  return [silent, { text: `No pod of Cotenant's own scheduler is ready (${names || 'none exists'}).` }];
 }
 
-/** The kubelet takes the slots back when the agent goes, and kube-scheduler knows no more than their number. */
+/** When the agent ends, the kubelet withdraws its extended resources, and kube-scheduler reports only that they are missing. */
 const noSlots = (message: string): Cause[] =>
   /Insufficient cotenant\.io\/gpu\b(?!-)/.test(message)
     ? [{ text: 'A node without cotenant.io/gpu shares no GPU, accepts no more tenants, or has no running agent.' }]
     : [];
 
-// --- it waits for its node
+// --- the pod is scheduled and not started
 
-/** The kubelet's Events on our volume: our own message where it came through, else what the kubelet's means. */
+/** The kubelet's Events about Cotenant's volume: with the agent's message if it has one, else an explanation of the kubelet's. */
 function mountCauses({ events, pod }: PodFacts): Cause[] {
   const ours = events.filter(({ reason, message = '' }) => reason === 'FailedMount' && /cotenant/.test(message));
   const causes = ours.flatMap((event) => {
@@ -278,7 +278,7 @@ function waitingOf(pod: Pod): Cause[] {
   });
 }
 
-// --- it runs, or ran
+// --- the pod runs or ran
 
 function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
   const grant = parsePodGrant(text);
@@ -352,7 +352,7 @@ function quotaEvents({ events, pod }: PodFacts): Cause[] {
     .map((event) => cause(timeOfEvent(event), `The agent: ${sentence(event.message ?? '')}`));
 }
 
-// --- it ends
+// --- the pod is terminating
 
 function endingOf(pod: Pod, facts: PodFacts): Cause[] {
   const node = pod.spec.nodeName ?? '';
@@ -371,7 +371,7 @@ function endingOf(pod: Pod, facts: PodFacts): Cause[] {
   return causes;
 }
 
-/** A message of others as a sentence. */
+/** A message of another program as a sentence. */
 const sentence = (text: string): string => {
   const line = oneLine(text);
   return /[.!?…]$/.test(line) ? line : `${line}.`;

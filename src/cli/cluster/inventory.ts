@@ -15,7 +15,7 @@ import { modeOf } from './modes.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
 import { type ContainerUse, type Use, useOn } from './parse-metrics.ts';
 
-/** What was read of a cluster. `nodes` undefined: they may not be read. */
+/** Objects that were read from a cluster. `nodes` undefined: the user may not read nodes. */
 export type ClusterObjects = {
   readonly nodes: readonly Node[] | undefined;
   readonly pods: readonly Pod[];
@@ -45,12 +45,12 @@ export type Tenant = {
 
 export type InventoryGpu = {
   readonly gpuUuid: string;
-  /** Absent where only a grant names the GPU. */
+  /** Absent if the GPU is known only from a grant. */
   readonly index?: number;
   readonly model?: string;
   readonly usableBytes?: number;
   readonly healthy?: boolean;
-  /** Why it is not healthy, where the agent knows more than that it is lost. */
+  /** Why the GPU is not healthy, if the agent reports a reason. */
   readonly fault?: string;
   readonly grantedBytes: number;
   readonly grantedCoresPercent: number;
@@ -89,7 +89,7 @@ export type Inventory = {
     readonly gpus: number;
     readonly grantedBytes: number;
     readonly usableBytes: number;
-    /** Containers with a share. */
+    /** Containers with a grant. */
     readonly containers: number;
   };
   readonly notes: readonly string[];
@@ -97,7 +97,7 @@ export type Inventory = {
 
 type Granted = { readonly pod: Pod; readonly grant: PodGrant };
 
-/** `shown` limits whose containers are listed; sums are over all that was read. */
+/** `shown` selects the pods that are listed; sums are over all pods. */
 export function inventoryOf(objects: ClusterObjects, shown?: string): Inventory {
   const notes = [...objects.notes];
   const byNode = new Map<string, Granted[]>();

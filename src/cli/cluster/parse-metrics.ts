@@ -1,5 +1,4 @@
-// Reads use by GPU and container from the text of an agent's /metrics. Pure. Owns the
-// few names of metrics that the CLI shows; the page itself is the agent's.
+// Parses use by GPU and container from the text of an agent's /metrics, for the few metrics that the CLI shows. Pure.
 import type { Mode } from '../../api/request.ts';
 import { type EffectiveMode, MODE_SOURCES, parseMode } from '../../policy/mode.ts';
 

@@ -10,7 +10,7 @@ import {
 import { parseWhole } from '../../common/quantity.ts';
 import { type Option, type Parsed, text, UsageError } from '../lib/command.ts';
 
-/** Takes back what was chosen. */
+/** The value that resets a choice. */
 const DEFAULT = 'default';
 
 export const COMPUTE_OPTIONS: Record<string, Option> = {

@@ -29,7 +29,7 @@ export type ShareRow = {
   /** Parts of the GPU; null: not enforced, or not known. */
   readonly guaranteedRatio: number | null;
   readonly mostRatio: number | null;
-  /** What the agent does when it is over its grant, and the source of that mode. */
+  /** The enforcement mode and its source. */
   readonly enforcement: ShownMode;
 };
 type Compute = {
@@ -131,7 +131,7 @@ async function usesOf(
   return uses;
 }
 
-/** What its containers chose, with what operators changed since; `use`: of its node. */
+/** The compute settings of a pod's containers, with operators' changes; `use`: of its node. */
 export function podShares({ metadata, spec }: Pick<Pod, 'metadata' | 'spec'>, use?: Use): readonly ShareRow[] {
   const { annotations = {} } = metadata;
   const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);

@@ -122,15 +122,15 @@ const fromAgent = (snapshot: Snapshot, wanted: Wanted): Seen => ({
   source: "this machine's agent, since it began",
 });
 
-/** One life of a container on one GPU, with the grant that it has now. */
+/** One run of a container on one GPU, with its present grant. */
 type Life = {
   readonly namespace: string;
   readonly pod: string;
   readonly container: string;
   readonly gpuUuid: string;
-  /** Of the container that lived, on whichever GPUs. */
+  /** Identifies the container, across its GPUs. */
   readonly life: string;
-  /** Plain processes: on which node, for two of one name on two nodes have nothing to do with one another. */
+  /** The node of processes without a pod: the same name on two nodes means two tenants. */
   readonly plainOn: number | undefined;
   readonly peakBytes: number;
   readonly smPeakRatio: number | undefined;
@@ -162,8 +162,8 @@ function livesOf(snapshot: Snapshot, node: number): readonly Life[] {
 }
 
 /**
- * What has ended is there for the few minutes that the agent remembers it, and its grant is not. What came again under one name
- * is one container, as it is to a Prometheus.
+ * The agent keeps an ended container's peaks for a few minutes, without its grant. Containers with the same names count as one, as in
+ * Prometheus.
  */
 export function fromSnapshots(snapshots: readonly Snapshot[], { namespace, pod }: Wanted): readonly ContainerSeries[] {
   const seen = snapshots
@@ -215,6 +215,6 @@ const byName = (a: ContainerSeries, b: ContainerSeries): number =>
 const nameKey = (of: { readonly namespace: string; readonly pod: string; readonly container: string }): string =>
   JSON.stringify([of.namespace, of.pod, of.container]);
 
-/** One that was carried out, as far as is known. */
+/** A stop whose signal was sent, as far as is known. */
 const isStopForMemory = ({ reason, result }: StopCount): boolean =>
   reason !== 'over-share' && (result === 'released' || result === 'interrupted');

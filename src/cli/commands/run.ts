@@ -23,7 +23,7 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGUSR2',
   'SIGCONT',
 ];
-/** How long an agent that is just starting may take to have measured its GPUs. */
+/** Longest time that a starting agent needs to calibrate its GPUs. */
 const PATIENCE_MS = 60_000;
 
 export const run: Command = {
@@ -85,7 +85,7 @@ export const run: Command = {
     try {
       return await runHeld(command, grant, folder, print);
     } finally {
-      await ask(folder, 'DELETE', `/v1/grants/${grant.id}`).catch(() => {}); // a vanished agent takes it down when it is back
+      await ask(folder, 'DELETE', `/v1/grants/${grant.id}`).catch(() => {}); // an agent that is away ends the grant when it is back
     }
   },
 };
@@ -126,7 +126,7 @@ async function askForGrant(folder: string, body: GrantBody): Promise<GrantAnswer
   }
 }
 
-/** The command in its own group where that is permitted, else as our own process tree; ends with the command. */
+/** Runs the command in its own cgroup if that is permitted, else as our process tree; returns when it ends. */
 async function runHeld(
   command: readonly string[],
   grant: GrantAnswer,
@@ -134,7 +134,7 @@ async function runHeld(
   print: (line: string) => void,
 ): Promise<number> {
   const native = loadNative();
-  // From the first thing on that must be taken down again: a signal may come at any time, also before there is a command.
+  // Handled before the first object that must be removed again: a signal may come at any time, also before the command runs.
   const early: NodeJS.Signals[] = [];
   let passOn = (signal: NodeJS.Signals): void => {
     early.push(signal);
@@ -180,7 +180,7 @@ async function printStopReason(folder: string, id: string, print: (line: string)
 
 const ownUnifiedPath = (): string | undefined => unifiedPath(readFileSync('/proc/self/cgroup', 'utf8'));
 
-/** A group below our own in the unified hierarchy; undefined where that is not permitted. */
+/** Creates a cgroup below our own in the unified hierarchy; undefined if that is not permitted. */
 function makeGroup(id: string): string | undefined {
   const mount = unifiedMount();
   const own = ownUnifiedPath();
@@ -194,7 +194,7 @@ function makeGroup(id: string): string | undefined {
   }
 }
 
-/** Children are born into the group of their parent: in, and out again once the child is there. */
+/** A child starts in its parent's cgroup: this process enters the cgroup, starts the child, and leaves it. */
 function enterGroup(group: string): (() => void) | undefined {
   const mount = unifiedMount() ?? '';
   const before = ownUnifiedPath() ?? '/';
@@ -208,7 +208,7 @@ function enterGroup(group: string): (() => void) | undefined {
   };
 }
 
-/** What the command left running ends with it, as in a container. */
+/** Ends processes that the command left running, as a container's end would. */
 async function endGroup(group: string): Promise<void> {
   const busy = () => existsSync(group) && readFileSync(join(group, 'cgroup.procs'), 'utf8').trim() !== '';
   if (busy() && existsSync(join(group, 'cgroup.kill'))) writeFileSync(join(group, 'cgroup.kill'), '1');

@@ -179,7 +179,7 @@ async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, 
   const modeChange = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
   if (modeChange && 'wrong' in modeChange) return refused(`pod ${namespace}/${name}: ${modeChange.wrong}`);
   const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...modeChange?.annotations };
-  // Two that change it at once must not undo each other.
+  // Two concurrent changes must not undo each other.
   const got = await cluster.patch(path, { metadata: { resourceVersion, annotations: changed } });
   if (!got.ok) return refused(got.message);
   const nodeMode = modeChange && (await modeOfNode(cluster, systemOf(parsed), found.value.spec.nodeName));
@@ -195,7 +195,7 @@ async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, 
   return 0;
 }
 
-/** Undefined: it has no node yet, or the node's agent is not heard. */
+/** Undefined: the pod has no node yet, or the node's agent does not answer. */
 async function modeOfNode(cluster: Cluster, system: string | undefined, node?: string): Promise<Mode | undefined> {
   if (!node) return undefined;
   const use = (await readUse(cluster, system, new Set([node]), [])).get(node);

@@ -1,5 +1,4 @@
-// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from a Prometheus. Owns the command and
-// its three forms of output.
+// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV or JSON.
 import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
@@ -9,7 +8,7 @@ import { selector } from '../prometheus/container-series.ts';
 import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
 
 const LONGEST_STEP_SECONDS = 60;
-/** Points of a range that is so short that a minute is much of it. */
+/** Points of a range that is so short that one minute matters. */
 const LEAST_POINTS = 60;
 
 export const showback: Command = {
@@ -57,12 +56,12 @@ async function read(prometheus: Prometheus, namespace: string | undefined, recor
   };
   const now = usage(selectors, '5m');
   const steps = `[${rangeSeconds}s:${step}s]`;
-  /** A mean over the range, with nothing where there was none: how many steps a range has, Prometheus' versions do not agree. */
+  /** A mean over the range, where missing points count as 0. The number of steps in a range differs between versions of Prometheus. */
   const hours = (expression: string) =>
     `sum_over_time((${expression})${steps}) / scalar(count_over_time(vector(1)${steps})) * ${rangeSeconds} / 3600`;
   const expressionOf = (kind: Kind, amount: keyof Amounts): string => {
     if (recorded) return hours(selectors.of(RECORDED[kind][amount]));
-    // The counter knows what happened between the steps.
+    // The counter includes use between the steps.
     if (kind === 'compute' && amount === 'used') {
       const counter = selectors.of('cotenant_container_sm_seconds_total', NOT_OF_INSTANCES);
       return `sum by (namespace) (increase(${counter}[${rangeSeconds}s])) / 3600`;
@@ -93,7 +92,7 @@ const figures = (of: Readonly<Record<Kind, Amounts>>, digits: number): readonly 
   KINDS.flatMap((kind) => AMOUNTS.map((amount) => of[kind][amount].toFixed(digits)));
 
 export function tableLines({ shares, total, gpuHours }: Showback, source: string): readonly string[] {
-  if (shares.length === 0) return [`${oneLine(source)}: no container with a share was seen.`];
+  if (shares.length === 0) return [`${oneLine(source)}: no container with a grant was found.`];
   const rows = [
     ...shares.map((share) => [share.namespace, ...figures(share, 2)]),
     ...(shares.length > 1 ? [['all', ...figures(total, 2)]] : []),
@@ -106,7 +105,7 @@ export function tableLines({ shares, total, gpuHours }: Showback, source: string
   ];
 }
 
-/** One line per namespace, for spreadsheets: a cell that they would take for a formula is made text. */
+/** One line per namespace, for spreadsheets; a cell that they would read as a formula is quoted. */
 export function csvLines({ shares }: Showback): readonly string[] {
   const names = KINDS.flatMap((kind) => AMOUNTS.map((amount) => `${kind}_${amount}_gpu_hours`));
   const cell = (value: string) => {

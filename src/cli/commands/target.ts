@@ -1,4 +1,4 @@
-// Chooses what commands ask: the agent of this machine, or a cluster; and the options for that choice.
+// Decides whether a command asks this machine's agent or a cluster, and defines the options for that choice.
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { SOCKET_NAME } from '../../agent/config.ts';
@@ -22,7 +22,7 @@ export const WHERE_OPTIONS: Record<string, Option> = {
   },
 };
 
-/** Options of a cluster: with one of them the command does not ask this machine. */
+/** Options that select a cluster: with one of them the command does not ask this machine's agent. */
 const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node', 'system-namespace'];
 
 type Surroundings = {
@@ -35,7 +35,7 @@ type Surroundings = {
   readonly clusterConfigured: boolean;
 };
 
-/** Pure. `options`: those of the command line that only mean a cluster. */
+/** Pure. `options`: those on the command line that apply only to a cluster. */
 export function chooseWhere(options: readonly string[], around: Surroundings): 'local' | 'cluster' | 'nowhere' {
   if (options.length > 0) return 'cluster';
   if (around.stateNamed) return 'local';
@@ -44,7 +44,7 @@ export function chooseWhere(options: readonly string[], around: Surroundings): '
   return around.clusterConfigured ? 'cluster' : 'nowhere';
 }
 
-/** The cluster to ask; undefined: the agent of this machine. `both`: options that mean something of either. */
+/** The cluster to ask; undefined: the agent of this machine. `both`: options that apply to either. */
 export async function clusterOf(parsed: Parsed, both: readonly string[] = []): Promise<Cluster | undefined> {
   const options = CLUSTER_ONLY.filter((name) => !both.includes(name)).filter(
     (name) => parsed.values[name] !== undefined && parsed.values[name] !== false,

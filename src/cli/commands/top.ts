@@ -57,7 +57,7 @@ function sortOf(value: string | undefined): Sort {
   return found;
 }
 
-/** Single keys of a terminal, without a line's end behind them; nothing where standard input is none. */
+/** Reads single keys from the terminal, without a newline; no keys if standard input is not a terminal. */
 function onKeys(pressed: (key: string) => void): () => void {
   const { stdin, stdout } = process;
   if (!stdin.isTTY || !stdout.isTTY) return () => {};

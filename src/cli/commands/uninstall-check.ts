@@ -1,14 +1,14 @@
-// `cotenant uninstall-check`: whether pods are left that need us to end. The chart runs it before it is uninstalled, so what it
-// says must fit a termination message.
+// `cotenant uninstall-check`: fails if pods exist that need Cotenant's CSI driver to end. The chart runs it before it is uninstalled, so
+// its output must fit into a termination message.
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL } from '../../api/names.ts';
 import { connect } from '../cluster/api-client.ts';
 import { conditionOf, hasEnded, nameOf, type Pod, statusesOf } from '../cluster/objects.ts';
 import { type Command, text } from '../lib/command.ts';
 
-/** Kubernetes keeps the last 2048 bytes of a message, so that the sentence at its head is what a longer one would lose. */
+/** Kubernetes keeps the last 2048 bytes of a message; a longer one would lose its first sentence. */
 const MOST_BYTES = 2000;
-/** Kubelets unmount what an ended pod leaves within seconds. */
+/** Kubelets unmount the volumes of an ended pod within seconds. */
 const UNMOUNTED_AFTER_MS = 60_000;
 
 export const uninstallCheck: Command = {
@@ -54,14 +54,14 @@ export function servedNodes(pods: readonly Pod[], system: string): ReadonlySet<s
 }
 
 /**
- * It has the volume, and its kubelet may still have to unmount it. Of a pod that has ended that is so while its node has no
- * agent to ask, while it is being deleted, which waits for that, and for a moment after its end.
+ * Does the pod have the volume, and may its kubelet still have to unmount it? For an ended pod: while its node has no agent, while the
+ * pod is being deleted, and for some seconds after its end.
  */
 export function needsUs(pod: Pod, served: ReadonlySet<string>, nowMs: number): boolean {
   const { nodeName, volumes = [] } = pod.spec;
   if (!volumes.some(({ csi }) => csi?.driver === CSI_DRIVER)) return false;
   if (!hasEnded(pod)) return true;
-  // Refused by its kubelet, or never bound: nothing of it ever was on a node.
+  // The kubelet refused the pod, or it was never bound: it never had a volume.
   const ends = statusesOf(pod).map(({ state }) => Date.parse(state?.terminated?.finishedAt ?? ''));
   const endMs = Math.max(...ends.filter((ms) => !Number.isNaN(ms)));
   if (!nodeName || endMs === Number.NEGATIVE_INFINITY) return false;

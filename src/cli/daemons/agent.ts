@@ -88,7 +88,7 @@ export function eventsOf(records: readonly ActionRecord[], nodeName: string): re
 
 type Connected = { readonly cluster: AgentCluster | undefined; close(): Promise<void> };
 
-/** Watches the cluster that the settings name; none: the agent runs without one. */
+/** Watches the cluster that the settings name; undefined: the agent runs without a cluster. */
 async function connectCluster(configuration: AgentConfiguration, log: Logger): Promise<Connected> {
   const { enabled, nodeName, podResources } = configuration.kubernetes;
   if (!enabled) return { cluster: undefined, close: async () => {} };

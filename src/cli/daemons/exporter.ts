@@ -1,4 +1,4 @@
-// `cotenant exporter`: the agent's exporter half as a process of its own, which may do nothing but serve.
+// `cotenant exporter`: the agent's exporter half as a separate process that only serves HTTP.
 
 import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { followSnapshots } from '../../agent/snapshot/ipc/client.ts';

@@ -1,5 +1,4 @@
-// One AdmissionReview as an API server would send it, posted to the running webhook: a pod that asks for 3 units in the
-// dialect of ACK. Owns the example; the answer is the webhook's.
+// Posts an example AdmissionReview to the running webhook, as an API server would: a pod that requests 3 units in the ACK dialect.
 import { request } from 'node:https';
 
 export type Review = { readonly lines: readonly string[] };

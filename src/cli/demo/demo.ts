@@ -33,7 +33,7 @@ const ACTORS: readonly Actor[] = [
   { name: 'trainer', memory: '8Gi', cores: '60', command: [TENANT, 'trainer'], note: 'trains, checks its data' },
   { name: 'server', memory: '4Gi', cores: '20', command: [TENANT, 'server'], note: 'serves, checks its data' },
   { name: 'greedy', memory: '2Gi', command: [TENANT, 'greedy'], note: 'wants more than its grant' },
-  // The preload is what puts the interposer in; without it this one reaches the driver directly.
+  // Without the preload this tenant calls the driver directly.
   {
     name: 'cheat',
     memory: '1Gi',
@@ -103,7 +103,7 @@ async function startSimulator(folder: string): Promise<ChildProcess> {
     throw new Error('the simulated node did not start');
   });
   await Promise.race([ready, failed]);
-  failed.catch(() => {}); // its end later on is the end of the demonstration
+  failed.catch(() => {}); // a later end ends the demonstration
   return child;
 }
 
@@ -200,7 +200,7 @@ async function play(
     process.stdout.write(redraw ? `\x1b[H\x1b[2J${lines.join('\n')}\n` : `${lines.join('\n')}\n\n`);
   };
 
-  // No tenant is started again from here on.
+  // From here on no tenant is restarted.
   ending.defer(() => stop.abort());
   for (const actor of ACTORS) start(actor);
   const until = seconds === undefined ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000;

@@ -1,4 +1,4 @@
-// The agent's local socket from the CLI's side.
+// Client of the agent's local socket for the CLI.
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { DEFAULTS, SOCKET_NAME } from '../../agent/config.ts';
@@ -19,7 +19,7 @@ export function stateFolder(parsed: Parsed): string {
 
 export type Answer = { readonly status: number; readonly body: unknown };
 
-/** One request; an agent that is not there is an error with the remedy. */
+/** Sends one request; if no agent listens, the error names the remedy. */
 export async function ask(folder: string, method: string, path: string, body?: unknown): Promise<Answer> {
   const payload = body === undefined ? undefined : JSON.stringify(body);
   return new Promise((resolve, reject) => {
@@ -70,7 +70,7 @@ export async function readSnapshot(folder: string): Promise<Snapshot> {
   return answer.body as Snapshot;
 }
 
-/** Ids of the tenants with that id or name; without grants that no sample has seen yet. */
+/** Ids of the grants with that id or name; a grant appears after its first sample. */
 export function tenantsNamed(snapshot: Snapshot, name: string): string[] {
   const ids = snapshot.containers.flatMap(({ grantId, namespace, pod }) =>
     [grantId, pod, `${namespace}/${pod}`].includes(name) ? [grantId] : [],

@@ -1,12 +1,11 @@
-// What a command of the CLI is, and how its arguments become values. Owns parsing, usage texts and exit codes; what the
-// commands do is in their own files.
+// The type of a CLI command, and the parsing of its arguments: options, usage texts, exit codes. Each command is in its own file.
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 
 export type Option = {
   readonly type: 'string' | 'boolean';
   readonly short?: string;
   readonly multiple?: boolean;
-  /** How the value is called in the usage, and what it is. */
+  /** The value's name in the usage text, and its type. */
   readonly value?: string;
   readonly help: string;
 };
@@ -19,7 +18,7 @@ export type Parsed = {
 export type Command = {
   readonly name: string;
   readonly summary: string;
-  /** Behind "cotenant NAME". */
+  /** Usage after "cotenant NAME". */
   readonly usage: string;
   readonly options: Readonly<Record<string, Option>>;
   readonly notes?: string;
@@ -27,7 +26,7 @@ export type Command = {
   run(parsed: Parsed): Promise<number>;
 };
 
-/** Something that the person at the keyboard can mend; shown without a stack. */
+/** An error that the user can fix; shown without a stack. */
 export class UsageError extends Error {}
 
 export function usageOf(command: Command): string {
@@ -45,7 +44,7 @@ export function usageOf(command: Command): string {
   return `usage: cotenant ${command.name} ${command.usage}\n\n${command.summary}\n\n${lines.join('\n')}\n${notes}`;
 }
 
-/** Arguments behind `--` are kept as they are. */
+/** Arguments after `--` are not parsed. */
 export function parse(command: Command, args: readonly string[]): Parsed | 'help' {
   const options: ParseArgsOptionsConfig = { help: { type: 'boolean', short: 'h' } };
   for (const [name, { type, short, multiple }] of Object.entries(command.options)) {
@@ -75,7 +74,7 @@ export function flag(parsed: Parsed, name: string): boolean {
   return parsed.values[name] === true;
 }
 
-/** Settings given as flags, by their path in the configuration file; numbers and truths are read as such. */
+/** Settings given as flags, by their path in the configuration file; numbers and booleans are parsed. */
 export function settingOf(value: string): unknown {
   if (value === 'true' || value === 'false') return value === 'true';
   return /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : value;

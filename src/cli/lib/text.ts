@@ -5,7 +5,7 @@ import { MIB } from '../../common/quantity.ts';
 
 export const mib = (bytes: number): string => `${Math.ceil(bytes / MIB)} MiB`;
 
-/** "5 min", for what lies so far back; a clock that is ahead of the server's makes it 0. */
+/** Age as "5 min"; 0 if the server's clock is ahead. */
 export function age(at: string | undefined, nowMs: number): string {
   const seconds = Math.max(0, Math.round((nowMs - Date.parse(at ?? '')) / 1000));
   if (Number.isNaN(seconds)) return 'unknown time';
@@ -17,7 +17,7 @@ export function age(at: string | undefined, nowMs: number): string {
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\u2028\u2029]+/gu;
 const clipped = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most)}…` : text);
 
-/** One line that does nothing to a terminal: names and messages of pods and containers are their tenants' texts. */
+/** One line without control characters: tenants choose names and messages of pods and containers. */
 export const oneLine = (text: string, most = 1000): string => clipped(text.replace(UNPRINTABLE, ' ').trim(), most);
 
 /** The same for one cell of a table, where leading blanks matter. */

@@ -1,4 +1,4 @@
-// The cluster as text: one table for all nodes, what waits, a line with the sums, and what could not be read. Pure.
+// Formats a cluster as text: one table for all nodes, waiting pods, a line with sums, and objects that could not be read. Pure.
 
 import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
 import { age, mib, oneLine } from '../lib/text.ts';
@@ -72,7 +72,7 @@ function gpuRow(node: InventoryNode, gpu: InventoryGpu, first: boolean): string[
   ];
 }
 
-/** Where it is another one than its node's. */
+/** The mode if it differs from its node's. */
 const otherMode = (node: InventoryNode, { enforcement }: Tenant): string =>
   enforcement && enforcement.mode !== node.mode ? `${enforcement.mode}, ${enforcement.by}` : '';
 

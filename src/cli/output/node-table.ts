@@ -58,7 +58,7 @@ export function gpuRows(snapshot: Snapshot): string[] {
   return columns([head, ...rows], ['right', 'left', 'left', 'right', 'right', 'right', 'right', 'right']);
 }
 
-/** What it is granted, and what it may have while others leave it idle. */
+/** The granted compute, and the limit while other containers leave compute idle. */
 export function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotContainer): string {
   if (coresPercent === 0) return '-';
   const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
@@ -76,7 +76,7 @@ type Names = Pick<SnapshotContainer, 'namespace' | 'pod' | 'container'>;
 
 export const containerName = ({ namespace, pod, container }: Names): string => `${namespace}/${pod}/${container}`;
 
-/** A pod's container by all its names; a plain grant by its own, under which commands know it. */
+/** A pod's container as namespace/pod/container; a process grant by its name, which commands accept. */
 export const tenantName = (of: Names & Pick<SnapshotContainer, 'podUid'>): string =>
   of.podUid === '' ? of.pod : containerName(of);
 

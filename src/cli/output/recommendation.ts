@@ -102,7 +102,7 @@ const FLAGS: Readonly<Record<string, string>> = {
 };
 
 export function recommendationLines(recommendations: readonly Recommendation[], source: string): readonly string[] {
-  if (recommendations.length === 0) return [`${oneLine(source)}: no container with a share was seen.`];
+  if (recommendations.length === 0) return [`${oneLine(source)}: no container with a grant was found.`];
   const table = columns([HEAD, ...recommendations.map(row)], ['left', ...HEAD.slice(1).map(() => 'right' as const)]);
   return [...table, '', ...recommendations.flatMap((one) => [...toPaste(one), '']), oneLine(source)];
 }

@@ -49,7 +49,7 @@ export function usersOf(snapshot: Snapshot): readonly User[] {
         usedBytes: one.memoryKnown ? one.usedBytes : undefined,
         limitBytes: one.limitBytes,
         smPercent: one.smPercent,
-        // What nothing holds it to is no more than a wish.
+        // A share without enforcement is only a request.
         share: coresPercent === 0 ? '-' : `${compute ? '' : '~'}${coresPercent}${most}%`,
         heldBy: one.fence,
         state: stateOf(one),

@@ -1,5 +1,5 @@
-// A Prometheus over HTTP: one instant query in, its series out. The options that name it, and the errors when it does
-// not answer; what is asked is the commands'.
+// HTTP client of Prometheus: runs instant queries and returns their series. Defines the options that name the server, and the errors when
+// it does not answer.
 import { readFileSync } from 'node:fs';
 import { type Option, type Parsed, text, UsageError } from '../lib/command.ts';
 
@@ -9,7 +9,7 @@ export type Prometheus = {
   /** Unix time of the end of the range. */
   readonly atSeconds: number;
   readonly rangeSeconds: number;
-  /** Of the agents, as Prometheus calls it. */
+  /** The agents' job label in Prometheus. */
   readonly job: string;
 };
 
@@ -93,7 +93,7 @@ type Answer =
   | { readonly status: 'success'; readonly data: { readonly resultType: string; readonly result: unknown } }
   | { readonly status: 'error'; readonly error: string };
 
-/** At the end of the range. Values that are no numbers are left out. */
+/** Values at the end of the range, without those that are not numbers. */
 export async function query(prometheus: Prometheus, expression: string): Promise<readonly Series[]> {
   const { url, authorization, atSeconds } = prometheus;
   const response = await fetch(`${url}/api/v1/query`, {

@@ -54,8 +54,8 @@ export function selector(metric: string, { job, namespace, pod }: Selection, ...
 }
 
 /**
- * What its grant has to hold now: the driver's count, and managed memory, which is in no such count, as far as the grant has room for
- * it: the tenant writes that figure, and the interposer grants no more.
+ * Memory that counts for the grant: the driver's figure plus managed memory, which the driver's figure lacks. Managed memory counts up to
+ * the grant's free part, because the tenant writes that figure and the interposer grants no more.
  */
 export function heldBytes(of: (metric: string, ...matchers: readonly string[]) => string): string {
   const used = of('cotenant_container_memory_used_bytes');
@@ -74,15 +74,15 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
   const max = (expression: string) => `max by (${BY}) (${expression})`;
   const held = heldBytes((metric, ...more) => selector(metric, selection, ...more));
   const share = `rate(${of('sm_seconds_total')}[${windowSeconds}s])`;
-  // A counter's first value is no increase of it, but of a container that began within the range it is one. That it was not there
-  // before says so only where its agent was, and saw: one that has not sampled yet serves none of those that it goes on with.
+  // A counter's first value is not an increase in Prometheus, but it is one for a container that started within the range. A series that
+  // was missing before proves such a start only if its agent was up: an agent serves no containers before its first sample.
   const agent = selector('cotenant_up', { job: selection.job });
   const first = (counter: string) =>
     `max_over_time((min_over_time(${counter}[${step}]) unless ${counter} offset ${step} and on (instance) ${agent} offset ${step} == 1)[${range}:${step}])`;
   const denied = of('allocations_denied_total');
   const stops = of('kills_total', ...STOPS);
   const sum = (expression: string) => `sum by (${CONTAINER.join(', ')}) (${expression})`;
-  // Pages have no times of their own, so that what one of them says of a container has one time.
+  // Metrics pages have no timestamps, so all samples of one scrape have the same time.
   const seenAt = (metric: string, ...more: readonly string[]) =>
     `max_over_time(timestamp(${of(metric, ...more)})[${range}:${step}])`;
   const newest = max(seenAt('memory_limit_bytes'));
@@ -109,7 +109,7 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
     ['denied at first', max(first(denied))],
     ['stops', sum(`increase(${stops}[${range}])`)],
     ['stops at first', sum(first(stops))],
-    // Of one name after the other, each on another GPU, no two were there at one time.
+    // Containers with one name that ran one after the other, each on another GPU, count as one at a time.
     ['gpus', `max_over_time(count by (${CONTAINER.join(', ')}) (${max(of('info'))})[${range}:${step}])`],
   ]);
 }
@@ -150,7 +150,7 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
       denied: counted('denied', one),
     };
   };
-  // A pod is the same one on whichever node; plain processes of one name on two nodes have nothing to do with one another.
+  // Namespace and name identify a pod in a cluster; the name of a process grant is unique only on its node.
   const isPlain = (one: Series) => lookUp('plain', one) !== undefined;
   const containers = Map.groupBy(answers.get('memoryPeak') ?? [], (one) =>
     keyOf(one, isPlain(one) ? CONTAINER : CONTAINER.slice(1)),
@@ -161,7 +161,7 @@ export function containersOf(answers: ReadonlyMap<Query, readonly Series[]>): re
       if (first === undefined) return [];
       const { namespace = '', pod = '', container = '' } = first.labels;
       const seenAt = (one: Series) => lookUp('newest', one) ?? 0;
-      // What it had before on other GPUs is no grant of it any more.
+      // Its earlier grants on other GPUs have ended.
       const lastSeen = Math.max(...all.map(seenAt));
       const gpus = all
         .map((one) => gpuOf(one, seenAt(one) === lastSeen))

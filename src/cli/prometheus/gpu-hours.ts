@@ -3,7 +3,7 @@
 import type { Amounts, Kind } from '../../policy/chargeback.ts';
 import { heldBytes } from './container-series.ts';
 
-/** `of` makes a selector of a container's metric, `ofGpu` of a GPU's. */
+/** `of` selects a container's metric, `ofGpu` a GPU's. */
 export type Selectors = {
   readonly of: (metric: string, ...matchers: readonly string[]) => string;
   readonly ofGpu: (metric: string, ...matchers: readonly string[]) => string;

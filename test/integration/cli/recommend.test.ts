@@ -84,7 +84,7 @@ test('a tenant runs at the recommended size and fails with one granule less', as
   t.deepEqual(refused?.memoryBytes, { amount: size - GRANULE, atLeast: true }, again.err);
   const nobody = await cotenant('recommend', 'nobody', '--state', agent.state);
   t.is(nobody.code, 1);
-  t.regex(nobody.out, /no container with a share was seen/);
+  t.regex(nobody.out, /no container with a grant was found/);
 });
 
 test('a tenant that the agent stopped twice under one name needs more than it had', async (t) => {
@@ -310,7 +310,7 @@ testWithPrometheus('a server that is not Prometheus, or refuses, is reported in 
   }
   const empty = await cotenant('recommend', '--prometheus', prometheus.url);
   t.is(empty.code, 1);
-  t.regex(empty.out, /^http:\/\/127\.0\.0\.1:\d+, .* to .*: no container with a share was seen\.\n$/);
+  t.regex(empty.out, /^http:\/\/127\.0\.0\.1:\d+, .* to .*: no container with a grant was found\.\n$/);
 });
 
 testWithPrometheus('a pod is one container on any node, with the last grant that it had', async (t) => {

@@ -141,7 +141,7 @@ const CASES: readonly Case[] = [
     [
       'team/large is pending for 4 min: no node was chosen for it yet.',
       '  The scheduler cotenant-scheduler has not reported on it for 4 min: is it running?',
-      "  No pod of Cotenant's own scheduler is ready (there is none).",
+      "  No pod of Cotenant's own scheduler is ready (none exists).",
       asked,
     ],
   ],
