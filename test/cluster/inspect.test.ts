@@ -92,7 +92,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   const mounts = await eventually(() => {
     const told = why('team/mounts');
     return texts(told).some((text) => text.includes('kubelet')) ? told : undefined;
-  }, 'the kubelet has told of the volume');
+  }, 'the kubelet has reported the volume');
   t.is(mounts.state, 'waiting');
   t.deepEqual(texts(mounts), [
     `The agent has not announced itself to the kubelet of node ${NODE_NAME}: it is missing there, or just starts.`,
@@ -107,7 +107,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   const refused = await eventually(() => {
     const ran = cotenant('why', '-n', 'team', 'refused');
     return ran.out.includes('ReplicaSet') ? ran : undefined;
-  }, 'the ReplicaSet has told of its failure');
+  }, 'the ReplicaSet has reported its failure');
   t.is(refused.code, 1, 'there is no such pod');
   t.regex(
     refused.out,
@@ -162,7 +162,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   t.regex(got.out, /^Modes of nodes are not known: csidrivers\.storage\.k8s\.io "cotenant\.io" is forbidden: .*\.$/m);
   const weaker = cotenant('set', 'train', '--enforcement', 'report', '--cluster');
   t.is(weaker.code, 1);
-  t.regex(weaker.err, /^cotenant: pod team\/train: report is weaker than enforce, as its namespace has it; only /);
+  t.regex(weaker.err, /^cotenant: pod team\/train: report is weaker than enforce, which its namespace sets; only /);
   const stricter = cotenant('set', 'train', '--enforcement', 'enforce', '--cluster');
   t.is(stricter.code, 1);
   t.regex(stricter.err, /^cotenant: pods "train" is forbidden: User "system:serviceaccount:team:reader" cannot patch /);
@@ -182,7 +182,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   t.regex(why.out, new RegExp(`main was granted 4096 MiB and 25 % of the compute of ${GPUS[0]}\\.`));
   t.regex(why.out, /^Events cannot be read: events is forbidden: .*\.$/m);
   t.regex(why.out, /^Node node-1 is not looked at: nodes "node-1" is forbidden: .*\.$/m);
-  t.regex(cotenant('why', 'team/gone').out, /^ {2}Whether one was refused cannot be told\.$/m);
+  t.regex(cotenant('why', 'team/gone').out, /^ {2}It is not known whether one was refused\.$/m);
 }
 
 function servesAsPlugin(t: ExecutionContext, bed: Bed, bin: string): void {
@@ -208,7 +208,7 @@ async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): 
   const gone = inventoryFrom(cotenant('inspect', '-o', 'json'));
   t.deepEqual(gone.notes, [`No agent runs on node ${NODE_NAME}.`]);
   t.is(gone.nodes[0]?.use, 'no agent');
-  t.is(gone.totals.grantedBytes, 17_408 * MIB, 'the grants are told without it');
+  t.is(gone.totals.grantedBytes, 17_408 * MIB, 'grants are shown without the agent');
   t.regex(cotenant('why', 'team/train').out, new RegExp(`^  No agent of Cotenant runs on node ${NODE_NAME}\\.$`, 'm'));
 
   bed.apply(agentPod([], ['sleep', '600']));
@@ -218,10 +218,10 @@ async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): 
   );
   const silent = inventoryFrom(cotenant('inspect', '-o', 'json'));
   t.is(silent.nodes[0]?.use, 'no answer');
-  t.regex(cotenant('recommend').err, /^cotenant: its agent cotenant-system\/cotenant-agent-x7k2p cannot be asked: /);
+  t.regex(cotenant('recommend').err, /^cotenant: its agent cotenant-system\/cotenant-agent-x7k2p does not answer: /);
   t.regex(
     silent.notes.join('\n'),
-    /^Use on node node-1 is not known: its agent cotenant-system\/cotenant-agent-x7k2p cannot be asked: error trying to reach service: .*refused\.$/,
+    /^Use on node node-1 is not known: its agent cotenant-system\/cotenant-agent-x7k2p does not answer: error trying to reach service: .*refused\.$/,
   );
   t.regex(
     cotenant('why', 'team/train').out,
