@@ -47,7 +47,7 @@ export function built({ source, version, steps }: Recipe): Built {
     try {
       renameSync(out, folder);
     } catch (error) {
-      if (!existsSync(folder)) throw error; // somebody else was faster; theirs is as good
+      if (!existsSync(folder)) throw error; // another process was faster; its copy is as good
     }
     return { ok: true, folder };
   } finally {

@@ -77,7 +77,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
       const isTold = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
       return isTold === undefined ? true : undefined;
     },
-    'nothing is told of a pod that is gone',
+    'a deleted pod has no series',
     60_000,
   );
 
@@ -117,7 +117,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
       const isTold = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
       return isTold === undefined || isTold === false ? undefined : true;
     },
-    'the page for whoever is bound to the role',
+    'the page for a client with the role',
     60_000,
   );
   const forbidden = ask(tokenOf('stranger'));

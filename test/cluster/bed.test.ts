@@ -134,7 +134,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
   t.is((await talk.ask('info'))[1], free - 128 * MIB);
   await talk.must(`free ${block}`);
   await talk.leave();
-  t.is((await getPod(bed, 'client', 'team'))?.status?.phase, 'Running', 'it goes on when nobody talks to it');
+  t.is((await getPod(bed, 'client', 'team'))?.status?.phase, 'Running', 'it keeps running without an attached client');
 
   const pid = firstProcessOf(bed, client);
   t.like(rightsOf(pid), {
@@ -237,6 +237,6 @@ async function survivesItsParts(t: ExecutionContext, bed: Bed): Promise<void> {
   }
   bed.apply(podOf('later', [shellOf('exec sleep 600')]));
   await untilRunning(bed, 'later');
-  t.is(firstProcessOf(bed, await untilRunning(bed, 'two')), pid, 'who ran all the time was not touched');
+  t.is(firstProcessOf(bed, await untilRunning(bed, 'two')), pid, 'the steady container was not restarted');
   t.is(containerOf(await getPod(bed, 'two'))?.restartCount, 0);
 }

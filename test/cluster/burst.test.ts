@@ -117,7 +117,7 @@ onCluster(
         [...(pod.status?.containerStatuses ?? []), ...(pod.status?.initContainerStatuses ?? [])].every(
           ({ name }) => outputOf(bed, pod, name).length >= ASK.length,
         );
-      await eventually(() => (pods.every(told) ? true : undefined), 'every container has told what it sees', 60_000);
+      await eventually(() => (pods.every(told) ? true : undefined), 'every container has printed what it sees', 60_000);
       for (const pod of pods) compared += compare(t, bed, pod);
       t.true(
         pods.every((pod) => containerOf(pod)?.restartCount === 0),

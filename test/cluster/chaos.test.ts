@@ -167,7 +167,7 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
     async drain() {
       creating = false;
       const gone = async () => ((await everyPod(bed)).some(ofLoad) ? undefined : true);
-      await eventually(gone, 'each pod has told what it sees and is gone', 120_000);
+      await eventually(gone, 'each pod has printed what it sees and is gone', 120_000);
     },
     async stop() {
       going = false;
@@ -195,7 +195,7 @@ const lease = async (bed: Bed): Promise<Lease['spec'] | undefined> =>
 async function leader(bed: Bed): Promise<Pod> {
   const holder = (await lease(bed))?.holderIdentity ?? '';
   const found = (await podsOf(bed, 'scheduler')).find(({ metadata }) => holder.startsWith(`${metadata.name}_`));
-  if (!found) throw new Error(`nobody of ours holds the Lease: ${holder}`);
+  if (!found) throw new Error(`no replica holds the Lease: ${holder}`);
   return found;
 }
 
@@ -287,10 +287,10 @@ onCluster('killing each part under load leaves no limit off and no GPU overcommi
   }
   load.check();
   t.deepEqual(load.leftBehind(), []);
-  t.log(`${load.seenFrom(0)} pods told what they see, of ${load.next} that were asked for`);
+  t.log(`${load.seenFrom(0)} pods printed what they see, of ${load.next} created`);
 
   const still = await getPod(bed, 'steady', TEAM.namespace);
-  t.is(containerOf(still)?.containerID, containerOf(steady)?.containerID, 'who ran all the time was not touched');
+  t.is(containerOf(still)?.containerID, containerOf(steady)?.containerID, 'the steady container was not restarted');
   const again = attach(bed, 'steady', TEAM.namespace);
   t.is((await again.ask('info'))[2], STEADY_MIB * MIB);
   t.is((await again.ask(`alloc ${1536 * MIB}`))[0], OUT_OF_MEMORY, 'its limit holds');
@@ -298,9 +298,9 @@ onCluster('killing each part under load leaves no limit off and no GPU overcommi
   await denials(4);
 
   const said = [...load.sentences];
-  for (const sentence of said) t.log(`a Pending pod was told: ${sentence}`);
+  for (const sentence of said) t.log(`message of a Pending pod: ${sentence}`);
   t.true(
     said.some((sentence) => NO_ROOM.test(sentence)),
-    'those that waited for room were told of which and where',
+    'pods that waited for memory say which GPUs lack it',
   );
 });

@@ -188,7 +188,7 @@ onCluster('compute policies come from labels and annotations and change under lo
   await policyIs(bed, 'two', 'soft');
   label(bed, undefined);
   await policyIs(bed, 'one', 'fixed');
-  t.is((await refusals()).length, 1, 'told once');
+  t.is((await refusals()).length, 1, 'one Event');
 
   const stopped = await untilPod(
     bed,
@@ -209,5 +209,5 @@ onCluster('compute policies come from labels and annotations and change under lo
     action: 'kill',
     reason: 'over-share',
   });
-  t.is(kills, 1, 'nobody else');
+  t.is(kills, 1, 'no other container');
 });

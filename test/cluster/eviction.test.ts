@@ -64,7 +64,7 @@ async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { ui
     .filter(({ action }) => action === 'kill')
     .flatMap(({ processes }) => processes.filter(({ result }) => result === 'sent').map(({ pid }) => pid));
   t.true(hit.length >= STOPS);
-  t.is(new Set(hit).size, hit.length, 'nobody was killed twice');
+  t.is(new Set(hit).size, hit.length, 'no process was killed twice');
 }
 
 testUnless(ground.ok ? undefined : ground.reason)(
@@ -113,7 +113,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const refused = await told('the budget is honored', /the API server refused its eviction$/);
     t.is(refused.type, 'Warning');
     await found(
-      'it is still there, started anew',
+      'it is still there, restarted',
       (pod) => pod.metadata.uid === metadata.uid && (containerOf(pod)?.restartCount ?? 0) >= STOPS - 1,
     );
     const decisions = async (decision: string) =>
@@ -147,7 +147,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.deepEqual(
       evictionsOf(bed, second.metadata.uid),
       ['asked', 'asked', 'sent'],
-      'what was answered is not asked again',
+      'an answered request is not repeated',
     );
     t.deepEqual(evictionsOf(bed, third.metadata.uid), []);
     const neighbor = await untilRunning(bed, 'neighbor');

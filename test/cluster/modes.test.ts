@@ -121,7 +121,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   const ofNode = (mode: string) => cotenant(bed, 'set', '--node', NODE_NAME, '--enforcement', mode);
   t.is(ofNode('report'), `node ${NODE_NAME}: enforcement report\n`);
   await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', source: 'node' }, 'its node reports only');
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'nobody is held there');
+  await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'no driver limit applies there');
   t.regex(cotenant(bed, 'inspect'), new RegExp(`^${NODE_NAME} .*/50 +report$`, 'm'));
   t.is(ofNode('default'), `node ${NODE_NAME}: enforcement default\n`);
   await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'all is as it was');
@@ -151,7 +151,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
       (await eventsOf(bed, 'seen', TEAM)).some(({ message }) =>
         /in enforce mode the agent would stop it$/.test(message),
       ) || undefined,
-    'it is told what would have been done',
+    'an Event says what would have been done',
     60_000,
   );
   t.deepEqual(

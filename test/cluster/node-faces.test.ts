@@ -207,7 +207,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
       const { container, isRunning } = await faces.hears('container', 0, (line) => line.container.containerId === id);
       const { terminationLog = '', ...named } = container;
       t.deepEqual(named, { containerId: id, podUid: pod.uid, namespace: 'default', pod: 'first', container: name });
-      t.false(isRunning, 'told before anything ran in it');
+      t.false(isRunning, 'reported before any process ran in it');
       t.true((await faces.order({ isRunning: id })).isRunning);
       const log = join(KUBELET_ROOT, 'pods', pod.uid, 'containers', name, terminationLog);
       t.is(bed.namespaces.run(['cat', log]).out, name === 'one' ? 'done\n' : '', log);
@@ -247,7 +247,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const zero = JSON.stringify({ status: { capacity: { [GPU_MEMORY]: '0', [GPU_CORES]: '0' } } });
     const patch = ['patch', 'node', NODE_NAME, '--subresource=status', '--type=merge', '-p', zero];
     t.regex(bed.kubectl(...patch).out, /patched/);
-    await nodeShows('the amounts that somebody set to zero', amountsAreRight);
+    await nodeShows('the amounts that another client set to zero', amountsAreRight);
 
     // A restarted runtime forgets plugins, too.
     const before = faces.told.length;

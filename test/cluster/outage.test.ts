@@ -155,7 +155,7 @@ onCluster('without the extender plain pods are placed and GPU pods wait for it',
   await untilRunning(bed, 'plain-2', TEAM);
   const waiting = await getPod(bed, 'waits', TEAM.namespace);
   t.is(waiting?.status?.phase, 'Pending');
-  t.is(waiting?.spec.nodeName, undefined, 'nobody else places it');
+  t.is(waiting?.spec.nodeName, undefined, 'no other scheduler places it');
   t.is(waiting?.spec.schedulerName, 'cotenant-scheduler');
   await scale(bed, 'scheduler', 1);
   await untilRunning(bed, 'waits', TEAM);
@@ -362,7 +362,7 @@ onCluster('memory added to a grant is not allocated to another pod', async (t, {
   const waiting = await untilPod(
     bed,
     'beside',
-    'is told that there is no room',
+    'has a message that no GPU has enough memory',
     ({ status }) => status?.conditions?.some(({ message }) => message?.includes(gpuUuid)) ?? false,
     TEAM,
   );

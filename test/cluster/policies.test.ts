@@ -83,7 +83,7 @@ testUnless(reason)('admission policies refuse what the webhook would refuse, wit
       const { allowed, said } = await create(bed, named(ASKED, 'late'));
       return allowed ? undefined : said;
     },
-    'slices are refused while nobody answers',
+    'GPU pods are refused while the webhook is down',
     60_000,
   );
   t.regex(down, /failed calling webhook "(inject|validate)\.cotenant\.io"/);

@@ -217,10 +217,7 @@ async function checkInjectedLater(t: ExecutionContext, bed: Bed): Promise<void> 
   for (const kind of ['binding', '']) {
     t.is(bed.kubectl('delete', `mutatingadmissionpolicy${kind}`, 'late').code, 0);
   }
-  await eventually(
-    () => dryRun(bed, slice('x')).pod?.spec.containers.length === 1 || undefined,
-    'nobody injects any more',
-  );
+  await eventually(() => dryRun(bed, slice('x')).pod?.spec.containers.length === 1 || undefined, 'the policy is gone');
 }
 
 async function checkDebugging(t: ExecutionContext, bed: Bed): Promise<void> {
@@ -343,7 +340,7 @@ async function checkOutage(t: ExecutionContext, bed: Bed): Promise<void> {
       const answer = dryRun(bed, slice('late'));
       return answer.pod ? undefined : answer.said;
     },
-    'slices are refused while nobody answers',
+    'GPU pods are refused while the webhook is down',
     60_000,
   );
   t.regex(down, /failed calling webhook "[a-z.]*cotenant\.io"/);

@@ -25,7 +25,7 @@ export function pythonEnvironment(packages: readonly string[]): PythonEnvironmen
     .slice(0, 16);
   const folder = join(cacheFolder(), `python-${key}`);
   if (existsSync(folder)) return { ok: true, folder };
-  rmSync(folder, { force: true }); // a link to what somebody has removed
+  rmSync(folder, { force: true }); // a link whose target is gone
   console.error(`installing ${packages.join(', ')} into ${folder}`);
   const fresh = `${folder}.${process.pid}`;
   mkdirSync(cacheFolder(), { recursive: true });

@@ -103,7 +103,7 @@ export async function claimed(
   for (const [pod, , gpu] of asked) {
     const bytes = seriesOf(page, used, { ...TEAM, pod, container: 'main', ...gpu });
     t.true(bytes !== undefined && bytes < (HELD_MIB + 400) * MIB, `${pod}: ${bytes}, its block and a context`);
-    t.is(seriesOf(page, 'cotenant_container_memory_limit_bytes', { pod }), undefined, 'nobody holds it to anything');
+    t.is(seriesOf(page, 'cotenant_container_memory_limit_bytes', { pod }), undefined, 'no limit applies to it');
   }
   t.is(seriesOf(page, 'cotenant_exporter_unknown_devices'), 0);
   t.is(seriesOf(page, 'cotenant_device_allocation_mode', { gpu: '1', mode: 'exclusive' }), 1);
@@ -116,7 +116,7 @@ export async function claimed(
       const text = await agentPage(bed);
       return (text !== undefined && asked.every(([pod]) => seriesOf(text, used, { pod }) === undefined)) || undefined;
     },
-    'nothing is told of pods that are gone',
+    'deleted pods have no series',
     60_000,
   );
 }

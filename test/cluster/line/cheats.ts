@@ -177,7 +177,7 @@ export function cheats(onCluster: OnCluster): void {
     // Bound without a grant: the pod waits with an Event that says why, and none of its containers starts.
     bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=0');
     const noScheduler = async () => ((await podsOf(bed, 'scheduler')).length === 0 ? true : undefined);
-    await eventually(noScheduler, 'nobody schedules', 60_000);
+    await eventually(noScheduler, 'no scheduler reports', 60_000);
     bed.apply(podOf('stray', [clientOf(limits)], TEAM), podOf('stolen', [clientOf(limits)], TEAM));
     const binding = {
       apiVersion: 'v1',

@@ -47,7 +47,7 @@ export function slices(onCluster: OnCluster): void {
       const seen = await untilPod(
         bed,
         `${name}-nvml`,
-        'has told what NVML shows',
+        'has printed what NVML shows',
         (pod) => outputOf(bed, pod).length > 0,
         TEAM,
       );
@@ -199,7 +199,7 @@ export function slices(onCluster: OnCluster): void {
     bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
     const told = ({ status }: Pod) =>
       status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;
-    const second = await untilPod(bed, 'second', 'is told why it waits', (pod) => told(pod) !== undefined, TEAM);
+    const second = await untilPod(bed, 'second', 'has a message why it waits', (pod) => told(pod) !== undefined, TEAM);
     t.regex(told(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
     bed.kubectl('-n', 'team', 'delete', 'pod', 'whole', 'slice', 'second', '--wait=false');
     await Promise.all(['whole', 'slice', 'second'].map((name) => untilGone(bed, name, TEAM)));
@@ -219,7 +219,7 @@ export function slices(onCluster: OnCluster): void {
       (pod) => answersOf(bed, pod).length >= 6 && containerOf(pod)?.restartCount === 1,
       TEAM,
     );
-    t.is(answersOf(bed, second)[5]?.[0], 0, 'what the first one held is not held against the second');
+    t.is(answersOf(bed, second)[5]?.[0], 0, 'memory of the first process is not charged to the second');
     bed.kubectl('-n', 'team', 'delete', 'pod', 'again', '--wait=false');
     await untilGone(bed, 'again', TEAM);
   });

@@ -139,6 +139,6 @@ export async function leaderOf(bed: Bed): Promise<{ pod: string; epoch: number }
     const spec = (await bed.api.get<Lease>(path))?.spec;
     return spec?.holderIdentity ? spec : undefined;
   };
-  const { holderIdentity = '', leaseTransitions = 0 } = await eventually(held, 'somebody leads', WAIT_MS);
+  const { holderIdentity = '', leaseTransitions = 0 } = await eventually(held, 'a replica leads', WAIT_MS);
   return { pod: holderIdentity.split('_')[0] ?? '', epoch: leaseTransitions };
 }

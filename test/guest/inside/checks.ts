@@ -140,7 +140,7 @@ export const CHECKS: readonly Check[] = [
       makeGroup(group);
       // Its parent does not wait for it: a zombie keeps the name of its cgroup, which may be removed.
       const parent = start(`sh -c 'echo $$ > ${MOUNT}/${group}/cgroup.procs; echo $$' & exec sleep 1000`);
-      await until(() => /^\d+\n/.test(parent.said()), 'its pid is told');
+      await until(() => /^\d+\n/.test(parent.said()), 'its PID is printed');
       const pid = Number(parent.said());
       await until(() => native().readProcess(pid)?.ended === true, 'it is a zombie');
       await until(() => !isPopulated(group), 'its group is empty');
@@ -224,7 +224,7 @@ export const CHECKS: readonly Check[] = [
         const { hit, whole } = killTargets(podGrant('main'), targets, native(), MOUNT, book);
         assert.ok(whole);
         assert.ok(hit.every(({ result }) => result === 'sent'));
-        await until(() => !isPopulated(main), 'nobody is left in it');
+        await until(() => !isPopulated(main), 'the cgroup is empty');
         assert.deepEqual(findTargets(podGrant('main'), native(), [], book), []);
         assert.deepEqual(
           spared.map((one) => one.isAlive()),
@@ -250,7 +250,7 @@ export const CHECKS: readonly Check[] = [
       assert.ok(first);
       assert.equal(groupOf(grant, first, MOUNT), join(MOUNT, group));
       assert.ok(killTargets(grant, targets, native(), MOUNT).whole);
-      await until(() => !isPopulated(group), 'nobody is left in it');
+      await until(() => !isPopulated(group), 'the cgroup is empty');
       removeGrantGroup(grant, MOUNT);
       assert.throws(() => isPopulated(group), { code: 'ENOENT' });
       assert.ok(owner.isAlive());
@@ -274,7 +274,7 @@ export const CHECKS: readonly Check[] = [
       );
       const { hit, whole } = killTargets(podGrant('main'), targets, native(), MOUNT, book);
       assert.deepEqual([hit.map(({ result }) => result), whole], [['sent'], false]);
-      await until(() => !isPopulated(group), 'nobody is left in it');
+      await until(() => !isPopulated(group), 'the cgroup is empty');
       await removeGroup('kubepods');
     },
   },

@@ -97,7 +97,7 @@ const busy = (kernelUs: number, percent: number, more: Tenant['more'] = {}): Ten
 });
 const second = async (lab: Run) => {
   const served = (await runLab(lab))[1];
-  if (!served) throw new Error('nobody was served');
+  if (!served) throw new Error('no container was served');
   return { percent: percentOf(after(served.work_us, 2)), maxMs: (served.max_us ?? 0) / 1000 };
 };
 

@@ -187,7 +187,7 @@ test.serial('without an arbiter each container uses its own credit; shares retur
     return window;
   };
   await untilQuiet(t, look, { count: 3 });
-  t.true(lows.length < 3, `nobody stands still: ${lows.join(', ')}`);
+  t.true(lows.length < 3, `no client stands still: ${lows.join(', ')}`);
   await startArbiter(t).plan('fixed', tenants);
   await sharesOf(node, clients);
   await hold(t, node, clients, [20, 40]);
@@ -247,7 +247,7 @@ test.serial('a tenant that overwrites its order gets it back', async (t) => {
   await eventually(() => {
     readSync(ledger, lease, 0, 8, COMPUTE_AT + 64);
     return lease.equals(free) ? undefined : true;
-  }, 'the order says again what it was told');
+  }, 'the order is restored');
   await arbiter.until(({ pages }) => (pages[0]?.gpus[0]?.faults ?? 0) > 0, 'it is reported');
   await hold(t, node, clients, [20]);
 });

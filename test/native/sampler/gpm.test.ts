@@ -39,7 +39,7 @@ test('GPM counts kernel time, SMs in use and configured activities from Hopper o
   t.deepEqual(
     ALL.map((id) => idle.get(id)),
     [0, 0, null, null, null, null, null],
-    'nothing ran; of the rest nobody said anything',
+    'no kernel ran; other metrics are not reported',
   );
 
   const tenant = await readyClient(t, node);
@@ -105,7 +105,7 @@ test('GPM needs Hopper, driver 520, and driver 525 for MIG instances', async (t)
   ] as const) {
     const { result } = await readyGpm(t, await startNode(t, '--gpu', divided, '--driver', driver));
     await result('alloc 0');
-    t.is(await result('take 0'), whole, `${driver}: of a divided GPU as a whole nothing is told`);
+    t.is(await result('take 0'), whole, `${driver}: a divided GPU reports nothing as a whole`);
     t.is(await result('take 0 2'), instance, driver);
     if (instance === NVML.SUCCESS)
       t.is(await result('take 0 3'), NVML.INVALID_ARGUMENT, 'there is none of that number');

@@ -193,7 +193,7 @@ testUnless(cannotChoose)('a reused PID is another process although the first one
     const [now] = sample.processes;
     t.deepEqual([line.removedPids, line.processCount, now?.pid, now?.gone], [[], 1, pid, undefined]);
     t.true((now?.startTicks ?? 0) > (last?.startTicks ?? 0));
-    t.is(line.processes[0]?.startTicks, now?.startTicks, 'and who it is is told');
+    t.is(line.processes[0]?.startTicks, now?.startTicks, 'and its identity is reported');
     t.is((await next()).sample.processes[0], now);
     last = now;
   }
@@ -230,17 +230,17 @@ for (const [how, isSeenGone, isKnown] of [
       const of = processes.find((one) => one.pid === pid)?.gpus[0];
       return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.invalidPidEntries };
     };
-    // Who had it is told of once more, as whoever has left the lists.
+    // The process that had it is reported once more, like any that has left the lists.
     t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
     const nobodys = { listed: undefined, bytes: undefined, smUs: undefined };
     t.deepEqual(await look(), { ...nobodys, nobodys: 2 });
     use(0, [pid, 50, Date.now() * 1000]);
-    t.deepEqual(await look(), { ...nobodys, nobodys: 3 }, "what it uses is nobody's, too");
+    t.deepEqual(await look(), { ...nobodys, nobodys: 3 }, 'its use is not attributed either');
     use(999);
     list(other);
     t.deepEqual(await look(), { ...nobodys, nobodys: 3 });
     list(other, pid);
-    t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, nobodys: 3 }, 'now it is its own');
+    t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, nobodys: 3 }, 'now its memory is its own');
   });
 
 testUnless(cannotChoose)('a process with a reused PID is charged once the listed amount changes', async (t) => {
@@ -363,7 +363,7 @@ test('utilization rows with impossible times, PIDs or percentages are dropped', 
   use(0, ...wrong.map(([, ...row]) => row), [pid, 100, newUs]);
   const [[, percent, nowUs = 0] = []] = await seen();
   t.is(percent, 100);
-  // Answers that named nobody were of the time up to shortly before them.
+  // Answers without processes cover the time up to shortly before them.
   t.true(nowUs - begunUs > 0 && nowUs - begunUs <= newUs - fromUs, `${nowUs - begunUs} of ${newUs - fromUs} us`);
 });
 
@@ -419,7 +419,7 @@ test('utilization figures that the driver does not know are left out', async (t)
     [100, 200, 0, 0],
   ];
   t.deepEqual(await look(), { told: true, uses: after, percents: [50, 10] });
-  // Without a figure of its SMs it is not told who used how much: no use would be idleness.
+  // Without its SM utilization no process is reported: zero would mean idle.
   use(0, [first, ALL_ONES, startUs + 2000, 20, 20, 20]);
   t.deepEqual(await look(), { told: false, uses: after, percents: [0, 0] });
   use(0, [first, 50, startUs + 3000]);
@@ -475,7 +475,7 @@ test('use is counted once across a step of the wall clock', async (t) => {
     const fromUs = performance.now() * 1000;
     use(0, [pid, 100, nowUs()]);
     const later = await look();
-    t.true(later.told, `${seconds} s: it is told again`);
+    t.true(later.told, `${seconds} s: it is reported again`);
     const counted = later.smUs - after.smUs;
     // From the step on, which counts as having been seen up to shortly before it.
     t.true(counted > 0 && counted < performance.now() * 1000 - fromUs + 2e6, `${seconds} s: ${counted} us`);

@@ -23,7 +23,7 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
   use(0, [pid, 80, startUs + 1000]);
   const { line } = await first.next();
   const [until] = line.utilizationCursors;
-  if (!until) throw new Error('it does not say up to where it tells');
+  if (!until) throw new Error('no utilization cursor');
   t.is(line.utilizationCursors.length, 1);
   t.is(until.dayUs, startUs + 1000);
   t.is(until.uuid, line.gpus[0]?.uuid ?? '');
@@ -34,7 +34,7 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
   const at = (dayUs: number, bootUs: number, uuid = until.uuid) => `${dayUs}:${bootUs}:0:${uuid}`;
   const cases: [what: string, more: readonly string[], told: boolean, smUs: number, gaps: number][] = [
     ['it goes on', [at(until.dayUs, until.bootUs)], true, 20_000, 0],
-    ['nobody was before it', [], false, 0, 0],
+    ['there was no sampler before', [], false, 0, 0],
     ['another GPU', [at(until.dayUs, until.bootUs, 'GPU-other')], false, 0, 0],
     [
       'longer ago than the driver keeps anything',
@@ -95,14 +95,14 @@ test('a sampler passes on unused resume points unless its driver was gone', asyn
   use(0, [pid, 80, startUs]);
   const { line } = await first.next();
   const [until] = line.utilizationCursors;
-  if (!until) throw new Error('it does not say up to where it tells');
+  if (!until) throw new Error('no utilization cursor');
   const text = `${until.dayUs}:${until.bootUs}:${until.setUs}:${until.uuid}`;
   use(0, [pid, 50, startUs + 100_000]);
 
   writeFileSync(nameless, '');
   const second = follow(t, library, [], ['--utilization-cursor', text]);
   const untold = await second.next();
-  t.deepEqual(untold.sample.gpus, [], 'a GPU without a name is none');
+  t.deepEqual(untold.sample.gpus, [], 'a GPU without a name is ignored');
   t.deepEqual(untold.line.utilizationCursors, [until]);
   rmSync(nameless);
 

@@ -75,7 +75,7 @@ test('a process with a size of all ones is listed without a size', async (t) => 
   await client.must(`alloc ${2 * MIB}`);
   const told = (node.usage().gpus[0]?.contextBytes ?? 0) + 2 * MIB;
   const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.gpus ?? [];
-  await until((sample) => uses(sample)[0]?.bytes === told, 'what it holds is told');
+  await until((sample) => uses(sample)[0]?.bytes === told, 'its memory is reported');
   node.control('hide-process-memory', '0', '1');
   const sample = await until((one) => uses(one).length === 1 && uses(one)[0]?.bytes === undefined, 'it is not');
   t.like(uses(sample)[0], { gpu: 0, listed: true, types: 1 });
@@ -318,7 +318,7 @@ test('a lost GPU gets only the calls that tell whether it is back', async (t) =>
   node.control('lose', '1');
   const lost = await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
   const told = Object.keys(lost.gpus[0] ?? {});
-  t.true(told.includes('temperatureC') && told.includes('usedBytes'), 'of the other all is told');
+  t.true(told.includes('temperatureC') && told.includes('usedBytes'), 'all readings of the other GPU');
   const count = ({ errors }: Sample) =>
     errors.filter(({ code }) => code === 15).reduce((sum, one) => sum + one.count, 0);
   const [first, from] = [await until(() => true, 'another one'), seen.rounds];
@@ -415,7 +415,7 @@ test('events are registered again after a failure and for a GPU that is back', a
     node.control('lose', gpu);
     await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
     node.control('recover', gpu);
-    await until((sample) => tells(sample).every((one) => one === true), 'both tell of events');
+    await until((sample) => tells(sample).every((one) => one === true), 'both report events');
   }
   node.control('xid', '0', '31');
   const { xids } = await until((sample) => (sample.xids?.length ?? 0) > 0, 'it is told');
@@ -442,7 +442,7 @@ test('facts of a GPU and its driver that failed are read again', async (t) => {
   ];
   const first = await until(() => true, 'the first sample');
   t.deepEqual(facts(first), ['', '', undefined, '', 0]);
-  t.true([first.gpus[1]?.name, first.gpus[1]?.pciBusId].every(Boolean), 'the other GPU tells them');
+  t.true([first.gpus[1]?.name, first.gpus[1]?.pciBusId].every(Boolean), 'the other GPU reports them');
   node.control('lose', '1');
   await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
   node.control('recover', '1');
@@ -463,7 +463,7 @@ test('a failed wait for events is counted and tried again', async (t) => {
     'it fails',
   );
   node.control('xid', '0', '31');
-  await until((sample) => xidsOf(sample).some(([, xid]) => xid === 31), 'what came meanwhile is told');
+  await until((sample) => xidsOf(sample).some(([, xid]) => xid === 31), 'Xids of the meantime are reported');
 });
 
 const SMS = 132; // of the simulated H100

@@ -281,7 +281,7 @@ test('in perturbed mode calls cost other amounts and memory is released late', a
     const [, before = 0] = await client.ask('info');
     const at = await client.must(`alloc ${64 * MIB}`);
     await client.must(`free ${at}`);
-    // Asked by the program itself, at once: whoever comes later may find it gone.
+    // Read by the program itself at once: a later reader may find it gone.
     const [, after = 0] = await client.ask('info');
     late.push(after < before);
   }

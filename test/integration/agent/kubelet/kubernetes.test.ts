@@ -237,7 +237,7 @@ testUnless('reason' in place ? place.reason : undefined)(
     t.is(await agent.metric('cotenant_device_allocation_mode', { gpu: '2', mode: 'none' }), 1);
     t.is(await agent.metric('cotenant_container_memory_used_bytes', { pod: 'ended' }), undefined);
     t.is(await agent.metric('cotenant_foreign_memory_used_bytes'), undefined);
-    t.is(await agent.metric('cotenant_container_memory_limit_bytes'), undefined, 'nobody holds it to anything');
+    t.is(await agent.metric('cotenant_container_memory_limit_bytes'), undefined, 'no limit applies to it');
     const gpuUsed = await agent.metric('cotenant_device_memory_used_bytes', { gpu: '0' });
     t.is(await agent.metric('cotenant_device_memory_unattributed_bytes', { gpu: '0' }), (gpuUsed ?? 0) - books());
 
