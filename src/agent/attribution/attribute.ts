@@ -1,5 +1,5 @@
-// Which grant or container a process belongs to. Pure: a process, the grants and what was found out before come in. A
-// process that belongs nowhere is never guessed about.
+// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses: a process
+// without evidence stays unattributed.
 
 import { isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
@@ -13,7 +13,7 @@ export type Owner =
   /** Unknown; `reason` is a label of cotenant_exporter_attribution_failures_total. */
   | { readonly kind: 'unknown'; readonly reason: 'gone' | 'no_cgroup' | 'container_not_known' };
 
-/** The process that a plain grant was given to; its descendants belong to it, and so does its group where it has one. */
+/** The owner of a process grant: its descendants, and the processes in the grant's cgroup, belong to the grant. */
 export type GrantRoot = {
   readonly id: string;
   readonly pid: number;
@@ -23,7 +23,7 @@ export type GrantRoot = {
   readonly group?: string | undefined;
 };
 
-/** Containers of pods with a share on this node. */
+/** Containers of pods with a grant on this node. */
 export type PodContainers = {
   /** Which container of its pod an id names; undefined while that is unknown. */
   nameOf(containerId: string): { readonly podUid: string; readonly container: string } | undefined;
@@ -38,10 +38,10 @@ export const NO_PODS: PodContainers = {
   grantsOf: () => [],
 };
 
-/** Names one process for good. */
+/** Identifies a process, also after its PID is reused. */
 export const processKey = (pid: number, startTicks: number): string => `${pid}@${startTicks}`;
 
-/** What was found out about processes in earlier samples. */
+/** Results of earlier samples. */
 export type KnownOwners = {
   readonly byProcess: ReadonlyMap<string, Owner>;
   /** Processes with a grant, by PID alone: for ancestors, which are sampled without start times. */
@@ -50,7 +50,7 @@ export type KnownOwners = {
 export const NO_KNOWN_OWNERS: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
 
 /**
- * What once belonged to a grant stays with it, also when its parents are gone and its ancestry no longer shows it, and so
+ * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and so
  * do its children. `isAlive`: the PID of an ancestor may have been reused by a process that has no part in the grant.
  */
 export function ownerOfProcess(
@@ -71,7 +71,7 @@ export function ownerOfProcess(
   for (const root of roots) {
     // Another process of the root's pid is not the root, and a process cannot be older than its ancestor.
     const isRoot = process.pid === root.pid && process.startTicks === root.startTicks;
-    // Whether it lives is asked last: that is a look into /proc.
+    // Liveness is checked last, because it reads /proc.
     const descends =
       (process.ancestors ?? []).includes(root.pid) && process.startTicks >= root.startTicks && root.alive;
     if (isRoot || descends) return { kind: 'grant', id: root.id };
@@ -84,7 +84,7 @@ export function ownerOfProcess(
   }
   const { containerId, podUid } = knownOwnerOf(process.cgroup, (id) => pods.nameOf(id)?.podUid);
   const named = containerId === undefined ? undefined : pods.nameOf(containerId);
-  // A sandboxed runtime's process stands for its whole pod.
+  // The process of a sandboxed runtime belongs to its whole pod.
   if (
     podUid !== undefined &&
     (containerId === undefined || (named?.container === WHOLE_POD && named.podUid === podUid))
@@ -100,14 +100,14 @@ export function ownerOfProcess(
   return { kind: 'container', containerId, ...(podUid === undefined ? {} : { podUid }) };
 }
 
-/** Where one container alone has a share, no other one of the pod has a GPU. */
+/** If only one container of a pod has a grant, no other one has a GPU. */
 function ofPod(podUid: string, pods: PodContainers): Owner {
   const [id, ...others] = pods.grantsOf(podUid);
   if (others.length > 0) return { kind: 'unknown', reason: 'container_not_known' };
   return id === undefined ? { kind: 'container', containerId: '', podUid } : { kind: 'grant', id };
 }
 
-/** What is known after a sample: only processes that were in it, so that a reused pid is forgotten with its first owner. */
+/** The results after a sample: only processes that were in it, so that a reused pid is forgotten with its first owner. */
 export function remember(
   processes: readonly SampledProcess[],
   ownerOf: (process: SampledProcess) => Owner,
@@ -124,8 +124,8 @@ export function remember(
 }
 
 /**
- * What is known after a sample, with what was known before of grants without data in it, as long as those processes live: a
- * process that is missing for a moment must not lose its grant.
+ * The results after a sample, with earlier results for grants without data in it, as long as those processes live: a process that is
+ * missing for a moment must not lose its grant.
  */
 export function stillKnown(
   shown: KnownOwners,

@@ -1,5 +1,5 @@
-// In which group of the unified hierarchy each grant's processes are, and no other's: found in the sample, or in /proc for a
-// container that is on no GPU yet. Owns the look-up and what is remembered of it.
+// Finds the cgroup of the unified hierarchy that has exactly the processes of a grant: from the sample, or from /proc for a container
+// that uses no GPU yet. Caches the results.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isSameList } from '../../common/memo.ts';
@@ -10,7 +10,7 @@ import type { SampledProcess } from '../sampling/sample.ts';
 import type { ContainerIndex } from './container-index.ts';
 
 export type CgroupFinder = {
-  /** Folders by grant; absent: it is not known, or there is none. */
+  /** Folders by grant; absent: unknown, or the grant has no cgroup. */
   findAll(
     grants: readonly Grant[],
     processesOf: (grantId: string) => readonly SampledProcess[],
@@ -25,7 +25,7 @@ type Look = {
   readonly isThere: boolean;
 };
 
-/** A look through all of /proc costs a busy node's agent a part of a second, and a container between two starts has no process. */
+/** A scan of /proc takes a part of a second on a busy node, and a container between two starts has no process. */
 const SEARCH_AGAIN_MS = 1000;
 const MOST_DOUBLED = 6;
 /** Of a folder that is known by its name. */
@@ -44,7 +44,7 @@ export function createCgroupFinder(
   let searches = new Map<string, { readonly count: number; readonly againMs: number }>();
 
   const podOf = (id: string) => containers.nameOf(id)?.podUid;
-  /** Each is looked for at once, and then after twice the time each time. */
+  /** A container is searched at once, then after intervals that double. */
   const search = (missing: readonly string[]): void => {
     const now = clock();
     const ids = new Set(missing.filter((id) => now >= (searches.get(id)?.againMs ?? now)));

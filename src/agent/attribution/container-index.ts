@@ -2,26 +2,26 @@
 // and from the API server's pods a little later.
 export type ContainerName = { readonly podUid: string; readonly container: string };
 
-/** In place of a container's name, for the sandbox of a pod. */
+/** Instead of a container's name, for the sandbox of a pod. */
 export const WHOLE_POD = '';
 
 export type ContainerIndex = {
   /** From the runtime; a restarted container has another id. */
   add(containerId: string, name: ContainerName & { readonly terminationLog?: string | undefined }): void;
   remove(containerId: string): void;
-  /** It was made without its GPUs; false: that was said before. */
+  /** The container was created without its GPUs; false: this was recorded before. */
   markMissed(containerId: string): boolean;
   isMissed(containerId: string): boolean;
-  /** It has them all the same. */
+  /** The container has its GPUs nevertheless. */
   hasGpus(containerId: string): void;
-  /** By the runtime's word, else by the cluster's. */
+  /** As the container runtime reports it, else the API server. */
   nameOf(containerId: string): ContainerName | undefined;
-  /** The newest container of that name, the name of the file for its last words, and whether it was made without its GPUs. */
+  /** The newest container of that name, the name of its termination message file, and whether it was created without its GPUs. */
   newest(podUid: string, container: string): NewestContainer | undefined;
 };
 export type NewestContainer = { readonly id: string; readonly terminationLog?: string; readonly missed?: true };
 
-/** `clusterName`: what the watch of pods knows; it lags by a moment. */
+/** `clusterName`: names from the watch of pods, which lags a little. */
 export function createContainerIndex(clusterName: (containerId: string) => ContainerName | undefined): ContainerIndex {
   const named = new Map<string, ContainerName & { readonly terminationLog?: string }>();
   const missed = new Set<string>();

@@ -1,6 +1,5 @@
-// Tracks the owner (grant, container, host) of each process from sample to sample: what was known of a process stays valid when its
-// cgroup or its parents are gone.
-// Owns what is remembered; each decision is made in attribution.
+// Tracks the owner (grant, container, host) of each process from sample to sample: a result stays valid when the process's cgroup
+// or parents are gone. Keeps the state; attribute.ts decides.
 
 import { groupOfGrant, isOfPod, type ProcessOwner } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
@@ -34,7 +33,7 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
   let before: ReadonlyMap<SampledProcess, Owner> = new Map();
   let processes: readonly SampledProcess[] = [];
   let owned: AttributedProcesses = NO_PROCESSES;
-  /** Are those that are remembered the very processes of that sample? */
+  /** Are the stored processes exactly those of that sample? */
   let isSettled = true;
 
   return {

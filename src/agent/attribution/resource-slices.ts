@@ -1,5 +1,5 @@
-// Which GPU a device of a DRA driver is, by what that driver publishes of its devices (ResourceSlices of resource.k8s.io):
-// pure. The kubelet names a claim's device by driver, pool and name alone; its UUID stands in the slice.
+// Finds the GPU of a DRA driver's device in the ResourceSlices (resource.k8s.io) that the driver publishes. Pure. The kubelet names a
+// claim's device only by driver, pool and name; the slice has its UUID.
 import { field, isObject } from '../../common/json.ts';
 
 /** By `deviceKey`: the UUID of a GPU or of an instance. */
@@ -9,14 +9,14 @@ export const NO_SLICES: DeviceUuids = new Map();
 export const deviceKey = (driver: string, pool: string, device: string): string =>
   JSON.stringify([driver, pool, device]);
 
-/** More than one node has; what comes beyond is not read. */
+/** Limit of devices, more than one node has; further ones are ignored. */
 const MOST_SLICES = 512;
 const MOST_DEVICES = 8192;
 const UUID = /^(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 /**
- * The devices of one node, of the newest generation of each pool: older ones are what was. A device that two slices give
- * different UUIDs is neither. Attributes are named without their driver's domain, or with it.
+ * The devices of one node, from the newest generation of each pool. A device with different UUIDs in two slices is ignored.
+ * Names of attributes may have the driver's domain as a prefix.
  */
 export function uuidsOfSlices(slices: readonly unknown[], nodeName: string): DeviceUuids {
   const own = slices

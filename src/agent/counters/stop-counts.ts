@@ -35,7 +35,7 @@ const RESULTS: Partial<Record<Outcome, string>> = {
   interrupted: 'interrupted',
 };
 const KEEP_MS = 5 * 60 * 1000;
-/** What is kept no longer goes so much later, where nothing else happens. */
+/** Interval at which expired counts are removed while the containers stay the same. */
 const SEE_AGAIN_MS = 10_000;
 
 const containerName = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod' | 'container'>): string =>
@@ -53,7 +53,7 @@ export type StopCounts = {
 
 type Entry = { total: StopCount; seenMs: number; readonly name: string };
 
-/** `recent`: what the audit log has of earlier agents; what is stuck was stopped for the reason of the last stop in it. */
+/** `recent`: records of earlier agents; a stuck container counts under the reason of its last stop there. */
 export function createStopCounts(recent: readonly ActionRecord[] = []): StopCounts {
   const totals = new Map<string, Entry>();
   const decisions = new Map<string, DecisionCount>();
@@ -67,7 +67,7 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
     totals.set(key, found);
     return found;
   };
-  /** The last stop of each grant: what is stuck afterwards was stopped for its reason. */
+  /** The last stop of each grant; a stuck container counts under its reason. */
   const stopped = new Map<string, ActionRecord>();
 
   const decide = (decision: Decision, reason: string) => {
@@ -106,7 +106,7 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
   return {
     update({ sample, containers }) {
       moveBy(clockStepMs(seen, sample));
-      // Of the very same containers nothing is to be done until they are others.
+      // Nothing to do while the containers are the same.
       if (containers !== seen.containers || sample.atMs - seen.sinceMs > SEE_AGAIN_MS) {
         lookAt(seen.containers, seen.atMs);
         lookAt(containers, sample.atMs);
@@ -128,7 +128,7 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
           decide('killed', reason);
           stopped.set(record.grantId, record);
         }
-        // Memory is back as a rule. A counter is not taken back where it is not: then "stuck" is counted beside it.
+        // A stop counts before its memory is free. If the memory stays in use, "stuck" is counted in addition.
         const result = RESULTS[record.result] ?? 'refused';
         const found = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
         const { total } = found;

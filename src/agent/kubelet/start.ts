@@ -14,7 +14,7 @@ import type { MissedContainer } from './missed-containers.ts';
 import { startNri } from './nri/plugin.ts';
 import { foldersOf, type KubernetesSettings } from './settings.ts';
 
-/** What the agent needs from a cluster. */
+/** The cluster as the agent uses it. */
 export type Cluster = {
   readonly pods: PodSource;
   /** Keeps the Node object up to date with `gpus`; `changed` has it read again. */
@@ -34,7 +34,7 @@ export type PodServices = {
   close(): Promise<void>;
 };
 
-/** What the services need from the node half. */
+/** Operations of the node half that the services use. */
 export type PodNode = PodVolumes & {
   readonly containers: Pick<ContainerIndex, 'add' | 'remove'>;
   gpus(): GpusReading | undefined;

@@ -1,8 +1,8 @@
-// A CDI specification as its file has it: checked as far as it is divided here, everything else kept as it is. Which of
-// several files counts for a GPU is here too, by the rules that every reader of these folders goes by.
+// Parses CDI specifications: checks the fields that split-spec.ts uses and keeps all others unchanged. Also decides which of several
+// files counts for a GPU, by the rules of CDI.
 import { field, isObject, type JsonObject, listAt, textAt } from '../../../common/json.ts';
 
-/** What is done to a container; lists that are not named here are carried along. */
+/** Changes to a container; lists that are not named here are kept. */
 export type Edits = JsonObject & {
   readonly mounts?: readonly (JsonObject & { readonly containerPath: string })[];
   readonly deviceNodes?: readonly (JsonObject & { readonly path: string })[];
@@ -12,7 +12,7 @@ export type CdiDevice = JsonObject & { readonly name: string; readonly container
 export type CdiSpec = JsonObject & {
   readonly cdiVersion: string;
   readonly kind: string;
-  /** Of every device of the specification. */
+  /** Edits for every device of the specification. */
   readonly containerEdits: Edits;
   readonly devices: readonly CdiDevice[];
 };

@@ -10,20 +10,20 @@ import { allowedBy, devicesFor, OWN_KIND, type SplitSpec, splitSpec } from './sp
 
 const require = createRequire(import.meta.url);
 
-/** In the last folder. Readers take what ends in .json or .yaml, and nothing else, for a specification. */
+/** The agent's file, in the last folder. CDI readers read only files that end in .json or .yaml. */
 export const OWN_FILE = `${OWN_KIND.replace('/', '-')}.json`;
 const BEING_WRITTEN = `.${OWN_FILE}.new`;
 /** A specification of eight GPUs has some 50 KB. */
 const MOST_BYTES = 4 * 2 ** 20;
-/** Folders may come late, and file systems exist that send no events: both are caught by looking. */
+/** Interval of polling, for folders that appear later and file systems without events. */
 const LOOK_EVERY_MS = 10_000;
-/** After an event, so that a file that is written in place is read whole. */
+/** Delay after an event, so that a file that is written in place is complete. */
 const SETTLE_MS = 100;
 
 export type CdiOptions = {
-  /** As the runtime reads them: of two specifications that have a GPU, that of the later folder counts. Ours is in the last. */
+  /** In the runtime's order: if two specifications have a GPU, that in the later folder counts. The agent's file is in the last one. */
   readonly folders: readonly string[];
-  /** Of the specification that is divided. */
+  /** Kind of the specification to split. */
   readonly kind: string;
   readonly onProblem: (text: string) => void;
   readonly lookEveryMs?: number;
@@ -54,7 +54,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
   };
   const undivided = `as ${kind}=<UUID>, with all parts of the driver, whatever ${DRIVER_CAPABILITIES_VARIABLE} says`;
 
-  /** Throws where the folder cannot be written. */
+  /** Throws if the folder cannot be written. */
   const write = (made: SplitSpec | undefined) => {
     const text = made && `${JSON.stringify(made.spec, null, 1)}\n`;
     if (text === undefined) return rmSync(own, { force: true });
@@ -83,7 +83,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     reported.clear();
   };
 
-  /** What is seen to change is read once it stays the same for a moment: half a file may look like a whole one. */
+  /** A changed file is read only after it has not changed for a moment, because an incomplete file may look complete. */
   const look = () => {
     let sources: string;
     try {
@@ -99,7 +99,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
         return onEvent();
       }
       read();
-      seen = sources + signature(own); // what changed while it was read is read again
+      seen = sources + signature(own); // a file that changed during the reading is read again
     } catch (error) {
       divided = undefined;
       problem(`GPUs are given ${undivided}: ${(error as Error).message}`);
@@ -128,7 +128,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
       watcher.on('error', end);
       watchers.set(path, { watcher, ino });
     } catch {
-      // Too many of them on this machine: looking is enough.
+      // Too many watches on this machine: polling suffices.
     }
   };
 
@@ -169,7 +169,7 @@ const statOf = (path: string) => {
   return { size: found.size, isFile: found.isFile() };
 };
 
-/** Another text where it is another file. */
+/** Identifies a file and its content: another text after each change. */
 function signature(path: string): string {
   try {
     const { ino, size, mtimeMs, ctimeMs } = statSync(path);
@@ -183,7 +183,7 @@ const signatureOf = (folders: readonly string[]): string =>
     .map(({ path }) => signature(path))
     .join('');
 
-/** All but our own. */
+/** All specifications except the agent's. */
 const sourcesIn = (folders: readonly string[]) =>
   folders.flatMap((folder, index) =>
     namesIn(folder).flatMap((name) => (name === OWN_FILE ? [] : [{ path: join(folder, name), folder: index }])),

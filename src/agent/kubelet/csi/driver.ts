@@ -39,9 +39,8 @@ export class VolumeRefused extends Error {
 
 export type Publisher = {
   /**
-   * `mounted` false: mounts the volume and writes its pages, or throws, a VolumeRefused where it is meant; it may find a
-   * volume that an earlier try has left half made. `mounted` true: brings up to date what it can; the volume stays given
-   * whatever happens.
+   * `mounted` false: mounts the volume and writes its pages, or throws (VolumeRefused for a refusal); an earlier attempt may have left
+   * an incomplete volume. `mounted` true: updates what it can; the volume stays published whatever happens.
    */
   publish(ask: VolumeAsk & { readonly mounted: boolean }): Promise<void>;
   /**
@@ -131,7 +130,7 @@ function answer<Q>(work: (request: Q, call: Call<Q>) => object | Promise<object>
   };
 }
 
-/** UNAVAILABLE: the kubelet takes it that something may have been mounted, tries again, and takes it down in the end. */
+/** UNAVAILABLE: the kubelet assumes that the volume may be mounted, retries, and unpublishes it in the end. */
 function unexpected(error: unknown): Answer & Partial<ServerErrorResponse> {
   return new Answer(status.UNAVAILABLE, error instanceof Error ? error.message : String(error));
 }
@@ -191,7 +190,7 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
     async publish(request: PublishRequest, call: Call<PublishRequest>) {
       const target = request.target_path;
       return inTurn(ownerAt(target).podUid, async () => {
-        // The kubelet has given up on it, and asks again or has it taken down.
+        // The kubelet's call has timed out: it calls again, or unpublishes the volume.
         if (call.cancelled) throw new Answer(status.CANCELLED, 'the kubelet waits no longer');
         const ask = readAsk(request, kubeletRoot);
         if (isPublished(target)) await publishAgain(ask);
@@ -212,7 +211,7 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
   };
 }
 
-/** Work under one key, one after the other. */
+/** Runs work with the same key one after the other. */
 function turns(): <T>(key: string, work: () => Promise<T>) => Promise<T> {
   const last = new Map<string, Promise<unknown>>();
   return (key, work) => {

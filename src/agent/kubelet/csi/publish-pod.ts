@@ -13,21 +13,21 @@ export type KubePod = {
 };
 
 export type PodSource = {
-  /** What a watch knows, which may lag behind the kubelet: absence proves nothing. */
+  /** The pod from the watch, which may lag behind the kubelet: absence proves nothing. */
   cached(podUid: string): KubePod | undefined;
-  /** Asks the API server; undefined: there is no such pod. Throws where it does not answer. */
+  /** Reads the pod from the API server; undefined: it does not exist. Throws if the server does not answer. */
   read(namespace: string, pod: string): Promise<KubePod | undefined>;
 };
 
 /** What the publisher needs from the node half. */
 export type PodVolumes = {
-  /** Makes the files of all containers of the pod that have a grant, or says why not. */
+  /** Creates the files of all containers of the pod that have a grant, or returns a refusal. */
   publish(ask: PodAsk): PodGrant | Refusal;
   /** The same for a volume that is mounted already, where the agent has lost its grants. */
   adopt(ask: PodAsk): PodGrant | Refusal;
   /** Ends the grants of that volume. */
   unpublish(podUid: string, target: string): void;
-  /** Does each container that the volume was made for have its grant? */
+  /** Does each container of the volume have its grant? */
   holds(podUid: string, target: string): boolean;
 };
 

@@ -1,5 +1,4 @@
-// What a kubelet asks of the driver, checked before anything is touched: an inline volume, for a pod that it names, at the
-// one place that this pod's volume has. Pure.
+// Validates the kubelet's CSI requests: an inline volume, for a named pod, at the only path that this pod's volume may have. Pure.
 import { CSI_DRIVER, VOLUME_NAME } from '../../../api/csi-volume.ts';
 
 export type PublishRequest = {
@@ -34,7 +33,7 @@ export function ownerOf(
   return isPlace && areNames ? { podUid, volume } : undefined;
 }
 
-/** The request, or what is wrong with it. */
+/** The parsed request, or the reason why it is invalid. */
 export function readAsk(request: PublishRequest, kubeletRoot: string): VolumeAsk | { readonly wrong: string } {
   const { target_path: target, volume_context: context } = request;
   const info = (key: string) => context[INFO + key] ?? '';

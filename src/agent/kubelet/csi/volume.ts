@@ -5,7 +5,7 @@
 // Ledgers lie on a tmpfs of their own in it, bounded, for tenants write them. Each pod has copies of the libraries, so that an
 // upgrade never rewrites a file that a running pod has mapped; engines of later builds come beside them.
 //
-// Nothing is kept beside what is mounted: a new agent finds what the last one made. A file that has its name is whole.
+// No state is stored outside of the mounts: a new agent finds what the previous one created. A file under its final name is complete.
 import {
   closeSync,
   constants,
@@ -44,7 +44,7 @@ export const podVolumes = (native: Native): Volumes => ({
 export type VolumePlan = {
   readonly target: string;
   readonly containers: readonly string[];
-  /** Of each container. */
+  /** Size of each container's ledger. */
   readonly ledgerBytes: number;
   /** Paths on the host; copied. */
   readonly libraries: readonly string[];
@@ -58,14 +58,14 @@ const SLACK_INODES = 4;
 /** Engines of later builds for which a volume has space; only engines that are added take memory. */
 const LATER_ENGINES = 16;
 const LATER_ENGINE_BYTES = 1 << 20;
-/** Readable under every category of every pod; and the kubelet then does not try to label what it cannot write. */
+/** An SELinux label that every pod may read; with it the kubelet does not try to relabel the read-only volume. */
 const SELINUX_CONTEXT = 'system_u:object_r:container_file_t:s0';
 
 export function pagePath(target: string, container: string): string {
   return join(target, 'containers', container, 'limits');
 }
 
-/** What is mounted at HOME in its containers. */
+/** The folder that is mounted at HOME in the containers. */
 export function libraryFolder(target: string): string {
   return join(target, 'lib');
 }
@@ -74,12 +74,12 @@ export function ledgerPath(target: string, container: string): string {
   return join(target, 'ledgers', container, 'ledger');
 }
 
-/** Names of those that the volume was made for. */
+/** Names of the containers that the volume was created for. */
 export function containersOf(target: string): readonly string[] {
   return readdirSync(join(target, 'containers'));
 }
 
-/** Makes what is missing, all but pages and ledgers, and leaves the volume read-only. */
+/** Creates all missing parts except pages and ledgers, and leaves the volume read-only. */
 export function mountVolume(native: Native, plan: VolumePlan): void {
   const { target, containers } = plan;
   const wrong = containers.find((name) => !isContainerName(name));
@@ -105,12 +105,12 @@ export function mountVolume(native: Native, plan: VolumePlan): void {
   for (const container of containers) makeLedgerFolder(join(ledgers, container));
 }
 
-/** Marks the volume as given to its pod to the end: from now on the kubelet must never be refused it. */
+/** Marks the volume as published: from now on a publish call for it must never be refused. */
 export function markPublished(native: Native, target: string): void {
   withWritable(native, target, () => makeFile(join(target, PUBLISHED), 0o644));
 }
 
-/** False also for a volume that an agent was making when it ended. */
+/** False also for a volume that an agent had not completed when it ended. */
 export function isPublished(target: string): boolean {
   return isMounted(target) && existsSync(join(target, PUBLISHED));
 }
@@ -140,7 +140,7 @@ function seal(native: Native, target: string, failed: unknown): void {
   }
 }
 
-/** Takes down what is mounted there, and the folder. What is not there is fine. */
+/** Unmounts the volume and removes its folder; missing parts are not an error. */
 export function unmountVolume(native: Native, target: string): void {
   let failed: unknown;
   for (const { path } of mountsAt(target).toReversed()) {
@@ -150,7 +150,7 @@ export function unmountVolume(native: Native, target: string): void {
       try {
         native.unmount(path, true); // still in use
       } catch (error) {
-        failed = error; // it may lie under another one, and has gone with that
+        failed = error; // a nested mount may be gone with its parent
       }
     }
   }
@@ -164,7 +164,7 @@ export function isMounted(target: string): boolean {
   return mountsAt(target).some(({ path }) => path === root);
 }
 
-/** Of the file system, not of one mount of it. */
+/** State of the file system itself, not of one of its mounts. */
 function isReadOnly(target: string): boolean {
   const root = whereIs(target);
   return mountsAt(target).some(({ path, options }) => path === root && options.includes('ro'));
@@ -193,7 +193,7 @@ function mountsAt(target: string): { readonly path: string; readonly options: re
 
 type Piece = { readonly path: string; make(path: string): void };
 
-/** All but the ledgers, parents before children. */
+/** All folders and files except ledgers, parents before children. */
 function piecesOf({ target, containers, libraries }: VolumePlan): readonly Piece[] {
   const folder = (...names: string[]): Piece => ({ path: join(target, ...names), make: makeFolder });
   const file = (make: (path: string) => void, ...names: string[]): Piece => ({ path: join(target, ...names), make });
@@ -206,7 +206,7 @@ function piecesOf({ target, containers, libraries }: VolumePlan): readonly Piece
   return [
     ...['lib', 'containers', 'ledgers'].map((name) => folder(name)),
     ...libraries.map((from, index) => file((path) => copyLibrary(from, path), 'lib', names[index] ?? '')),
-    // Nothing can be made where it is read-only, so what is mounted over must be there.
+    // The volume is read-only later, so mount points must exist now.
     ...['limits', 'ledger'].map((name) => file(empty, 'lib', name)),
     ...containers.map((name) => folder('containers', name)),
     file((path) => makeFile(path, 0o644, preload), 'ld.so.preload'),
@@ -216,11 +216,11 @@ function piecesOf({ target, containers, libraries }: VolumePlan): readonly Piece
 function makeFolder(path: string): void {
   mkdirSync(path);
   const fd = openSync(path, constants.O_DIRECTORY);
-  fchmodSync(fd, 0o755); // what the umask took away is meant
+  fchmodSync(fd, 0o755); // the umask does not apply
   closeSync(fd);
 }
 
-/** Under its name only when it is whole. */
+/** The file appears under its name only when it is complete. */
 const makeFile = (path: string, mode: number, text = ''): void => replaceFile(path, text, { mode, sync: false });
 
 /** Ledgers have names that tenants cannot change: the folder is not theirs. */
@@ -241,7 +241,7 @@ function tmpfsOptions(bytes: number, inodes: number): string {
   return hasSelinux() ? `${options},context="${SELINUX_CONTEXT}"` : options;
 }
 
-/** The folder of its settings is not to be seen in every container; the kernel's list of file systems is. */
+/** The kernel's list of file systems shows SELinux in every container; the folder of its settings may be hidden. */
 function hasSelinux(): boolean {
   return /\bselinuxfs$/m.test(readFileSync('/proc/filesystems', 'utf8'));
 }

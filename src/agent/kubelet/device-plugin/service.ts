@@ -1,5 +1,5 @@
-// What the kubelet asks a device plugin, and what this one answers: how many slots there are. It counts; it does not choose,
-// so an allocation brings nothing into a container. Owns the messages; sockets and registration are in plugin.ts.
+// The gRPC service of the device plugin: reports the number of slots to the kubelet. Slots are only counted, so an allocation adds
+// nothing to a container. plugin.ts has sockets and registration.
 import { join } from 'node:path';
 import {
   type handleServerStreamingCall,
@@ -12,12 +12,12 @@ import {
 } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 
-/** Tenants that the node's GPUs can take, and those that they could take were all of them healthy. */
+/** Number of tenants that the node's healthy GPUs can take, and that its unhealthy GPUs could take if they were healthy. */
 export type Slots = { readonly healthy: number; readonly unhealthy: number };
 
 export type Device = { readonly ID: string; readonly health: 'Healthy' | 'Unhealthy' };
 
-/** Ids do not name GPUs: the kubelet's choice among them has no meaning. */
+/** Slot ids do not identify GPUs: the kubelet's choice among them has no meaning. */
 export function devicesOf({ healthy, unhealthy }: Slots): readonly Device[] {
   return Array.from({ length: healthy + unhealthy }, (_, index) => ({
     ID: `s-${String(index).padStart(3, '0')}`,

@@ -1,5 +1,4 @@
-// NRI messages of runtime and plugin, from bytes to plain values and back. Reading never throws: bytes that are no
-// message of the kind are undefined.
+// Encodes and decodes NRI messages of runtime and plugin. Decoding never throws: it returns undefined for invalid bytes.
 import { join } from 'node:path';
 import protobuf from 'protobufjs';
 
@@ -16,7 +15,7 @@ export type RuntimeContainer = {
   readonly name: string;
   readonly state: number;
   readonly annotations: Readonly<Record<string, string>>;
-  /** `NAME=value`, with the image's own. */
+  /** `NAME=value`, including the image's variables. */
   readonly env: readonly string[];
   readonly mounts: readonly { readonly destination: string; readonly source: string }[];
   /** Of one that is there: the nodes that it was made with, also those of its CDI devices. */
@@ -67,7 +66,7 @@ export const registration = (name: string, index: string): Buffer =>
 export const subscription = (events: readonly number[]): Buffer =>
   encode('ConfigureResponse', { events: events.reduce((mask, event) => mask | (1 << (event - 1)), 0) });
 export const synchronized = (more: boolean): Buffer => encode('SynchronizeResponse', { more });
-/** Devices by their CDI names for the container that is being made, and what is noted on it; without any it is made as it is. */
+/** CDI device names and annotations for the container that is created; without devices it is created unchanged. */
 export const adjustment = (devices: readonly string[], annotations: Readonly<Record<string, string>>): Buffer =>
   encode(
     'CreateContainerResponse',

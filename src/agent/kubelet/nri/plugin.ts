@@ -45,7 +45,7 @@ export type NriContainer = {
 
 export type NriOptions = {
   readonly socket?: string;
-  /** Two digits: plugins are asked in this order. */
+  /** Two digits: the runtime calls plugins in this order. */
   readonly index?: string;
   /** Of the names under which the node's CDI specs list its GPUs: `kind=UUID`. */
   readonly cdiKind?: string;
@@ -53,7 +53,7 @@ export type NriOptions = {
   readonly gpusOf: (podUid: string, container: string) => readonly string[] | undefined;
   /** CDI devices for these GPUs in a container of this environment; at once, too. Without it: each GPU by `cdiKind`. */
   readonly devicesFor?: (gpus: readonly string[], env: readonly string[]) => readonly string[];
-  /** Once for each container: those that are there at the start, and new ones before they run. */
+  /** Called once for each container: for existing ones at the start, for new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
   /** With each connection, of a container that is there and was made without a GPU, by all that the runtime shows; also without a grant. */
   readonly onMissed?: (container: NriContainer) => void;
@@ -65,7 +65,7 @@ export type NriOptions = {
 };
 
 export type Nri = {
-  /** Whether the runtime asks us about the containers that it makes. */
+  /** Is the runtime connected, so that it calls the plugin for new containers? */
   readonly connected: () => boolean;
   close(): void;
 };
@@ -81,12 +81,12 @@ const EVENT = {
   startContainer: 6,
   removeContainer: 11,
 };
-/** Of a container, in the interface's own numbers: created, paused, running. What has stopped wants no GPU any more. */
+/** NRI's numbers of container states that need GPUs: created, paused, running. */
 const LIVING: readonly number[] = [1, 2, 3];
 /** Codes of gRPC. The runtime does not create a container for which a plugin returns one; the pod's Events have the text. */
 const FAILED_PRECONDITION = 9;
 const UNIMPLEMENTED = 12;
-/** An error in place of an answer. */
+/** An error instead of an answer. */
 type Refused = { readonly code: number; readonly message: string };
 const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no GPUs. */

@@ -2,7 +2,7 @@
 // both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type, flags). Frames and
 // messages need not begin or end together. The messages themselves are in messages.ts.
 
-/** In which the runtime calls the plugin, and in which the plugin calls the runtime. */
+/** Connections: on one the runtime calls the plugin, on the other the plugin calls the runtime. */
 export const PLUGIN_CONNECTION = 1;
 export const RUNTIME_CONNECTION = 2;
 export const REQUEST = 1;
@@ -20,10 +20,10 @@ const MESSAGE_HEADER = 10;
 /** Limit of the runtimes; a node with more pods is sent in several messages. */
 export const LARGEST_MESSAGE = 4 << 20;
 export const LARGEST_FRAME = LARGEST_MESSAGE + MESSAGE_HEADER;
-/** The other side reads through a buffer of this size, and fails on a frame that does not fit into what is left of it. */
+/** The runtime reads through a buffer of this size, and fails if a frame does not fit into the rest of it. */
 const OWN_FRAME = 4096;
 
-/** Bytes that came, as pieces: joined only when a whole thing is there, so that small pieces cost no copy each. */
+/** Received bytes as pieces, joined only when a frame or message is complete, so that small pieces are not copied each time. */
 function createQueue() {
   const pieces: Buffer[] = [];
   let length = 0;
@@ -56,7 +56,7 @@ function createQueue() {
 }
 
 export type FrameReader = {
-  /** Messages that are complete with this piece. After `wrong` nothing more can be read. */
+  /** Returns the messages that this piece completes. After `wrong` the stream cannot be parsed further. */
   push(piece: Buffer): { readonly messages: readonly Message[]; readonly wrong?: string };
 };
 
@@ -121,7 +121,7 @@ function createConnection(connection: number) {
   };
 }
 
-/** A message in as many frames as it takes. */
+/** Splits a message into frames. */
 export function framesOf({ connection, stream, type, payload }: Message): Buffer {
   const header = Buffer.alloc(MESSAGE_HEADER);
   header.writeUInt32BE(payload.length, 0);
