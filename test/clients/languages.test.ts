@@ -63,7 +63,7 @@ const CLIENTS: readonly [string, Built, string][] = [
   ['Rust cudarc', rust, 'cudarc'],
 ];
 for (const [client, program, name] of CLIENTS) {
-  withProgram(`a ${client} program fills the GPU without us, its grant in both forms`, program, async (t, folder) => {
+  withProgram(`a ${client} program fills the GPU alone, its grant in both forms`, program, async (t, folder) => {
     const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
     const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     for (const way of WAYS) {

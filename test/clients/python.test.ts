@@ -88,7 +88,7 @@ async function alike(
 }
 
 withPackages(
-  "the test programs of NVIDIA's driver bindings end as without us",
+  "the test programs of NVIDIA's driver bindings end as without Cotenant",
   bindings,
   async (t, python, packages) => {
     const programs = ['test_cuda.py', 'test_cudart.py', 'test_interoperability.py', 'test_cython.py'];
@@ -104,7 +104,7 @@ withPackages(
 
 const MODULES = ['array_attr', 'context_stack', 'cuda_memory', 'deallocations', 'detect', 'emm_plugins', 'events'];
 const MORE = ['host_alloc', 'pinned', 'reset_device', 'select_device', 'streams'];
-withPackages("Numba's own tests of its driver layer end as without us", numba, async (t, python) => {
+withPackages("Numba's own tests of its driver layer end as without Cotenant", numba, async (t, python) => {
   const all = 'numba.cuda.tests.cudadrv';
   const chosen = LONG ? [all] : [...MODULES, ...MORE].map((name) => `${all}.test_${name}`);
   await alike(t, '13000', [[python, '-m', 'numba.runtests', '-v', ...chosen]], LONG ? 200 : 60);

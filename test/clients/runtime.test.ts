@@ -40,7 +40,7 @@ type Runtime = Filled & {
   readonly notSupported: number;
 };
 
-test.serial('a program of the shared CUDA runtime fills the GPU without us, its grant with us', async (t) => {
+test.serial('a program of the shared CUDA runtime fills the GPU, or its grant', async (t) => {
   const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
   const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   for (const way of WAYS) {

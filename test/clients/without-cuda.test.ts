@@ -42,7 +42,7 @@ const FFMPEG = ['ffmpeg', '-hide_banner', '-nostdin', '-v', 'error'];
 const PICTURES = ['-f', 'lavfi', '-i', 'testsrc=d=2:s=320x240:r=25'];
 const noFfmpeg = missing('ffmpeg');
 
-testUnless(noFfmpeg)('ffmpeg encodes on the CPU as without us, and lists the same accelerators', (t) => {
+testUnless(noFfmpeg)('ffmpeg encodes on the CPU and lists accelerators as without Cotenant', (t) => {
   const encode = [...FFMPEG, ...PICTURES, '-c:v', 'mpeg4', '-threads', '2', '-f', 'framemd5', '-'];
   const { plain, preloaded } = bothWays(t, encode);
   t.is(plain.code, 0, plain.errors);
@@ -57,7 +57,7 @@ for (const [what, args] of [
   ['a CUDA device', ['-init_hw_device', 'cuda', ...PICTURES, '-f', 'null', '-']],
   ['the encoder of a GPU', [...PICTURES, '-c:v', 'h264_nvenc', '-f', 'null', '-']],
 ] as const) {
-  testUnless(noFfmpeg)(`ffmpeg that is asked for ${what} fails as without us`, (t) => {
+  testUnless(noFfmpeg)(`ffmpeg with ${what} fails as without Cotenant`, (t) => {
     const { plain, preloaded } = bothWays(t, [...FFMPEG, ...args]);
     t.is(plain.code, 1);
     t.regex(plain.errors, /Cannot load libcuda\.so\.1/);
@@ -83,7 +83,7 @@ print(rank.value, size.value, total.value)
 assert mpi.MPI_Finalize() == 0
 `;
 
-testUnless(missing('mpirun'))('Open MPI starts its ranks and they talk to one another as without us', (t) => {
+testUnless(missing('mpirun'))('Open MPI starts its ranks and they communicate as without Cotenant', (t) => {
   const mpirun = ['mpirun', '--allow-run-as-root', '--oversubscribe', '-n', '3', 'python3', '-c', RANK];
   const { plain, preloaded } = bothWays(t, mpirun);
   const sorted = ({ out, ...rest }: Ended) => ({ ...rest, out: out.trim().split('\n').toSorted() });
@@ -101,9 +101,12 @@ try:
 except (RuntimeError, AssertionError) as error:
     print(type(error).__name__)
 `;
-testUnless(torch.ok ? undefined : torch.reason)('PyTorch finds no GPU and computes on the CPU as without us', (t) => {
-  const stand = { LD_PRELOAD: join(BUILD, 'tests/cudart/libcudart.so.12'), PYTHONDONTWRITEBYTECODE: '1' };
-  const { plain, preloaded } = bothWays(t, [torch.ok ? join(torch.folder, 'bin/python') : '', '-c', CPU], stand);
-  t.is(plain.out, 'False 0\n[[3.0, 3.0], [12.0, 12.0]]\nRuntimeError\n', plain.errors);
-  t.deepEqual([preloaded.code, preloaded.out], [plain.code, plain.out], preloaded.errors);
-});
+testUnless(torch.ok ? undefined : torch.reason)(
+  'PyTorch finds no GPU and computes on the CPU as without Cotenant',
+  (t) => {
+    const stand = { LD_PRELOAD: join(BUILD, 'tests/cudart/libcudart.so.12'), PYTHONDONTWRITEBYTECODE: '1' };
+    const { plain, preloaded } = bothWays(t, [torch.ok ? join(torch.folder, 'bin/python') : '', '-c', CPU], stand);
+    t.is(plain.out, 'False 0\n[[3.0, 3.0], [12.0, 12.0]]\nRuntimeError\n', plain.errors);
+    t.deepEqual([preloaded.code, preloaded.out], [plain.code, plain.out], preloaded.errors);
+  },
+);

@@ -104,7 +104,7 @@ const withoutHeaders =
       ? undefined
       : `the installed toolkit is CUDA ${toolkitVersion}, the facts are of 13000`;
 
-testUnless(withoutHeaders)('the committed facts are what the headers of CUDA 13.0 say', (t) => {
+testUnless(withoutHeaders)('the committed facts match the headers of CUDA 13.0', (t) => {
   const committed = sources.cudaFacts.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
   t.deepEqual(formatDriverFacts(extractDriverFacts(toolkit ?? [])).split('\n'), committed);
 });
