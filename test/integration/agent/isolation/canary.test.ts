@@ -75,7 +75,7 @@ test('a failing isolation check cordons the GPU and spares running containers', 
   install(root, 'libcotenant.so', join(BUILD, 'libcotenant.so'));
   await settled(agent, 1);
   t.is((await ask(t, node, agent)).code, 0);
-  t.regex(agent.log.join('\n'), /holds containers to their grants on GPU-\S+ again/);
+  t.regex(agent.log.join('\n'), /the interposer enforces limits on GPU-\S+ again/);
   running.write('');
   const { calls, failed } = JSON.parse(await running.line()) as { calls: number; failed: number };
   t.true(calls > 0);
@@ -94,7 +94,7 @@ test('a truncated or missing interposer file is found before anything is granted
   // The loader takes this one, and dies of it.
   install(root, 'libcotenant.so', whole, (path) => truncateSync(path, 8192));
   await eventually(
-    () => (/nothing is granted there: .*without the interposer it works/.test(agent.log.join('\n')) ? true : undefined),
+    () => (/nothing is granted there .*without the interposer/.test(agent.log.join('\n')) ? true : undefined),
     'it is tried again',
   );
   install(root, 'libcotenant.so', whole);
