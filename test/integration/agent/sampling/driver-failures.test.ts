@@ -175,8 +175,7 @@ test('measurements are used although they cannot be saved, and are saved once po
   const state = join(temporaryFolder(t), 'state');
   const unblock = block(join(state, 'profiles.json.new'));
   const agent = await startAgent(t, node, { state, settings: { intervalMs: 100 } });
-  const problems = () =>
-    agent.log.filter((line) => /what was measured cannot be kept for the next agent: EISDIR/.test(line));
+  const problems = () => agent.log.filter((line) => /cannot store GPU profiles for the next agent: EISDIR/.test(line));
   await eventually(() => problems().length > 0 || undefined, 'it is said');
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'one'], [CLIENT]);
   t.is((await tell(tenant, 'init'))[0], 0);
@@ -253,11 +252,11 @@ test("use of a GPU outside the grant is foreign use under the grant's names; no 
   const other = node.uuid(elsewhere);
   for (const line of ['init', `context ${elsewhere}`, `alloc ${512 * MIB}`]) await tell(tenant, line);
   const labels = { namespace: container.namespace, pod: 'stray', gpu_uuid: other };
-  const used = await eventually(
-    async () => (await agent.metric('cotenant_foreign_memory_used_bytes', labels)) || undefined,
-    'it is shown',
+  // A sample may fall between the context and the allocation.
+  await eventually(
+    async () => ((await agent.metric('cotenant_foreign_memory_used_bytes', labels)) ?? 0) >= 512 * MIB || undefined,
+    'the context and the allocation are shown',
   );
-  t.true(used >= 512 * MIB, String(used));
   await samples(agent, 6);
   t.is(await agent.metric('cotenant_device_memory_unattributed_bytes', { gpu_uuid: other }), 0);
   t.deepEqual(agent.audit(), []);

@@ -67,7 +67,7 @@ for (const [driver, list, reserved, absent] of DRIVERS) {
       ['cheat'],
     );
     t.is(await agent.metric('cotenant_exporter_nvml_errors_total', { code: '13' }), undefined);
-    const said = agent.log.filter((line) => line.includes(' has no nvml'));
+    const said = agent.log.filter((line) => line.includes(' does not have nvml'));
     t.is(said.length, absent.length > 0 ? 1 : 0, said.join('\n'));
     for (const name of absent) t.true(said[0]?.includes(name), `${name}: ${said[0]}`);
     for (const name of [MIG, LIST, 'nvmlDeviceGetMemoryInfo'].filter((one) => !absent.includes(one)))
