@@ -2,7 +2,6 @@
 // that was restarted): those of the containers that exist, else those of the one that ended last. So a series starts again at a
 // small value, which Prometheus recognizes as a reset. Pure.
 import type { UseCounts } from '../compute/usage-account.ts';
-import type { Snapshot } from '../snapshot/snapshot.ts';
 
 /** Of one container on a GPU. */
 export type Counts = { readonly [K in keyof UseCounts]?: number | undefined } & {
@@ -29,14 +28,14 @@ export type Sum = Counts & { readonly lives: boolean };
 type Seen = Pick<Counts, 'seenMs'>;
 
 /** Does it exist in that snapshot? */
-export const isLiving = ({ seenMs }: Seen, { atMs }: Pick<Snapshot, 'atMs'>): boolean =>
+export const isLiving = ({ seenMs }: Seen, { atMs }: { readonly atMs: number }): boolean =>
   seenMs === undefined || seenMs >= atMs;
 
 /** Of rows with the same key, those that exist, else the one that ended last. */
 export function currentRows<T extends Seen>(
   rows: readonly T[],
   keyOf: (row: T) => string,
-  snapshot: Pick<Snapshot, 'atMs'>,
+  snapshot: { readonly atMs: number },
 ): readonly { readonly rows: readonly [T, ...T[]]; readonly lives: boolean }[] {
   const all = [...Map.groupBy(rows, keyOf).values()] as [T, ...T[]][];
   return all.map((group) => {
@@ -74,7 +73,7 @@ function sumOf(a: Counts, b: Counts): Counts {
 }
 
 /** One per series: those of containers that exist first, then those that ended last, which a full page leaves out last. */
-export function sumsOf(counts: readonly Counts[], snapshot: Pick<Snapshot, 'atMs'>): readonly Sum[] {
+export function sumsOf(counts: readonly Counts[], snapshot: { readonly atMs: number }): readonly Sum[] {
   return currentRows(counts, keyOf, snapshot)
     .map(({ rows: [first, ...others], lives }) => ({ ...others.reduce(sumOf, first as Counts), lives }))
     .toSorted((a, b) => Number(b.lives) - Number(a.lives) || (b.seenMs ?? 0) - (a.seenMs ?? 0));
