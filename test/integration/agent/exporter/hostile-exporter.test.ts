@@ -83,7 +83,7 @@ test('the node half disconnects invalid clients and serves others', async (t) =>
     [Buffer.concat([HI, frameOf(ASK.page, 1, 'x')]), /a request of kind 2 must have no payload/],
     [
       Buffer.concat([HI, frameOf(ASK.review, 1, 'x'.repeat(LIMITS.requestBytes + 1))]),
-      /a frame of 20001 bytes; at most 20000/,
+      /a frame of 20001 bytes; the limit is 20000/,
     ],
   ];
   for (const [bytes, words] of wrong) {
