@@ -181,7 +181,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   t.is(why.code, 0, why.err);
   t.regex(why.out, new RegExp(`main was granted 4096 MiB and 25 % of the compute of ${GPUS[0]}\\.`));
   t.regex(why.out, /^Events cannot be read: events is forbidden: .*\.$/m);
-  t.regex(why.out, /^Node node-1 is not looked at: nodes "node-1" is forbidden: .*\.$/m);
+  t.regex(why.out, /^Node node-1 cannot be read: nodes "node-1" is forbidden: .*\.$/m);
   t.regex(cotenant('why', 'team/gone').out, /^ {2}It is not known whether one was refused\.$/m);
 }
 
