@@ -79,7 +79,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   const { bed } = whole;
   bed.apply(podOf('held', [cheatOf(SHARE, ['init', 'context 0'])]));
   const running = await untilRunning(bed, 'held');
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'the driver holds it');
+  await isSeries(bed, 'info', { pod: 'held', fence: 'driver' }, 'the driver holds it');
   await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'enforce', source: 'node' }, 'as everybody');
   const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_device_fence_holds', { fence: 'driver' });
   t.is(found, 1, 'its canary was refused by it, too');
@@ -88,7 +88,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   const client = attach(bed, 'held');
   t.is((await client.ask(`alloc ${512 * MIB}`))[0], 0);
   t.is((await client.ask(`alloc ${512 * MIB}`))[0], OUT_OF_MEMORY, 'its context has its part of the grant');
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and goes on doing so');
+  await isSeries(bed, 'info', { pod: 'held', fence: 'driver' }, 'and goes on doing so');
   const page = (await agentPage(bed)) ?? '';
   t.is(seriesOf(page, 'cotenant_container_memory_over_limit', { pod: 'held' }), 0);
   t.is(seriesOf(page, 'cotenant_container_kills_total', { pod: 'held' }), undefined);
@@ -107,7 +107,7 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
     'pod default/held: enforcement report, set by administrator\n',
   );
   await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', source: 'administrator' }, 'it is reported');
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'the limit is taken back');
+  await isSeries(bed, 'info', { pod: 'held', fence: 'agent' }, 'the limit is taken back');
   t.is(limitOf(whole, folder).hardBytes, null);
   t.regex(cotenant(bed, 'get', '-n', 'default'), /^default\/held\/main .* report +administrator$/m);
   const table = cotenant(bed, 'inspect');
@@ -117,14 +117,14 @@ async function held(t: ExecutionContext, whole: Whole): Promise<void> {
     cotenant(bed, 'set', 'default/held', '--enforcement', 'default', '--override'),
     'pod default/held: enforcement enforce, set by node\n',
   );
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'and set again');
+  await isSeries(bed, 'info', { pod: 'held', fence: 'driver' }, 'and set again');
   const ofNode = (mode: string) => cotenant(bed, 'set', '--node', NODE_NAME, '--enforcement', mode);
   t.is(ofNode('report'), `node ${NODE_NAME}: enforcement report\n`);
   await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'report', source: 'node' }, 'its node reports only');
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'agent' }, 'no driver limit applies there');
+  await isSeries(bed, 'info', { pod: 'held', fence: 'agent' }, 'no driver limit applies there');
   t.regex(cotenant(bed, 'inspect'), new RegExp(`^${NODE_NAME} .*/50 +report$`, 'm'));
   t.is(ofNode('default'), `node ${NODE_NAME}: enforcement default\n`);
-  await isSeries(bed, 'fence', { pod: 'held', fence: 'driver' }, 'all is as it was');
+  await isSeries(bed, 'info', { pod: 'held', fence: 'driver' }, 'all is as it was');
   t.is(containerOf(await untilRunning(bed, 'held'))?.restartCount, 0);
   await client.leave();
 }
@@ -158,7 +158,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
     answersOf(bed, running).map(([result]) => result),
     [0, 0, 0],
   );
-  await isSeries(bed, 'fence', { pod: 'seen', fence: 'agent' }, 'nothing but the agent sees it');
+  await isSeries(bed, 'info', { pod: 'seen', fence: 'agent' }, 'nothing but the agent sees it');
   t.is(limitOf(whole, groupOf(bed, containerOf(running)?.containerID ?? '')).hardBytes, null);
   t.is(containerOf(await untilRunning(bed, 'seen', own))?.restartCount, 0);
 
