@@ -318,7 +318,7 @@ onCluster('lost GPUs end no running pod, also when the kubelet restarts', async 
   t.is(containerOf(survivor)?.containerID, before);
   const later = await getPod(bed, 'later', TEAM.namespace);
   t.is(later?.spec?.nodeName, undefined, 'no grant goes to a lost GPU');
-  for (const gpu of ['0', '1']) simulator('find', gpu);
+  for (const gpu of ['0', '1']) simulator('recover', gpu);
   await eventually(async () => (await healthy(true)) || undefined, 'the Node tells that its GPUs are back');
   await untilRunning(bed, 'later', { ...TEAM, ms: PATIENCE_MS });
   await isLimited(t, bed, 'later');
