@@ -166,7 +166,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   await refused(t, wish('off'), /"off" is weaker than the pod's mode, report; write one of report, enforce/);
   t.regex(
     refusedBy(bed, 'set', `${TEAM}/seen`, '--enforcement', 'off'),
-    /: off is weaker than report, as its namespace/,
+    /: off is weaker than report, which its namespace/,
   );
   t.is(
     cotenant(bed, 'set', `${TEAM}/seen`, '--enforcement', 'enforce'),

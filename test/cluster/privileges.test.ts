@@ -190,7 +190,7 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
   bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
   await untilPod(bed, 'cheat', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
   const stopped = await eventually(
-    async () => (await eventsOf(bed, 'cheat')).find(({ message }) => message.includes('stopped')),
+    async () => (await eventsOf(bed, 'cheat')).find(({ message }) => message.includes('the agent stops it')),
     'an Event tells of it',
   );
   t.is(stopped.type, 'Warning');

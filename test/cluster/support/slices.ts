@@ -191,6 +191,6 @@ export const WRONG: readonly Wrong[] = [
     /spec\.schedulerName: does not grant shares of GPUs; write cotenant-scheduler or second/,
     ({ spec }) => Object.assign(spec, { schedulerName: 'default-scheduler' }),
   ],
-  ['a node', /spec\.nodeName: goes past the scheduler/, ({ spec }) => Object.assign(spec, { nodeName: NODE_NAME })],
+  ['a node', /spec\.nodeName: bypasses the scheduler/, ({ spec }) => Object.assign(spec, { nodeName: NODE_NAME })],
   ["the host's processes", /spec\.hostPID: lets a container/, ({ spec }) => Object.assign(spec, { hostPID: true })],
 ];
