@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { dirname, join, relative } from 'node:path';
-import { cacheFolder, pythonEnvironment } from '../test/support/venv.ts';
+import { cacheFolder, pythonEnvironment } from '../test/support/toolchains/venv.ts';
 
 const TOOLS = ['clang-format==23.1.5', 'clang-tidy==23.1.4'];
 const FOLDERS = ['native', 'test'];

@@ -6,8 +6,8 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { arm64Reason, EMULATED_BUILD } from './support/arm64.ts';
-import { type Sanitizing, sanitizing } from './support/sanitizers.ts';
+import { arm64Reason, EMULATED_BUILD } from './support/toolchains/arm64.ts';
+import { type Sanitizing, sanitizing } from './support/toolchains/sanitizers.ts';
 
 type Layer = {
   name: string;

@@ -13,7 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { ARM64_BUILD, arm64, EMULATED_BUILD, UNAVAILABLE } from '../support/arm64.ts';
+import { ARM64_BUILD, arm64, EMULATED_BUILD, UNAVAILABLE } from '../support/toolchains/arm64.ts';
 
 const native = join(import.meta.dirname, '../../native');
 /** The node itself, and what writes files as the agent would. */

@@ -1,5 +1,5 @@
 // What a benchmark is to the runner, and the things that it starts and must take down again.
-import type { Teardown } from '../support/node.ts';
+import type { Teardown } from '../support/native/node.ts';
 import type { Row } from './row.ts';
 
 export type BenchOptions = {

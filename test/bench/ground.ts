@@ -2,9 +2,9 @@
 import { closeSync, openSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { loadNative } from '../../src/agent/os/addon.ts';
-import { MIB, makeGrant } from '../support/grant.ts';
-import { idleNode } from '../support/idle.ts';
-import { BUILD, startNode, type Teardown } from '../support/node.ts';
+import { idleNode } from '../support/native/idle.ts';
+import { BUILD, startNode, type Teardown } from '../support/native/node.ts';
+import { MIB, makeGrant } from '../support/product/grant.ts';
 
 const GRANT_BYTES = 64 * 1024 * MIB;
 /** As an agent makes them. */

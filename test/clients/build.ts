@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { cacheFolder } from '../support/venv.ts';
+import { cacheFolder } from '../support/toolchains/venv.ts';
 
 export type Built = { readonly ok: true; readonly folder: string } | { readonly ok: false; readonly reason: string };
 

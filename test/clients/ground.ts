@@ -7,8 +7,8 @@ import { readdirSync, readFileSync, realpathSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { ExecutionContext } from 'ava';
-import { makeGrant, mountOver } from '../support/grant.ts';
-import { environment, type SimulatedNode, type Teardown } from '../support/node.ts';
+import { environment, type SimulatedNode, type Teardown } from '../support/native/node.ts';
+import { makeGrant, mountOver } from '../support/product/grant.ts';
 
 export const WAYS = ['direct', 'preloaded', 'mounted'] as const;
 export type Way = (typeof WAYS)[number];

@@ -3,9 +3,9 @@
 import { existsSync, mkdirSync, readdirSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { OUT_OF_MEMORY } from '../support/client.ts';
-import { MIB } from '../support/grant.ts';
-import { BUILD, type SimulatedNode, startNode, temporaryFolder } from '../support/node.ts';
+import { OUT_OF_MEMORY } from '../support/native/client.ts';
+import { BUILD, type SimulatedNode, startNode, temporaryFolder } from '../support/native/node.ts';
+import { MIB } from '../support/product/grant.ts';
 import { built } from './build.ts';
 import { checksums, type Filled, startHolder, surroundings, type Way } from './ground.ts';
 

@@ -2,11 +2,11 @@
 // not reach a Go program with a static libc; the agent detects it.
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { runTenant, startAgent } from '../support/agent.ts';
-import { OUT_OF_MEMORY } from '../support/client.ts';
-import { MIB } from '../support/grant.ts';
-import { BUILD, startNode } from '../support/node.ts';
-import { isWithin, startWatch, stopping, toldOf } from '../support/scheduling-delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../support/machine/scheduling-delays.ts';
+import { OUT_OF_MEMORY } from '../support/native/client.ts';
+import { BUILD, startNode } from '../support/native/node.ts';
+import { runTenant, startAgent } from '../support/product/agent.ts';
+import { MIB } from '../support/product/grant.ts';
 import { type Built, built } from './build.ts';
 import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
 

@@ -3,10 +3,10 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { OUT_OF_MEMORY } from '../support/client.ts';
-import { MIB } from '../support/grant.ts';
-import { BUILD, startNode } from '../support/node.ts';
-import { type PythonEnvironment, pythonEnvironment } from '../support/venv.ts';
+import { OUT_OF_MEMORY } from '../support/native/client.ts';
+import { BUILD, startNode } from '../support/native/node.ts';
+import { MIB } from '../support/product/grant.ts';
+import { type PythonEnvironment, pythonEnvironment } from '../support/toolchains/venv.ts';
 import { checksums, complete, startHolder, surroundings, WAYS } from './ground.ts';
 
 const BLOCK = 64 * MIB;

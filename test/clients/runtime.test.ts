@@ -4,10 +4,10 @@ import { execFileSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { OUT_OF_MEMORY } from '../support/client.ts';
-import { MIB } from '../support/grant.ts';
-import { BUILD, COMPILER, startNode, temporaryFolder } from '../support/node.ts';
-import { pythonEnvironment } from '../support/venv.ts';
+import { OUT_OF_MEMORY } from '../support/native/client.ts';
+import { BUILD, COMPILER, startNode, temporaryFolder } from '../support/native/node.ts';
+import { MIB } from '../support/product/grant.ts';
+import { pythonEnvironment } from '../support/toolchains/venv.ts';
 import { checksums, complete, type Filled, startHolder, surroundings, WAYS } from './ground.ts';
 
 const BLOCK = 64 * MIB;

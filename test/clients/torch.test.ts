@@ -4,8 +4,8 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { MIB } from '../support/grant.ts';
-import { BUILD, startNode } from '../support/node.ts';
+import { BUILD, startNode } from '../support/native/node.ts';
+import { MIB } from '../support/product/grant.ts';
 import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
 import { wheels } from './wheels.ts';
 

@@ -1,5 +1,5 @@
 // PyTorch's wheel, Triton's, and the NVIDIA libraries that they require: a download of 3 GB and 7 GB on disk, so not for every run.
-import { type PythonEnvironment, pythonEnvironment } from '../support/venv.ts';
+import { type PythonEnvironment, pythonEnvironment } from '../support/toolchains/venv.ts';
 
 export function wheels(): PythonEnvironment {
   if (process.env.COTENANT_CLIENTS !== 'long') return { ok: false, reason: 'in test:long only' };

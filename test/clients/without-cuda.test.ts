@@ -5,7 +5,7 @@ import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
-import { BUILD, temporaryFolder } from '../support/node.ts';
+import { BUILD, temporaryFolder } from '../support/native/node.ts';
 import { wheels } from './wheels.ts';
 
 const OBJECTS = ['libcotenant.so', 'libcotenant-nvml.so'];

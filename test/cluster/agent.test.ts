@@ -3,10 +3,10 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { selfSigned } from '../../src/serving/x509.ts';
-import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
+import { seriesOf } from '../support/product/agent.ts';
+import { BUILD_MS, lookForHelm, readyHelm } from '../support/services/helm.ts';
 import { claimed, startClaims } from './agent/claims.ts';
 import { bedGround, startBed } from './bed/bed.ts';
 import { INSIDE } from './bed/gpus.ts';

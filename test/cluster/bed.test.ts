@@ -2,10 +2,10 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
-import { eventually } from '../support/node.ts';
-import { processesNaming } from '../support/processes.ts';
-import { pythonClients } from '../support/python.ts';
-import { listenersOf } from '../support/sockets.ts';
+import { processesNaming } from '../support/machine/processes.ts';
+import { listenersOf } from '../support/machine/sockets.ts';
+import { eventually } from '../support/native/node.ts';
+import { pythonClients } from '../support/toolchains/python.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';

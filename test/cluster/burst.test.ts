@@ -4,7 +4,7 @@ import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../src/api/names.ts';
 import { demandOf } from '../../src/placement/demand.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { clientOf, containerOf, MIB, namespaceOf, outputOf, type Pod, podOf } from './support/pods.ts';
 import { testsOnWhole } from './support/shared.ts';

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseAllDocuments, stringify } from 'yaml';
 import { testUnless } from '../support/gate.ts';
-import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
+import { BUILD_MS, lookForHelm, readyHelm } from '../support/services/helm.ts';
 import { bedGround, startBed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
 

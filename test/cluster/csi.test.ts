@@ -9,12 +9,12 @@ import type { ExecutionContext } from 'ava';
 import { libraries } from '../../src/agent/grants/registry.ts';
 import { CSI_DRIVER, mountsOf, VOLUME, VOLUME_NAME } from '../../src/api/csi-volume.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually } from '../support/node.ts';
-import type { Told } from '../support/publisher.ts';
+import { eventually } from '../support/native/node.ts';
+import type { Told } from '../support/product/publisher.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 
 const ground = bedGround(console.log, false);
-const PUBLISHER = join(import.meta.dirname, '../support/publisher.ts');
+const PUBLISHER = join(import.meta.dirname, '../support/product/publisher.ts');
 const KUBELET_ROOT = '/var/lib/kubelet';
 /** The kubelet retries after up to two minutes. */
 const PATIENCE_MS = 150_000;

@@ -2,10 +2,10 @@
 // a disruption budget forbids it, only once even if the agent is killed meanwhile, and without effect on its neighbor.
 import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
-import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD_MS } from '../support/helm.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
+import { seriesOf } from '../support/product/agent.ts';
+import { BUILD_MS } from '../support/services/helm.ts';
 import type { Bed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';

@@ -10,7 +10,7 @@ import { type NriContainer, startNri } from '../../src/agent/kubelet/nri/plugin.
 import type { NodeGpus } from '../../src/api/node-annotation.ts';
 import type { GpusReading } from '../../src/kube/node-gpus.ts';
 import { startAdvertising } from '../../src/kube/node-status.ts';
-import { loggerTo } from '../support/logger.ts';
+import { loggerTo } from '../support/product/logger.ts';
 
 /** One input line. */
 export type Order = {

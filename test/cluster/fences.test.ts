@@ -3,7 +3,7 @@
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { BUILD, COMPILER, eventually } from '../support/node.ts';
+import { BUILD, COMPILER, eventually } from '../support/native/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { STAND_INS } from './bed/gpus.ts';
 import { NAMESPACE } from './bed/product.ts';

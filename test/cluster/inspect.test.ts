@@ -8,7 +8,7 @@ import type { Inventory } from '../../src/cli/cluster/inventory.ts';
 import type { Pod } from '../../src/cli/cluster/objects.ts';
 import { MIB } from '../../src/common/quantity.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import type { Ran } from './bed/namespaces.ts';
 import { NODE_NAME } from './bed/node.ts';

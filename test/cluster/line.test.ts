@@ -2,8 +2,8 @@
 // stop when it cheats; and attempts to avoid that way. The tests are in line/, on one cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { seriesOf } from '../support/agent.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
+import { seriesOf } from '../support/product/agent.ts';
 import type { Bed } from './bed/bed.ts';
 import { cheats } from './line/cheats.ts';
 import { recommended } from './line/recommended.ts';

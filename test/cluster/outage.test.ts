@@ -6,7 +6,7 @@ import type { ExecutionContext } from 'ava';
 import { GPUS_ANNOTATION } from '../../src/api/names.ts';
 import { parseNodeGpus } from '../../src/api/node-annotation.ts';
 import { buildBinding } from '../../src/scheduler/binding-writer.ts';
-import { BUILD, eventually } from '../support/node.ts';
+import { BUILD, eventually } from '../support/native/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { NAMESPACE } from './bed/product.ts';

@@ -2,8 +2,8 @@
 // on objects that are wrong in exactly one respect.
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
-import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
+import { BUILD_MS, lookForHelm, readyHelm } from '../support/services/helm.ts';
 import type { User } from './bed/api.ts';
 import { type Bed, bedGround, startBed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';

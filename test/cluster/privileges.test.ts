@@ -3,11 +3,11 @@
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../src/api/grant-annotation.ts';
 import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../src/api/names.ts';
-import { seriesOf } from '../support/agent.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD_MS } from '../support/helm.ts';
-import { eventually } from '../support/node.ts';
-import { datagramPortsOf, type Listener, listenersOf } from '../support/sockets.ts';
+import { datagramPortsOf, type Listener, listenersOf } from '../support/machine/sockets.ts';
+import { eventually } from '../support/native/node.ts';
+import { seriesOf } from '../support/product/agent.ts';
+import { BUILD_MS } from '../support/services/helm.ts';
 import type { Bed } from './bed/bed.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeGround } from './bed/whole.ts';

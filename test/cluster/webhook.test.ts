@@ -10,8 +10,8 @@ import {
   type WebhookCertificates,
 } from '../../webhook/certificates/rotation.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD_MS, lookForHelm, readyHelm } from '../support/helm.ts';
-import { eventually } from '../support/node.ts';
+import { eventually } from '../support/native/node.ts';
+import { BUILD_MS, lookForHelm, readyHelm } from '../support/services/helm.ts';
 import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from './bed/bed.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF, uninstallChart } from './bed/product.ts';
 import { podsOf } from './support/release.ts';

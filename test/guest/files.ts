@@ -3,7 +3,7 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { interposerFiles } from '../support/node.ts';
+import { interposerFiles } from '../support/native/node.ts';
 import { createArchive } from './initramfs.ts';
 import { HOME, UNSHARE } from './inside/report.ts';
 

@@ -2,7 +2,7 @@
 // everywhere; it is about twenty times slower, so few checks run in it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { debianPackages, packagesFolder, type Wanted } from '../support/debian.ts';
+import { debianPackages, packagesFolder, type Wanted } from '../support/toolchains/debian.ts';
 
 const PACKAGES: readonly Wanted[] = [
   { name: 'qemu-system-x86', from: 'own', as: 'needs' },

@@ -5,8 +5,8 @@ import test from 'ava';
 import { extractDriverFacts, findToolkitHeaders, formatDriverFacts } from '../../native/abi/extract.ts';
 import { joinVerbs, parseFacts, parseVerbs, readSources } from '../../native/abi/generate.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD, temporaryFolder } from '../support/node.ts';
-import { pythonClients } from '../support/python.ts';
+import { BUILD, temporaryFolder } from '../support/native/node.ts';
+import { pythonClients } from '../support/toolchains/python.ts';
 
 const sources = readSources();
 const facts = parseFacts(sources.cudaFacts);

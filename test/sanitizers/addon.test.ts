@@ -1,8 +1,8 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { environment, temporaryFolder } from '../support/node.ts';
-import { ASAN_BUILD } from '../support/sanitizers.ts';
+import { environment, temporaryFolder } from '../support/native/node.ts';
+import { ASAN_BUILD } from '../support/toolchains/sanitizers.ts';
 
 test('the addon stays within its buffers for any ledger and refuses unknown sizes', (t) => {
   const script = join(import.meta.dirname, 'addon-files.ts');

@@ -1,6 +1,6 @@
 import test from 'ava';
-import { runSwitch } from '../support/engine-switch.ts';
-import { TSAN_BUILD } from '../support/sanitizers.ts';
+import { runSwitch } from '../support/native/engine-switch.ts';
+import { TSAN_BUILD } from '../support/toolchains/sanitizers.ts';
 
 test('ThreadSanitizer finds no race while 8 threads make calls and engines change', (t) => {
   const { calls, changes } = runSwitch(t, TSAN_BUILD, { processes: 5, threads: 8, rounds: 5000 });

@@ -4,9 +4,9 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { clang } from '../support/clang.ts';
 import { testUnless } from '../support/gate.ts';
-import { temporaryFolder } from '../support/node.ts';
+import { temporaryFolder } from '../support/native/node.ts';
+import { clang } from '../support/toolchains/clang.ts';
 
 const NATIVE = join(import.meta.dirname, '../../native');
 const CORPUS = join(import.meta.dirname, '../fuzz/corpus');

@@ -3,7 +3,7 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { realpathSync } from 'node:fs';
 import test from 'ava';
-import { TSAN_BUILD } from '../support/sanitizers.ts';
+import { TSAN_BUILD } from '../support/toolchains/sanitizers.ts';
 
 test('ThreadSanitizer finds no race in random programs with three threads per process', (t) => {
   t.timeout(180_000);

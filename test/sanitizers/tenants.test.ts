@@ -1,8 +1,8 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { temporaryFolder } from '../support/node.ts';
-import { ASAN_BUILD, TSAN_BUILD } from '../support/sanitizers.ts';
+import { temporaryFolder } from '../support/native/node.ts';
+import { ASAN_BUILD, TSAN_BUILD } from '../support/toolchains/sanitizers.ts';
 
 const SHIPPED = join(import.meta.dirname, '../../native/build');
 

@@ -1,10 +1,10 @@
 // What the agent costs as the two processes that the chart makes of it, without types as in the image: the node half without a port, and the exporter half that
 // serves what that one tells. On an empty node, and in the place of an agent of one process on a full one.
 import { setTimeout as delay } from 'node:timers/promises';
-import { type RunningAgent, startAgent } from '../../support/agent.ts';
-import { imageHome } from '../../support/image.ts';
-import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../../support/node.ts';
-import { type RunningExporter, startExporterHalf } from '../../support/node-and-exporter.ts';
+import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../../support/native/node.ts';
+import { type RunningAgent, startAgent } from '../../support/product/agent.ts';
+import { imageHome } from '../../support/product/image.ts';
+import { type RunningExporter, startExporterHalf } from '../../support/product/node-and-exporter.ts';
 import type { Row } from '../row.ts';
 import { median } from '../statistics.ts';
 import { type Cost, childrenNamed, costOver, type Kinds, mbOf, residentByKinds, sumOf } from './process.ts';

@@ -6,8 +6,8 @@ import { createInterface } from 'node:readline';
 import type { GrantAnswer, GrantBody } from '../../../src/agent/admin-api.ts';
 import { loadNative } from '../../../src/agent/os/addon.ts';
 import { ask, errorOf } from '../../../src/cli/lib/agent-client.ts';
-import type { RunningAgent } from '../../support/agent.ts';
-import { BUILD, type SimulatedNode, type Teardown } from '../../support/node.ts';
+import { BUILD, type SimulatedNode, type Teardown } from '../../support/native/node.ts';
+import type { RunningAgent } from '../../support/product/agent.ts';
 
 const MIB = 2 ** 20;
 

@@ -5,7 +5,7 @@
 import type { Api } from '../../cluster/bed/api.ts';
 import { startWhole, wholeGround } from '../../cluster/bed/whole.ts';
 import { namespaceOf, type Pod, podOf, shellOf } from '../../cluster/support/pods.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median } from '../statistics.ts';

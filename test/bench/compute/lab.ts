@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { BUILD } from '../../support/node.ts';
+import { BUILD } from '../../support/native/node.ts';
 
 export type Law = 'native' | 'cotenant' | 'count_bucket' | 'event_bucket';
 export type Form = 'async' | 'sync' | 'graph' | 'cooperative' | 'streams' | 'bursty' | 'requests';

@@ -4,12 +4,12 @@
 import { spawn } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
-import { startArbiter, type Tenant } from '../../support/arbiter.ts';
-import { type Client, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { eventually, type SimulatedNode, startNode, type Teardown } from '../../support/node.ts';
-import { delayedMs, serving, stolenMs } from '../../support/scheduling-delays.ts';
-import { ranMs } from '../../support/shares.ts';
+import { delayedMs, serving, stolenMs } from '../../support/machine/scheduling-delays.ts';
+import { startArbiter, type Tenant } from '../../support/native/arbiter.ts';
+import { type Client, readyClient } from '../../support/native/client.ts';
+import { eventually, type SimulatedNode, startNode, type Teardown } from '../../support/native/node.ts';
+import { ranMs } from '../../support/native/shares.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 import { type BenchOptions, withTeardown } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { maximum, median, quantile } from '../statistics.ts';

@@ -16,7 +16,7 @@ import { createDecider, type Decider } from '../../../src/scheduler/filter-and-s
 import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
 import { createExtender } from '../../../src/scheduler/server.ts';
-import type { Teardown } from '../../support/node.ts';
+import type { Teardown } from '../../support/native/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, quantile } from '../statistics.ts';

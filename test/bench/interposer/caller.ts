@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { BUILD, type Teardown } from '../../support/node.ts';
+import { BUILD, type Teardown } from '../../support/native/node.ts';
 import { environmentOf, type Setting } from '../ground.ts';
 
 export const CALLS = join(BUILD, 'bench/calls');

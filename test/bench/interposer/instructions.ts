@@ -3,7 +3,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { type Teardown, temporaryFolder } from '../../support/node.ts';
+import { type Teardown, temporaryFolder } from '../../support/native/node.ts';
 import { environmentOf, type Setting } from '../ground.ts';
 import { CALLS } from './caller.ts';
 

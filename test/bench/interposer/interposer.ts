@@ -1,7 +1,8 @@
 // What the interposer adds to a call: nanoseconds and instructions, over a driver whose calls return at once, and over the
 // simulated one. Every figure is a difference of samples that were taken in turns.
-import { MIB } from '../../support/grant.ts';
-import type { Teardown } from '../../support/node.ts';
+
+import type { Teardown } from '../../support/native/node.ts';
+import { MIB } from '../../support/product/grant.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
 import { FORWARD, type Ground, idleGround, type Setting, simulatedGround, writeFeedback } from '../ground.ts';
 import type { Goal, Row } from '../row.ts';

@@ -2,7 +2,7 @@
 // instructions. Both objects are preloaded, as into a container.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { BUILD, type Teardown, temporaryFolder } from '../../support/node.ts';
+import { BUILD, type Teardown, temporaryFolder } from '../../support/native/node.ts';
 import type { BenchOptions } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, medianDifference } from '../statistics.ts';

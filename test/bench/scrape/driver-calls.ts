@@ -3,8 +3,8 @@
 // Xids, in a thread of its own that asks anew each second, and those calls are counted apart.
 import { closeSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { startAgent } from '../../support/agent.ts';
-import { BUILD, eventually, startNode, type Teardown, temporaryFolder } from '../../support/node.ts';
+import { BUILD, eventually, startNode, type Teardown, temporaryFolder } from '../../support/native/node.ts';
+import { startAgent } from '../../support/product/agent.ts';
 import type { Row } from '../row.ts';
 
 const SCRAPES = 500;

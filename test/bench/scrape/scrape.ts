@@ -7,7 +7,7 @@ import { Agent, get } from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { BUILD, type Teardown } from '../../support/node.ts';
+import { BUILD, type Teardown } from '../../support/native/node.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, quantile } from '../statistics.ts';

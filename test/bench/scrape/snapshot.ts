@@ -3,7 +3,7 @@
 
 import type { SampledGpu } from '../../../src/agent/sampling/sample.ts';
 import type { Snapshot, SnapshotContainer, SnapshotDevice } from '../../../src/agent/snapshot/snapshot.ts';
-import { idleSelf } from '../../support/snapshots.ts';
+import { idleSelf } from '../../support/product/snapshots.ts';
 
 const GPUS = 8;
 const GIB = 2 ** 30;

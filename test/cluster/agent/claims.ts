@@ -2,8 +2,8 @@
 // allocated devices, and the container's use of them. Each device is named like another GPU, so that code that goes by names
 // fails.
 import type { ExecutionContext } from 'ava';
-import { seriesOf } from '../../support/agent.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 import type { Bed } from '../bed/bed.ts';
 import { CDI_KIND } from '../bed/gpus.ts';
 import { NODE_NAME } from '../bed/node.ts';

@@ -14,7 +14,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { cacheFolder } from '../../support/venv.ts';
+import { cacheFolder } from '../../support/toolchains/venv.ts';
 
 /** An uncompressed tar, and its SHA-256, which is its digest in every image. */
 export type Layer = { readonly path: string; readonly hex: string; readonly size: number };

@@ -3,7 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { cacheFolder } from '../../support/venv.ts';
+import { cacheFolder } from '../../support/toolchains/venv.ts';
 
 const MODULE = join(import.meta.dirname, '../kubernetes');
 const PROGRAMS = ['kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubelet', 'kubectl'];

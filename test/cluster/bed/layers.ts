@@ -4,7 +4,7 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { stripFolder } from '../../../image/strip-types.ts';
-import { interposerFiles } from '../../support/node.ts';
+import { interposerFiles } from '../../support/native/node.ts';
 import { freshLayer, keptLayer, type Layer } from './images.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');

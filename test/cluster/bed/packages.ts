@@ -1,5 +1,10 @@
 // containerd, runc, etcd, CNI plugins and busybox from Debian's packages.
-import { type Packages, packagesFolder, debianPackages as packagesOf, type Wanted } from '../../support/debian.ts';
+import {
+  type Packages,
+  packagesFolder,
+  debianPackages as packagesOf,
+  type Wanted,
+} from '../../support/toolchains/debian.ts';
 
 const PACKAGES: readonly Wanted[] = [
   { name: 'containerd', from: 'sid' },

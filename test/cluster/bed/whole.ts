@@ -1,6 +1,7 @@
 // A test cluster with all of Cotenant installed: images, simulated GPUs, and the chart with all components, ready to take pods.
-import { type Helm, lookForHelm, readyHelm } from '../../support/helm.ts';
-import { eventually } from '../../support/node.ts';
+
+import { eventually } from '../../support/native/node.ts';
+import { type Helm, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, bedGround, type Ground, startBed } from './bed.ts';
 import { INSIDE } from './gpus.ts';
 import { NODE_NAME } from './node.ts';

@@ -2,8 +2,8 @@
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addClientImage } from '../bed/product.ts';
 import {

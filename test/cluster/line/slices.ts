@@ -1,5 +1,5 @@
-import { seriesOf } from '../../support/agent.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 import { NVML_IMAGE } from '../bed/product.ts';
 import { signalContainer } from '../support/containers.ts';
 import {

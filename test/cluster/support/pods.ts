@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
 import type { Answer, User } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';

@@ -7,7 +7,7 @@ import { GIB } from '../../../src/common/quantity.ts';
 import { demandOf } from '../../../src/placement/demand.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { type Pod, podPath, untilPod } from './pods.ts';

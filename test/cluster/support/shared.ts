@@ -1,7 +1,7 @@
 // Tests of one file that share a test cluster with all of Cotenant installed.
 import test, { type ExecutionContext, type ImplementationFn } from 'ava';
-import { BUILD_MS } from '../../support/helm.ts';
-import { pythonClients } from '../../support/python.ts';
+import { BUILD_MS } from '../../support/services/helm.ts';
+import { pythonClients } from '../../support/toolchains/python.ts';
 import { addNvmlImage } from '../bed/product.ts';
 import { startWhole, WHOLE_VALUES, type Whole, wholeGround } from '../bed/whole.ts';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { parseAllDocuments, stringify } from 'yaml';
 import { testUnless } from '../../support/gate.ts';
-import { BUILD_MS, lookForHelm, readyHelm, runHelm } from '../../support/helm.ts';
+import { BUILD_MS, lookForHelm, readyHelm, runHelm } from '../../support/services/helm.ts';
 
 export type Values = { readonly [key: string]: unknown };
 /** An object as YAML gives it. Read with care: the tests ask for paths, and a path that is not there is undefined. */

@@ -4,7 +4,7 @@ import { existsSync, globSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import test from 'ava';
 import { withoutTypes } from '../../../image/strip-types.ts';
-import { imageHome, mainOf } from '../../support/image.ts';
+import { imageHome, mainOf } from '../../support/product/image.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 

@@ -3,12 +3,12 @@ import { constants } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import { runTenant, startAgent, tell } from '../../support/agent.ts';
-import { groupHome } from '../../support/cgroups.ts';
-import { containersOf, cotenant, MAIN } from '../../support/cli.ts';
 import { testUnless } from '../../support/gate.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
+import { groupHome } from '../../support/machine/cgroups.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../support/product/agent.ts';
+import { containersOf, cotenant, MAIN } from '../../support/product/cli.ts';
+import { MIB } from '../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const place = groupHome();

@@ -9,9 +9,9 @@ import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import { unifiedMount } from '../../../src/agent/os/cgroup.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
-import { processesNaming } from '../../support/processes.ts';
+import { processesNaming } from '../../support/machine/processes.ts';
+import { eventually, temporaryFolder } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
 

@@ -7,9 +7,9 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import test, { type ExecutionContext } from 'ava';
 import { SOCKET_NAME } from '../../../src/agent/config.ts';
-import { MAIN } from '../../support/cli.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
-import { exampleSnapshot } from '../../support/snapshots.ts';
+import { eventually, temporaryFolder } from '../../support/native/node.ts';
+import { MAIN } from '../../support/product/cli.ts';
+import { exampleSnapshot } from '../../support/product/snapshots.ts';
 
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');

@@ -1,10 +1,10 @@
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../support/agent.ts';
-import { containersOf, cotenant } from '../../support/cli.ts';
-import { OUT_OF_MEMORY } from '../../support/client.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../support/node.ts';
+import { OUT_OF_MEMORY } from '../../support/native/client.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../support/product/agent.ts';
+import { containersOf, cotenant } from '../../support/product/cli.ts';
+import { MIB } from '../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 

@@ -6,10 +6,10 @@ import { stringify } from 'yaml';
 import { recordingRules } from '../../../dashboards/recording.ts';
 import { AMOUNTS, KINDS, type Showback } from '../../../src/policy/chargeback.ts';
 import { testUnless } from '../../support/gate.ts';
-import { temporaryFolder } from '../../support/node.ts';
-import { prometheusReason, startPrometheus } from '../../support/prometheus.ts';
-import { findPromtool, run } from '../../support/promtool.ts';
-import { type RecordedSeries, recordedFile } from '../../support/recorded.ts';
+import { temporaryFolder } from '../../support/native/node.ts';
+import { prometheusReason, startPrometheus } from '../../support/services/prometheus.ts';
+import { findPromtool, run } from '../../support/services/promtool.ts';
+import { type RecordedSeries, recordedFile } from '../../support/services/recorded.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const FIXTURES = join(ROOT, 'test/fixtures/prometheus');

@@ -6,7 +6,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
 
 const CLI = join(import.meta.dirname, '../../../src/cli');
 /** Of a server at a port where nobody listens. */

@@ -4,12 +4,12 @@ import { once } from 'node:events';
 import { existsSync, mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { type RunningAgent, runTenant, startAgent, tell } from '../../support/agent.ts';
-import { groupHome } from '../../support/cgroups.ts';
-import { startClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
+import { groupHome } from '../../support/machine/cgroups.ts';
+import { startClient } from '../../support/native/client.ts';
+import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../support/product/agent.ts';
+import { MIB } from '../../support/product/grant.ts';
 
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
 const CLIENT = join(BUILD, 'tests/client');

@@ -4,11 +4,11 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { type RunningAgent, runTenant, startAgent } from '../../support/agent.ts';
-import { readyClient } from '../../support/client.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
-import { pythonClients } from '../../support/python.ts';
+import { readyClient } from '../../support/native/client.ts';
+import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { type RunningAgent, runTenant, startAgent } from '../../support/product/agent.ts';
+import { MIB } from '../../support/product/grant.ts';
+import { pythonClients } from '../../support/toolchains/python.ts';
 
 const clients = pythonClients();
 const TOTAL = 24_570 * MIB; // of the simulated L4

@@ -6,9 +6,9 @@ import { dirname, join } from 'node:path';
 import { status } from '@grpc/grpc-js';
 import test, { type ExecutionContext } from 'ava';
 import { type Publisher, startCsi, VolumeRefused } from '../../../src/agent/kubelet/csi/driver.ts';
-import { call, csiSocket, placeOf, publish, registrationSocket, unpublish } from '../../support/kubelet.ts';
-import { loggerTo } from '../../support/logger.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
+import { eventually, temporaryFolder } from '../../support/native/node.ts';
+import { call, csiSocket, placeOf, publish, registrationSocket, unpublish } from '../../support/product/kubelet.ts';
+import { loggerTo } from '../../support/product/logger.ts';
 
 const UID = '0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b20';
 const OTHER = UID.replace('0f', '1f');

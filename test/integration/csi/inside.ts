@@ -33,7 +33,7 @@ import {
   withWritable,
 } from '../../../src/agent/kubelet/csi/volume.ts';
 import { BUILD_FOLDER, loadNative } from '../../../src/agent/os/addon.ts';
-import { OTHER_ENGINES, SAME_AGAIN } from '../../support/engines.ts';
+import { OTHER_ENGINES, SAME_AGAIN } from '../../support/native/engines.ts';
 
 const [scenario = '', folder = ''] = process.argv.slice(2);
 const native = loadNative();

@@ -9,13 +9,13 @@ import { status } from '@grpc/grpc-js';
 import type { ExecutionContext } from 'ava';
 import { pagePath } from '../../../src/agent/kubelet/csi/volume.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
-import { placeOf, publish, unpublish } from '../../support/kubelet.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
-import type { Told } from '../../support/publisher.ts';
+import { eventually, temporaryFolder } from '../../support/native/node.ts';
+import { placeOf, publish, unpublish } from '../../support/product/kubelet.ts';
+import type { Told } from '../../support/product/publisher.ts';
 
 const test = testUnless(namespacesReason());
 const UID = '0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b20';
-const PUBLISHER = join(import.meta.dirname, '../../support/publisher.ts');
+const PUBLISHER = join(import.meta.dirname, '../../support/product/publisher.ts');
 
 async function ground(t: ExecutionContext) {
   const root = temporaryFolder(t);

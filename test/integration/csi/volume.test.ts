@@ -5,7 +5,7 @@ import type { ExecutionContext } from 'ava';
 import { mountsOf } from '../../../src/api/csi-volume.ts';
 import { quoted, readPage, rowsWith } from '../../support/docs.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
-import { interposerFiles, temporaryFolder } from '../../support/node.ts';
+import { interposerFiles, temporaryFolder } from '../../support/native/node.ts';
 
 const test = testUnless(namespacesReason());
 

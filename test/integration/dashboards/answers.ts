@@ -2,7 +2,7 @@
 // boards and rules may use, each query, mark and variable of the boards.
 import { boards } from '../../../dashboards/boards.ts';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
-import type { RunningPrometheus } from '../../support/prometheus.ts';
+import type { RunningPrometheus } from '../../support/services/prometheus.ts';
 
 export type Question = { readonly where: string; readonly expr: string };
 

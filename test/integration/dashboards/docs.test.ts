@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { blocks, ROOT, readPage } from '../../support/docs.ts';
 import { testUnless } from '../../support/gate.ts';
-import { findPromtool, run } from '../../support/promtool.ts';
+import { findPromtool, run } from '../../support/services/promtool.ts';
 import { nodePage } from './node-page.ts';
 
 const found = findPromtool();

@@ -8,7 +8,7 @@ import { parse, stringify } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { boards } from '../../../dashboards/boards.ts';
 import { testUnless } from '../../support/gate.ts';
-import { findPromtool, run } from '../../support/promtool.ts';
+import { findPromtool, run } from '../../support/services/promtool.ts';
 import { labelValue, MINUTES, nodePage } from './node-page.ts';
 
 const root = join(import.meta.dirname, '../../..');

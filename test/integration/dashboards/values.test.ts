@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { ROOT } from '../../support/docs.ts';
 import { testUnless } from '../../support/gate.ts';
-import { findPromtool, run } from '../../support/promtool.ts';
+import { findPromtool, run } from '../../support/services/promtool.ts';
 import { panelQueries } from './answers.ts';
 import type { InputSeries } from './node-page.ts';
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { ROOT } from '../../support/docs.ts';
 import { testUnless } from '../../support/gate.ts';
-import { findPromtool } from '../../support/promtool.ts';
+import { findPromtool } from '../../support/services/promtool.ts';
 
 const promtool = findPromtool();
 

@@ -2,10 +2,10 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { startClient } from '../../support/client.ts';
 import { blocks, quoted, readPage, rowsWith, section } from '../../support/docs.ts';
-import { BUILD, startNode } from '../../support/node.ts';
-import { firstSample } from '../../support/sample.ts';
+import { startClient } from '../../support/native/client.ts';
+import { BUILD, startNode } from '../../support/native/node.ts';
+import { firstSample } from '../../support/product/sample.ts';
 
 const page = readPage('docs/develop/simulator.md');
 const MIB = 2 ** 20;

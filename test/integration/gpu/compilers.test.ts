@@ -5,8 +5,8 @@ import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { BUILD, temporaryFolder } from '../../support/node.ts';
-import { pythonEnvironment } from '../../support/venv.ts';
+import { BUILD, temporaryFolder } from '../../support/native/node.ts';
+import { pythonEnvironment } from '../../support/toolchains/venv.ts';
 
 const PACKAGES = [
   'nvidia-cuda-nvcc==13.0.88',

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { BUILD, startNode, temporaryFolder } from '../../support/node.ts';
+import { BUILD, startNode, temporaryFolder } from '../../support/native/node.ts';
 import { disagreements, type Observation, type StepResult } from './facts.ts';
 
 const PROBE = join(import.meta.dirname, '../../gpu/probe');

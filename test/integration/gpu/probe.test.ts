@@ -6,7 +6,7 @@ import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFi
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { eventually, startNode, temporaryFolder } from '../../support/node.ts';
+import { eventually, startNode, temporaryFolder } from '../../support/native/node.ts';
 import { COMPARED, type Disagreement, disagreements, type Observation, pathsOf, type StepResult } from './facts.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');

@@ -9,8 +9,8 @@ import type { TLSSocket } from 'node:tls';
 import { CoordinationV1Api, CoreV1Api, KubeConfig } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { createApiClient } from '../../../src/kube/client.ts';
-import { answerList } from '../../support/api-server.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { temporaryFolder } from '../../support/native/node.ts';
+import { answerList } from '../../support/services/api-server.ts';
 
 /** Serves empty lists over HTTPS, and does not answer while `silent`. */
 async function startSecureApi(t: ExecutionContext) {

@@ -5,8 +5,8 @@ import { CoreV1Api, type V1Node } from '@kubernetes/client-node';
 import test from 'ava';
 import { createApiClient } from '../../../src/kube/client.ts';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
-import { answer, startApiServer, watchers } from '../../support/api-server.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { answer, startApiServer, watchers } from '../../support/services/api-server.ts';
 
 const PAGES = 4;
 const nodeOf = (name: string, value: string) => ({

@@ -7,8 +7,8 @@ import { createApiClient } from '../../../src/kube/client.ts';
 import { createEventWriter } from '../../../src/kube/events.ts';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
 import { holdLease } from '../../../src/scheduler/leader-election.ts';
-import { answerList, startApiServer } from '../../support/api-server.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { answerList, startApiServer } from '../../support/services/api-server.ts';
 
 type Kind = 'list' | 'watch' | 'other';
 

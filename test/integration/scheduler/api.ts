@@ -6,7 +6,7 @@ import type { ExecutionContext } from 'ava';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { type Asked, answer, answerList, refuse, startApiServer, watchers } from '../../support/api-server.ts';
+import { type Asked, answer, answerList, refuse, startApiServer, watchers } from '../../support/services/api-server.ts';
 import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 
 export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cut-and-blind';

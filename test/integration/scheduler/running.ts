@@ -3,8 +3,8 @@ import type { ExecutionContext } from 'ava';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { createLogger } from '../../../src/common/logger.ts';
 import { type SchedulerOptions, startScheduler } from '../../../src/scheduler/start.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 import { recordOf } from '../../unit/scheduler/cluster.ts';
 import type { Api } from './api.ts';
 

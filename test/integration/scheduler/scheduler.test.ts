@@ -11,7 +11,7 @@ import { formatPodGrant, parsePodGrant } from '../../../src/api/grant-annotation
 import { createLogger } from '../../../src/common/logger.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { startScheduler } from '../../../src/scheduler/start.ts';
-import { eventually, temporaryFolder } from '../../support/node.ts';
+import { eventually, temporaryFolder } from '../../support/native/node.ts';
 import { uuid } from '../../unit/scheduler/cluster.ts';
 import { startApi } from './api.ts';
 import { feasible, leads, start } from './running.ts';

@@ -4,8 +4,8 @@ import type { KubeConfig } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import type { ServerCertificate } from '../../../src/serving/http-server.ts';
 import { fromSecret } from '../../../webhook/certificates/secret.ts';
-import { answer, refuse, startApiServer, watchers } from '../../support/api-server.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { answer, refuse, startApiServer, watchers } from '../../support/services/api-server.ts';
 
 type Secret = { data: Record<string, string>; metadata: { resourceVersion: string } };
 type Registration = {

@@ -4,7 +4,7 @@ import { connect, createServer } from 'node:net';
 import test, { type ExecutionContext } from 'ava';
 import { selfSigned } from '../../../src/serving/x509.ts';
 import { startWebhook, type Webhook, type WebhookOptions } from '../../../webhook/server.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
 import { configured, creation, fixture, sharePod } from '../../unit/webhook/reviews.ts';
 import { connectRaw, post, trusting } from './client.ts';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { loadNative, type ProcessFacts } from '../../../src/agent/os/addon.ts';
 import { testUnless } from '../../support/gate.ts';
-import { BUILD, eventually } from '../../support/node.ts';
+import { BUILD, eventually } from '../../support/native/node.ts';
 
 const NATIVE = join(import.meta.dirname, '../../../src/agent/os/addon.ts');
 const PIDFD_OPEN = 434;

@@ -7,10 +7,10 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { engineName, enginesIn } from '../../../src/agent/grants/engine-files.ts';
 import { BUILD_FOLDER, loadNative, type Native, PAGE_SIZE_MISMATCH } from '../../../src/agent/os/addon.ts';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { mappedEngines, NEXT, OTHER_ENGINES, readLedger, writeHeader } from '../../support/engines.ts';
-import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, environment, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { mappedEngines, NEXT, OTHER_ENGINES, readLedger, writeHeader } from '../../support/native/engines.ts';
+import { BUILD, environment, type SimulatedNode, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
 const SLOTS = 64;
 const today = loadNative();

@@ -2,9 +2,9 @@
 import { readdirSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { type Arbiter, startArbiter } from '../../support/arbiter.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { eventually, startNode } from '../../support/node.ts';
+import { type Arbiter, startArbiter } from '../../support/native/arbiter.ts';
+import { eventually, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const page = (id: string, ledger: string, gpus = 1) => `page ${id} 64 ${gpus} ${ledger}`;
 const on = (gpu: number) => `on ${gpu} 3 250000 0 0 0 0`;

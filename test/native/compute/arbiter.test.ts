@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { type Run, runLab, type Tenant } from '../../bench/compute/lab.ts';
 import { after, percentOf } from '../../bench/compute/measure.ts';
-import { BUILD } from '../../support/node.ts';
+import { BUILD } from '../../support/native/node.ts';
 
 const run = (program: string, ...words: string[]) =>
   spawnSync(join(BUILD, 'tests', program), words, { encoding: 'utf8' });

@@ -1,14 +1,13 @@
 // Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real time. A share
-// is the time for which kernels ran on the simulated node (test/support/shares.ts).
+// is the time for which kernels ran on the simulated node (test/support/native/shares.ts).
 import { randomBytes } from 'node:crypto';
 import { closeSync, openSync, readSync, truncateSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
-import { type Arbiter, startArbiter, type Tenant } from '../../support/arbiter.ts';
-import { type Client, readyClient, startClient } from '../../support/client.ts';
-import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
-import { eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+import { type Arbiter, startArbiter, type Tenant } from '../../support/native/arbiter.ts';
+import { type Client, readyClient, startClient } from '../../support/native/client.ts';
+import { eventually, type SimulatedNode, startNode, temporaryFolder } from '../../support/native/node.ts';
 import {
   hold as holdShares,
   isBusy,
@@ -16,7 +15,8 @@ import {
   sharesOf as shares,
   untilQuiet,
   windowOf,
-} from '../../support/shares.ts';
+} from '../../support/native/shares.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
 /** Allowed points above a share. */
 const ABOVE = 2;

@@ -2,9 +2,9 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts';
-import { type GrantGpu, MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, environment, startNode, temporaryFolder } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/native/client.ts';
+import { BUILD, environment, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { type GrantGpu, MIB, makeGrant } from '../../support/product/grant.ts';
 
 const GIB = 1024 * MIB;
 

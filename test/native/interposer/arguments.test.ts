@@ -4,8 +4,8 @@ import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, environment } from '../../support/node.ts';
+import { BUILD, environment } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 /** The one GPU of test/native/drivers/many_arguments.c. */
 const GPU = '11'.repeat(16);

@@ -1,10 +1,10 @@
 // Arrays: what they take from the GPU by the simulated driver's layout, what the interposer charges for them, and physical
 // memory mapped under sparse arrays and arrays of deferred mapping.
 import test, { type ExecutionContext } from 'ava';
-import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { account, charged } from '../../support/ledger-row.ts';
-import { eventually, type Kind, type SimulatedNode, startNode } from '../../support/node.ts';
+import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { eventually, type Kind, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+import { account, charged } from '../../support/product/ledger-row.ts';
 
 const [U8, HALF, FLOAT, BC1, BC7, NV12, UNORM16X4] = [0x01, 0x10, 0x20, 0x91, 0x9d, 0xb0, 0xc5];
 const [LAYERED, CUBEMAP, SPARSE, DEFERRED] = [1, 4, 64, 128];

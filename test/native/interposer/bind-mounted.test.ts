@@ -6,9 +6,9 @@ import test from 'ava';
 import fc from 'fast-check';
 import { ElfError, exportsOf, parseElf } from '../../../tools/bind-mounted-interposer/elf.ts';
 import { mountedObject } from '../../../tools/bind-mounted-interposer/object.ts';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant, mountOver } from '../../support/grant.ts';
-import { BUILD, COMPILER, startNode, temporaryFolder } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { BUILD, COMPILER, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { MIB, makeGrant, mountOver } from '../../support/product/grant.ts';
 
 const object = readFileSync(join(BUILD, 'libcotenant.so'));
 const drivers = ['11080/', '12040/', '12080/', '', '14000/'].map((version) =>

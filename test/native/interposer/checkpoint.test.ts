@@ -1,9 +1,9 @@
 // Checkpoints: memory leaves the GPU and comes back, and the charge with it.
 import test from 'ava';
-import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { account, charged } from '../../support/ledger-row.ts';
-import { eventually, type SimulatedNode, startNode } from '../../support/node.ts';
+import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+import { account, charged } from '../../support/product/ledger-row.ts';
 
 const CONTEXT = 104 * MIB;
 const ILLEGAL_STATE = 401;

@@ -5,8 +5,15 @@ import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { joinVerbs, parseFacts, parseVerbs, readSources, versionText } from '../../../native/abi/generate.ts';
-import { MIB, makeGrant, mountOver } from '../../support/grant.ts';
-import { BUILD, EMULATED, environment, interposerFiles, startNode, temporaryFolder } from '../../support/node.ts';
+import {
+  BUILD,
+  EMULATED,
+  environment,
+  interposerFiles,
+  startNode,
+  temporaryFolder,
+} from '../../support/native/node.ts';
+import { MIB, makeGrant, mountOver } from '../../support/product/grant.ts';
 
 const sources = readSources();
 const facts = parseFacts(sources.cudaFacts);

@@ -5,10 +5,10 @@ import { chmodSync, mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { unifiedMount } from '../../../src/agent/os/cgroup.ts';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { BUILD, eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB } from '../../support/product/grant.ts';
 
 const NONE = { result: 0, softBytes: 0, usedBytes: 0, hardBytes: null };
 const NO_PERMISSION = 4;

@@ -5,8 +5,8 @@ import { copyFileSync, cpSync, linkSync, mkdirSync, writeFileSync } from 'node:f
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
-import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+import { BUILD, type SimulatedNode, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
 const GRANT_BYTES = 300 * MIB;
 const NO_DEVICE = 100;

@@ -1,9 +1,9 @@
 // Driver calls that fail after the reservation: the ledger is as before, to the byte.
 import test from 'ava';
-import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { account, charged } from '../../support/ledger-row.ts';
-import { startNode } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/native/client.ts';
+import { startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+import { account, charged } from '../../support/product/ledger-row.ts';
 
 const CONTEXT = 104 * MIB;
 const ROUNDS = 20;

@@ -20,9 +20,9 @@ import {
   SAME_AGAIN,
   slotOf,
   writeHeader,
-} from '../../support/engines.ts';
-import { MIB, makeGrant, mountOver } from '../../support/grant.ts';
-import { BUILD, environment, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
+} from '../../support/native/engines.ts';
+import { BUILD, environment, eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant, mountOver } from '../../support/product/grant.ts';
 
 const NOT_PERMITTED = 800;
 const PROCESSES = 8;

@@ -4,11 +4,20 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { BEYOND, compareWithBooks, NEXT, OWN, offer, runs, SAME_AGAIN, writeHeader } from '../../support/engines.ts';
-import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, environment, eventually, type SimulatedNode, startNode } from '../../support/node.ts';
-import { SHARE } from '../../support/race.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import {
+  BEYOND,
+  compareWithBooks,
+  NEXT,
+  OWN,
+  offer,
+  runs,
+  SAME_AGAIN,
+  writeHeader,
+} from '../../support/native/engines.ts';
+import { BUILD, environment, eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { SHARE } from '../../support/native/race.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
 const WORKERS = 8;
 const CHANGES = 1000 * SHARE;

@@ -1,6 +1,6 @@
 import test from 'ava';
-import { runSwitch } from '../../support/engine-switch.ts';
-import { BUILD } from '../../support/node.ts';
+import { runSwitch } from '../../support/native/engine-switch.ts';
+import { BUILD } from '../../support/native/node.ts';
 
 test('no call is inside an unloaded engine while 8 threads call and engines change', (t) => {
   const { calls, changes } = runSwitch(t, BUILD, { processes: 10, threads: 8, rounds: 5000 });

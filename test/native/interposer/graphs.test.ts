@@ -2,10 +2,10 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { account, charged } from '../../support/ledger-row.ts';
-import { BUILD, type SimulatedNode, startNode } from '../../support/node.ts';
+import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { BUILD, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+import { account, charged } from '../../support/product/ledger-row.ts';
 
 const CONTEXT = 104 * MIB;
 const RESERVED = 2;

@@ -1,10 +1,10 @@
 // Green contexts: what is allocated while a view is current belongs to the primary context, and stays charged after the green
 // context has ended.
 import test, { type ExecutionContext } from 'ava';
-import { type Client, OUT_OF_MEMORY, startClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { account } from '../../support/ledger-row.ts';
-import { startNode } from '../../support/node.ts';
+import { type Client, OUT_OF_MEMORY, startClient } from '../../support/native/client.ts';
+import { startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+import { account } from '../../support/product/ledger-row.ts';
 
 const [FLOAT, SPARSE, MAP] = [0x20, 64, 1];
 const HEAP = 2; // 8 MiB of it lie inside the context

@@ -15,7 +15,7 @@ import {
   parseElf,
 } from '../../../tools/bind-mounted-interposer/elf.ts';
 import { mountedObject } from '../../../tools/bind-mounted-interposer/object.ts';
-import { BUILD } from '../../support/node.ts';
+import { BUILD } from '../../support/native/node.ts';
 
 const OWN = readFileSync(join(BUILD, 'libcotenant.so'));
 const HOST = readFileSync(join(BUILD, 'simulated/libcuda.so.1'));

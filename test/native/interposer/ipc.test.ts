@@ -1,10 +1,10 @@
 // Memory shared between processes or APIs: imported, opened by IPC, or pointed to in another process's pool. Its owner alone
 // is charged, in the driver's count and in the ledger.
 import test, { type ExecutionContext } from 'ava';
-import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { account, charged } from '../../support/ledger-row.ts';
-import { eventually, type Kind, type SimulatedNode, startNode } from '../../support/node.ts';
+import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { eventually, type Kind, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+import { account, charged } from '../../support/product/ledger-row.ts';
 
 const [OPAQUE_FD, DMABUF_FD] = [1, 9];
 const ROUNDS = 20;

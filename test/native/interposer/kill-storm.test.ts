@@ -2,11 +2,11 @@
 // is free for the others at once, without an agent and without waiting.
 import { spawnSync } from 'node:child_process';
 import test, { type ImplementationFn } from 'ava';
-import { readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { IDLE_CONTEXT_BYTES, idleNode } from '../../support/idle.ts';
-import { startNode } from '../../support/node.ts';
-import { KILLS, LONGER, race, runRacer, SHARE } from '../../support/race.ts';
+import { readyClient } from '../../support/native/client.ts';
+import { IDLE_CONTEXT_BYTES, idleNode } from '../../support/native/idle.ts';
+import { startNode } from '../../support/native/node.ts';
+import { KILLS, LONGER, race, runRacer, SHARE } from '../../support/native/race.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const MOST_STALL_MS = 10;
 const WORKERS = 32;

@@ -2,9 +2,9 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { startNode } from '../../support/node.ts';
+import { readyClient } from '../../support/native/client.ts';
+import { startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 /** Offset of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
 const SLOTS_USED_AT = 20;

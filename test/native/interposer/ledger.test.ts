@@ -4,8 +4,8 @@ import { closeSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { type LedgerReading, loadNative } from '../../../src/agent/os/addon.ts';
-import { runLedger } from '../../support/ledger.ts';
-import { BUILD, temporaryFolder } from '../../support/node.ts';
+import { runLedger } from '../../support/native/ledger.ts';
+import { BUILD, temporaryFolder } from '../../support/native/node.ts';
 
 test('concurrent requests of several processes never pass the grant and leave nothing', (t) => {
   for (const [processes, threads] of [

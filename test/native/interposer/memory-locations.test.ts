@@ -1,9 +1,9 @@
 // Memory at the locations that CUmemLocationType names: only host memory is free of charge. NVIDIA's CUDA 13.4 driver API
 // reference, CUmemLocation: a locality domain of a device has the device in `localized.deviceId`, the lowest byte of `id`.
 import test, { type ExecutionContext } from 'ava';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { startNode } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const [DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [1, 2, 3, 4, 6, 7];
 const NOT_SUPPORTED = 801;

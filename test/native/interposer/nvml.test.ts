@@ -4,11 +4,11 @@ import { spawnSync } from 'node:child_process';
 import { rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { readyClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { eventually, type SimulatedNode, startNode } from '../../support/node.ts';
-import { NVML, type NvmlClient, readyNvml, startNvml } from '../../support/nvml.ts';
+import { readyClient } from '../../support/native/client.ts';
+import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { NVML, type NvmlClient, readyNvml, startNvml } from '../../support/native/nvml.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const GIB = 1024 * MIB;
 const DETAIL_VERSION = 0x01000018;

@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import test from 'ava';
 import { engineName, enginesIn, PRELOADED } from '../../../src/agent/grants/engine-files.ts';
 import { testUnless } from '../../support/gate.ts';
-import { otherLibcs } from '../../support/libcs.ts';
-import { BUILD, EMULATED } from '../../support/node.ts';
+import { BUILD, EMULATED } from '../../support/native/node.ts';
+import { otherLibcs } from '../../support/toolchains/libcs.ts';
 
 const OBJECTS = PRELOADED;
 const ENGINES = enginesIn(BUILD).map(engineName);

@@ -5,8 +5,8 @@ import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { otherLibcs } from '../../support/libcs.ts';
-import { BUILD, temporaryFolder } from '../../support/node.ts';
+import { BUILD, temporaryFolder } from '../../support/native/node.ts';
+import { otherLibcs } from '../../support/toolchains/libcs.ts';
 
 const OBJECTS = ['libcotenant.so', 'libcotenant-nvml.so'];
 const SOURCES = join(import.meta.dirname, '../images');

@@ -1,9 +1,9 @@
 // Pools that are destroyed while they still have memory: it counts against the grant as long as the GPU has it.
 import test, { type ExecutionContext } from 'ava';
-import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
-import { account } from '../../support/ledger-row.ts';
-import { type SimulatedNode, startNode } from '../../support/node.ts';
+import { type Client, OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
+import { account } from '../../support/product/ledger-row.ts';
 
 const PIECE = 64 * MIB;
 const KERNEL_US = 1000;

@@ -4,10 +4,17 @@ import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
 import { testUnless } from '../../support/gate.ts';
-import { type GrantFiles, MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, EMULATED, environment, type SimulatedNode, startNode, temporaryFolder } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import {
+  BUILD,
+  EMULATED,
+  environment,
+  type SimulatedNode,
+  startNode,
+  temporaryFolder,
+} from '../../support/native/node.ts';
+import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
 /** Offset of slots_used in struct cot_ledger_header (native/shared-memory/ledger.h). */
 const SLOTS_USED_AT = 20;

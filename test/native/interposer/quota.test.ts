@@ -1,9 +1,9 @@
 import test from 'ava';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { readLedger } from '../../support/engines.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { eventually, startNode } from '../../support/node.ts';
-import { KILLS, LONGER, REQUESTS, race, SHARE } from '../../support/race.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { readLedger } from '../../support/native/engines.ts';
+import { eventually, startNode } from '../../support/native/node.ts';
+import { KILLS, LONGER, REQUESTS, race, SHARE } from '../../support/native/race.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 // One storm at a time: each has more processes than most machines have cores.
 test.serial(`32 processes race in ${REQUESTS} requests and never exceed their grant`, async (t) => {

@@ -1,7 +1,7 @@
 // The charge of random programs over all verbs against the simulated driver's count: several processes that are started,
 // forked, replaced and killed, in one grant of two GPUs, with failures injected into any driver call.
 import test from 'ava';
-import { BOOKS_SHARE, runBooks, SANITIZED } from '../../support/random-programs.ts';
+import { BOOKS_SHARE, runBooks, SANITIZED } from '../../support/native/random-programs.ts';
 
 const STEPS = Math.round(10_000 * BOOKS_SHARE);
 const BURST_STEPS = Math.round(6000 * BOOKS_SHARE);

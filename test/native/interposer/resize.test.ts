@@ -3,8 +3,8 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import test from 'ava';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, environment, startNode } from '../../support/node.ts';
+import { BUILD, environment, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const WORKERS = 8;
 const [SMALL, LARGE] = [128 * MIB, 2048 * MIB];

@@ -2,8 +2,8 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { MIB, makeGrant, mountOver } from '../../support/grant.ts';
-import { BUILD, environment, type SimulatedNode, startNode } from '../../support/node.ts';
+import { BUILD, environment, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB, makeGrant, mountOver } from '../../support/product/grant.ts';
 
 const GRANT_MIB = 512;
 const plugins = [1, 2, 3].map((number) => join(BUILD, `tests/plugin${number}.so`));

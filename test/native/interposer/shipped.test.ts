@@ -4,7 +4,7 @@ import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { exportsOf, parseElf } from '../../../tools/bind-mounted-interposer/elf.ts';
-import { BUILD, interposerFiles } from '../../support/node.ts';
+import { BUILD, interposerFiles } from '../../support/native/node.ts';
 
 const SHIPPED = join(BUILD, 'shipped');
 const MOST_BYTES = 1_000_000;

@@ -5,7 +5,7 @@ import { closeSync, openSync, readFileSync, renameSync, rmSync, symlinkSync, wri
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { type LedgerReading, loadNative } from '../../../src/agent/os/addon.ts';
-import { BUILD, temporaryFolder } from '../../support/node.ts';
+import { BUILD, temporaryFolder } from '../../support/native/node.ts';
 
 const native = loadNative();
 const SLOTS = 1024;

@@ -3,9 +3,9 @@ import { execFileSync } from 'node:child_process';
 import { copyFileSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { BUILD, environment, interposerFiles, startNode, temporaryFolder } from '../../support/node.ts';
+import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/native/client.ts';
+import { BUILD, environment, interposerFiles, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 test("the driver's own look-ups find the driver, also while it is being loaded", (t) => {
   const folder = temporaryFolder(t);

@@ -1,9 +1,9 @@
 // The simulated driver's GPM counters: which GPUs and drivers have them, what they count, and that a wrong call is refused.
 import test, { type ExecutionContext } from 'ava';
-import { readyClient } from '../../support/client.ts';
-import { MIB, makeGrant } from '../../support/grant.ts';
-import { eventually, type SimulatedNode, startNode } from '../../support/node.ts';
-import { NVML, startNvml } from '../../support/nvml.ts';
+import { readyClient } from '../../support/native/client.ts';
+import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { NVML, startNvml } from '../../support/native/nvml.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const [GRAPHICS, SM, OCCUPANCY, TENSOR, DRAM, FP32, UNKNOWN] = [1, 2, 3, 5, 10, 12, 332];
 const ALL = [GRAPHICS, SM, OCCUPANCY, TENSOR, DRAM, FP32, UNKNOWN];

@@ -3,7 +3,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
-import { follow, gpuOf } from '../../support/listed-processes.ts';
+import { follow, gpuOf } from '../../support/native/listed-processes.ts';
 
 const NAMES = ['', '_v2', '_v3'] as const;
 const LENGTHS = [16, 24, 32] as const;

@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { follow, gpuOf, handles } from '../../support/listed-processes.ts';
-import { BUILD, environment, eventually, temporaryFolder } from '../../support/node.ts';
+import { follow, gpuOf, handles } from '../../support/native/listed-processes.ts';
+import { BUILD, environment, eventually, temporaryFolder } from '../../support/native/node.ts';
 
 const REREAD_ROUNDS = 10;
 const WHOLE_ROUNDS = 120;

@@ -2,8 +2,8 @@
 import { spawn } from 'node:child_process';
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';
-import { follow, gpuOf } from '../../support/listed-processes.ts';
-import { eventually } from '../../support/node.ts';
+import { follow, gpuOf } from '../../support/native/listed-processes.ts';
+import { eventually } from '../../support/native/node.ts';
 
 function sleeper(t: ExecutionContext): number {
   const child = spawn('sleep', ['1000'], { stdio: 'ignore' });

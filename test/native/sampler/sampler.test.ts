@@ -4,10 +4,10 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
 import type { SampledGpu, Sample as Told } from '../../../src/agent/sampling/sample.ts';
-import { OUT_OF_MEMORY, readyClient } from '../../support/client.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, environment, type SimulatedNode, startNode } from '../../support/node.ts';
-import { sampleReader } from '../../support/sample.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
+import { BUILD, environment, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { MIB } from '../../support/product/grant.ts';
+import { sampleReader } from '../../support/product/sample.ts';
 
 type Sample = Omit<Told, 'gpus'> & { readonly gpus: readonly (SampledGpu & Readonly<Record<string, unknown>>)[] };
 

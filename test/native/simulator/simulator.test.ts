@@ -2,10 +2,10 @@ import { execFileSync } from 'node:child_process';
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/client.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../support/node.ts';
-import { firstSample } from '../../support/sample.ts';
+import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../support/native/node.ts';
+import { MIB } from '../../support/product/grant.ts';
+import { firstSample } from '../../support/product/sample.ts';
 
 const GRANULE = 2 * MIB;
 

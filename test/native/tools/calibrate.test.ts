@@ -2,9 +2,9 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { readyClient } from '../../support/client.ts';
-import { MIB } from '../../support/grant.ts';
-import { BUILD, startNode } from '../../support/node.ts';
+import { readyClient } from '../../support/native/client.ts';
+import { BUILD, startNode } from '../../support/native/node.ts';
+import { MIB } from '../../support/product/grant.ts';
 
 const CONTEXT = 104 * MIB;
 const GRANULE = 2 * MIB;

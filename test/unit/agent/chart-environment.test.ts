@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { CHART_ENV } from '../../support/agent.ts';
+import { CHART_ENV } from '../../support/product/agent.ts';
 
 const TEMPLATE = join(import.meta.dirname, '../../../charts/cotenant/templates/agent/daemonset.yaml');
 

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { accumulate } from '../../../src/agent/counters/accumulate.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { seriesOf } from '../../support/agent.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 import { compared, gpu, ledgerOf, ofGrant, owners, reading, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 import { follow, pod, show, used } from './pages.ts';
 

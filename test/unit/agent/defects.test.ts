@@ -15,7 +15,7 @@ import { MIB } from '../../../src/common/quantity.ts';
 import { createExporter } from '../../../src/exporter/routes.ts';
 import { placePod } from '../../../src/placement/place-pod.ts';
 import { startHttpServer } from '../../../src/serving/http-server.ts';
-import { seriesOf } from '../../support/agent.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 import {
   compared,
   gpu,

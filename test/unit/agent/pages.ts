@@ -10,8 +10,8 @@ import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { compatCollectors } from '../../../src/exporter/compat/index.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { idleSelf } from '../../support/snapshots.ts';
+import { seriesOf } from '../../support/product/agent.ts';
+import { idleSelf } from '../../support/product/snapshots.ts';
 import { compared, grantOf, owners, reading } from './node.ts';
 
 const NAMELESS: NameOf = () => ({ namespace: '', pod: '', podUid: '', container: '' });

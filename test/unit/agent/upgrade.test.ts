@@ -10,7 +10,7 @@ import { parseGrant, podGrantId } from '../../../src/agent/grants/grant.ts';
 import { CANARY_FORMAT } from '../../../src/agent/isolation/canary/cleanup.ts';
 import { openGpuFaults } from '../../../src/agent/isolation/gpu-faults.ts';
 import { parseState } from '../../../src/common/state-file.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { temporaryFolder } from '../../support/native/node.ts';
 
 const FIXTURES = join(import.meta.dirname, '../../fixtures/upgrade/state');
 const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';

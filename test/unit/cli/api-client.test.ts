@@ -5,7 +5,7 @@ import { createServer } from 'node:http';
 import { join } from 'node:path';
 import test from 'ava';
 import { connect } from '../../../src/cli/cluster/api-client.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { temporaryFolder } from '../../support/native/node.ts';
 
 test('a text of others is read up to 8 MiB and refused beyond', async (t) => {
   const MIB = 2 ** 20;

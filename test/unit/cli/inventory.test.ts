@@ -13,7 +13,7 @@ import { askedByPod } from '../../../src/cli/lib/text.ts';
 import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
-import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 
 const uuid = (index: number) => `GPU-51a0c07e-4a27-4551-8d21-6e100400000${index}`;
 const NOW = Date.parse('2026-11-21T22:10:00Z');

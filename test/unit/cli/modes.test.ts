@@ -3,7 +3,7 @@
 import test from 'ava';
 import type { Mode } from '../../../src/api/request.ts';
 import { modeAnnotations, modeBy, modeSentence } from '../../../src/cli/cluster/modes.ts';
-import { recordOf } from '../../support/record.ts';
+import { recordOf } from '../../support/product/record.ts';
 
 const REQUEST = 'cotenant.io/request';
 const WISH = 'cotenant.io/enforcement';

@@ -14,7 +14,7 @@ import {
   tenantRows,
 } from '../../../src/cli/output/node-table.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { exampleContainer, idleSelf } from '../../support/snapshots.ts';
+import { exampleContainer, idleSelf } from '../../support/product/snapshots.ts';
 import { gpu } from '../agent/node.ts';
 
 const container = (more: Partial<SnapshotContainer> = {}): SnapshotContainer => ({

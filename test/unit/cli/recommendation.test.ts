@@ -5,7 +5,7 @@ import { fromSnapshots } from '../../../src/cli/commands/recommend.ts';
 import { recommendationLines } from '../../../src/cli/output/recommendation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { recommend } from '../../../src/policy/rightsizing.ts';
-import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 
 type Totals = Snapshot['containerTotals'][number];
 const [TOTALS] = exampleSnapshot.containerTotals;

@@ -5,7 +5,7 @@ import { type ActionName, type ActionRecord, recordOf } from '../../../src/agent
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { type SORTS, topLines, userLines, usersOf } from '../../../src/cli/output/top-screen.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import * as snapshots from '../../support/snapshots.ts';
+import * as snapshots from '../../support/product/snapshots.ts';
 import { grantOf } from '../agent/node.ts';
 
 const exampleContainer = { ...snapshots.exampleContainer, podUid: 'u1' };

@@ -7,7 +7,7 @@ import { FAULTS_FORMAT } from '../../../src/agent/isolation/gpu-faults.ts';
 import { WITHOUT_GPUS_FORMAT } from '../../../src/agent/kubelet/missed-containers.ts';
 import { field } from '../../../src/common/json.ts';
 import { formatState, openStateFile, parseState, type StateFormat } from '../../../src/common/state-file.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { temporaryFolder } from '../../support/native/node.ts';
 
 type Count = { readonly count: number };
 const FORMAT: StateFormat<Count> = {

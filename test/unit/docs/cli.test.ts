@@ -8,7 +8,7 @@ import type { Command, Option } from '../../../src/cli/lib/command.ts';
 import { HEAD } from '../../../src/cli/output/cluster-table.ts';
 import { gpuRows, tenantRows } from '../../../src/cli/output/node-table.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
-import { exampleSnapshot } from '../../support/snapshots.ts';
+import { exampleSnapshot } from '../../support/product/snapshots.ts';
 
 const page = readPage('docs/use/cli.md');
 const FOLDER = join(ROOT, 'src/cli');

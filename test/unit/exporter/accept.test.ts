@@ -5,7 +5,7 @@ import { acceptedFormat } from '../../../src/exporter/accept.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { compatCollectors } from '../../../src/exporter/compat/index.ts';
 import { COLLECTORS, createRenderer, type Format } from '../../../src/exporter/render.ts';
-import { exampleSnapshot } from '../../support/snapshots.ts';
+import { exampleSnapshot } from '../../support/product/snapshots.ts';
 
 test('both formats have the same series', async (t) => {
   const render = createRenderer(COLLECTORS);

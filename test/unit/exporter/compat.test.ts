@@ -7,9 +7,9 @@ import type { Snapshot, SnapshotContainer } from '../../../src/agent/snapshot/sn
 import { COMPAT_NAMES, isCompatList } from '../../../src/api/compat-exporters.ts';
 import { compatCollectors } from '../../../src/exporter/compat/index.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { KNOWN_BOARDS } from '../../support/known-boards.ts';
-import { exampleContainer, exampleSnapshot, withInstance } from '../../support/snapshots.ts';
+import { seriesOf } from '../../support/product/agent.ts';
+import { exampleContainer, exampleSnapshot, withInstance } from '../../support/product/snapshots.ts';
+import { KNOWN_BOARDS } from '../../support/services/known-boards.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/compat.txt');
 const GIB = 2 ** 30;

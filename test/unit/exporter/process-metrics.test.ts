@@ -3,8 +3,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
 import { collectDefaultMetrics, Registry } from 'prom-client';
 import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { eventually } from '../../support/node.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
 
 const namesOf = (page: string): string[] =>
   [...page.matchAll(/^# TYPE (\S+ \S+)$/gm)].map(([, name = '']) => name).sort();

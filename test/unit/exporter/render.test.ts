@@ -9,8 +9,8 @@ import { type Collector, gauge } from '../../../src/exporter/collectors/collecto
 import { device } from '../../../src/exporter/collectors/device.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
-import { seriesOf } from '../../support/agent.ts';
-import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
+import { seriesOf } from '../../support/product/agent.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 
 const GOLDEN = join(import.meta.dirname, '../../golden/metrics/page.txt');
 const ALL = [...COLLECTORS, processes];

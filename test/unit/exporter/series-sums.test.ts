@@ -7,7 +7,7 @@ import { COMPAT_NAMES } from '../../../src/api/compat-exporters.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { compatCollectors } from '../../../src/exporter/compat/index.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
-import { exampleContainer, exampleSnapshot } from '../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;

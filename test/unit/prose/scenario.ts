@@ -18,7 +18,7 @@ import { eventsOf } from '../../../src/cli/daemons/agent.ts';
 import { topLines } from '../../../src/cli/output/top-screen.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { buildEvent } from '../../../src/kube/events.ts';
-import { exampleSnapshot } from '../../support/snapshots.ts';
+import { exampleSnapshot } from '../../support/product/snapshots.ts';
 import { peopledNode, setUp, there } from '../agent/enforcement/enforcing.ts';
 import { grantOf } from '../agent/node.ts';
 import { facts, GPU, NOW } from '../cli/facts.ts';

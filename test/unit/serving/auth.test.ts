@@ -7,7 +7,7 @@ import type { Reviewed } from '../../../src/kube/token-review.ts';
 import { bearerTokenIn, checkAccess } from '../../../src/serving/auth.ts';
 import { openBearerTokenFile } from '../../../src/serving/bearer-token-file.ts';
 import { createTokenReviewCache } from '../../../src/serving/token-review-cache.ts';
-import { temporaryFolder } from '../../support/node.ts';
+import { temporaryFolder } from '../../support/native/node.ts';
 
 const TOKEN = 'a-token-of-some-length';
 const PATH = '/metrics';

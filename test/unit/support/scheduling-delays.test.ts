@@ -1,6 +1,6 @@
 // What is taken off a time for which the machine or the test itself is to blame: never so much that nothing is held any more.
 import test from 'ava';
-import { isWithin, type Span, watched } from '../../support/scheduling-delays.ts';
+import { isWithin, type Span, watched } from '../../support/machine/scheduling-delays.ts';
 
 /** Looks at so many milliseconds, and what each process had lost until then. */
 const looks = (...rows: readonly (readonly [atMs: number, ...lostMs: number[]])[]) =>

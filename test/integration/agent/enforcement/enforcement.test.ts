@@ -13,11 +13,11 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY, readyClient } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/scheduling-delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 /** The preload is what brings the interposer in: without it a program reaches the driver directly. */

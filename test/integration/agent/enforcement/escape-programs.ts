@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { chmodSync, copyFileSync, linkSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { BUILD, type SimulatedNode } from '../../../support/node.ts';
+import { BUILD, type SimulatedNode } from '../../../support/native/node.ts';
 
 export const CLIENT = join(BUILD, 'tests/client');
 

@@ -1,10 +1,10 @@
 // A tenant with processes by the hundred on the GPU, beside one that goes past its memory: the agent's look at the first must
 // not keep it from stopping the second in time.
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { eventually, startNode, temporaryFolder } from '../../../support/node.ts';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/scheduling-delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 import { CLIENT } from './escape-programs.ts';
 
 const PROCESSES = 300;

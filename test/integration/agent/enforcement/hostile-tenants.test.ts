@@ -6,11 +6,11 @@ import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
-import { type RunningTenant, runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { isWithin, startWatch, stopping, toldOf, type Watched } from '../../../support/scheduling-delays.ts';
-import { windowOf } from '../../../support/shares.ts';
+import { isWithin, startWatch, stopping, toldOf, type Watched } from '../../../support/machine/scheduling-delays.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { windowOf } from '../../../support/native/shares.ts';
+import { type RunningTenant, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const SECONDS = Number(process.env.COTENANT_ATTACK_SECONDS ?? 20);
 const CLIENT = join(BUILD, 'tests/client');

@@ -5,9 +5,9 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../../../src/agent/enforcement/action-record.ts';
-import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
+import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const STEPS = 6;

@@ -3,10 +3,10 @@
 import { join } from 'node:path';
 import test from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
-import { type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
-import { startClient } from '../../../support/client.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { sharesOf } from '../../../support/shares.ts';
+import { startClient } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { sharesOf } from '../../../support/native/shares.ts';
+import { type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 /** The preload is what brings the gate in. Memory stays within the grant. */

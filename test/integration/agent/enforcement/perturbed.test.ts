@@ -3,10 +3,10 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { type RunningTenant, runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { type RunningTenant, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const STEPS = 70;
 const GRANT_MIB = 480;

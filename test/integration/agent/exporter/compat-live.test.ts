@@ -2,14 +2,14 @@
 import { mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { groupHome } from '../../../support/cgroups.ts';
-import { startClient } from '../../../support/client.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { MIB } from '../../../support/grant.ts';
-import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../../support/known-boards.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { prometheusReason, scraping, startPrometheus } from '../../../support/prometheus.ts';
+import { groupHome } from '../../../support/machine/cgroups.ts';
+import { startClient } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
+import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../../support/services/known-boards.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../../support/services/prometheus.ts';
 
 const groups = groupHome();
 

@@ -9,11 +9,11 @@ import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-
 import { createExporter } from '../../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../../support/known-boards.ts';
-import { eventually } from '../../../support/node.ts';
-import { prometheusReason, scraping, startPrometheus } from '../../../support/prometheus.ts';
-import { checkMetrics, findPromtool } from '../../../support/promtool.ts';
-import { withInstance } from '../../../support/snapshots.ts';
+import { eventually } from '../../../support/native/node.ts';
+import { withInstance } from '../../../support/product/snapshots.ts';
+import { KNOWN_BOARDS, LABELS_OF_THE_SCRAPE } from '../../../support/services/known-boards.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../../support/services/prometheus.ts';
+import { checkMetrics, findPromtool } from '../../../support/services/promtool.ts';
 
 /** The example so many seconds later: a share of its totals is used in each of them, and one process is left. */
 function after(seconds: number): Snapshot {

@@ -9,9 +9,9 @@ import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-
 import { createExporter } from '../../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { eventually } from '../../../support/node.ts';
-import { prometheusReason, scraping, startPrometheus } from '../../../support/prometheus.ts';
-import { exampleSnapshot } from '../../../support/snapshots.ts';
+import { eventually } from '../../../support/native/node.ts';
+import { exampleSnapshot } from '../../../support/product/snapshots.ts';
+import { prometheusReason, scraping, startPrometheus } from '../../../support/services/prometheus.ts';
 
 async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();

@@ -23,10 +23,10 @@ import { type ServeOptions, serveSnapshots } from '../../../../src/agent/snapsho
 import type { SnapshotHealth } from '../../../../src/agent/snapshot/source.ts';
 import type { Reviewed } from '../../../../src/kube/token-review.ts';
 import { residentMib } from '../../../bench/agent/process.ts';
-import { CHART_ENV, startAgent } from '../../../support/agent.ts';
-import { eventually, startNode, type Teardown, temporaryFolder } from '../../../support/node.ts';
-import { startExporterHalf } from '../../../support/node-and-exporter.ts';
-import { exampleSnapshot } from '../../../support/snapshots.ts';
+import { eventually, startNode, type Teardown, temporaryFolder } from '../../../support/native/node.ts';
+import { CHART_ENV, startAgent } from '../../../support/product/agent.ts';
+import { startExporterHalf } from '../../../support/product/node-and-exporter.ts';
+import { exampleSnapshot } from '../../../support/product/snapshots.ts';
 
 const HI = frameOf(HELLO, 0, GREETING);
 

@@ -10,10 +10,10 @@ import type { TLSSocket } from 'node:tls';
 import test from 'ava';
 import { configurationOf } from '../../../../src/cli/daemons/agent-settings.ts';
 import { type Certificate, makeAuthority, selfSigned, signedBy } from '../../../../src/serving/x509.ts';
-import { seriesOf, startAgent } from '../../../support/agent.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { eventually, startNode, type Teardown, temporaryFolder } from '../../../support/node.ts';
-import { type Answered, prometheusReason, startPrometheus } from '../../../support/prometheus.ts';
+import { eventually, startNode, type Teardown, temporaryFolder } from '../../../support/native/node.ts';
+import { seriesOf, startAgent } from '../../../support/product/agent.ts';
+import { type Answered, prometheusReason, startPrometheus } from '../../../support/services/prometheus.ts';
 
 const TOKEN = 'a-token-that-opens-the-page';
 const OTHER = 'another-token-that-opens-it';

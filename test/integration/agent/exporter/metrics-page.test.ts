@@ -6,11 +6,11 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import test from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
-import { runTenant, seriesOf, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { checkMetrics, findPromtool } from '../../../support/promtool.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
+import { checkMetrics, findPromtool } from '../../../support/services/promtool.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const promtool = findPromtool();

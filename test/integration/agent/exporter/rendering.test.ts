@@ -2,11 +2,11 @@
 // in two lists, and held to the grant by the agent.
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, seriesOf, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/scheduling-delays.ts';
+import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 /** A renderer calls no CUDA, so the interposer, which is there, does nothing in it. */

@@ -9,9 +9,9 @@ import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-metrics.ts';
 import { createExporter } from '../../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
-import { seriesOf } from '../../../support/agent.ts';
-import { eventually, type Teardown } from '../../../support/node.ts';
-import { exampleSnapshot } from '../../../support/snapshots.ts';
+import { eventually, type Teardown } from '../../../support/native/node.ts';
+import { seriesOf } from '../../../support/product/agent.ts';
+import { exampleSnapshot } from '../../../support/product/snapshots.ts';
 
 /** A machine that is short of CPU time is no failure, except where that is what is tested. */
 const PATIENT = { waitMs: 60_000, renderMs: 60_000, idleMs: 60_000 };

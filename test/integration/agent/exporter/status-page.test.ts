@@ -9,11 +9,11 @@ import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
 import { createExporter } from '../../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { browser, FLAGS, openPage } from '../../../support/browser.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
-import { exampleContainer, exampleSnapshot, withInstance } from '../../../support/snapshots.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { exampleContainer, exampleSnapshot, withInstance } from '../../../support/product/snapshots.ts';
+import { browser, FLAGS, openPage } from '../../../support/services/browser.ts';
 
 const execute = promisify(execFile);
 

@@ -8,7 +8,7 @@ import type { Planned, Terms } from '../../../../src/agent/compute/arbiter-plan.
 import { type Arbiter, createArbiter } from '../../../../src/agent/compute/arbiter-process.ts';
 import { SLOTS } from '../../../../src/agent/grants/files.ts';
 import { loadNative } from '../../../../src/agent/os/addon.ts';
-import { eventually, temporaryFolder } from '../../../support/node.ts';
+import { eventually, temporaryFolder } from '../../../support/native/node.ts';
 
 const native = loadNative();
 const STEP_SECONDS = 0.05;

@@ -3,9 +3,9 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
-import { type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
-import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
-import { hold, sharesOf } from '../../../support/shares.ts';
+import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { hold, sharesOf } from '../../../support/native/shares.ts';
+import { type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 

@@ -1,10 +1,10 @@
 // What no call tells the size of: the agent finds it in the driver's count, and it lowers what may be taken.
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, seriesOf, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CODE = 100 * MIB; // what the GPU books for a module of 108 MiB, of which 8 lie inside the context
 

@@ -4,10 +4,10 @@ import { existsSync, lstatSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { engineName, enginesIn } from '../../../../src/agent/grants/engine-files.ts';
-import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
-import { BEYOND, mappedEngines, OTHER_ENGINES, SAME_AGAIN } from '../../../support/engines.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
+import { BEYOND, mappedEngines, OTHER_ENGINES, SAME_AGAIN } from '../../../support/native/engines.ts';
+import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const LOAD = join(BUILD, 'tests/load');
 const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;

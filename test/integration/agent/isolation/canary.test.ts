@@ -8,10 +8,17 @@ import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { engineName, enginesIn } from '../../../../src/agent/grants/engine-files.ts';
 import { unifiedMount } from '../../../../src/agent/os/cgroup.ts';
-import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, COMPILER, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
+import {
+  BUILD,
+  COMPILER,
+  eventually,
+  type SimulatedNode,
+  startNode,
+  temporaryFolder,
+} from '../../../support/native/node.ts';
+import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const LOAD = join(BUILD, 'tests/load');
 const HOLDS = 'cotenant_device_fence_holds';

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { engineName, enginesIn } from '../../../../src/agent/grants/engine-files.ts';
 import { unifiedMount } from '../../../../src/agent/os/cgroup.ts';
-import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/agent.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/node.ts';
+import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { anotherBuild, type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const FENCE = 'cotenant_container_info';

@@ -21,8 +21,8 @@ import {
   REGISTRATION,
   type Slots,
 } from '../../../../src/agent/kubelet/device-plugin/service.ts';
-import { loggerTo } from '../../../support/logger.ts';
-import { eventually, temporaryFolder } from '../../../support/node.ts';
+import { eventually, temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 
 type Registration = { version: string; endpoint: string; resource_name: string };
 

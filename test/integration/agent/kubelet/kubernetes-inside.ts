@@ -9,9 +9,9 @@ import type { V1Pod } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
 import type { PodResources } from '../../../../src/agent/attribution/other-allocations.ts';
 import { POD_RESOURCES } from '../../../../src/agent/attribution/pod-resources.ts';
-import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/api-server.ts';
-import { groupHome } from '../../../support/cgroups.ts';
-import { BUILD, temporaryFolder } from '../../../support/node.ts';
+import { groupHome } from '../../../support/machine/cgroups.ts';
+import { BUILD, temporaryFolder } from '../../../support/native/node.ts';
+import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/services/api-server.ts';
 
 export const place = groupHome();
 export const UID = '0a1b2c3d-0000-4000-8000-000000000001';

@@ -6,9 +6,9 @@ import test from 'ava';
 import { createEventWriter } from '../../../../src/kube/events.ts';
 import { startPodInformer } from '../../../../src/kube/pod-informer.ts';
 import { pollResourceSlices } from '../../../../src/kube/resource-slices.ts';
-import { runTenant, seriesOf, startAgent, tell } from '../../../support/agent.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
 import {
   devicesOf,
   ID,

@@ -5,8 +5,8 @@ import test, { type ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import type { GpusReading } from '../../../../src/kube/node-gpus.ts';
 import { buildNodePatch, type NodePatch, startAdvertising } from '../../../../src/kube/node-status.ts';
-import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/api-server.ts';
-import { eventually } from '../../../support/node.ts';
+import { eventually } from '../../../support/native/node.ts';
+import { answer, answerList, refuse, startApiServer, watchers } from '../../../support/services/api-server.ts';
 
 const gpusOf = (mib: number): GpusReading => ({
   complete: true,

@@ -1,9 +1,9 @@
 // What a tenant's crashes do to others: nothing, in ten ways, over and over.
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 

@@ -5,9 +5,9 @@ import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];

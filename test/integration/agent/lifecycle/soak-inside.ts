@@ -10,9 +10,9 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
 import { median } from '../../../bench/statistics.ts';
-import { CHART_ENV, compiled, runTenant, seriesOf, startAgent } from '../../../support/agent.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
-import { childrenNamed, type Span, startedMs } from '../../../support/scheduling-delays.ts';
+import { childrenNamed, type Span, startedMs } from '../../../support/machine/scheduling-delays.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { CHART_ENV, compiled, runTenant, seriesOf, startAgent } from '../../../support/product/agent.ts';
 import { type Offender, OWN_NAMESPACES, offend, PIDS } from './soak-offenders.ts';
 import { startScraping } from './soak-scrapes.ts';
 

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { unifiedMount } from '../../../../src/agent/os/cgroup.ts';
-import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../../support/agent.ts';
-import { BUILD, eventually, type SimulatedNode, type Teardown } from '../../../support/node.ts';
-import { type Span, startWatch, stopping, type Watched } from '../../../support/scheduling-delays.ts';
+import { type Span, startWatch, stopping, type Watched } from '../../../support/machine/scheduling-delays.ts';
+import { BUILD, eventually, type SimulatedNode, type Teardown } from '../../../support/native/node.ts';
+import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../../support/product/agent.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];

@@ -6,8 +6,8 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { namespacesReason, testUnless } from '../../../support/gate.ts';
-import { BUILD, temporaryFolder } from '../../../support/node.ts';
-import { isWithin, toldOf, type Watched } from '../../../support/scheduling-delays.ts';
+import { isWithin, toldOf, type Watched } from '../../../support/machine/scheduling-delays.ts';
+import { BUILD, temporaryFolder } from '../../../support/native/node.ts';
 
 const SECONDS = Number(process.env.COTENANT_SOAK_SECONDS ?? 60);
 /** Above what it has with nobody on the GPU. */

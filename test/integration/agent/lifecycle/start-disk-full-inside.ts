@@ -3,9 +3,9 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, startNode, type Teardown } from '../../../support/node.ts';
+import { BUILD, startNode, type Teardown } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const [folder = ''] = process.argv.slice(2);
 const undos: (() => void | Promise<void>)[] = [];

@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { namespacesReason, testUnless } from '../../../support/gate.ts';
-import { temporaryFolder } from '../../../support/node.ts';
+import { temporaryFolder } from '../../../support/native/node.ts';
 
 const test = testUnless(namespacesReason());
 

@@ -4,9 +4,7 @@ import { closeSync, openSync, readFileSync, writeFileSync, writeSync } from 'nod
 import { join } from 'node:path';
 import test from 'ava';
 import { tenantGroup } from '../../../../src/agent/os/cgroup.ts';
-import { type RunningTenant, runTenant, seriesOf, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
 import {
   BUILD,
   type ClientUsage,
@@ -14,7 +12,9 @@ import {
   type SimulatedNode,
   startNode,
   temporaryFolder,
-} from '../../../support/node.ts';
+} from '../../../support/native/node.ts';
+import { type RunningTenant, runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 

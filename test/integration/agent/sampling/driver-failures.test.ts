@@ -5,11 +5,11 @@ import { join } from 'node:path';
 import test from 'ava';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
-import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { gpuOf } from '../../../support/listed-processes.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { gpuOf } from '../../../support/native/listed-processes.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 /** The preload is what brings the interposer in: without it a program reaches the driver directly. */

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import test from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
-import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, type SimulatedNode, startNode } from '../../../support/node.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { BUILD, eventually, type SimulatedNode, startNode } from '../../../support/native/node.ts';
+import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const MAIN = join(import.meta.dirname, '../../../../src/cli/main.ts');

@@ -1,9 +1,9 @@
 // What GPUs count of their own parts (GPM), from the driver to the page: where a GPU, a driver or a right is missing, there is
 // no figure.
 import test from 'ava';
-import { type RunningAgent, startAgent } from '../../../support/agent.ts';
-import { readyClient } from '../../../support/client.ts';
-import { eventually, type SimulatedNode, startNode } from '../../../support/node.ts';
+import { readyClient } from '../../../support/native/client.ts';
+import { eventually, type SimulatedNode, startNode } from '../../../support/native/node.ts';
+import { type RunningAgent, startAgent } from '../../../support/product/agent.ts';
 
 const NAMES = ['graphics_active', 'sm_active', 'sm_occupancy', 'tensor_active', 'dram_active', 'fp32_active'];
 const SM_ACTIVE = 'cotenant_device_sm_active_ratio';

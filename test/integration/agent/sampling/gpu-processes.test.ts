@@ -3,11 +3,11 @@
 import { chmodSync, copyFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { OUT_OF_MEMORY } from '../../../support/client.ts';
 import { testUnless } from '../../../support/gate.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const NOBODY = '65534';
 const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { askDriverLimits, getLine } from '../../../../src/agent/isolation/driver-limits/client.ts';
 import { createHelperRunner } from '../../../../src/agent/os/helper-process.ts';
-import { BUILD, eventually, temporaryFolder } from '../../../support/node.ts';
+import { BUILD, eventually, temporaryFolder } from '../../../support/native/node.ts';
 
 const TIMEOUT_MS = 300;
 

@@ -2,10 +2,10 @@
 // made of other GPUs only.
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { readyClient } from '../../../support/client.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
+import { readyClient } from '../../../support/native/client.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 

@@ -3,9 +3,9 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
-import { runTenant, startAgent, tell } from '../../../support/agent.ts';
-import { MIB } from '../../../support/grant.ts';
-import { BUILD, eventually, startNode } from '../../../support/node.ts';
+import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
+import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { MIB } from '../../../support/product/grant.ts';
 
 const SETTINGS = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false, processMetrics: true };
 const CLIENT = join(BUILD, 'tests/client');

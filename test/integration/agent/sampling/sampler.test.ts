@@ -7,8 +7,8 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 import { startSampler } from '../../../../src/agent/sampling/sampler-process.ts';
-import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/node.ts';
-import { childrenOf, startedMs } from '../../../support/scheduling-delays.ts';
+import { childrenOf, startedMs } from '../../../support/machine/scheduling-delays.ts';
+import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
 
 const SILENCE_MS = 500;
 

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test from 'ava';
 import { unseenProcesses } from '../../../../src/agent/os/pid-namespace.ts';
-import { runTenant, startAgent } from '../../../support/agent.ts';
 import { namespacesReason, testUnless } from '../../../support/gate.ts';
-import { mainOf } from '../../../support/image.ts';
-import { eventually, startNode, temporaryFolder } from '../../../support/node.ts';
+import { eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { runTenant, startAgent } from '../../../support/product/agent.ts';
+import { mainOf } from '../../../support/product/image.ts';
 import { OWN_NAMESPACES } from '../lifecycle/soak-offenders.ts';
 
 const all = (result: number, ...names: readonly string[]) => names.map((name) => `${name}=${result}`).join(',');

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { createCgroupFinder } from '../../../../src/agent/attribution/cgroup-finder.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
-import { temporaryFolder } from '../../../support/node.ts';
+import { temporaryFolder } from '../../../support/native/node.ts';
 import { grantOf, sampledProcess } from '../node.ts';
 
 const POD_UID = '11111111-1111-1111-1111-111111111111';

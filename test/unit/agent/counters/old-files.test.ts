@@ -3,7 +3,7 @@ import { readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { removeOldCounterFiles } from '../../../../src/agent/counters/old-files.ts';
-import { temporaryFolder } from '../../../support/node.ts';
+import { temporaryFolder } from '../../../support/native/node.ts';
 
 test('counter files of an earlier agent are removed once, with one line in the log', (t) => {
   const folder = temporaryFolder(t);

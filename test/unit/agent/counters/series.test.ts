@@ -11,7 +11,7 @@ import { createStopCounts } from '../../../../src/agent/counters/stop-counts.ts'
 import { NO_TOTALS, type Totals } from '../../../../src/agent/counters/totals.ts';
 import { createSnapshot, type Snapshot, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { COLLECTORS, createRenderer } from '../../../../src/exporter/render.ts';
-import { exampleSnapshot } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/product/snapshots.ts';
 import {
   compared,
   gpu,

@@ -4,7 +4,7 @@ import test, { type ExecutionContext } from 'ava';
 import { type ActionName, type Outcome, recordOf } from '../../../../src/agent/enforcement/action-record.ts';
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
 import type { OverReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
-import { temporaryFolder } from '../../../support/node.ts';
+import { temporaryFolder } from '../../../support/native/node.ts';
 import { type Holding, peopledNode, setUp, there } from './enforcing.ts';
 
 const START = 1_700_000_000_000;

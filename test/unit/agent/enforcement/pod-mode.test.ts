@@ -5,7 +5,7 @@ import { createPodModes, requestedMode } from '../../../../src/agent/enforcement
 import { formatGrant, type Grant, parseGrant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../../src/agent/grants/registry.ts';
-import { recordOf } from '../../../support/record.ts';
+import { recordOf } from '../../../support/product/record.ts';
 import { grantOf } from '../node.ts';
 
 const record = (enforcement?: 'off' | 'report') => ({ 'cotenant.io/request': recordOf(enforcement) });

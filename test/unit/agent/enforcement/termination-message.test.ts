@@ -9,7 +9,7 @@ import {
   createTerminationMessages,
   writeTerminationMessage,
 } from '../../../../src/agent/enforcement/termination-message.ts';
-import { eventually } from '../../../support/node.ts';
+import { eventually } from '../../../support/native/node.ts';
 import { grantOf } from '../node.ts';
 
 const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';

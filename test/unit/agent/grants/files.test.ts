@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { createGrantFiles } from '../../../../src/agent/grants/files.ts';
 import { type Native, PAGE_SIZE_MISMATCH } from '../../../../src/agent/os/addon.ts';
-import { temporaryFolder } from '../../../support/node.ts';
+import { temporaryFolder } from '../../../support/native/node.ts';
 import { grantOf } from '../node.ts';
 
 const CASES = [

@@ -3,7 +3,7 @@
 // tests' part.
 import test, { type ExecutionContext } from 'ava';
 import { openDriverLimits } from '../../../../src/agent/isolation/driver-limits/sync.ts';
-import { temporaryFolder } from '../../../support/node.ts';
+import { temporaryFolder } from '../../../support/native/node.ts';
 import { grantOf } from '../node.ts';
 
 const NOT_THERE = 13;

@@ -17,7 +17,7 @@ import test, { type ExecutionContext } from 'ava';
 import { readSpec } from '../../../../src/agent/kubelet/cdi/spec.ts';
 import { OWN_KIND } from '../../../../src/agent/kubelet/cdi/split-spec.ts';
 import { type CdiOptions, followCdi, OWN_FILE } from '../../../../src/agent/kubelet/cdi/watch.ts';
-import { eventually, temporaryFolder } from '../../../support/node.ts';
+import { eventually, temporaryFolder } from '../../../support/native/node.ts';
 
 const FIXTURE = join(import.meta.dirname, '../../../fixtures/cdi/nvidia.yaml');
 const [ONE, TWO] = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1004000001'] as const;

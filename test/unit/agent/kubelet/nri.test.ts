@@ -19,8 +19,8 @@ import {
   RESPONSE,
   RUNTIME_CONNECTION,
 } from '../../../../src/agent/kubelet/nri/ttrpc.ts';
-import { loggerTo } from '../../../support/logger.ts';
-import { eventually, temporaryFolder } from '../../../support/node.ts';
+import { eventually, temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 
 const messages = fc.array(
   fc.record({

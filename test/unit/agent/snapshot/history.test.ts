@@ -2,7 +2,7 @@
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
-import { exampleContainer, exampleSnapshot, withInstance } from '../../../support/snapshots.ts';
+import { exampleContainer, exampleSnapshot, withInstance } from '../../../support/product/snapshots.ts';
 
 const START = 1_760_000_000_000;
 const MIB = 2 ** 20;

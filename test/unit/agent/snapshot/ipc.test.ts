@@ -12,7 +12,7 @@ import {
 import { materialOf } from '../../../../src/agent/snapshot/source.ts';
 import { processes } from '../../../../src/exporter/collectors/process.ts';
 import { COLLECTORS, createRenderer } from '../../../../src/exporter/render.ts';
-import { exampleSnapshot } from '../../../support/snapshots.ts';
+import { exampleSnapshot } from '../../../support/product/snapshots.ts';
 
 const bytesOf = (text: string) => {
   const bytes = new TextEncoder().encode(text);

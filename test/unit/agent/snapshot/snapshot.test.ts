@@ -12,7 +12,7 @@ import {
   staleSnapshot,
 } from '../../../../src/agent/snapshot/snapshot.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
-import { idleSelf } from '../../../support/snapshots.ts';
+import { idleSelf } from '../../../support/product/snapshots.ts';
 import {
   compared,
   gpu,

@@ -2,8 +2,8 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { mountedObject } from '../../tools/bind-mounted-interposer/object.ts';
-import { BUILD, interposerFiles, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
+import { mountedObject } from '../../../tools/bind-mounted-interposer/object.ts';
+import { BUILD, interposerFiles, type SimulatedNode, type Teardown, temporaryFolder } from '../native/node.ts';
 
 export const MIB = 1024 * 1024;
 

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import type { GrantFiles } from './grant.ts';
+import type { GrantFiles } from '../product/grant.ts';
 import { BUILD, environment, type SimulatedNode } from './node.ts';
 
 export type Race = {

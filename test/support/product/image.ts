@@ -1,10 +1,10 @@
 // The program as it is in the container image, for tests and benchmarks.
 import { cpSync, existsSync, mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { stripFolder } from '../../image/strip-types.ts';
-import { type Teardown, temporaryFolder } from './node.ts';
+import { stripFolder } from '../../../image/strip-types.ts';
+import { type Teardown, temporaryFolder } from '../native/node.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
+const ROOT = join(import.meta.dirname, '../../..');
 
 /** A folder with the type-stripped program; packages and native parts are those of this checkout. */
 export function imageHome(t: Teardown): string {

@@ -2,7 +2,7 @@
 // are the test's part.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type Teardown, temporaryFolder } from './node.ts';
+import { type Teardown, temporaryFolder } from '../native/node.ts';
 
 export type RecordedSeries = {
   readonly metric: string;

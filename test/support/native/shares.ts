@@ -3,8 +3,8 @@
 // gets less, but none ever gets more. The allowance is the measured delay only, down to half of a share.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
+import { delayedMs, serving } from '../machine/scheduling-delays.ts';
 import { eventually, type SimulatedNode } from './node.ts';
-import { delayedMs, serving } from './scheduling-delays.ts';
 
 const WINDOW_MS = 1000;
 /** Fraction of a share that may be missing without any delay. */

@@ -5,10 +5,10 @@ import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } 
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setImmediate } from 'node:timers/promises';
-import { parseLine, type SampleLine } from '../../src/agent/sampling/line-schema.ts';
-import type { Sample } from '../../src/agent/sampling/sample.ts';
+import { parseLine, type SampleLine } from '../../../src/agent/sampling/line-schema.ts';
+import type { Sample } from '../../../src/agent/sampling/sample.ts';
+import { sampleReader } from '../product/sample.ts';
 import { BUILD, environment, type Teardown, temporaryFolder } from './node.ts';
-import { sampleReader } from './sample.ts';
 
 /** Percent of the SMs, and of memory, encoder and decoder, 0 unless given. */
 type UseRow = readonly [

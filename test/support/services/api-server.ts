@@ -4,7 +4,7 @@ import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'nod
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { KubeConfig } from '@kubernetes/client-node';
-import type { Teardown } from './node.ts';
+import type { Teardown } from '../native/node.ts';
 
 export type Asked = {
   readonly method: string;

@@ -1,6 +1,11 @@
 // A published snapshot with a value for every metric family: two GPUs, a container within its grant, one that was stopped, one
 // without a grant, and a process of each.
-import type { SelfSnapshot, Snapshot, SnapshotContainer, SnapshotDevice } from '../../src/agent/snapshot/snapshot.ts';
+import type {
+  SelfSnapshot,
+  Snapshot,
+  SnapshotContainer,
+  SnapshotDevice,
+} from '../../../src/agent/snapshot/snapshot.ts';
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;

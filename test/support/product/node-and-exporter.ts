@@ -1,11 +1,11 @@
-// The two halves of the agent as two processes: the node half is an agent without a port (support/agent.ts), the exporter half
+// The two halves of the agent as two processes: the node half is an agent without a port (support/product/agent.ts), the exporter half
 // reads its socket.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
+import { eventually, type Teardown } from '../native/node.ts';
 import { seriesOf } from './agent.ts';
 import { mainOf } from './image.ts';
-import { eventually, type Teardown } from './node.ts';
 
 export type RunningExporter = {
   readonly url: string;

@@ -1,7 +1,7 @@
 // The annotation that the webhook writes for a pod with one container that has a whole GPU.
 
-import type { Mode } from '../../src/api/request.ts';
-import { formatPodRequest } from '../../src/api/request-annotation.ts';
+import type { Mode } from '../../../src/api/request.ts';
+import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 
 /** The annotation's text; `enforcement`: the mode of its namespace, if weaker than the node's. */
 export const recordOf = (enforcement?: Exclude<Mode, 'enforce'>): string =>

@@ -1,7 +1,7 @@
 // Cgroups for a test, below the cgroup in which it runs, in the unified hierarchy.
 import { mkdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { unifiedMount, unifiedPath } from '../../src/agent/os/cgroup.ts';
+import { unifiedMount, unifiedPath } from '../../../src/agent/os/cgroup.ts';
 
 /** The folder in which they may be created, or the reason why the test is skipped. */
 export function groupHome(): { readonly home: string } | { readonly reason: string } {

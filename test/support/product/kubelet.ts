@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 
-const SOURCES = join(import.meta.dirname, '../../src/agent/kubelet/csi');
+const SOURCES = join(import.meta.dirname, '../../../src/agent/kubelet/csi');
 const definitions = loadSync(
   ['csi.proto', 'registration.proto'].map((name) => join(SOURCES, name)),
   { keepCase: true, defaults: true },

@@ -6,11 +6,11 @@
 
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { makeFile } from '../../src/agent/grants/files.ts';
-import { libraries } from '../../src/agent/grants/registry.ts';
-import { startCsi, VolumeRefused } from '../../src/agent/kubelet/csi/driver.ts';
-import { ledgerPath, mountVolume, pagePath, withWritable } from '../../src/agent/kubelet/csi/volume.ts';
-import { loadNative } from '../../src/agent/os/addon.ts';
+import { makeFile } from '../../../src/agent/grants/files.ts';
+import { libraries } from '../../../src/agent/grants/registry.ts';
+import { startCsi, VolumeRefused } from '../../../src/agent/kubelet/csi/driver.ts';
+import { ledgerPath, mountVolume, pagePath, withWritable } from '../../../src/agent/kubelet/csi/volume.ts';
+import { loadNative } from '../../../src/agent/os/addon.ts';
 import { loggerTo } from './logger.ts';
 
 export type Told =

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { type Teardown, temporaryFolder } from './node.ts';
+import { type Teardown, temporaryFolder } from '../native/node.ts';
 
 /** The program; undefined if none is on the PATH. */
 export const browser = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable']

@@ -6,7 +6,7 @@ import { mkdtempSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
-import { MIB, makeGrant } from './grant.ts';
+import { MIB, makeGrant } from '../product/grant.ts';
 import { BUILD, environment, startNode, temporaryFolder } from './node.ts';
 
 export type BooksResult = {

@@ -5,14 +5,14 @@ import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync,
 import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
-import { engineNumber } from '../../src/agent/grants/engine-files.ts';
-import type { Snapshot } from '../../src/agent/snapshot/snapshot.ts';
-import { ask } from '../../src/cli/lib/agent-client.ts';
+import type { ActionRecord } from '../../../src/agent/enforcement/action-record.ts';
+import { engineNumber } from '../../../src/agent/grants/engine-files.ts';
+import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
+import { ask } from '../../../src/cli/lib/agent-client.ts';
+import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../native/node.ts';
 import { mainOf } from './image.ts';
-import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from './node.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
+const ROOT = join(import.meta.dirname, '../../..');
 const MAIN = join(ROOT, 'src/cli/main.ts');
 const LAST_WORDS_MS = 2000;
 

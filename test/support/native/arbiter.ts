@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { GrantFiles } from './grant.ts';
+import type { GrantFiles } from '../product/grant.ts';
 import { BUILD, eventually, type Teardown } from './node.ts';
 
 export type Told = {

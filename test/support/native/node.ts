@@ -5,10 +5,10 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { engineName, enginesIn, PRELOADED } from '../../src/agent/grants/engine-files.ts';
-import { firstSample } from './sample.ts';
+import { engineName, enginesIn, PRELOADED } from '../../../src/agent/grants/engine-files.ts';
+import { firstSample } from '../product/sample.ts';
 
-export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../native/build');
+export const BUILD = process.env.COTENANT_BUILD ?? join(import.meta.dirname, '../../../native/build');
 /** Programs of BUILD are for another architecture and run in an emulator: test/arm64. */
 export const EMULATED = process.env.COTENANT_EMULATED === '1';
 /** Compiles for the architecture of BUILD. */

@@ -6,8 +6,8 @@ import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { basename, join } from 'node:path';
 import { stringify } from 'yaml';
-import { CONFIGURATION } from '../../dashboards/lib/configuration.ts';
-import { eventually, type Teardown, temporaryFolder } from './node.ts';
+import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
+import { eventually, type Teardown, temporaryFolder } from '../native/node.ts';
 import { findPrometheus, findPromtool, run } from './promtool.ts';
 
 export type Answered = { readonly metric: Readonly<Record<string, string>>; readonly value: number };

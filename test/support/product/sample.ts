@@ -1,7 +1,7 @@
 // Samples from the output of a sampler, parsed as the agent does.
 
-import { createSampleDecoder } from '../../src/agent/sampling/delta-decoder.ts';
-import type { Sample } from '../../src/agent/sampling/sample.ts';
+import { createSampleDecoder } from '../../../src/agent/sampling/delta-decoder.ts';
+import type { Sample } from '../../../src/agent/sampling/sample.ts';
 
 /** Reads the lines of one sampler; a line that the agent would refuse is an error. */
 export function sampleReader(): (line: string) => Sample {

@@ -11,7 +11,7 @@ const WANTED: readonly Wanted[] = [
 /** Statically linked, so the package of any release runs. Before QEMU 8 MADV_WIPEONFORK does not work. */
 const EMULATOR: readonly Wanted[] = [{ name: 'qemu-user', from: 'sid' }];
 
-const BUILD = join(import.meta.dirname, '../../native/build');
+const BUILD = join(import.meta.dirname, '../../../native/build');
 export const ARM64_BUILD = join(BUILD, 'arm64');
 /** Like BUILD, with arm64 programs that run in the emulator (test/arm64/prepare.ts). */
 export const EMULATED_BUILD = join(BUILD, 'emulated');

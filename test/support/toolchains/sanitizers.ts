@@ -5,7 +5,7 @@ import { mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-const NATIVE = join(import.meta.dirname, '../../native');
+const NATIVE = join(import.meta.dirname, '../../../native');
 export const ASAN_BUILD = join(NATIVE, 'build/asan');
 export const TSAN_BUILD = join(NATIVE, 'build/tsan');
 

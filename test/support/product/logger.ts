@@ -1,5 +1,5 @@
 // A logger whose messages a test can read; repeated ones are counted as in production.
-import { createLogger, type Logger } from '../../src/common/logger.ts';
+import { createLogger, type Logger } from '../../../src/common/logger.ts';
 
 export function loggerTo(messages: { push(message: string): unknown }): Logger {
   const write = (line: string) => messages.push((JSON.parse(line) as { msg: string }).msg);

@@ -2,9 +2,9 @@
 import { closeSync, openSync, readFileSync, readSync, symlinkSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
-import { engineName, engineNumber, enginesIn } from '../../src/agent/grants/engine-files.ts';
-import { type LedgerReading, loadNative } from '../../src/agent/os/addon.ts';
-import type { GrantFiles } from './grant.ts';
+import { engineName, engineNumber, enginesIn } from '../../../src/agent/grants/engine-files.ts';
+import { type LedgerReading, loadNative } from '../../../src/agent/os/addon.ts';
+import type { GrantFiles } from '../product/grant.ts';
 import { BUILD, eventually, type SimulatedNode } from './node.ts';
 
 /** Engines of other builds, by what differs; built by native/Makefile. */

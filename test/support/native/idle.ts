@@ -1,7 +1,7 @@
 // A driver whose calls return at once (test/bench/drivers/idle.c), as a node with one GPU: the measured time of a call is then
 // that of the interposer.
 import { join } from 'node:path';
-import { MIB } from './grant.ts';
+import { MIB } from '../product/grant.ts';
 import { BUILD, type SimulatedNode } from './node.ts';
 
 export const IDLE_CONTEXT_BYTES = 200 * MIB;
