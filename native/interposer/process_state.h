@@ -45,7 +45,7 @@ struct cot_cached_limits {
     _Atomic uint32_t flags;
 };
 
-/* ---- what this process has allocated (memory/blocks.c, accounting/granules.c) ---- */
+/* ---- what this process has allocated (memory/blocks/blocks.c, accounting/granules.c) ---- */
 
 struct cot_lock {
     _Atomic uint32_t word;
@@ -124,7 +124,7 @@ struct cot_ended_views {
     uint32_t ended, before;
 };
 
-/* ---- memory/pools.c ---- */
+/* ---- memory/pools/pools.c ---- */
 
 #define COT_MAX_POOLS 256
 struct cot_known_pool {
@@ -137,7 +137,7 @@ struct cot_pools {
     struct cot_known_pool known[COT_MAX_POOLS];
 };
 
-/* ---- memory/graphs.c ---- */
+/* ---- memory/pools/graphs.c ---- */
 
 #define COT_MAX_GRAPHS 1024
 struct cot_graph_need {
@@ -162,7 +162,7 @@ struct cot_graphs {
     struct cot_known_graph known[COT_MAX_GRAPHS];
 };
 
-/* ---- memory/vmm.c, memory/sparse_arrays.c: lists allocated by malloc ---- */
+/* ---- memory/virtual/vmm.c, memory/virtual/sparse_arrays.c: lists allocated by malloc ---- */
 
 struct cot_mapping {
     abi_devptr at;

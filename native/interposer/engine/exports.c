@@ -17,7 +17,7 @@ static const struct cot_served SERVED[] = {
 #define ROW(index, symbol) {#symbol, (void *)cot_##symbol},
     COT_CUDA_SERVED(ROW)
 #undef ROW
-    /* Served once the engine has diverted them (memory/graphs.c). */
+    /* Served once the engine has diverted them (memory/pools/graphs.c). */
     {"cuGraphLaunch", (void *)cot_cuGraphLaunch},
     {"cuGraphLaunch_ptsz", (void *)cot_cuGraphLaunch_ptsz},
     {"cotenant_admit", (void *)cot_cotenant_admit},

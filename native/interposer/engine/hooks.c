@@ -2,8 +2,8 @@
 #include "core/hooks.h"
 
 #include "launch/gate.h"
-#include "memory/blocks.h"
-#include "memory/pools.h"
+#include "memory/blocks/blocks.h"
+#include "memory/pools/pools.h"
 
 static void reclaim(uint32_t gpu) {
     cot_pools_trim(gpu);

@@ -6,8 +6,8 @@
 #include "../../../native/interposer/engine/accounting/quota.h"
 #include "../../../native/interposer/engine/core/hooks.h"
 #include "../../../native/interposer/engine/launch/gate.h"
-#include "../../../native/interposer/engine/memory/blocks.h"
-#include "../../../native/interposer/engine/memory/pools.h"
+#include "../../../native/interposer/engine/memory/blocks/blocks.h"
+#include "../../../native/interposer/engine/memory/pools/pools.h"
 
 static union {
     struct cot_state state;

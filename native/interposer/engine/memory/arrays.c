@@ -2,13 +2,13 @@
  * memory comes later, so the charge is an estimate: rows padded to the 64-byte by 8-row blocks in which textures
  * are stored, level by level, in granules of their own. The agent finds the difference. Sparse arrays and arrays of
  * deferred mapping cost nothing themselves; physical memory mapped under them is charged by cuMemCreate
- * (sparse_arrays.c). */
+ * (virtual/sparse_arrays.c). */
 #include "../../../abi/cuda_arrays.h"
 #include "../accounting/grant.h"
 #include "../core/driver_calls.h"
-#include "blocks.h"
+#include "blocks/blocks.h"
 #include "claims.h"
-#include "sparse_arrays.h"
+#include "virtual/sparse_arrays.h"
 
 #define BLOCK_BYTES 64u /* width of a block of texture memory, and its rows */
 #define BLOCK_ROWS 8u

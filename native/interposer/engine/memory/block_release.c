@@ -1,8 +1,8 @@
 /* Blocks that leave the table together with their charge: their context has ended, or they were freed unseen. */
 #include "../accounting/granules.h"
 #include "../accounting/quota.h"
-#include "blocks.h"
-#include "vmm.h"
+#include "blocks/blocks.h"
+#include "virtual/vmm.h"
 
 /* Releases the charge of a block that has left the table. */
 static void release(const struct cot_block *block) {

@@ -4,8 +4,8 @@
 #include "../accounting/granules.h"
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
-#include "blocks.h"
-#include "vmm.h"
+#include "blocks/blocks.h"
+#include "virtual/vmm.h"
 
 abi_result cot_claim(uint64_t bytes, struct cot_claim *claim) {
     abi_result result = cot_attach();

@@ -3,8 +3,8 @@
 #include <pthread.h>
 
 #include "../contexts/contexts.h"
-#include "blocks.h"
-#include "sparse_arrays.h"
+#include "blocks/blocks.h"
+#include "virtual/sparse_arrays.h"
 
 /* Is linear memory still allocated? A failing query is repeated once. */
 static bool is_allocated(const struct cot_block *block) {

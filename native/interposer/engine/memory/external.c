@@ -4,9 +4,9 @@
 #include "../../../abi/cuda_arrays.h"
 #include "../accounting/grant.h"
 #include "../core/driver_calls.h"
-#include "blocks.h"
+#include "blocks/blocks.h"
 #include "claims.h"
-#include "vmm.h"
+#include "virtual/vmm.h"
 
 /* The answer counts as long as the import lasts, so a failing call is repeated once, also that which undoes it. */
 static bool is_memory_by_handle(const abi_external_handle *from) {

@@ -7,8 +7,8 @@
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
-#include "blocks.h"
-#include "pools.h"
+#include "blocks/blocks.h"
+#include "pools/pools.h"
 
 abi_result cot_cuMemFree_v2(abi_devptr pointer);
 

@@ -3,7 +3,7 @@
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
-#include "pools.h"
+#include "pools/pools.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;

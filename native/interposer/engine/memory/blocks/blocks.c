@@ -1,7 +1,7 @@
 /* The table of blocks: what this process has allocated, by pointer or handle. */
 #include "blocks.h"
 
-#include "../core/sharded_map.h"
+#include "../../core/sharded_map.h"
 
 /* The low 6 bits choose the shard, bits from the 8th on the place in it. Consecutive addresses of device memory lie
  * in one row, so that few searches of a large table miss the processor's caches. */

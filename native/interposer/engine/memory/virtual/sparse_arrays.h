@@ -1,7 +1,7 @@
 /* Mappings of physical memory under sparse arrays and arrays of deferred mapping. */
 #pragma once
 
-#include "../core/engine.h"
+#include "../../core/engine.h"
 
 #pragma GCC visibility push(hidden)
 

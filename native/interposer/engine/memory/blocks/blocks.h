@@ -1,7 +1,7 @@
 /* Blocks: what this process has allocated, by address or handle, with the context it belongs to and its charge. */
 #pragma once
 
-#include "../core/engine.h"
+#include "../../core/engine.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -23,13 +23,13 @@ bool cot_blocks_take_of_context(const void *context, unsigned *shard, uint32_t *
  * there are no others. */
 bool cot_blocks_take_duplicate(const struct cot_block *block, bool others, struct cot_block *taken);
 
-/* ---- block_release.c: blocks that go with their charge ---- */
+/* ---- ../block_release.c: blocks that go with their charge ---- */
 
 void cot_blocks_drop_context(void *context);
 bool cot_blocks_drop(const struct cot_block *block);
 bool cot_blocks_drop_duplicate(const struct cot_block *block, bool others);
 
-/* ---- ended_contexts.c: blocks whose context may have ended while they were allocated or freed ---- */
+/* ---- ../ended_contexts.c: blocks whose context may have ended while they were allocated or freed ---- */
 
 /* All memory that was allocated in a context: assigned to another one, or gone with it. */
 void cot_memory_reassign_context(const void *view, void *successor);

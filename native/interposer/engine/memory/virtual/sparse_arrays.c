@@ -4,10 +4,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "../../../abi/cuda_arrays.h"
-#include "../accounting/grant.h"
-#include "../core/driver_calls.h"
-#include "blocks.h"
+#include "../../../../abi/cuda_arrays.h"
+#include "../../accounting/grant.h"
+#include "../../core/driver_calls.h"
+#include "../blocks/blocks.h"
 #include "sparse_arrays.h"
 #include "vmm.h"
 

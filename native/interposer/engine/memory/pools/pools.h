@@ -1,7 +1,7 @@
 /* Memory pools and the memory of graphs: both keep memory that is charged although nothing uses it. */
 #pragma once
 
-#include "../core/engine.h"
+#include "../../core/engine.h"
 
 #pragma GCC visibility push(hidden)
 

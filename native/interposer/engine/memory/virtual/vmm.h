@@ -2,7 +2,7 @@
  * never reused, and counts the handles, mappings and imports that keep it alive. */
 #pragma once
 
-#include "../core/engine.h"
+#include "../../core/engine.h"
 
 #pragma GCC visibility push(hidden)
 

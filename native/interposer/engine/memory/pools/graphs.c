@@ -7,9 +7,9 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "../accounting/quota.h"
-#include "../core/driver_calls.h"
-#include "../launch/capture.h"
+#include "../../accounting/quota.h"
+#include "../../core/driver_calls.h"
+#include "../../launch/capture.h"
 #include "pools.h"
 
 #define MAX_DEPTH 64 /* graphs within graphs */

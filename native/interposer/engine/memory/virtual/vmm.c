@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../accounting/quota.h"
-#include "../core/driver_calls.h"
-#include "blocks.h"
+#include "../../accounting/quota.h"
+#include "../../core/driver_calls.h"
+#include "../blocks/blocks.h"
 #include "vmm.h"
 
 /* ---- which memory is mapped at which addresses ---- */

@@ -1,6 +1,6 @@
 /* References to physical memory (cuMemCreate): its charge is released with the last one. */
-#include "../accounting/quota.h"
-#include "blocks.h"
+#include "../../accounting/quota.h"
+#include "../blocks/blocks.h"
 #include "vmm.h"
 
 bool cot_memory_ref(uint64_t memory) {

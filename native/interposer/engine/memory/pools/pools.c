@@ -7,10 +7,10 @@
  * and trimmed, and destroyed once it has none. */
 #include <pthread.h>
 
-#include "../accounting/quota.h"
-#include "../contexts/current.h"
-#include "../core/driver_calls.h"
-#include "../launch/capture.h"
+#include "../../accounting/quota.h"
+#include "../../contexts/current.h"
+#include "../../core/driver_calls.h"
+#include "../../launch/capture.h"
 #include "pools.h"
 
 /* Marks the handle of a pool that the program has destroyed and that still has memory: no address has this bit. */
