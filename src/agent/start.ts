@@ -1,6 +1,6 @@
 // Starts the agent: node half, sampler, local socket, and either the exporter half or the socket through which one in another
 // process follows the snapshots (page.socket). Subscribes the parts to one another's events, and closes them in order.
-import { chmodSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import type { Logger } from '../common/logger.ts';
@@ -24,8 +24,8 @@ import { createDriver, type Driver } from './os/driver-handle.ts';
 import { type SamplerHandle, startSampler } from './sampling/sampler-process.ts';
 import { createRecorder } from './snapshot/history.ts';
 import { serveSnapshots } from './snapshot/ipc/server.ts';
-import type { NameOf, Snapshot } from './snapshot/snapshot.ts';
-import { createLocalSource, healthOf, type LocalSource } from './snapshot/source.ts';
+import type { NameOf } from './snapshot/snapshot.ts';
+import { createLocalSource, type LocalSource } from './snapshot/source.ts';
 
 export type Agent = {
   /** Undefined: it listens on none. */
@@ -81,37 +81,26 @@ async function isServed(socket: string): Promise<boolean> {
   });
 }
 
-type Publishing = {
-  readonly port: number | undefined;
-  publish(snapshot: Snapshot): void;
-  /** To be called each second or so. */
-  beat(): void;
-  close(): Promise<void>;
-};
+type Publishing = { readonly port: number | undefined; close(): Promise<void> };
 
 /** The exporter half in this process, or the socket to which one in another process connects. */
 async function openPublishing(
   configuration: AgentConfiguration,
-  here: LocalSource,
-  { log: rootLog, cluster }: AgentInputs,
+  source: LocalSource,
+  rootLog: Logger,
 ): Promise<Publishing> {
-  const { socket: path, socketUser, tokenReview } = configuration.page;
-  const review = tokenReview ? cluster?.review : undefined;
-  const log = rootLog.component(path === '' ? 'exporter' : 'snapshot-socket');
+  const { socket: path, socketUser: user, tokenReview } = configuration.page;
   if (path === '') {
     // Not even loaded in a process that must not serve a network.
     const { guardOf, startExporter } = await import('../exporter/start.ts');
-    const access = await guardOf(configuration, review, log);
-    const exporter = await startExporter(configuration, createLocalSource(here), access, log);
-    return { ...exporter, publish: (snapshot) => exporter.update(healthOf(snapshot)), beat: () => {} };
+    const log = rootLog.component('exporter');
+    return startExporter(configuration, source, await guardOf(configuration, source.review, log), log);
   }
-  if (tokenReview && !review) throw new Error('page.tokenReview: needs a cluster (kubernetes.enabled)');
+  if (tokenReview && !source.review) throw new Error('page.tokenReview: needs a cluster (kubernetes.enabled)');
   if (await isServed(path))
     throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
-  return {
-    port: undefined,
-    ...(await serveSnapshots({ ...here, path, review, user: socketUser, onProblem: log.warn })),
-  };
+  const { close } = await serveSnapshots(source, { path, user, log: rootLog.component('snapshot-socket') });
+  return { port: undefined, close };
 }
 
 /** The path of the agent's socket in its state folder; rejects where another agent uses the folder. */
@@ -120,7 +109,6 @@ async function claimStateFolder({ stateFolder }: AgentConfiguration): Promise<st
   const socket = join(stateFolder, SOCKET_NAME);
   if (await isServed(socket))
     throw new Error(`${socket}: another agent serves this folder; give this one its own stateFolder`);
-  rmSync(socket, { force: true });
   return socket;
 }
 
@@ -231,7 +219,6 @@ export async function startAgent(configuration: AgentConfiguration, inputs: Agen
   const native = loadNative();
   await using opened = new AsyncDisposableStack();
   const socket = await claimStateFolder(configuration);
-  opened.defer(() => rmSync(socket, { force: true }));
   const driver = createDriver();
   const assignments = await followAllocations(configuration, inputs);
   opened.defer(() => assignments?.close());
@@ -246,16 +233,12 @@ export async function startAgent(configuration: AgentConfiguration, inputs: Agen
       log.component('exporter').warn(`the process's own metrics cannot be read: ${String(error)}`);
       return '';
     });
-  const publishing = await openPublishing(
-    configuration,
-    { snapshot: node.snapshot, history: recorder.history, own },
-    inputs,
-  );
+  const review = configuration.page.tokenReview ? inputs.cluster?.review : undefined;
+  const source = createLocalSource({ snapshot: node.snapshot, history: recorder.history, own, review });
+  const publishing = await openPublishing(configuration, source, log);
   opened.defer(() => publishing.close());
-  node.events.on('snapshot', publishing.publish);
-  const admin = await startHttpServer(createAdmin(node, driver), { listen: { socket } });
+  const admin = await startHttpServer(createAdmin(node, driver), { listen: { socket, mode: 0o660 } });
   opened.defer(() => admin.close());
-  chmodSync(socket, 0o660);
 
   let sampler: SamplerHandle | undefined;
   opened.defer(() => sampler?.close());
@@ -266,7 +249,6 @@ export async function startAgent(configuration: AgentConfiguration, inputs: Agen
   sampler = startSampling(configuration, { node, driver, log, onChange: () => services?.changed() });
   const ageing = setInterval(() => {
     node.checkAge(sampler.abandonedCounts());
-    publishing.beat();
     services?.changed();
   }, CHECK_AGE_MS);
   opened.defer(() => clearInterval(ageing));

@@ -1,20 +1,16 @@
 // The page of metrics of the newest snapshot, rendered by a worker thread when the first scrape asks for it and shared by all scrapes
 // of the same snapshot. A node that nothing scrapes renders nothing.
-import type { SnapshotHealth, Source } from '../agent/snapshot/source.ts';
+import type { Source } from '../agent/snapshot/source.ts';
 import { showsProcesses } from '../api/compat-exporters.ts';
 import type { Logger } from '../common/logger.ts';
 import type { Format } from './render.ts';
 import { createRenderThread, type ThreadLimits } from './render-thread.ts';
 import type { Page, RenderOptions } from './render-worker.ts';
 
-/** Or: there is no snapshot, or rendering failed; or it takes too long. */
+/** Or: the node half does not answer, or rendering failed; or it takes too long. */
 export type Scraped = Page | 'nothing' | 'late';
 
 export type MetricsCache = {
-  /** There is a newer snapshot. */
-  publish(health: SnapshotHealth): void;
-  /** The node half is gone: what was rendered from its snapshots would look fresh. */
-  withdraw(): void;
   scrape(format: Format): Promise<Scraped>;
   /** Pages rendered so far. */
   renderings(): number;
@@ -43,51 +39,52 @@ async function within<T>(promise: Promise<T>, ms: number): Promise<T | 'late'> {
   }
 }
 
+type Rendering = {
+  /** Of its snapshot, or of one before it. */
+  readonly number: number;
+  readonly page: Promise<Page | undefined>;
+  isDone: boolean;
+};
+
 export function createMetricsCache(
   options: RenderOptions & {
-    readonly material: Source['material'];
-    readonly log: Pick<Logger, 'warn'>;
+    readonly source: Pick<Source, 'health' | 'material'>;
+    readonly log: Pick<Logger, 'info' | 'warn'>;
     readonly limits?: CacheLimits;
   },
 ): MetricsCache {
-  const { processes, compatibility, nodeName, log, limits = LIMITS } = options;
+  const { processes, compatibility, nodeName, source, log, limits = LIMITS } = options;
   const thread = createRenderThread({ processes, compatibility, nodeName }, limits, log);
-  const material = () => options.material(processes || showsProcesses(compatibility));
-  /** Number of the newest snapshot. */
-  let newest = 0;
-  let isThere = false;
+  const material = () => source.material(processes || showsProcesses(compatibility));
   let renderings = 0;
-  const pages = new Map<Format, { readonly page: Promise<Page | undefined>; isDone: boolean }>();
+  let isAway = false;
+  const pages = new Map<Format, Rendering>();
 
-  const render = (format: Format): Promise<Page | undefined> => {
-    const of = newest;
+  const render = (format: Format, number: number): Rendering => {
     renderings += 1;
-    const rendering = { page: thread.render(format, material), isDone: false };
+    const page = thread.render(format, material);
+    const rendering = { number, page, isDone: false };
     pages.set(format, rendering);
-    void rendering.page.then((page) => {
+    void page.then((done) => {
       rendering.isDone = true;
-      // A page of an older snapshot is only for the scrapes that wait for it.
-      if ((!page || of !== newest) && pages.get(format) === rendering) pages.delete(format);
+      if (!done && pages.get(format) === rendering) pages.delete(format);
     });
-    return rendering.page;
+    return rendering;
+  };
+  const scrape = async (format: Format): Promise<Scraped> => {
+    const health = await source.health().catch((error: Error) => log.warn(error.message));
+    if (health && isAway) log.info('the node half answers again');
+    isAway = !health;
+    // What was rendered from its snapshots would look fresh.
+    if (!health) return 'nothing';
+    const last = pages.get(format);
+    // A page of an older snapshot is only for the scrapes that come while it is rendered.
+    const isUsable = last && (last.number === health.number || !last.isDone);
+    return (await (isUsable ? last : render(format, health.number)).page) ?? 'nothing';
   };
 
   return {
-    publish() {
-      newest += 1;
-      isThere = true;
-      for (const [format, { isDone }] of pages) if (isDone) pages.delete(format);
-    },
-    withdraw() {
-      newest += 1;
-      isThere = false;
-      pages.clear();
-    },
-    async scrape(format) {
-      if (!isThere) return 'nothing';
-      const page = await within(pages.get(format)?.page ?? render(format), limits.waitMs);
-      return page ?? 'nothing';
-    },
+    scrape: (format) => within(scrape(format), limits.waitMs),
     renderings: () => renderings,
     close: thread.close,
   };

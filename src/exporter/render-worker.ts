@@ -2,11 +2,11 @@
 // bytes, plain and compressed. Rendering thousands of series would hold up an event loop that also enforces.
 import { parentPort, workerData } from 'node:worker_threads';
 import { gzipSync } from 'node:zlib';
-import { materialFrom } from '../agent/snapshot/ipc/protocol.ts';
+import { materialFrom } from '../agent/snapshot/ipc/validate.ts';
 import type { Encoded, Material } from '../agent/snapshot/source.ts';
 import { processes } from './collectors/process.ts';
 import { compatCollectors } from './compat/index.ts';
-import { COLLECTORS, createRenderer, type Format } from './render.ts';
+import { COLLECTORS, createRenderer, type Format, renderDown } from './render.ts';
 
 /** Which collectors a page has besides those that it always has. */
 export type RenderOptions = {
@@ -36,7 +36,9 @@ function transferable(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
 
 parentPort?.on('message', async ({ id, format, material }: RenderRequest) => {
   const { snapshot, own } = material instanceof Uint8Array ? materialFrom(material) : material;
-  const { text, problems } = await render(snapshot, format, own);
+  const { text, problems } = snapshot
+    ? await render(snapshot, format, own)
+    : { text: await renderDown(format, own), problems: [] };
   const plain = transferable(Buffer.from(text));
   const gzip = transferable(gzipSync(plain, { level: 1 }));
   const answer: RenderAnswer = { id, page: { plain, gzip }, problems };

@@ -112,8 +112,8 @@ function registerOwn(registry: PromRegistry, own: string): void {
   }
 }
 
-/** For when there is no snapshot: before the first sample, or without the node half. */
-export async function renderDown(format: Format, own: string): Promise<string> {
+/** For when there is no snapshot: before the first sample and without a driver library, or without the node half. */
+export async function renderDown(format: Format, own = ''): Promise<string> {
   const registry = registryFor(format);
   register(registry, { cotenant_up: agent.metrics.cotenant_up }).set('cotenant_up', {}, 0);
   registerOwn(registry, own);

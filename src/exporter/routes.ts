@@ -1,13 +1,13 @@
 // HTTP routes of the exporter: /metrics, health, the status page and its data. All are served from the last sample; no request reads the
 // driver or waits for sampling.
 import express, { type Express, type RequestHandler } from 'express';
-import { NO_SAMPLE, type Source } from '../agent/snapshot/source.ts';
+import type { Source } from '../agent/snapshot/source.ts';
 import { acceptedFormat } from './accept.ts';
 import type { Scraped } from './metrics-cache.ts';
 import { CONTENT_TYPES, type Format, renderDown } from './render.ts';
 import { STATUS_PAGE } from './status-page.ts';
 
-export type ExporterSource = Pick<Source, 'health' | 'status' | 'history' | 'own'> & {
+export type ExporterSource = Pick<Source, 'health' | 'status' | 'history'> & {
   readonly scrape: (format: Format) => Promise<Scraped>;
 };
 
@@ -21,15 +21,13 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
   app.get('/livez', (_request, response) => {
     response.type('text').send('ok\n');
   });
-  app.get('/readyz', (_request, response) => {
-    const health = source.health();
-    if (!health) response.status(503).type('text').send(`${NO_SAMPLE}\n`);
-    else if (!health.up)
-      response
-        .status(503)
-        .type('text')
-        .send(`${health.problem ?? 'the driver does not answer'}\n`);
-    else response.type('text').send('ok\n');
+  app.get('/readyz', async (_request, response) => {
+    const health = await source.health().catch((error: Error) => ({ up: false, problem: error.message }));
+    const text = health.up ? 'ok' : (health.problem ?? 'the driver does not answer');
+    response
+      .status(health.up ? 200 : 503)
+      .type('text')
+      .send(`${text}\n`);
   });
   if (guard) app.use(guard);
 
@@ -45,10 +43,8 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     }
     response.setHeader('Content-Type', CONTENT_TYPES[format]);
     if (page === 'nothing') {
-      // Before the first sample, and without a driver library: absence must be visible.
-      const own = await source.own().catch(() => '');
-      // What another process sends may not be valid.
-      response.end(await renderDown(format, own).catch(() => renderDown(format, '')));
+      // Absence must be visible.
+      response.end(await renderDown(format));
       return;
     }
     const gzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '');

@@ -2,7 +2,7 @@
 // (agent/snapshot/source.ts): the node half in the same process, or the socket of another process, which then needs no privileges.
 import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
-import type { SnapshotHealth, Source } from '../agent/snapshot/source.ts';
+import type { Source } from '../agent/snapshot/source.ts';
 import type { Logger } from '../common/logger.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { requireAuth } from '../serving/auth.ts';
@@ -16,12 +16,7 @@ import type { ExporterSettings } from './settings.ts';
 
 const CONNECTIONS = 256;
 
-export type Exporter = {
-  readonly port: number;
-  /** There is a newer snapshot; undefined: the node half is gone. */
-  update(health: SnapshotHealth | undefined): void;
-  close(): Promise<void>;
-};
+export type Exporter = { readonly port: number; close(): Promise<void> };
 
 /** Undefined if no authorization is configured. Rejects if the settings cannot be applied. */
 export async function guardOf(
@@ -52,7 +47,7 @@ export async function startExporter(
     processes: processMetrics,
     compatibility: compatibilityMetrics,
     nodeName: kubernetes.nodeName || hostname(),
-    material: source.material,
+    source,
     log,
   });
   const tls = { source: fromFiles({ certFile, keyFile }), minVersion: 'TLSv1.2', logger: log } as const;
@@ -63,10 +58,6 @@ export async function startExporter(
   });
   return {
     port: server.port,
-    update(health) {
-      if (health) page.publish(health);
-      else page.withdraw();
-    },
     async close() {
       await Promise.all([server.close(0), page.close()]);
     },

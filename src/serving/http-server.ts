@@ -1,6 +1,8 @@
-// The HTTP(S) server of the webhook, the scheduler extender and the exporter: TLS whose certificate is replaced while it
-// runs, client certificates, limits of time and connections, health paths, graceful close. Routes are the callers' own.
+// The HTTP(S) server of the webhook, the scheduler extender, the exporter and the agent's sockets: TLS whose certificate is
+// replaced while it runs, client certificates, limits of time and connections, health paths, graceful close. Routes are the
+// callers' own.
 import { once } from 'node:events';
+import { chmodSync, chownSync, rmSync } from 'node:fs';
 import type { RequestListener, Server, ServerResponse } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../common/logger.ts';
@@ -32,9 +34,17 @@ export type TlsOptions = {
   readonly onRejected?: () => void;
 };
 
+/** Replaces a file at the path `socket`. */
+export type UnixSocket = {
+  readonly socket: string;
+  readonly mode: number;
+  /** Its owner and group; absent or 0: those of this process. */
+  readonly user?: number;
+};
+
 export type ServerOptions = {
   /** No host: all addresses. Port 0 takes a free one. */
-  readonly listen: { readonly host?: string | undefined; readonly port: number } | { readonly socket: string };
+  readonly listen: { readonly host?: string | undefined; readonly port: number } | UnixSocket;
   readonly tls?: TlsOptions | undefined;
   /** From a request's first byte to its last, and for the TLS handshake. */
   readonly requestMs?: number;
@@ -90,12 +100,17 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
     tls.onLoaded?.(source.certificate);
   } else server = process.getBuiltinModule('node:http').createServer(times, handler);
   server.maxConnections = connections;
-  if ('socket' in listen) server.listen(listen.socket);
+  if ('socket' in listen) {
+    rmSync(listen.socket, { force: true });
+    server.listen(listen.socket);
+  }
   // Without a host Node also listens where there is no IPv6.
   else server.listen(listen.port, listen.host === '::' ? undefined : listen.host);
   try {
     await once(server, 'listening');
+    if ('socket' in listen) giveAccess(listen);
   } catch (error) {
+    server.close();
     await source?.close();
     throw error;
   }
@@ -111,6 +126,15 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
       grace.abort();
     },
   };
+}
+
+function giveAccess({ socket, mode, user = 0 }: UnixSocket): void {
+  try {
+    if (user !== 0) chownSync(socket, user, user);
+    chmodSync(socket, mode);
+  } catch (error) {
+    throw new Error(`cannot give ${socket} to user ${user}: ${(error as Error).message}`);
+  }
 }
 
 function tlsContext({ minVersion }: TlsOptions, { cert, key, clientCa }: ServerCertificate) {
@@ -157,7 +181,7 @@ export function createHealthHandler({ notReadyReason, metrics }: HealthSource): 
   };
 }
 
-function sendText(response: ServerResponse, status: number, text: string): void {
+export function sendText(response: ServerResponse, status: number, text: string): void {
   response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8' }).end(`${text}\n`);
 }
 

@@ -1,5 +1,6 @@
 // The interface through which the exporter half reads snapshots: from the node half in the same process (here), or in another one
 // through a socket (ipc/client.ts).
+import { randomInt } from 'node:crypto';
 import type { ReviewCall } from '../../kube/token-review.ts';
 import type { History } from './history.ts';
 import type { Snapshot } from './snapshot.ts';
@@ -9,37 +10,40 @@ export type SnapshotHealth = {
   readonly up: boolean;
   /** Why `up` is false. */
   readonly problem?: string | undefined;
+  /** Differs from that of every other snapshot, also of an agent that ran before. */
+  readonly number: number;
 };
 
-/** The input of a metrics page: a snapshot, and the node half's own metrics as text. `Encoded`: its JSON, as bytes. */
-export type Material = { readonly snapshot: Snapshot; readonly own: string };
+/**
+ * The input of a metrics page: a snapshot, undefined before the first sample, and the node half's own metrics as text. `Encoded`: its
+ * JSON, as bytes in a buffer of their own, which may be transferred to a worker.
+ */
+export type Material = { readonly snapshot?: Snapshot | undefined; readonly own: string };
 export type Encoded = Uint8Array<ArrayBuffer>;
 
 /** Promises are rejected if the node half does not answer; the error's message is meant for the HTTP client. */
 export type Source = {
-  /** Undefined: there is no snapshot. */
-  health(): SnapshotHealth | undefined;
+  health(): Promise<SnapshotHealth>;
   /** The latest snapshot; without `withProcesses` its process lists have the right length and no content. */
   material(withProcesses: boolean): Promise<Material | Encoded>;
   /** The latest snapshot as JSON, or `null`. */
   status(): Promise<string | Uint8Array>;
   /** Use over the last minutes as JSON. */
   history(): Promise<string | Uint8Array>;
-  /** The node half's own metrics as text, for use without a snapshot. */
-  own(): Promise<string>;
   /** Reviews a token with the API server; undefined: tokens are not reviewed. */
   readonly review?: ReviewCall | undefined;
 };
 
 /** What the node half provides. */
-export type LocalSource = {
+export type NodeData = {
   readonly snapshot: () => Snapshot | undefined;
   readonly history: () => History;
   readonly own: () => Promise<string>;
   readonly review?: ReviewCall | undefined;
 };
 
-export const NO_SAMPLE = 'no sample yet';
+/** The source within the process of the node half; its material is not encoded. */
+export type LocalSource = Source & { material(withProcesses: boolean): Promise<Material> };
 
 /**
  * A page without processes needs only their number, and copying each of them takes a good part of the page's time. An array of empty
@@ -54,28 +58,24 @@ function withoutProcesses(snapshot: Snapshot): Snapshot {
   };
 }
 
-export function materialOf(snapshot: Snapshot, own: string, withProcesses: boolean): Material {
-  return { snapshot: withProcesses ? snapshot : withoutProcesses(snapshot), own };
-}
-
-export const healthOf = ({ self: { up, problem } }: Snapshot): SnapshotHealth =>
-  problem === undefined ? { up } : { up, problem };
-
-/** For an agent that runs both halves in one process. */
-export function createLocalSource({ snapshot, history, own, review }: LocalSource): Source {
+export function createLocalSource({ snapshot, history, own, review }: NodeData): LocalSource {
+  let last: Snapshot | undefined;
+  let number = randomInt(2 ** 47);
   return {
-    health() {
+    async health() {
       const newest = snapshot();
-      return newest && healthOf(newest);
+      if (newest !== last) number += 1;
+      last = newest;
+      return newest
+        ? { up: newest.self.up, problem: newest.self.problem, number }
+        : { up: false, problem: 'no sample yet', number };
     },
     async material(withProcesses) {
       const newest = snapshot();
-      if (!newest) throw new Error(NO_SAMPLE);
-      return materialOf(newest, await own(), withProcesses);
+      return { snapshot: newest && !withProcesses ? withoutProcesses(newest) : newest, own: await own() };
     },
     status: async () => JSON.stringify(snapshot() ?? null),
     history: async () => JSON.stringify(history()),
-    own,
     review,
   };
 }

@@ -1,8 +1,7 @@
 // `cotenant exporter`: the agent's exporter half as a separate process that only serves HTTP.
 
 import { reduceMemory } from '../../agent/os/memory-tuning.ts';
-import { followSnapshots } from '../../agent/snapshot/ipc/client.ts';
-import type { SnapshotHealth } from '../../agent/snapshot/source.ts';
+import { createSnapshotClient } from '../../agent/snapshot/ipc/client.ts';
 import { guardOf, startExporter } from '../../exporter/start.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
@@ -36,30 +35,15 @@ export const exporter: Command = {
     const log = loggerOf(parsed, 'exporter', configuration.log);
     const start = async () => {
       await checkPageFiles(configuration);
-      // The source may report before the exporter has started.
-      let report = (_standing: SnapshotHealth | undefined) => {};
-      const source = followSnapshots({
-        path: page.socket,
-        onHealth: (health) => report(health),
-        reviews: page.tokenReview,
-        log: log.component('snapshot-client').info,
-      });
-      try {
-        const access = await guardOf(configuration, source.review, log);
-        const started = await startExporter(configuration, source, access, log);
-        report = started.update;
-        report(source.health());
-        return {
-          port: started.port,
-          async close() {
-            await Promise.all([started.close(), source.close()]);
-            log.flush();
-          },
-        };
-      } catch (error) {
-        await source.close();
-        throw error;
-      }
+      const source = createSnapshotClient({ path: page.socket, reviews: page.tokenReview });
+      const started = await startExporter(configuration, source, await guardOf(configuration, source.review, log), log);
+      return {
+        port: started.port,
+        async close() {
+          await started.close();
+          log.flush();
+        },
+      };
     };
     const scheme = page.certFile === '' ? 'http' : 'https';
     return runUntilSignal(start, ({ port }) =>

@@ -4,7 +4,7 @@
 import { createServer } from 'node:http';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import { createLocalSource, healthOf } from '../../../src/agent/snapshot/source.ts';
+import { createLocalSource } from '../../../src/agent/snapshot/source.ts';
 import { createMetricsCache } from '../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../src/exporter/process-metrics.ts';
 import type { Page } from '../../../src/exporter/render-worker.ts';
@@ -39,8 +39,8 @@ const page = createMetricsCache({
   processes: false,
   compatibility: '',
   nodeName: '',
-  material: source.material,
-  log: { warn: (text) => console.error(text) },
+  source,
+  log: { info: () => {}, warn: (text) => console.error(text) },
 });
 
 async function scraped(): Promise<Page> {
@@ -51,7 +51,6 @@ async function scraped(): Promise<Page> {
 
 async function seriesOf(containers: number): Promise<number> {
   snapshot = snapshotOfSize(containers, 0);
-  page.publish(healthOf(snapshot));
   return Buffer.from((await scraped()).plain)
     .toString()
     .split('\n')
@@ -107,7 +106,6 @@ if (bare) {
   setInterval(() => {
     published += 1;
     snapshot = coming;
-    page.publish(healthOf(snapshot));
     // In a turn of its own: an agent does not build its snapshot here.
     setTimeout(() => {
       coming = snapshotOfSize(containers, published + 1);

@@ -43,8 +43,9 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();
   const problems: string[] = [];
   let seconds = 0;
+  let snapshot = after(seconds);
   const source = createLocalSource({
-    snapshot: () => after(seconds),
+    snapshot: () => snapshot,
     history: createRecorder().history,
     own: () => serializeMetrics(self),
   });
@@ -52,8 +53,8 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     processes: false,
     compatibility: COMPAT_NAMES.join(','),
     nodeName: 'node-a',
-    material: source.material,
-    log: { warn: (text) => void problems.push(text) },
+    source,
+    log: { info: () => {}, warn: (text) => void problems.push(text) },
   });
   const { close, port } = await startHttpServer(createExporter({ ...source, scrape: page.scrape }), {
     listen: { host: '127.0.0.1', port: 0 },
@@ -64,9 +65,8 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   });
   const publish = () => {
     seconds += 15;
-    page.publish({ up: true });
+    snapshot = after(seconds);
   };
-  publish();
   return { port, problems, publish };
 }
 

@@ -2,6 +2,7 @@
 // in compat.test.ts.
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
+import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';
 import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
@@ -15,8 +16,9 @@ import { prometheusReason, scraping, startPrometheus } from '../../../support/se
 
 async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
   const self = selfMetrics();
+  let snapshot: Snapshot | undefined;
   const source = createLocalSource({
-    snapshot: () => exampleSnapshot,
+    snapshot: () => snapshot,
     history: createRecorder().history,
     own: () => serializeMetrics(self),
   });
@@ -25,8 +27,8 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     processes: true,
     compatibility: COMPAT_NAMES.join(','),
     nodeName: 'node-a',
-    material: source.material,
-    log: { warn: (text) => void problems.push(text) },
+    source,
+    log: { info: () => {}, warn: (text) => void problems.push(text) },
   });
   const exporter = createExporter({ ...source, scrape: page.scrape });
   const { close, port } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });
@@ -34,7 +36,10 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
     await close();
     await page.close();
   });
-  return { port, problems, publish: () => page.publish({ up: true }) };
+  const publish = () => {
+    snapshot = { ...exampleSnapshot };
+  };
+  return { port, problems, publish };
 }
 
 const OPEN = 'application/openmetrics-text; version=1.0.0';

@@ -4,7 +4,7 @@ import { gunzipSync } from 'node:zlib';
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import { type Snapshot, staleSnapshot } from '../../../../src/agent/snapshot/snapshot.ts';
-import { createLocalSource, healthOf } from '../../../../src/agent/snapshot/source.ts';
+import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
 import { createMetricsCache } from '../../../../src/exporter/metrics-cache.ts';
 import { selfMetrics, serializeMetrics } from '../../../../src/exporter/process-metrics.ts';
 import { createExporter } from '../../../../src/exporter/routes.ts';
@@ -19,6 +19,7 @@ const PATIENT = { waitMs: 60_000, renderMs: 60_000, idleMs: 60_000 };
 function cacheOf(t: Teardown, limits: Partial<typeof PATIENT> = {}) {
   const problems: string[] = [];
   let newest: Snapshot | undefined;
+  let isAway = false;
   let atMs = exampleSnapshot.atMs;
   const self = selfMetrics();
   const source = createLocalSource({
@@ -30,8 +31,8 @@ function cacheOf(t: Teardown, limits: Partial<typeof PATIENT> = {}) {
     processes: false,
     compatibility: '',
     nodeName: '',
-    material: source.material,
-    log: { warn: (text) => void problems.push(text) },
+    source: { ...source, health: () => (isAway ? Promise.reject(new Error('away')) : source.health()) },
+    log: { info: () => {}, warn: (text) => void problems.push(text) },
     limits: { ...PATIENT, ...limits },
   });
   t.teardown(cache.close);
@@ -42,8 +43,10 @@ function cacheOf(t: Teardown, limits: Partial<typeof PATIENT> = {}) {
     publish: (change: (snapshot: Snapshot) => Snapshot = (snapshot) => snapshot): number => {
       atMs += 1000;
       newest = change({ ...exampleSnapshot, atMs });
-      cache.publish(healthOf(newest));
       return atMs / 1000;
+    },
+    withdraw: () => {
+      isAway = true;
     },
     async text(): Promise<string> {
       const page = await cache.scrape('text');
@@ -57,12 +60,22 @@ const snapshotTimeOf = (text: string) =>
 
 test('without a scrape nothing is rendered; the first scrape gets the newest snapshot', async (t) => {
   const cache = cacheOf(t);
-  t.is(await cache.scrape('text'), 'nothing', 'before the first snapshot');
   for (let second = 0; second < 60; second += 1) cache.publish();
   t.is(cache.renderings(), 0);
   const newest = cache.publish();
   t.is(snapshotTimeOf(await cache.text()), newest);
   t.is(cache.renderings(), 1);
+  t.deepEqual(cache.problems, []);
+});
+
+test('before the first snapshot a page has cotenant_up 0 and process metrics', async (t) => {
+  const cache = cacheOf(t);
+  const text = await cache.text();
+  t.is(seriesOf(text, 'cotenant_up'), 0);
+  t.true((seriesOf(text, 'process_start_time_seconds') ?? 0) > 0);
+  t.is(snapshotTimeOf(text), undefined);
+  const first = cache.publish();
+  t.is(snapshotTimeOf(await cache.text()), first);
   t.deepEqual(cache.problems, []);
 });
 
@@ -160,11 +173,10 @@ test('a late scrape is refused, and a hung worker thread is ended', async (t) =>
   t.deepEqual(hung.problems, ['rendering the metrics took longer than 1 ms; the worker thread is restarted']);
 });
 
-test('HTTP: a late page is 503, and without a snapshot cotenant_up is 0', async (t) => {
+test('HTTP: a late page is 503, and without a page cotenant_up is 0', async (t) => {
   let answer: 'late' | 'nothing' = 'late';
   const history = createRecorder().history;
-  const own = JSON.stringify([{ name: 'own', help: 'Own.', type: 'gauge', values: [{ labels: {}, value: 1 }] }]);
-  const source = createLocalSource({ own: async () => own, snapshot: () => undefined, history });
+  const source = createLocalSource({ own: async () => '', snapshot: () => undefined, history });
   const exporter = createExporter({ ...source, scrape: async () => answer });
   const { port, close } = await startHttpServer(exporter, { listen: { host: '127.0.0.1', port: 0 } });
   t.teardown(close);
@@ -174,7 +186,5 @@ test('HTTP: a late page is 503, and without a snapshot cotenant_up is 0', async 
   answer = 'nothing';
   const down = await fetch(`http://127.0.0.1:${port}/metrics`);
   t.is(down.status, 200);
-  const text = await down.text();
-  t.is(seriesOf(text, 'cotenant_up'), 0);
-  t.is(seriesOf(text, 'own'), 1);
+  t.is(seriesOf(await down.text(), 'cotenant_up'), 0);
 });
