@@ -2,6 +2,7 @@
 than it has."""
 
 from . import (
+    conformance,
     events,
     exports,
     gating,
@@ -23,8 +24,8 @@ from . import (
     timeslice,
 )
 
-_MODULES = (events, exports, gating, green, identity, latency, leases, mps, nvml_cost, nvml_lists, nvml_memory, nvml_rights,
-            nvml_utilization, othergpus, pools, residuals, rounding, runtime, timeslice)
+_MODULES = (conformance, events, exports, gating, green, identity, latency, leases, mps, nvml_cost, nvml_lists, nvml_memory,
+            nvml_rights, nvml_utilization, othergpus, pools, residuals, rounding, runtime, timeslice)
 _BY_ID = {step.id: step for module in _MODULES for step in module.STEPS}
 
 #: With these each question has been asked.
@@ -37,7 +38,7 @@ FIRST = (
 #: What these ask has been answered in another way.
 THEN = (
     "runtime.pytorch", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
-    "rounding.othergpus",
+    "rounding.othergpus", "conformance",
 )
 if sorted((*FIRST, *THEN)) != sorted(_BY_ID):
     raise LookupError(f"steps without a place, or places without a step: {sorted({*FIRST, *THEN} ^ set(_BY_ID))}")

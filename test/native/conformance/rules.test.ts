@@ -1,0 +1,48 @@
+// NVIDIA's documented rules of the CUDA driver (test/conformance), asked of the simulated driver bare and through the interposer.
+import { execFileSync } from 'node:child_process';
+import test from 'ava';
+import { askRules, complaints, FORMS, PROGRAM, readKnown, readRules } from './forms.ts';
+
+/** For all rules in one form. */
+const MOST_MS = 60_000;
+const TITLES = {
+  bare: 'bare, the simulated driver keeps each documented rule',
+  granted: 'preloaded in a grant, each documented rule is kept',
+  share: 'preloaded in a grant with a compute share, each documented rule is kept',
+  mounted: 'mounted over the driver, each documented rule is kept',
+};
+
+const listed = readRules(execFileSync(PROGRAM, ['--list'], { encoding: 'utf8' }));
+
+test('each rule has a name, a source and calls, each exception a reason', (t) => {
+  const ids = listed.map(({ id }) => id);
+  t.deepEqual(
+    ids.filter((id, index) => ids.indexOf(id) !== index),
+    [],
+    'names given twice',
+  );
+  for (const { id, source, calls } of listed) {
+    t.regex(source, /^(CUDA (Driver API|C\+\+ Programming Guide)|NVML API Reference) \d+(\.\d+)?, \S/, id);
+    t.regex(calls, /^[a-z]\w+( [a-z]\w+)*$/, id);
+  }
+  for (const [id, { reason, forms }] of Object.entries(readKnown())) {
+    t.true(ids.includes(id), `known.json names ${id}, which is no rule`);
+    t.regex(reason, /^(simulator|interposer|program): \S/, id);
+    t.true(
+      (forms ?? FORMS).every((form) => FORMS.includes(form)),
+      id,
+    );
+  }
+});
+
+for (const form of FORMS) {
+  test.serial(TITLES[form], async (t) => {
+    t.timeout(4 * MOST_MS);
+    const from = performance.now();
+    const rules = await askRules(t, form);
+    const seconds = (performance.now() - from) / 1000;
+    t.is(rules.length, listed.length);
+    t.log(`${rules.filter(({ outcome }) => outcome === 'kept').length} of ${rules.length} in ${seconds.toFixed(1)} s`);
+    t.deepEqual(complaints(rules, readKnown(), form), []);
+  });
+}
