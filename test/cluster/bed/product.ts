@@ -129,7 +129,21 @@ export function installChart(bed: Bed, helm: string, values: object): void {
   const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
   const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
   const { code, err, out } = runHelm(bed, helm, [...words, '--wait', '--timeout', '300s', '--values', '-'], input);
-  if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}`);
+  if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}\n${stateOfRelease(bed)}`);
+}
+
+/** What kubectl says of the release's pods, their Events and the last lines of their logs. */
+function stateOfRelease(bed: Bed): string {
+  const own = ['-n', NAMESPACE];
+  const asked = [
+    ['get', 'pods', '-o', 'wide'],
+    ['get', 'events', '--sort-by=.lastTimestamp'],
+    ['logs', '-l', `app.kubernetes.io/instance=cotenant`, '--all-containers', '--prefix', '--tail=20'],
+  ];
+  return asked
+    .map((words) => bed.kubectl(...own, ...words))
+    .map(({ out, err }) => `${out}${err}`)
+    .join('\n');
 }
 
 /** `helm uninstall`; returns its result even if it fails. */
