@@ -83,8 +83,9 @@ export function mutatePod(
 /** The request annotation's text. A webhook of an earlier version may have patched the pod: its form of this request stays. */
 function recordOf(request: PodRequest, annotations: JsonObject): string {
   const present = field(annotations, REQUEST_ANNOTATION);
-  const isEarlierForm = present !== undefined && present === formatPodRequest(request, CARDS_KEY);
-  return isEarlierForm ? String(present) : formatPodRequest(request);
+  const withoutOrder = { ...request, containers: request.containers.map(({ initIndex: _, ...rest }) => rest) };
+  const earlierForms = [formatPodRequest(withoutOrder), formatPodRequest(withoutOrder, CARDS_KEY)];
+  return earlierForms.find((form) => form === present) ?? formatPodRequest(request);
 }
 
 function unknownAnnotations(annotations: JsonObject): readonly string[] {

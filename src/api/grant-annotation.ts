@@ -9,6 +9,7 @@ import {
   CONTAINER_KINDS,
   type ContainerKind,
   containerName,
+  initIndex,
   MEMORY_ISOLATIONS,
   type MemoryIsolation,
   MOST_GPUS,
@@ -20,6 +21,8 @@ export type ContainerGrant = {
   readonly name: string;
   /** Init containers run before the others and share their GPUs with them (see demand.ts). */
   readonly kind: ContainerKind;
+  /** As in the request. */
+  readonly initIndex?: number;
   readonly memoryIsolation: MemoryIsolation;
   readonly gpus: readonly GpuGrant[];
 };
@@ -46,6 +49,7 @@ const containerGrant = v.pipe(
   v.object({
     name: containerName,
     kind: oneOf(CONTAINER_KINDS),
+    initIndex,
     memoryIsolation: oneOf(MEMORY_ISOLATIONS),
     gpus: v.pipe(
       listOf(gpuGrant, 1, MOST_GPUS),
@@ -70,9 +74,10 @@ export function formatPodGrant({ epoch, containers }: PodGrant, gpusKey = 'gpus'
     epoch,
     containers: containers
       .toSorted((a, b) => (a.name < b.name ? -1 : 1))
-      .map(({ name, kind, memoryIsolation, gpus }) => ({
+      .map(({ name, kind, initIndex, memoryIsolation, gpus }) => ({
         name,
         kind,
+        initIndex,
         memoryIsolation,
         [gpusKey]: gpus.map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
           gpuUuid,

@@ -21,9 +21,10 @@ export function formatPodRequest(request: PodRequest, gpusKey = 'gpus'): string 
     enforcement: request.enforcement,
     gpuModels: request.gpuModels.length > 0 ? request.gpuModels : undefined,
     gpuUuids: request.gpuUuids.length > 0 ? request.gpuUuids : undefined,
-    containers: request.containers.map(({ name, kind, dialect, asked, memoryIsolation, gpus }) => ({
+    containers: request.containers.map(({ name, kind, initIndex, dialect, asked, memoryIsolation, gpus }) => ({
       name,
       kind,
+      initIndex,
       dialect,
       asked: Object.fromEntries(Object.entries(asked).sort(([a], [b]) => (a < b ? -1 : 1))),
       memoryIsolation,

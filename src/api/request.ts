@@ -87,12 +87,16 @@ const isTextMap = (value: unknown): value is Readonly<Record<string, string>> =>
 
 export const containerName = v.custom<string>(isContainerName, 'a container name');
 
+/** Place among the pod's init containers and sidecars with a share; only in pods that have both, where it matters. */
+export const initIndex = v.exactOptional(whole(0, Number.MAX_SAFE_INTEGER));
+
 const containerRequest = v.pipe(
   v.unknown(),
   v.transform(acceptCardsKey),
   v.object({
     name: containerName,
     kind: oneOf(CONTAINER_KINDS),
+    initIndex,
     dialect: oneOf(DIALECTS),
     /** The dialect's own names with the text that was written for them; for messages, and to read the request again. */
     asked: v.custom<Readonly<Record<string, string>>>(isTextMap, 'an object of texts'),

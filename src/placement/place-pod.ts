@@ -20,7 +20,7 @@ export type PlaceableNode = {
   readonly gpus: readonly PlaceableGpu[];
 };
 
-type RequestedContainer = Pick<ContainerRequest, 'name' | 'kind' | 'memoryIsolation' | 'gpus'>;
+type RequestedContainer = Pick<ContainerRequest, 'name' | 'kind' | 'initIndex' | 'memoryIsolation' | 'gpus'>;
 /** What of a pod's request decides where it goes. */
 export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpuUuids'> & {
   readonly containers: readonly RequestedContainer[];
@@ -123,7 +123,7 @@ type Choice = {
 function placeInOrder(order: readonly RequestedContainer[], choice: Choice): PodPlacement {
   const placed: ContainerGrant[] = [];
   for (const container of order) {
-    const { name, kind, memoryIsolation, gpus: shares } = container;
+    const { gpus: shares } = container;
     const options = shares.map((share) => rankGpus(container, share, placed, choice));
     const chosen = matchShares(options.map(({ gpus }) => gpus));
     if ('unmatched' in chosen) {
@@ -134,14 +134,14 @@ function placeInOrder(order: readonly RequestedContainer[], choice: Choice): Pod
       const gpu = chosen[index];
       return gpu ? [grantOn(gpu, share)] : [];
     });
-    placed.push({ name, kind, memoryIsolation, gpus });
+    placed.push({ ...identityOf(container), gpus });
   }
   return { ok: true, containers: placed };
 }
 
 /** The GPUs that can take the share beside what was placed before, best first, and what keeps the others from it. */
 function rankGpus(
-  { name, kind, memoryIsolation }: RequestedContainer,
+  container: RequestedContainer,
   share: GpuShare,
   placed: readonly ContainerGrant[],
   { gpus, mostTenantsPerGpu, placement }: Choice,
@@ -151,7 +151,7 @@ function rankGpus(
   const fitting: { gpu: PlaceableGpu; grown: number; left: number }[] = [];
   for (const gpu of gpus) {
     const { gpuUuid } = gpu;
-    const own: ContainerGrant = { name, kind, memoryIsolation, gpus: [grantOn(gpu, share)] };
+    const own: ContainerGrant = { ...identityOf(container), gpus: [grantOn(gpu, share)] };
     const others = placed.map((one) => ({ ...one, gpus: one.gpus.filter((granted) => granted.gpuUuid === gpuUuid) }));
     const demand = demandOf([...others, own]).get(gpuUuid) ?? NOTHING;
     const obstacle = findObstacle(gpu, demand, mostTenantsPerGpu);
@@ -159,7 +159,7 @@ function rankGpus(
       obstacles.push(obstacle);
       continue;
     }
-    const grown = kind === 'init' ? demand.memoryBytes - (before.get(gpuUuid)?.memoryBytes ?? 0) : 0;
+    const grown = container.kind === 'init' ? demand.memoryBytes - (before.get(gpuUuid)?.memoryBytes ?? 0) : 0;
     const left = gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes;
     fitting.push({ gpu, grown, left: placement === 'spread' ? -left : left });
   }
@@ -170,11 +170,8 @@ function rankGpus(
 const isEqualShare = (a: GpuShare, b: GpuShare): boolean => JSON.stringify(a) === JSON.stringify(b);
 
 /** One container with equal shares, as nearly all pods have: a GPU that fits one share fits each, so counting is enough. */
-function placeEqualShares(
-  { name, kind, memoryIsolation, gpus: shares }: RequestedContainer,
-  share: GpuShare,
-  choice: Choice,
-): PodPlacement {
+function placeEqualShares(container: RequestedContainer, share: GpuShare, choice: Choice): PodPlacement {
+  const { gpus: shares } = container;
   const obstacles: Obstacle[] = [];
   const fitting: { readonly gpu: PlaceableGpu; readonly left: number }[] = [];
   for (const gpu of choice.gpus) {
@@ -189,8 +186,15 @@ function placeEqualShares(
     return { ok: false, ...refuseShares(obstacles, shares.length, choice.gpus.length) };
   const chosen = fitting.sort((a, b) => a.left - b.left).slice(0, shares.length);
   const gpus = chosen.map(({ gpu }) => grantOn(gpu, share));
-  return { ok: true, containers: [{ name, kind, memoryIsolation, gpus }] };
+  return { ok: true, containers: [{ ...identityOf(container), gpus }] };
 }
+
+const identityOf = ({ name, kind, initIndex, memoryIsolation }: RequestedContainer): Omit<ContainerGrant, 'gpus'> => ({
+  name,
+  kind,
+  ...(initIndex !== undefined && { initIndex }),
+  memoryIsolation,
+});
 
 const NOTHING: GpuDemand = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
 

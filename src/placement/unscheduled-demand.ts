@@ -7,7 +7,7 @@ import { addDemand, demandOf } from './demand.ts';
 /** All that the agent granted to one pod, or to one plain process. */
 export type AgentGrant = {
   readonly podUid?: string;
-  readonly containers: readonly Pick<ContainerGrant, 'kind' | 'gpus'>[];
+  readonly containers: readonly Pick<ContainerGrant, 'kind' | 'initIndex' | 'gpus'>[];
 };
 
 type Demands = ReadonlyMap<string, GpuDemand>;

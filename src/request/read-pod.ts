@@ -54,12 +54,12 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     warnings: [],
   };
   const templates = templatesByContainer(containers, context);
-  const requests = containers
+  const read = containers
     .map((container, index) =>
       readContainer(context, container, written[index] ?? new Map(), templates.get(container.name)),
     )
-    .filter((request) => request !== undefined)
-    .toSorted((a, b) => (a.name < b.name ? -1 : 1));
+    .filter((request) => request !== undefined);
+  const requests = withInitIndexes(read).toSorted((a, b) => (a.name < b.name ? -1 : 1));
   const twice = requests.find(({ name }, index) => name === requests[index - 1]?.name);
   if (twice) problems.push(invalid('spec.containers', twice.name, 'names two containers', 'give each its own name'));
   if (problems.length === 0 && requests.length === 0) return { kind: 'none', containers };
@@ -67,6 +67,13 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   return problems.length > 0
     ? { kind: 'refused', problems }
     : { kind: 'request', containers, request, warnings: context.warnings };
+}
+
+/** `containers`: in the pod's order. */
+function withInitIndexes(containers: readonly ContainerRequest[]): readonly ContainerRequest[] {
+  const inits = containers.filter(({ kind }) => kind !== 'app');
+  if (new Set(inits.map(({ kind }) => kind)).size < 2) return containers;
+  return containers.map((one) => (one.kind === 'app' ? one : { ...one, initIndex: inits.indexOf(one) }));
 }
 
 function toPodRequest(containers: readonly ContainerRequest[], { choices, rules }: PodContext): PodRequest {

@@ -70,13 +70,13 @@ export function adoptPod(ask: PodAsk, { state, registry }: PublishContext): PodG
 function sharesOf(ask: PodAsk, grant: PodGrant): readonly PodShare[] {
   const { podUid, namespace, pod, target } = ask;
   const annotations = annotationsOf(ask);
-  return grant.containers.map(({ name, kind, memoryIsolation, gpus }) => ({
+  return grant.containers.map(({ name, kind, initIndex, memoryIsolation, gpus }) => ({
     namespace,
     pod,
     container: name,
     ...computeChoice(annotations, name, gpus),
     isolateMemory: memoryIsolation === 'on',
     enforcement: requestedMode(annotations),
-    owner: { podUid, target, kind },
+    owner: { podUid, target, kind, ...(initIndex !== undefined && { initIndex }) },
   }));
 }

@@ -93,6 +93,7 @@ function containerMismatchOf(
   gpus: readonly NodeGpu[],
 ): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
+  if (want.initIndex !== got.initIndex) return 'its place among the init containers differs';
   if (want.memoryIsolation !== got.memoryIsolation) return 'memory isolation differs';
   if (want.gpus.length !== got.gpus.length)
     return `${want.gpus.length} GPUs were asked for, ${got.gpus.length} granted`;

@@ -9,6 +9,7 @@ import {
   CONTAINER_KINDS,
   type ComputeChoice,
   type ContainerKind,
+  initIndex,
   MODES,
   MOST_WEIGHT,
   PRIORITIES,
@@ -33,6 +34,8 @@ export type PodOwner = {
   /** The kubelet's target of the volume, with limits page and ledger below. */
   readonly target: string;
   readonly kind: ContainerKind;
+  /** As in the request. */
+  readonly initIndex?: number;
 };
 
 export type Grant = {
@@ -99,6 +102,7 @@ const podOwner = v.object({
   podUid: v.pipe(v.string(), v.regex(POD_UID, 'the UID of a pod')),
   target: v.pipe(v.string(), v.check(isCleanPath, 'an absolute path')),
   kind: oneOf(CONTAINER_KINDS),
+  initIndex,
 });
 const gpuGrant = v.object({
   gpuUuid: v.string(),

@@ -9,7 +9,11 @@ export function heldBy(grants: readonly Grant[]): readonly AgentGrant[] {
   const holders = Map.groupBy(grants, (grant) => podUidOf(grant) || grant.id);
   return [...holders.values()].map((own) => {
     const podUid = own[0] && podUidOf(own[0]);
-    const containers = own.map(({ owner, gpus }) => ({ kind: isOfPod(owner) ? owner.kind : ('app' as const), gpus }));
+    const containers = own.map(({ owner, gpus }) =>
+      isOfPod(owner)
+        ? { kind: owner.kind, ...(owner.initIndex !== undefined && { initIndex: owner.initIndex }), gpus }
+        : { kind: 'app' as const, gpus },
+    );
     return { ...(podUid && { podUid }), containers };
   });
 }

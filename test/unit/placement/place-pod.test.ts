@@ -382,3 +382,17 @@ test('several containers never overcommit a GPU, and few assignments are missed'
   t.true(missed <= there / 50, `${missed} of ${there}`);
   t.log(`${missed} of ${there} missed`);
 });
+
+// Amounts after KEP-753's formula; the node has one GPU of 8 GiB.
+test('an init container that ends before a sidecar starts may need the whole GPU', (t) => {
+  const node = nodeOf(gpu('a', 8192, { usableBytes: 8192 * MIB, grantedBytes: 0, tenants: 0 }));
+  const [app, side] = [container('app', 'app', share(2048)), container('side', 'sidecar', share(2048))];
+  const inOrder = (...inits: ContainerRequest[]) =>
+    placed(pod([...inits.map((one, initIndex) => ({ ...one, initIndex })), app]), node);
+  const prep = (mib: number) => container('prep', 'init', share(mib));
+  t.is(inOrder(prep(8192), side), 'app:a prep:a side:a');
+  t.is(inOrder(side, prep(6144)), 'app:a prep:a side:a');
+  t.regex(inOrder(side, prep(6145)), /8193 MiB are requested/);
+  const whole = container('prep', 'init', { memory: { kind: 'whole' } });
+  t.is(inOrder(whole, side), 'app:a prep:a side:a');
+});

@@ -30,6 +30,19 @@ test('init containers, sidecars and containers all count, by kind and name', (t)
   );
 });
 
+test('the order of init containers and sidecars with shares is recorded', (t) => {
+  const sidecar = share('agent', { restartPolicy: 'Always' });
+  const orderOf = (...initContainers: object[]) =>
+    requestOf({ spec: { initContainers, containers: [share('main')] } }).containers.map(
+      ({ name, initIndex }) => `${name} ${initIndex}`,
+    );
+  t.deepEqual(orderOf(share('warm-up'), sidecar, { name: 'copy' }), ['agent 1', 'main undefined', 'warm-up 0']);
+  // Another injector's container without a share changes nothing.
+  t.deepEqual(orderOf({ name: 'copy' }, sidecar, share('warm-up')), ['agent 0', 'main undefined', 'warm-up 1']);
+  t.deepEqual(orderOf(sidecar), ['agent undefined', 'main undefined']);
+  t.deepEqual(orderOf(share('warm-up')), ['main undefined', 'warm-up undefined']);
+});
+
 test('a pod that asks for nothing asks for nothing, whatever else it holds', (t) => {
   const pods = [
     { spec: { containers: [{ name: 'a' }] } },

@@ -356,3 +356,15 @@ test('a template becomes amounts, and the patched pod reads the same', (t) => {
     ['/spec/containers/1/env'],
   );
 });
+
+test('the record of a pod from before the order of init containers was recorded stays', (t) => {
+  const init = { name: 'prep', resources: { limits: { 'cotenant.io/gpu-memory': '2Gi' } } };
+  const side = { ...init, name: 'side', restartPolicy: 'Always' };
+  const first = patched(sharePod({}, { initContainers: [init, side] }));
+  const annotations = objectAt(objectAt(first.pod, 'metadata'), 'annotations') as Record<string, string>;
+  const record = annotations['cotenant.io/request'] ?? '';
+  const earlier = record.replaceAll(/"initIndex":\d,/g, '');
+  t.not(earlier, record);
+  const before = { ...first.pod, metadata: { annotations: { ...annotations, 'cotenant.io/request': earlier } } };
+  t.deepEqual(patched(before).patch, []);
+});
