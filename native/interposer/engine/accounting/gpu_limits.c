@@ -7,6 +7,12 @@ uint32_t cot_gpu_of(abi_device device) {
     return device >= 0 && device < cot->at.device_count ? cot->at.gpu_of[device] : COT_NO_GPU;
 }
 
+abi_result cot_find_gpu_of_device(abi_device device, uint32_t *gpu) {
+    *gpu = cot_gpu_of(device);
+    if (device < 0 || device >= cot->at.device_count) return ABI_ERROR_INVALID_DEVICE;
+    return *gpu == COT_NO_GPU ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that is not granted */
+}
+
 bool cot_is_host_location(const abi_location *location) {
     return location->type == ABI_LOCATION_HOST || location->type == ABI_LOCATION_HOST_NUMA ||
            location->type == ABI_LOCATION_HOST_NUMA_CURRENT;
@@ -17,13 +23,10 @@ bool cot_is_host_location(const abi_location *location) {
  * program pass its limit on the right one. */
 abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu) {
     switch (location->type) {
-    case ABI_LOCATION_DEVICE: *gpu = cot_gpu_of(location->id); break;
-    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: *gpu = cot_gpu_of(location->id & 0xff); break;
-    default:
-        if (cot->at.device_count != 1) return ABI_ERROR_NOT_SUPPORTED;
-        *gpu = cot_gpu_of(0);
+    case ABI_LOCATION_DEVICE: return cot_find_gpu_of_device(location->id, gpu);
+    case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: return cot_find_gpu_of_device(location->id & 0xff, gpu);
+    default: return cot->at.device_count == 1 ? cot_find_gpu_of_device(0, gpu) : ABI_ERROR_NOT_SUPPORTED;
     }
-    return *gpu == COT_NO_GPU ? ABI_ERROR_OUT_OF_MEMORY : ABI_SUCCESS; /* a GPU that is not granted */
 }
 
 /* Repeats if the page changed meanwhile: another thread may have reported a later engine, which an earlier one must

@@ -54,6 +54,8 @@ static inline uint64_t cot_granule(uint32_t gpu) {
 }
 /* The GPU of the grant behind a device ordinal, or COT_NO_GPU. */
 uint32_t cot_gpu_of(abi_device device);
+/* The same, or the error that a call for this device returns: there is no such device, or it may not allocate there. */
+abi_result cot_find_gpu_of_device(abi_device device, uint32_t *gpu);
 bool cot_is_host_location(const abi_location *location);
 /* The GPU whose memory a location takes that is not the host's; an error if the container may not allocate there. */
 abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu);

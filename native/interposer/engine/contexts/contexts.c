@@ -141,8 +141,9 @@ void cot_context_discover(void *handle, abi_device device, uint32_t gpu, bool pr
 abi_result cot_context_reserve(abi_device device, unsigned count, struct cot_context_reservation *room) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
-    *room = (struct cot_context_reservation){.gpu = cot_gpu_of(device), .epoch = atomic_load(&cot->contexts.epoch)};
-    if (room->gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY; /* a GPU that this container was not granted */
+    *room = (struct cot_context_reservation){.epoch = atomic_load(&cot->contexts.epoch)};
+    result = cot_find_gpu_of_device(device, &room->gpu);
+    if (result != ABI_SUCCESS) return result;
     struct cot_gpu_limits limits;
     cot_read_limits(room->gpu, &limits);
     bool fits = count == 1 ? cot_reserve_exact(room->gpu, limits.context_bytes, &room->charged)

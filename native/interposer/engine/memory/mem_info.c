@@ -1,5 +1,5 @@
 /* cuMemGetInfo and cuDeviceTotalMem: the total is the grant, free is what the container may still allocate, but
- * never more than the GPU really has. */
+ * never more than the GPU really has. A caller may pass either pointer alone. */
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
@@ -31,18 +31,18 @@ static bool slice_of_current(uint64_t *total, uint64_t *left) {
 abi_result cot_cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     uint64_t slice, left;
     abi_result result = CALL_REAL(cuMemGetInfo_v2, (size_t *, size_t *), free_bytes, total);
-    if (result != ABI_SUCCESS || !free_bytes || !total || !slice_of_current(&slice, &left)) return result;
-    *total = smaller(*total, slice);
-    *free_bytes = smaller(*free_bytes, left);
+    if (result != ABI_SUCCESS || !slice_of_current(&slice, &left)) return result;
+    if (total) *total = smaller(*total, slice);
+    if (free_bytes) *free_bytes = smaller(*free_bytes, left);
     return result;
 }
 
 abi_result cot_cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
     uint64_t slice, left;
     abi_result result = CALL_REAL(cuMemGetInfo, (unsigned *, unsigned *), free_bytes, total);
-    if (result != ABI_SUCCESS || !free_bytes || !total || !slice_of_current(&slice, &left)) return result;
-    *total = (unsigned)smaller(*total, slice);
-    *free_bytes = (unsigned)smaller(*free_bytes, left);
+    if (result != ABI_SUCCESS || !slice_of_current(&slice, &left)) return result;
+    if (total) *total = (unsigned)smaller(*total, slice);
+    if (free_bytes) *free_bytes = (unsigned)smaller(*free_bytes, left);
     return result;
 }
 

@@ -288,12 +288,15 @@ SIM_EXPORT abi_result cuMemFree(unsigned pointer) {
     return cuMemFree_v2(pointer);
 }
 
+/* Either pointer may be missing: OptiX passes the second alone (Project-HAMi/HAMi-core#321, with driver 580). */
 SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     SIM_ENTER("cuMemGetInfo_v2");
+    size_t unused[2];
+    if (!free_bytes) free_bytes = &unused[0];
+    if (!total) total = &unused[1];
     struct sim_context *context;
     int result = sim_current(&context);
     if (result != ABI_SUCCESS) return result;
-    if (!free_bytes || !total) return ABI_ERROR_INVALID_VALUE;
     const struct sim_gpu_facts *facts = &sim.facts->gpus[context->gpu];
     *total = facts->total_bytes - facts->reserved_bytes;
     *free_bytes = *total - atomic_load(&facts->used_bytes);

@@ -157,8 +157,8 @@ static abi_result allocate(void *real, bool from_pool, abi_devptr *pointer, size
     if (result != ABI_SUCCESS) return result;
     if (gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
     abi_pool from = pool;
-    if (!from_pool && CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device) != ABI_SUCCESS)
-        return ABI_ERROR_OUT_OF_MEMORY;
+    if (!from_pool) result = CALL_DRIVER("cuDeviceGetMemPool", (abi_pool *, abi_device), &from, device);
+    if (result != ABI_SUCCESS) return result; /* not supported: the device has no pools */
 
     struct cot_gpu_limits limits;
     cot_read_limits(gpu, &limits);
@@ -229,7 +229,7 @@ abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
         props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !cot_is_host_location(&props->location);
     uint32_t gpu = COT_NO_GPU; /* not granted: nothing can be allocated from the pool */
     abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &gpu) : ABI_SUCCESS;
-    if (found == ABI_ERROR_NOT_SUPPORTED) return found;
+    if (found != ABI_SUCCESS && found != ABI_ERROR_OUT_OF_MEMORY) return found;
     abi_result result = CALL_REAL(cuMemPoolCreate, (abi_pool *, const abi_pool_props *), out, props);
     if (result != ABI_SUCCESS || gpu == COT_NO_GPU) return result;
     pthread_mutex_lock(&cot->pools.lock);
