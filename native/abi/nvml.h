@@ -120,6 +120,11 @@ struct nvml_abi_pci_v3 {
     uint32_t domain, bus, device, device_id, subsystem_id;
     char id[32];
 };
+struct nvml_abi_uuid {
+    uint32_t version, type;
+    char text[41]; /* of the type that is named: text, or 16 bytes */
+};
+enum { NVML_ABI_UUID_ASCII = 1, NVML_ABI_UUID_BINARY = 2 };
 /* Kinds of ECC errors and of counters, in the order of their numbers. */
 enum { NVML_ABI_ECC_CORRECTED = 0, NVML_ABI_ECC_UNCORRECTED = 1 };
 enum { NVML_ABI_ECC_SINCE_RELOAD = 0, NVML_ABI_ECC_SINCE_PRODUCTION = 1 };
@@ -211,6 +216,7 @@ static_assert(sizeof(struct nvml_abi_accounting_v1) == 56, "accounting v1");
 static_assert(sizeof(struct nvml_abi_accounting_v2) == 64, "accounting v2");
 static_assert(sizeof(struct nvml_abi_sample) == 16, "sample");
 static_assert(sizeof(struct nvml_abi_pci_v3) == 68, "pci v3");
+static_assert(sizeof(struct nvml_abi_uuid) == 52, "uuid");
 static_assert(sizeof(struct nvml_abi_field) == 40, "field");
 static_assert(sizeof(struct nvml_abi_set_memory_limits) == 24, "set memory limits");
 static_assert(sizeof(struct nvml_abi_get_memory_limits) == 32, "get memory limits");

@@ -110,11 +110,11 @@
     X(104, nvmlDeviceGetGspFirmwareVersion, PASS, 0) \
     X(105, nvmlDeviceGetHandleByIndex, VIRTUALIZE, 3) \
     X(106, nvmlDeviceGetHandleByIndex_v2, VIRTUALIZE, 3) \
-    X(107, nvmlDeviceGetHandleByPciBusId, PASS, 0) \
-    X(108, nvmlDeviceGetHandleByPciBusId_v2, PASS, 0) \
-    X(109, nvmlDeviceGetHandleBySerial, PASS, 0) \
-    X(110, nvmlDeviceGetHandleByUUID, PASS, 0) \
-    X(111, nvmlDeviceGetHandleByUUIDV, PASS, 0) \
+    X(107, nvmlDeviceGetHandleByPciBusId, VIRTUALIZE, 3) \
+    X(108, nvmlDeviceGetHandleByPciBusId_v2, VIRTUALIZE, 3) \
+    X(109, nvmlDeviceGetHandleBySerial, VIRTUALIZE, 3) \
+    X(110, nvmlDeviceGetHandleByUUID, VIRTUALIZE, 3) \
+    X(111, nvmlDeviceGetHandleByUUIDV, VIRTUALIZE, 3) \
     X(112, nvmlDeviceGetHostVgpuMode, PASS, 0) \
     X(113, nvmlDeviceGetHostname_v1, PASS, 0) \
     X(114, nvmlDeviceGetIndex, VIRTUALIZE, 3) \
@@ -215,7 +215,7 @@
     X(209, nvmlDeviceGetTemperatureV, PASS, 0) \
     X(210, nvmlDeviceGetThermalSettings, PASS, 0) \
     X(211, nvmlDeviceGetTopologyCommonAncestor, PASS, 0) \
-    X(212, nvmlDeviceGetTopologyNearestGpus, PASS, 0) \
+    X(212, nvmlDeviceGetTopologyNearestGpus, VIRTUALIZE, 3) \
     X(213, nvmlDeviceGetTotalEccErrors, PASS, 0) \
     X(214, nvmlDeviceGetTotalEnergyConsumption, PASS, 0) \
     X(215, nvmlDeviceGetUUID, PASS, 0) \
@@ -369,7 +369,7 @@
     X(363, nvmlSystemGetNVMLVersion, PASS, 0) \
     X(364, nvmlSystemGetNvlinkBwMode, PASS, 0) \
     X(365, nvmlSystemGetProcessName, PASS, 0) \
-    X(366, nvmlSystemGetTopologyGpuSet, PASS, 0) \
+    X(366, nvmlSystemGetTopologyGpuSet, VIRTUALIZE, 3) \
     X(367, nvmlSystemRegisterEvents, PASS, 0) \
     X(368, nvmlSystemSetConfComputeGpusReadyState, PASS, 0) \
     X(369, nvmlSystemSetConfComputeKeyRotationThresholdInfo, PASS, 0) \
@@ -438,6 +438,11 @@
     X(101, nvmlDeviceGetGraphicsRunningProcesses_v3) \
     X(105, nvmlDeviceGetHandleByIndex) \
     X(106, nvmlDeviceGetHandleByIndex_v2) \
+    X(107, nvmlDeviceGetHandleByPciBusId) \
+    X(108, nvmlDeviceGetHandleByPciBusId_v2) \
+    X(109, nvmlDeviceGetHandleBySerial) \
+    X(110, nvmlDeviceGetHandleByUUID) \
+    X(111, nvmlDeviceGetHandleByUUIDV) \
     X(114, nvmlDeviceGetIndex) \
     X(121, nvmlDeviceGetMPSComputeRunningProcesses) \
     X(122, nvmlDeviceGetMPSComputeRunningProcesses_v2) \
@@ -448,11 +453,13 @@
     X(186, nvmlDeviceGetProcessesUtilizationInfo) \
     X(194, nvmlDeviceGetRunningProcessDetailList) \
     X(195, nvmlDeviceGetSamples) \
+    X(212, nvmlDeviceGetTopologyNearestGpus) \
     X(217, nvmlDeviceGetUtilizationRates) \
     X(298, nvmlErrorString) \
     X(315, nvmlGpmMigSampleGet) \
     X(316, nvmlGpmQueryDeviceSupport) \
-    X(320, nvmlGpmSampleGet)
+    X(320, nvmlGpmSampleGet) \
+    X(366, nvmlSystemGetTopologyGpuSet)
 #define COT_NVML_GATED(X)
 #define COT_NVML_GROUPS(X) \
     X(0, "pass", "other", "reads or sets properties of the GPU, or needs rights that a container lacks") \
@@ -477,6 +484,11 @@ enum {
     COT_AT_nvmlDeviceGetGraphicsRunningProcesses_v3 = 101,
     COT_AT_nvmlDeviceGetHandleByIndex = 105,
     COT_AT_nvmlDeviceGetHandleByIndex_v2 = 106,
+    COT_AT_nvmlDeviceGetHandleByPciBusId = 107,
+    COT_AT_nvmlDeviceGetHandleByPciBusId_v2 = 108,
+    COT_AT_nvmlDeviceGetHandleBySerial = 109,
+    COT_AT_nvmlDeviceGetHandleByUUID = 110,
+    COT_AT_nvmlDeviceGetHandleByUUIDV = 111,
     COT_AT_nvmlDeviceGetIndex = 114,
     COT_AT_nvmlDeviceGetMPSComputeRunningProcesses = 121,
     COT_AT_nvmlDeviceGetMPSComputeRunningProcesses_v2 = 122,
@@ -487,9 +499,11 @@ enum {
     COT_AT_nvmlDeviceGetProcessesUtilizationInfo = 186,
     COT_AT_nvmlDeviceGetRunningProcessDetailList = 194,
     COT_AT_nvmlDeviceGetSamples = 195,
+    COT_AT_nvmlDeviceGetTopologyNearestGpus = 212,
     COT_AT_nvmlDeviceGetUtilizationRates = 217,
     COT_AT_nvmlErrorString = 298,
     COT_AT_nvmlGpmMigSampleGet = 315,
     COT_AT_nvmlGpmQueryDeviceSupport = 316,
     COT_AT_nvmlGpmSampleGet = 320,
+    COT_AT_nvmlSystemGetTopologyGpuSet = 366,
 };

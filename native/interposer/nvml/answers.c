@@ -42,18 +42,21 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
 
 /* ---- GPUs ---- */
 
-/* Handles of the granted GPUs that the driver shows, in the driver's order. In a container these are all GPUs; a
- * process on a plain machine sees more, and lists its own. */
+/* Handles of the granted GPUs that the driver shows, in the order of the grant, which is CUDA's as well. In a container
+ * these are all GPUs; a process on a plain machine sees more, and lists its own. */
 static unsigned granted(nvml_abi_device *handles) {
     nvml_abi_return (*by_index)(unsigned, nvml_abi_device *) =
         REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvml_abi_device *));
     nvml_abi_return (*count_all)(unsigned *) = REAL(nvmlDeviceGetCount_v2, (unsigned *));
+    nvml_abi_device of_grant[COT_MAX_GPUS] = {0}, device;
     unsigned all = 0, found = 0;
+    uint32_t gpu;
     if (!by_index || !count_all || count_all(&all) != NVML_ABI_SUCCESS) return 0;
-    for (unsigned i = 0; i < all && found < COT_MAX_GPUS; i++) {
-        uint32_t gpu;
-        nvml_abi_device device;
-        if (by_index(i, &device) == NVML_ABI_SUCCESS && nvml_gpu_of(device, &gpu)) handles[found++] = device;
+    for (unsigned i = 0; i < all; i++) {
+        if (by_index(i, &device) == NVML_ABI_SUCCESS && nvml_gpu_of(device, &gpu)) of_grant[gpu] = device;
+    }
+    for (gpu = 0; gpu < COT_MAX_GPUS; gpu++) {
+        if (of_grant[gpu]) handles[found++] = of_grant[gpu];
     }
     return found;
 }
@@ -100,6 +103,74 @@ nvml_abi_return cot_nvmlDeviceGetIndex(nvml_abi_device device, unsigned *index) 
         if (handles[i] == device) *index = i;
     }
     return result;
+}
+
+/* ---- handles by identity and by place: of granted GPUs only ---- */
+
+static nvml_abi_return handle_of(void *address, const void *identity, nvml_abi_device *device) {
+    nvml_abi_return (*real)(const void *, nvml_abi_device *) =
+        (nvml_abi_return (*)(const void *, nvml_abi_device *))address;
+    nvml_abi_device found;
+    uint32_t gpu;
+    if (!real) return (nvml_abi_return)shim_missing();
+    if (!device || !grant_is_readable()) return real(identity, device);
+    nvml_abi_return result = real(identity, &found);
+    if (result != NVML_ABI_SUCCESS) return result;
+    if (!nvml_gpu_of(found, &gpu)) return NVML_ABI_NOT_FOUND;
+    *device = found;
+    return NVML_ABI_SUCCESS;
+}
+#define HANDLE_OF(symbol)                                                         \
+    nvml_abi_return cot_##symbol(const void *identity, nvml_abi_device *device) { \
+        return handle_of(shim_real(COT_AT_##symbol), identity, device);           \
+    }
+HANDLE_OF(nvmlDeviceGetHandleByUUID)
+HANDLE_OF(nvmlDeviceGetHandleByUUIDV)
+HANDLE_OF(nvmlDeviceGetHandleBySerial)
+HANDLE_OF(nvmlDeviceGetHandleByPciBusId)
+HANDLE_OF(nvmlDeviceGetHandleByPciBusId_v2)
+
+/* Reduces a list of the driver's to the granted GPUs in it. A count of 0 asks how many there are. */
+static nvml_abi_return keep_granted(const nvml_abi_device *all, unsigned listed, unsigned *count,
+                                    nvml_abi_device *devices) {
+    unsigned capacity = devices && *count ? *count : 0, kept = 0;
+    uint32_t gpu;
+    for (unsigned i = 0; i < listed; i++) {
+        if (!nvml_gpu_of(all[i], &gpu)) continue;
+        if (kept < capacity) devices[kept] = all[i];
+        kept++;
+    }
+    *count = capacity && kept > capacity ? capacity : kept;
+    return NVML_ABI_SUCCESS;
+}
+#define MOST_GPUS 256u
+
+nvml_abi_return cot_nvmlDeviceGetTopologyNearestGpus(nvml_abi_device device, int level, unsigned *count,
+                                                     nvml_abi_device *devices) {
+#define NEAREST(room, list)                                                                                           \
+    CALL_REAL(nvmlDeviceGetTopologyNearestGpus, (nvml_abi_device, int, unsigned *, nvml_abi_device *), device, level, \
+              room, list)
+    nvml_abi_device all[MOST_GPUS] = {0};
+    unsigned listed = 0;
+    if (!count || !grant_is_readable()) return NEAREST(count, devices);
+    nvml_abi_return result = NEAREST(&listed, NULL);
+    if (listed > MOST_GPUS) listed = MOST_GPUS;
+    if (result == NVML_ABI_SUCCESS && listed) result = NEAREST(&listed, all);
+    return result == NVML_ABI_SUCCESS ? keep_granted(all, listed, count, devices) : result;
+#undef NEAREST
+}
+
+nvml_abi_return cot_nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvml_abi_device *devices) {
+#define GPU_SET(room, list) \
+    CALL_REAL(nvmlSystemGetTopologyGpuSet, (unsigned, unsigned *, nvml_abi_device *), cpu, room, list)
+    nvml_abi_device all[MOST_GPUS] = {0};
+    unsigned listed = 0;
+    if (!count || !grant_is_readable()) return GPU_SET(count, devices);
+    nvml_abi_return result = GPU_SET(&listed, NULL);
+    if (listed > MOST_GPUS) listed = MOST_GPUS;
+    if (result == NVML_ABI_SUCCESS && listed) result = GPU_SET(&listed, all);
+    return result == NVML_ABI_SUCCESS ? keep_granted(all, listed, count, devices) : result;
+#undef GPU_SET
 }
 
 const char *cot_nvmlErrorString(nvml_abi_return code) {

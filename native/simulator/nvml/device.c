@@ -47,6 +47,42 @@ NVML_EXPORT nvmlDeviceGetHandleByUUID(const char *uuid, nvml_abi_device *device)
     return NVML_ABI_NOT_FOUND;
 }
 
+NVML_EXPORT nvmlDeviceGetHandleByUUIDV(const struct nvml_abi_uuid *uuid, nvml_abi_device *device) {
+    NVML_ENTER("nvmlDeviceGetHandleByUUIDV");
+    if (!uuid || !device) return NVML_ABI_INVALID_ARGUMENT;
+    if (uuid->version != NVML_ABI_STRUCT_VERSION(struct nvml_abi_uuid, 1)) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    if (uuid->type == NVML_ABI_UUID_ASCII) return nvmlDeviceGetHandleByUUID(uuid->text, device);
+    if (uuid->type != NVML_ABI_UUID_BINARY) return NVML_ABI_INVALID_ARGUMENT;
+    for (uint32_t index = 0; index < nvml_gpu_count; index++) {
+        if (memcmp(nvml_facts->gpus[nvml_gpus[index]].uuid, uuid->text, 16) != 0) continue;
+        *device = nvml_handle(nvml_gpus[index]);
+        return NVML_ABI_SUCCESS;
+    }
+    return NVML_ABI_NOT_FOUND;
+}
+
+/* All GPUs of the simulated node are attached to the same part of it. A count of 0 asks how many there are. */
+static nvml_abi_return nearest(uint32_t but, unsigned *count, nvml_abi_device *devices) {
+    if (!count || (*count && !devices)) return NVML_ABI_INVALID_ARGUMENT;
+    unsigned found = 0;
+    for (uint32_t index = 0; index < nvml_gpu_count; index++) {
+        if (nvml_gpus[index] == but) continue;
+        if (found < *count) devices[found] = nvml_handle(nvml_gpus[index]);
+        found++;
+    }
+    if (!*count || found < *count) *count = found;
+    return NVML_ABI_SUCCESS;
+}
+NVML_EXPORT nvmlDeviceGetTopologyNearestGpus(nvml_abi_device device, int level, unsigned *count,
+                                             nvml_abi_device *devices) {
+    NVML_ENTER_GPU("nvmlDeviceGetTopologyNearestGpus", device, gpu);
+    return level < 0 ? NVML_ABI_INVALID_ARGUMENT : nearest(gpu, count, devices);
+}
+NVML_EXPORT nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvml_abi_device *devices) {
+    NVML_ENTER("nvmlSystemGetTopologyGpuSet");
+    return nearest(UINT32_MAX, count, devices);
+}
+
 static void pci_of(uint32_t gpu, struct nvml_abi_pci_v3 *pci) {
     const struct sim_gpu_facts *facts = &nvml_facts->gpus[gpu];
     *pci = (struct nvml_abi_pci_v3){
@@ -72,6 +108,16 @@ NVML_EXPORT nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvml_abi_device *de
         return NVML_ABI_SUCCESS;
     }
     return NVML_ABI_NOT_FOUND;
+}
+
+NVML_EXPORT nvmlDeviceGetHandleByPciBusId(const char *id, nvml_abi_device *device) {
+    return nvmlDeviceGetHandleByPciBusId_v2(id, device);
+}
+
+/* These GPUs have no serial numbers. */
+NVML_EXPORT nvmlDeviceGetHandleBySerial(const char *serial, nvml_abi_device *device) {
+    NVML_ENTER("nvmlDeviceGetHandleBySerial");
+    return serial && device ? NVML_ABI_NOT_FOUND : NVML_ABI_INVALID_ARGUMENT;
 }
 
 /* The first form counts the driver's own memory as used; the second reports it separately. */

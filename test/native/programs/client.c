@@ -171,6 +171,10 @@ static int work(int argc, char **argv) {
                 printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
             printf("\n");
             continue;
+        } else if (!strcmp(word, "visible")) { /* the number in CUDA_VISIBLE_DEVICES; -1: it is not set */
+            const char *list = getenv("CUDA_VISIBLE_DEVICES");
+            printf("0 %d\n", list ? atoi(list) : -1);
+            continue;
         } else if (!strcmp(word, "total")) {
             result = CALL(cuDeviceTotalMem_v2, (size_t *, abi_device), &first, (abi_device)a);
             value = first;
@@ -178,6 +182,12 @@ static int work(int argc, char **argv) {
             result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), &first, &second);
             printf("%d %zu %zu\n", result, first, second);
             continue;
+        } else if (!strcmp(word, "info-free")) { /* one of the two alone */
+            result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), &first, (size_t *)NULL);
+            value = first;
+        } else if (!strcmp(word, "info-total")) {
+            result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), (size_t *)NULL, &second);
+            value = second;
         } else if (!strcmp(word, "default-info")) { /* as whoever comes first in the program's scope tells it */
             abi_result (*get)(size_t *, size_t *) = dlsym(RTLD_DEFAULT, "cuMemGetInfo_v2");
             result = get ? get(&first, &second) : ABI_ERROR_NOT_FOUND;

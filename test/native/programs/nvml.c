@@ -180,6 +180,37 @@ static void rates(nvml_abi_device device, long room) {
     if (result == NVML_ABI_SUCCESS) printf("[%u,%u]", out->gpu, out->memory);
 }
 
+/* by NAME IDENTITY: the handle's index, and its total memory */
+static void by(const char *name, const char *identity) {
+    nvml_abi_device device = NULL;
+    struct nvml_abi_uuid uuid = {.version = NVML_ABI_STRUCT_VERSION(struct nvml_abi_uuid, 1),
+                                 .type = NVML_ABI_UUID_ASCII};
+    snprintf(uuid.text, sizeof uuid.text, "%s", identity);
+    const void *by = strcmp(name, "nvmlDeviceGetHandleByUUIDV") != 0 ? (const void *)identity : &uuid;
+    nvml_abi_return result = CALL(name, (const void *, nvml_abi_device *), by, &device);
+    begin(result, 0, result != NVML_ABI_SUCCESS && device);
+    struct nvml_abi_memory_v1 memory;
+    unsigned index;
+    if (result == NVML_ABI_SUCCESS && !CALL("nvmlDeviceGetIndex", (nvml_abi_device, unsigned *), device, &index) &&
+        !CALL("nvmlDeviceGetMemoryInfo", (nvml_abi_device, void *), device, &memory))
+        printf("[%u,%" PRIu64 "]", index, memory.total);
+}
+
+/* near ROOM, set ROOM: indices of the GPUs near the current one, or near a CPU */
+static void near(nvml_abi_device device, bool set, long room) {
+    unsigned count = (unsigned)room, index;
+    nvml_abi_device found[16] = {0};
+    nvml_abi_return result =
+        set ? CALL("nvmlSystemGetTopologyGpuSet", (unsigned, unsigned *, nvml_abi_device *), 0u, &count, found)
+            : CALL("nvmlDeviceGetTopologyNearestGpus", (nvml_abi_device, int, unsigned *, nvml_abi_device *), device,
+                   50, &count, found);
+    begin(result, count, found[room] != NULL);
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && i < (unsigned)room && i < count; i++) {
+        if (!CALL("nvmlDeviceGetIndex", (nvml_abi_device, unsigned *), found[i], &index))
+            printf("%s[%u]", i ? "," : "", index);
+    }
+}
+
 int main(void) {
     char line[256];
     nvml_abi_device device = NULL;
@@ -187,7 +218,7 @@ int main(void) {
     if (!library) return fprintf(stderr, "nvml: %s\n", dlerror()), 3;
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
-        char what[64] = "", name[96] = "";
+        char what[64] = "", name[96] = "", identity[96] = "";
         long long a = 0, b = 0, c = 0;
         if (sscanf(line, "%63s %lld %lld %lld", what, &a, &b, &c) < 1) continue;
         if (!strcmp(what, "init")) {
@@ -199,6 +230,10 @@ int main(void) {
             begin(0, 0, false);
         } else if (!strcmp(what, "list") && sscanf(line, "list %95s %lld %lld", name, &a, &b) == 3) {
             list(device, name, (long)a, (size_t)b);
+        } else if (!strcmp(what, "by") && sscanf(line, "by %95s %95s", name, identity) == 2) {
+            by(name, identity);
+        } else if (!strcmp(what, "near") || !strcmp(what, "set")) {
+            near(device, !strcmp(what, "set"), (long)a);
         } else if (!strcmp(what, "detail")) {
             detail(device, (unsigned)a, (unsigned)b, (long)c);
         } else if (!strcmp(what, "rows")) {

@@ -1,6 +1,6 @@
 /* Attaches a process to its container's grant: maps the limits page and the usage ledger, which lie beside
- * libcotenant.so where the agent mounted them, and takes a slot. Nothing comes from the environment. If that fails
- * the GPU stays closed: cuInit fails, with one line on standard error that says why.
+ * libcotenant.so where the agent mounted them, and takes a slot. Nothing of it comes from the environment. If that
+ * fails the GPU stays closed: cuInit fails, with one line on standard error that says why.
  *
  * A forked child is not attached, and CUDA does not work in it either. A page that the kernel zeroes in children
  * identifies it, also after a raw clone. If the child calls cuInit and the driver allows it, the child attaches. */
@@ -24,6 +24,7 @@
 #include "../core/hooks.h"
 #include "grant.h"
 #include "slots.h"
+#include "visible_devices.h"
 
 #define PAGE_BYTES 4096u
 #define FEW_ROWS 8u /* so few rows cost next to nothing */
@@ -286,6 +287,9 @@ abi_result cot_attach_slow(void) {
 }
 
 abi_result cot_cuInit(unsigned flags) {
+    struct cot_visible_devices change;
+    cot_visible_devices_begin(&change);
     abi_result result = CALL_REAL(cuInit, (unsigned), flags);
+    cot_visible_devices_end(&change);
     return result == ABI_SUCCESS ? cot_attach() : result;
 }
