@@ -2,7 +2,6 @@
 // ends grants of processes that have ended. A failure for one grant is reported, does not affect the others, and is tried again at the next
 // sample.
 
-import type { GpuGrant } from '../api/gpu.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
 import {
@@ -22,7 +21,7 @@ import { unifiedMount } from './os/cgroup.ts';
 import { gpuWithProcessData, haveProcessData, type Sample, type SampledProcess } from './sampling/sample.ts';
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
-/** Processes of a grant in this sample, by its id: the identical list where none of them changed. */
+/** Processes of a grant in this sample, by its id. */
 export type ProcessesOf = (id: string) => readonly SampledProcess[];
 
 export type GrantUpkeep = {
@@ -38,9 +37,6 @@ export type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAli
   readonly native: Native;
   readonly onProblem: (text: string) => void;
 };
-
-/** Every slot is free or locked by its living process, so no slot has to be checked for a process that ended. */
-const isSettled = (slots: LedgerReading['slots']): boolean => slots.every(({ locked, pid }) => locked || pid === 0);
 
 /** A process grant ends after this many samples without its owner and without any process. */
 const SAMPLES_UNTIL_ENDED = 2;
@@ -84,42 +80,20 @@ function readGpus(sample: Sample, windows: Map<string, DoubleCountWindow>): Read
   );
 }
 
-/** The inputs of the last feedback. */
-type FeedbackInputs = {
-  readonly from: LedgerReading['slots'];
-  readonly to: LedgerReading['slots'];
-  readonly processes: readonly SampledProcess[];
-  readonly gpuIndex: readonly (number | undefined)[];
-  readonly listsComplete: boolean;
-};
-
-function isUnchanged(
-  last: FeedbackInputs | undefined,
-  before: Round,
-  reading: LedgerReading,
-  processes: readonly SampledProcess[],
-  gpus: Grant['gpus'],
-  gpuReadings: ReadonlyMap<string, GpuReading>,
-): boolean {
-  if (last?.from !== before.ledger.slots || last.to !== reading.slots || last.processes !== processes) return false;
-  if (!isSettled(reading.slots) || last.gpuIndex.length !== gpus.length) return false;
-  let listsComplete = true;
-  for (let position = 0; position < gpus.length; position += 1) {
-    const gpu = gpuReadings.get((gpus[position] as GpuGrant).gpuUuid);
-    if (gpu?.index !== last.gpuIndex[position]) return false;
-    listsComplete &&= gpu?.hasProcessData === true;
-  }
-  return listsComplete === last.listsComplete;
-}
+/** Of the same row and stamp. */
+const isSameFeedback = (one: Feedback, other: Feedback | undefined): boolean =>
+  one.residualBytes === other?.residualBytes &&
+  one.releasedBytes === other.releasedBytes &&
+  one.signature === other.signature &&
+  one.deadStamp === other.deadStamp;
 
 export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
   const isAliveInside = insideSnapshot(native);
   const rounds = new Map<string, Round>();
   const watched = new Map<string, DoubleCountWindow>();
-  const written = new Map<string, { readonly text: string; readonly entry: Feedback }>();
-  /** The inputs of the last feedback that had nothing new. */
-  const lastInputs = new Map<string, FeedbackInputs>();
+  /** The rows that were written to the limits page of a grant, by slot and GPU. */
+  const written = new Map<string, Map<number, Feedback>>();
   const ending = new Map<string, number>();
   const justResized = new Map<string, number>();
   const failing = new Map<string, string>();
@@ -146,22 +120,16 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   ) => {
     const { id, gpus } = live.grant;
     const before = rounds.get(id);
-    // The same inputs lead to the same feedback.
-    if (before && isUnchanged(lastInputs.get(id), before, reading, processes, gpus, gpuReadings)) {
-      registry.touch(live);
-      return;
-    }
     const gpuIndex = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.index);
     const listsComplete = haveProcessData(sample, gpus);
     const after = roundOf(reading, living);
-    const key = (entry: Feedback) => `${id} ${entry.slot} ${entry.gpu}`;
-    const text = (entry: Feedback) =>
-      `${entry.stamp} ${entry.residualBytes} ${entry.releasedBytes} ${entry.signature} ${entry.deadStamp}`;
-    const doubleCounted = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.doubleCounted ?? NOT_DOUBLE_COUNTED);
-    const writtenResidualBytes = (of: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): number | undefined => {
-      const last = written.get(`${id} ${of.slot} ${of.gpu}`)?.entry;
-      return last?.stamp === of.stamp ? last.residualBytes : undefined;
+    const rows = written.get(id) ?? new Map<number, Feedback>();
+    written.set(id, rows);
+    const lastOf = ({ slot, gpu, stamp }: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): Feedback | undefined => {
+      const last = rows.get(slot * gpus.length + gpu);
+      return last?.stamp === stamp ? last : undefined;
     };
+    const doubleCounted = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.doubleCounted ?? NOT_DOUBLE_COUNTED);
     const news = feedbackOf(
       {
         before,
@@ -171,21 +139,12 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
         gpuIndex,
         listsComplete,
         doubleCounted,
-        writtenResidualBytes,
+        writtenResidualBytes: (row) => lastOf(row)?.residualBytes,
       },
-      (entry) => written.get(key(entry))?.text !== text(entry),
+      (entry) => !isSameFeedback(entry, lastOf(entry)),
     );
     registry.writeFeedback(live, news);
-    for (const entry of news) written.set(key(entry), { text: text(entry), entry });
-    // Not kept if rows were left for the next sample, if the sample is older than the first reading, or if memory was counted twice.
-    if (
-      before &&
-      news.length === 0 &&
-      sample.bootNs > before.ledger.readNs &&
-      doubleCounted.every(({ bytes }) => bytes === 0)
-    )
-      lastInputs.set(id, { from: before.ledger.slots, to: reading.slots, processes, gpuIndex, listsComplete });
-    else lastInputs.delete(id);
+    for (const entry of news) rows.set(entry.slot * gpus.length + entry.gpu, entry);
     // Samples may queue up: a reading that is newer than this sample is still needed as `before` for the next one.
     if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
   };
@@ -221,12 +180,10 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     registry.remove(id);
     removeGroup(entry.grant, unifiedMount());
     rounds.delete(id);
-    lastInputs.delete(id);
     ending.delete(id);
     justResized.delete(id);
-    for (const map of [written, failing]) {
-      for (const key of map.keys()) if (key.startsWith(`${id} `)) map.delete(key);
-    }
+    written.delete(id);
+    for (const key of failing.keys()) if (key.startsWith(`${id} `)) failing.delete(key);
     return true;
   };
 

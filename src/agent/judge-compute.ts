@@ -1,7 +1,6 @@
 // Which containers are judged by their compute, and by which figures: those with a hard limit on a GPU's compute, where the
 // arbiter enforces it and the driver reports utilization by process. Pure; the verdict is made in src/policy/compute-verdict.ts.
 import type { GpuGrant } from '../api/gpu.ts';
-import { keepIfSame } from '../common/memo.ts';
 import {
   judgeShare,
   type ShareLook,
@@ -71,7 +70,7 @@ export function judgeCompute(
       ...(mixed.length > 0 && { undecidableGpus: mixed }),
     };
   });
-  return { watched, state: { ...state, containers: keepIfSame<ContainerState>(containers, state.containers) } };
+  return { watched, state: { ...state, containers } };
 }
 
 /** `outside`: a server may be there that is in no container with a grant. */

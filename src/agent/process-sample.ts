@@ -89,7 +89,10 @@ export function createSampleProcessor(options: SampleProcessorOptions): SamplePr
       interposerFails: interposerFails(live.grant),
     }));
     const others = { assigned: assignments?.of(sample.gpus) ?? NOTHING_ASSIGNED, nameOf };
-    const reconciled = applyMemoryPressure(reconcile(sample, readings, owned, policy, others, lastReconciled), policy);
+    const reconciled = applyMemoryPressure(
+      reconcile({ sample, readings, owned, tolerance: policy, others, before: lastReconciled }),
+      policy,
+    );
     assignments?.met(new Set(reconciled.foreign.map(({ containerId, podUid }) => containerId || podUid)));
     return reconciled;
   };

@@ -23,7 +23,7 @@ export type OwnerTrackerOptions = {
 };
 
 export type OwnerTracker = {
-  /** Call once per sample; returns the same object while neither the processes nor their owners change. */
+  /** Call once per sample. */
   attribute(sample: Sample): AttributedProcesses;
 };
 
@@ -31,10 +31,7 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
   let known = NO_KNOWN_OWNERS;
   /** Of the sample before. Processes of which nothing has changed are the same objects again. */
   let before: ReadonlyMap<SampledProcess, Owner> = new Map();
-  let processes: readonly SampledProcess[] = [];
   let owned: AttributedProcesses = NO_PROCESSES;
-  /** Are the stored processes exactly those of that sample? */
-  let isSettled = true;
 
   return {
     attribute(sample) {
@@ -47,14 +44,6 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
         );
         return ownerOfProcess(process, roots, ids, known, pods, isAlive);
       };
-      // A process of a grant stays with it; the owner of every other process is looked up in each sample, because it may change.
-      const isAsBefore =
-        isSettled &&
-        sample.processes === processes &&
-        owned.grantIds.every((id) => ids.has(id)) &&
-        owned.others.every(({ process, owner }) => isSameOwner(ask(process), owner));
-      if (isAsBefore) return owned;
-
       const owners = new Map<SampledProcess, Owner>();
       let [isNews, count] = [false, 0];
       for (const process of sample.processes) {
@@ -71,10 +60,8 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
       // Processes that are remembered without being in the sample have to be checked again.
       if (isNews || known.byProcess.size !== count)
         known = stillKnown(remember(sample.processes, ownerOf), known, hasNoData, isAlive);
-      isSettled = known.byProcess.size === count;
       before = owners;
-      processes = sample.processes;
-      owned = groupByOwner(processes, ownerOf, owned);
+      owned = groupByOwner(sample.processes, ownerOf, owned);
       return owned;
     },
   };

@@ -1,6 +1,5 @@
 // The processes of a sample by owner: the owner of a process, and the processes of a grant. Pure.
 
-import { keepIfSame } from '../../common/memo.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 import type { Owner } from './attribute.ts';
 
@@ -48,6 +47,10 @@ export function groupByOwner(
     else byGrant.set(owner.id, [process]);
   }
   const lists = new Map<string, readonly SampledProcess[]>();
-  for (const [id, own] of byGrant) lists.set(id, keepIfSame(own, before.ofGrant(id)));
+  for (const [id, own] of byGrant) {
+    const last = before.ofGrant(id);
+    const isSame = own.length === last.length && own.every((process, index) => process === last[index]);
+    lists.set(id, isSame ? last : own);
+  }
   return { ownerOf, grantIds: [...lists.keys()], ofGrant: (id) => lists.get(id) ?? NO_LIST, others };
 }

@@ -2,7 +2,6 @@
 // at each change. Holds the state; gpu-policy.ts and arbiter-plan.ts decide what follows from it.
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import { COMPUTE_POLICIES, type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
-import { memoizeLast } from '../../common/memo.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
 import { createArbiter } from './arbiter-process.ts';
@@ -57,29 +56,24 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
   const policyOf = (gpuUuid: string) => ofGpu(gpuUuid).policy;
   const highCapPercent = () => store.get().highCapPercent ?? settings.highCapPercent;
 
-  /** Increases whenever a policy may have changed. */
-  let version = 0;
-  const stateOf = memoizeLast((entries: readonly LiveGrant[], _version: number) => {
-    const policies = policiesOf(
-      policyOf,
-      entries.map(({ grant }) => grant),
-    );
-    const leased = new Set(entries.flatMap((entry) => (entry.leased ? [entry.grant.id] : [])));
-    return (grantId: string, gpu: number): ShareState => ({
-      policy: (leased.has(grantId) ? policies.get(grantId)?.[gpu] : undefined) ?? 'native',
-      use: leased.has(grantId) ? arbiter.use(grantId, gpu) : undefined,
-    });
-  });
-
   return {
     leasedOf: (grants) => leasedGrants(policyOf, grants),
     follow(grants) {
-      version += 1;
       arbiter.follow(grants, { policyOf, instances: mostTenantsPerGpu, highCapPercent: highCapPercent() });
     },
     ofGpu,
     highCapPercent,
-    stateOf: (entries) => stateOf(entries, version),
+    stateOf(entries) {
+      const policies = policiesOf(
+        policyOf,
+        entries.map(({ grant }) => grant),
+      );
+      const leased = new Set(entries.flatMap((entry) => (entry.leased ? [entry.grant.id] : [])));
+      return (grantId, gpu) => ({
+        policy: (leased.has(grantId) ? policies.get(grantId)?.[gpu] : undefined) ?? 'native',
+        use: leased.has(grantId) ? arbiter.use(grantId, gpu) : undefined,
+      });
+    },
     set({ gpuUuid, policy, highCapPercent: cap }) {
       const { policy: nodePolicy, gpus, highCapPercent: capBefore } = store.get();
       const { [gpuUuid ?? '']: _, ...otherGpus } = gpus;

@@ -1,6 +1,5 @@
 // Xids of GPUs, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
 
-import { memoizeLast } from '../../common/memo.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 /**
@@ -28,15 +27,10 @@ const MOST_KINDS = 48;
 const OTHER = 'other';
 
 const gpuKey = (gpuUuid: string, gpuIndex: number): string => `${gpuIndex} ${gpuUuid}`;
-/** GPUs whose kinds stand there, under the numbers that they have. */
-const gpusOf = memoizeLast(
-  (totals: readonly XidTotal[]) => new Set(totals.map(({ gpuUuid, gpuIndex }) => gpuKey(gpuUuid, gpuIndex))),
-);
-
 /** Those that alerts are about stand with 0 from the start, so that the first one is an increase. */
 export function countXids(before: readonly XidTotal[], sample: Sample): readonly XidTotal[] {
   const raised = sample.xids ?? [];
-  const stands = gpusOf(before);
+  const stands = new Set(before.map(({ gpuUuid, gpuIndex }) => gpuKey(gpuUuid, gpuIndex)));
   if (raised.length === 0 && sample.gpus.every((gpu) => !gpu.reportsXids || stands.has(gpuKey(gpu.uuid, gpu.index))))
     return before;
   const totals = new Map(before.map((total) => [`${total.gpuUuid} ${total.xid}`, total]));

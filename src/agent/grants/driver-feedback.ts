@@ -67,22 +67,18 @@ const MAX_LOOKUPS = 64;
 /** Rows with feedback per sample; the other rows get theirs with the next sample. */
 const MAX_FEEDBACK_ROWS = 256;
 
-const identityOf = (
-  pidNamespace: number | undefined,
-  pid: number | undefined,
-  startTicks: number | undefined,
-): string => `${pidNamespace} ${pid} ${startTicks}`;
-
 /** Finds the sampled process of a slot. Without a readable PID in its namespace it is identified by its other fields. */
 export function processFinder(
   processes: readonly SampledProcess[],
 ): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
-  const byIdentity = new Map(
-    processes.map((process) => [identityOf(process.pidNamespace, process.namespacePid, process.startTicks), process]),
-  );
-  return ({ pidNamespace, pid, startTicks }) =>
-    byIdentity.get(identityOf(pidNamespace, pid, startTicks)) ??
-    byIdentity.get(identityOf(pidNamespace, undefined, startTicks));
+  const byStart = Map.groupBy(processes, ({ startTicks }) => startTicks);
+  return ({ pidNamespace, pid, startTicks }) => {
+    const candidates = byStart.get(startTicks)?.filter((process) => process.pidNamespace === pidNamespace);
+    return (
+      candidates?.find(({ namespacePid }) => namespacePid === pid) ??
+      candidates?.find(({ namespacePid }) => namespacePid === undefined)
+    );
+  };
 }
 
 export function roundOf(ledger: LedgerReading, living: LivenessChecks): Round {

@@ -1,5 +1,4 @@
-// Reconciles one container: what the driver reports of its processes, against its grant and its usage ledger. Pure; returns the same
-// object while nothing of a container changes, which is the one cache of the agent's second.
+// Reconciles one container: what the driver reports of its processes, against its grant and its usage ledger. Pure.
 import type { GpuGrant } from '../../api/gpu.ts';
 import { fenceOf } from '../../policy/isolation.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
@@ -13,7 +12,6 @@ import {
   haveProcessData,
   isUtilizationKnown,
   type Sample,
-  type SampledGpu,
   type SampledProcess,
   sumOrUnknown,
 } from '../sampling/sample.ts';
@@ -32,77 +30,18 @@ export type GrantReading = {
   readonly interposerFails?: boolean;
 };
 
-/** What of a GPU a sample has. */
-export type GpuData = { readonly gpu: SampledGpu; readonly hasProcesses: boolean; readonly hasUtilization: boolean };
-/** The inputs of a container's state: of its GPUs the index, and which data the sample has. */
-type MadeOf = {
+export type ContainerInputs = {
+  readonly sample: Sample;
   readonly reading: GrantReading;
+  /** Its processes in the sample. */
   readonly own: readonly SampledProcess[];
   readonly tolerance: Tolerance;
-  readonly on: readonly {
-    readonly index: number | undefined;
-    readonly hasProcesses: boolean | undefined;
-    readonly hasUtilization: boolean | undefined;
-  }[];
+  /** What it held in the sample before. */
+  readonly heldBefore?: Holding | undefined;
 };
-const madeOf = new WeakMap<ReconciledContainer, MadeOf>();
 
-function isMadeOf(made: MadeOf, now: Omit<MadeOf, 'on'>, data: ReadonlyMap<string, GpuData>): boolean {
-  const [then, reading] = [made.reading, now.reading];
-  return (
-    then.grant === reading.grant &&
-    made.own === now.own &&
-    made.tolerance === now.tolerance &&
-    then.engines === reading.engines &&
-    then.behind === reading.behind &&
-    then.driverHolds === reading.driverHolds &&
-    then.interposerFails === reading.interposerFails &&
-    then.ledger.slots === reading.ledger.slots &&
-    then.ledger.denied === reading.ledger.denied &&
-    then.ledger.whole === reading.ledger.whole &&
-    then.ledger.untouched === reading.ledger.untouched &&
-    then.ledger.unknown === reading.ledger.unknown &&
-    hasSameData(made.on, reading.grant.gpus, data)
-  );
-}
-
-function hasSameData(on: MadeOf['on'], gpus: Grant['gpus'], data: ReadonlyMap<string, GpuData>): boolean {
-  for (let position = 0; position < gpus.length; position += 1) {
-    const after = data.get((gpus[position] as GpuGrant).gpuUuid);
-    const before = on[position];
-    if (before?.index !== after?.gpu.index || before?.hasProcesses !== after?.hasProcesses) return false;
-    if (before?.hasUtilization !== after?.hasUtilization) return false;
-  }
-  return true;
-}
-
-/** The state of the sample before where its inputs are the same. */
-export function containerStateOf(
-  before: ReconciledContainer | undefined,
-  sample: Sample,
-  data: ReadonlyMap<string, GpuData>,
-  reading: GrantReading,
-  own: readonly SampledProcess[],
-  tolerance: Tolerance,
-): ReconciledContainer {
-  const made = before && madeOf.get(before);
-  if (before && made && isMadeOf(made, { reading, own, tolerance }, data)) return before;
-  const on = reading.grant.gpus.map(({ gpuUuid }) => {
-    const gpu = data.get(gpuUuid);
-    return { index: gpu?.gpu.index, hasProcesses: gpu?.hasProcesses, hasUtilization: gpu?.hasUtilization };
-  });
-  const state = containerState(sample, reading, own, tolerance, before?.holding);
-  madeOf.set(state, { reading, own, tolerance, on });
-  return state;
-}
-
-function containerState(
-  sample: Sample,
-  { grant, ledger, engines, behind, driverHolds = false, interposerFails = false }: GrantReading,
-  own: readonly SampledProcess[],
-  tolerance: Tolerance,
-  holdingBefore: Holding | undefined,
-): ReconciledContainer {
+export function containerState({ sample, reading, own, tolerance, heldBefore }: ContainerInputs): ReconciledContainer {
+  const { grant, ledger, engines, behind, driverHolds = false, interposerFails = false } = reading;
   const processOf = processFinder(own);
   const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
   const seenOn = grant.gpus.map((granted, position): Omit<ContainerGpuState, 'over'> => {
@@ -151,7 +90,7 @@ function containerState(
     inLedger: gpus.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
   };
   // Without data, a container that seems to hold nothing holds what it did before.
-  const holding = allGpusKnown || seen.holdsMemory ? seen : (holdingBefore ?? seen);
+  const holding = allGpusKnown || seen.holdsMemory ? seen : (heldBefore ?? seen);
   return {
     grant,
     fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),

@@ -1,20 +1,17 @@
 // Reconciles what the driver reports with grants and usage ledgers: one attributed sample in, the reconciled node out. Pure.
 
 import type { GpuDemand } from '../../api/gpu.ts';
-import { keepIfSame, memoizeLast } from '../../common/memo.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';
 import type { AttributedProcesses } from '../attribution/processes-by-owner.ts';
-import type { Grant } from '../grants/grant.ts';
 import { grantedByGpu } from '../grants/sums.ts';
 import {
   gpuWithProcessData,
-  isUtilizationKnown,
   type Sample,
   type SampledGpu,
   type SampledProcess,
   type SampledUse,
 } from '../sampling/sample.ts';
-import { containerStateOf, type GrantReading } from './container-usage.ts';
+import { containerState, type GrantReading } from './container-usage.ts';
 import type { DeviceState, ProcessCounts, ReconciledContainer, ReconciledNode } from './node-usage.ts';
 import {
   type AssignedState,
@@ -24,31 +21,23 @@ import {
   ungrantedUsage,
 } from './ungranted-usage.ts';
 
-/**
- * `before`: the reconciled node of the sample before. Unchanged containers are the same objects again, and so is an unchanged list.
- */
-export function reconcile(
-  sample: Sample,
-  readings: readonly GrantReading[],
-  owned: AttributedProcesses,
-  tolerance: Tolerance,
-  others: OtherAllocations = NO_OTHER_ALLOCATIONS,
-  before?: ReconciledNode,
-): ReconciledNode {
-  const earlier = new Map(before?.containers.map((container) => [container.grant.id, container]));
-  const data = new Map(
-    sample.gpus.map((gpu) => {
-      const hasProcesses = gpuWithProcessData(sample, gpu.uuid) === gpu;
-      return [gpu.uuid, { gpu, hasProcesses, hasUtilization: hasProcesses && isUtilizationKnown(sample, gpu) }];
-    }),
-  );
-  const containers = keepIfSame(
-    readings.map((reading) => {
-      const { id } = reading.grant;
-      return containerStateOf(earlier.get(id), sample, data, reading, owned.ofGrant(id), tolerance);
-    }),
-    before?.containers,
-  );
+export type NodeInputs = {
+  readonly sample: Sample;
+  readonly readings: readonly GrantReading[];
+  readonly owned: AttributedProcesses;
+  readonly tolerance: Tolerance;
+  readonly others?: OtherAllocations;
+  /** The reconciled node of the sample before. */
+  readonly before?: ReconciledNode | undefined;
+};
+
+export function reconcile(inputs: NodeInputs): ReconciledNode {
+  const { sample, readings, owned, tolerance, others = NO_OTHER_ALLOCATIONS, before } = inputs;
+  const heldBefore = new Map(before?.containers.map(({ grant, holding }) => [grant.id, holding]));
+  const containers = readings.map((reading) => {
+    const { id } = reading.grant;
+    return containerState({ sample, reading, own: owned.ofGrant(id), tolerance, heldBefore: heldBefore.get(id) });
+  });
   const uses = usesOf(sample.processes);
   const failures: Record<string, number> = {
     gone: 0,
@@ -63,18 +52,17 @@ export function reconcile(
   }
   const grants = readings.map(({ grant }) => grant);
   const { assigned, foreign } = ungrantedUsage(sample, owned, grants, others);
-  const granted = grantedOf(...grants);
+  const granted = grantedByGpu(grants);
   const held = heldOf(containers);
   const devices = sample.gpus.map((gpu) =>
-    deviceState(
-      gpu,
-      data.get(gpu.uuid)?.hasProcesses === true,
-      uses.onGpu.get(gpu.index),
-      granted.get(gpu.uuid),
-      held.get(gpu.uuid),
-      assigned,
-      foreign,
-    ),
+    deviceState(gpu, {
+      hasProcesses: gpuWithProcessData(sample, gpu.uuid) === gpu,
+      uses: uses.onGpu.get(gpu.index) ?? NO_USES,
+      granted: granted.get(gpu.uuid),
+      held: held.get(gpu.uuid) ?? { bytes: 0, containers: 0 },
+      assigned: assigned.filter(({ gpuUuid }) => gpuUuid === gpu.uuid),
+      foreign: foreign.filter(({ gpuUuid }) => gpuUuid === gpu.uuid),
+    }),
   );
   return { sample, devices, containers, assigned, foreign, unknownDevices: others.assigned.unknown, failures };
 }
@@ -89,7 +77,7 @@ const NO_USES: GpuUses = { compute: 0, graphics: 0, both: 0, mps: 0, memoryKnown
 const kindOf = (types: number): keyof ProcessCounts | undefined =>
   types & 4 ? 'mps' : ([undefined, 'compute', 'graphics', 'both'] as const)[types & 3];
 
-const usesOf = memoizeLast((processes: readonly SampledProcess[]) => {
+function usesOf(processes: readonly SampledProcess[]) {
   const onGpu = new Map<number, GpuUses>();
   let processesWithoutMemory = 0;
   for (const { gpus } of processes) {
@@ -107,14 +95,12 @@ const usesOf = memoizeLast((processes: readonly SampledProcess[]) => {
     if (isMemoryUnknown) processesWithoutMemory += 1;
   }
   return { onGpu, processesWithoutMemory };
-});
-
-const grantedOf = memoizeLast((...grants: readonly Grant[]) => grantedByGpu(grants));
+}
 
 /** What containers with grants hold of a GPU, and how many of them hold something. */
 type Held = { bytes: number; containers: number };
 
-const heldOf = memoizeLast((containers: readonly ReconciledContainer[]) => {
+function heldOf(containers: readonly ReconciledContainer[]): ReadonlyMap<string, Held> {
   const onGpu = new Map<string, Held>();
   for (const { gpuUuid, usedBytes } of containers.flatMap(({ gpus }) => gpus)) {
     if (usedBytes <= 0) continue;
@@ -122,23 +108,26 @@ const heldOf = memoizeLast((containers: readonly ReconciledContainer[]) => {
     onGpu.set(gpuUuid, { bytes: held.bytes + usedBytes, containers: held.containers + 1 });
   }
   return onGpu;
-});
+}
 
-/** `uses`: the processes on it now, where `hasProcesses`. */
-function deviceState(
-  gpu: SampledGpu,
-  hasProcesses: boolean,
-  { memoryKnown, ...processes }: GpuUses = NO_USES,
-  granted: GpuDemand | undefined,
-  held: Held = { bytes: 0, containers: 0 },
-  assigned: readonly AssignedState[],
-  foreign: readonly ForeignState[],
-): DeviceState {
+/** What is known of one GPU beside the driver's figures. */
+type DeviceFacts = {
+  readonly hasProcesses: boolean;
+  /** The processes on it now, where `hasProcesses`. */
+  readonly uses: GpuUses;
+  readonly granted: GpuDemand | undefined;
+  readonly held: Held;
+  readonly assigned: readonly AssignedState[];
+  readonly foreign: readonly ForeignState[];
+};
+
+function deviceState(gpu: SampledGpu, facts: DeviceFacts): DeviceState {
+  const { hasProcesses, granted, held, assigned, foreign } = facts;
+  const { memoryKnown, ...processes } = facts.uses;
   const { memoryBytes: grantedBytes = 0, coresPercent: grantedCoresPercent = 0 } = granted ?? {};
-  const others = [...assigned, ...foreign].filter((entry) => entry.gpuUuid === gpu.uuid);
+  const others = [...assigned, ...foreign];
   const attributed = others.reduce((total, entry) => total + (entry.usedBytes ?? 0), held.bytes);
-  const onThis = assigned.filter((entry) => entry.gpuUuid === gpu.uuid);
-  const shared = grantedBytes > 0 || onThis.length > 1;
+  const shared = grantedBytes > 0 || assigned.length > 1;
   return {
     gpu,
     grantedBytes,
@@ -151,9 +140,9 @@ function deviceState(
     processes,
     mode: gpu.migEnabled
       ? 'mig'
-      : shared && onThis.every(({ mode }) => mode !== 'mig')
+      : shared && assigned.every(({ mode }) => mode !== 'mig')
         ? 'shared'
-        : (onThis[0]?.mode ?? 'none'),
+        : (assigned[0]?.mode ?? 'none'),
     unattributedBytes:
       gpu.usedBytes !== undefined && hasProcesses && memoryKnown ? Math.max(0, gpu.usedBytes - attributed) : undefined,
   };

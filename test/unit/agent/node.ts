@@ -155,4 +155,10 @@ export const compared = (
   byPid: Readonly<Record<number, Owner>>,
   others = NO_OTHER_ALLOCATIONS,
 ): ReconciledNode =>
-  reconcile(sample, grants, groupByOwner(sample.processes, owners(byPid)), DEFAULT_TOLERANCE, others);
+  reconcile({
+    sample,
+    readings: grants,
+    owned: groupByOwner(sample.processes, owners(byPid)),
+    tolerance: DEFAULT_TOLERANCE,
+    others,
+  });

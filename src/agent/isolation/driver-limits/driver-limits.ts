@@ -28,7 +28,7 @@ export function createDriverLimits(
   },
 ): GrantLimits {
   const { driverLimits, stateFolder, nvmlLibrary } = configuration;
-  const groups = createCgroupFinder(options.native, options.containers, options.clock);
+  const groups = createCgroupFinder(options);
   const limits = openDriverLimits({ ...options, stateFolder, nvmlLibrary });
   let folders: ReadonlyMap<string, string> = new Map();
   return {

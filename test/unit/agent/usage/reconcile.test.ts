@@ -6,7 +6,6 @@ import { groupByOwner } from '../../../../src/agent/attribution/processes-by-own
 import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 import type { ReconciledNode } from '../../../../src/agent/usage/node-usage.ts';
 import { reconcile } from '../../../../src/agent/usage/reconcile.ts';
-import { NO_OTHER_ALLOCATIONS } from '../../../../src/agent/usage/ungranted-usage.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import {
@@ -137,14 +136,8 @@ test('a container without data keeps its isolation, and its GPU has no figure', 
   const at = (sample: Sample, inLedger: boolean, before?: ReconciledNode) => {
     const ledger = ledgerOf(inLedger ? [slot(11, [row()])] : []);
     const owned = groupByOwner(sample.processes, owners({ 11: ofGrant('one') }));
-    return reconcile(
-      sample,
-      [reading(grantOf('one', 1000), ledger)],
-      owned,
-      DEFAULT_TOLERANCE,
-      NO_OTHER_ALLOCATIONS,
-      before,
-    );
+    const readings = [reading(grantOf('one', 1000), ledger)];
+    return reconcile({ sample, readings, owned, tolerance: DEFAULT_TOLERANCE, before });
   };
   const on = gpu(0, { usedBytes: 500 * MIB });
   const fenceOf = (state: ReconciledNode) => state.containers[0]?.fence;
