@@ -1,7 +1,6 @@
 // Adds one sample to the totals: engine seconds, seconds over the limit, peaks, refusals. Pure. Rows of ended containers are kept
 // for a few minutes, so that Prometheus scrapes their last increase. The types of totals are in totals.ts.
 
-import { clockStepMs } from '../../common/clock-step.ts';
 import type { UseCounts } from '../compute/usage-account.ts';
 import {
   isSamplerRestart,
@@ -15,10 +14,10 @@ import {
   type AssignedTotals,
   assignedKey,
   type ContainerTotals,
+  type EngineSeconds,
   type ForeignTotals,
   foreignKey,
   type Minute,
-  movedBy,
   removeOver,
   type Totals,
   totalsKey,
@@ -62,7 +61,6 @@ const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSec
   encoderSeconds: (last?.encoderSeconds ?? 0) + grown.encoderUs / 1e6,
   decoderSeconds: (last?.decoderSeconds ?? 0) + grown.decoderUs / 1e6,
 });
-type EngineSeconds = Pick<ContainerTotals, 'smSeconds' | 'memoryBusySeconds' | 'encoderSeconds' | 'decoderSeconds'>;
 
 /** The names of a container without a grant, where they are known. */
 type NameOf = (
@@ -89,6 +87,7 @@ type CountedNode = Pick<ReconciledNode, 'sample' | 'assigned' | 'foreign'> & {
 type Step = {
   readonly state: CountedNode;
   readonly before: Totals;
+  readonly bootMs: number;
   readonly seconds: number;
   /** Engine time since the sample before, of a container or grant on a GPU. */
   readonly grownOf: (id: string, gpuIndex: number) => Engines;
@@ -96,33 +95,33 @@ type Step = {
 };
 
 export function accumulate(
-  given: Totals,
+  before: Totals,
   state: CountedNode,
   ownerOf: (process: SampledProcess) => ProcessOwner,
   nameOf: NameOf = () => undefined,
   useOf: UseOf = () => undefined,
 ): Totals {
   const { sample } = state;
-  const before = movedBy(clockStepMs(given, sample), given);
+  const bootMs = sample.bootNs / 1e6;
   /** Not in the sample before this one, and not for long. */
   const isOver = (seenMs: number | undefined): boolean =>
-    seenMs !== undefined && seenMs < before.atMs && sample.atMs - seenMs > KEEP_MS;
+    seenMs !== undefined && seenMs < before.bootMs && bootMs - seenMs > KEEP_MS;
   const grown = engineTimeSince(before, sample, ownerOf);
   const utilizationKnownMs = new Map(before.utilizationKnownMs);
-  for (const gpu of sample.gpus) if (isUtilizationKnown(sample, gpu)) utilizationKnownMs.set(gpu.uuid, sample.atMs);
+  for (const gpu of sample.gpus) if (isUtilizationKnown(sample, gpu)) utilizationKnownMs.set(gpu.uuid, bootMs);
   const step: Step = {
     state,
     before,
-    seconds: before.atMs === 0 ? 0 : Math.min(Math.max(0, sample.atMs - before.atMs), LONGEST_STEP_MS) / 1000,
+    bootMs,
+    seconds: before.bootMs === 0 ? 0 : Math.min(Math.max(0, bootMs - before.bootMs), LONGEST_STEP_MS) / 1000,
     grownOf: (id, gpuIndex) => grown.get(`${id} ${gpuIndex}`) ?? NONE,
-    isKnown: (gpuUuid) =>
-      sample.atMs - (utilizationKnownMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS,
+    isKnown: (gpuUuid) => bootMs - (utilizationKnownMs.get(gpuUuid) ?? Number.NEGATIVE_INFINITY) <= LONGEST_STEP_MS,
   };
   const { containers, minutes } = accumulateContainers(step, useOf);
   const rows = { containers, assigned: accumulateAssigned(step), foreign: accumulateForeign(step, nameOf) };
   removeOver(rows, isOver);
-  const { atMs, bootNs, round, processes } = sample;
-  return { atMs, bootNs, round, ...rows, xids: countXids(before.xids, sample), minutes, utilizationKnownMs, processes };
+  const { round, processes } = sample;
+  return { bootMs, round, ...rows, xids: countXids(before.xids, sample), minutes, utilizationKnownMs, processes };
 }
 
 /** Engine time of all processes since the sample before, by the owner's id and the GPU's index. */
@@ -173,7 +172,7 @@ function accumulateContainers(
       if (gpuIndex === undefined) continue;
       const seconds = secondsWith(last, step.grownOf(grant.id, gpuIndex));
       const utilizationKnown = step.isKnown(gpu.gpuUuid);
-      const now = { sinceMs: state.sample.atMs, smSeconds: seconds.smSeconds };
+      const now = { sinceMs: step.bootMs, smSeconds: seconds.smSeconds };
       const mean = meanOfMinute(before.minutes.get(key), now);
       // A minute with too long a gap in the data has no mean, and data after the gap starts another minute.
       if (utilizationKnown) minutes.set(key, mean.minute);
@@ -200,16 +199,26 @@ function accumulateContainers(
       });
     }
   }
-  for (const [key, totals] of containers)
-    if (!live.has(key) && totals.seenMs === undefined) containers.set(key, { ...totals, seenMs: before.atMs });
+  markEnded(containers, live, before);
   return { containers, minutes };
+}
+
+function markEnded<T extends { readonly seenMs: number | undefined }>(
+  rows: Map<string, T>,
+  live: ReadonlySet<string>,
+  { bootMs }: Totals,
+): void {
+  for (const [key, row] of rows)
+    if (!live.has(key) && row.seenMs === undefined) rows.set(key, { ...row, seenMs: bootMs });
 }
 
 function accumulateAssigned({ state, before, grownOf, isKnown }: Step): Map<string, AssignedTotals> {
   const assigned = new Map(before.assigned);
+  const live = new Set<string>();
   for (const { namespace, pod, container, mode, gpuUuid, gpuIndex, containerIds, usedBytes } of state.assigned) {
     const key = assignedKey({ namespace, pod, container, mode, gpuUuid });
     const last = assigned.get(key);
+    live.add(key);
     assigned.set(key, {
       namespace,
       pod,
@@ -220,14 +229,16 @@ function accumulateAssigned({ state, before, grownOf, isKnown }: Step): Map<stri
       ...secondsWith(last, containerIds.map((id) => grownOf(id, gpuIndex)).reduce(sumOf, NONE)),
       utilizationKnown: isKnown(gpuUuid),
       peakBytes: Math.max(last?.peakBytes ?? 0, usedBytes ?? 0),
-      seenMs: state.sample.atMs,
+      seenMs: undefined,
     });
   }
+  markEnded(assigned, live, before);
   return assigned;
 }
 
 function accumulateForeign({ state, before, grownOf, isKnown }: Step, nameOf: NameOf): Map<string, ForeignTotals> {
   const foreign = new Map<string, ForeignTotals>();
+  const live = new Set<string>();
   for (const [key, totals] of before.foreign) {
     const id = totals.containerId || totals.podUid;
     const here = ({ gpuUuid }: { gpuUuid: string }) => gpuUuid === totals.gpuUuid;
@@ -242,6 +253,7 @@ function accumulateForeign({ state, before, grownOf, isKnown }: Step, nameOf: Na
   for (const use of state.foreign) {
     const id = use.containerId || use.podUid;
     const key = foreignKey(id, use.gpuUuid);
+    live.add(key);
     foreign.set(key, {
       gpuUuid: use.gpuUuid,
       gpuIndex: use.gpuIndex,
@@ -250,9 +262,10 @@ function accumulateForeign({ state, before, grownOf, isKnown }: Step, nameOf: Na
       ...namedBy(nameOf, foreign.get(key) ?? { ...use, namespace: '', pod: '', container: '' }),
       ...secondsWith(foreign.get(key), grownOf(id, use.gpuIndex)),
       utilizationKnown: isKnown(use.gpuUuid),
-      seenMs: state.sample.atMs,
+      seenMs: undefined,
     });
   }
+  markEnded(foreign, live, before);
   return foreign;
 }
 
@@ -283,14 +296,12 @@ function heldBytes({ usedBytes, limitBytes, ledger }: ContainerGpuState): number
   return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));
 }
 
-const isCurrent = ({ sinceMs }: Minute, nowMs: number): boolean => nowMs >= sinceMs && nowMs - sinceMs < PEAK_WINDOW_MS;
-
 /** The mean share over a minute that has just ended, and the present minute. */
 function meanOfMinute(minute: Minute | undefined, now: Minute): { readonly minute: Minute; readonly ratio?: number } {
   if (minute === undefined) return { minute: now };
-  if (isCurrent(minute, now.sinceMs)) return { minute };
   const passedMs = now.sinceMs - minute.sinceMs;
-  // No mean if the clock was set back or samples were missing for long.
-  if (passedMs < 0 || passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
+  if (passedMs < PEAK_WINDOW_MS) return { minute };
+  // No mean if samples were missing for long.
+  if (passedMs > 2 * PEAK_WINDOW_MS) return { minute: now };
   return { minute: now, ratio: Math.min(1, ((now.smSeconds - minute.smSeconds) * 1000) / passedMs) };
 }

@@ -2,44 +2,30 @@
 // that was restarted): those of the containers that exist, else those of the one that ended last. So a series starts again at a
 // small value, which Prometheus recognizes as a reset. Pure.
 import type { UseCounts } from '../compute/usage-account.ts';
+import type { ForeignTotals } from './totals.ts';
 
 /** Of one container on a GPU. */
-export type Counts = { readonly [K in keyof UseCounts]?: number | undefined } & {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
+export type Counts = Omit<ForeignTotals, 'containerId' | 'podUid'> & {
+  readonly [K in keyof UseCounts]?: number | undefined;
+} & {
   /** `none`: it has no grant. */
   readonly mode: string;
-  readonly gpuUuid: string;
-  readonly gpuIndex: number;
-  readonly smSeconds: number;
-  readonly memoryBusySeconds: number;
-  readonly encoderSeconds: number;
-  readonly decoderSeconds: number;
   /** Of grants only. */
   readonly overLimitSeconds?: number;
   readonly denied?: number;
-  readonly utilizationKnown: boolean;
-  /** Time of the last sample that had it; undefined: it exists. */
-  readonly seenMs: number | undefined;
 };
 export type Sum = Counts & { readonly lives: boolean };
 
 type Seen = Pick<Counts, 'seenMs'>;
 
-/** Does it exist in that snapshot? */
-export const isLiving = ({ seenMs }: Seen, { atMs }: { readonly atMs: number }): boolean =>
-  seenMs === undefined || seenMs >= atMs;
-
 /** Of rows with the same key, those that exist, else the one that ended last. */
 export function currentRows<T extends Seen>(
   rows: readonly T[],
   keyOf: (row: T) => string,
-  snapshot: { readonly atMs: number },
 ): readonly { readonly rows: readonly [T, ...T[]]; readonly lives: boolean }[] {
   const all = [...Map.groupBy(rows, keyOf).values()] as [T, ...T[]][];
   return all.map((group) => {
-    const [first, ...others] = group.filter((row) => isLiving(row, snapshot));
+    const [first, ...others] = group.filter(({ seenMs }) => seenMs === undefined);
     if (first) return { rows: [first, ...others], lives: true };
     const last = group.reduce((newest, row) => ((row.seenMs ?? 0) > (newest.seenMs ?? 0) ? row : newest));
     return { rows: [last], lives: false };
@@ -73,8 +59,8 @@ function sumOf(a: Counts, b: Counts): Counts {
 }
 
 /** One per series: those of containers that exist first, then those that ended last, which a full page leaves out last. */
-export function sumsOf(counts: readonly Counts[], snapshot: { readonly atMs: number }): readonly Sum[] {
-  return currentRows(counts, keyOf, snapshot)
+export function sumsOf(counts: readonly Counts[]): readonly Sum[] {
+  return currentRows(counts, keyOf)
     .map(({ rows: [first, ...others], lives }) => ({ ...others.reduce(sumOf, first as Counts), lives }))
     .toSorted((a, b) => Number(b.lives) - Number(a.lives) || (b.seenMs ?? 0) - (a.seenMs ?? 0));
 }

@@ -1,6 +1,5 @@
 // Counts of stops per container and outcome, and of enforcement decisions on the node.
 
-import { clockStepMs } from '../../common/clock-step.ts';
 import { REFUSAL_REASONS } from '../../policy/enforcement.ts';
 import type { OverReason } from '../../policy/memory-verdict.ts';
 import type { ActionRecord, Outcome } from '../enforcement/action-record.ts';
@@ -35,8 +34,6 @@ const RESULTS: Partial<Record<Outcome, string>> = {
   interrupted: 'interrupted',
 };
 const KEEP_MS = 5 * 60 * 1000;
-/** Interval at which expired counts are removed while the containers stay the same. */
-const SEE_AGAIN_MS = 10_000;
 
 const containerName = ({ namespace, pod, container }: Pick<StopCount, 'namespace' | 'pod' | 'container'>): string =>
   `${namespace} ${pod} ${container}`;
@@ -51,6 +48,7 @@ export type StopCounts = {
   refusals(): readonly RefusalCount[];
 };
 
+/** `seenMs`: time since boot of the last sample with its container. */
 type Entry = { total: StopCount; seenMs: number; readonly name: string };
 
 /** `recent`: records of earlier agents; a stuck container counts under the reason of its last stop there. */
@@ -58,12 +56,13 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
   const totals = new Map<string, Entry>();
   const decisions = new Map<string, DecisionCount>();
 
-  const entry = (record: Omit<StopCount, 'count' | 'lastMs'>, seenMs: number): Entry => {
+  let nowMs = 0;
+  const entry = (record: Omit<StopCount, 'count' | 'lastMs'>): Entry => {
     const { namespace, pod, container, gpuUuid, reason, action, result } = record;
     const key = JSON.stringify([namespace, pod, container, gpuUuid, reason, action, result]);
     const none = { namespace, pod, container, gpuUuid, reason, action, result, count: 0, lastMs: 0 };
-    const found = totals.get(key) ?? { total: none, seenMs, name: containerName(record) };
-    found.seenMs = Math.max(found.seenMs, seenMs);
+    const found = totals.get(key) ?? { total: none, seenMs: nowMs, name: containerName(record) };
+    found.seenMs = nowMs;
     totals.set(key, found);
     return found;
   };
@@ -85,37 +84,16 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
   };
   for (const record of recent) if (record.action === 'kill') stopped.set(record.grantId, record);
 
-  /** Those of the last sample, when that was, and since when they are the same. */
-  let seen: {
-    readonly containers: NodeState['containers'];
-    readonly atMs: number;
-    readonly bootNs: number;
-    readonly sinceMs: number;
-  } = { containers: [], atMs: 0, bootNs: 0, sinceMs: 0 };
-  /** Moves all times by a step of the wall clock, so that rows are kept by the monotonic clock. */
-  const moveBy = (jumpMs: number): void => {
-    if (jumpMs === 0) return;
-    for (const one of totals.values()) one.seenMs += jumpMs;
-    seen = { ...seen, atMs: seen.atMs + jumpMs, sinceMs: seen.sinceMs + jumpMs };
-  };
-  const lookAt = (containers: NodeState['containers'], atMs: number): void => {
-    const there = new Set(containers.map(({ grant }) => containerName(grant)));
-    for (const one of totals.values()) if (there.has(one.name)) one.seenMs = atMs;
-  };
-
   return {
     update({ sample, containers }) {
-      moveBy(clockStepMs(seen, sample));
-      // Nothing to do while the containers are the same.
-      if (containers !== seen.containers || sample.atMs - seen.sinceMs > SEE_AGAIN_MS) {
-        lookAt(seen.containers, seen.atMs);
-        lookAt(containers, sample.atMs);
-        const alive = new Set(containers.map(({ grant }) => grant.id));
-        for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
-        for (const [key, one] of totals) if (sample.atMs - one.seenMs > KEEP_MS) totals.delete(key);
-        seen = { ...seen, containers, sinceMs: sample.atMs };
+      nowMs = sample.bootNs / 1e6;
+      const alive = new Set(containers.map(({ grant }) => grant.id));
+      for (const id of stopped.keys()) if (!alive.has(id)) stopped.delete(id);
+      const there = new Set(containers.map(({ grant }) => containerName(grant)));
+      for (const [key, one] of totals) {
+        if (there.has(one.name)) one.seenMs = nowMs;
+        else if (nowMs - one.seenMs > KEEP_MS) totals.delete(key);
       }
-      seen = { ...seen, atMs: sample.atMs, bootNs: sample.bootNs };
     },
     add(records) {
       for (const record of records) {
@@ -130,16 +108,16 @@ export function createStopCounts(recent: readonly ActionRecord[] = []): StopCoun
         }
         // A stop counts before its memory is free. If the memory stays in use, "stuck" is counted in addition.
         const result = RESULTS[record.result] ?? 'refused';
-        const found = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result }, atMs);
+        const found = entry({ namespace, pod, container, gpuUuid, reason, action: record.action, result });
         const { total } = found;
         // When it was last stopped, not when that was last tried.
         const lastMs = result === 'released' || result === 'interrupted' ? atMs : total.lastMs;
         found.total = { ...total, count: total.count + 1, lastMs };
       }
       for (const record of records.filter((one) => one.action === 'stuck')) {
-        const { namespace, pod, container, atMs } = record;
+        const { namespace, pod, container } = record;
         const { gpuUuid, reason } = stopped.get(record.grantId) ?? record;
-        const found = entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'stuck' }, atMs);
+        const found = entry({ namespace, pod, container, gpuUuid, reason, action: 'kill', result: 'stuck' });
         found.total = { ...found.total, count: found.total.count + 1 };
       }
     },

@@ -75,15 +75,14 @@ function setSum(sum: Sum, set: Put): void {
 function unknownEntryPoints(snapshot: Snapshot, lives: boolean): readonly (readonly [Labels, number])[] {
   const grants = [...new Map(snapshot.containerTotals.map((one) => [one.grantId, one])).values()];
   const name = (one: (typeof grants)[number]) => JSON.stringify([one.namespace, one.pod, one.container]);
-  return currentRows(grants, name, snapshot)
+  return currentRows(grants, name)
     .filter((group) => group.lives === lives)
     .map(({ rows }) => [holderLabels(rows[0]), rows.reduce((sum, one) => sum + one.unknownEntryPoints, 0)] as const);
 }
 
 function setCounters(snapshot: Snapshot, set: Put, lives: boolean): void {
   const granted = snapshot.containerTotals.map((one) => ({ ...one, mode: 'shared' }));
-  for (const sum of sumsOf([...granted, ...snapshot.assignedTotals], snapshot))
-    if (sum.lives === lives) setSum(sum, set);
+  for (const sum of sumsOf([...granted, ...snapshot.assignedTotals])) if (sum.lives === lives) setSum(sum, set);
   for (const [labels, count] of unknownEntryPoints(snapshot, lives))
     set('cotenant_container_unknown_entry_points_total', labels, count);
 }

@@ -34,7 +34,7 @@ const labelsOf = ({ gpuIndex, gpuUuid, namespace, pod, container }: ForeignNames
 
 function setCounters(snapshot: Snapshot, set: Series<keyof typeof METRICS>['set'], lives: boolean): void {
   const totals = snapshot.foreignTotals.map((of) => ({ ...of, container: containerName(of), mode: 'none' }));
-  for (const sum of sumsOf(totals, snapshot))
+  for (const sum of sumsOf(totals))
     if (sum.lives === lives && sum.utilizationKnown)
       set('cotenant_foreign_sm_seconds_total', labelsOf(sum), sum.smSeconds);
 }

@@ -124,7 +124,7 @@ export function snapshotOfSize(containers: number, turn: number): Snapshot {
       peakBytes: 4 * GIB,
       smPeakRatio: 0.25,
       utilizationKnown: true,
-      seenMs: Date.now(),
+      seenMs: undefined,
     })),
     assignedTotals: [],
     foreignTotals: [],

@@ -227,7 +227,7 @@ export const exampleSnapshot: Snapshot = {
       peakBytes: 3 * GIB + 2,
       smPeakRatio: 0.25,
       utilizationKnown: true,
-      seenMs: AT_MS,
+      seenMs: undefined,
     },
     {
       namespace: 'local',
@@ -263,7 +263,7 @@ export const exampleSnapshot: Snapshot = {
       encoderSeconds: 0,
       decoderSeconds: 0,
       peakBytes: 2 * GIB,
-      seenMs: AT_MS,
+      seenMs: undefined,
     },
   ],
   foreignTotals: [
@@ -277,7 +277,7 @@ export const exampleSnapshot: Snapshot = {
       memoryBusySeconds: 1,
       encoderSeconds: 0,
       decoderSeconds: 0,
-      seenMs: AT_MS,
+      seenMs: undefined,
       namespace: '',
       pod: '',
       container: '',

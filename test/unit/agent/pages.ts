@@ -32,7 +32,7 @@ export function follow(samples: readonly Sample[], grants: readonly Grant[], byP
   let state: NodeState | undefined;
   for (const [index, sample] of samples.entries()) {
     state = compared(
-      { ...sample, atMs: sample.atMs + index * 1000 },
+      { ...sample, atMs: sample.atMs + index * 1000, bootNs: sample.bootNs + index * 1e9 },
       grants.map((grant) => reading(grant)),
       byPid,
     );

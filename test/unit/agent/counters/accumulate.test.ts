@@ -408,7 +408,10 @@ test("totals follow a container's state: unchanged, grown, late, gone and back",
   const nodeState = (second: number, process: SampledProcess) =>
     compared(sampleOf([gpu(0)], [process], START + second * 1000), grants, OWNERS);
   const state = nodeState(0, first);
-  const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
+  const at = (second: number): typeof state => ({
+    ...state,
+    sample: { ...state.sample, bootNs: state.sample.bootNs + second * 1e9 },
+  });
   const begun = accumulate(NO_TOTALS, state, owners(OWNERS));
   const later = accumulate(begun, at(1), owners(OWNERS));
   t.deepEqual(one(later), one(begun));
@@ -417,6 +420,6 @@ test("totals follow a container's state: unchanged, grown, late, gone and back",
   const minute = accumulate(later, at(61), owners(OWNERS));
   t.is(one(minute)?.smPeakRatio, 0, 'a minute has passed');
   const gone = accumulate(later, { ...at(2), containers: [] }, owners(OWNERS));
-  t.is(one(gone)?.seenMs, START + 1000, 'it was there in the sample before');
+  t.is(one(gone)?.seenMs, state.sample.bootNs / 1e6 + 1000, 'it was there in the sample before');
   t.is(one(accumulate(gone, at(3), owners(OWNERS)))?.seenMs, undefined, 'it is there again');
 });

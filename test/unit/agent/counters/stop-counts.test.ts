@@ -231,7 +231,10 @@ test('a time of day that is set makes no counter older or younger', (t) => {
 test('unchanged containers are not counted again; five minutes begin at their end', (t) => {
   const stops = createStopCounts();
   const state = compared(sampleOf([gpu(0), gpu(1)], [], START), [reading(grant)], {});
-  const at = (second: number): typeof state => ({ ...state, sample: { ...state.sample, atMs: START + second * 1000 } });
+  const at = (second: number): typeof state => ({
+    ...state,
+    sample: { ...state.sample, bootNs: state.sample.bootNs + second * 1e9 },
+  });
   stops.update(at(0));
   stops.add([record('kill', 'sent')]);
   for (let second = 1; second <= 400; second += 1) stops.update(at(second));
