@@ -22,6 +22,10 @@ export const webhookSettings = settings({
   schedulerName: name,
   /** Other schedulers that a pod with a share may name, because they call our extender too. */
   allowedSchedulers: names,
+  /** Schedulers that manifests or other webhooks name and that grant no shares: ours is written in their place. */
+  replacedSchedulers: names,
+  /** Keys of taints of GPU nodes that pods with a share tolerate (NoSchedule). */
+  toleratedTaints: names,
   /** Set on pods with a share; absent: the field is left alone. */
   runtimeClassName: name,
   allowedRuntimeClasses: names,
@@ -37,6 +41,8 @@ export type WebhookConfiguration = {
   readonly namespaces: ReadonlyMap<string, Rules>;
   readonly schedulerName: string;
   readonly allowedSchedulers: readonly string[];
+  readonly replacedSchedulers: readonly string[];
+  readonly toleratedTaints: readonly string[];
   readonly runtimeClassName?: string;
   readonly allowedRuntimeClasses: readonly string[];
   readonly deviceRoute: DeviceRoute;
@@ -48,6 +54,8 @@ export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   namespaces: new Map(),
   schedulerName: 'cotenant-scheduler',
   allowedSchedulers: [],
+  replacedSchedulers: [],
+  toleratedTaints: [],
   allowedRuntimeClasses: [],
   deviceRoute: 'nri',
   annotationWriters: [],

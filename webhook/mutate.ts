@@ -55,7 +55,11 @@ export function mutatePod(
 
   const shares = new Map(reading.request.containers.map((share) => [share.name, share]));
   const dialects = dialectsOf(rules);
-  const replaced = [DEFAULT_SCHEDULER, ...dialects.flatMap((dialect) => dialect.schedulers)];
+  const replaced = [
+    DEFAULT_SCHEDULER,
+    ...configuration.replacedSchedulers,
+    ...dialects.flatMap((dialect) => dialect.schedulers),
+  ];
   const plugins = requirePlugin(annotations, [...shares.keys()], configuration);
   const problems = [
     ...forged,
@@ -63,7 +67,7 @@ export function mutatePod(
     ...checkPod(pod, replaced, configuration),
     ...checkVolumes(pod, true),
     ...checkUniqueNames(containers),
-    ...containers.flatMap((container) => checkContainer(container, shares.has(container.name))),
+    ...containers.flatMap((container) => checkContainer(container, shares.has(container.name), rules)),
   ];
   if (problems.length > 0) return { kind: 'refused', problems };
 
@@ -181,7 +185,7 @@ function rebuild(
   annotations: JsonObject,
   configuration: WebhookConfiguration,
 ): JsonObject {
-  const { schedulerName, runtimeClassName } = configuration;
+  const { schedulerName, runtimeClassName, toleratedTaints } = configuration;
   const metadata = objectAt(pod, 'metadata');
   const spec = objectAt(pod, 'spec');
   const list = (key: string) => {
@@ -189,6 +193,10 @@ function rebuild(
     return Array.isArray(given) ? { [key]: given.map((container) => containers.get(container) ?? container) } : {};
   };
   const scheduler = textAt(spec, 'schedulerName') ?? '';
+  const given = listAt(spec, 'tolerations');
+  const tolerations = toleratedTaints
+    .filter((key) => !given.some((toleration) => tolerates(toleration, key)))
+    .map((key) => ({ key, operator: 'Exists', effect: 'NoSchedule' }));
   const runtime = runtimeClassName !== undefined && field(spec, 'runtimeClassName') === undefined;
   return {
     ...pod,
@@ -199,7 +207,15 @@ function rebuild(
       ...list('containers'),
       volumes: withVolume(listAt(spec, 'volumes')),
       schedulerName: ownSchedulers(configuration).includes(scheduler) ? scheduler : schedulerName,
+      ...(tolerations.length > 0 && { tolerations: [...given, ...tolerations] }),
       ...(runtime && { runtimeClassName }),
     },
   };
+}
+
+/** Whether a toleration covers every taint of the key with the effect NoSchedule. */
+function tolerates(toleration: unknown, key: string): boolean {
+  const own = textAt(toleration, 'key') ?? '';
+  const effect = textAt(toleration, 'effect') ?? '';
+  return textAt(toleration, 'operator') === 'Exists' && ['', key].includes(own) && ['', 'NoSchedule'].includes(effect);
 }

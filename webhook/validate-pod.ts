@@ -1,10 +1,12 @@
 // Refuses what a pod with a share of a GPU may not have, because it would escape the limits or bypass the scheduler.
 // Volumes and mounts are in volume.ts; environment variables are removed, not refused (environment.ts).
 
-import { isContainerName, isGrantKey } from '../src/api/names.ts';
-import { field, isObject, type JsonObject, listAt } from '../src/common/json.ts';
+import { GPU, GPU_MEMORY, isContainerName, isGrantKey } from '../src/api/names.ts';
+import { field, isObject, type JsonObject, listAt, objectAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
+import { sameQuantity } from '../src/common/quantity.ts';
 import type { PodContainer } from '../src/request/containers.ts';
+import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { checkDeviceLists, checkList, checkLists, checkReservedPaths, checkVolumeMounts } from './volume.ts';
 
@@ -13,6 +15,10 @@ import { checkDeviceLists, checkList, checkLists, checkReservedPaths, checkVolum
  * (CVE-2021-1056); ALL contains them. Some runtimes give MKNOD to every container: there the device cgroup holds the limit.
  */
 const REFUSED_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE', 'SYS_RAWIO', 'BPF', 'MKNOD'];
+
+/** Names of NVIDIA's device plugin: whole GPUs, its time-sliced replicas, and MIG instances. */
+const DEVICE_PLUGIN_RESOURCE = /^nvidia\.com\/(gpu(\.shared)?|mig-[a-z0-9.-]+)$/;
+const OS_LABEL = 'kubernetes.io/os';
 
 /** Annotations that only the scheduler's Binding and operators write: no pod is created with them. */
 export function checkGrantKeys(annotations: JsonObject): Problem[] {
@@ -41,6 +47,13 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
   if (field(spec, 'hostPID') === true) {
     const wrong = 'lets the container reach the processes of other tenants';
     problems.push(forbidden('spec.hostPID', true, wrong, 'leave it out in a pod with a share of a GPU'));
+  }
+  for (const [path, os] of [
+    ['spec.os.name', field(field(spec, 'os'), 'name')],
+    [keyPath('spec.nodeSelector', OS_LABEL), field(field(spec, 'nodeSelector'), OS_LABEL)],
+  ] as const) {
+    if (os === 'windows')
+      problems.push(invalid(path, os, 'has no shares of GPUs', 'ask for a share in a pod of a Linux node'));
   }
   const nodeName = field(spec, 'nodeName');
   if (nodeName !== undefined && nodeName !== '') {
@@ -81,7 +94,7 @@ export function checkUniqueNames(containers: readonly PodContainer[]): Problem[]
 }
 
 /** One container of a pod with a share, which this container has or not. */
-export function checkContainer(container: PodContainer, hasShare: boolean): Problem[] {
+export function checkContainer(container: PodContainer, hasShare: boolean, rules: Rules): Problem[] {
   const { spec, path } = container;
   const name = field(spec, 'name');
   const problems = checkLists(container);
@@ -92,8 +105,24 @@ export function checkContainer(container: PodContainer, hasShare: boolean): Prob
   problems.push(...checkVolumeMounts(spec, path, hasShare ? container.name : undefined));
   problems.push(...checkDeviceLists(spec, path));
   if (hasShare) problems.push(...checkReservedPaths(spec, path));
-  if (hasShare) problems.push(...checkPrivileges(spec, path, [...REFUSED_CAPABILITIES, 'SYS_PTRACE']));
+  const tracing = rules.allowPtrace ? [] : ['SYS_PTRACE'];
+  if (hasShare) problems.push(...checkPrivileges(spec, path, [...REFUSED_CAPABILITIES, ...tracing]));
+  problems.push(...checkWholeGpus(spec, path));
   return problems;
+}
+
+/** NVIDIA's device plugin and the agent cannot both give out a node's GPUs, so a pod that needs both would wait forever. */
+function checkWholeGpus(container: JsonObject, path: string): Problem[] {
+  const resources = field(container, 'resources');
+  return ['limits', 'requests'].flatMap((list) =>
+    Object.entries(objectAt(resources, list))
+      .filter(([name, amount]) => DEVICE_PLUGIN_RESOURCE.test(name) && !sameQuantity(amount, '0'))
+      .map(([name, amount]) => {
+        const wrong = "is given by NVIDIA's device plugin, which does not run on nodes with shares";
+        const right = `leave it out, or write ${GPU}: 1 without ${GPU_MEMORY} for a whole GPU`;
+        return invalid(keyPath(`${path}.resources.${list}`, name), amount, wrong, right);
+      }),
+  );
 }
 
 /**

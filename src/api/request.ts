@@ -168,6 +168,16 @@ function resolveAmount(amount: MemoryAmount, gpuTotalBytes: number): number {
   }
 }
 
+/** CUDA contexts take some 100 to 600 MiB of a GPU, by model and driver. */
+const SMALL_BYTES = 512 * MIB;
+
+/** A warning about a share in which few programs can start; undefined: none. */
+export function smallShareWarning(bytesPerGpu: number): string | undefined {
+  if (bytesPerGpu >= SMALL_BYTES) return undefined;
+  const mib = Math.floor(bytesPerGpu / MIB);
+  return `${mib} MiB of a GPU may not hold a CUDA context (100 to 600 MiB by GPU and driver): most programs need 512 MiB or more`;
+}
+
 /** Bytes to count for an amount before its GPU is known, or undefined where it depends on the GPU. */
 export function nominalBytes(amount: MemoryAmount): number | undefined {
   if (amount.kind === 'bytes') return amount.bytes;

@@ -11,7 +11,7 @@ import {
   REQUEST_ANNOTATION,
   TEMPLATE_ANNOTATION,
 } from '../api/names.ts';
-import { type ContainerRequest, type MemoryIsolation, nominalBytes } from '../api/request.ts';
+import { type ContainerRequest, type MemoryIsolation, nominalBytes, smallShareWarning } from '../api/request.ts';
 import { field, isObject, type JsonObject, listAt, textAt } from '../common/json.ts';
 import { forbidden, invalid, missing, type Problem } from '../common/problem.ts';
 import { sameQuantity } from '../common/quantity.ts';
@@ -148,7 +148,7 @@ function readDialect(
 
 /** The request as it is recorded; adds a problem for what the rules or the pod's annotations do not allow. */
 function toRequest(
-  { choices, rules, problems }: PodContext,
+  { choices, rules, problems, warnings }: PodContext,
   { name, path, kind }: PodContainer,
   dialect: Dialect,
   { answer, asked }: { readonly answer: Answer; readonly asked: Amounts },
@@ -164,6 +164,9 @@ function toRequest(
     const right = `write ${GPU_MEMORY}, or have allowUncountedMemory switched on`;
     problems.push(forbidden(`${path}.resources.limits`, showAmounts(asked), wrong, right));
   }
+  const bytes = answer.gpus.map(({ memory }) => nominalBytes(memory)).filter((one) => one !== undefined);
+  const small = smallShareWarning(Math.min(...bytes));
+  if (small !== undefined) warnings.push(`${name}: ${small}`);
   const memoryIsolation: MemoryIsolation = answer.memoryIsolation ?? choices.memoryIsolation ?? 'on';
   if (answer.memoryIsolation === 'off') {
     const value = dialect.environment.map((key) => `${key}=${asked.get(key)}`).join(' ');

@@ -215,6 +215,9 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
   t.is((await bind(bed, twice.metadata.name, 'kube-system', grant)).status, 201);
   await made('another one was made', ({ metadata }) => metadata.uid !== twice.metadata.uid);
   t.is(bed.kubectl('-n', 'kube-system', 'delete', 'replicaset', 'twice').code, 0);
+  // The evicted pod holds the GPU until it is gone, and it terminates with the agent's help.
+  const gone = async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.length === 0 || undefined;
+  await eventually(gone, 'the pods of the ReplicaSet are gone', 60_000);
 
   const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
   t.true(held > 0);

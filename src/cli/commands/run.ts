@@ -9,7 +9,7 @@ import type { GrantAnswer, GrantBody } from '../../agent/admin-api.ts';
 import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import { loadNative } from '../../agent/os/addon.ts';
 import { tenantGroup, unifiedMount, unifiedPath } from '../../agent/os/cgroup.ts';
-import { type GpuShare, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { type GpuShare, MOST_MEMORY_BYTES, smallShareWarning } from '../../api/request.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
@@ -78,6 +78,8 @@ export const run: Command = {
     };
     const amounts = grant.gpus.map((gpu) => `${gpu.memoryBytes / MIB} MiB on ${gpu.gpuUuid}`).join(', ');
     print(`${name}: ${amounts}`);
+    const small = smallShareWarning(Math.min(...grant.gpus.map((gpu) => gpu.memoryBytes)));
+    if (small !== undefined) print(`warning: ${small}`);
     if (shares[0]?.coresPercent !== undefined)
       print(
         `${shares[0].coresPercent} % of each GPU's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,

@@ -56,6 +56,11 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   const below = floorUnits(parsed.value, BigInt(step));
   if (below * BigInt(step) > BigInt(MOST_MEMORY_BYTES)) return refuse('is more than any node has', `write ${most}`);
   if (steps !== undefined) return Number(steps) * MIB;
+  if (/^[0-9]+$/.test(text)) {
+    const meant = Math.ceil(Number(text) / gpus) * gpus;
+    const gib = meant < 1024 ? ` or "${meant}Gi"` : '';
+    return refuse('counts bytes, and is not whole MiB', `write "${meant}Mi"${gib}${gpus > 1 ? ', the total' : ''}`);
+  }
   const wrong =
     gpus > 1 ? `is not a whole number of MiB on each of ${gpus} GPUs` : 'is not a whole number of MiB on the GPU';
   const near = [below, below + 1n].filter((count) => count > 0n).map((count) => `"${mebibytes(count, gpus)}"`);

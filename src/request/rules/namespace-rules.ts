@@ -77,6 +77,8 @@ export const rulesSettings = settings({
   allowUncountedMemory: aSwitch,
   allowGpuModel: aSwitch,
   allowGpuUuid: aSwitch,
+  /** SYS_PTRACE, which PyTorch needs to hand expandable segments to another process; not over the pod's own processes only. */
+  allowPtrace: aSwitch,
 });
 type RulesSettings = v.InferOutput<typeof rulesSettings>;
 
@@ -101,6 +103,7 @@ export const DEFAULT_RULES: Rules = {
   allowUncountedMemory: true,
   allowGpuModel: true,
   allowGpuUuid: false,
+  allowPtrace: false,
 };
 
 /** The rules after settings over `base`; settings that are not given keep the base's value. */

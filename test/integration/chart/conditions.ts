@@ -70,13 +70,14 @@ export function denialsOf(policy: Json): (review: JsonObject) => readonly string
       object = null,
       oldObject = null,
       operation = '',
+      namespace = 'default',
       userInfo = {},
     } = JSON.parse(JSON.stringify(request ?? {}));
     const user = { username: '', groups: [], ...userInfo };
     const bindings = {
       object,
       oldObject,
-      request: { operation, userInfo: user },
+      request: { operation, namespace, userInfo: user },
       variables: {} as Record<string, unknown>,
     };
     if (!conditions.every((condition) => decided(condition(bindings)))) return [];

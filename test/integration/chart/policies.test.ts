@@ -127,3 +127,25 @@ testWithHelm('policies are bound, fail closed, and skip the namespaces of the we
     t.deepEqual(excluded as unknown, clusterWide ? undefined : [NAMESPACE, 'kube-system', 'ci']);
   }
 });
+
+testWithHelm('the policy allows SYS_PTRACE in the namespaces where the webhook does', (t) => {
+  const capable = sharePod({ securityContext: { capabilities: { add: ['SYS_PTRACE'] } } });
+  const allowed = (rules: object, namespaces: object) => {
+    const configuration = { rules, namespaces };
+    const objects = objectsOf(t, { webhook: { enabled: true, configuration } });
+    const denials = denialsOf(find(objects, 'ValidatingAdmissionPolicy', 'cotenant-shares'));
+    return ['team-a', 'team-b'].filter((namespace) => {
+      const injection = mutatePod(capable, namespace, configured(configuration));
+      // The pod as the webhook would patch it were tracing allowed.
+      const all = configured({ ...configuration, rules: { allowPtrace: true }, namespaces: {} });
+      const patched = mutatePod(capable, namespace, all);
+      if (patched.kind !== 'patched') throw new Error('not patched');
+      const isAllowed = denials(creation(patched.pod, { namespace })).length === 0;
+      t.is(isAllowed, injection.kind === 'patched', namespace);
+      return isAllowed;
+    });
+  };
+  t.deepEqual(allowed({}, {}), []);
+  t.deepEqual(allowed({}, { 'team-a': { allowPtrace: true } }), ['team-a']);
+  t.deepEqual(allowed({ allowPtrace: true }, { 'team-a': { allowPtrace: false }, 'team-b': {} }), ['team-b']);
+});

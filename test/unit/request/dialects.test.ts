@@ -63,7 +63,15 @@ table('our names', {
   },
   'less than one MiB': {
     limits: { [M]: '8' },
-    expected: [`${limit(M)}: "8" is not a whole number of MiB on the GPU; write "1Mi"`],
+    expected: [`${limit(M)}: "8" counts bytes, and is not whole MiB; write "8Mi" or "8Gi"`],
+  },
+  'a bare number that was meant in MiB': {
+    limits: { [M]: '4096' },
+    expected: [`${limit(M)}: "4096" counts bytes, and is not whole MiB; write "4096Mi"`],
+  },
+  'a bare number over two GPUs': {
+    limits: { [G]: '2', [M]: '4097' },
+    expected: [`${limit(M)}: "4097" counts bytes, and is not whole MiB; write "4098Mi", the total`],
   },
   'no memory': {
     limits: { [M]: '0' },
@@ -126,7 +134,7 @@ table('our names', {
   'two faults are both reported': {
     limits: { [M]: '1', [C]: '500' },
     expected: [
-      `${limit(M)}: "1" is not a whole number of MiB on the GPU; write "1Mi"`,
+      `${limit(M)}: "1" counts bytes, and is not whole MiB; write "1Mi" or "1Gi"`,
       `${limit(C)}: "500" is more than 100; write a whole number from 1 to 100 (100 is all compute of the GPU), or leave it out`,
     ],
   },

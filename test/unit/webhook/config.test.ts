@@ -36,7 +36,7 @@ test('all wrong settings are listed at once, each with its path', (t) => {
     'schedulerName: "Not A Name" is not valid; write a name of a-z, 0-9, "-" and "."',
     'allowedSchedulers: "volcano" is not valid; write a list',
     'deviceRoute: "cdi" is not valid; write one of nri, environment',
-    'runtimeClass: "nvidia" is not a known key; write one of rules, namespaces, schedulerName, allowedSchedulers, runtimeClassName, allowedRuntimeClasses, deviceRoute, annotationWriters',
+    'runtimeClass: "nvidia" is not a known key; write one of rules, namespaces, schedulerName, allowedSchedulers, replacedSchedulers, toleratedTaints, runtimeClassName, allowedRuntimeClasses, deviceRoute, annotationWriters',
   ]);
   t.false(parseConfiguration([]).ok);
   t.false(parseConfiguration({ namespaces: [] }).ok);

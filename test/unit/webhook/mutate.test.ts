@@ -368,3 +368,41 @@ test('the record of a pod from before the order of init containers was recorded 
   const before = { ...first.pod, metadata: { annotations: { ...annotations, 'cotenant.io/request': earlier } } };
   t.deepEqual(patched(before).patch, []);
 });
+
+test('schedulers that the configuration lists are replaced, others are refused', (t) => {
+  const configuration = configured({ replacedSchedulers: ['jhub-user-scheduler'] });
+  const pod = sharePod({}, { schedulerName: 'jhub-user-scheduler' });
+  t.is(specOf(patched(pod, configuration).pod).schedulerName, 'cotenant-scheduler');
+  t.false(patched(pod).allowed);
+});
+
+// GKE, AKS and EKS taint GPU nodes with nvidia.com/gpu:NoSchedule; the admission plugin ExtendedResourceToleration of Kubernetes
+// tolerates it with this form for pods that ask for that resource.
+test('a pod with a share tolerates the configured taints, once', (t) => {
+  const configuration = configured({ toleratedTaints: ['nvidia.com/gpu', 'sku'] });
+  const tolerationsOf = (given?: object[]) => {
+    const first = patched(sharePod({}, given ? { tolerations: given } : {}), configuration);
+    t.deepEqual(patched(first.pod, configuration).patch, []);
+    return (objectAt(first.pod, 'spec') as { tolerations?: object[] }).tolerations;
+  };
+  const ours = (key: string) => ({ key, operator: 'Exists', effect: 'NoSchedule' });
+  const other = { key: 'a', operator: 'Equal', value: 'b', effect: 'NoSchedule' };
+  t.deepEqual(tolerationsOf(), [ours('nvidia.com/gpu'), ours('sku')]);
+  t.deepEqual(tolerationsOf([other, { key: 'sku', operator: 'Exists' }]), [
+    other,
+    { key: 'sku', operator: 'Exists' },
+    ours('nvidia.com/gpu'),
+  ]);
+  t.deepEqual(tolerationsOf([{ operator: 'Exists' }]), [{ operator: 'Exists' }]);
+  const equal = { key: 'sku', operator: 'Equal', value: 'gpu', effect: 'NoSchedule' };
+  t.deepEqual(tolerationsOf([equal]), [equal, ours('nvidia.com/gpu'), ours('sku')]);
+  const without = patched({ spec: { containers: [{ name: 'a' }] } }, configuration);
+  t.deepEqual(without.patch, []);
+});
+
+test('a share that may not hold a CUDA context is admitted with a warning', (t) => {
+  const warningsOf = (amount: string) =>
+    patched(sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': amount } } })).warnings;
+  t.regex(warningsOf('100Mi').join(), /^main: 100 MiB of a GPU may not hold a CUDA context/);
+  t.deepEqual(warningsOf('512Mi'), []);
+});

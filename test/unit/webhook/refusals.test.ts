@@ -20,6 +20,8 @@ const capabilityRow = (name: string): [object, string] => [
   `spec.containers[0].securityContext.capabilities.add[1]: "${name}" ${LEAVES} out ALL, SYS_ADMIN, SYS_MODULE, SYS_RAWIO, BPF, MKNOD, SYS_PTRACE in a pod with a share of a GPU`,
 ];
 
+const PLUGIN =
+  "is given by NVIDIA's device plugin, which does not run on nodes with shares; leave it out, or write cotenant.io/gpu: 1 without cotenant.io/gpu-memory for a whole GPU";
 const LONG = 'is too long; write at most 1000 entries in a pod with a share of a GPU';
 const named = (count: number, more: object = {}) =>
   Array.from({ length: count }, (_, index) => ({ name: `n${index}`, ...more }));
@@ -62,6 +64,26 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   'another scheduler': [
     sharePod({}, { schedulerName: 'volcano' }),
     'spec.schedulerName: "volcano" does not grant shares of GPUs; leave it out or write cotenant-scheduler',
+  ],
+  "NVIDIA's resource beside a share": [
+    sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': '1Gi', 'nvidia.com/gpu': '1' } } }),
+    `spec.containers[0].resources.limits["nvidia.com/gpu"]: "1" ${PLUGIN}`,
+  ],
+  'a whole GPU of the device plugin in another container': [
+    sharePod({}, { initContainers: [{ name: 'whole', resources: { limits: { 'nvidia.com/gpu': 1 } } }] }),
+    `spec.initContainers[0].resources.limits["nvidia.com/gpu"]: 1 ${PLUGIN}`,
+  ],
+  'a MIG instance beside a share': [
+    sharePod({}, { initContainers: [{ name: 'mig', resources: { limits: { 'nvidia.com/mig-1g.10gb': '1' } } }] }),
+    `spec.initContainers[0].resources.limits["nvidia.com/mig-1g.10gb"]: "1" ${PLUGIN}`,
+  ],
+  'a pod for Windows': [
+    sharePod({}, { os: { name: 'windows' } }),
+    'spec.os.name: "windows" has no shares of GPUs; ask for a share in a pod of a Linux node',
+  ],
+  'a pod for nodes with Windows': [
+    sharePod({}, { nodeSelector: { 'kubernetes.io/os': 'windows' } }),
+    'spec.nodeSelector["kubernetes.io/os"]: "windows" has no shares of GPUs; ask for a share in a pod of a Linux node',
   ],
   'a forged grant': [
     sharePod({}, {}, { annotations: { 'cotenant.io/grant': '{"main":[]}' } }),
@@ -185,6 +207,21 @@ test('a container without a share may be privileged, trace, and mount anywhere',
   t.true(
     answerOf(creation(sharePod({}, { initContainers: [free], volumes: [{ name: 'own', emptyDir: {} }] }))).allowed,
   );
+});
+
+test('SYS_PTRACE is allowed where the rules of the namespace allow it', (t) => {
+  const configuration = configured({ namespaces: { research: { allowPtrace: true } } });
+  const pod = capable(['SYS_PTRACE', 'IPC_LOCK']);
+  t.true(answerOf(creation(pod, { namespace: 'research' }), configuration).allowed);
+  t.false(answerOf(creation(pod, { namespace: 'elsewhere' }), configuration).allowed);
+  t.false(answerOf(creation(capable(['SYS_ADMIN']), { namespace: 'research' }), configuration).allowed);
+});
+
+test('an amount of 0 of another resource, and pods without a share, are left alone', (t) => {
+  const zero = { name: 'zero', resources: { limits: { 'nvidia.com/gpu': '0' } } };
+  t.true(answerOf(creation(sharePod({}, { initContainers: [zero] }))).allowed);
+  const whole = { spec: { containers: [{ name: 'a', resources: { limits: { 'nvidia.com/gpu': '1' } } }] } };
+  t.like(answerOf(creation(whole)), { allowed: true, patch: [] });
 });
 
 test('mounts beside our paths, and above them, are fine', (t) => {
