@@ -118,7 +118,7 @@ struct sim_reply {
 
 struct sim_process {
     uint32_t pid; /* in the caller's PID namespace */
-    uint32_t pad;
+    uint32_t gpu;
     uint64_t bytes;
 };
 

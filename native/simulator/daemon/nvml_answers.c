@@ -27,7 +27,7 @@ static void list_processes(struct node *node, struct client *caller, const struc
         size_t k = 0;
         while (k < count && entries[k].pid != pid) k++; /* a process may have loaded the driver twice (dlmopen) */
         if (pid == 0 || k == SIM_MAX_PAYLOAD / sizeof *entries) continue;
-        if (k == count) entries[count++] = (struct sim_process){.pid = pid};
+        if (k == count) entries[count++] = (struct sim_process){.pid = pid, .gpu = request->gpu};
         entries[k].bytes += client_bytes(client, request->gpu, false);
     }
     for (size_t k = 0; node->gpus[request->gpu].hides_process_memory && k < count; k++)

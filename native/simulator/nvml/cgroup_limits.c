@@ -23,26 +23,21 @@ static nvml_abi_return group_of(const char *path, uint64_t *group) {
 }
 
 NVML_EXPORT nvmlDeviceSetMemoryLimits_v1(nvml_abi_device device, struct nvml_abi_set_memory_limits *limits) {
-    NVML_ENTER_GPU("nvmlDeviceSetMemoryLimits_v1", device, gpu);
+    NVML_ENTER_GPU(limits);
     struct sim_reply reply;
     uint64_t group;
-    if (!limits) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return wrong = group_of(limits->name_space, &group);
-    if (wrong) return wrong;
+    NVML_TRY(group_of(limits->name_space, &group));
     struct sim_request request = {
         .op = SIM_LIMIT_SET, .gpu = gpu, .arg = {group, limits->soft_bytes, limits->hard_bytes}};
     return nvml_ask_whole(&request, &reply, NULL, 0);
 }
 
 NVML_EXPORT nvmlDeviceGetMemoryLimits_v1(nvml_abi_device device, struct nvml_abi_get_memory_limits *limits) {
-    NVML_ENTER_GPU("nvmlDeviceGetMemoryLimits_v1", device, gpu);
+    NVML_ENTER_GPU(limits);
     struct sim_reply reply;
     uint64_t group;
-    if (!limits) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = group_of(limits->name_space, &group);
-    if (result != NVML_ABI_SUCCESS) return result;
-    result = nvml_ask(SIM_LIMIT_GET, gpu, group, &reply, NULL, 0);
-    if (result != NVML_ABI_SUCCESS) return result;
+    NVML_TRY(group_of(limits->name_space, &group));
+    NVML_TRY(nvml_ask(SIM_LIMIT_GET, gpu, group, &reply, NULL, 0));
     limits->soft_bytes = reply.arg[0];
     limits->hard_bytes = reply.arg[1];
     limits->used_bytes = reply.arg[2];

@@ -1,6 +1,7 @@
 /* Event sets: events of a GPU after its registration, in order, each once per set. */
 #include <linux/futex.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,15 +22,10 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-NVML_EXPORT nvmlDeviceGetSupportedEventTypes(nvml_abi_device device, uint64_t *types) {
-    NVML_ENTER_GPU("nvmlDeviceGetSupportedEventTypes", device, gpu);
-    if (!types) return NVML_ABI_INVALID_ARGUMENT;
-    *types = SUPPORTED;
-    return NVML_ABI_SUCCESS;
-}
+NVML_VALUE(nvmlDeviceGetSupportedEventTypes, uint64_t, SUPPORTED)
+
 NVML_EXPORT nvmlEventSetCreate(struct set **out) {
-    NVML_ENTER("nvmlEventSetCreate");
-    if (!out) return NVML_ABI_INVALID_ARGUMENT;
+    NVML_ENTER(out);
     struct set *set = calloc(1, sizeof *set);
     if (!set) return NVML_ABI_MEMORY;
     set->seen = atomic_load(&nvml_facts->newest_event);
@@ -37,14 +33,13 @@ NVML_EXPORT nvmlEventSetCreate(struct set **out) {
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlEventSetFree(struct set *set) {
-    NVML_ENTER("nvmlEventSetFree");
+    NVML_ENTER(true);
     free(set);
     return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlDeviceRegisterEvents(nvml_abi_device device, unsigned long long types, struct set *set) {
-    NVML_ENTER_GPU("nvmlDeviceRegisterEvents", device, gpu);
-    if (!set) return NVML_ABI_INVALID_ARGUMENT;
-    if (types & ~SUPPORTED) return NVML_ABI_NOT_SUPPORTED;
+    NVML_ENTER_GPU(set);
+    NVML_REQUIRE(!(types & ~SUPPORTED), NVML_ABI_NOT_SUPPORTED);
     atomic_fetch_or(&set->types[gpu], types);
     return NVML_ABI_SUCCESS;
 }
@@ -54,8 +49,7 @@ static nvml_abi_return next(struct set *set, struct nvml_abi_event_data *out) {
     while (set->seen != atomic_load(&nvml_facts->newest_event)) {
         struct sim_driver_event event;
         struct sim_reply reply;
-        nvml_abi_return result = nvml_ask(SIM_EVENT, nvml_gpus[0], set->seen, &reply, &event, sizeof event);
-        if (result != NVML_ABI_SUCCESS) return result;
+        NVML_TRY(nvml_ask(SIM_EVENT, nvml_gpus[0], set->seen, &reply, &event, sizeof event));
         if (reply.payload_bytes != sizeof event) return NVML_ABI_NOT_FOUND;
         set->seen = event.number;
         if (event.gpu >= nvml_facts->gpu_count) continue;
@@ -75,7 +69,6 @@ static nvml_abi_return next(struct set *set, struct nvml_abi_event_data *out) {
 }
 
 static nvml_abi_return wait_for(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
-    if (!set || !out) return NVML_ABI_INVALID_ARGUMENT;
     for (uint64_t until = now_ns() + timeout_ms * 1000000ull;;) {
         uint32_t newest = atomic_load(&nvml_facts->newest_event);
         nvml_abi_return result = next(set, out);
@@ -88,18 +81,14 @@ static nvml_abi_return wait_for(struct set *set, struct nvml_abi_event_data *out
     }
 }
 NVML_EXPORT nvmlEventSetWait_v2(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
-    NVML_ENTER("nvmlEventSetWait_v2");
+    NVML_ENTER(set && out);
     return wait_for(set, out, timeout_ms);
 }
 /* The first form has no instance IDs: its structure ends before them. */
 NVML_EXPORT nvmlEventSetWait(struct set *set, struct nvml_abi_event_data *out, unsigned timeout_ms) {
-    NVML_ENTER("nvmlEventSetWait");
+    NVML_ENTER(set && out);
     struct nvml_abi_event_data data;
-    nvml_abi_return result = wait_for(set, out ? &data : NULL, timeout_ms);
-    if (result == NVML_ABI_SUCCESS) {
-        out->device = data.device;
-        out->type = data.type;
-        out->data = data.data;
-    }
-    return result;
+    NVML_TRY(wait_for(set, &data, timeout_ms));
+    memcpy(out, &data, offsetof(struct nvml_abi_event_data, gpu_instance));
+    return NVML_ABI_SUCCESS;
 }

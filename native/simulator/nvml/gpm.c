@@ -1,22 +1,28 @@
 /* GPM counters: samples at two times, and how busy the GPU's units were in between. */
 #include <stdlib.h>
 
-#include "gpm.h"
+#include "nvml.h"
 
 #define GPM_MAGIC 0x47504d53u
 #define LEAST_NS 100000000ull /* the driver refreshes its own readings no faster */
 
+#define GPM_HOPPER 9 /* lowest major compute capability with such counters */
+
+struct gpm_sample {
+    uint32_t magic;
+    uint32_t gpu;
+    struct sim_counters counters; /* at_ns 0: no sample yet */
+};
+
 NVML_EXPORT nvmlGpmQueryDeviceSupport(nvml_abi_device device, struct nvml_abi_gpm_support *support) {
-    NVML_ENTER_GPU("nvmlGpmQueryDeviceSupport", device, gpu);
-    if (!support) return NVML_ABI_INVALID_ARGUMENT;
-    if (support->version != NVML_ABI_GPM_VERSION) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
-    support->supported = nvml_facts->gpus[gpu].cc_major >= GPM_HOPPER;
+    NVML_ENTER_GPU(support);
+    NVML_REQUIRE(support->version == NVML_ABI_GPM_VERSION, NVML_ABI_ARGUMENT_VERSION_MISMATCH);
+    support->supported = NVML_FACTS->cc_major >= GPM_HOPPER;
     return NVML_ABI_SUCCESS;
 }
 
 NVML_EXPORT nvmlGpmSampleAlloc(struct gpm_sample **sample) {
-    NVML_ENTER("nvmlGpmSampleAlloc");
-    if (!sample) return NVML_ABI_INVALID_ARGUMENT;
+    NVML_ENTER(sample);
     *sample = calloc(1, sizeof **sample);
     if (!*sample) return NVML_ABI_MEMORY;
     (*sample)->magic = GPM_MAGIC;
@@ -24,28 +30,36 @@ NVML_EXPORT nvmlGpmSampleAlloc(struct gpm_sample **sample) {
 }
 
 NVML_EXPORT nvmlGpmSampleFree(struct gpm_sample *sample) {
-    NVML_ENTER("nvmlGpmSampleFree");
-    if (!sample || sample->magic != GPM_MAGIC) return NVML_ABI_INVALID_ARGUMENT;
+    NVML_ENTER(sample && sample->magic == GPM_MAGIC);
     sample->magic = 0;
     free(sample);
     return NVML_ABI_SUCCESS;
 }
 
-nvml_abi_return gpm_fill(uint32_t gpu, struct gpm_sample *sample) {
+/* Reads the counters of a GPU or instance, which is a GPU of the node. */
+static nvml_abi_return fill(uint32_t gpu, struct gpm_sample *sample) {
     struct sim_reply reply;
-    if (nvml_facts->gpus[gpu].cc_major < GPM_HOPPER) return NVML_ABI_NOT_SUPPORTED;
-    if (!sample || sample->magic != GPM_MAGIC) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = nvml_ask(SIM_COUNTERS, gpu, 0, &reply, &sample->counters, sizeof sample->counters);
-    if (result == NVML_ABI_SUCCESS) sample->gpu = gpu;
-    else sample->counters.at_ns = 0;
-    return result;
+    NVML_REQUIRE(NVML_FACTS->cc_major >= GPM_HOPPER, NVML_ABI_NOT_SUPPORTED);
+    NVML_REQUIRE(sample && sample->magic == GPM_MAGIC, NVML_ABI_INVALID_ARGUMENT);
+    sample->gpu = gpu;
+    sample->counters.at_ns = 0;
+    return nvml_ask(SIM_COUNTERS, gpu, 0, &reply, &sample->counters, sizeof sample->counters);
 }
 
 /* A GPU divided by MIG has counters only for its instances. */
 NVML_EXPORT nvmlGpmSampleGet(nvml_abi_device device, struct gpm_sample *sample) {
-    NVML_ENTER_GPU("nvmlGpmSampleGet", device, gpu);
-    NVML_UNDIVIDED(gpu);
-    return gpm_fill(gpu, sample);
+    NVML_ENTER_GPU(true);
+    NVML_UNDIVIDED();
+    return fill(gpu, sample);
+}
+NVML_EXPORT nvmlGpmMigSampleGet(nvml_abi_device device, unsigned gpu_instance, struct gpm_sample *sample) {
+    NVML_ENTER_GPU(true);
+    NVML_REQUIRE(NVML_FACTS->divided, NVML_ABI_NOT_SUPPORTED);
+    for (uint32_t i = 0; i < nvml_facts->gpu_count; i++) {
+        const struct sim_gpu_facts *facts = &nvml_facts->gpus[i];
+        if (facts->parent == gpu + 1 && facts->gpu_instance == gpu_instance) return fill(i, sample);
+    }
+    return NVML_ABI_INVALID_ARGUMENT;
 }
 
 static void fill_metric(const struct sim_counters *first, const struct sim_counters *second,
@@ -72,9 +86,8 @@ static void fill_metric(const struct sim_counters *first, const struct sim_count
 }
 
 NVML_EXPORT nvmlGpmMetricsGet(struct nvml_abi_gpm_request *request) {
-    NVML_ENTER("nvmlGpmMetricsGet");
-    if (!request) return NVML_ABI_INVALID_ARGUMENT;
-    if (request->version != NVML_ABI_GPM_VERSION) return NVML_ABI_ARGUMENT_VERSION_MISMATCH;
+    NVML_ENTER(request);
+    NVML_REQUIRE(request->version == NVML_ABI_GPM_VERSION, NVML_ABI_ARGUMENT_VERSION_MISMATCH);
     const struct gpm_sample *first = request->first, *second = request->second;
     if (!first || !second || first->magic != GPM_MAGIC || second->magic != GPM_MAGIC || first->gpu != second->gpu ||
         !first->counters.at_ns || request->count > NVML_ABI_GPM_MOST)

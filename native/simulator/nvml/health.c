@@ -3,30 +3,20 @@
 
 #define HBM_WARMER_C 9 /* above the GPU's temperature; an arbitrary difference */
 #define AMPERE 8       /* lowest major compute capability that remaps rows; earlier GPUs retire pages */
-
-static nvml_abi_return health_of(uint32_t gpu, struct sim_health *health) {
-    struct sim_reply reply;
-    return nvml_ask(SIM_HEALTH, gpu, 0, &reply, health, sizeof *health);
-}
+#define REMAPS_ROWS (NVML_FACTS->cc_major >= AMPERE)
 
 NVML_EXPORT nvmlDeviceGetTotalEccErrors(nvml_abi_device device, unsigned type, unsigned counter, uint64_t *count) {
-    NVML_ENTER_GPU("nvmlDeviceGetTotalEccErrors", device, gpu);
-    struct sim_health health;
-    if (!count || type > NVML_ABI_ECC_UNCORRECTED || counter > NVML_ABI_ECC_SINCE_PRODUCTION)
-        return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(gpu, &health);
-    if (result == NVML_ABI_SUCCESS) *count = health.ecc[type][counter];
-    return result;
+    NVML_ENTER_GPU(count && type <= NVML_ABI_ECC_UNCORRECTED && counter <= NVML_ABI_ECC_SINCE_PRODUCTION);
+    *count = NVML_HEALTH.ecc[type][counter];
+    return NVML_ABI_SUCCESS;
 }
 
 NVML_EXPORT nvmlDeviceGetRemappedRows(nvml_abi_device device, unsigned *corrected, unsigned *uncorrected,
                                       unsigned *pending, unsigned *failed) {
-    NVML_ENTER_GPU("nvmlDeviceGetRemappedRows", device, gpu);
-    struct sim_health health;
-    if (nvml_facts->gpus[gpu].cc_major < AMPERE) return NVML_ABI_NOT_SUPPORTED;
-    if (!corrected || !uncorrected || !pending || !failed) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(gpu, &health);
-    if (result != NVML_ABI_SUCCESS) return result;
+    NVML_ENTER_GPU(true);
+    NVML_REQUIRE(REMAPS_ROWS, NVML_ABI_NOT_SUPPORTED);
+    NVML_REQUIRE(corrected && uncorrected && pending && failed, NVML_ABI_INVALID_ARGUMENT);
+    const struct sim_health health = NVML_HEALTH;
     *corrected = health.rows[0];
     *uncorrected = health.rows[1];
     *pending = health.rows_pending;
@@ -36,44 +26,18 @@ NVML_EXPORT nvmlDeviceGetRemappedRows(nvml_abi_device device, unsigned *correcte
 
 /* Page addresses are invented. */
 NVML_EXPORT nvmlDeviceGetRetiredPages(nvml_abi_device device, unsigned cause, unsigned *count, uint64_t *addresses) {
-    NVML_ENTER_GPU("nvmlDeviceGetRetiredPages", device, gpu);
-    struct sim_health health;
-    if (nvml_facts->gpus[gpu].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
-    if (!count || cause > NVML_ABI_PAGES_UNCORRECTED) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(gpu, &health);
-    if (result != NVML_ABI_SUCCESS) return result;
-    unsigned capacity = *count;
-    *count = health.rows[cause];
-    if (capacity < *count) return NVML_ABI_INSUFFICIENT_SIZE;
-    if (!addresses && *count) return NVML_ABI_INVALID_ARGUMENT;
-    for (unsigned i = 0; i < *count; i++) addresses[i] = (uint64_t)(cause + 1) << 32 | i << 12;
+    NVML_ENTER_GPU(true);
+    NVML_REQUIRE(!REMAPS_ROWS, NVML_ABI_NOT_SUPPORTED);
+    NVML_REQUIRE(count && cause <= NVML_ABI_PAGES_UNCORRECTED, NVML_ABI_INVALID_ARGUMENT);
+    unsigned retired = NVML_HEALTH.rows[cause];
+    NVML_TRY(nvml_list(count, retired, addresses));
+    for (unsigned i = 0; i < retired; i++) addresses[i] = (uint64_t)(cause + 1) << 32 | i << 12;
     return NVML_ABI_SUCCESS;
 }
-NVML_EXPORT nvmlDeviceGetRetiredPagesPendingStatus(nvml_abi_device device, unsigned *pending) {
-    NVML_ENTER_GPU("nvmlDeviceGetRetiredPagesPendingStatus", device, gpu);
-    struct sim_health health;
-    if (nvml_facts->gpus[gpu].cc_major >= AMPERE) return NVML_ABI_NOT_SUPPORTED;
-    if (!pending) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(gpu, &health);
-    if (result == NVML_ABI_SUCCESS) *pending = health.rows_pending;
-    return result;
-}
+NVML_VALUE_BY(nvml_gpu, nvmlDeviceGetRetiredPagesPendingStatus, unsigned, !REMAPS_ROWS, NVML_HEALTH.rows_pending)
 
-static nvml_abi_return clock_reasons(uint32_t gpu, uint64_t *reasons) {
-    struct sim_health health;
-    if (!reasons) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(gpu, &health);
-    if (result == NVML_ABI_SUCCESS) *reasons = health.throttle;
-    return result;
-}
-NVML_EXPORT nvmlDeviceGetCurrentClocksEventReasons(nvml_abi_device device, uint64_t *reasons) {
-    NVML_ENTER_GPU("nvmlDeviceGetCurrentClocksEventReasons", device, gpu);
-    return clock_reasons(gpu, reasons);
-}
-NVML_EXPORT nvmlDeviceGetCurrentClocksThrottleReasons(nvml_abi_device device, uint64_t *reasons) {
-    NVML_ENTER_GPU("nvmlDeviceGetCurrentClocksThrottleReasons", device, gpu);
-    return clock_reasons(gpu, reasons);
-}
+NVML_VALUE(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, NVML_HEALTH.throttle)
+NVML_VALUE(nvmlDeviceGetCurrentClocksThrottleReasons, uint64_t, NVML_HEALTH.throttle)
 
 /* Only fields that Cotenant or its tests ask for. GPUs with HBM have NVLink and a memory temperature. */
 static void fill_field(uint32_t gpu, const struct sim_health *health, struct nvml_abi_field *field) {
@@ -94,11 +58,8 @@ static void fill_field(uint32_t gpu, const struct sim_health *health, struct nvm
     else field->result = NVML_ABI_NOT_SUPPORTED;
 }
 NVML_EXPORT nvmlDeviceGetFieldValues(nvml_abi_device device, int count, struct nvml_abi_field *fields) {
-    NVML_ENTER_GPU("nvmlDeviceGetFieldValues", device, gpu);
-    struct sim_health health;
-    if (count <= 0 || !fields) return NVML_ABI_INVALID_ARGUMENT;
-    nvml_abi_return result = health_of(gpu, &health);
-    if (result != NVML_ABI_SUCCESS) return result;
+    NVML_ENTER_GPU(count > 0 && fields);
+    const struct sim_health health = NVML_HEALTH;
     for (int i = 0; i < count; i++) fill_field(gpu, &health, &fields[i]);
     return NVML_ABI_SUCCESS;
 }

@@ -37,8 +37,7 @@ static nvml_abi_return start(void) {
 }
 
 static nvml_abi_return init(const char *name) {
-    nvml_abi_return fault = sim_faults_armed ? sim_fault(name) : 0;
-    if (fault) return fault;
+    if (sim_faults_armed) NVML_TRY(sim_fault(name));
     pthread_mutex_lock(&lock);
     nvml_abi_return result = nvml_facts ? NVML_ABI_SUCCESS : start();
     if (result == NVML_ABI_SUCCESS) users++;
@@ -47,17 +46,17 @@ static nvml_abi_return init(const char *name) {
 }
 
 NVML_EXPORT nvmlInit_v2(void) {
-    return init("nvmlInit_v2");
+    return init(__func__);
 }
 NVML_EXPORT nvmlInit(void) {
-    return init("nvmlInit");
+    return init(__func__);
 }
 NVML_EXPORT nvmlInitWithFlags(unsigned flags) {
     (void)flags;
-    return init("nvmlInitWithFlags");
+    return init(__func__);
 }
 NVML_EXPORT nvmlShutdown(void) {
-    NVML_ENTER("nvmlShutdown");
+    NVML_ENTER(true);
     pthread_mutex_lock(&lock);
     if (--users == 0) {
         close(link_fd);
@@ -124,34 +123,43 @@ nvml_abi_return nvml_ask(uint32_t op, uint32_t gpu, uint64_t a, struct sim_reply
     return nvml_ask_whole(&request, reply, payload, payload_size);
 }
 
-NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {
-    NVML_ENTER("nvmlSystemGetDriverVersion");
-    size_t bytes = strlen(nvml_facts->driver_version) + 1;
-    if (!text || length < bytes) return text ? NVML_ABI_INSUFFICIENT_SIZE : NVML_ABI_INVALID_ARGUMENT;
-    memcpy(text, nvml_facts->driver_version, bytes);
+nvml_abi_return nvml_text(char *to, unsigned length, const char *text) {
+    NVML_REQUIRE(to, NVML_ABI_INVALID_ARGUMENT);
+    size_t bytes = strlen(text) + 1;
+    NVML_REQUIRE(length >= bytes, NVML_ABI_INSUFFICIENT_SIZE);
+    memcpy(to, text, bytes);
     return NVML_ABI_SUCCESS;
 }
-NVML_EXPORT nvmlSystemGetNVMLVersion(char *text, unsigned length) {
-    NVML_ENTER("nvmlSystemGetNVMLVersion");
-    if (!text) return NVML_ABI_INVALID_ARGUMENT;
-    int needed = snprintf(text, length, "%u.%s", nvml_facts->cuda_version / 1000, nvml_facts->driver_version);
-    return needed < (int)length ? NVML_ABI_SUCCESS : NVML_ABI_INSUFFICIENT_SIZE;
+
+nvml_abi_return nvml_list(unsigned *count, unsigned have, const void *out) {
+    unsigned capacity = *count;
+    *count = have;
+    NVML_REQUIRE(capacity >= have, NVML_ABI_INSUFFICIENT_SIZE);
+    return out || have == 0 ? NVML_ABI_SUCCESS : NVML_ABI_INVALID_ARGUMENT;
 }
-static nvml_abi_return cuda_version(int *version) {
-    if (!version) return NVML_ABI_INVALID_ARGUMENT;
+
+NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    NVML_ENTER(true);
+    return nvml_text(text, length, nvml_facts->driver_version);
+}
+NVML_EXPORT nvmlSystemGetNVMLVersion(char *text, unsigned length) {
+    NVML_ENTER(true);
+    char version[64];
+    snprintf(version, sizeof version, "%u.%s", nvml_facts->cuda_version / 1000, nvml_facts->driver_version);
+    return nvml_text(text, length, version);
+}
+NVML_EXPORT nvmlSystemGetCudaDriverVersion(int *version) {
+    NVML_ENTER(version);
     *version = (int)nvml_facts->cuda_version;
     return NVML_ABI_SUCCESS;
 }
-NVML_EXPORT nvmlSystemGetCudaDriverVersion(int *version) {
-    NVML_ENTER("nvmlSystemGetCudaDriverVersion");
-    return cuda_version(version);
-}
 NVML_EXPORT nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    NVML_ENTER("nvmlSystemGetCudaDriverVersion_v2");
-    return cuda_version(version);
+    NVML_ENTER(version);
+    *version = (int)nvml_facts->cuda_version;
+    return NVML_ABI_SUCCESS;
 }
 NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) {
-    NVML_ENTER("nvmlSystemGetProcessName");
+    NVML_ENTER(true);
     char path[64], text[256];
     snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
     FILE *file = fopen(path, "re");
@@ -164,8 +172,7 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) 
 }
 
 NVML_EXPORT nvmlDeviceGetCount_v2(unsigned *count) {
-    NVML_ENTER("nvmlDeviceGetCount_v2");
-    if (!count) return NVML_ABI_INVALID_ARGUMENT;
+    NVML_ENTER(count);
     *count = listed(0, NULL);
     return NVML_ABI_SUCCESS;
 }
@@ -173,7 +180,7 @@ NVML_EXPORT nvmlDeviceGetCount(unsigned *count) {
     return nvmlDeviceGetCount_v2(count);
 }
 NVML_EXPORT nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device) {
-    NVML_ENTER("nvmlDeviceGetHandleByIndex_v2");
+    NVML_ENTER(true);
     uint32_t gpu = 0;
     if (!device || index >= listed(index, &gpu)) return NVML_ABI_INVALID_ARGUMENT;
     *device = nvml_handle(gpu);
