@@ -39,10 +39,10 @@ const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? 1);
 const NATIVE_ALONE = [
   'compute/gate',
   'sampler/gpm',
-  'interposer/slot-locks',
-  'interposer/quota',
+  'interposer/processes/slot-locks',
+  'interposer/memory/quota',
   'simulator/simulator',
-  'interposer/kill-storm',
+  'interposer/processes/kill-storm',
 ].map((name) => `test/native/${name}.test.ts`);
 const LAYERS: Layer[] = [
   { name: 'unit', prepare: [], concurrency: 2, budgetMinutes: 1 },
@@ -73,12 +73,12 @@ const LAYERS: Layer[] = [
     patterns: [
       'test/native/**/*.test.ts',
       '!test/native/abi.test.ts',
-      '!test/native/interposer/routes.test.ts',
-      '!test/native/interposer/other-libcs.test.ts',
-      '!test/native/interposer/objects.test.ts',
-      '!test/native/interposer/shipped.test.ts',
-      '!test/native/interposer/conformance.test.ts',
-      '!test/native/interposer/driver-discovery.test.ts',
+      '!test/native/interposer/symbols/routes.test.ts',
+      '!test/native/interposer/objects/other-libcs.test.ts',
+      '!test/native/interposer/objects/objects.test.ts',
+      '!test/native/interposer/objects/shipped.test.ts',
+      '!test/native/interposer/symbols/conformance.test.ts',
+      '!test/native/interposer/symbols/driver-discovery.test.ts',
       'test/sanitizers/**/*.test.ts',
     ],
     sanitize: sanitizing,
@@ -89,9 +89,14 @@ const LAYERS: Layer[] = [
     concurrency: 1,
     budgetMinutes: 2,
     // What is in assembly or else another for each machine, and what fork, threads and look-ups make of it.
-    patterns: ['arguments', 'conformance', 'routes', 'process-lifetimes', 'bind-mounted', 'objects'].map(
-      (name) => `test/native/interposer/${name}.test.ts`,
-    ),
+    patterns: [
+      'symbols/arguments',
+      'symbols/conformance',
+      'symbols/routes',
+      'processes/process-lifetimes',
+      'objects/bind-mounted',
+      'objects/objects',
+    ].map((name) => `test/native/interposer/${name}.test.ts`),
     environment: { COTENANT_BUILD: EMULATED_BUILD, COTENANT_EMULATED: '1' },
     missing: arm64Reason,
   },

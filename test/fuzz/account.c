@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../native/programs/linked_engine.h"
+#include "../native/programs/engine/linked_engine.h"
 #include "input.h"
 
 #define GRANULE (2ull << 20)

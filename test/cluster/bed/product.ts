@@ -25,7 +25,7 @@ import { hostFolder, NODE_NAME } from './node.ts';
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
 export const NAMESPACE = AUDITED_NAMESPACE;
-/** The scripted CUDA program of test/native/programs/client.c, with a shell. Its arguments are its first commands. */
+/** The scripted CUDA program of test/native/programs/scripted/client.c, with a shell. Its arguments are its first commands. */
 export const CLIENT_IMAGE = 'local.test/client:1';
 /** In CLIENT_IMAGE: the same program, started so that no preload list applies. */
 export const CHEAT = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];

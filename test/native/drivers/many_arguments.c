@@ -1,6 +1,6 @@
 /* A driver of two entry points, one forwarded and one gated, that check each of their arguments; and the calls needed
  * to attach to a grant. */
-#include "../programs/arguments.h"
+#include "../programs/symbols/arguments.h"
 
 #include <stddef.h>
 #include <string.h>

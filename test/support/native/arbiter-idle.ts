@@ -1,4 +1,4 @@
-// Runs the cases of an idle arbiter (test/native/programs/arbiter_idle.c).
+// Runs the cases of an idle arbiter (test/native/programs/compute/arbiter_idle.c).
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';

@@ -1,4 +1,4 @@
-// The scripted NVML program of test/native/programs/nvml.c: reads one command, prints one answer.
+// The scripted NVML program of test/native/programs/scripted/nvml.c: reads one command, prints one answer.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

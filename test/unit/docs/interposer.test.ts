@@ -43,14 +43,14 @@ test('the page names the groups that pass and may take memory', (t) => {
 
 test('the routes of the page are those of the test, and one of them escapes', (t) => {
   const rows = rowsWith(section(page, '### Ways to look up an entry point'), 'way', 'caught');
-  const program = source('test/native/programs/routes.c');
+  const program = source('test/native/programs/symbols/routes.c');
   const walked = [...program.matchAll(/\b(?:show|plugin)\("([a-z-]+)"/g)].map(([, way]) => way ?? '');
   const told = rows.flatMap((row) => quoted(row.way).filter((way) => walked.includes(way)));
   t.deepEqual([...told].sort(), [...walked].sort());
   t.is(walked.length, 15);
   const escaping = rows.filter((row) => row.caught !== 'yes').flatMap((row) => quoted(row.way).slice(0, 1));
   t.deepEqual(escaping, ['plugin-dlmopen']);
-  t.true(source('test/native/interposer/routes.test.ts').includes(`[['plugin-dlmopen', whole]]`));
+  t.true(source('test/native/interposer/symbols/routes.test.ts').includes(`[['plugin-dlmopen', whole]]`));
 });
 
 test('the page has every reason for which the GPU stays closed', (t) => {

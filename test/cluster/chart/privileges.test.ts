@@ -1,0 +1,239 @@
+// What the components of an installed chart are allowed to do, from the kernel's data on their processes and the API server's audit
+// of their requests.
+import type { ExecutionContext } from 'ava';
+import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
+import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../../src/api/names.ts';
+import { testUnless } from '../../support/gate.ts';
+import { datagramPortsOf, type Listener, listenersOf } from '../../support/machine/sockets.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
+import { BUILD_MS } from '../../support/services/helm.ts';
+import type { Bed } from '../bed/bed.ts';
+import { NAMESPACE } from '../bed/product.ts';
+import { startWhole, WHOLE_VALUES, wholeGround } from '../bed/whole.ts';
+import { firstProcessOf, processesOf, rightsOf, signalContainer } from '../support/containers.ts';
+import { lookAtPermissions } from '../support/permissions.ts';
+import {
+  bind,
+  cheatOf,
+  clientOf,
+  containerOf,
+  eventsOf,
+  MIB,
+  type Pod,
+  podOf,
+  shellOf,
+  untilPod,
+  untilRunning,
+} from '../support/pods.ts';
+import { agentPage, type Component, podOfRelease } from '../support/release.ts';
+
+const ground = wholeGround(console.log);
+
+/** A volume that never exists: its pod never starts. */
+const ABSENT = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
+const ABSENT_MOUNT = { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] };
+const NOBODY = 65532;
+/** In the host's PID namespace, so with a user ID of its own. */
+const EXPORTER = 59_837;
+/** Containers that need no privileges, and their users. */
+const POWERLESS: readonly (readonly [Component, string, number])[] = [
+  ['agent', 'exporter', EXPORTER],
+  ['webhook', 'webhook', NOBODY],
+  ['scheduler', 'extender', NOBODY],
+  ['scheduler', 'kube-scheduler', NOBODY],
+];
+
+/** All ports that are reachable in the cluster's network, and those on loopback only. */
+const LISTENERS: readonly (readonly [Component, string, readonly Listener[]])[] = [
+  ['agent', 'node', []],
+  ['agent', 'exporter', [{ port: 9837, isLoopback: false }]],
+  [
+    'webhook',
+    'webhook',
+    [
+      { port: 8080, isLoopback: false },
+      { port: 8443, isLoopback: false },
+    ],
+  ],
+  // The bind port is used by the scheduler in the same pod only.
+  [
+    'scheduler',
+    'extender',
+    [
+      { port: 9840, isLoopback: true },
+      { port: 9841, isLoopback: false },
+    ],
+  ],
+  ['scheduler', 'kube-scheduler', [{ port: 10259, isLoopback: false }]],
+];
+
+const ADMIN = '/var/lib/cotenant/agent.sock';
+const SNAPSHOTS = '/run/cotenant/snapshots.sock';
+
+/** Results of what a compromised exporter could try, run in its own container: error codes, or that it succeeded. */
+async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unknown> {
+  const tries = `
+    const { connect } = require('node:net');
+    const fs = require('node:fs');
+    const tried = (what) => { try { what(); return 'done'; } catch ({ code }) { return code; } };
+    const reach = (path) => new Promise((resolve) => {
+      connect(path).on('connect', () => resolve('connected')).on('error', ({ code }) => resolve(code));
+    });
+    (async () => console.log(JSON.stringify({
+      signal: tried(() => process.kill(${node}, 0)),
+      snapshots: await reach('${SNAPSHOTS}'),
+      replaced: tried(() => fs.writeFileSync('${SNAPSHOTS}.new', '')),
+      adminThere: await reach('${ADMIN}'),
+      adminThrough: await reach('/proc/${node}/root${ADMIN}'),
+      token: tried(() => fs.readdirSync('/var/run/secrets/kubernetes.io')),
+    })))().finally(() => process.exit());`;
+  const words = ['-n', NAMESPACE, 'exec', agent.metadata.name, '-c', 'exporter', '--', 'node', '-e', tries];
+  const { code, out, err } = bed.kubectl(...words);
+  if (code !== 0) throw new Error(`the exporter's container ran nothing: ${err}`);
+  return JSON.parse(out);
+}
+
+/** Everything that the exporter serves to a client that reaches the pod. */
+async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<void> {
+  const page = await eventually(async () => {
+    const text = (await agentPage(bed)) ?? '';
+    return seriesOf(text, 'cotenant_up') === 1 ? text : undefined;
+  }, 'the page');
+  t.true((seriesOf(page, 'cotenant_device_memory_total_bytes') ?? 0) > 0);
+  const ip = agent.status?.podIP ?? '';
+  const get = (path: string, ...words: readonly string[]) =>
+    bed.namespaces.run(['curl', '-s', '-D', '-', ...words, `http://${ip.includes(':') ? `[${ip}]` : ip}:9837${path}`])
+      .out;
+  const accept = ['-H', 'Accept: application/openmetrics-text;version=1.0.0'];
+  const open = get('/metrics', ...accept, '--compressed');
+  t.regex(open, /^content-encoding: gzip\r$/im);
+  t.regex(open, /^content-type: application\/openmetrics-text; version=1\.0\.0/im);
+  t.regex(open, /^cotenant_up 1$/m);
+  t.regex(open, /# EOF\n$/);
+  t.regex(get('/'), /<title>Cotenant<\/title>/);
+  t.regex(get('/status.json'), /"devices":\[\{/);
+  t.regex(get('/history.json'), /"gpus":\{"GPU-/);
+  t.regex(get('/readyz'), /^HTTP\/1\.1 200 /);
+  t.regex(get('/v1/status'), /^HTTP\/1\.1 404 /);
+}
+
+testUnless(ground.ok ? undefined : ground.reason)('each component has only the permissions that it uses', async (t) => {
+  t.timeout(BUILD_MS);
+  if (!ground.ok) throw new Error(ground.reason);
+  const { bed, uuids } = await startWhole(ground, ['l4'], (line) => t.log(line), {
+    ...WHOLE_VALUES,
+    scheduler: { ...WHOLE_VALUES.scheduler, overcommittedAfterSeconds: 1 },
+  });
+  t.teardown(() => bed.close());
+
+  for (const [component, container, user] of POWERLESS) {
+    const pod = await podOfRelease(bed, component);
+    const pids = processesOf(bed, pod, container);
+    t.true(pids.length > 0, container);
+    const users = [user, user, user, user];
+    for (const pid of pids) {
+      t.deepEqual(
+        rightsOf(pid),
+        { users, groups: users, capabilities: 0n, noNewPrivileges: true, seccomp: 'filter', readOnlyRoot: true },
+        container,
+      );
+    }
+  }
+
+  // Every container of the release is in one of the lists.
+  const pods = (await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods`))?.items ?? [];
+  t.deepEqual(
+    pods
+      .flatMap(({ metadata, spec }) =>
+        [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map(
+          ({ name }) => `${metadata.labels?.[COMPONENT_LABEL]} ${name}`,
+        ),
+      )
+      .toSorted(),
+    ['agent node', ...POWERLESS.map(([component, container]) => `${component} ${container}`)].toSorted(),
+  );
+
+  // The half that acts is root with all capabilities, so nothing may reach it.
+  const agent = await podOfRelease(bed, 'agent');
+  const node = processesOf(bed, agent, 'node');
+  t.true(node.length > 1, 'with its sampler');
+  const all = [0, 0, 0, 0];
+  t.deepEqual(rightsOf(firstProcessOf(bed, agent, 'node')), {
+    users: all,
+    groups: all,
+    capabilities: rightsOf(process.pid).capabilities, // as the machine's root, which this is
+    noNewPrivileges: false,
+    seccomp: 'off',
+    readOnlyRoot: true,
+  });
+  for (const [component, container, listeners] of LISTENERS) {
+    const pids = processesOf(bed, await podOfRelease(bed, component), container);
+    t.deepEqual(
+      listenersOf(pids).toSorted((a, b) => a.port - b.port),
+      listeners,
+      container,
+    );
+    t.deepEqual(datagramPortsOf(pids), [], container);
+  }
+  t.deepEqual(await reachOfExporter(bed, agent, firstProcessOf(bed, agent, 'node')), {
+    signal: 'EPERM',
+    snapshots: 'connected',
+    replaced: 'EROFS',
+    adminThere: 'ENOENT',
+    adminThrough: 'EACCES',
+    token: 'ENOENT',
+  });
+  await lookAtPage(t, bed, agent);
+  // A bit of everything: a pod is placed, exceeds its grant, and is stopped.
+  const share = { 'cotenant.io/gpu-memory': '1Gi' };
+  bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
+  await untilPod(bed, 'cheat', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
+  const stopped = await eventually(
+    async () => (await eventsOf(bed, 'cheat')).find(({ message }) => message.includes('the agent stops it')),
+    'an Event tells of it',
+  );
+  t.is(stopped.type, 'Warning');
+  t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
+
+  // Two leaders allocated one GPU; the owner of the later pod replaces it. Bindings in an excluded namespace are not checked.
+  const labels = { app: 'twice' };
+  const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
+  bed.apply({
+    apiVersion: 'apps/v1',
+    kind: 'ReplicaSet',
+    metadata: { name: 'twice', namespace: 'kube-system' },
+    spec: { replicas: 1, selector: { matchLabels: labels }, template: { metadata: { labels }, spec } },
+  });
+  const list = '/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dtwice';
+  const made = (what: string, good: (pod: Pod) => boolean) =>
+    eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what, 60_000);
+  const twice = await made('the ReplicaSet made a pod', () => true);
+  const gpus = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
+  const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
+  const grant = { [GRANT_ANNOTATION]: formatPodGrant({ epoch: 0, containers }) };
+  t.is((await bind(bed, twice.metadata.name, 'kube-system', grant)).status, 201);
+  await made('another one was made', ({ metadata }) => metadata.uid !== twice.metadata.uid);
+  t.is(bed.kubectl('-n', 'kube-system', 'delete', 'replicaset', 'twice').code, 0);
+  // The evicted pod holds the GPU until it is gone, and it terminates with the agent's help.
+  const gone = async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.length === 0 || undefined;
+  await eventually(gone, 'the pods of the ReplicaSet are gone', 60_000);
+
+  const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
+  t.true(held > 0);
+  // Checked before a restarted API server refuses requests because it has not read all roles yet.
+  t.deepEqual(denied, []);
+
+  // The agent asks the API server for a pod that it has not seen. It sees no changes for 5 s after its watch broke; the kubelet sees
+  // them once it has started a pod, here one that needs nothing of the runtime.
+  signalContainer(bed, agent, 'node', 'SIGSTOP');
+  await bed.restart('apiserver');
+  bed.apply(podOf('waiting', [shellOf('', ABSENT_MOUNT)], { spec: ABSENT }));
+  await untilPod(bed, 'waiting', 'has reached the kubelet', ({ status }) => status?.startTime !== undefined);
+  bed.apply(podOf('unheard', [clientOf(share)]));
+  await untilPod(bed, 'unheard', 'is bound', ({ spec }) => spec.nodeName !== undefined);
+  signalContainer(bed, agent, 'node', 'SIGCONT');
+  await untilRunning(bed, 'unheard');
+
+  t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).unused, []);
+});

@@ -1,0 +1,77 @@
+// Memory at the locations that CUmemLocationType names: only host memory is free of charge. NVIDIA's CUDA 13.4 driver API
+// reference, CUmemLocation: a locality domain of a device has the device in `localized.deviceId`, the lowest byte of `id`.
+import test, { type ExecutionContext } from 'ava';
+import { OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
+import { startNode } from '../../../support/native/node.ts';
+import { MIB, makeGrant } from '../../../support/product/grant.ts';
+
+const [DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [1, 2, 3, 4, 6, 7];
+const [INVALID_DEVICE, NOT_SUPPORTED] = [101, 801];
+const SECOND_BYTE = 256;
+
+/** A grant of 256 MiB on each of so many GPUs, and a program of it with a context on the first. */
+async function startProgram(t: ExecutionContext, gpuCount: number) {
+  const gpus = Array.from({ length: gpuCount }, (_, gpu) => gpu);
+  const node = await startNode(t, ...gpus.flatMap(() => ['--gpu', 't4']), '--cuda', '14000');
+  const grant = makeGrant(
+    t,
+    node,
+    gpus.map((gpu) => ({ gpu, memoryBytes: 256 * MIB })),
+  );
+  return readyClient(t, node, { preload: grant.cuda });
+}
+
+test('memory in a locality domain of a GPU is charged to that GPU', async (t) => {
+  const client = await startProgram(t, 2);
+  for (const id of [0, 1, SECOND_BYTE, SECOND_BYTE + 1]) {
+    await client.must(`location ${LOCALITY_DOMAIN} ${id}`);
+    t.is((await client.ask(`physical ${512 * MIB}`))[0], OUT_OF_MEMORY, `id ${id}`);
+  }
+  await client.must(`physical ${200 * MIB}`);
+  t.is((await client.ask(`physical ${200 * MIB}`))[0], OUT_OF_MEMORY, 'GPU 1 is full');
+  await client.must(`location ${DEVICE} 1`);
+  t.is((await client.ask(`physical ${200 * MIB}`))[0], OUT_OF_MEMORY, 'for device memory, too');
+  await client.must(`location ${DEVICE} 0`);
+  await client.must(`physical ${100 * MIB}`);
+  await client.must(`location ${LOCALITY_DOMAIN} 2`);
+  t.is((await client.ask(`physical ${2 * MIB}`))[0], INVALID_DEVICE, 'there is no third');
+});
+
+test('a graph that allocates in a locality domain is charged', async (t) => {
+  const client = await startProgram(t, 1);
+  await client.must(`location ${LOCALITY_DOMAIN} ${SECOND_BYTE}`);
+  const graph = await client.must('graph');
+  await client.must(`node-alloc ${graph} ${512 * MIB}`);
+  t.is((await client.ask(`instantiate ${graph}`))[0], OUT_OF_MEMORY);
+});
+
+test('a pool in a locality domain is charged to its GPU, whatever stream orders it', async (t) => {
+  const client = await startProgram(t, 2);
+  await client.must(`location ${LOCALITY_DOMAIN} ${SECOND_BYTE + 1}`);
+  const pool = await client.must('pool-make');
+  await client.must(`pool-take ${pool} ${200 * MIB}`);
+  await client.must(`location ${DEVICE} 1`);
+  t.is((await client.ask(`physical ${100 * MIB}`))[0], OUT_OF_MEMORY);
+});
+
+test('memory at a location of unknown type is charged where there is one GPU', async (t) => {
+  const client = await startProgram(t, 1);
+  await client.must(`location ${FUTURE_TYPE} 1`);
+  t.is((await client.ask(`physical ${512 * MIB}`))[0], OUT_OF_MEMORY);
+  await client.must(`physical ${100 * MIB}`);
+});
+
+test('memory at a location of unknown type is refused where there are several GPUs', async (t) => {
+  const client = await startProgram(t, 2);
+  await client.must(`location ${FUTURE_TYPE} ${SECOND_BYTE}`);
+  t.is((await client.ask(`physical ${2 * MIB}`))[0], NOT_SUPPORTED);
+  t.is((await client.ask('pool-make'))[0], NOT_SUPPORTED);
+});
+
+test('memory on the host is not charged', async (t) => {
+  const client = await startProgram(t, 1);
+  for (const type of [HOST, HOST_NUMA, HOST_NUMA_CURRENT]) {
+    await client.must(`location ${type} 0`);
+    t.is((await client.ask(`physical ${512 * MIB}`))[0], 0, `type ${type}`);
+  }
+});
