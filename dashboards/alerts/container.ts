@@ -1,304 +1,197 @@
 // Alerts about containers: use over their limits, stops, denied allocations, isolation, and idle grants.
-import type { Configuration } from '../lib/configuration.ts';
 import { drift, grown, stopsWithin } from '../lib/expressions.ts';
 import { type MetricName, select } from '../lib/metrics.ts';
-import { type AlertRule, CONTAINER, GPU, rule, SEEING, seenWithin } from './rule.ts';
+import { type Alert, alert, CONTAINER, GPU, SEEING, seenWithin } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');
 // 0 means no limit. A division by it would be +Inf, above any threshold.
 const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
 const OVER = `${select('cotenant_container_memory_over_limit')} == 1`;
-export function containerAlerts(configuration: Configuration): readonly AlertRule[] {
-  return [
-    nearLimit(configuration),
-    overLimit(configuration),
-    stopped(configuration),
-    stopLoop(configuration),
-    stopFailed(configuration),
-    stopsRefused(configuration),
-    bypass(configuration),
-    isolationWeakened(configuration),
-    notEnforced(configuration),
-    ledgerMismatch(configuration),
-    denialStorm(configuration),
-    computeOverLimit(configuration),
-    computeDrift(configuration),
-    throttled(configuration),
-    idle(configuration),
-    unknownEntryPoints(configuration),
-    engineRefused(configuration),
-    engineOutdated(configuration),
-    gpuMissing(configuration),
-  ];
-}
 
-function nearLimit({ nearLimit, runbook }: Configuration): AlertRule {
-  return {
-    alert: 'CotenantContainerNearLimit',
+export const CONTAINER_ALERTS: readonly Alert[] = [
+  alert('CotenantContainerNearLimit', 'info', ({ nearLimit }) => ({
     // CotenantContainerOverLimit is for those over it.
     expr: `(${USED} / ${LIMIT} > ${nearLimit.ratio} unless ${OVER}) and ${SEEING}`,
-    for: nearLimit.for,
-    labels: { severity: 'info' },
-    annotations: {
-      summary: `${CONTAINER}: close to its GPU memory limit.`,
-      description: `It uses {{ $value | humanizePercentage }} of its grant on ${GPU}. Its next allocation may fail with out of memory.`,
-      runbook_url: `${runbook}#cotenantcontainernearlimit`,
-    },
-  };
-}
-
-/** By the agent's own verdict, tolerance included, as for Events and stops. */
-function overLimit({ overLimit, runbook }: Configuration): AlertRule {
-  return {
-    alert: 'CotenantContainerOverLimit',
+    lasts: nearLimit.for,
+    summary: `${CONTAINER}: close to its GPU memory limit.`,
+    description: `It uses {{ $value | humanizePercentage }} of its grant on ${GPU}. Its next allocation may fail with out of memory.`,
+  })),
+  // By the agent's own verdict, tolerance included, as for Events and stops.
+  alert('CotenantContainerOverLimit', 'warning', ({ overLimit }) => ({
     expr: `(${USED} / ${LIMIT} and ${OVER}) and ${SEEING}`,
-    for: overLimit.for,
-    labels: { severity: 'warning' },
-    annotations: {
-      summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
-      description: `It has used {{ $value | humanizePercentage }} of its grant on ${GPU} for more than ${overLimit.for}. Other containers on this GPU may fail to allocate what they were granted.`,
-      runbook_url: `${runbook}#cotenantcontaineroverlimit`,
-    },
-  };
-}
-
-/**
- * By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert when the
- * container, and with it the series, ends after one scrape. The steps of a stop (terminate, then kill) are one alert.
- */
-function stopped({ stopped, runbook }: Configuration): AlertRule {
-  const { withinSeconds } = stopped;
-  const lastKill = select('cotenant_container_last_kill_timestamp_seconds');
-  return {
-    alert: 'CotenantContainerStopped',
-    expr: `time() - max without (action) (max_over_time(${lastKill}[${withinSeconds}s])) < ${withinSeconds}`,
-    labels: { severity: 'warning' },
-    annotations: {
+    lasts: overLimit.for,
+    summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
+    description: `It has used {{ $value | humanizePercentage }} of its grant on ${GPU} for more than ${overLimit.for}. Other containers on this GPU may fail to allocate what they were granted.`,
+  })),
+  // By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert
+  // when the container, and with it the series, ends after one scrape. The steps of a stop (terminate, then kill) are
+  // one alert.
+  alert('CotenantContainerStopped', 'warning', ({ stopped: { withinSeconds } }) => {
+    const lastKill = select('cotenant_container_last_kill_timestamp_seconds');
+    return {
+      expr: `time() - max without (action) (max_over_time(${lastKill}[${withinSeconds}s])) < ${withinSeconds}`,
       summary: `${CONTAINER}: stopped by the Cotenant agent.`,
       description:
         'The agent stopped it {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
-      runbook_url: `${runbook}#cotenantcontainerstopped`,
-    },
-  };
-}
-
-function bypass({ bypass, runbook }: Configuration): AlertRule {
-  return {
-    alert: 'CotenantBypass',
-    // Without a limit there is no interposer, and nothing in the ledger.
-    expr: `(${select('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
-    for: bypass.for,
-    labels: { severity: 'warning' },
-    annotations: {
-      summary: `${CONTAINER}: bypasses the interposer.`,
-      description: `Processes without an entry in the usage ledger use {{ $value | humanize1024 }}B on ${GPU}. Only the agent, which stops containers, enforces the limit of this container.`,
-      runbook_url: `${runbook}#cotenantbypass`,
-    },
-  };
-}
-
-function engineRefused({ engineRefused, runbook }: Configuration): AlertRule {
-  return {
-    alert: 'CotenantEngineRefused',
-    expr: `${select('cotenant_container_engine_refused_processes')} > 0 and ${SEEING}`,
-    for: engineRefused.for,
-    labels: { severity: 'warning' },
-    annotations: {
-      summary: `${CONTAINER}: could not switch to the current engine of the interposer.`,
-      description:
-        '{{ $value }} of its processes on {{ $labels.instance }} failed to load the engine that the agent ordered and keep the previous one. Limits are still enforced; fixes in the new engine do not apply to them.',
-      runbook_url: `${runbook}#cotenantenginerefused`,
-    },
-  };
-}
-
-function stopLoop(configuration: Configuration): AlertRule {
-  const { stops, withinSeconds } = configuration.stopLoop;
-  return rule(configuration, 'CotenantStopLoop', 'warning', {
+    };
+  }),
+  alert('CotenantStopLoop', 'warning', ({ stopLoop: { stops, withinSeconds } }) => ({
     expr: `${stopsWithin(withinSeconds)} >= ${stops}`,
     summary: `${CONTAINER}: stopped repeatedly.`,
     description: `The agent stopped it {{ $value }} times within ${withinSeconds / 60} minutes on {{ $labels.instance }}. It exceeds its grant again after each restart.`,
-  });
-}
-
-function stopFailed(configuration: Configuration): AlertRule {
-  const failed = select('cotenant_container_kills_total', 'result=~"stuck|refused"');
-  return rule(configuration, 'CotenantStopFailed', 'critical', {
-    expr: `${grown(failed, configuration.stopFailed.within)} > 0`,
-    summary: `${CONTAINER}: could not be stopped.`,
-    description:
-      'It still uses more than its grant of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }}. Result of the stop: {{ $labels.result }}.',
-  });
-}
-
-/** By the node's decisions; the audit log names the containers. A refused stop is decided again with the next sample. */
-function stopsRefused(configuration: Configuration): AlertRule {
-  const { window, lasts } = configuration.stopsRefused;
-  const refused = select('cotenant_enforcement_decisions_total', 'decision="refused"');
-  return rule(configuration, 'CotenantStopsRefused', 'warning', {
-    expr: `(rate(${refused}[${window}]) > 0) and ${SEEING}`,
-    lasts,
-    summary: 'The agent on {{ $labels.instance }} defers stops of containers ({{ $labels.reason }}).',
-    description: `Enforcement deferred for ${lasts}: data stale or inconsistent, or stop rate limit reached. The audit log names the containers. Other containers on the GPU may not get what they were granted.`,
-  });
-}
-
-/**
- * For containers whose isolation was stronger before; CotenantBypass is for those that began without the interposer. A container
- * without GPU memory is assumed to have the interposer, so only one with memory counts.
- */
-function isolationWeakened(configuration: Configuration): AlertRule {
-  const { within, step, lasts } = configuration.isolationWeakened;
-  // A container that started again has another id.
-  const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
-  const was = (held: string) =>
-    `max_over_time((${select('cotenant_container_info', held)} and on (${same}) ${select('cotenant_container_memory_used_bytes')} > 0)[${within}:${step}])`;
-  const after = (now: string, held: string) =>
-    `(max without (mode, pod_uid, container_id, runtime) (${select('cotenant_container_info', now)}) and on (${same}) ${was(held)})`;
-  const weaker = [
-    after('fence="agent"', 'fence=~"driver|interposer"'),
-    after('fence="interposer"', 'fence="driver"'),
-  ].join(' or ');
-  return rule(configuration, 'CotenantIsolationWeakened', 'warning', {
-    expr: `(${weaker}) and ${SEEING}`,
-    lasts,
-    summary: `${CONTAINER}: its memory limit is enforced by the {{ $labels.fence }} only.`,
-    description: `Within the last ${within} a stronger mechanism, the driver or the interposer, enforced its limit on ${GPU}.`,
-  });
-}
-
-/**
- * Weaker than its node's mode because a setting says so; CotenantNotEnforcing is for nodes that do not enforce. One failed scrape, or one
- * page without a sample, must not restart the day, so the last value within a window counts.
- */
-function notEnforced(configuration: Configuration): AlertRule {
-  const { lasts, within } = configuration.notEnforced;
-  const last = (metric: MetricName, matcher: string) => `last_over_time(${select(metric, matcher)}[${within}])`;
-  const isUnder = (container: string, node: string) =>
-    `(${last('cotenant_container_enforcement', container)} and on (job, instance) (${last('cotenant_enforcement_mode', node)} == 1))`;
-  const weaker = `${isUnder('enforcement!="enforce"', 'enforcement="enforce"')} or ${isUnder('enforcement="off"', 'enforcement="report"')}`;
-  return rule(configuration, 'CotenantContainerNotEnforced', 'info', {
-    expr: `max without (mode) (${weaker}) and ${seenWithin(within)}`,
-    lasts,
-    summary: `${CONTAINER}: exempt from the enforcement mode of its node.`,
-    description: `For ${lasts} its enforcement mode has been {{ $labels.enforcement }}, set by the {{ $labels.source }}: the agent does not stop it when it exceeds its grant on {{ $labels.instance }}.`,
-  });
-}
-
-function ledgerMismatch(configuration: Configuration): AlertRule {
-  const { bytes, lasts } = configuration.ledgerMismatch;
-  const own = `(${USED} - ${select('cotenant_container_memory_bypass_bytes')})`;
-  const inLedger = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
-  return rule(configuration, 'CotenantLedgerMismatch', 'warning', {
-    expr: `(${own} - ${inLedger} > ${bytes}) and ${SEEING}`,
-    lasts,
-    summary: `${CONTAINER}: uses more memory than its usage ledger says.`,
-    description: `Its processes use {{ $value | humanize1024 }}B on ${GPU} that the ledger does not have, although they have entries in it. Either the ledger file was changed, or they allocate in a way that the interposer does not count.`,
-  });
-}
-
-function denialStorm(configuration: Configuration): AlertRule {
-  const { perSecond, window, lasts } = configuration.denialStorm;
-  return rule(configuration, 'CotenantDenialStorm', 'info', {
+  })),
+  alert('CotenantStopFailed', 'critical', ({ stopFailed }) => {
+    const failed = select('cotenant_container_kills_total', 'result=~"stuck|refused"');
+    return {
+      expr: `${grown(failed, stopFailed.within)} > 0`,
+      summary: `${CONTAINER}: could not be stopped.`,
+      description:
+        'It still uses more than its grant of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }}. Result of the stop: {{ $labels.result }}.',
+    };
+  }),
+  // By the node's decisions; the audit log names the containers. A refused stop is decided again with the next sample.
+  alert('CotenantStopsRefused', 'warning', ({ stopsRefused: { window, lasts } }) => {
+    const refused = select('cotenant_enforcement_decisions_total', 'decision="refused"');
+    return {
+      expr: `(rate(${refused}[${window}]) > 0) and ${SEEING}`,
+      lasts,
+      summary: 'The agent on {{ $labels.instance }} defers stops of containers ({{ $labels.reason }}).',
+      description: `Enforcement deferred for ${lasts}: data stale or inconsistent, or stop rate limit reached. The audit log names the containers. Other containers on the GPU may not get what they were granted.`,
+    };
+  }),
+  alert('CotenantBypass', 'warning', ({ bypass }) => ({
+    // Without a limit there is no interposer, and nothing in the ledger.
+    expr: `(${select('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
+    lasts: bypass.for,
+    summary: `${CONTAINER}: bypasses the interposer.`,
+    description: `Processes without an entry in the usage ledger use {{ $value | humanize1024 }}B on ${GPU}. Only the agent, which stops containers, enforces the limit of this container.`,
+  })),
+  // For containers whose isolation was stronger before; CotenantBypass is for those that began without the interposer.
+  // A container without GPU memory is assumed to have the interposer, so only one with memory counts.
+  alert('CotenantIsolationWeakened', 'warning', ({ isolationWeakened: { within, step, lasts } }) => {
+    // A container that started again has another id.
+    const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
+    const was = (held: string) =>
+      `max_over_time((${select('cotenant_container_info', held)} and on (${same}) ${select('cotenant_container_memory_used_bytes')} > 0)[${within}:${step}])`;
+    const after = (now: string, held: string) =>
+      `(max without (mode, pod_uid, container_id, runtime) (${select('cotenant_container_info', now)}) and on (${same}) ${was(held)})`;
+    const weaker = [
+      after('fence="agent"', 'fence=~"driver|interposer"'),
+      after('fence="interposer"', 'fence="driver"'),
+    ].join(' or ');
+    return {
+      expr: `(${weaker}) and ${SEEING}`,
+      lasts,
+      summary: `${CONTAINER}: its memory limit is enforced by the {{ $labels.fence }} only.`,
+      description: `Within the last ${within} a stronger mechanism, the driver or the interposer, enforced its limit on ${GPU}.`,
+    };
+  }),
+  // Weaker than its node's mode because a setting says so; CotenantNotEnforcing is for nodes that do not enforce. One
+  // failed scrape, or one page without a sample, must not restart the day, so the last value within a window counts.
+  alert('CotenantContainerNotEnforced', 'info', ({ notEnforced: { lasts, within } }) => {
+    const last = (metric: MetricName, matcher: string) => `last_over_time(${select(metric, matcher)}[${within}])`;
+    const isUnder = (container: string, node: string) =>
+      `(${last('cotenant_container_enforcement', container)} and on (job, instance) (${last('cotenant_enforcement_mode', node)} == 1))`;
+    const weaker = `${isUnder('enforcement!="enforce"', 'enforcement="enforce"')} or ${isUnder('enforcement="off"', 'enforcement="report"')}`;
+    return {
+      expr: `max without (mode) (${weaker}) and ${seenWithin(within)}`,
+      lasts,
+      summary: `${CONTAINER}: exempt from the enforcement mode of its node.`,
+      description: `For ${lasts} its enforcement mode has been {{ $labels.enforcement }}, set by the {{ $labels.source }}: the agent does not stop it when it exceeds its grant on {{ $labels.instance }}.`,
+    };
+  }),
+  alert('CotenantLedgerMismatch', 'warning', ({ ledgerMismatch: { bytes, lasts } }) => {
+    const own = `(${USED} - ${select('cotenant_container_memory_bypass_bytes')})`;
+    const inLedger = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
+    return {
+      expr: `(${own} - ${inLedger} > ${bytes}) and ${SEEING}`,
+      lasts,
+      summary: `${CONTAINER}: uses more memory than its usage ledger says.`,
+      description: `Its processes use {{ $value | humanize1024 }}B on ${GPU} that the ledger does not have, although they have entries in it. Either the ledger file was changed, or they allocate in a way that the interposer does not count.`,
+    };
+  }),
+  alert('CotenantDenialStorm', 'info', ({ denialStorm: { perSecond, window, lasts } }) => ({
     expr: `(rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: many GPU memory allocations are denied.`,
     description: `{{ $value | printf "%.1f" }} allocations per second on ${GPU} are denied because of its grant.`,
-  });
-}
-
-/**
- * Against the effective limit, which the arbiter exports where it enforces one, borrowed compute included. Both are means over the
- * window, because the limit changes when other containers come and go.
- */
-function computeOverLimit(configuration: Configuration): AlertRule {
-  const { ratio, window, lasts } = configuration.computeOverLimit;
-  const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
-  const most = `avg_over_time(${select('cotenant_container_sm_limit_effective_ratio')}[${window}])`;
-  return rule(configuration, 'CotenantComputeOverLimit', 'warning', {
-    expr: `(${share} > (${ratio} * ${most})) and ${SEEING}`,
-    lasts,
-    summary: `${CONTAINER}: uses more compute than its limit.`,
-    description: `It uses {{ $value | humanizePercentage }} of ${GPU}, more than its effective limit, borrowed compute included. Other containers get less than they were granted.`,
-  });
-}
-
-/** Charged time above used time is no fault: the arbiter also charges for short gaps between launches. */
-function computeDrift(configuration: Configuration): AlertRule {
-  const { ratio, window, lasts } = configuration.computeDrift;
-  return rule(configuration, 'CotenantComputeDrift', 'warning', {
+  })),
+  // Against the effective limit, which the arbiter exports where it enforces one, borrowed compute included. Both are
+  // means over the window, because the limit changes when other containers come and go.
+  alert('CotenantComputeOverLimit', 'warning', ({ computeOverLimit: { ratio, window, lasts } }) => {
+    const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
+    const most = `avg_over_time(${select('cotenant_container_sm_limit_effective_ratio')}[${window}])`;
+    return {
+      expr: `(${share} > (${ratio} * ${most})) and ${SEEING}`,
+      lasts,
+      summary: `${CONTAINER}: uses more compute than its limit.`,
+      description: `It uses {{ $value | humanizePercentage }} of ${GPU}, more than its effective limit, borrowed compute included. Other containers get less than they were granted.`,
+    };
+  }),
+  // Charged time above used time is no fault: the arbiter also charges for short gaps between launches.
+  alert('CotenantComputeDrift', 'warning', ({ computeDrift: { ratio, window, lasts } }) => ({
     expr: `(${drift(window)} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: uses more compute than it is charged for.`,
     description: `The driver's samples show {{ $value | humanizePercentage }} of ${GPU} more than the arbiter charges: some of its work runs without a lease from the arbiter.`,
-  });
-}
-
-/**
- * Waits are summed over threads, of which there may be many with short waits. So they must also exceed the time for which the container
- * had the GPU.
- */
-function throttled(configuration: Configuration): AlertRule {
-  const { secondsPerSecond, window, lasts } = configuration.throttled;
-  const waits = `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}])`;
-  const charged = `rate(${select('cotenant_container_sm_charged_seconds_total')}[${window}])`;
-  return rule(configuration, 'CotenantComputeThrottled', 'info', {
-    expr: `(${waits} > ${secondsPerSecond} and ${waits} > ${charged}) and ${SEEING}`,
-    lasts,
-    summary: `${CONTAINER}: throttled more than it runs.`,
-    description: `Its threads together waited {{ $value | printf "%.2f" }} s per second for ${GPU}, longer than it had the GPU. Its compute grant is too small for its work, or others use all of the GPU.`,
-  });
-}
-
-/**
- * Only for containers that have had the GPU for the whole window. The GPU's activity counters are not per container, so they count only
- * where one container has the whole GPU or MIG instance.
- */
-function idle(configuration: Configuration): AlertRule {
-  const { window, lasts, activeRatio } = configuration.idle;
-  const limit = select('cotenant_container_memory_limit_bytes');
-  const info = select('cotenant_container_info', 'mode=~"exclusive|mig"');
-  // The other labels stay, so that they match those of the other metrics.
-  const whole = (at: string) => `max without (pod_uid, container_id, runtime, fence) (${info}${at})`;
-  const held = (at: string) => `(${limit}${at} or ${whole(at)})`;
-  const none = `(rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0)`;
-  const active = `max_over_time(${select('cotenant_device_sm_active_ratio')}[${window}])`;
-  const hardly = `(${whole('')} and on (job, instance, gpu_uuid) (${active} < ${activeRatio}))`;
-  return rule(configuration, 'CotenantGrantIdle', 'info', {
-    expr: `((${none} or ${hardly}) and ${held('')} and ${held(` offset ${window}`)}) and ${SEEING}`,
-    lasts,
-    summary: `${CONTAINER}: does not use its GPU.`,
-    description: `For ${window} it ran no kernel on ${GPU}, or, if it has the whole GPU or MIG instance, less than ${100 * activeRatio} % of the SMs were active. Its grant is not available to others.`,
-  });
-}
-
-function unknownEntryPoints(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantUnknownEntryPoints', 'info', {
+  })),
+  // Waits are summed over threads, of which there may be many with short waits. So they must also exceed the time for
+  // which the container had the GPU.
+  alert('CotenantComputeThrottled', 'info', ({ throttled: { secondsPerSecond, window, lasts } }) => {
+    const waits = `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}])`;
+    const charged = `rate(${select('cotenant_container_sm_charged_seconds_total')}[${window}])`;
+    return {
+      expr: `(${waits} > ${secondsPerSecond} and ${waits} > ${charged}) and ${SEEING}`,
+      lasts,
+      summary: `${CONTAINER}: throttled more than it runs.`,
+      description: `Its threads together waited {{ $value | printf "%.2f" }} s per second for ${GPU}, longer than it had the GPU. Its compute grant is too small for its work, or others use all of the GPU.`,
+    };
+  }),
+  // Only for containers that have had the GPU for the whole window. The GPU's activity counters are not per container,
+  // so they count only where one container has the whole GPU or MIG instance.
+  alert('CotenantGrantIdle', 'info', ({ idle: { window, lasts, activeRatio } }) => {
+    const limit = select('cotenant_container_memory_limit_bytes');
+    const info = select('cotenant_container_info', 'mode=~"exclusive|mig"');
+    // The other labels stay, so that they match those of the other metrics.
+    const whole = (at: string) => `max without (pod_uid, container_id, runtime, fence) (${info}${at})`;
+    const held = (at: string) => `(${limit}${at} or ${whole(at)})`;
+    const none = `(rate(${select('cotenant_container_sm_seconds_total')}[${window}]) == 0)`;
+    const active = `max_over_time(${select('cotenant_device_sm_active_ratio')}[${window}])`;
+    const hardly = `(${whole('')} and on (job, instance, gpu_uuid) (${active} < ${activeRatio}))`;
+    return {
+      expr: `((${none} or ${hardly}) and ${held('')} and ${held(` offset ${window}`)}) and ${SEEING}`,
+      lasts,
+      summary: `${CONTAINER}: does not use its GPU.`,
+      description: `For ${window} it ran no kernel on ${GPU}, or, if it has the whole GPU or MIG instance, less than ${100 * activeRatio} % of the SMs were active. Its grant is not available to others.`,
+    };
+  }),
+  alert('CotenantUnknownEntryPoints', 'info', ({ unknownEntryPoints }) => ({
     expr: `${select('cotenant_container_unknown_entry_points_total')} > 0 and ${SEEING}`,
-    lasts: configuration.unknownEntryPoints.lasts,
+    lasts: unknownEntryPoints.lasts,
     summary: `${CONTAINER}: uses driver functions that the interposer does not know.`,
     description:
       'It looked up {{ $value }} unknown entry points on {{ $labels.instance }}, because this version of Cotenant is older than the driver. Memory that it allocates through them is not in the ledger.',
-  });
-}
-
-function engineOutdated(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantEngineOutdated', 'warning', {
+  })),
+  alert('CotenantEngineRefused', 'warning', ({ engineRefused }) => ({
+    expr: `${select('cotenant_container_engine_refused_processes')} > 0 and ${SEEING}`,
+    lasts: engineRefused.for,
+    summary: `${CONTAINER}: could not switch to the current engine of the interposer.`,
+    description:
+      '{{ $value }} of its processes on {{ $labels.instance }} failed to load the engine that the agent ordered and keep the previous one. Limits are still enforced; fixes in the new engine do not apply to them.',
+  })),
+  alert('CotenantEngineOutdated', 'warning', ({ engineOutdated }) => ({
     expr: `${select('cotenant_container_engine_outdated')} == 1 and ${SEEING}`,
-    lasts: configuration.engineOutdated.lasts,
+    lasts: engineOutdated.lasts,
     summary: `${CONTAINER}: not ordered to use the current engine of the interposer.`,
     description:
       'The log of the agent on {{ $labels.instance }} has the reason. Limits are still enforced, by the previous engine.',
-  });
-}
-
-/** Only a restart helps, so it fires at once. */
-function gpuMissing(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantContainerGpuMissing', 'warning', {
+  })),
+  // Only a restart helps, so it fires at once.
+  alert('CotenantContainerGpuMissing', 'warning', ({ gpuMissingInContainer }) => ({
     expr: `${select('cotenant_container_gpu_missing')} == 1 and ${SEEING}`,
-    lasts: configuration.gpuMissingInContainer.lasts,
+    lasts: gpuMissingInContainer.lasts,
     summary: `${CONTAINER}: runs without its GPU.`,
     description:
       'The container runtime on {{ $labels.instance }} created it while the agent did not answer. It has no GPU until it is restarted.',
-  });
-}
+  })),
+];

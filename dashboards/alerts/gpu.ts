@@ -1,79 +1,54 @@
-// Alerts about GPUs: missing or unhealthy ones, failed isolation checks, overcommitted, unattributed and foreign memory.
-import type { Configuration } from '../lib/configuration.ts';
+// Alerts about GPUs: missing or unhealthy ones, failed isolation checks, overcommitted, unattributed and foreign
+// memory.
 import { METRICS, select } from '../lib/metrics.ts';
-import { type AlertRule, GPU, rule, SEEING } from './rule.ts';
+import { type Alert, alert, GPU, SEEING } from './rule.ts';
 
 const TOTAL = select('cotenant_device_memory_total_bytes');
 
-export function gpuAlerts(configuration: Configuration): readonly AlertRule[] {
-  return [
-    missing(configuration),
-    unhealthy(configuration),
-    isolationFailed(configuration),
-    overcommitted(configuration),
-    unattributed(configuration),
-    foreign(configuration),
-  ];
-}
-
-/** Physical GPUs: a change of MIG instances removes none. */
-function missing(configuration: Configuration): AlertRule {
-  const { within, step, lasts } = configuration.gpuMissing;
-  const count = `count without (${METRICS.cotenant_device_info.labels.join(', ')}) (${select('cotenant_device_info', 'mig_mode!=""')})`;
-  return rule(configuration, 'CotenantGpuMissing', 'critical', {
-    expr: `(max_over_time((${count})[${within}:${step}]) - ${count} > 0) and ${SEEING}`,
-    lasts,
-    summary: 'A GPU of {{ $labels.instance }} is missing.',
-    description: `The driver lists {{ $value }} GPUs fewer than within the last ${within}.`,
-  });
-}
-
-function unhealthy(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantGpuUnhealthy', 'critical', {
+export const GPU_ALERTS: readonly Alert[] = [
+  // Physical GPUs: a change of MIG instances removes none.
+  alert('CotenantGpuMissing', 'critical', ({ gpuMissing: { within, step, lasts } }) => {
+    const count = `count without (${METRICS.cotenant_device_info.labels.join(', ')}) (${select('cotenant_device_info', 'mig_mode!=""')})`;
+    return {
+      expr: `(max_over_time((${count})[${within}:${step}]) - ${count} > 0) and ${SEEING}`,
+      lasts,
+      summary: 'A GPU of {{ $labels.instance }} is missing.',
+      description: `The driver lists {{ $value }} GPUs fewer than within the last ${within}.`,
+    };
+  }),
+  alert('CotenantGpuUnhealthy', 'critical', ({ gpuUnhealthy }) => ({
     expr: `${select('cotenant_device_unhealthy_reason')} == 1 and ${SEEING}`,
-    lasts: configuration.gpuUnhealthy.lasts,
+    lasts: gpuUnhealthy.lasts,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is unhealthy: {{ $labels.reason }}.',
     description: `${GPU} is lost or needs a reset ({{ $labels.reason }}). Programs on it fail. It is cordoned until it is reset.`,
-  });
-}
-
-/** By the isolation check, which runs a program that tries to exceed a grant. */
-function isolationFailed(configuration: Configuration): AlertRule {
-  return rule(configuration, 'CotenantIsolationFailed', 'critical', {
+  })),
+  // By the isolation check, which runs a program that tries to exceed a grant.
+  alert('CotenantIsolationFailed', 'critical', ({ isolationFailed }) => ({
     expr: `${select('cotenant_device_fence_holds')} == 0 and ${SEEING}`,
-    lasts: configuration.isolationFailed.lasts,
+    lasts: isolationFailed.lasts,
     summary: 'The isolation check failed on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
     description: `The {{ $labels.fence }} did not refuse an allocation beyond a grant on ${GPU}. If the other isolation mechanism works, new grants use that one; otherwise the GPU gets no new grants until one works. Running containers keep what they started with, and the agent stops those that exceed their grant.`,
-  });
-}
-
-/** Against the memory that can be granted. Some drivers do not report what they reserve. */
-function overcommitted(configuration: Configuration): AlertRule {
-  const usable = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
-  return rule(configuration, 'CotenantMemoryOvercommitted', 'warning', {
-    expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${usable} > 1) and ${SEEING}`,
-    lasts: configuration.overcommitted.lasts,
-    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
-    description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
-  });
-}
-
-function unattributed(configuration: Configuration): AlertRule {
-  const { ratio, lasts } = configuration.unattributed;
-  return rule(configuration, 'CotenantUnattributedMemory', 'warning', {
+  })),
+  // Against the memory that can be granted. Some drivers do not report what they reserve.
+  alert('CotenantMemoryOvercommitted', 'warning', ({ overcommitted }) => {
+    const usable = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+    return {
+      expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${usable} > 1) and ${SEEING}`,
+      lasts: overcommitted.lasts,
+      summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
+      description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
+    };
+  }),
+  alert('CotenantUnattributedMemory', 'warning', ({ unattributed: { ratio, lasts } }) => ({
     expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by no known container.',
     description: `{{ $value | humanizePercentage }} of ${GPU} is managed memory, or used by processes of the host or by processes that the agent cannot see.`,
-  });
-}
-
-function foreign(configuration: Configuration): AlertRule {
-  const { bytes, lasts } = configuration.foreign;
-  return rule(configuration, 'CotenantForeignUse', 'warning', {
+  })),
+  alert('CotenantForeignUse', 'warning', ({ foreign: { bytes, lasts } }) => ({
     expr: `(${select('cotenant_foreign_memory_used_bytes')} > ${bytes}) and ${SEEING}`,
     lasts,
     summary: 'A container without a grant uses a GPU of {{ $labels.instance }}.',
     description: `{{ $labels.namespace }}/{{ $labels.pod }} {{ $labels.container }} uses {{ $value | humanize1024 }}B of ${GPU}. Containers with a grant may get less than they were granted.`,
-  });
-}
+  })),
+];

@@ -15,20 +15,28 @@ export type AlertRule = {
 
 export type RuleFile = { readonly groups: readonly { readonly name: string; readonly rules: readonly AlertRule[] }[] };
 
-export function rule(
-  { runbook }: Configuration,
-  alert: string,
-  severity: Severity,
-  { expr, lasts, summary, description }: { expr: string; lasts?: string; summary: string; description: string },
-): AlertRule {
-  return {
-    alert,
-    expr,
-    ...(lasts === undefined ? {} : { for: lasts }),
-    labels: { severity },
-    annotations: { summary, description, runbook_url: `${runbook}#${alert.toLowerCase()}` },
+type Plan = {
+  readonly expr: string;
+  readonly lasts?: string;
+  readonly summary: string;
+  readonly description: string;
+};
+
+/** A rule, once the thresholds are known. */
+export type Alert = (configuration: Configuration) => AlertRule;
+
+export const alert =
+  (name: string, severity: Severity, plan: (configuration: Configuration) => Plan): Alert =>
+  (configuration) => {
+    const { expr, lasts, summary, description } = plan(configuration);
+    return {
+      alert: name,
+      expr,
+      ...(lasts !== undefined && { for: lasts }),
+      labels: { severity },
+      annotations: { summary, description, runbook_url: `${configuration.runbook}#${name.toLowerCase()}` },
+    };
   };
-}
 
 // While the agent has no fresh sample, its metrics of containers are old: CotenantExporterDown stands for their alerts. (When a scrape
 // fails, Prometheus ends the series itself.) Alertmanager's inhibition would do the same, but we do not configure that.

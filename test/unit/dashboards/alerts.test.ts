@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
-import { containerAlerts } from '../../../dashboards/alerts/container.ts';
+import { CONTAINER_ALERTS } from '../../../dashboards/alerts/container.ts';
 import { SEEING, seenWithin } from '../../../dashboards/alerts/rule.ts';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
@@ -80,14 +80,14 @@ const HAPPENED = ['CotenantContainerStopped', 'CotenantStopLoop', 'CotenantStopF
 
 test('alerts about containers are silent without a fresh sample, except stops', (t) => {
   const seen = [SEEING, seenWithin(CONFIGURATION.notEnforced.within)];
-  const unlike = containerAlerts(CONFIGURATION).filter(
+  const unlike = CONTAINER_ALERTS.map((alert) => alert(CONFIGURATION)).filter(
     ({ alert, expr }) => seen.some((each) => expr.endsWith(` and ${each}`)) === HAPPENED.includes(alert),
   );
   t.deepEqual(
     unlike.map(({ alert }) => alert),
     [],
   );
-  for (const { alert } of containerAlerts(CONFIGURATION)) {
+  for (const { alert } of CONTAINER_ALERTS.map((alert) => alert(CONFIGURATION))) {
     if (HAPPENED.includes(alert)) continue;
     const { tests } = parse(read(`test/integration/dashboards/rules/${alert}.yaml`));
     const blind: { alert_rule_test: { exp_alerts: unknown[] }[] }[] = tests.filter(
