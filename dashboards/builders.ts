@@ -48,32 +48,60 @@ export const among = (which: string, expr: string): string => `(${expr} and on (
 /** The increase per second of a counter of the chosen GPUs. */
 export const rate = (counter: MetricName): string => `rate(${ofGpus(counter)}[$__rate_interval])`;
 
-export function prometheus(expr: string, legend: string): DataqueryBuilder {
-  return new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
+export const prometheus = (expr: string, legend: string): DataqueryBuilder =>
+  new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
+
+/** An expression, its legend, and how its lines look. */
+export type Query = readonly [expr: string, legend: string, style?: DynamicConfigValue[]];
+
+type Asking = {
+  withTarget(target: DataqueryBuilder): unknown;
+  overrideByQuery(refId: string, properties: DynamicConfigValue[]): unknown;
+};
+
+const refIdOf = (index: number): string => String.fromCharCode(65 + index);
+
+/** The panel with these queries, named A, B, C and so on. */
+function withQueries<P extends Asking>(panel: P, queries: readonly Query[]): P {
+  for (const [index, [expr, legend]] of queries.entries())
+    panel.withTarget(prometheus(expr, legend).refId(refIdOf(index)));
+  for (const [index, [, , style]] of queries.entries()) if (style) panel.overrideByQuery(refIdOf(index), style);
+  return panel;
 }
 
-export function target(refId: string, expr: string, legend: string): DataqueryBuilder {
-  return prometheus(expr, legend).refId(refId);
-}
+/** One query, of which only the last value counts. */
+export const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
+  panel.withTarget(prometheus(expr, legend).refId('A').instant());
+  return panel;
+};
 
-export function stat(title: string, description: string): StatBuilder {
-  return new StatBuilder()
-    .title(title)
-    .description(description)
-    .datasource(DATASOURCE)
-    .span(8)
-    .height(4)
-    .unit('none')
-    .graphMode(common.BigValueGraphMode.None)
-    .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
-}
-
-export function series(title: string, description: string, span: number): SeriesBuilder {
-  return new SeriesBuilder()
+/** One large value. */
+export function stat(title: string, description: string, span: number, expr: string, legend = ''): StatBuilder {
+  const panel = new StatBuilder()
     .title(title)
     .description(description)
     .datasource(DATASOURCE)
     .span(span)
+    .height(4)
+    .unit('none')
+    .graphMode(common.BigValueGraphMode.None)
+    .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
+  return withLast(panel, expr, legend);
+}
+
+type Look = {
+  readonly span: number;
+  readonly unit: string;
+  /** Absent: lines from 0 on. */
+  readonly as?: 'stack' | 'bars' | 'any range';
+};
+
+export function graph(title: string, description: string, look: Look, ...queries: readonly Query[]): SeriesBuilder {
+  const panel = new SeriesBuilder()
+    .title(title)
+    .description(description)
+    .datasource(DATASOURCE)
+    .span(look.span)
     .height(8)
     .legend(
       new VizLegendOptionsBuilder()
@@ -82,12 +110,23 @@ export function series(title: string, description: string, span: number): Series
         .placement(LegendPlacement.Right)
         .calcs(['lastNotNull', 'max']),
     )
-    .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending));
+    .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending))
+    .unit(look.unit);
+  if (look.as !== 'any range') panel.min(0);
+  if (look.as === 'bars') panel.drawStyle(common.GraphDrawStyle.Bars).fillOpacity(80);
+  if (look.as === 'stack')
+    panel.fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
+  return withQueries(panel, queries);
 }
 
 /** A state timeline with a row per series, and texts for its values. */
-export function timeline(title: string, description: string, texts: ValueMap['options']): TimelineBuilder {
-  return new TimelineBuilder()
+export function timeline(
+  title: string,
+  description: string,
+  texts: ValueMap['options'],
+  ...queries: readonly Query[]
+): TimelineBuilder {
+  const panel = new TimelineBuilder()
     .title(title)
     .description(description)
     .datasource(DATASOURCE)
@@ -95,11 +134,12 @@ export function timeline(title: string, description: string, texts: ValueMap['op
     .height(8)
     .showValue(VisibilityMode.Never)
     .mappings([mapping(texts)]);
+  return withQueries(panel, queries);
 }
 
 /** The number of series per value, with a bar for each integer. */
-export function histogram(title: string, description: string): HistogramBuilder {
-  return new HistogramBuilder()
+export function histogram(title: string, description: string, expr: string): HistogramBuilder {
+  const panel = new HistogramBuilder()
     .title(title)
     .description(description)
     .datasource(DATASOURCE)
@@ -108,10 +148,7 @@ export function histogram(title: string, description: string): HistogramBuilder 
     .unit('none')
     .bucketSize(1)
     .combine(true);
-}
-
-export function stacked(panel: SeriesBuilder): SeriesBuilder {
-  return panel.min(0).fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
+  return withLast(panel, expr);
 }
 
 /** A dashed line that is not part of the stack. */
@@ -124,17 +161,11 @@ export function line(name: string): DynamicConfigValue[] {
   ];
 }
 
-export function color(fixedColor: string): DynamicConfigValue {
-  return property('color', { mode: 'fixed', fixedColor });
-}
+export const color = (fixedColor: string): DynamicConfigValue => property('color', { mode: 'fixed', fixedColor });
 
-export function property(id: string, value: unknown): DynamicConfigValue {
-  return { id, value };
-}
+export const property = (id: string, value: unknown): DynamicConfigValue => ({ id, value });
 
-export function mapping(options: ValueMap['options']): ValueMap {
-  return { type: MappingType.ValueToText, options };
-}
+export const mapping = (options: ValueMap['options']): ValueMap => ({ type: MappingType.ValueToText, options });
 
 export function steps(...list: readonly (readonly [value: number | null, color: string])[]): ThresholdsConfigBuilder {
   return new ThresholdsConfigBuilder()
@@ -142,15 +173,17 @@ export function steps(...list: readonly (readonly [value: number | null, color: 
     .steps(list.map(([value, name]) => ({ value, color: name })));
 }
 
+/** Without a title: its labels are shown, its value is not. */
+export type Column = readonly [title: string, expr: string, unit?: string];
+
 /** One row per set of labels: Grafana merges instant values with the same labels. */
 export function table(
   title: string,
   description: string,
-  columns: readonly { readonly title: string; readonly expr: string; readonly unit?: string }[],
+  columns: readonly Column[],
   labels: Readonly<Record<string, string>>,
 ): TableBuilder {
-  const refIds = columns.map((_, index) => String.fromCharCode(65 + index));
-  const built = new TableBuilder()
+  const panel = new TableBuilder()
     .title(title)
     .description(description)
     .datasource(DATASOURCE)
@@ -159,22 +192,17 @@ export function table(
     .unit('short')
     .noValue('-')
     .filterable(true);
-  for (const [index, { expr }] of columns.entries())
-    built.withTarget(
-      target(refIds[index] ?? '', expr, '')
-        .instant()
-        .format(PromQueryFormat.Table),
-    );
-  for (const { title: name, unit } of columns) {
-    if (unit !== undefined) built.overrideByName(name, [property('unit', unit)]);
-  }
-  const values = Object.fromEntries(columns.map(({ title: name }, index) => [`Value #${refIds[index]}`, name]));
-  return built.withTransformation({ id: 'merge', options: {} }).withTransformation({
+  for (const [index, [, expr]] of columns.entries())
+    panel.withTarget(prometheus(expr, '').refId(refIdOf(index)).instant().format(PromQueryFormat.Table));
+  for (const [name, , unit] of columns) if (unit !== undefined) panel.overrideByName(name, [property('unit', unit)]);
+  const names = columns.map(([name], index) => [`Value #${refIdOf(index)}`, name] as const);
+  const hidden = names.filter(([, name]) => name === '').map(([value]) => [value, true]);
+  return panel.withTransformation({ id: 'merge', options: {} }).withTransformation({
     id: 'organize',
     options: {
-      excludeByName: { Time: true },
+      excludeByName: { Time: true, ...Object.fromEntries(hidden) },
       indexByName: Object.fromEntries(Object.keys(labels).map((name, index) => [name, index])),
-      renameByName: { ...values, ...labels },
+      renameByName: { ...Object.fromEntries(names.filter(([, name]) => name !== '')), ...labels },
     },
   });
 }

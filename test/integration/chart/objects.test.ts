@@ -1,7 +1,7 @@
 // What the chart renders: that it fits together, who may do what, and that nothing is spelled in a way the API does not know.
 import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
-import { boards } from '../../../dashboards/boards.ts';
+import { BOARDS } from '../../../dashboards/boards.ts';
 import { recordingRules } from '../../../dashboards/recording.ts';
 import { COMPONENT_LABEL } from '../../../src/api/names.ts';
 import { parseConfiguration } from '../../../webhook/config.ts';
@@ -215,8 +215,8 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
 testWithHelm('dashboards and rules are those of dashboards/, and the runbook URL can be set', (t) => {
   const objects = objectsOf(t, ALL);
   const data = find(objects, 'ConfigMap', 'cotenant-dashboards').data ?? {};
-  t.deepEqual(Object.keys(data).toSorted(), [...boards().keys()].map((name) => `cotenant-${name}.json`).toSorted());
-  for (const [name, board] of boards())
+  t.deepEqual(Object.keys(data).toSorted(), [...BOARDS.keys()].map((name) => `cotenant-${name}.json`).toSorted());
+  for (const [name, board] of BOARDS)
     t.deepEqual(JSON.parse(String(data[`cotenant-${name}.json`])), JSON.parse(JSON.stringify(board)));
   const rules = find(objects, 'PrometheusRule', 'cotenant').spec;
   const groups: readonly unknown[] = [...alertRules().groups, ...recordingRules().groups];

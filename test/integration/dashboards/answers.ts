@@ -1,6 +1,6 @@
 // Everything that a Prometheus can be asked of an agent, and which of it has no answer: each family of a page, each name that
 // boards and rules may use, each query, mark and variable of the boards.
-import { boards } from '../../../dashboards/boards.ts';
+import { BOARDS } from '../../../dashboards/boards.ts';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import type { RunningPrometheus } from '../../support/services/prometheus.ts';
 
@@ -14,7 +14,7 @@ type Read = {
 };
 
 const read = (): readonly (readonly [name: string, board: Read])[] =>
-  [...boards()].map(([name, built]) => [name, JSON.parse(JSON.stringify(built)) as Read]);
+  [...BOARDS].map(([name, built]) => [name, JSON.parse(JSON.stringify(built)) as Read]);
 
 /** With all of a kind chosen in each of a board's variables. */
 const sent = (text: string, rateInterval = '10s'): string =>

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { parse, stringify } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
-import { boards } from '../../../dashboards/boards.ts';
+import { BOARDS } from '../../../dashboards/boards.ts';
 import { testUnless } from '../../support/gate.ts';
 import { findPromtool, run } from '../../support/services/promtool.ts';
 import { labelValue, MINUTES, nodePage } from './node-page.ts';
@@ -311,7 +311,7 @@ function boardQueries(): readonly Query[] {
   type Shown = { title: string; targets: { refId: string; expr: string; legendFormat: string }[] };
   type Mark = { expr: string; titleFormat: string; textFormat: string };
   type Read = { panels: Shown[]; annotations?: { list?: Mark[] } };
-  return [...boards()].flatMap(([name, built]) => {
+  return [...BOARDS].flatMap(([name, built]) => {
     const board: Read = JSON.parse(JSON.stringify(built));
     const marks = (board.annotations?.list ?? []).map(({ expr, titleFormat, textFormat }) => ({
       where: `${name}: annotation`,

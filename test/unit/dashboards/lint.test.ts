@@ -1,13 +1,13 @@
 // Each board passes every rule, and each rule catches a board that breaks it: a rule that cannot fail says nothing.
 import test from 'ava';
-import { boards } from '../../../dashboards/boards.ts';
+import { BOARDS } from '../../../dashboards/boards.ts';
 import { nodeGpu } from '../../../dashboards/node-gpu.ts';
 import { type Board, type LintPanel, lint, queries, RULES, type Target, type Variable } from './lint.ts';
 import { readPromql } from './promql.ts';
 
-const board = (): Board => JSON.parse(JSON.stringify(nodeGpu()));
+const board = (): Board => JSON.parse(JSON.stringify(nodeGpu));
 
-const all = (): readonly (readonly [string, Board])[] => JSON.parse(JSON.stringify([...boards()]));
+const all = (): readonly (readonly [string, Board])[] => JSON.parse(JSON.stringify([...BOARDS]));
 
 for (const rule of Object.keys(RULES)) {
   test(`the dashboards pass ${rule}`, (t) => {
@@ -69,10 +69,10 @@ test('every lint rule finds a dashboard that breaks it', (t) => {
 test('dashboards have fixed uids, a current schema and separate panels', (t) => {
   const uids = ['cotenant-cluster', 'cotenant-node-gpu', 'cotenant-container', 'cotenant-health'];
   t.deepEqual(
-    [...boards().values()].map(({ uid }) => uid),
+    [...BOARDS.values()].map(({ uid }) => uid),
     uids,
   );
-  for (const { uid, schemaVersion, panels = [] } of boards().values()) {
+  for (const { uid, schemaVersion, panels = [] } of BOARDS.values()) {
     t.true(schemaVersion >= 39);
     t.deepEqual(
       panels.map(({ id }) => id),
