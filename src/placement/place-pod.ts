@@ -148,7 +148,7 @@ function rankGpus(
 ) {
   const before = demandOf(placed);
   const obstacles: Obstacle[] = [];
-  const fitting: { gpu: PlaceableGpu; grown: number; left: number }[] = [];
+  const fitting: (Ranked & { grown: number })[] = [];
   for (const gpu of gpus) {
     const { gpuUuid } = gpu;
     const own: ContainerGrant = { ...identityOf(container), gpus: [grantOn(gpu, share)] };
@@ -160,10 +160,9 @@ function rankGpus(
       continue;
     }
     const grown = container.kind === 'init' ? demand.memoryBytes - (before.get(gpuUuid)?.memoryBytes ?? 0) : 0;
-    const left = gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes;
-    fitting.push({ gpu, grown, left: placement === 'spread' ? -left : left });
+    fitting.push({ ...rankOf(gpu, demand.memoryBytes, { placement, isOpen: before.has(gpuUuid) }), grown });
   }
-  fitting.sort((a, b) => a.grown - b.grown || a.left - b.left);
+  fitting.sort((a, b) => a.grown - b.grown || compareRanks(a, b));
   return { obstacles, gpus: fitting.map(({ gpu }) => gpu) };
 }
 
@@ -173,18 +172,17 @@ const isEqualShare = (a: GpuShare, b: GpuShare): boolean => JSON.stringify(a) ==
 function placeEqualShares(container: RequestedContainer, share: GpuShare, choice: Choice): PodPlacement {
   const { gpus: shares } = container;
   const obstacles: Obstacle[] = [];
-  const fitting: { readonly gpu: PlaceableGpu; readonly left: number }[] = [];
+  const fitting: Ranked[] = [];
   for (const gpu of choice.gpus) {
     const memoryBytes = resolveShare(share, gpu.usableBytes);
     const demand = { memoryBytes, coresPercent: share.coresPercent ?? 0, tenants: 1 };
     const obstacle = findObstacle(gpu, demand, choice.mostTenantsPerGpu);
-    const left = gpu.usableBytes - gpu.grantedBytes - memoryBytes;
     if (obstacle) obstacles.push(obstacle);
-    else fitting.push({ gpu, left: choice.placement === 'spread' ? -left : left });
+    else fitting.push(rankOf(gpu, memoryBytes, { placement: choice.placement, isOpen: false }));
   }
   if (fitting.length < shares.length)
     return { ok: false, ...refuseShares(obstacles, shares.length, choice.gpus.length) };
-  const chosen = fitting.sort((a, b) => a.left - b.left).slice(0, shares.length);
+  const chosen = fitting.sort(compareRanks).slice(0, shares.length);
   const gpus = chosen.map(({ gpu }) => grantOn(gpu, share));
   return { ok: true, containers: [{ ...identityOf(container), gpus }] };
 }
@@ -195,6 +193,28 @@ const identityOf = ({ name, kind, initIndex, memoryIsolation }: RequestedContain
   ...(initIndex !== undefined && { initIndex }),
   memoryIsolation,
 });
+
+type Ranked = {
+  readonly gpu: PlaceableGpu;
+  /** 1: no container is on the GPU yet. Always 0 for spread, which wants such GPUs. */
+  readonly opens: number;
+  /** Bytes that are free afterwards; negated for spread. */
+  readonly left: number;
+};
+
+/** `isOpen`: another container of the pod was placed on the GPU. */
+function rankOf(
+  gpu: PlaceableGpu,
+  memoryBytes: number,
+  { placement, isOpen }: { readonly placement: Placement; readonly isOpen: boolean },
+): Ranked {
+  const left = gpu.usableBytes - gpu.grantedBytes - memoryBytes;
+  if (placement === 'spread') return { gpu, opens: 0, left: -left };
+  return { gpu, opens: gpu.tenants === 0 && !isOpen ? 1 : 0, left };
+}
+
+/** Binpack opens no GPU while a share fits on one that has containers, however much larger that one is. */
+const compareRanks = (a: Ranked, b: Ranked): number => a.opens - b.opens || a.left - b.left;
 
 const NOTHING: GpuDemand = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
 

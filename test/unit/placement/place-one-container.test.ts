@@ -72,6 +72,17 @@ test('binpack takes the fullest GPU, spread the emptiest; ties go to the first',
   }
 });
 
+test('binpack opens no empty GPU while a share fits on one that has containers', (t) => {
+  const large = (freeMib: number) =>
+    gpu('large', freeMib, { usableBytes: 80_000 * MIB, grantedBytes: (80_000 - freeMib) * MIB });
+  const empty = gpu('small', 16_000, { tenants: 0 });
+  t.is(placed([share(8000)], [large(40_000), empty]), 'large');
+  t.is(placed([share(8000)], [large(7999), empty]), 'small');
+  t.is(placed([share(8000), share(8000)], [large(40_000), empty]), 'large small');
+  t.is(placed([share(8000)], [large(40_000), empty], { placement: 'spread' }), 'large');
+  t.is(placed([share(8000)], [large(12_000), empty], { placement: 'spread' }), 'small');
+});
+
 test('a refusal names the reason for every GPU', (t) => {
   const cases: [
     what: string,
