@@ -11,6 +11,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SIM_PROTOCOL 1u
@@ -219,32 +220,42 @@ struct sim_facts {
 /* ---- channel ---- */
 #define SIM_RING_ENTRIES 4096u
 #define SIM_CELLS 65536u
+#define SIM_QUEUES 128u /* of one process on one GPU: 0 is the legacy default stream */
+#define SIM_FLAGS 65536u
 
-enum { SIM_ITEM_KERNEL = 1, SIM_ITEM_STAMP = 2 };
+enum { SIM_ITEM_KERNEL = 1, SIM_ITEM_STAMP = 2, SIM_ITEM_WAIT = 3 };
 
 struct sim_item {
     uint64_t submit_ns;   /* CLOCK_MONOTONIC */
-    uint64_t duration_ns; /* SIM_ITEM_KERNEL */
+    uint64_t duration_ns; /* SIM_ITEM_KERNEL: on the SMs that its grid wants */
     uint32_t kind;
     uint32_t cell;   /* SIM_ITEM_STAMP: cell for the completion time */
     int32_t error;   /* SIM_ITEM_KERNEL: sticky error at its end; 0 = none */
     uint32_t blocks; /* SIM_ITEM_KERNEL: blocks of its grid */
-    uint32_t pad[8];
+    uint16_t queue;
+    bool blocking; /* of a stream that synchronizes with the legacy default stream */
+    bool awaits;   /* SIM_ITEM_KERNEL: it does not end before the flag has reached the value */
+    uint32_t adds; /* SIM_ITEM_KERNEL: to the flag, at its start */
+    uint32_t flag, value;
+    /* SIM_ITEM_WAIT: until that item, of that queue and GPU of the process, is complete */
+    uint16_t wait_queue, wait_gpu;
+    uint64_t wait_number;
 };
 
-/* Items complete in submission order: item k (counted from 1) is done when completed >= k. */
+/* Items are numbered from 1 in the order of submission. Those of one queue complete in that order: item k of queue q is
+ * complete when done[q] >= k. */
 struct sim_channel {
     _Atomic uint64_t put; /* written by the process: items submitted */
     uint64_t pad0[7];
-    _Atomic uint64_t completed;       /* this and the next members are written by the daemon */
-    _Atomic uint32_t completed_futex; /* changes whenever completed does */
-    _Atomic int32_t error;            /* sticky error of this process on this GPU */
-    _Atomic uint32_t sleeping;        /* 1: ring the doorbell after a submission or before a wait */
+    _Atomic uint64_t completed;  /* all items up to this one; this and the next members are written by the daemon */
+    _Atomic uint32_t done_futex; /* changes whenever an item that a thread waits for is complete */
+    _Atomic int32_t error;       /* sticky error of this process on this GPU */
+    _Atomic uint32_t sleeping;   /* 1: ring the doorbell after a submission or before a wait */
     uint32_t pad1;
     _Atomic uint64_t sm_ns; /* measured SM time of this process */
     uint64_t pad2[4];
-    _Atomic uint64_t wait_for; /* written by the process: smallest item that a thread waits for; 0 = none */
-    uint64_t pad3[7];
+    _Atomic uint64_t done[SIM_QUEUES];
+    _Atomic uint64_t wait_for[SIM_QUEUES]; /* written by the process: smallest item that a thread waits for; 0 = none */
     struct sim_item ring[SIM_RING_ENTRIES];
     _Atomic uint64_t cells[SIM_CELLS]; /* completion times, ns; 0 = not complete */
 };

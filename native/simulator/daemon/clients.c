@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "../../abi/cuda.h"
-#include "node.h"
+#include "queues.h"
 
 static uint64_t pid_namespace_of(pid_t pid) {
     char path[64];
@@ -120,6 +120,7 @@ void clients_accept(struct node *node) {
 void channel_close(struct channel *channel) {
     if (channel->shared) munmap(channel->shared, sizeof *channel->shared);
     if (channel->memfd >= 0) close(channel->memfd);
+    free(channel->queues);
     *channel = (struct channel){.memfd = -1};
 }
 
@@ -139,11 +140,14 @@ int channel_open(struct channel *channel) {
         return -1;
     }
     void *map = mmap(NULL, sizeof(struct sim_channel), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) {
+    struct queues *queues = calloc(1, sizeof *queues);
+    if (map == MAP_FAILED || !queues) {
+        free(queues);
+        if (map != MAP_FAILED) munmap(map, sizeof(struct sim_channel));
         close(fd);
         return -1;
     }
-    *channel = (struct channel){.shared = map, .memfd = fd};
+    *channel = (struct channel){.shared = map, .memfd = fd, .queues = queues};
     return fd;
 }
 

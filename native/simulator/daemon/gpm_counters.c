@@ -5,12 +5,12 @@
 #include "node.h"
 
 /* A kernel occupies one SM per block, up to all of them, for its whole duration. */
-void counters_advance(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count) {
+void counters_advance(struct gpu *gpu, uint64_t ns, uint32_t sms, uint32_t sm_count) {
     struct sim_counters *counters = &gpu->counters;
     counters->at_ns += ns;
-    if (!kernel) return;
+    if (sms == 0) return;
     counters->busy_ns += ns;
-    counters->sm_ns += kernel->blocks < sm_count ? ns * kernel->blocks / sm_count : ns;
+    counters->sm_ns += ns * sms / sm_count;
     for (int i = 0; i < SIM_ACTIVE_COUNT; i++) counters->active_ns[i] += ns * gpu->active_percent[i] / 100;
 }
 

@@ -28,13 +28,11 @@ struct sample {
     uint32_t percent; /* of the sample period in which any kernel ran */
 };
 
-/* One process's queue on one GPU, as the daemon sees it. */
+/* One process's work on one GPU, as the daemon sees it. */
 struct channel {
     struct sim_channel *shared;
     int memfd;
-    uint64_t taken;       /* items taken off the ring */
-    struct sim_item item; /* the running one, copied out of the ring; duration_ns counts down */
-    bool busy;
+    struct queues *queues; /* what was taken off the ring and is not complete (queues.h) */
     uint64_t sm_ns;
 };
 
@@ -135,6 +133,8 @@ struct node {
     bool stopping;
     struct limit limits[SIM_MAX_LIMITS];
     size_t limit_count;
+    uint32_t flags[SIM_FLAGS]; /* that kernels set and wait for */
+    bool flags_changed;        /* kernels on other GPUs may wait for them */
 };
 
 /* clock.c */
@@ -203,7 +203,7 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
 void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
 
 /* gpm_counters.c */
-void counters_advance(struct gpu *gpu, uint64_t ns, const struct sim_item *kernel, uint32_t sm_count);
+void counters_advance(struct gpu *gpu, uint64_t ns, uint32_t sms, uint32_t sm_count);
 bool counters_set(struct gpu *gpu, uint64_t state, uint64_t value); /* false: not an activity, or not a percentage */
 void answer_counters(const struct gpu *gpu, struct sim_reply *reply, char *payload);
 

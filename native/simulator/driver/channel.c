@@ -1,7 +1,6 @@
-/* Submits work to a GPU and waits for it. Everything that a process submits to a GPU goes through one ring in order,
- * whatever the stream: a kernel is alone on the GPU anyway, and in-order completion makes every wait a comparison of
- * numbers. A submission costs a clock read and one cache line; the daemon is woken only when it sleeps or when a thread
- * waits. */
+/* Submits work to a GPU and waits for it. All that a process submits to a GPU goes through one ring; each stream is a
+ * queue of it, whose items complete in order. A submission costs a clock read and one cache line; the daemon is woken
+ * only when it sleeps or when a thread waits. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -21,34 +20,52 @@ void sim_ring_doorbell(void) {
     (void)!write(sim.doorbell, &one, sizeof one);
 }
 
-static int channel_wait(struct sim_channel *channel, uint64_t number) {
+static void pause_until_changed(struct sim_channel *channel, uint32_t seen) {
+    sim_ring_doorbell();
+    /* The time-out only guards against a node that was stopped. */
+    struct timespec limit = {.tv_sec = 1};
+    syscall(SYS_futex, &channel->done_futex, FUTEX_WAIT, seen, &limit, NULL, 0);
+}
+
+static int queue_wait(struct sim_channel *channel, uint32_t queue, uint64_t number) {
     for (;;) {
-        uint32_t seen = atomic_load_explicit(&channel->completed_futex, memory_order_acquire);
-        if (atomic_load_explicit(&channel->completed, memory_order_acquire) >= number) break;
-        uint64_t wanted = atomic_load(&channel->wait_for);
-        while ((wanted == 0 || wanted > number) && !atomic_compare_exchange_weak(&channel->wait_for, &wanted, number)) {
+        uint32_t seen = atomic_load_explicit(&channel->done_futex, memory_order_acquire);
+        if (atomic_load_explicit(&channel->done[queue], memory_order_acquire) >= number) break;
+        _Atomic uint64_t *wait_for = &channel->wait_for[queue];
+        uint64_t wanted = atomic_load(wait_for);
+        while ((wanted == 0 || wanted > number) && !atomic_compare_exchange_weak(wait_for, &wanted, number)) {
         }
-        if (atomic_load(&channel->completed) >= number) break;
-        sim_ring_doorbell();
-        /* The time-out only guards against a node that was stopped. */
-        struct timespec limit = {.tv_sec = 1};
-        syscall(SYS_futex, &channel->completed_futex, FUTEX_WAIT, seen, &limit, NULL, 0);
+        if (atomic_load(&channel->done[queue]) >= number) break;
+        pause_until_changed(channel, seen);
     }
     return atomic_load_explicit(&channel->error, memory_order_relaxed);
+}
+
+/* Half of the ring is free again when its oldest items are complete. */
+static void wait_for_space(struct sim_channel *channel, uint64_t put) {
+    while (put - atomic_load_explicit(&channel->completed, memory_order_acquire) >= SIM_RING_ENTRIES - 1) {
+        sim_ring_doorbell();
+        struct timespec pause = {.tv_nsec = 200000};
+        nanosleep(&pause, NULL);
+    }
 }
 
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number) {
     struct sim_channel *channel = sim.channel[context->gpu];
     pthread_mutex_t *lock = &sim.queue_lock[context->gpu];
+    uint32_t queue = stream ? stream->queue : 0;
     item->submit_ns = now_ns();
+    item->queue = (uint16_t)queue;
+    item->blocking = !stream || !(stream->flags & ABI_STREAM_NON_BLOCKING);
     pthread_mutex_lock(lock);
     uint64_t put = atomic_load_explicit(&channel->put, memory_order_relaxed);
-    while (put - atomic_load_explicit(&channel->completed, memory_order_acquire) >= SIM_RING_ENTRIES - 1) {
-        channel_wait(channel, put - SIM_RING_ENTRIES / 2);
-    }
+    wait_for_space(channel, put);
     channel->ring[put % SIM_RING_ENTRIES] = *item;
     atomic_store_explicit(&channel->put, put + 1, memory_order_seq_cst);
     if (stream) atomic_store_explicit(&stream->last, put + 1, memory_order_relaxed);
+    struct sim_queue *own = &sim.queues[context->gpu][queue];
+    atomic_store_explicit(&own->last, put + 1, memory_order_relaxed);
+    if (item->blocking) atomic_store_explicit(&own->last_blocking, put + 1, memory_order_relaxed);
     pthread_mutex_unlock(lock);
     if (number) *number = put + 1;
     if (atomic_load_explicit(&channel->sleeping, memory_order_seq_cst) && atomic_exchange(&channel->sleeping, 0))
@@ -56,12 +73,33 @@ int sim_submit(struct sim_context *context, struct sim_stream *stream, struct si
     return ABI_SUCCESS;
 }
 
-int sim_wait(struct sim_context *context, uint64_t number) {
+int sim_wait(struct sim_context *context, uint32_t queue, uint64_t number) {
     struct sim_channel *channel = sim.channel[context->gpu];
-    return channel ? channel_wait(channel, number) : ABI_SUCCESS;
+    return channel ? queue_wait(channel, queue, number) : ABI_SUCCESS;
+}
+
+bool sim_is_done(const struct sim_context *context, uint32_t queue, uint64_t number) {
+    const struct sim_channel *channel = sim.channel[context->gpu];
+    return !channel || atomic_load_explicit(&channel->done[queue], memory_order_acquire) >= number;
 }
 
 int sim_wait_all(struct sim_context *context) {
-    struct sim_channel *channel = sim.channel[context->gpu];
-    return channel ? channel_wait(channel, atomic_load(&channel->put)) : ABI_SUCCESS;
+    int result = ABI_SUCCESS;
+    for (uint32_t queue = 0; queue < SIM_QUEUES && sim.channel[context->gpu]; queue++)
+        result = sim_wait(context, queue, atomic_load(&sim.queues[context->gpu][queue].last));
+    return result;
+}
+
+int sim_wait_legacy(struct sim_context *context) {
+    int result = ABI_SUCCESS;
+    for (uint32_t queue = 0; queue < SIM_QUEUES && sim.channel[context->gpu]; queue++)
+        result = sim_wait(context, queue, atomic_load(&sim.queues[context->gpu][queue].last_blocking));
+    return result;
+}
+
+bool sim_is_legacy_done(struct sim_context *context) {
+    for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
+        if (!sim_is_done(context, queue, atomic_load(&sim.queues[context->gpu][queue].last_blocking))) return false;
+    }
+    return true;
 }

@@ -1,6 +1,7 @@
-/* Modules and libraries: which kernels an image contains. Kernels are not executed; each has a duration and may end in
- * a sticky error. In PTX text a comment before an entry sets them:
+/* Modules and libraries: which kernels an image contains. Kernels are not executed; each has a duration, may end in a
+ * sticky error, and may set a flag or wait for one. In PTX text a comment before an entry says so:
  *     // cotenant-sim: duration_us=250 error=700
+ *     // cotenant-sim: duration_us=20 signal=1 await=1
  * The kernels of a cubin (ELF) are found by its section names; in a fat binary, whose parts are compressed, every name
  * is assumed to exist. Code and data beyond what a context contains anyway take memory of the GPU. */
 #include <elf.h>
@@ -72,6 +73,8 @@ static int parse_ptx(struct sim_module *module, const char *text) {
             if (sscanf(word, "duration_us=%llu", &number) == 1 && number <= 3600000000ull)
                 function->duration_ns = number * 1000;
             if (sscanf(word, "error=%llu", &number) == 1 && number < 1000) function->error = (int)number;
+            if (sscanf(word, "signal=%llu", &number) == 1) function->adds = (uint32_t)number;
+            if (sscanf(word, "await=%llu", &number) == 1) function->awaits = number != 0;
         }
         const char *body = strchr(name, '{'), *end = body ? body : name + length;
         for (const char *parameter = name; (parameter = strstr(parameter, ".param")) && parameter < end; parameter++)
@@ -339,11 +342,18 @@ SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, s
     return ABI_SUCCESS;
 }
 
-struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks) {
-    return (struct sim_item){.kind = SIM_ITEM_KERNEL,
-                             .duration_ns = function->duration_ns,
-                             .error = function->error,
-                             .blocks = blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)blocks};
+int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const *parameters, struct sim_item *item) {
+    *item = (struct sim_item){.kind = SIM_ITEM_KERNEL,
+                              .duration_ns = function->duration_ns,
+                              .error = function->error,
+                              .blocks = blocks > UINT32_MAX ? UINT32_MAX : (uint32_t)blocks,
+                              .adds = function->adds,
+                              .awaits = function->awaits};
+    if (!function->adds && !function->awaits) return ABI_SUCCESS;
+    if (!parameters) return ABI_ERROR_INVALID_VALUE;
+    memcpy(&item->flag, parameters[0], sizeof item->flag);
+    memcpy(&item->value, parameters[1], sizeof item->value);
+    return item->flag < SIM_FLAGS ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
 
 static void inherit(struct sim_context *from, struct sim_context *to) {

@@ -89,6 +89,9 @@ struct sim_function {
     char *name;
     uint64_t duration_ns;
     int error; /* sticky error at the end of a launch */
+    /* To a flag of the node, and whether it waits for one: its first two parameters are the flag and the value. */
+    uint32_t adds;
+    bool awaits;
     unsigned parameters;
     struct sim_function *next;
 };
@@ -107,14 +110,22 @@ struct sim_stream {
     unsigned flags;
     int priority;
     uint64_t id;
-    _Atomic uint64_t last;    /* number of the last item submitted to it */
-    _Atomic uint64_t capture; /* ID of its capture; 0 = none */
+    uint32_t queue;
+    _Atomic uint64_t last;       /* number of the last item submitted to it */
+    _Atomic uint64_t capture;    /* ID of its capture; 0 = none */
+    struct sim_stream *next_own; /* of a thread's default stream: that of another context */
+};
+/* A queue of the channel: one stream's, or several where a process has very many. */
+struct sim_queue {
+    uint32_t streams;               /* under sim.lock */
+    _Atomic uint64_t last;          /* number of the last item submitted to it */
+    _Atomic uint64_t last_blocking; /* the same, of streams that synchronize with the legacy default stream */
 };
 struct sim_event {
     uint32_t magic;
     struct sim_context *context;
     unsigned flags;
-    uint32_t cell;
+    uint32_t cell, queue;
     uint64_t item;    /* 0 = never recorded */
     uint64_t capture; /* of the capture in which it was recorded */
     struct sim_event *next, **place;
@@ -141,6 +152,7 @@ struct sim_state {
     uint32_t gpu_of[SIM_MAX_GPUS]; /* ordinal -> GPU */
     struct sim_channel *channel[SIM_MAX_GPUS];
     pthread_mutex_t queue_lock[SIM_MAX_GPUS];
+    struct sim_queue queues[SIM_MAX_GPUS][SIM_QUEUES];
     uint32_t cell_next[SIM_MAX_GPUS], *cell_free[SIM_MAX_GPUS], cell_free_count[SIM_MAX_GPUS];
     struct sim_context *contexts;
     struct sim_context *primary[SIM_MAX_GPUS];
@@ -239,11 +251,17 @@ int sim_graph_free_step(abi_devptr pointer, struct sim_step *step);
 bool sim_capture_step(struct sim_stream *stream, const struct sim_step *step, int *result);
 bool sim_capture_alloc(struct sim_stream *stream, uint64_t bytes, abi_devptr *pointer, int *result);
 bool sim_capture_free(struct sim_stream *stream, abi_devptr pointer, int *result);
-bool sim_capture_event(struct sim_stream *stream, struct sim_event *event);
-void sim_capture_join(struct sim_stream *stream, const struct sim_event *event);
-/* A call that would wait for a capturing stream: refused, and the capture becomes invalid. */
-bool sim_capture_invalidate(struct sim_stream *stream);
+bool sim_capture_event(struct sim_stream *stream, struct sim_event *event, int *result);
+bool sim_capture_wait(struct sim_stream *stream, const struct sim_event *event, unsigned flags, int *result);
 void sim_capture_end_with_stream(struct sim_stream *stream);
+
+/* capture_rules.c: an error if captures forbid the call; those that do become invalid. `stream` NULL: the legacy
+ * default stream. */
+int sim_capture_forbids_sync(struct sim_context *context, struct sim_stream *stream); /* waits or asks for a stream */
+int sim_capture_forbids_legacy(struct sim_context *context);  /* uses the legacy default stream */
+int sim_capture_forbids_context(struct sim_context *context); /* waits for a whole context */
+int sim_capture_forbids_event(struct sim_event *event);       /* waits or asks for an event */
+int sim_capture_forbids_unsafe(void);                         /* "potentially unsafe" calls */
 
 /* memory/transfer.c: without waiting for earlier submissions */
 int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
@@ -272,21 +290,31 @@ int sim_share(abi_devptr pointer, struct sim_shared_address *place);
 int sim_open(const struct sim_shared_address *place, bool pooled, abi_devptr *pointer);
 int sim_close(struct sim_region *region);
 
-/* channel.c: items of a GPU complete in the order of their submission; `number` counts them from 1 */
+/* channel.c: items of a queue complete in the order of their submission; `number` counts those of the GPU from 1 */
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);
-int sim_wait(struct sim_context *context, uint64_t number);
+int sim_wait(struct sim_context *context, uint32_t queue, uint64_t number);
+bool sim_is_done(const struct sim_context *context, uint32_t queue, uint64_t number);
 int sim_wait_all(struct sim_context *context);
+/* What the legacy default stream encompasses: its own work and that of blocking streams. */
+int sim_wait_legacy(struct sim_context *context);
+bool sim_is_legacy_done(struct sim_context *context);
 void sim_ring_doorbell(void); /* has the daemon advance the time line to now */
 
 /* stream_state.c */
 int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
 int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority);
+void sim_stream_end(struct sim_stream *stream);
+/* In the per-thread forms NULL is the thread's own default stream. */
+static inline abi_stream sim_own(abi_stream stream) {
+    return stream ? stream : ABI_STREAM_PER_THREAD;
+}
 
 /* entry/streams.c */
 int sim_wait_stream(abi_stream handle);
 
 /* module.c */
-struct sim_item sim_kernel(const struct sim_function *function, uint64_t blocks); /* of one launch */
+/* Of one launch. An error: the kernel needs parameters and has none. */
+int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const *parameters, struct sim_item *item);
 
 #define SIM_CONTEXT_MAGIC 0x43545821u
 #define SIM_MODULE_MAGIC 0x4d4f4421u

@@ -3,15 +3,17 @@
 
 #include "sim.h"
 
-/* Handles 0, 1 and 2 are the default streams; *object is NULL for them. */
-int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object) {
-    *object = NULL;
-    if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD) return sim_current(context);
-    struct sim_stream *stream = (struct sim_stream *)handle;
-    if (stream->magic != SIM_STREAM_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    *object = stream;
-    *context = stream->context;
-    return sim_usable(stream->context);
+/* A queue that is empty and of no stream, or else one that the stream shares: as on hardware, whose queues are few. */
+static uint32_t take_queue(const struct sim_context *context) {
+    struct sim_queue *queues = sim.queues[context->gpu];
+    uint32_t found = 1 + (uint32_t)(sim.next_id % (SIM_QUEUES - 1));
+    for (uint32_t queue = 1; queue < SIM_QUEUES; queue++) {
+        if (queues[queue].streams || !sim_is_done(context, queue, atomic_load(&queues[queue].last))) continue;
+        found = queue;
+        break;
+    }
+    queues[found].streams++;
+    return found;
 }
 
 int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority) {
@@ -24,7 +26,45 @@ int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags,
     stream->priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
     pthread_mutex_lock(&sim.lock);
     stream->id = ++sim.next_id;
+    stream->queue = take_queue(context);
     pthread_mutex_unlock(&sim.lock);
     *out = (abi_stream)stream;
     return ABI_SUCCESS;
+}
+
+void sim_stream_end(struct sim_stream *stream) {
+    pthread_mutex_lock(&sim.lock);
+    sim.queues[stream->context->gpu][stream->queue].streams--;
+    pthread_mutex_unlock(&sim.lock);
+    stream->magic = 0; /* its queued work continues, as with the real driver */
+    free(stream);
+}
+
+/* The calling thread's own default streams, one for each context. */
+static _Thread_local struct sim_stream *own_streams;
+
+static int own_stream(struct sim_context *context, struct sim_stream **object) {
+    for (*object = own_streams; *object; *object = (*object)->next_own) {
+        if ((*object)->context == context) return ABI_SUCCESS;
+    }
+    int result = sim_stream_new(context, (abi_stream *)object, 0, 0);
+    if (result != ABI_SUCCESS) return result;
+    (*object)->next_own = own_streams;
+    (*object)->id = (uintptr_t)ABI_STREAM_PER_THREAD;
+    own_streams = *object;
+    return ABI_SUCCESS;
+}
+
+/* Handles 0 and 1 are the legacy default stream; *object is NULL for them. */
+int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object) {
+    *object = NULL;
+    if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD) {
+        int result = sim_current(context);
+        return result == ABI_SUCCESS && handle == ABI_STREAM_PER_THREAD ? own_stream(*context, object) : result;
+    }
+    struct sim_stream *stream = (struct sim_stream *)handle;
+    if (stream->magic != SIM_STREAM_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    *object = stream;
+    *context = stream->context;
+    return sim_usable(stream->context);
 }

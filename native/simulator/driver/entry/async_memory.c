@@ -15,7 +15,7 @@ SIM_EXPORT abi_result cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_str
 }
 SIM_EXPORT abi_result cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
     SIM_ENTER("cuMemAllocAsync_ptsz");
-    return alloc_async(pointer, bytes, stream);
+    return alloc_async(pointer, bytes, sim_own(stream));
 }
 SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
     SIM_ENTER("cuMemAllocFromPoolAsync");
@@ -28,7 +28,7 @@ SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes,
 }
 SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
                                                    abi_stream stream) {
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, sim_own(stream));
 }
 SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     SIM_ENTER("cuMemFreeAsync");
@@ -46,5 +46,5 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     return result;
 }
 SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
-    return cuMemFreeAsync(pointer, stream);
+    return cuMemFreeAsync(pointer, sim_own(stream));
 }

@@ -7,10 +7,9 @@
 
 #include "../sim.h"
 
-static int copy_after_all(abi_devptr to, abi_devptr from, size_t bytes) {
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result == ABI_SUCCESS) result = sim_wait_all(context);
+/* Waits for the stream, whose earlier work it follows: the legacy default one, or the thread's own. */
+static int copy_after(abi_devptr to, abi_devptr from, size_t bytes, abi_stream stream) {
+    int result = sim_wait_stream(stream);
     return result == ABI_SUCCESS ? sim_copy_now(to, from, bytes) : result;
 }
 
@@ -19,6 +18,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
+    if (!stream && (result = sim_capture_forbids_legacy(context)) != ABI_SUCCESS) return result;
     if (bytes == 0) return ABI_SUCCESS;
     struct sim_step step = {.type = ABI_NODE_MEMCPY, .to = to, .from = from, .bytes = bytes};
     if (sim_capture_step(stream, &step, &result)) return result;
@@ -30,13 +30,14 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
 }
 
 /* One synchronous form and its per-thread variant; one asynchronous form and its variant. */
-#define SYNC(name, twin, to_type, from_type)                               \
-    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) { \
-        SIM_ENTER(#name);                                                  \
-        return copy_after_all((abi_devptr)to, (abi_devptr)from, bytes);    \
-    }                                                                      \
-    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) { \
-        return name(to, from, bytes);                                      \
+#define SYNC(name, twin, to_type, from_type)                                               \
+    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) {                 \
+        SIM_ENTER(#name);                                                                  \
+        return copy_after((abi_devptr)to, (abi_devptr)from, bytes, NULL);                  \
+    }                                                                                      \
+    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) {                 \
+        SIM_ENTER(#twin);                                                                  \
+        return copy_after((abi_devptr)to, (abi_devptr)from, bytes, ABI_STREAM_PER_THREAD); \
     }
 #define ASYNC(name, twin, to_type, from_type)                                                 \
     SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes, abi_stream stream) { \
@@ -44,7 +45,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
         return copy_on((abi_devptr)to, (abi_devptr)from, bytes, stream);                      \
     }                                                                                         \
     SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes, abi_stream stream) { \
-        return name(to, from, bytes, stream);                                                 \
+        return name(to, from, bytes, sim_own(stream));                                        \
     }
 
 SYNC(cuMemcpy, cuMemcpy_ptds, abi_devptr, abi_devptr)
@@ -61,7 +62,7 @@ SIM_EXPORT abi_result cuMemcpyPeer(abi_devptr to, abi_context to_context, abi_de
     SIM_ENTER("cuMemcpyPeer");
     (void)to_context;
     (void)from_context;
-    return copy_after_all(to, from, bytes);
+    return copy_after(to, from, bytes, NULL);
 }
 SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, abi_devptr from,
                                         abi_context from_context, size_t bytes, abi_stream stream) {
@@ -115,7 +116,7 @@ static int copy_2d(const abi_memcpy_2d *copy, abi_stream stream, bool wait) {
     if (result == ABI_SUCCESS)
         result = side_of(copy->dst_type, copy->dst_host, copy->dst_device, copy->dst_array, copy->dst_pitch,
                          copy->dst_x, copy->dst_y, copy->width_bytes, copy->height, &to);
-    if (result == ABI_SUCCESS && (to.array || from.array) && sim_capture_invalidate(object))
+    if (result == ABI_SUCCESS && (to.array || from.array) && object && sim_capture_forbids_sync(context, object))
         return ABI_ERROR_NOT_SUPPORTED;
     for (size_t row = 0; row < copy->height && copy->width_bytes && result == ABI_SUCCESS; row++) {
         abi_devptr into = to.at + row * to.pitch, out_of = from.at + row * from.pitch;
@@ -139,7 +140,7 @@ SIM_EXPORT abi_result cuMemcpy2DAsync_v2(const abi_memcpy_2d *copy, abi_stream s
     return copy_2d(copy, stream, false);
 }
 SIM_EXPORT abi_result cuMemcpy2DAsync_v2_ptsz(const abi_memcpy_2d *copy, abi_stream stream) {
-    return cuMemcpy2DAsync_v2(copy, stream);
+    return cuMemcpy2DAsync_v2(copy, sim_own(stream));
 }
 
 /* Fills `rows` rows of `count` elements of `size` bytes. */
@@ -150,8 +151,9 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
     int result = sim_stream_context(stream, &context, &object);
     if (to % size || (count && rows > 1 && pitch < count * size)) return ABI_ERROR_INVALID_VALUE;
     struct sim_step step = {.type = ABI_NODE_MEMSET, .fill = {to, pitch, value, size, count, rows}};
+    if (result == ABI_SUCCESS && !object) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_step(object, &step, &result)) return result;
-    if (wait) result = sim_wait_all(context);
+    if (wait) result = sim_wait_stream(stream);
     return result == ABI_SUCCESS ? sim_fill_now(&step.fill) : result;
 }
 
@@ -168,7 +170,7 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
         return fill(to, 0, value, bits / 8, count, 1, stream, false);                                                  \
     }                                                                                                                  \
     SIM_EXPORT abi_result cuMemsetD##bits##Async_ptsz(abi_devptr to, type value, size_t count, abi_stream stream) {    \
-        return cuMemsetD##bits##Async(to, value, count, stream);                                                       \
+        return cuMemsetD##bits##Async(to, value, count, sim_own(stream));                                              \
     }                                                                                                                  \
     SIM_EXPORT abi_result cuMemsetD2D##bits##_v2(abi_devptr to, size_t pitch, type value, size_t width, size_t rows) { \
         SIM_ENTER("cuMemsetD2D" #bits "_v2");                                                                          \

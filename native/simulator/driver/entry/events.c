@@ -3,16 +3,56 @@
 
 #include "../sim.h"
 
-static bool cell_take(uint32_t gpu, uint32_t *cell) {
+/* Cells of records that were given up before they were complete: the GPU has yet to write them. */
+static struct unwritten {
+    struct unwritten *next;
+    uint32_t cell, queue;
+    uint64_t item;
+} *unwritten[SIM_MAX_GPUS];
+
+/* Under the queue's lock. */
+static void give_cell(uint32_t gpu, uint32_t cell) {
+    if (!sim.cell_free[gpu]) sim.cell_free[gpu] = calloc(SIM_CELLS, sizeof **sim.cell_free);
+    if (sim.cell_free[gpu]) sim.cell_free[gpu][sim.cell_free_count[gpu]++] = cell;
+}
+
+/* Under the queue's lock. */
+static void collect_written(const struct sim_context *context) {
+    for (struct unwritten **place = &unwritten[context->gpu], *one; (one = *place);) {
+        if (!sim_is_done(context, one->queue, one->item)) {
+            place = &one->next;
+            continue;
+        }
+        *place = one->next;
+        give_cell(context->gpu, one->cell);
+        free(one);
+    }
+}
+
+static bool cell_take(const struct sim_context *context, uint32_t *cell) {
     bool found = true;
+    uint32_t gpu = context->gpu;
     pthread_mutex_lock(&sim.queue_lock[gpu]);
+    if (unwritten[gpu]) collect_written(context);
     if (sim.cell_free_count[gpu] > 0) *cell = sim.cell_free[gpu][--sim.cell_free_count[gpu]];
     else if (sim.cell_next[gpu] < SIM_CELLS) *cell = sim.cell_next[gpu]++;
     else found = false;
-    if (found && !sim.cell_free[gpu]) sim.cell_free[gpu] = calloc(SIM_CELLS, sizeof **sim.cell_free);
-    found = found && sim.cell_free[gpu];
     pthread_mutex_unlock(&sim.queue_lock[gpu]);
     return found;
+}
+
+static void cell_leave(const struct sim_event *event) {
+    uint32_t gpu = event->context->gpu;
+    bool written = !event->item || sim_is_done(event->context, event->queue, event->item);
+    struct unwritten *one = written ? NULL : malloc(sizeof *one);
+    pthread_mutex_lock(&sim.queue_lock[gpu]);
+    if (one) {
+        *one = (struct unwritten){unwritten[gpu], event->cell, event->queue, event->item};
+        unwritten[gpu] = one;
+    } else if (written) {
+        give_cell(gpu, event->cell);
+    }
+    pthread_mutex_unlock(&sim.queue_lock[gpu]);
 }
 
 static struct sim_event *events; /* all events, so that those a program has lost are not reported as leaks */
@@ -24,7 +64,7 @@ SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     if (result != ABI_SUCCESS) return result;
     if (!out) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
-    if (!event || !cell_take(context->gpu, &event->cell)) {
+    if (!event || !cell_take(context, &event->cell)) {
         free(event);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -51,12 +91,7 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     SIM_ENTER("cuEventDestroy_v2");
     struct sim_event *event = (struct sim_event *)handle;
     if (!handle || event->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    uint32_t gpu = event->context->gpu;
-    /* A cell that the GPU has not written yet must not be reused. */
-    if (event->item) sim_wait(event->context, event->item);
-    pthread_mutex_lock(&sim.queue_lock[gpu]);
-    sim.cell_free[gpu][sim.cell_free_count[gpu]++] = event->cell;
-    pthread_mutex_unlock(&sim.queue_lock[gpu]);
+    cell_leave(event);
     pthread_mutex_lock(&sim.lock);
     *event->place = event->next;
     if (event->next) event->next->place = event->place;
@@ -78,14 +113,21 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     if (result == ABI_SUCCESS) result = sim_stream_context(stream_handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
     if (context->gpu != event->context->gpu) return ABI_ERROR_INVALID_HANDLE;
-    if (event->item) sim_wait(context, event->item);
-    if (sim_capture_event(stream, event)) return ABI_SUCCESS;
+    if (!stream) result = sim_capture_forbids_legacy(context);
+    if (result != ABI_SUCCESS || sim_capture_event(stream, event, &result)) return result;
+    if (event->item && !sim_is_done(context, event->queue, event->item)) {
+        uint32_t cell;
+        if (!cell_take(context, &cell)) return ABI_ERROR_OUT_OF_MEMORY;
+        cell_leave(event);
+        event->cell = cell;
+    }
+    event->queue = stream ? stream->queue : 0;
     atomic_store_explicit(&sim.channel[context->gpu]->cells[event->cell], 0, memory_order_relaxed);
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);
 }
 SIM_EXPORT abi_result cuEventRecord_ptsz(abi_event event, abi_stream stream) {
-    return cuEventRecord(event, stream);
+    return cuEventRecord(event, sim_own(stream));
 }
 SIM_EXPORT abi_result cuEventRecordWithFlags(abi_event event, abi_stream stream, unsigned flags) {
     (void)flags;
@@ -93,19 +135,18 @@ SIM_EXPORT abi_result cuEventRecordWithFlags(abi_event event, abi_stream stream,
 }
 SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream stream, unsigned flags) {
     (void)flags;
-    return cuEventRecord(event, stream);
+    return cuEventRecord(event, sim_own(stream));
 }
 
 static bool event_done(const struct sim_event *event) {
-    const struct sim_channel *channel = sim.channel[event->context->gpu];
-    return atomic_load_explicit(&channel->completed, memory_order_acquire) >= event->item;
+    return sim_is_done(event->context, event->queue, event->item);
 }
 
 SIM_EXPORT abi_result cuEventQuery(abi_event handle) {
     SIM_ENTER("cuEventQuery");
     struct sim_event *event;
     int result = event_of(handle, &event);
-    if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
+    if (result == ABI_SUCCESS) result = sim_capture_forbids_event(event);
     if (result != ABI_SUCCESS || event_done(event)) return result;
     sim_ring_doorbell();
     return ABI_ERROR_NOT_READY;
@@ -114,8 +155,8 @@ SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
     SIM_ENTER("cuEventSynchronize");
     struct sim_event *event;
     int result = event_of(handle, &event);
-    if (result == ABI_SUCCESS && event->capture) return ABI_ERROR_CAPTURED_EVENT;
-    if (result == ABI_SUCCESS) result = sim_wait(event->context, event->item);
+    if (result == ABI_SUCCESS) result = sim_capture_forbids_event(event);
+    if (result == ABI_SUCCESS) result = sim_wait(event->context, event->queue, event->item);
     sim_pools_trim();
     return result;
 }

@@ -9,8 +9,8 @@ int sim_wait_stream(abi_stream handle) {
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    if (sim_capture_invalidate(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
-    return stream ? sim_wait(context, atomic_load(&stream->last)) : sim_wait_all(context);
+    if ((result = sim_capture_forbids_sync(context, stream)) != ABI_SUCCESS) return result;
+    return stream ? sim_wait(context, stream->queue, atomic_load(&stream->last)) : sim_wait_legacy(context);
 }
 
 static int stream_new(abi_stream *out, unsigned flags, int priority) {
@@ -33,8 +33,7 @@ SIM_EXPORT abi_result cuStreamDestroy_v2(abi_stream handle) {
     if ((uintptr_t)handle <= (uintptr_t)ABI_STREAM_PER_THREAD || stream->magic != SIM_STREAM_MAGIC)
         return ABI_ERROR_INVALID_HANDLE;
     sim_capture_end_with_stream(stream);
-    stream->magic = 0; /* its queued work continues, as with the real driver */
-    free(stream);
+    sim_stream_end(stream);
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuStreamDestroy(abi_stream handle) {
@@ -47,7 +46,7 @@ SIM_EXPORT abi_result cuStreamSynchronize(abi_stream handle) {
     return result;
 }
 SIM_EXPORT abi_result cuStreamSynchronize_ptsz(abi_stream handle) {
-    return cuStreamSynchronize(handle);
+    return cuStreamSynchronize(sim_own(handle));
 }
 SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     SIM_ENTER("cuStreamQuery");
@@ -55,30 +54,34 @@ SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    if (sim_capture_invalidate(stream)) return ABI_ERROR_CAPTURE_UNSUPPORTED;
-    struct sim_channel *channel = sim.channel[context->gpu];
-    uint64_t last = stream ? atomic_load(&stream->last) : atomic_load(&channel->put);
-    if (atomic_load_explicit(&channel->completed, memory_order_acquire) >= last) return ABI_SUCCESS;
+    if ((result = sim_capture_forbids_sync(context, stream)) != ABI_SUCCESS) return result;
+    bool done = stream ? sim_is_done(context, stream->queue, atomic_load(&stream->last)) : sim_is_legacy_done(context);
+    if (done) return ABI_SUCCESS;
     sim_ring_doorbell(); /* the time line only advances on demand */
     return ABI_ERROR_NOT_READY;
 }
 SIM_EXPORT abi_result cuStreamQuery_ptsz(abi_stream handle) {
-    return cuStreamQuery(handle);
+    return cuStreamQuery(sim_own(handle));
 }
-/* In-order completion: everything recorded before this call completes before anything submitted after it. */
 SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsigned flags) {
     SIM_ENTER("cuStreamWaitEvent");
-    (void)flags;
     struct sim_context *context;
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
+    const struct sim_event *awaited = (const struct sim_event *)event;
     if (result != ABI_SUCCESS) return result;
-    if (!event || ((struct sim_event *)event)->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    sim_capture_join(stream, (struct sim_event *)event);
-    return ABI_SUCCESS;
+    if (!event || awaited->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    if (!stream) result = sim_capture_forbids_legacy(context);
+    if (result != ABI_SUCCESS || sim_capture_wait(stream, awaited, flags, &result)) return result;
+    if (!awaited->item) return ABI_SUCCESS; /* never recorded */
+    struct sim_item item = {.kind = SIM_ITEM_WAIT,
+                            .wait_gpu = (uint16_t)awaited->context->gpu,
+                            .wait_queue = (uint16_t)awaited->queue,
+                            .wait_number = awaited->item};
+    return sim_submit(context, stream, &item, NULL);
 }
 SIM_EXPORT abi_result cuStreamWaitEvent_ptsz(abi_stream handle, abi_event event, unsigned flags) {
-    return cuStreamWaitEvent(handle, event, flags);
+    return cuStreamWaitEvent(sim_own(handle), event, flags);
 }
 static int stream_read(abi_stream handle, struct sim_stream *copy) {
     struct sim_context *context;
@@ -124,6 +127,7 @@ SIM_EXPORT abi_result cuCtxSynchronize(void) {
     SIM_ENTER("cuCtxSynchronize");
     struct sim_context *context;
     int result = sim_current(&context);
+    if (result == ABI_SUCCESS) result = sim_capture_forbids_context(context);
     if (result == ABI_SUCCESS) result = sim_wait_all(context);
     sim_pools_trim();
     return result;

@@ -1,45 +1,27 @@
 /* Stream capture: calls on a capturing stream become steps of a graph instead of being executed. A stream joins the
- * capture of an event that it waits for. What a capture forbids elsewhere in the process (its mode) is not
- * simulated. */
+ * capture of an event that it waits for. What captures forbid is in capture_rules.c. */
+#include "../captures.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "../sim.h"
-
-struct capture {
-    uint64_t id;
-    struct sim_graph *graph;
-    const struct sim_stream *origin;
-    bool invalid;
-    struct capture *next;
-};
-static struct capture *captures; /* under sim.lock */
-
-/* Under sim.lock: the stream's capture, or NULL; its origin may have ended it. */
-static struct capture *capture_of(struct sim_stream *stream) {
-    uint64_t id = stream ? atomic_load_explicit(&stream->capture, memory_order_relaxed) : 0;
-    struct capture *capture = id ? captures : NULL;
-    while (capture && capture->id != id) capture = capture->next;
-    if (id && !capture) atomic_store_explicit(&stream->capture, 0, memory_order_relaxed);
-    return capture;
-}
-
-static void unlink_capture(struct capture *capture) {
-    for (struct capture **place = &captures; *place; place = &(*place)->next) {
-        if (*place == capture) {
-            *place = capture->next;
-            break;
-        }
-    }
-}
 
 /* Takes the lock and finds the capture; false: the stream does not capture, and the lock is not held. */
 static bool enter(struct sim_stream *stream, struct capture **capture) {
     if (!stream || !atomic_load_explicit(&stream->capture, memory_order_relaxed)) return false;
     pthread_mutex_lock(&sim.lock);
-    *capture = capture_of(stream);
+    *capture = sim_capture_of(stream);
     if (!*capture) pthread_mutex_unlock(&sim.lock);
     return *capture;
+}
+
+static void unlink_capture(struct capture *capture) {
+    for (struct capture **place = &sim_captures; *place; place = &(*place)->next) {
+        if (*place == capture) {
+            *place = capture->next;
+            atomic_fetch_sub(&sim_capture_count, 1);
+            break;
+        }
+    }
 }
 
 bool sim_capture_step(struct sim_stream *stream, const struct sim_step *step, int *result) {
@@ -75,26 +57,33 @@ bool sim_capture_free(struct sim_stream *stream, abi_devptr pointer, int *result
     return true;
 }
 
-bool sim_capture_event(struct sim_stream *stream, struct sim_event *event) {
+bool sim_capture_event(struct sim_stream *stream, struct sim_event *event, int *result) {
     struct capture *capture;
     event->capture = 0;
     if (!enter(stream, &capture)) return false;
+    *result = capture->invalid ? ABI_ERROR_CAPTURE_INVALIDATED : ABI_SUCCESS;
     event->capture = capture->id;
     event->item = 0;
     pthread_mutex_unlock(&sim.lock);
     return true;
 }
 
-void sim_capture_join(struct sim_stream *stream, const struct sim_event *event) {
-    if (stream && event->capture) atomic_store_explicit(&stream->capture, event->capture, memory_order_relaxed);
-}
-
-bool sim_capture_invalidate(struct sim_stream *stream) {
-    struct capture *capture;
-    if (!enter(stream, &capture)) return false;
-    capture->invalid = true;
+bool sim_capture_wait(struct sim_stream *stream, const struct sim_event *event, unsigned flags, int *result) {
+    if (atomic_load(&sim_capture_count) == 0) return false;
+    pthread_mutex_lock(&sim.lock);
+    struct capture *own = stream ? sim_capture_of(stream) : NULL, *of_event = sim_capture_by_id(event->capture);
+    bool captured = true;
+    if (own && own->invalid) *result = ABI_ERROR_CAPTURE_INVALIDATED;
+    else if (own && of_event && own != of_event) *result = sim_capture_end_both(own, of_event);
+    else if (own && !of_event && !(flags & ABI_EVENT_WAIT_EXTERNAL))
+        *result = sim_capture_break(own, ABI_ERROR_CAPTURE_ISOLATION);
+    else if (!own && of_event && !stream) *result = sim_capture_break(of_event, ABI_ERROR_CAPTURE_IMPLICIT);
+    else if (!own && of_event) {
+        atomic_store_explicit(&stream->capture, of_event->id, memory_order_relaxed);
+        of_event->blocking = of_event->blocking || !(stream->flags & ABI_STREAM_NON_BLOCKING);
+    } else captured = own != NULL;
     pthread_mutex_unlock(&sim.lock);
-    return true;
+    return captured;
 }
 
 void sim_capture_end_with_stream(struct sim_stream *stream) {
@@ -120,11 +109,19 @@ static int begin(abi_stream handle, int mode) {
     pthread_mutex_lock(&sim.lock);
     if (!capture || !graph) {
         result = ABI_ERROR_OUT_OF_MEMORY;
-    } else if (capture_of(stream)) {
+    } else if (sim_capture_of(stream)) {
         result = ABI_ERROR_ILLEGAL_STATE;
     } else {
-        *capture = (struct capture){.id = ++sim.next_id, .graph = graph, .origin = stream, .next = captures};
-        captures = capture;
+        *capture = (struct capture){.id = ++sim.next_id,
+                                    .graph = graph,
+                                    .origin = stream,
+                                    .context = context,
+                                    .mode = mode,
+                                    .thread = sim_capture_thread(),
+                                    .blocking = !(stream->flags & ABI_STREAM_NON_BLOCKING),
+                                    .next = sim_captures};
+        sim_captures = capture;
+        atomic_fetch_add(&sim_capture_count, 1);
         atomic_store_explicit(&stream->capture, capture->id, memory_order_relaxed);
     }
     pthread_mutex_unlock(&sim.lock);
@@ -140,14 +137,14 @@ SIM_EXPORT abi_result cuStreamBeginCapture_v2(abi_stream stream, int mode) {
     return begin(stream, mode);
 }
 SIM_EXPORT abi_result cuStreamBeginCapture_v2_ptsz(abi_stream stream, int mode) {
-    return cuStreamBeginCapture_v2(stream, mode);
+    return cuStreamBeginCapture_v2(sim_own(stream), mode);
 }
 SIM_EXPORT abi_result cuStreamBeginCapture(abi_stream stream) {
     SIM_ENTER("cuStreamBeginCapture");
     return begin(stream, ABI_CAPTURE_GLOBAL);
 }
 SIM_EXPORT abi_result cuStreamBeginCapture_ptsz(abi_stream stream) {
-    return cuStreamBeginCapture(stream);
+    return cuStreamBeginCapture(sim_own(stream));
 }
 
 SIM_EXPORT abi_result cuStreamEndCapture(abi_stream handle, abi_graph *out) {
@@ -161,6 +158,8 @@ SIM_EXPORT abi_result cuStreamEndCapture(abi_stream handle, abi_graph *out) {
     if (!enter(stream, &capture)) return ABI_ERROR_ILLEGAL_STATE;
     if (capture->origin != stream) {
         result = ABI_ERROR_CAPTURE_UNMATCHED;
+    } else if (capture->mode != ABI_CAPTURE_RELAXED && capture->thread != sim_capture_thread()) {
+        result = ABI_ERROR_CAPTURE_WRONG_THREAD;
     } else {
         unlink_capture(capture);
         atomic_store_explicit(&stream->capture, 0, memory_order_relaxed);
@@ -173,7 +172,7 @@ SIM_EXPORT abi_result cuStreamEndCapture(abi_stream handle, abi_graph *out) {
     return result;
 }
 SIM_EXPORT abi_result cuStreamEndCapture_ptsz(abi_stream stream, abi_graph *out) {
-    return cuStreamEndCapture(stream, out);
+    return cuStreamEndCapture(sim_own(stream), out);
 }
 
 struct information {
@@ -190,6 +189,7 @@ static int inform(abi_stream handle, struct information *information) {
     struct capture *capture;
     *information = (struct information){.status = ABI_CAPTURE_NONE};
     int result = sim_stream_context(handle, &context, &stream);
+    if (result == ABI_SUCCESS && !stream && sim_capture_is_implicit(context)) return ABI_ERROR_CAPTURE_IMPLICIT;
     if (result != ABI_SUCCESS || !enter(stream, &capture)) return result;
     const abi_graph_node *last = sim_graph_last(capture->graph);
     *information = (struct information){
@@ -212,7 +212,7 @@ SIM_EXPORT abi_result cuStreamIsCapturing(abi_stream stream, int *status) {
     return result;
 }
 SIM_EXPORT abi_result cuStreamIsCapturing_ptsz(abi_stream stream, int *status) {
-    return cuStreamIsCapturing(stream, status);
+    return cuStreamIsCapturing(sim_own(stream), status);
 }
 
 static int answer_info(abi_stream stream, int *status, uint64_t *id, abi_graph *graph, const abi_graph_node **last,
@@ -233,7 +233,7 @@ SIM_EXPORT abi_result cuStreamGetCaptureInfo(abi_stream stream, int *status, uin
     return answer_info(stream, status, id, NULL, NULL, NULL);
 }
 SIM_EXPORT abi_result cuStreamGetCaptureInfo_ptsz(abi_stream stream, int *status, uint64_t *id) {
-    return cuStreamGetCaptureInfo(stream, status, id);
+    return cuStreamGetCaptureInfo(sim_own(stream), status, id);
 }
 SIM_EXPORT abi_result cuStreamGetCaptureInfo_v2(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
                                                 const abi_graph_node **last, size_t *count) {
@@ -242,7 +242,7 @@ SIM_EXPORT abi_result cuStreamGetCaptureInfo_v2(abi_stream stream, int *status, 
 }
 SIM_EXPORT abi_result cuStreamGetCaptureInfo_v2_ptsz(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
                                                      const abi_graph_node **last, size_t *count) {
-    return cuStreamGetCaptureInfo_v2(stream, status, id, graph, last, count);
+    return cuStreamGetCaptureInfo_v2(sim_own(stream), status, id, graph, last, count);
 }
 SIM_EXPORT abi_result cuStreamGetCaptureInfo_v3(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
                                                 const abi_graph_node **last, const void **edges, size_t *count) {
@@ -252,15 +252,5 @@ SIM_EXPORT abi_result cuStreamGetCaptureInfo_v3(abi_stream stream, int *status, 
 }
 SIM_EXPORT abi_result cuStreamGetCaptureInfo_v3_ptsz(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
                                                      const abi_graph_node **last, const void **edges, size_t *count) {
-    return cuStreamGetCaptureInfo_v3(stream, status, id, graph, last, edges, count);
-}
-
-SIM_EXPORT abi_result cuThreadExchangeStreamCaptureMode(int *mode) {
-    SIM_ENTER("cuThreadExchangeStreamCaptureMode");
-    static _Thread_local int current = ABI_CAPTURE_GLOBAL;
-    if (!mode || *mode < ABI_CAPTURE_GLOBAL || *mode > ABI_CAPTURE_RELAXED) return ABI_ERROR_INVALID_VALUE;
-    int before = current;
-    current = *mode;
-    *mode = before;
-    return ABI_SUCCESS;
+    return cuStreamGetCaptureInfo_v3(sim_own(stream), status, id, graph, last, edges, count);
 }

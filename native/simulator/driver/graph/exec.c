@@ -141,7 +141,7 @@ SIM_EXPORT abi_result cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
     return result;
 }
 SIM_EXPORT abi_result cuGraphUpload_ptsz(abi_graph_exec exec, abi_stream stream) {
-    return cuGraphUpload(exec, stream);
+    return cuGraphUpload(exec, sim_own(stream));
 }
 
 /* Under sim.lock: memory that a launch allocated and the program did not free must be freed before the next launch. */
@@ -181,6 +181,7 @@ SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_han
     if (result != ABI_SUCCESS) return result;
     if (!exec) return ABI_ERROR_INVALID_VALUE;
     if (stream && stream->capture) return ABI_ERROR_NOT_SUPPORTED;
+    if (!stream && (result = sim_capture_forbids_legacy(context)) != ABI_SUCCESS) return result;
     pthread_mutex_lock(&sim.lock);
     result = begin_all(exec);
     pthread_mutex_unlock(&sim.lock);
@@ -195,5 +196,5 @@ SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_han
     return result;
 }
 SIM_EXPORT abi_result cuGraphLaunch_ptsz(abi_graph_exec exec, abi_stream stream) {
-    return cuGraphLaunch(exec, stream);
+    return cuGraphLaunch(exec, sim_own(stream));
 }

@@ -92,9 +92,8 @@ static int step_of(abi_node_params *params, struct sim_step *step) {
     case ABI_NODE_KERNEL:
         if (!function) function = params->kernel.kernel;
         if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_VALUE;
-        step->item =
-            sim_kernel(function, (uint64_t)params->kernel.grid_x * params->kernel.grid_y * params->kernel.grid_z);
-        return ABI_SUCCESS;
+        return sim_kernel(function, (uint64_t)params->kernel.grid_x * params->kernel.grid_y * params->kernel.grid_z,
+                          params->kernel.parameters, &step->item);
     case ABI_NODE_MEMSET:
         step->fill = params->memset;
         return step->fill.element == 1 || step->fill.element == 2 || step->fill.element == 4 ? ABI_SUCCESS

@@ -233,7 +233,8 @@ static int alloc_in_current(uint64_t bytes, abi_devptr *pointer) {
 
 SIM_EXPORT abi_result cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
     SIM_ENTER("cuMemAlloc_v2");
-    return alloc_in_current(bytes, pointer);
+    int result = sim_capture_forbids_unsafe();
+    return result == ABI_SUCCESS ? alloc_in_current(bytes, pointer) : result;
 }
 
 /* The old 32-bit form cannot return an address above 4 GiB, so it never finds memory. */

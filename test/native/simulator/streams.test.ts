@@ -1,0 +1,63 @@
+// Streams, barriers and captures of the simulated driver, by the rules of NVIDIA's documents that docs/develop/simulator.md
+// names. The program is test/native/programs/streams.c.
+import test from 'ava';
+import { startNode } from '../../support/native/node.ts';
+import { streams } from '../../support/native/streams.ts';
+
+/** The result of the call, and that of the capture's end. */
+const RULES: Readonly<Record<string, readonly [call: number, end: number]>> = {
+  nothing: [0, 0],
+  'query the stream': [900, 901],
+  'wait for the stream': [900, 901],
+  'wait for the context': [900, 901],
+  'query a captured event': [907, 901],
+  'wait for an event of before': [905, 901],
+  'wait for it as external': [0, 0],
+  'legacy beside non-blocking': [0, 0],
+  'legacy beside blocking': [906, 901],
+  'event on legacy beside blocking': [906, 901],
+  'is legacy capturing beside blocking': [906, 0],
+  'copy beside blocking': [906, 901],
+  'own stream beside blocking': [0, 0],
+  'own stream': [0, 0],
+  'query another event, global': [900, 901],
+  'query another event, relaxed': [0, 0],
+  'allocate, global': [900, 901],
+  'allocate, global, by a relaxed thread': [0, 0],
+};
+
+test('captures forbid what NVIDIA documents, with its error codes', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const { 'capture legacy': legacy, ...rules } = await streams<Record<string, unknown>>(t, node, ['rules']).result;
+  t.deepEqual(rules, RULES);
+  t.not(legacy, 0);
+});
+
+test('a kernel that waits for one of another stream ends when that one starts', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const { ms } = await streams<{ ms: number }>(t, node, ['many', '30']).result;
+  t.true(ms < 1000, `${ms} ms`);
+});
+
+test('kernels of processes on two GPUs wait for one another', async (t) => {
+  const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
+  const ranks = [0, 1].map((gpu) => streams<{ collectives: number }>(t, node, ['ranks', '7', '2', '500'], { gpu }));
+  for (const { result } of ranks) t.true((await result).collectives > 10);
+});
+
+test('blocking streams run side by side as long as the default stream has no work', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const { rounds } = await streams<{ rounds: number }>(t, node, ['overlap', '200']).result;
+  t.true(rounds > 3, `${rounds} rounds`);
+});
+
+test('a capture of a stream that has work succeeds', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  for (const words of [
+    ['capture', '5', '1'],
+    ['capture-other', '5', '0'],
+    ['join', '5'],
+  ]) {
+    t.deepEqual(await streams(t, node, words).result, { failed: 0, end: 0 }, words.join(' '));
+  }
+});
