@@ -5,20 +5,15 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <unistd.h>
+
+#include "../sampler/clock.h"
 
 extern "C" {
 #include "../shared-memory/lease_page.h"
 #include "../shared-memory/ledger.h"
 #include "../shared-memory/limits_page.h"
-}
-
-inline uint64_t clock_ns(clockid_t clock) {
-    timespec now{};
-    clock_gettime(clock, &now);
-    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
 inline uint64_t boot_ns() {

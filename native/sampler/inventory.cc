@@ -62,8 +62,8 @@ void Sampler::add_instances(size_t parent) {
         gpu.instance = true;
         gpu.parent = parent;
         gpu.pci = gpus_[parent].pci;
-        const bool has_numbers = library_.number(device, "nvmlDeviceGetGpuInstanceId", gpu.gpu_instance) &&
-                                 library_.number(device, "nvmlDeviceGetComputeInstanceId", gpu.compute_instance);
+        const bool has_numbers = library_.ask(device, "nvmlDeviceGetGpuInstanceId", &gpu.gpu_instance) &&
+                                 library_.ask(device, "nvmlDeviceGetComputeInstanceId", &gpu.compute_instance);
         gpu.has_numbers = gpu.has_numbers || has_numbers;
         whole = whole && gpu.has_numbers;
     }
@@ -79,7 +79,7 @@ void Sampler::add_instances(size_t parent) {
 // Reads facts that were not readable before.
 void Sampler::read_facts(Gpu &gpu) {
     if (gpu.pci.empty()) library_.pci(gpu.device, gpu.pci);
-    if (!gpu.has_minor) gpu.has_minor = library_.number(gpu.device, "nvmlDeviceGetMinorNumber", gpu.minor);
+    if (!gpu.has_minor) gpu.has_minor = library_.ask(gpu.device, "nvmlDeviceGetMinorNumber", &gpu.minor);
     if (!gpu.reports_events) gpu.reports_events = events_.watch(library_, gpu.device);
 }
 

@@ -18,7 +18,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <fcntl.h>
 #include <poll.h>
 #include <string>
@@ -27,22 +26,16 @@
 #include <unistd.h>
 #include <vector>
 
+#include "clock.h"
 #include "sampler.h"
 
 namespace {
 
 constexpr int DRIVER_GONE = 3; // the parent starts another sampler, which opens the current driver
 
-uint64_t now_ns(clockid_t clock) {
-    timespec now{};
-    clock_gettime(clock, &now);
-    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
-}
-
 // Writes all of it; false: the reader has closed its end.
 bool write_all(const std::string &text) {
-    size_t at = 0;
-    while (at < text.size()) {
+    for (size_t at = 0; at < text.size();) {
         const ssize_t length = write(STDOUT_FILENO, text.data() + at, text.size() - at);
         if (length < 0 && errno == EINTR) continue;
         if (length <= 0) return false;
@@ -55,7 +48,7 @@ bool write_all(const std::string &text) {
 bool listen(uint64_t deadline_ns, uint64_t &interval_ms) {
     static std::string pending;
     for (;;) {
-        const uint64_t now = now_ns(CLOCK_MONOTONIC);
+        const uint64_t now = clock_ns(CLOCK_MONOTONIC);
         const uint64_t left_ms = deadline_ns > now ? (deadline_ns - now) / 1000000 : 0;
         pollfd input{};
         input.fd = STDIN_FILENO;
@@ -139,16 +132,16 @@ int main(int argc, char **argv) {
                          "cotenant-sampler: --utilization-cursor, number %zu: want DAY_US:BOOT_US:SET_US:UUID; "
                          "its GPU starts without it\n",
                          i + 1);
-    uint64_t next = now_ns(CLOCK_MONOTONIC);
+    uint64_t next = clock_ns(CLOCK_MONOTONIC);
     for (;;) {
         const std::string line = sampler.take();
         if (!write_all(line)) return 0;
         if (sampler.driver_gone()) return DRIVER_GONE;
         next += interval_ms * 1000000;
-        const uint64_t now = now_ns(CLOCK_MONOTONIC);
+        const uint64_t now = clock_ns(CLOCK_MONOTONIC);
         if (next < now) next = now; // rounds that were missed are skipped
         const uint64_t before = interval_ms;
         if (!listen(next, interval_ms)) return 0;
-        if (interval_ms != before) next = now_ns(CLOCK_MONOTONIC);
+        if (interval_ms != before) next = clock_ns(CLOCK_MONOTONIC);
     }
 }

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <ctime>
 #include <map>
 
-#include "json/json.h"
+#include "clock.h"
+#include "json.h"
 
 using json::add_field;
-using json::add_number;
-using json::add_text;
+using json::open;
 
 namespace {
 
@@ -21,12 +20,6 @@ constexpr uint64_t SLOW_ROUNDS = 5;    // or after SLOW_NS, whichever comes firs
 constexpr uint64_t SLOW_NS = 5000000000ull;
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
-uint64_t now_ns(clockid_t clock) {
-    timespec now{};
-    clock_gettime(clock, &now);
-    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
-}
-
 } // namespace
 
 Sampler::~Sampler() {
@@ -35,7 +28,7 @@ Sampler::~Sampler() {
 
 bool Sampler::open_driver() {
     if (library_.ready()) return true;
-    const uint64_t now = now_ns(CLOCK_MONOTONIC);
+    const uint64_t now = clock_ns(CLOCK_MONOTONIC);
     if (now < retry_at_ns_) return false;
     retry_at_ns_ = now + RETRY_NS;
     if (!library_.open(library_path_, problem_)) {
@@ -59,56 +52,46 @@ bool Sampler::open_driver() {
 void Sampler::read_lists(size_t index, std::string &out) {
     static const nvml::List LISTS[] = {nvml::List::Compute, nvml::List::Graphics, nvml::List::Mps};
     static const char *const NAMES[] = {"compute", "graphics", "mps"};
+    Gpu &gpu = gpus_[index];
     std::vector<nvml::Entry> entries[3];
-    std::string failed;
-    out += ",\"processLists\":[";
-    bool first = true;
+    std::vector<const char *> read, failed;
     uint32_t answered = 0;
     uint64_t asked_ticks[3] = {};
     for (unsigned i = 0; i < 3; i++) {
         asked_ticks[i] = proc::now_ticks();
-        if (!library_.processes(gpus_[index].device, LISTS[i], entries[i])) {
+        if (!library_.processes(gpu.device, LISTS[i], entries[i])) {
             const int code = library_.last_code(); // also while the call is suspended
-            gpus_[index].lost = gpus_[index].lost || nvml::Library::means_lost(code);
-            const bool is_there = code != NVML_ABI_NOT_SUPPORTED && code != NVML_ABI_FUNCTION_NOT_FOUND;
-            if (!is_there) answered |= 1u << i;
-            if (!is_there) continue;
-            if (i != 0 && !gpus_[index].list_answered[i] && ++gpus_[index].list_failures[i] > MAX_LIST_FAILURES)
-                continue;
-            failed += failed.empty() ? "\"" : ",\"";
-            failed += NAMES[i];
-            failed += '"';
+            gpu.lost = gpu.lost || nvml::Library::means_lost(code);
+            if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_FUNCTION_NOT_FOUND) answered |= 1u << i;
+            else if (i == 0 || gpu.list_answered[i] || ++gpu.list_failures[i] <= MAX_LIST_FAILURES)
+                failed.push_back(NAMES[i]);
             continue;
         }
-        gpus_[index].answered = gpus_[index].list_answered[i] = true;
-        out += first ? "\"" : ",\"";
-        out += NAMES[i];
-        out += '"';
-        first = false;
+        gpu.answered = gpu.list_answered[i] = true;
+        read.push_back(NAMES[i]);
         answered |= 1u << i;
-        gpus_[index].invalid_pid_entries +=
+        gpu.invalid_pid_entries +=
             std::erase_if(entries[i], [](const nvml::Entry &entry) { return !proc::is_pid(entry.pid); });
     }
-    out += ']';
-    if (!failed.empty()) out += ",\"failedProcessLists\":[" + failed + ']';
-    const uint64_t answered_us = now_ns(CLOCK_BOOTTIME) / 1000;
+    json::add_list(out, "processLists", read);
+    if (!failed.empty()) json::add_list(out, "failedProcessLists", failed);
+    const uint64_t answered_us = clock_ns(CLOCK_BOOTTIME) / 1000;
     processes_.poll_exits();
-    PidReuse &pid_reuse = gpus_[index].pid_reuse;
-    pid_reuse.begin(answered);
+    gpu.pid_reuse.begin(answered);
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
             const auto pid = static_cast<pid_t>(entry.pid);
             const auto bytes = entry.known ? std::optional(entry.bytes) : std::nullopt;
-            pid_reuse.add(pid, bytes, i, processes_.start_of(pid), asked_ticks[i], answered_us);
+            gpu.pid_reuse.add(pid, bytes, i, processes_.start_of(pid), asked_ticks[i], answered_us);
         }
     }
-    pid_reuse.finish([this](pid_t pid) { return processes_.start_of(pid); }, answered_us);
-    const uint64_t most = gpus_[index].total_bytes ? gpus_[index].total_bytes : UINT64_MAX;
+    gpu.pid_reuse.finish([this](pid_t pid) { return processes_.start_of(pid); }, answered_us);
+    const uint64_t most = gpu.total_bytes ? gpu.total_bytes : UINT64_MAX;
     for (unsigned i = 0; i < 3; i++) {
         for (const nvml::Entry &entry : entries[i]) {
             const auto pid = static_cast<pid_t>(entry.pid);
-            if (pid_reuse.is_reused(pid, processes_.start_of(pid))) {
-                gpus_[index].invalid_pid_entries++;
+            if (gpu.pid_reuse.is_reused(pid, processes_.start_of(pid))) {
+                gpu.invalid_pid_entries++;
                 continue;
             }
             Usage *usage = processes_.listed(pid, index, asked_ticks[i]);
@@ -135,12 +118,10 @@ void Sampler::start_from_resume_point(Gpu &gpu, uint64_t steady_us) {
 }
 
 void Sampler::write_resume_points(std::string &out) {
-    out += ",\"utilizationCursors\":[";
-    bool first = true;
+    open(out, "utilizationCursors", '[');
     const auto add = [&](const std::string &uuid, const ResumePoint &until) {
-        out += first ? "{\"uuid\":" : ",{\"uuid\":";
-        first = false;
-        add_text(out, uuid);
+        open(out, '{');
+        add_field(out, "uuid", uuid);
         add_field(out, "dayUs", until.day_us);
         add_field(out, "bootUs", until.boot_us);
         add_field(out, "setUs", until.set_us);
@@ -228,40 +209,40 @@ void Sampler::integrate(size_t index, uint64_t now_us, uint64_t steady_us) {
     gpu.last_seen_us = newest;
 }
 
-void Sampler::write_memory(Gpu &gpu, std::string &out) {
-    nvml::Memory memory;
+bool Sampler::read_memory(Gpu &gpu, nvml::Memory &memory) {
     gpu.answered = library_.memory(gpu.device, memory);
     gpu.lost = !gpu.answered && nvml::Library::means_lost(library_.last_code());
+    return gpu.answered;
+}
+
+void Sampler::write_memory(Gpu &gpu, std::string &out) {
+    nvml::Memory memory;
     // All ones, or more than the total, mean that the driver does not know.
-    if (gpu.answered && memory.total != UINT64_MAX) {
-        gpu.total_bytes = memory.total;
-        add_field(out, "totalBytes", memory.total);
-        if (memory.used <= memory.total) add_field(out, "usedBytes", memory.used);
-        if (memory.free <= memory.total) add_field(out, "freeBytes", memory.free);
-        if (memory.second_form && memory.reserved <= memory.total) add_field(out, "reservedBytes", memory.reserved);
-    }
+    if (!read_memory(gpu, memory) || memory.total == UINT64_MAX) return;
+    gpu.total_bytes = memory.total;
+    add_field(out, "totalBytes", memory.total);
+    if (memory.used <= memory.total) add_field(out, "usedBytes", memory.used);
+    if (memory.free <= memory.total) add_field(out, "freeBytes", memory.free);
+    if (memory.second_form && memory.reserved <= memory.total) add_field(out, "reservedBytes", memory.reserved);
 }
 
 void Sampler::write_readings(Gpu &gpu, std::string &out) {
-    uint32_t first, second;
-    const auto add_percent = [&out](const char *name, uint32_t percent) {
-        if (percent <= 100) add_field(out, name, percent);
-    };
-    if (library_.utilization(gpu.device, first, second)) {
-        add_percent("utilizationPercent", first);
-        add_percent("memoryBusyPercent", second);
+    nvml_abi_utilization busy{};
+    if (library_.ask(gpu.device, "nvmlDeviceGetUtilizationRates", &busy)) {
+        if (busy.gpu <= 100) add_field(out, "utilizationPercent", busy.gpu);
+        if (busy.memory <= 100) add_field(out, "memoryBusyPercent", busy.memory);
     }
     Readings fast;
     read_fast(library_, gpu.device, fast);
     for (const auto &[name, value] : fast) add_field(out, name, value);
-    const uint64_t now = now_ns(CLOCK_MONOTONIC);
+    const uint64_t now = clock_ns(CLOCK_MONOTONIC);
     if (gpu.slow_round == 0 || round_ - gpu.slow_round >= SLOW_ROUNDS || now - gpu.slow_ns >= SLOW_NS) {
         gpu.slow_readings = read_slow(library_, gpu.device);
         gpu.slow_round = round_;
         gpu.slow_ns = now;
     }
     for (const auto &[name, value] : gpu.slow_readings) add_field(out, name, value);
-    out += gpu.reports_events ? ",\"reportsXids\":true" : ",\"reportsXids\":false";
+    add_field(out, "reportsXids", gpu.reports_events);
 }
 
 // On a GPU divided by MIG its instances have these counters; of several instances that share one GPU instance, the
@@ -273,9 +254,9 @@ void Sampler::write_gpm(Gpu &gpu, std::string &out) {
     }
     const nvml::Device device = gpu.instance ? gpus_[gpu.parent].device : gpu.device;
     const uint32_t *instance = gpu.instance ? &gpu.gpu_instance : nullptr;
-    for (const auto &[name, parts] : gpu.gpm.read(library_, device, instance, now_ns(CLOCK_MONOTONIC)))
+    for (const auto &[name, parts] : gpu.gpm.read(library_, device, instance, clock_ns(CLOCK_MONOTONIC)))
         add_field(out, name, parts);
-    if (gpu.gpm.denied()) out += ",\"gpmDenied\":true";
+    if (gpu.gpm.denied()) add_field(out, "gpmDenied", true);
 }
 
 // A lost GPU gets only the calls that show whether it is back.
@@ -295,8 +276,8 @@ bool Sampler::is_back(Gpu &gpu) {
 // anything twice.
 void Sampler::write_gpu(size_t index, std::string &out) {
     Gpu &gpu = gpus_[index];
-    out += "{\"index\":";
-    add_number(out, index);
+    open(out, '{');
+    add_field(out, "index", index);
     add_field(out, "uuid", gpu.uuid);
     add_field(out, "name", gpu.name);
     add_field(out, "pciBusId", gpu.pci);
@@ -308,52 +289,52 @@ void Sampler::write_gpu(size_t index, std::string &out) {
             add_field(out, "computeInstance", gpu.compute_instance);
         }
     } else if (!gpu.mig_mode_known) {
-        out += ",\"migModeUnknown\":true";
+        add_field(out, "migModeUnknown", true);
     }
     gpu.answered = gpu.has_process_utilization = false;
+    if (gpu.divided) add_field(out, "migEnabled", true);
     const bool was_lost = gpu.lost;
     if (gpu.instance ? gpus_[gpu.parent].lost : was_lost && !is_back(gpu)) {
         gpu.lost = true;
         gpu.pid_reuse.clear();
-        out += ",\"processLists\":[]";
-        if (gpu.divided) out += ",\"migEnabled\":true";
-        add_field(out, "utilizationGaps", gpu.gaps);
-        if (gpu.invalid_pid_entries) add_field(out, "invalidPidEntries", gpu.invalid_pid_entries);
-        out += ",\"healthy\":false}";
-        return;
+        json::add_list(out, "processLists", std::vector<const char *>());
+    } else {
+        gpu.lost = false;
+        write_use(index, out);
+        if (gpu.lost != was_lost || (gpu.instance && !gpu.answered)) changed_ = true;
     }
-    gpu.lost = false;
+    add_field(out, "utilizationGaps", gpu.gaps);
+    if (gpu.invalid_pid_entries) add_field(out, "invalidPidEntries", gpu.invalid_pid_entries);
+    if (gpu.has_process_utilization) add_field(out, "hasProcessUtilization", true);
+    add_field(out, "healthy", !gpu.lost);
+    out += '}';
+}
+
+void Sampler::write_use(size_t index, std::string &out) {
+    Gpu &gpu = gpus_[index];
     if (!gpu.divided && !gpu.same_memory) write_memory(gpu, out);
     if (!gpu.instance) write_readings(gpu, out);
     write_gpm(gpu, out);
     if (gpu.divided) {
         nvml::Memory memory;
-        gpu.answered = library_.memory(gpu.device, memory);
-        gpu.lost = !gpu.answered && nvml::Library::means_lost(library_.last_code());
-        out += ",\"migEnabled\":true,\"processLists\":[]";
+        read_memory(gpu, memory);
+        json::add_list(out, "processLists", std::vector<const char *>());
     } else {
         read_lists(index, out);
+        if (!gpu.instance) integrate(index, clock_ns(CLOCK_REALTIME) / 1000, clock_ns(CLOCK_BOOTTIME) / 1000);
     }
-    if (!gpu.divided && !gpu.instance) integrate(index, now_ns(CLOCK_REALTIME) / 1000, now_ns(CLOCK_BOOTTIME) / 1000);
-    if (gpu.lost != was_lost || (gpu.instance && !gpu.answered)) changed_ = true;
-    add_field(out, "utilizationGaps", gpu.gaps);
-    if (gpu.invalid_pid_entries) add_field(out, "invalidPidEntries", gpu.invalid_pid_entries);
-    if (gpu.has_process_utilization) out += ",\"hasProcessUtilization\":true";
-    out += gpu.lost ? ",\"healthy\":false}" : ",\"healthy\":true}";
 }
 
 // Drops events of GPUs that are not in the inventory.
 void Sampler::write_events(std::string &out) {
     std::map<int, uint64_t> errors;
-    bool first = true;
-    out += ",\"xids\":[";
+    open(out, "xids", '[');
     for (const nvml::Event &event : events_.take(errors)) {
         const auto gpu =
             std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu &other) { return other.device == event.device; });
         if (gpu == gpus_.end() || event.type != NVML_ABI_EVENT_XID) continue;
-        out += first ? "{\"gpu\":" : ",{\"gpu\":";
-        first = false;
-        add_number(out, static_cast<size_t>(gpu - gpus_.begin()));
+        open(out, '{');
+        add_field(out, "gpu", gpu - gpus_.begin());
         add_field(out, "xid", event.data);
         add_field(out, "count", event.count);
         add_field(out, "atMs", event.at_ms);
@@ -363,59 +344,50 @@ void Sampler::write_events(std::string &out) {
     for (const auto &[code, times] : errors) library_.count("nvmlEventSetWait_v2", code, times);
 }
 
-std::string Sampler::take() {
-    round_++;
-    std::string out;
-    const uint64_t started = now_ns(CLOCK_MONOTONIC);
-    const bool ready = open_driver();
-    library_.at(started);
-    if (ready) read_inventory(started);
-    out += "{\"round\":";
-    add_number(out, round_);
-    add_field(out, "atMs", now_ns(CLOCK_REALTIME) / 1000000);
-    add_field(out, "bootNs", now_ns(CLOCK_BOOTTIME));
-    if (!ready) add_field(out, "problem", problem_);
-    add_field(out, "driverVersion", driver_version_);
-    add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
-    processes_.begin(round_);
-    out += ",\"gpus\":[";
-    bool some = false;
-    for (size_t i = 0; ready && i < gpus_.size(); i++) {
-        if (gpus_[i].gone) continue;
-        if (some) out += ',';
-        some = true;
-        write_gpu(i, out);
-    }
-    const bool silent =
-        ready && !gpus_.empty() && std::none_of(gpus_.begin(), gpus_.end(), [](const Gpu &gpu) {
-            return (gpu.answered && !gpu.gone) || gpu.lost; // a driver that reports a GPU as lost is still there
-        });
-    silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
-    out += ']';
-    processes_.write_changes(out);
-    write_events(out);
-    write_resume_points(out);
-    out += ",\"errors\":[";
-    bool first = true;
+void Sampler::write_errors(std::string &out) {
+    open(out, "errors", '[');
     for (const auto &[key, count] : library_.errors()) {
-        out += first ? "{\"call\":" : ",{\"call\":";
-        first = false;
-        add_text(out, key.first);
+        open(out, '{');
+        add_field(out, "call", key.first);
         add_field(out, "code", static_cast<uint64_t>(key.second));
         add_field(out, "count", count);
         out += '}';
     }
     out += ']';
-    if (const std::vector<std::string> absent = library_.take_absent(); !absent.empty()) {
-        out += ",\"absent\":[";
-        for (size_t i = 0; i < absent.size(); i++) {
-            if (i) out += ',';
-            add_text(out, absent[i]);
-        }
-        out += ']';
+    const std::vector<std::string> absent = library_.take_absent();
+    if (!absent.empty()) json::add_list(out, "absent", absent);
+}
+
+std::string Sampler::take() {
+    round_++;
+    const uint64_t started = clock_ns(CLOCK_MONOTONIC);
+    const bool ready = open_driver();
+    library_.at(started);
+    if (ready) read_inventory(started);
+    std::string out = "{";
+    add_field(out, "round", round_);
+    add_field(out, "atMs", clock_ns(CLOCK_REALTIME) / 1000000);
+    add_field(out, "bootNs", clock_ns(CLOCK_BOOTTIME));
+    if (!ready) add_field(out, "problem", problem_);
+    add_field(out, "driverVersion", driver_version_);
+    add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
+    processes_.begin(round_);
+    open(out, "gpus", '[');
+    for (size_t i = 0; ready && i < gpus_.size(); i++) {
+        if (!gpus_[i].gone) write_gpu(i, out);
     }
+    out += ']';
+    const bool silent =
+        ready && !gpus_.empty() && std::none_of(gpus_.begin(), gpus_.end(), [](const Gpu &gpu) {
+            return (gpu.answered && !gpu.gone) || gpu.lost; // a driver that reports a GPU as lost is still there
+        });
+    silent_rounds_ = silent ? silent_rounds_ + 1 : 0;
+    processes_.write_changes(out);
+    write_events(out);
+    write_resume_points(out);
+    write_errors(out);
     if (silent) add_field(out, "problem", "the driver answers nothing about any GPU");
-    add_field(out, "tookUs", (now_ns(CLOCK_MONOTONIC) - started) / 1000);
+    add_field(out, "tookUs", (clock_ns(CLOCK_MONOTONIC) - started) / 1000);
     out += "}\n";
     return out;
 }

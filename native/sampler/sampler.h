@@ -80,10 +80,13 @@ class Sampler {
     void integrate(size_t index, uint64_t now_us, uint64_t steady_us);
     void write_resume_points(std::string &out);
     void write_gpu(size_t index, std::string &out);
+    void write_use(size_t index, std::string &out);
+    bool read_memory(Gpu &gpu, nvml::Memory &memory);
     void write_memory(Gpu &gpu, std::string &out);
     void write_readings(Gpu &gpu, std::string &out);
     void write_gpm(Gpu &gpu, std::string &out);
     void write_events(std::string &out);
+    void write_errors(std::string &out);
 
     std::string library_path_, problem_;
     nvml::Library library_;

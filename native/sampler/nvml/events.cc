@@ -1,9 +1,10 @@
 #include "events.h"
 
 #include <chrono>
-#include <ctime>
 #include <system_error>
 #include <thread>
+
+#include "../clock.h"
 
 namespace nvml {
 
@@ -14,9 +15,7 @@ constexpr uint64_t WANTED = NVML_ABI_EVENT_XID;
 constexpr size_t MAX_KINDS = 256; // distinct GPU, type and data between two samples
 
 uint64_t wall_ms() {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    return static_cast<uint64_t>(now.tv_sec) * 1000u + static_cast<uint64_t>(now.tv_nsec) / 1000000u;
+    return clock_ns(CLOCK_REALTIME) / 1000000u;
 }
 } // namespace
 
@@ -54,7 +53,7 @@ bool Events::start(Library &library) {
     // The older function writes fewer members of the same structure.
     shared->wait = reinterpret_cast<Shared::Wait>(library.address("nvmlEventSetWait_v2", "nvmlEventSetWait"));
     if (!shared->wait) return false;
-    if (!library.event_set(shared->set)) {
+    if (!library.call("nvmlEventSetCreate", &shared->set)) {
         refused_ = false; // may work later
         return false;
     }
@@ -80,8 +79,8 @@ bool Events::start(Library &library) {
 
 bool Events::watch(Library &library, Device device) {
     uint64_t supported = 0;
-    if (!library.number64(device, "nvmlDeviceGetSupportedEventTypes", supported) || !(supported & WANTED)) return false;
-    return start(library) && library.register_events(device, supported & WANTED, shared_->set);
+    if (!library.ask(device, "nvmlDeviceGetSupportedEventTypes", &supported) || !(supported & WANTED)) return false;
+    return start(library) && library.ask(device, "nvmlDeviceRegisterEvents", supported & WANTED, shared_->set);
 }
 
 std::vector<Event> Events::take(std::map<int, uint64_t> &errors) {

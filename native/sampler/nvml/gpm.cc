@@ -25,61 +25,17 @@ constexpr uint32_t METRIC_COUNT = sizeof METRICS / sizeof *METRICS;
 
 } // namespace
 
-namespace nvml {
-
-bool Library::absent() {
-    last_code_ = NVML_ABI_FUNCTION_NOT_FOUND;
-    return false;
+// Of a GPU, or of a MIG instance of it.
+static bool take(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance, void *sample) {
+    return gpu_instance ? library.call("nvmlGpmMigSampleGet", device, *gpu_instance, sample)
+                        : library.call("nvmlGpmSampleGet", device, sample);
 }
-
-bool Library::gpm_supported(Device device, bool &supported) {
-    const char *call = "nvmlGpmQueryDeviceSupport";
-    nvml_abi_gpm_support support{NVML_ABI_GPM_VERSION, 0};
-    auto ask = reinterpret_cast<int (*)(Device, nvml_abi_gpm_support *)>(need(call));
-    if (!ask) return absent();
-    if (!answered(call, ask(device, &support))) return false;
-    supported = support.supported != 0;
-    return true;
-}
-
-void *Library::gpm_sample() {
-    const char *call = "nvmlGpmSampleAlloc";
-    void *sample = nullptr;
-    auto make = reinterpret_cast<int (*)(void **)>(need(call));
-    if (!make) return absent(), nullptr;
-    return answered(call, make(&sample)) ? sample : nullptr;
-}
-
-void Library::gpm_free(void *sample) {
-    const char *call = "nvmlGpmSampleFree";
-    auto end = reinterpret_cast<int (*)(void *)>(find(call));
-    if (end && sample) answered(call, end(sample));
-}
-
-bool Library::gpm_take(Device device, const uint32_t *gpu_instance, void *sample) {
-    if (gpu_instance) {
-        const char *call = "nvmlGpmMigSampleGet";
-        auto get = reinterpret_cast<int (*)(Device, uint32_t, void *)>(need(call));
-        return get ? answered(call, get(device, *gpu_instance, sample)) : absent();
-    }
-    const char *call = "nvmlGpmSampleGet";
-    auto get = reinterpret_cast<int (*)(Device, void *)>(need(call));
-    return get ? answered(call, get(device, sample)) : absent();
-}
-
-bool Library::gpm_metrics(nvml_abi_gpm_request &request) {
-    const char *call = "nvmlGpmMetricsGet";
-    auto get = reinterpret_cast<int (*)(nvml_abi_gpm_request *)>(need(call));
-    return get ? answered(call, get(&request)) : absent();
-}
-
-} // namespace nvml
 
 const GpmReadings &GpmReader::read(nvml::Library &library, nvml::Device device, const uint32_t *gpu_instance,
                                    uint64_t now_ns) {
     if (refused_ || now_ns < next_ns_) return active_;
     next_ns_ = now_ns + EVERY_NS;
-    if (!prepare(library, device) || !library.gpm_take(device, gpu_instance, newer_)) {
+    if (!prepare(library, device) || !take(library, device, gpu_instance, newer_)) {
         fail(library);
         return active_;
     }
@@ -102,22 +58,21 @@ void GpmReader::forget(nvml::Library &library) {
 
 void GpmReader::give_back(nvml::Library &library) {
     for (void **sample : {&older_, &newer_}) {
-        library.gpm_free(*sample);
+        if (*sample) library.call("nvmlGpmSampleFree", *sample);
         *sample = nullptr;
     }
 }
 
 bool GpmReader::prepare(nvml::Library &library, nvml::Device device) {
     if (newer_) return true;
-    bool supported = false;
-    if (!library.gpm_supported(device, supported)) return false;
-    if (!supported) {
+    nvml_abi_gpm_support support{NVML_ABI_GPM_VERSION, 0};
+    if (!library.call("nvmlGpmQueryDeviceSupport", device, &support)) return false;
+    if (!support.supported) {
         refused_ = true;
         return false;
     }
-    if (!older_) older_ = library.gpm_sample();
-    if (older_) newer_ = library.gpm_sample();
-    return newer_ != nullptr;
+    const char *allocate = "nvmlGpmSampleAlloc";
+    return (older_ || library.call(allocate, &older_)) && library.call(allocate, &newer_) && newer_;
 }
 
 // A missing permission may show in the call's result or in each metric's: no driver that refuses it has been seen yet.
@@ -132,7 +87,7 @@ bool GpmReader::compute(nvml::Library &library) {
         request->metrics[i].result = NVML_ABI_NOT_SUPPORTED;
     }
     active_.clear();
-    if (!library.gpm_metrics(*request)) return false;
+    if (!library.call("nvmlGpmMetricsGet", request.get())) return false;
     for (uint32_t i = 0; i < METRIC_COUNT; i++) {
         const nvml_abi_gpm_metric &metric = request->metrics[i];
         denied_ = denied_ || metric.result == NVML_ABI_NO_PERMISSION;

@@ -37,6 +37,11 @@ std::vector<std::string> Library::take_absent() {
     return names;
 }
 
+bool Library::absent() {
+    last_code_ = NVML_ABI_FUNCTION_NOT_FOUND;
+    return false;
+}
+
 bool Library::answered(const char *call, int code) {
     last_code_ = code;
     if (code == NVML_ABI_SUCCESS) return true;
@@ -44,25 +49,27 @@ bool Library::answered(const char *call, int code) {
     return false;
 }
 
-bool Library::may_call(Device device, const char *call, uint64_t which) {
-    const auto refusal = refusals_.find({device, call, which});
+bool Library::may_call(Device device, const Call &call) {
+    const auto refusal = refusals_.find({device, call.name, call.which});
     if (refusal == refusals_.end() || now_ns_ >= refusal->second.again_ns) return true;
     last_code_ = refusal->second.code;
     return false;
 }
 
-bool Library::record(Device device, const char *call, int code, uint64_t which) {
+bool Library::record(Device device, const Call &call, int code) {
     if (code == NVML_ABI_NOT_SUPPORTED || code == NVML_ABI_UNKNOWN) {
-        Refusal &refusal = refusals_[{device, call, which}];
+        Refusal &refusal = refusals_[{device, call.name, call.which}];
         refusal.times = refusal.code == code ? refusal.times + 1 : 1;
         refusal.code = code;
         const uint64_t most = code == NVML_ABI_UNKNOWN ? UNKNOWN_NS : UNSUPPORTED_NS;
         const uint64_t wait = SECOND_NS << std::min(refusal.times - 1, 6u);
         refusal.again_ns = refusal.times < 2 ? 0 : now_ns_ + std::min(wait, most);
     } else if (!refusals_.empty()) {
-        refusals_.erase({device, call, which});
+        refusals_.erase({device, call.name, call.which});
     }
-    return answered(call, code);
+    if (code != call.also_good) return answered(call.name, code);
+    last_code_ = code;
+    return true;
 }
 
 void Library::forget_refusals(Device device) {
@@ -94,39 +101,25 @@ bool Library::open(const std::string &path, std::string &problem) {
     return false;
 }
 
-void Library::close() {
-    if (!handle_) return;
-    if (auto shutdown = reinterpret_cast<int (*)()>(find("nvmlShutdown"))) shutdown();
-    functions_.clear();
-    absent_.clear();
-    refusals_.clear();
-    dlclose(handle_);
-    handle_ = nullptr;
-}
-
-std::string Library::text(const char *call) {
+std::string Library::text(const char *name) {
     char buffer[NVML_ABI_VERSION_BYTES + 1] = {}; // terminated even if the driver does not do it
-    auto get = reinterpret_cast<int (*)(char *, unsigned)>(need(call));
-    return get && answered(call, get(buffer, sizeof buffer - 1)) ? buffer : "";
+    return call(name, &buffer[0], static_cast<unsigned>(sizeof buffer - 1)) ? buffer : "";
 }
 
 int Library::cuda_version() {
-    const char *call = has("nvmlSystemGetCudaDriverVersion_v2") ? "nvmlSystemGetCudaDriverVersion_v2"
-                                                                : "nvmlSystemGetCudaDriverVersion";
+    const char *newer = "nvmlSystemGetCudaDriverVersion_v2";
     int version = 0;
-    auto get = reinterpret_cast<int (*)(int *)>(need(call));
-    return get && answered(call, get(&version)) ? version : 0;
+    return call(has(newer) ? newer : "nvmlSystemGetCudaDriverVersion", &version) ? version : 0;
 }
 
 bool Library::devices(std::vector<Device> &out, bool &whole) {
+    const char *counting = "nvmlDeviceGetCount_v2", *by_index = "nvmlDeviceGetHandleByIndex_v2";
     unsigned count = 0;
-    auto get_count = reinterpret_cast<int (*)(unsigned *)>(find("nvmlDeviceGetCount_v2"));
-    auto get_handle = reinterpret_cast<int (*)(unsigned, Device *)>(find("nvmlDeviceGetHandleByIndex_v2"));
     out.clear();
-    if (!get_count || !get_handle || !answered("nvmlDeviceGetCount_v2", get_count(&count))) return false;
+    if (!has(counting) || !has(by_index) || !call(counting, &count)) return false;
     for (unsigned i = 0; i < count; i++) {
         Device device = nullptr;
-        if (answered("nvmlDeviceGetHandleByIndex_v2", get_handle(i, &device))) out.push_back(device);
+        if (call(by_index, i, &device)) out.push_back(device);
     }
     whole = out.size() == count;
     return true;
@@ -134,18 +127,18 @@ bool Library::devices(std::vector<Device> &out, bool &whole) {
 
 // A driver without these calls, or whose GPU does not support them, has no MIG.
 Division Library::instances(Device device, std::vector<Device> &out, bool &whole) {
-    const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex", *mode = "nvmlDeviceGetMigMode";
+    const char *by_index = "nvmlDeviceGetMigDeviceHandleByIndex";
     uint32_t current = 0, pending = 0, most = 0;
     out.clear();
     whole = true;
     auto get = reinterpret_cast<int (*)(Device, unsigned, Device *)>(need(by_index));
-    if (!get || !need(mode)) return Division::Whole;
-    if (!number_pair(device, mode, current, pending)) {
+    if (!get) return Division::Whole;
+    if (!ask(device, "nvmlDeviceGetMigMode", &current, &pending)) {
         const bool has_none = last_code_ == NVML_ABI_NOT_SUPPORTED || last_code_ == NVML_ABI_FUNCTION_NOT_FOUND;
         return has_none ? Division::Whole : Division::Unknown;
     }
     if (!current) return Division::Whole;
-    whole = number(device, "nvmlDeviceGetMaxMigDeviceCount", most);
+    whole = ask(device, "nvmlDeviceGetMaxMigDeviceCount", &most);
     for (uint32_t i = 0; i < most && i < MAX_INSTANCES; i++) {
         Device instance = nullptr;
         const int code = get(device, i, &instance);
@@ -156,68 +149,18 @@ Division Library::instances(Device device, std::vector<Device> &out, bool &whole
     return Division::Divided;
 }
 
-bool Library::device_text(Device device, const char *call, std::string &out) {
+bool Library::device_text(Device device, const char *name, std::string &out) {
     char buffer[NVML_ABI_UUID_BYTES + 1] = {};
-    auto get = reinterpret_cast<int (*)(Device, char *, unsigned)>(need(call));
-    if (!get || !answered(call, get(device, buffer, sizeof buffer - 1))) return false;
+    if (!call(name, device, &buffer[0], static_cast<unsigned>(sizeof buffer - 1))) return false;
     out = buffer;
     return !out.empty(); // an empty text is not an answer
 }
 
-bool Library::number(Device device, const char *call, uint32_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t *)>(need(call));
-    return get && may_call(device, call) && record(device, call, get(device, &out));
-}
-
-bool Library::number(Device device, const char *call, uint32_t which, uint32_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *)>(need(call));
-    return get && may_call(device, call, which) && record(device, call, get(device, which, &out), which);
-}
-
-bool Library::number64(Device device, const char *call, uint64_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint64_t *)>(need(call));
-    return get && may_call(device, call) && record(device, call, get(device, &out));
-}
-
-bool Library::number_pair(Device device, const char *call, uint32_t &first, uint32_t &second) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *)>(need(call));
-    return get && may_call(device, call) && record(device, call, get(device, &first, &second));
-}
-
 bool Library::pci(Device device, std::string &out) {
     nvml_abi_pci_v3 info{};
-    auto get = reinterpret_cast<int (*)(Device, nvml_abi_pci_v3 *)>(need("nvmlDeviceGetPciInfo_v3"));
-    if (!get || !answered("nvmlDeviceGetPciInfo_v3", get(device, &info))) return false;
+    if (!call("nvmlDeviceGetPciInfo_v3", device, &info)) return false;
     out.assign(info.id, strnlen(info.id, sizeof info.id));
     return true;
-}
-
-bool Library::number64(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out) {
-    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t, uint64_t *)>(need(call));
-    const uint64_t both = uint64_t{which} << 32 | form;
-    return get && may_call(device, call, both) && record(device, call, get(device, which, form, &out), both);
-}
-
-bool Library::remapped_rows(Device device, uint32_t (&out)[4]) {
-    const char *call = "nvmlDeviceGetRemappedRows";
-    auto get = reinterpret_cast<int (*)(Device, uint32_t *, uint32_t *, uint32_t *, uint32_t *)>(need(call));
-    return get && may_call(device, call) && record(device, call, get(device, &out[0], &out[1], &out[2], &out[3]));
-}
-
-// The answer for too small an array is the number of entries.
-bool Library::retired_pages(Device device, uint32_t cause, uint32_t &count) {
-    const char *call = "nvmlDeviceGetRetiredPages";
-    auto get = reinterpret_cast<int (*)(Device, uint32_t, uint32_t *, uint64_t *)>(need(call));
-    count = 0;
-    if (!get || !may_call(device, call, cause)) return false;
-    const int code = get(device, cause, &count, nullptr);
-    return record(device, call, code == NVML_ABI_INSUFFICIENT_SIZE ? static_cast<int>(NVML_ABI_SUCCESS) : code, cause);
-}
-
-bool Library::fields(Device device, nvml_abi_field *fields, int count) {
-    const char *call = "nvmlDeviceGetFieldValues";
-    auto get = reinterpret_cast<int (*)(Device, int, nvml_abi_field *)>(need(call));
-    return get && may_call(device, call) && record(device, call, get(device, count, fields));
 }
 
 bool whole_number(const nvml_abi_field &field, uint64_t &out) {
@@ -239,80 +182,43 @@ void *Library::address(const char *name, const char *or_else) {
     return found ? found : need(or_else);
 }
 
-bool Library::event_set(void *&set) {
-    const char *call = "nvmlEventSetCreate";
-    auto create = reinterpret_cast<int (*)(void **)>(need(call));
-    return create && answered(call, create(&set));
-}
-
-bool Library::register_events(Device device, uint64_t types, void *set) {
-    const char *call = "nvmlDeviceRegisterEvents";
-    auto add = reinterpret_cast<int (*)(Device, unsigned long long, void *)>(need(call));
-    return add && may_call(device, call) && record(device, call, add(device, types, set));
-}
-
 bool Library::memory(Device device, Memory &out) {
-    const char *second_call = "nvmlDeviceGetMemoryInfo_v2", *first_call = "nvmlDeviceGetMemoryInfo";
+    const char *newer = "nvmlDeviceGetMemoryInfo_v2";
     nvml_abi_memory_v2 second{};
     second.version = NVML_ABI_STRUCT_VERSION(nvml_abi_memory_v2, 2);
-    auto get_second = reinterpret_cast<int (*)(Device, nvml_abi_memory_v2 *)>(find(second_call));
-    if (get_second && may_call(device, second_call) && record(device, second_call, get_second(device, &second))) {
+    if (has(newer) && ask(device, newer, &second)) {
         out = Memory{second.total, second.reserved, second.used, second.free, true};
         return true;
     }
     nvml_abi_memory_v1 first{};
-    auto get_first = reinterpret_cast<int (*)(Device, nvml_abi_memory_v1 *)>(need(first_call));
-    if (!get_first || !may_call(device, first_call) || !record(device, first_call, get_first(device, &first)))
-        return false;
+    if (!ask(device, "nvmlDeviceGetMemoryInfo", &first)) return false;
     out = Memory{first.total, 0, first.used, first.free, false};
     return true;
 }
 
-bool Library::utilization(Device device, uint32_t &gpu, uint32_t &memory) {
-    const char *call = "nvmlDeviceGetUtilizationRates";
-    nvml_abi_utilization rates{};
-    auto get = reinterpret_cast<int (*)(Device, nvml_abi_utilization *)>(need(call));
-    if (!get || !may_call(device, call) || !record(device, call, get(device, &rates))) return false;
-    gpu = rates.gpu;
-    memory = rates.memory;
-    return true;
-}
-
 bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilization> &out) {
+    // NOT_FOUND means that no process ran.
+    const Call newer("nvmlDeviceGetProcessesUtilizationInfo", 0, NVML_ABI_NOT_FOUND);
+    const Call plain("nvmlDeviceGetProcessUtilization", 0, NVML_ABI_NOT_FOUND);
+    const auto add = [&](const auto *rows, unsigned count) {
+        for (unsigned i = 0; last_code_ == NVML_ABI_SUCCESS && i < count && i < MAX_ROWS; i++)
+            out.push_back(
+                {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
+        return true;
+    };
     out.clear();
-    const char *versioned = "nvmlDeviceGetProcessesUtilizationInfo", *plain = "nvmlDeviceGetProcessUtilization";
-    if (auto get = reinterpret_cast<int (*)(Device, nvml_abi_processes_utilization *)>(find(versioned));
-        get && may_call(device, versioned)) {
+    if (has(newer.name)) {
         static nvml_abi_processes_utilization_entry rows[MAX_ROWS];
         nvml_abi_processes_utilization request{};
         request.version = NVML_ABI_STRUCT_VERSION(nvml_abi_processes_utilization, 1);
         request.count = MAX_ROWS;
         request.last_seen_us = last_seen_us;
         request.entries = rows;
-        const int code = get(device, &request);
-        if (code == NVML_ABI_NOT_FOUND) return record(device, versioned, NVML_ABI_SUCCESS);
-        if (record(device, versioned, code)) {
-            for (unsigned i = 0; i < request.count && i < MAX_ROWS; i++) {
-                out.push_back(
-                    {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
-            }
-            return true;
-        }
+        if (ask(device, newer, &request)) return add(rows, request.count);
     }
-    auto get =
-        reinterpret_cast<int (*)(Device, nvml_abi_process_utilization *, unsigned *, unsigned long long)>(need(plain));
-    if (!get || !may_call(device, plain)) return false;
     static nvml_abi_process_utilization rows[MAX_ROWS];
     unsigned count = MAX_ROWS;
-    const int code = get(device, rows, &count, last_seen_us);
-    // NOT_FOUND means that no process ran.
-    if (code == NVML_ABI_NOT_FOUND) return record(device, plain, NVML_ABI_SUCCESS);
-    if (!record(device, plain, code)) return false;
-    for (unsigned i = 0; i < count && i < MAX_ROWS; i++) {
-        out.push_back(
-            {rows[i].pid, rows[i].sm, rows[i].memory, rows[i].encoder, rows[i].decoder, rows[i].timestamp_us});
-    }
-    return true;
+    return ask(device, plain, &rows[0], &count, last_seen_us) && add(rows, count);
 }
 
 } // namespace nvml

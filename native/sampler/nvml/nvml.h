@@ -42,7 +42,6 @@ class Library {
   public:
     // Opens the library and initializes it. On failure `problem` says why, and nothing is open.
     bool open(const std::string &path, std::string &problem);
-    void close();
     bool ready() const { return handle_ != nullptr; }
 
     // Sets the time. A call that failed twice in a row with NOT_SUPPORTED (3) or UNKNOWN (999) is suspended for that
@@ -52,41 +51,43 @@ class Library {
     // The device is another one now, or is back: ends all suspensions.
     void forget_refusals(Device device);
 
-    std::string text(const char *call); // facts of the system: nvmlSystemGetDriverVersion, ...
+    // A call that is suspended as `at` says. It fails with FUNCTION_NOT_FOUND, which is not counted, if the driver
+    // lacks it.
+    struct Call {
+        const char *name; // a literal
+        uint64_t which;   // a selector, for each has its own result
+        int also_good;    // this code means success, too
+        Call(const char *called, uint64_t selector = 0, int good = NVML_ABI_SUCCESS)
+            : name(called), which(selector), also_good(good) {}
+    };
+    template <typename... Args> bool ask(Device device, const Call &call, Args... args) {
+        auto function = reinterpret_cast<int (*)(Device, Args...)>(need(call.name));
+        if (!function) return absent();
+        if (!may_call(device, call)) return false;
+        return record(device, call, function(device, args...));
+    }
+    // One that is never suspended.
+    template <typename... Args> bool call(const char *name, Args... args) {
+        auto function = reinterpret_cast<int (*)(Args...)>(need(name));
+        return function ? answered(name, function(args...)) : absent();
+    }
+
+    std::string text(const char *name); // facts of the system: nvmlSystemGetDriverVersion, ...
     int cuda_version();
     // `whole`: `out` has every GPU that the driver counts.
     bool devices(std::vector<Device> &out, bool &whole);
     // Whether MIG divides the GPU, and its instances; `whole`: `out` has all of them. IDs without an instance are left
     // out.
     Division instances(Device device, std::vector<Device> &out, bool &whole);
-    bool device_text(Device device, const char *call, std::string &out);
-    bool number(Device device, const char *call, uint32_t &out);
-    bool number(Device device, const char *call, uint32_t which, uint32_t &out); // a call with a selector
-    bool number64(Device device, const char *call, uint64_t &out);
-    bool number64(Device device, const char *call, uint32_t which, uint32_t form, uint64_t &out);
-    bool number_pair(Device device, const char *call, uint32_t &first, uint32_t &second);
+    bool device_text(Device device, const char *name, std::string &out);
     bool pci(Device device, std::string &out);
     bool memory(Device device, Memory &out);
-    bool utilization(Device device, uint32_t &gpu, uint32_t &memory);
     // False: not supported, failed, or the size of its entries cannot be determined. An empty list is a success.
     bool processes(Device device, List list, std::vector<Entry> &out);
     // Samples after `last_seen_us`; none where no process ran.
     bool process_utilization(Device device, uint64_t last_seen_us, std::vector<Utilization> &out);
-    // Rows remapped after correctable and after uncorrectable errors, remapping pending, remapping failed.
-    bool remapped_rows(Device device, uint32_t (&out)[4]);
-    bool retired_pages(Device device, uint32_t cause, uint32_t &count);
-    bool fields(Device device, nvml_abi_field *fields, int count);
-    // GPM counters, from Hopper and driver 520 on. False: last_code() says why; a driver without these calls is not
-    // counted as a failure. For a MIG instance: the handle of its GPU and its ID.
-    bool gpm_supported(Device device, bool &supported);
-    void *gpm_sample(); // allocates one; null: failed
-    void gpm_free(void *sample);
-    bool gpm_take(Device device, const uint32_t *gpu_instance, void *sample);
-    bool gpm_metrics(nvml_abi_gpm_request &request); // each metric has its own result
     // The first of these functions that exists, for a thread that cannot use this class.
     void *address(const char *name, const char *or_else);
-    bool event_set(void *&set);
-    bool register_events(Device device, uint64_t types, void *set);
     void count(const char *call, int code, uint64_t times) { errors_[{call, code}] += times; }
     // Whether the library has this function.
     bool has(const char *call) { return find(call) != nullptr; }
@@ -107,10 +108,9 @@ class Library {
     };
     void *find(const char *name);
     bool answered(const char *call, int code);
-    // Whether the call may be made now; its result then goes to `record`. `which`: a selector, for each has its own
-    // result.
-    bool may_call(Device device, const char *call, uint64_t which = 0);
-    bool record(Device device, const char *call, int code, uint64_t which = 0);
+    // Whether the call may be made now; its result then goes to `record`.
+    bool may_call(Device device, const Call &call);
+    bool record(Device device, const Call &call, int code);
     void *need(const char *name); // a missing function is reported
     bool absent();
 

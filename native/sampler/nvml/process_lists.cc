@@ -51,34 +51,30 @@ bool is_plausible(const Entry &entry) {
     return (entry.pid == 0 || proc::is_pid(entry.pid)) && entry.bytes < MAX_BYTES;
 }
 
-bool all_plausible(const Answer &answer, size_t length) {
-    for (unsigned i = 0; i < answer.count; i++) {
-        if (!is_plausible(answer.entry(i, length))) return false;
-    }
-    return true;
-}
-
 bool lives(const Entry &entry) {
     return entry.pid != 0 && (kill(static_cast<pid_t>(entry.pid), 0) == 0 || errno == EPERM);
 }
 
-bool all_live(const Answer &answer, size_t length) {
+template <typename Test> bool all(const Answer &answer, size_t length, Test test) {
     for (unsigned i = 0; i < answer.count; i++) {
-        const Entry entry = answer.entry(i, length);
-        if (!is_plausible(entry) || !lives(entry)) return false;
+        if (!test(answer.entry(i, length))) return false;
     }
     return true;
+}
+
+bool is_plausible_and_lives(const Entry &entry) {
+    return is_plausible(entry) && lives(entry);
 }
 
 // Every plausible entry names a running process, and most entries are plausible.
 bool most_live(const Answer &answer, size_t length) {
     unsigned unlikely = 0;
-    for (unsigned i = 0; i < answer.count; i++) {
-        const Entry entry = answer.entry(i, length);
-        if (!is_plausible(entry)) unlikely++;
-        else if (entry.pid != 0 && !lives(entry)) return false;
-    }
-    return unlikely * 2 < answer.count;
+    return all(answer, length,
+               [&](const Entry &entry) {
+                   if (!is_plausible(entry)) unlikely++;
+                   return !is_plausible(entry) || entry.pid == 0 || lives(entry);
+               }) &&
+           unlikely * 2 < answer.count;
 }
 
 bool all_written(const Answer &answer, size_t length) {
@@ -101,13 +97,13 @@ size_t length_of(const Answer &answer, size_t nominal) {
     const size_t end = answer.end();
     if (answer.count <= 1) return answer.count == 0 || end >= NEEDED ? nominal : 0;
     const bool as_named = ends_so(answer, end, nominal);
-    if (as_named && all_plausible(answer, nominal)) return nominal;
+    if (as_named && all(answer, nominal, is_plausible)) return nominal;
     size_t found = 0;
     // If the driver wrote beyond its last entry, running processes are better evidence than the end.
     const bool beyond = end > answer.count * LONGEST;
     for (const size_t length : LENGTHS) {
-        const bool fits =
-            beyond ? all_live(answer, length) : ends_so(answer, end, length) && all_plausible(answer, length);
+        const bool fits = beyond ? all(answer, length, is_plausible_and_lives)
+                                 : ends_so(answer, end, length) && all(answer, length, is_plausible);
         if (!fits) continue;
         if (found) return 0;
         found = length;
@@ -130,11 +126,10 @@ bool Library::processes(Device device, List list, std::vector<Entry> &out) {
     };
     static const size_t NOMINAL[3] = {24, 24, 16};
     static unsigned char buffer[MAX_PROCESSES * LONGEST];
-    using Call = int (*)(Device, unsigned *, void *);
     out.clear();
     for (int form = 0; form < 3; form++) {
         const char *name = NAMES[static_cast<int>(list)][form];
-        auto get = reinterpret_cast<Call>(find(name));
+        auto get = reinterpret_cast<int (*)(Device, unsigned *, void *)>(find(name));
         if (!get) continue;
         unsigned count = MAX_PROCESSES;
         if (!may_call(device, name)) return false;
@@ -154,9 +149,8 @@ bool Library::processes(Device device, List list, std::vector<Entry> &out) {
         for (unsigned i = 0; i < count; i++) out.push_back(answer.entry(i, length));
         return true;
     }
-    last_code_ = NVML_ABI_FUNCTION_NOT_FOUND;
     absent_.try_emplace(NAMES[static_cast<int>(list)][2], false);
-    return false;
+    return absent();
 }
 
 } // namespace nvml

@@ -61,22 +61,17 @@ constexpr uint64_t MAX_FACTOR = 1024;
 bool call(nvml::Library &library, nvml::Device device, const Reading &reading, const char *name, uint64_t &value) {
     uint32_t narrow = 0, ignored = 0;
     const auto [first, second] = reading.selectors;
+    bool known = false;
     switch (reading.shape) {
-    case Shape::Number64: return library.number64(device, name, value);
-    case Shape::Selected64: return library.number64(device, name, first, second, value);
-    case Shape::Number:
-        if (!library.number(device, name, narrow)) return false;
-        break;
-    case Shape::Selected:
-        if (!library.number(device, name, first, narrow)) return false;
-        break;
-    case Shape::FirstPercent:
-        if (!library.number_pair(device, name, narrow, ignored) || narrow > 100) return false;
-        break;
-    case Shape::Field: return false;
+    case Shape::Number64: return library.ask(device, name, &value);
+    case Shape::Selected64: return library.ask(device, {name, uint64_t{first} << 32 | second}, first, second, &value);
+    case Shape::Number: known = library.ask(device, name, &narrow); break;
+    case Shape::Selected: known = library.ask(device, {name, first}, first, &narrow); break;
+    case Shape::FirstPercent: known = library.ask(device, name, &narrow, &ignored) && narrow <= 100; break;
+    case Shape::Field: break;
     }
-    value = narrow;
-    return true;
+    if (known) value = narrow;
+    return known;
 }
 
 void read(nvml::Library &library, nvml::Device device, const Reading &reading, Readings &out) {
@@ -101,7 +96,7 @@ void read_fields(nvml::Library &library, nvml::Device device, Readings &out) {
         names[count] = reading.name;
         factors[count++] = reading.factor;
     }
-    if (!library.fields(device, fields, count)) return;
+    if (!library.ask(device, FIELD_CALL, count, &fields[0])) return;
     for (int i = 0; i < count; i++) {
         uint64_t value = 0;
         if (nvml::whole_number(fields[i], value) && value <= UINT64_MAX / MAX_FACTOR)
@@ -113,16 +108,20 @@ void read_fields(nvml::Library &library, nvml::Device device, Readings &out) {
 void read_repairs(nvml::Library &library, nvml::Device device, Readings &out) {
     static const char *const ROWS[4] = {"rowsCorrected", "rowsUncorrected", "rowsPending", "rowsFailed"};
     uint32_t rows[4] = {};
-    if (library.remapped_rows(device, rows)) {
+    if (library.ask(device, "nvmlDeviceGetRemappedRows", &rows[0], &rows[1], &rows[2], &rows[3])) {
         for (int i = 0; i < 4; i++) out.emplace_back(ROWS[i], i < 2 ? rows[i] : rows[i] != 0);
         return;
     }
     static const char *const PAGES[2] = {"pagesCorrected", "pagesUncorrected"};
-    uint32_t count = 0, pending = 0;
+    uint32_t pending = 0;
     for (uint32_t cause = 0; cause < 2; cause++) {
-        if (library.retired_pages(device, cause, count)) out.emplace_back(PAGES[cause], count);
+        // The answer for too small an array is the number of entries.
+        const nvml::Library::Call call("nvmlDeviceGetRetiredPages", cause, NVML_ABI_INSUFFICIENT_SIZE);
+        uint32_t count = 0;
+        uint64_t *no_array = nullptr;
+        if (library.ask(device, call, cause, &count, no_array)) out.emplace_back(PAGES[cause], count);
     }
-    if (library.number(device, "nvmlDeviceGetRetiredPagesPendingStatus", pending))
+    if (library.ask(device, "nvmlDeviceGetRetiredPagesPendingStatus", &pending))
         out.emplace_back("pagesPending", pending != 0);
 }
 

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +11,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "../clock.h"
 
 namespace proc {
 
@@ -111,9 +112,7 @@ pid_t namespace_pid(pid_t pid, const Handle &handle) {
 
 uint64_t now_ticks() {
     static const uint64_t ns_per_tick = 1000000000u / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
-    timespec now{};
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec)) / ns_per_tick;
+    return clock_ns(CLOCK_BOOTTIME) / ns_per_tick;
 }
 
 uint64_t micros(uint64_t ticks) {

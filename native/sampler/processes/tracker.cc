@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "../json/json.h"
+#include "../json.h"
 
 namespace {
 
@@ -182,71 +182,54 @@ bool Processes::is_reported(const Tracked &known) {
 }
 
 void Processes::write(pid_t pid, const Tracked &known, std::string &out) {
-    out += "{\"pid\":";
-    json::add_number(out, static_cast<uint64_t>(pid));
-    if (known.identity_changed && known.gone) out += ",\"gone\":true"; // not in /proc (any more)
+    using json::add_field;
+    json::open(out, '{');
+    add_field(out, "pid", pid);
+    if (known.identity_changed && known.gone) add_field(out, "gone", true); // not in /proc (any more)
     if (known.identity_changed && known.read_round != 0) {
-        json::add_field(out, "startTicks", known.process.start_ticks);
-        json::add_field(out, "command", known.process.command);
-        json::add_field(out, "cgroup", known.process.cgroup);
-        json::add_field(out, "pidNamespace", known.process.pid_namespace);
-        if (known.process.namespace_pid > 0)
-            json::add_field(out, "namespacePid", static_cast<uint64_t>(known.process.namespace_pid));
-        out += ",\"ancestors\":[";
-        for (size_t i = 0; i < known.ancestors.size(); i++) {
-            if (i) out += ',';
-            json::add_number(out, static_cast<uint64_t>(known.ancestors[i]));
-        }
-        out += ']';
+        add_field(out, "startTicks", known.process.start_ticks);
+        add_field(out, "command", known.process.command);
+        add_field(out, "cgroup", known.process.cgroup);
+        add_field(out, "pidNamespace", known.process.pid_namespace);
+        if (known.process.namespace_pid > 0) add_field(out, "namespacePid", known.process.namespace_pid);
+        json::add_list(out, "ancestors", known.ancestors);
     }
-    out += ",\"gpus\":[";
-    bool first = true;
+    json::open(out, "gpus", '[');
     for (const auto &[gpu, usage, reported] : known.uses) {
-        out += first ? "{\"gpu\":" : ",{\"gpu\":";
-        first = false;
-        json::add_number(out, gpu);
-        out += usage.listed ? ",\"listed\":true" : ",\"listed\":false";
-        if (usage.listed && usage.bytes_known) json::add_field(out, "bytes", usage.bytes);
-        json::add_field(out, "types", usage.types);
-        json::add_field(out, "smPercent", usage.sm_percent);
-        json::add_field(out, "smUs", usage.sm_us);
-        json::add_field(out, "memoryUs", usage.memory_us);
-        json::add_field(out, "encoderUs", usage.encoder_us);
-        json::add_field(out, "decoderUs", usage.decoder_us);
-        if (usage.active_us) json::add_field(out, "activeUs", usage.active_us);
+        json::open(out, '{');
+        add_field(out, "gpu", gpu);
+        add_field(out, "listed", usage.listed);
+        if (usage.listed && usage.bytes_known) add_field(out, "bytes", usage.bytes);
+        add_field(out, "types", usage.types);
+        add_field(out, "smPercent", usage.sm_percent);
+        add_field(out, "smUs", usage.sm_us);
+        add_field(out, "memoryUs", usage.memory_us);
+        add_field(out, "encoderUs", usage.encoder_us);
+        add_field(out, "decoderUs", usage.decoder_us);
+        if (usage.active_us) add_field(out, "activeUs", usage.active_us);
         out += '}';
     }
     out += "]}";
 }
 
 void Processes::forget_unseen() {
-    for (auto entry = tracked_.begin(); entry != tracked_.end();) {
-        if (entry->second.seen_round == round_) {
-            ++entry;
-            continue;
-        }
-        removed_.push_back(entry->first);
-        entry = tracked_.erase(entry);
-    }
+    std::erase_if(tracked_, [this](const auto &entry) {
+        if (entry.second.seen_round == round_) return false;
+        removed_.push_back(entry.first);
+        return true;
+    });
 }
 
 void Processes::write_changes(std::string &out) {
-    bool first = true;
-    out += ",\"processes\":[";
+    json::open(out, "processes", '[');
     for (auto &[pid, known] : tracked_) {
         if (is_reported(known)) continue;
-        if (!first) out += ',';
-        first = false;
         write(pid, known, out);
         known.identity_changed = known.uses_changed = false;
         for (Use &use : known.uses) use.reported = use.now;
     }
-    out += "],\"removedPids\":[";
-    for (size_t i = 0; i < removed_.size(); i++) {
-        if (i) out += ',';
-        json::add_number(out, static_cast<uint64_t>(removed_[i]));
-    }
     out += ']';
+    json::add_list(out, "removedPids", removed_);
     json::add_field(out, "processCount", tracked_.size());
     removed_.clear();
     forget_unseen();
