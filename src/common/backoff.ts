@@ -1,4 +1,5 @@
-// Pauses between retries: each twice as long as the one before, up to a bound.
+// Pauses between retries: each twice as long as the one before, up to a bound, and shorter by up to a half at random, so that
+// many callers that failed at once do not come back at once.
 
 export type Backoff = {
   /** How long to wait before the next try. */
@@ -13,7 +14,7 @@ export function createBackoff({ firstMs, mostMs }: { readonly firstMs: number; r
     nextMs() {
       const now = waitMs;
       waitMs = Math.min(2 * waitMs, mostMs);
-      return now;
+      return now * (1 - Math.random() / 2);
     },
     reset() {
       waitMs = firstMs;

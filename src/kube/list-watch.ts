@@ -5,6 +5,7 @@ import { type KubeConfig, Watch } from '@kubernetes/client-node';
 import { createBackoff } from '../common/backoff.ts';
 import { field } from '../common/json.ts';
 import { describeApiError } from './api-error.ts';
+import { withKeptConnections } from './connections.ts';
 
 /** One page of a list, as the client library gives it. */
 export type Listed<T> = {
@@ -26,6 +27,8 @@ export type WatchedObjects<T, Kept> = {
   /** It was deleted, or the query no longer selects it. */
   readonly onGone: (object: Kept) => void;
   readonly onProblem: (text: string) => void;
+  /** Between tries that fail; by default 250 ms to 15 s. */
+  readonly pauseMs?: Parameters<typeof createBackoff>[0];
   /** For tests. */
   readonly times?: WatchTimes;
 };
@@ -45,8 +48,11 @@ const PAGE = 500;
 const PAUSE_MS = { firstMs: 250, mostMs: 15_000 };
 /** A connection that ends sooner counts as a failure. */
 const SHORT_MS = 1000;
-/** `quietMs` is shorter than the library's own 30 s. */
-const TIMES: WatchTimes = { answerMs: 10_000, quietMs: 25_000 };
+/**
+ * An API server sends a bookmark about once a minute, so a watch without one for this long is not served. A peer that is gone is
+ * noticed sooner, by TCP (connections.ts).
+ */
+const TIMES: WatchTimes = { answerMs: 10_000, quietMs: 150_000 };
 /** After so many quiet connections in a row everything is listed: nothing changes, or events get lost. */
 const MOST_QUIET = 4;
 
@@ -54,11 +60,13 @@ const MOST_QUIET = 4;
 type Position = { version: string; quietConnections: number };
 
 export function listAndWatch<T extends object, Kept>(config: KubeConfig, objects: WatchedObjects<T, Kept>): ListWatch {
-  const watch = new Watch(config);
+  // The library's own limit on silence must not end a watch before ours.
+  const requestTimeoutMs = 2 * Math.max(TIMES.quietMs, objects.times?.quietMs ?? 0);
+  const watch = Object.assign(new Watch(withKeptConnections(config)), { requestTimeoutMs });
   const waiting: (() => void)[] = [];
   const { promise: ready, resolve: firstListed } = Promise.withResolvers<void>();
   const position: Position = { version: '', quietConnections: 0 };
-  const backoff = createBackoff(PAUSE_MS);
+  const backoff = createBackoff(objects.pauseMs ?? PAUSE_MS);
   const closing = new AbortController();
   /** Ends the watch, or the pause, that is going on. */
   let interrupt = new AbortController();

@@ -1,57 +1,55 @@
-// Reads the ResourceSlices of this node once a minute: DRA drivers write them when they start or divide a GPU. A failure (the
-// cluster has no ResourceSlices, or denies the right to list them) is reported once and retried.
-import { type KubeConfig, ResourceV1Api } from '@kubernetes/client-node';
-import { createSingleFlight } from '../common/single-flight.ts';
-import { describeApiError } from './api-error.ts';
+// Watches the ResourceSlices of this node: DRA drivers write them when they start or divide a GPU. A failure (the cluster has no
+// ResourceSlices, or denies the right to watch them) is reported once and retried.
+import { type KubeConfig, ResourceV1Api, type V1ResourceSlice } from '@kubernetes/client-node';
 import { createApiClient, PAGE_MS } from './client.ts';
+import { type ListWatch, listAndWatch } from './list-watch.ts';
 
-export type SlicePolling = { close(): Promise<void> };
+/** A cluster without DRA answers each try with 404. */
+const PAUSE_MS = { firstMs: 1000, mostMs: 600_000 };
 
-const EVERY_MS = 60_000;
-const PAGE = 100;
-const MOST_PAGES = 10;
-
-export function pollResourceSlices(
+/** The last slices stay valid while the API server is away. */
+export function watchResourceSlices(
   config: KubeConfig,
   nodeName: string,
   onSlices: (slices: readonly unknown[]) => void,
   onProblem: (text: string) => void,
-  everyMs = EVERY_MS,
-): SlicePolling {
+  pauseMs = PAUSE_MS,
+): ListWatch {
   const api = createApiClient(config, ResourceV1Api, PAGE_MS);
+  const fieldSelector = `spec.nodeName=${nodeName}`;
+  const byName = new Map<string, V1ResourceSlice>();
   let isReported = false;
-  const read = async () => {
-    try {
-      const slices: unknown[] = [];
-      let from: string | undefined;
-      for (let page = 0; page < MOST_PAGES; page += 1) {
-        const listed = await api.listResourceSlice({
-          fieldSelector: `spec.nodeName=${nodeName}`,
-          limit: PAGE,
-          ...(from !== undefined && { _continue: from }),
-        });
-        slices.push(...listed.items);
-        from = listed.metadata?._continue || undefined;
-        if (from === undefined) break;
-      }
-      isReported = false;
-      onSlices(slices);
-    } catch (error) {
-      // The last slices stay valid: devices keep their GPUs while the API server is away.
-      if (!isReported)
-        onProblem(
-          `cannot list the ResourceSlices of this node; devices of DRA claims are identified by their names: ${describeApiError(error)}`,
-        );
-      isReported = true;
-    }
+  const changed = () => {
+    isReported = false;
+    onSlices([...byName.values()]);
   };
-  const reading = createSingleFlight(read);
-  reading.ask();
-  const timer = setInterval(reading.ask, everyMs).unref();
-  return {
-    async close() {
-      clearInterval(timer);
-      await reading.close();
+  const nameOf = (slice: V1ResourceSlice) => slice.metadata?.name ?? '';
+  return listAndWatch(config, {
+    path: '/apis/resource.k8s.io/v1/resourceslices',
+    query: { fieldSelector },
+    list: (limit, from) =>
+      api.listResourceSlice({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
+    keep: (slice: V1ResourceSlice) => slice,
+    onList(items) {
+      byName.clear();
+      for (const slice of items) byName.set(nameOf(slice), slice);
+      changed();
     },
-  };
+    onChange(slice) {
+      byName.set(nameOf(slice), slice);
+      changed();
+    },
+    onGone(slice) {
+      byName.delete(nameOf(slice));
+      changed();
+    },
+    onProblem(text) {
+      if (isReported) return;
+      isReported = true;
+      onProblem(
+        `cannot watch the ResourceSlices of this node; devices of DRA claims are identified by their names: ${text}`,
+      );
+    },
+    pauseMs,
+  });
 }

@@ -102,7 +102,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const { describeApiError } = await import('../../kube/api-error.ts');
   const { createEvictCall } = await import('../../kube/eviction.ts');
   const { createTokenReviewer } = await import('../../kube/token-review.ts');
-  const { pollResourceSlices } = await import('../../kube/resource-slices.ts');
+  const { watchResourceSlices } = await import('../../kube/resource-slices.ts');
   const config = new KubeConfig();
   config.loadFromDefault();
   const pods = startPodInformer(config, nodeName, log.component('pod-informer').warn);
@@ -113,7 +113,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const slices =
     podResources === ''
       ? undefined
-      : pollResourceSlices(config, nodeName, onSlices, log.component('resource-slices').warn);
+      : watchResourceSlices(config, nodeName, onSlices, log.component('resource-slices').warn);
   const report = createEventWriter(config, log.component('events').warn);
   const by = { component: 'agent', instance: nodeName } as const;
   const cluster: AgentCluster = {

@@ -30,6 +30,9 @@ import { agentPage, type Component, podOfRelease } from '../support/release.ts';
 
 const ground = wholeGround(console.log);
 
+/** Most rounds until the agent has asked for a pod. */
+const ROUNDS = 5;
+
 /** A volume that never exists: its pod never starts. */
 const ABSENT = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
 const ABSENT_MOUNT = { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] };
@@ -116,6 +119,19 @@ async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<vo
   t.regex(get('/history.json'), /"gpus":\{"GPU-/);
   t.regex(get('/readyz'), /^HTTP\/1\.1 200 /);
   t.regex(get('/v1/status'), /^HTTP\/1\.1 404 /);
+}
+
+/**
+ * Starts a pod that the agent has not seen, so that it asks the API server for it: the agent is stopped while its watch breaks, and
+ * goes on when the pod has reached the kubelet. Its new watch may still be quicker than the kubelet's call, so callers repeat this.
+ */
+async function startUnseenPod(bed: Bed, agent: Pod, name: string, share: Record<string, string>): Promise<void> {
+  signalContainer(bed, agent, 'node', 'SIGSTOP');
+  await bed.restart('apiserver');
+  bed.apply(podOf(name, [clientOf(share)]));
+  await untilPod(bed, name, 'has reached the kubelet', ({ status }) => status?.startTime !== undefined);
+  signalContainer(bed, agent, 'node', 'SIGCONT');
+  await untilRunning(bed, name);
 }
 
 testUnless(ground.ok ? undefined : ground.reason)('each component has only the permissions that it uses', async (t) => {
@@ -224,16 +240,10 @@ testUnless(ground.ok ? undefined : ground.reason)('each component has only the p
   // Checked before a restarted API server refuses requests because it has not read all roles yet.
   t.deepEqual(denied, []);
 
-  // The agent asks the API server for a pod that it has not seen. It sees no changes for 5 s after its watch broke; the kubelet sees
-  // them once it has started a pod, here one that needs nothing of the runtime.
-  signalContainer(bed, agent, 'node', 'SIGSTOP');
-  await bed.restart('apiserver');
-  bed.apply(podOf('waiting', [shellOf('', ABSENT_MOUNT)], { spec: ABSENT }));
-  await untilPod(bed, 'waiting', 'has reached the kubelet', ({ status }) => status?.startTime !== undefined);
-  bed.apply(podOf('unheard', [clientOf(share)]));
-  await untilPod(bed, 'unheard', 'is bound', ({ spec }) => spec.nodeName !== undefined);
-  signalContainer(bed, agent, 'node', 'SIGCONT');
-  await untilRunning(bed, 'unheard');
-
-  t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).unused, []);
+  let { unused } = await lookAtPermissions(bed, NAMESPACE);
+  for (let round = 1; unused.length > 0 && round <= ROUNDS; round += 1) {
+    await startUnseenPod(bed, agent, `unseen-${round}`, share);
+    ({ unused } = await lookAtPermissions(bed, NAMESPACE));
+  }
+  t.deepEqual(unused, []);
 });

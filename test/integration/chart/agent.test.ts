@@ -132,7 +132,7 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
   const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
   t.deepEqual(
     rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
-    ['pods: get,list,watch', 'events: create', 'resourceslices: list', 'nodes: list,watch', 'nodes/status: patch'],
+    ['pods: get,list,watch', 'events: create', 'resourceslices: list,watch', 'nodes: list,watch', 'nodes/status: patch'],
   );
   const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
   t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });

@@ -5,7 +5,7 @@ import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';
 import { createEventWriter } from '../../../../src/kube/events.ts';
 import { startPodInformer } from '../../../../src/kube/pod-informer.ts';
-import { pollResourceSlices } from '../../../../src/kube/resource-slices.ts';
+import { watchResourceSlices } from '../../../../src/kube/resource-slices.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
 import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
@@ -114,39 +114,44 @@ test('a list that is refused at the start is retried', async (t) => {
   t.is(pods.of(ID)?.pod, 'one');
 });
 
-test('ResourceSlices are polled; a failure is reported once, the last ones stay valid', async (t) => {
+test('ResourceSlices are watched; a failure is reported once, the last ones stay valid', async (t) => {
   const api = await startApi(t);
-  const slice = {
+  const sliceOf = (name: string) => ({
     kind: 'ResourceSlice',
-    metadata: { name: 'a' },
+    metadata: { name, resourceVersion: '9' },
     spec: { driver: 'gpu.nvidia.com', nodeName: 'node-a' },
-  };
-  api.pods = [slice as unknown as V1Pod];
+  });
+  api.pods = [sliceOf('a') as unknown as V1Pod];
   api.status = 404;
   const problems: string[] = [];
-  const told: (readonly unknown[])[] = [];
-  const slices = pollResourceSlices(
+  let slices: readonly unknown[] = [];
+  const watch = watchResourceSlices(
     api.config,
     'node-a',
-    (list) => told.push(list),
+    (list) => {
+      slices = list;
+    },
     (text) => problems.push(text),
-    20,
+    { firstMs: 10, mostMs: 20 },
   );
-  t.teardown(() => slices.close());
+  t.teardown(() => watch.close());
   await eventually(() => api.refused > 3 || undefined, 'it is asked for again');
   t.is(problems.length, 1);
   t.regex(problems[0] ?? '', /identified by their names: status 404: on purpose/);
   api.status = 200;
-  await eventually(() => told.length > 1 || undefined, 'they are read, and again');
-  t.like(told[0]?.[0], { spec: { driver: 'gpu.nvidia.com', nodeName: 'node-a' } });
+  await eventually(() => api.watchers.size > 0 || undefined, 'they are watched');
+  t.like(slices[0], { spec: { driver: 'gpu.nvidia.com', nodeName: 'node-a' } });
+  const names = () => slices.map((slice) => (slice as ReturnType<typeof sliceOf>).metadata.name).join();
+  api.send('ADDED', sliceOf('b'));
+  await eventually(() => names() === 'a,b' || undefined, 'another one');
+  api.send('DELETED', sliceOf('a'));
+  await eventually(() => names() === 'b' || undefined, 'one is gone');
   t.true(api.lists.every((search) => search.includes(`fieldSelector=${encodeURIComponent('spec.nodeName=node-a')}`)));
   api.status = 403;
+  api.send('ERROR', { kind: 'Status', status: 'Failure', code: 410, message: 'too old resource version' });
   await eventually(() => api.refused > 6 || undefined, 'it is asked for again');
-  t.is(problems.length, 2, 'another outage is said, once');
-  t.true(
-    told.every((list) => list.length === 1),
-    'and takes nothing back',
-  );
+  t.is(problems.length, 2, 'another outage is reported, once');
+  t.is(names(), 'b', 'the last ones stay');
 });
 
 test('an Event names pod, container, reason and node; a failed write is reported', async (t) => {
