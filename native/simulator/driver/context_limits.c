@@ -47,9 +47,7 @@ SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
     SIM_ENTER("cuCtxGetLimit");
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!value) return ABI_ERROR_INVALID_VALUE;
     if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
     pthread_mutex_lock(&sim.lock);

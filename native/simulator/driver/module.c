@@ -187,9 +187,7 @@ static int find_function(void *handle, const char *name, struct sim_function **o
 }
 
 static int load_into_current(struct sim_module **out, const void *image) {
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!out || !image) return ABI_ERROR_INVALID_VALUE;
     return module_new(context, image, out);
 }
@@ -227,9 +225,8 @@ SIM_EXPORT abi_result cuModuleLoadFatBinary(struct sim_module **module, const vo
 SIM_EXPORT abi_result cuModuleLoad(struct sim_module **module, const char *path) {
     SIM_ENTER("cuModuleLoad");
     char *text;
-    int result = read_file(path, &text);
-    if (result != ABI_SUCCESS) return result;
-    result = load_into_current(module, text);
+    SIM_TRY(read_file(path, &text));
+    int result = load_into_current(module, text);
     free(text);
     return result;
 }
@@ -267,9 +264,9 @@ SIM_EXPORT abi_result cuLibraryLoadFromFile(struct sim_module **library, const c
                                             unsigned library_count) {
     SIM_ENTER("cuLibraryLoadFromFile");
     char *text;
-    int result = read_file(path, &text);
-    if (result != ABI_SUCCESS) return result;
-    result = cuLibraryLoadData(library, text, options, values, count, library_options, library_values, library_count);
+    SIM_TRY(read_file(path, &text));
+    int result =
+        cuLibraryLoadData(library, text, options, values, count, library_options, library_values, library_count);
     free(text);
     return result;
 }

@@ -322,6 +322,29 @@ int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const
 #define SIM_STREAM_MAGIC 0x53545221u
 #define SIM_EVENT_MAGIC 0x45565421u
 
+/* Returns an error from the calling function. */
+#define SIM_TRY(call)                               \
+    do {                                            \
+        int failed_ = (call);                       \
+        if (failed_ != ABI_SUCCESS) return failed_; \
+    } while (0)
+/* The result of a call under sim.lock. */
+#define SIM_LOCKED(call)                 \
+    ({                                   \
+        pthread_mutex_lock(&sim.lock);   \
+        int result_ = (call);            \
+        pthread_mutex_unlock(&sim.lock); \
+        result_;                         \
+    })
+/* Declare the current context, and the context and the stream of a handle; or return the error. */
+#define SIM_CURRENT(context)     \
+    struct sim_context *context; \
+    SIM_TRY(sim_current(&context))
+#define SIM_STREAM(handle, context, stream) \
+    struct sim_context *context;            \
+    struct sim_stream *stream;              \
+    SIM_TRY(sim_stream_context(handle, &context, &stream))
+
 /* First line of every entry point: injected faults, calls before cuInit, calls in a forked child. */
 #define SIM_ENTER(name)                                                                                                \
     do {                                                                                                               \

@@ -47,8 +47,7 @@ static int own_stream(struct sim_context *context, struct sim_stream **object) {
     for (*object = own_streams; *object; *object = (*object)->next_own) {
         if ((*object)->context == context) return ABI_SUCCESS;
     }
-    int result = sim_stream_new(context, (abi_stream *)object, 0, 0);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(sim_stream_new(context, (abi_stream *)object, 0, 0));
     (*object)->next_own = own_streams;
     (*object)->id = (uintptr_t)ABI_STREAM_PER_THREAD;
     own_streams = *object;

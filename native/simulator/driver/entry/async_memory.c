@@ -2,10 +2,9 @@
 #include "../memory/pool.h"
 
 static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
+    SIM_STREAM(stream, context, object);
+    int result = ABI_SUCCESS;
+    if (sim_capture_alloc(object, bytes, pointer, &result)) return result;
     return sim_pool_allocate(NULL, context->device, bytes, pointer);
 }
 
@@ -19,10 +18,9 @@ SIM_EXPORT abi_result cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, ab
 }
 SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
     SIM_ENTER("cuMemAllocFromPoolAsync");
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || sim_capture_alloc(object, bytes, pointer, &result)) return result;
+    SIM_STREAM(stream, context, object);
+    int result = ABI_SUCCESS;
+    if (sim_capture_alloc(object, bytes, pointer, &result)) return result;
     if (!pool) return ABI_ERROR_INVALID_VALUE;
     return sim_pool_allocate((struct sim_pool *)pool, context->device, bytes, pointer);
 }
@@ -32,10 +30,9 @@ SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t b
 }
 SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     SIM_ENTER("cuMemFreeAsync");
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS || pointer == 0 || sim_capture_free(object, pointer, &result)) return result;
+    SIM_STREAM(stream, context, object);
+    int result = ABI_SUCCESS;
+    if (pointer == 0 || sim_capture_free(object, pointer, &result)) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
     result = region && region->kind == SIM_CHUNK                      ? sim_pool_free(region, pointer, context, object)

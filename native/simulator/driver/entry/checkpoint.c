@@ -14,8 +14,8 @@ static int enter(const char *name) {
 }
 
 static int step(const char *name, int pid, uint64_t what, uint64_t *state) {
-    int result = enter(name);
-    return result == ABI_SUCCESS ? sim_simple(SIM_PROCESS, 0, (uint64_t)pid, what, state) : result;
+    SIM_TRY(enter(name));
+    return sim_simple(SIM_PROCESS, 0, (uint64_t)pid, what, state);
 }
 
 SIM_EXPORT abi_result cuCheckpointProcessLock(int pid, const void *arguments) {

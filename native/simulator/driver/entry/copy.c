@@ -9,8 +9,8 @@
 
 /* Waits for the stream, whose earlier work it follows: the legacy default one, or the thread's own. */
 static int copy_after(abi_devptr to, abi_devptr from, size_t bytes, abi_stream stream) {
-    int result = sim_wait_stream(stream);
-    return result == ABI_SUCCESS ? sim_copy_now(to, from, bytes) : result;
+    SIM_TRY(sim_wait_stream(stream));
+    return sim_copy_now(to, from, bytes);
 }
 
 static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream handle) {
@@ -223,9 +223,7 @@ static bool host_remove(void *at, bool registered) {
 }
 
 static int host_alloc(void **pointer, size_t bytes) {
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!pointer || bytes == 0) return ABI_ERROR_INVALID_VALUE;
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return ABI_ERROR_OUT_OF_MEMORY;

@@ -21,6 +21,10 @@ static const struct sim_gpu_facts *facts_of(abi_device device) {
     return device >= 0 && device < sim.device_count ? &sim.facts->gpus[sim.gpu_of[device]] : NULL;
 }
 
+#define FACTS(facts, device)                              \
+    const struct sim_gpu_facts *facts = facts_of(device); \
+    if (!facts) return ABI_ERROR_INVALID_DEVICE
+
 SIM_EXPORT abi_result cuDeviceGetCount(int *count) {
     SIM_ENTER("cuDeviceGetCount");
     if (!count) return ABI_ERROR_INVALID_VALUE;
@@ -38,8 +42,7 @@ SIM_EXPORT abi_result cuDeviceGet(abi_device *device, int ordinal) {
 
 SIM_EXPORT abi_result cuDeviceGetName(char *name, int length, abi_device device) {
     SIM_ENTER("cuDeviceGetName");
-    const struct sim_gpu_facts *facts = facts_of(device);
-    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    FACTS(facts, device);
     if (!name || length <= 0) return ABI_ERROR_INVALID_VALUE;
     snprintf(name, (size_t)length, "%s", facts->name);
     return ABI_SUCCESS;
@@ -47,8 +50,7 @@ SIM_EXPORT abi_result cuDeviceGetName(char *name, int length, abi_device device)
 
 SIM_EXPORT abi_result cuDeviceGetUuid_v2(abi_uuid *uuid, abi_device device) {
     SIM_ENTER("cuDeviceGetUuid_v2");
-    const struct sim_gpu_facts *facts = facts_of(device);
-    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    FACTS(facts, device);
     if (!uuid) return ABI_ERROR_INVALID_VALUE;
     memcpy(uuid->bytes, facts->uuid, sizeof uuid->bytes);
     return ABI_SUCCESS;
@@ -61,8 +63,7 @@ SIM_EXPORT abi_result cuDeviceGetUuid(abi_uuid *uuid, abi_device device) {
 
 SIM_EXPORT abi_result cuDeviceTotalMem_v2(size_t *bytes, abi_device device) {
     SIM_ENTER("cuDeviceTotalMem_v2");
-    const struct sim_gpu_facts *facts = facts_of(device);
-    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    FACTS(facts, device);
     if (!bytes) return ABI_ERROR_INVALID_VALUE;
     *bytes = facts->total_bytes - facts->reserved_bytes;
     return ABI_SUCCESS;
@@ -78,8 +79,7 @@ SIM_EXPORT abi_result cuDeviceTotalMem(unsigned *bytes, abi_device device) {
 
 SIM_EXPORT abi_result cuDeviceGetPCIBusId(char *id, int length, abi_device device) {
     SIM_ENTER("cuDeviceGetPCIBusId");
-    const struct sim_gpu_facts *facts = facts_of(device);
-    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    FACTS(facts, device);
     if (!id || length <= 0) return ABI_ERROR_INVALID_VALUE;
     snprintf(id, (size_t)length, "%04X:%02X:%02X.0", facts->pci_domain, facts->pci_bus, facts->pci_device);
     return ABI_SUCCESS;
@@ -101,8 +101,7 @@ SIM_EXPORT abi_result cuDeviceGetByPCIBusId(abi_device *device, const char *id) 
 
 SIM_EXPORT abi_result cuDeviceComputeCapability(int *major, int *minor, abi_device device) {
     SIM_ENTER("cuDeviceComputeCapability");
-    const struct sim_gpu_facts *facts = facts_of(device);
-    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    FACTS(facts, device);
     if (!major || !minor) return ABI_ERROR_INVALID_VALUE;
     *major = (int)facts->cc_major;
     *minor = (int)facts->cc_minor;
@@ -132,8 +131,7 @@ static const int COMMON[][2] = {
 
 SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device device) {
     SIM_ENTER("cuDeviceGetAttribute");
-    const struct sim_gpu_facts *facts = facts_of(device);
-    if (!facts) return ABI_ERROR_INVALID_DEVICE;
+    FACTS(facts, device);
     if (!value || attribute <= 0) return ABI_ERROR_INVALID_VALUE;
     switch (attribute) {
     case 13: *value = (int)facts->sm_mhz * 1000; return ABI_SUCCESS;
@@ -194,20 +192,14 @@ static const struct {
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-SIM_EXPORT abi_result cuGetErrorName(abi_result code, const char **name) {
-    if (!name) return ABI_ERROR_INVALID_VALUE;
-    *name = NULL;
-    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
-        if (ERRORS[i].code == code) *name = ERRORS[i].name;
+#define ERROR_TEXT(entry_point, field)                                     \
+    SIM_EXPORT abi_result entry_point(abi_result code, const char **out) { \
+        if (!out) return ABI_ERROR_INVALID_VALUE;                          \
+        *out = NULL;                                                       \
+        for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {      \
+            if (ERRORS[i].code == code) *out = ERRORS[i].field;            \
+        }                                                                  \
+        return *out ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;               \
     }
-    return *name ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
-
-SIM_EXPORT abi_result cuGetErrorString(abi_result code, const char **text) {
-    if (!text) return ABI_ERROR_INVALID_VALUE;
-    *text = NULL;
-    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
-        if (ERRORS[i].code == code) *text = ERRORS[i].text;
-    }
-    return *text ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
+ERROR_TEXT(cuGetErrorName, name)
+ERROR_TEXT(cuGetErrorString, text)

@@ -59,9 +59,7 @@ static struct sim_event *events; /* all events, so that those a program has lost
 
 SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_ENTER("cuEventCreate");
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!out) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
     if (!event || !cell_take(context, &event->cell)) {
@@ -163,9 +161,8 @@ SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
 
 static int elapsed(float *ms, abi_event start, abi_event end) {
     struct sim_event *first, *second;
-    int result = event_of(start, &first);
-    if (result == ABI_SUCCESS) result = event_of(end, &second);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(event_of(start, &first));
+    SIM_TRY(event_of(end, &second));
     if (!ms) return ABI_ERROR_INVALID_VALUE;
     if (!first->item || !second->item || (first->flags | second->flags) & ABI_EVENT_DISABLE_TIMING ||
         first->context->gpu != second->context->gpu)

@@ -81,11 +81,10 @@ SIM_EXPORT abi_result cuGreenCtxCreate(abi_green_context *out, abi_resource_desc
     const struct desc *desc = (const struct desc *)handle;
     if (!out || !desc || desc->magic != DESC_MAGIC || flags != ABI_GREEN_DEFAULT_STREAM) return ABI_ERROR_INVALID_VALUE;
     struct sim_context *primary;
-    int result = sim_primary_retain(device, &primary);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(sim_primary_retain(device, &primary));
     struct green *green = calloc(1, sizeof *green);
     pthread_mutex_lock(&sim.lock);
-    result = green ? sim_context_new(&green->context, 0, device, false) : ABI_ERROR_OUT_OF_MEMORY;
+    int result = green ? sim_context_new(&green->context, 0, device, false) : ABI_ERROR_OUT_OF_MEMORY;
     if (result == ABI_SUCCESS) green->context->green = true;
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) {

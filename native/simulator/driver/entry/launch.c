@@ -3,14 +3,11 @@
 
 static int launch(struct sim_function *function, uint64_t blocks, uint64_t threads, abi_stream handle,
                   void *const *parameters) {
-    struct sim_context *context;
-    struct sim_stream *stream;
-    int result = sim_stream_context(handle, &context, &stream);
-    if (result != ABI_SUCCESS) return result;
+    SIM_STREAM(handle, context, stream);
     if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
     if (blocks == 0 || threads == 0 || threads > 1024) return ABI_ERROR_INVALID_VALUE;
     struct sim_item item;
-    result = sim_kernel(function, blocks, parameters, &item);
+    int result = sim_kernel(function, blocks, parameters, &item);
     if (result == ABI_SUCCESS && !stream) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS) return result;
     struct sim_step step = {.type = ABI_NODE_KERNEL, .item = item};

@@ -116,8 +116,5 @@ static int start_process(void) {
 
 int sim_start(void) {
     if (!*sim_alive) return ABI_ERROR_NOT_INITIALIZED; /* forked after the parent's cuInit */
-    pthread_mutex_lock(&sim.lock);
-    int result = start_process();
-    pthread_mutex_unlock(&sim.lock);
-    return result;
+    return SIM_LOCKED(start_process());
 }

@@ -5,18 +5,14 @@
 #include "../sim.h"
 
 int sim_wait_stream(abi_stream handle) {
-    struct sim_context *context;
-    struct sim_stream *stream;
-    int result = sim_stream_context(handle, &context, &stream);
-    if (result != ABI_SUCCESS) return result;
-    if ((result = sim_capture_forbids_sync(context, stream)) != ABI_SUCCESS) return result;
+    SIM_STREAM(handle, context, stream);
+    SIM_TRY(sim_capture_forbids_sync(context, stream));
     return stream ? sim_wait(context, stream->queue, atomic_load(&stream->last)) : sim_wait_legacy(context);
 }
 
 static int stream_new(abi_stream *out, unsigned flags, int priority) {
-    struct sim_context *context;
-    int result = sim_current(&context);
-    return result == ABI_SUCCESS ? sim_stream_new(context, out, flags, priority) : result;
+    SIM_CURRENT(context);
+    return sim_stream_new(context, out, flags, priority);
 }
 
 SIM_EXPORT abi_result cuStreamCreate(abi_stream *out, unsigned flags) {
@@ -50,11 +46,8 @@ SIM_EXPORT abi_result cuStreamSynchronize_ptsz(abi_stream handle) {
 }
 SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     SIM_ENTER("cuStreamQuery");
-    struct sim_context *context;
-    struct sim_stream *stream;
-    int result = sim_stream_context(handle, &context, &stream);
-    if (result != ABI_SUCCESS) return result;
-    if ((result = sim_capture_forbids_sync(context, stream)) != ABI_SUCCESS) return result;
+    SIM_STREAM(handle, context, stream);
+    SIM_TRY(sim_capture_forbids_sync(context, stream));
     bool done = stream ? sim_is_done(context, stream->queue, atomic_load(&stream->last)) : sim_is_legacy_done(context);
     if (done) return ABI_SUCCESS;
     sim_ring_doorbell(); /* the time line only advances on demand */
@@ -83,45 +76,18 @@ SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsi
 SIM_EXPORT abi_result cuStreamWaitEvent_ptsz(abi_stream handle, abi_event event, unsigned flags) {
     return cuStreamWaitEvent(sim_own(handle), event, flags);
 }
-static int stream_read(abi_stream handle, struct sim_stream *copy) {
-    struct sim_context *context;
-    struct sim_stream *stream;
-    int result = sim_stream_context(handle, &context, &stream);
-    if (result != ABI_SUCCESS) return result;
-    copy->context = context;
-    copy->flags = stream ? stream->flags : 0;
-    copy->priority = stream ? stream->priority : 0;
-    copy->id = stream ? stream->id : (uint64_t)(uintptr_t)handle;
-    return ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuStreamGetPriority(abi_stream handle, int *priority) {
-    SIM_ENTER("cuStreamGetPriority");
-    struct sim_stream copy = {0};
-    int result = stream_read(handle, &copy);
-    if (result == ABI_SUCCESS && priority) *priority = copy.priority;
-    return result;
-}
-SIM_EXPORT abi_result cuStreamGetFlags(abi_stream handle, unsigned *flags) {
-    SIM_ENTER("cuStreamGetFlags");
-    struct sim_stream copy = {0};
-    int result = stream_read(handle, &copy);
-    if (result == ABI_SUCCESS && flags) *flags = copy.flags;
-    return result;
-}
-SIM_EXPORT abi_result cuStreamGetCtx(abi_stream handle, abi_context *context) {
-    SIM_ENTER("cuStreamGetCtx");
-    struct sim_stream copy = {0};
-    int result = stream_read(handle, &copy);
-    if (result == ABI_SUCCESS && context) *context = (abi_context)copy.context;
-    return result;
-}
-SIM_EXPORT abi_result cuStreamGetId(abi_stream handle, unsigned long long *id) {
-    SIM_ENTER("cuStreamGetId");
-    struct sim_stream copy = {0};
-    int result = stream_read(handle, &copy);
-    if (result == ABI_SUCCESS && id) *id = copy.id;
-    return result;
-}
+/* What a stream reports of itself; `stream` is NULL for a default one. */
+#define STREAM_VALUE(name, type, value)                        \
+    SIM_EXPORT abi_result name(abi_stream handle, type *out) { \
+        SIM_ENTER(#name);                                      \
+        SIM_STREAM(handle, context, stream);                   \
+        if (out) *out = (type)(value);                         \
+        return ABI_SUCCESS;                                    \
+    }
+STREAM_VALUE(cuStreamGetPriority, int, stream ? stream->priority : 0)
+STREAM_VALUE(cuStreamGetFlags, unsigned, stream ? stream->flags : 0)
+STREAM_VALUE(cuStreamGetCtx, abi_context, context)
+STREAM_VALUE(cuStreamGetId, unsigned long long, stream ? stream->id : (uintptr_t)handle)
 
 SIM_EXPORT abi_result cuCtxSynchronize(void) {
     SIM_ENTER("cuCtxSynchronize");

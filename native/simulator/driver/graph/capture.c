@@ -219,8 +219,7 @@ static int answer_info(abi_stream stream, int *status, uint64_t *id, abi_graph *
                        size_t *count) {
     struct information information;
     if (!status) return ABI_ERROR_INVALID_VALUE;
-    int result = inform(stream, &information);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(inform(stream, &information));
     *status = information.status;
     if (id) *id = information.id;
     if (graph) *graph = information.graph;

@@ -130,15 +130,9 @@ SIM_EXPORT abi_result cuGraphExecDestroy(abi_graph_exec handle) {
 SIM_EXPORT abi_result cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
     SIM_ENTER("cuGraphUpload");
     struct sim_exec *exec = exec_of(handle);
-    struct sim_context *context;
-    struct sim_stream *object;
-    int result = sim_stream_context(stream, &context, &object);
-    if (result != ABI_SUCCESS) return result;
+    SIM_STREAM(stream, context, object);
     if (!exec) return ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    result = back_all(exec);
-    pthread_mutex_unlock(&sim.lock);
-    return result;
+    return SIM_LOCKED(back_all(exec));
 }
 SIM_EXPORT abi_result cuGraphUpload_ptsz(abi_graph_exec exec, abi_stream stream) {
     return cuGraphUpload(exec, sim_own(stream));

@@ -144,13 +144,11 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
 static int create(void **out, const abi_array3d_shape *shape, unsigned levels) {
-    struct sim_context *context;
     struct sim_array *array;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!out || !shape) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    result = array_new(context, shape, levels, true, &array);
+    int result = array_new(context, shape, levels, true, &array);
     pthread_mutex_unlock(&sim.lock);
     if (result == ABI_SUCCESS) *out = array;
     return result;
@@ -160,8 +158,7 @@ int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, 
                    abi_mipmapped *out) {
     struct sim_array *array;
     if (levels == 0) return ABI_ERROR_INVALID_VALUE;
-    int result = array_new(context, shape, levels, false, &array);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(array_new(context, shape, levels, false, &array));
     if (array->bytes > capacity) {
         array_end(&arrays);
         return ABI_ERROR_INVALID_VALUE;

@@ -63,10 +63,8 @@ static int take(struct sim_context *context, int fd, uint64_t bytes, uint64_t *b
 /* On success the driver owns the descriptor. */
 SIM_EXPORT abi_result cuImportExternalMemory(abi_external *out, const abi_external_handle *from) {
     SIM_ENTER("cuImportExternalMemory");
-    struct sim_context *context;
     struct stat info;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!out || !from || from->size == 0) return ABI_ERROR_INVALID_VALUE;
     if (from->type != ABI_EXTERNAL_OPAQUE_FD && from->type != ABI_EXTERNAL_DMABUF_FD) return ABI_ERROR_NOT_SUPPORTED;
     if (fstat(from->handle.fd, &info) != 0 || (uint64_t)info.st_size < from->size) return ABI_ERROR_INVALID_VALUE;
@@ -74,7 +72,7 @@ SIM_EXPORT abi_result cuImportExternalMemory(abi_external *out, const abi_extern
     if (!external) return ABI_ERROR_OUT_OF_MEMORY;
     *external = (struct sim_external){.context = context, .bytes = from->size, .fd = from->handle.fd};
     pthread_mutex_lock(&sim.lock);
-    result = sim_usable(context); /* another thread may have ended it before this one got the lock */
+    int result = sim_usable(context); /* another thread may have ended it before this one got the lock */
     if (result == ABI_SUCCESS) result = take(context, external->fd, external->bytes, &external->block);
     if (result == ABI_SUCCESS) {
         external->next = externals;

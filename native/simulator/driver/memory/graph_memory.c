@@ -130,8 +130,7 @@ int sim_graph_memory_ensure_backing(struct sim_graph_memory *memory) {
         return ABI_SUCCESS;
     }
     uint64_t block;
-    int result = sim_simple(SIM_ALLOCATE, sim.gpu_of[device], bytes, SIM_KIND_GRAPH, &block);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(sim_simple(SIM_ALLOCATE, sim.gpu_of[device], bytes, SIM_KIND_GRAPH, &block));
     memory->backing = (struct reserved){block, bytes};
     gpus[device].reserved += bytes;
     raise(&gpus[device].reserved_high, gpus[device].reserved);

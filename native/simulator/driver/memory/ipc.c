@@ -126,10 +126,7 @@ static int ipc_open(abi_devptr *out, const abi_ipc_handle *handle) {
     struct sim_shared_address place;
     if (!out) return ABI_ERROR_INVALID_VALUE;
     memcpy(&place, handle, sizeof place);
-    pthread_mutex_lock(&sim.lock);
-    int result = sim_open(&place, false, out);
-    pthread_mutex_unlock(&sim.lock);
-    return result;
+    return SIM_LOCKED(sim_open(&place, false, out));
 }
 SIM_EXPORT abi_result cuIpcOpenMemHandle_v2(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {
     SIM_ENTER("cuIpcOpenMemHandle_v2");

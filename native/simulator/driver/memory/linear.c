@@ -18,10 +18,9 @@ static int allocate_region(struct sim_context *context, enum sim_region_kind kin
                            uint32_t accounted_as, struct sim_region **out) {
     struct sim_request request = {.op = SIM_ALLOCATE, .gpu = context->gpu, .arg = {bytes, accounted_as}};
     struct sim_reply reply;
-    int result = sim_usable(context);
-    if (result == ABI_SUCCESS) result = sim_request(&request, -1, &reply, NULL);
-    if (result != ABI_SUCCESS) return result;
-    result = sim_region_new(kind, bytes, granule_of(context), out);
+    SIM_TRY(sim_usable(context));
+    SIM_TRY(sim_request(&request, -1, &reply, NULL));
+    int result = sim_region_new(kind, bytes, granule_of(context), out);
     if (result != ABI_SUCCESS) {
         sim_simple(SIM_RELEASE, context->gpu, reply.arg[0], 0, NULL);
         return result;
@@ -78,8 +77,7 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
     }
     uint64_t granule = granule_of(context);
     struct sim_region *block;
-    int result = allocate_region(context, SIM_SMALLS, granule, SIM_KIND_LINEAR, &block);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(allocate_region(context, SIM_SMALLS, granule, SIM_KIND_LINEAR, &block));
     block->unit_count = (uint32_t)(granule / SIM_SMALL_UNIT);
     block->units = calloc(block->unit_count, sizeof *block->units);
     block->used = calloc(block->unit_count / 64, sizeof *block->used);
@@ -221,20 +219,15 @@ int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
 }
 
 static int alloc_in_current(uint64_t bytes, abi_devptr *pointer) {
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!pointer) return ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    result = linear_alloc(context, bytes, pointer);
-    pthread_mutex_unlock(&sim.lock);
-    return result;
+    return SIM_LOCKED(linear_alloc(context, bytes, pointer));
 }
 
 SIM_EXPORT abi_result cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
     SIM_ENTER("cuMemAlloc_v2");
-    int result = sim_capture_forbids_unsafe();
-    return result == ABI_SUCCESS ? alloc_in_current(bytes, pointer) : result;
+    SIM_TRY(sim_capture_forbids_unsafe());
+    return alloc_in_current(bytes, pointer);
 }
 
 /* The old 32-bit form cannot return an address above 4 GiB, so it never finds memory. */
@@ -261,13 +254,11 @@ SIM_EXPORT abi_result cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, siz
 
 SIM_EXPORT abi_result cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
     SIM_ENTER("cuMemAllocManaged");
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     if (!pointer || bytes == 0 || (flags != 1 && flags != 2)) return ABI_ERROR_INVALID_VALUE;
     struct sim_region *region;
     pthread_mutex_lock(&sim.lock);
-    result = allocate_region(context, SIM_MANAGED, bytes, SIM_KIND_MANAGED, &region);
+    int result = allocate_region(context, SIM_MANAGED, bytes, SIM_KIND_MANAGED, &region);
     if (result == ABI_SUCCESS) *pointer = sim_region_address(region);
     pthread_mutex_unlock(&sim.lock);
     return result;
@@ -276,13 +267,8 @@ SIM_EXPORT abi_result cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsig
 SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
     SIM_ENTER("cuMemFree_v2");
     if (pointer == 0) return ABI_SUCCESS;
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
-    pthread_mutex_lock(&sim.lock);
-    result = linear_free(pointer);
-    pthread_mutex_unlock(&sim.lock);
-    return result;
+    SIM_CURRENT(context);
+    return SIM_LOCKED(linear_free(pointer));
 }
 
 SIM_EXPORT abi_result cuMemFree(unsigned pointer) {
@@ -295,17 +281,14 @@ SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     size_t unused[2];
     if (!free_bytes) free_bytes = &unused[0];
     if (!total) total = &unused[1];
-    struct sim_context *context;
-    int result = sim_current(&context);
-    if (result != ABI_SUCCESS) return result;
+    SIM_CURRENT(context);
     const struct sim_gpu_facts *facts = &sim.facts->gpus[context->gpu];
     *total = facts->total_bytes - facts->reserved_bytes;
     *free_bytes = *total - atomic_load(&facts->used_bytes);
     if (!atomic_load(&sim.facts->limits)) return ABI_SUCCESS;
     struct sim_request request = {.op = SIM_MEMORY, .gpu = context->gpu};
     struct sim_reply reply;
-    result = sim_request(&request, -1, &reply, NULL);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(sim_request(&request, -1, &reply, NULL));
     *free_bytes = reply.arg[1];
     *total = reply.arg[2];
     return ABI_SUCCESS;

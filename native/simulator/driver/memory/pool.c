@@ -49,11 +49,10 @@ static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **
     if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes))
         return ABI_ERROR_OUT_OF_MEMORY;
     uint64_t block;
-    int result = sim_simple(SIM_ALLOCATE, gpu, bytes, SIM_KIND_POOL, &block);
-    if (result != ABI_SUCCESS) return result;
+    SIM_TRY(sim_simple(SIM_ALLOCATE, gpu, bytes, SIM_KIND_POOL, &block));
     struct sim_segment *segment = calloc(1, sizeof *segment);
     struct sim_region *chunk;
-    result = segment ? sim_region_new(SIM_CHUNK, bytes, granule, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
+    int result = segment ? sim_region_new(SIM_CHUNK, bytes, granule, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
     if (result != ABI_SUCCESS) {
         sim_simple(SIM_RELEASE, gpu, block, 0, NULL);
         free(segment);

@@ -69,8 +69,5 @@ SIM_EXPORT abi_result cuMemPoolImportPointer(abi_devptr *out, abi_pool handle, a
     struct sim_shared_address place;
     if (!out || !from) return ABI_ERROR_INVALID_VALUE;
     memcpy(&place, from, sizeof place);
-    pthread_mutex_lock(&sim.lock);
-    int result = sim_is_pool(pool) && pool->imported ? sim_open(&place, true, out) : ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim.lock);
-    return result;
+    return SIM_LOCKED(sim_is_pool(pool) && pool->imported ? sim_open(&place, true, out) : ABI_ERROR_INVALID_VALUE);
 }
