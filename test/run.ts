@@ -212,9 +212,9 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
 }
 
 // Layers first: there is a folder named native, too.
-const isLayer = (word: string) => LAYERS.some((layer) => layer.name === word);
-const isFile = (word: string) => !isLayer(word) && existsSync(join(root, word));
-const names = process.argv.slice(2).filter((word) => !isFile(word));
+const isLayer = (arg: string) => LAYERS.some((layer) => layer.name === arg);
+const isFile = (arg: string) => !isLayer(arg) && existsSync(join(root, arg));
+const names = process.argv.slice(2).filter((arg) => !isFile(arg));
 const files = process.argv.slice(2).filter(isFile);
 const chosen = LAYERS.filter((layer) => names.includes(layer.name));
 const unknown = names.filter((name) => !isLayer(name));

@@ -21,8 +21,8 @@ const OF_THIS_MACHINE = ['cotenant-simulator', 'tests/grant'];
 const SHARED_OBJECT = 3;
 const INTERPRETER = 3;
 
-function make(words: readonly string[], env: Readonly<Record<string, string>> = {}): boolean {
-  const all = ['-C', native, '--no-print-directory', '--silent', '-j2', ...words];
+function make(args: readonly string[], env: Readonly<Record<string, string>> = {}): boolean {
+  const all = ['-C', native, '--no-print-directory', '--silent', '-j2', ...args];
   return spawnSync('make', all, { stdio: 'inherit', env: { ...process.env, ...env } }).status === 0;
 }
 
@@ -47,8 +47,8 @@ const built =
   make([...tools.make, 'OUT=build/arm64', 'emulated'], tools.env);
 if (!built) process.exit(1);
 
-const words = Object.entries(tools.env).map(([name, value]) => `${name}='${value}'`);
-writeFileSync(join(EMULATED_BUILD, 'cc'), `#!/bin/sh\n${words.join(' ')} exec '${tools.compiler.join("' '")}' "$@"\n`, {
+const args = Object.entries(tools.env).map(([name, value]) => `${name}='${value}'`);
+writeFileSync(join(EMULATED_BUILD, 'cc'), `#!/bin/sh\n${args.join(' ')} exec '${tools.compiler.join("' '")}' "$@"\n`, {
   mode: 0o755,
 });
 symlinkSync(tools.emulator, join(EMULATED_BUILD, 'emulator'));

@@ -18,11 +18,14 @@ export type Recipe = {
 };
 
 export function built({ source, version, steps }: Recipe): Built {
-  const [tool = '', ...words] = version;
-  const told = spawnSync(tool, words, { encoding: 'utf8' });
-  if (told.status !== 0) return { ok: false, reason: `${tool} is not installed` };
+  const [tool = '', ...argv] = version;
+  const result = spawnSync(tool, argv, { encoding: 'utf8' });
+  if (result.status !== 0) return { ok: false, reason: `${tool} is not installed` };
   const from = join(import.meta.dirname, 'programs', source);
-  const folder = join(cacheFolder(), `client-${source.replaceAll('/', '-')}-${keyOf(from, told.stdout + told.stderr)}`);
+  const folder = join(
+    cacheFolder(),
+    `client-${source.replaceAll('/', '-')}-${keyOf(from, result.stdout + result.stderr)}`,
+  );
   if (existsSync(folder)) return { ok: true, folder };
   mkdirSync(cacheFolder(), { recursive: true });
   const fresh = mkdtempSync(`${folder}.`);

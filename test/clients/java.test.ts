@@ -7,7 +7,7 @@ import { OUT_OF_MEMORY } from '../support/native/client.ts';
 import { BUILD, type SimulatedNode, startNode, temporaryFolder } from '../support/native/node.ts';
 import { MIB } from '../support/product/grant.ts';
 import { built } from './build.ts';
-import { checksums, type Filled, startHolder, surroundings, type Way } from './ground.ts';
+import { checksums, type Filled, startHolder, surroundings, type Way } from './client.ts';
 
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
@@ -46,11 +46,11 @@ async function run(
   // The preloads before or after libjsig, in whose folder the loader looks first.
   const env = surroundings(t, node, way, SLICE, chaining ? { LD_PRELOAD: chaining } : {});
   const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
-  const room = way === 'direct' ? node.usable(0) : SLICE;
-  const blocks = Math.floor((room - contextBytes) / BLOCK);
+  const available = way === 'direct' ? node.usable(0) : SLICE;
+  const blocks = Math.floor((available - contextBytes) / BLOCK);
   const holder = await startHolder(t, command, env);
   const busy = holder.filled as Busy;
-  t.deepEqual([busy.total, busy.free, busy.idle], [room, room - contextBytes, room - contextBytes], way);
+  t.deepEqual([busy.total, busy.free, busy.idle], [available, available - contextBytes, available - contextBytes], way);
   t.deepEqual([busy.blocks, busy.refusal, busy.again], [blocks, OUT_OF_MEMORY, 0], way);
   t.deepEqual([busy.wrong, busy.failures], [0, 0], way);
   for (const name of ['nulls', 'overflows', 'divisions', 'buses', 'interrupts', 'caught'] as const) {

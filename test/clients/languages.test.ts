@@ -2,13 +2,13 @@
 // not reach a Go program with a static libc; the agent detects it.
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { isWithin, startWatch, stopping, toldOf } from '../support/machine/scheduling-delays.ts';
+import { describeWatch, isWithin, startWatch, stopping } from '../support/machine/scheduling-delays.ts';
 import { OUT_OF_MEMORY } from '../support/native/client.ts';
 import { BUILD, startNode } from '../support/native/node.ts';
 import { runTenant, startAgent } from '../support/product/agent.ts';
 import { MIB } from '../support/product/grant.ts';
 import { type Built, built } from './build.ts';
-import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
+import { checksums, startHolder, surroundings, WAYS } from './client.ts';
 
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
@@ -67,18 +67,18 @@ for (const [client, program, name] of CLIENTS) {
     const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
     const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     for (const way of WAYS) {
-      const room = way === 'direct' ? node.usable(0) : SLICE;
-      const blocks = Math.floor((room - contextBytes) / BLOCK);
+      const available = way === 'direct' ? node.usable(0) : SLICE;
+      const blocks = Math.floor((available - contextBytes) / BLOCK);
       const holder = await startHolder(t, [join(folder, name)], surroundings(t, node, way, SLICE));
       const { filled } = holder;
-      t.is(filled.total, room, `${way}: total`);
-      t.is(filled.free, room - contextBytes, `${way}: free`);
+      t.is(filled.total, available, `${way}: total`);
+      t.is(filled.free, available - contextBytes, `${way}: free`);
       t.is(filled.idle, filled.free, `${way}: what it gave back is free again`);
       t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
-      t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
+      t.is(filled.full, available - contextBytes - blocks * BLOCK, `${way}: free at the end`);
       const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
       t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
-      t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+      t.true((held?.peak ?? Infinity) <= available, `${way}: never more than granted`);
       t.is(await holder.end(), 0, way);
     }
   });
@@ -99,7 +99,7 @@ withProgram(
     const over = startWatch(stopping(agent.child, node.child));
     t.is((await cheat.ended).code, 137);
     const taken = over();
-    t.true(isWithin(WITHIN_MS, taken), `stopped ${toldOf(taken)}`);
+    t.true(isWithin(WITHIN_MS, taken), `stopped ${describeWatch(taken)}`);
     t.deepEqual(
       agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`),
       ['warn static bypass', 'kill static bypass'],

@@ -7,7 +7,7 @@ import { OUT_OF_MEMORY } from '../support/native/client.ts';
 import { BUILD, startNode } from '../support/native/node.ts';
 import { MIB } from '../support/product/grant.ts';
 import { type PythonEnvironment, pythonEnvironment } from '../support/toolchains/venv.ts';
-import { checksums, complete, startHolder, surroundings, WAYS } from './ground.ts';
+import { checksums, complete, startHolder, surroundings, WAYS } from './client.ts';
 
 const BLOCK = 64 * MIB;
 const SLICE = 2048 * MIB;
@@ -115,17 +115,17 @@ withPackages('Numba fills the GPU, or its grant, and raises its usual exception'
   const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   const kept: number[] = [];
   for (const way of WAYS) {
-    const room = way === 'direct' ? node.usable(0) : SLICE;
+    const available = way === 'direct' ? node.usable(0) : SLICE;
     const program = [python, '-W', 'ignore', join(import.meta.dirname, 'programs/python/numba_fill.py')];
     const holder = await startHolder(t, program, surroundings(t, node, way, SLICE));
     const { filled } = holder;
     // Memory of its kernel and its runtime, the same in each way.
     kept.push(filled.free - filled.idle);
     const blocks = Math.floor(filled.idle / BLOCK);
-    t.deepEqual([filled.total, filled.free], [room, room - contextBytes], way);
+    t.deepEqual([filled.total, filled.free], [available, available - contextBytes], way);
     t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
     const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
-    t.is(held?.bytes, room - filled.idle + blocks * BLOCK, `${way}: the driver's own count`);
+    t.is(held?.bytes, available - filled.idle + blocks * BLOCK, `${way}: the driver's own count`);
     t.is(await holder.end(), 0, way);
   }
   t.deepEqual(kept, [kept[0], kept[0], kept[0]]);

@@ -8,7 +8,7 @@ import { OUT_OF_MEMORY } from '../support/native/client.ts';
 import { BUILD, COMPILER, startNode, temporaryFolder } from '../support/native/node.ts';
 import { MIB } from '../support/product/grant.ts';
 import { pythonEnvironment } from '../support/toolchains/venv.ts';
-import { checksums, complete, type Filled, startHolder, surroundings, WAYS } from './ground.ts';
+import { checksums, complete, type Filled, startHolder, surroundings, WAYS } from './client.ts';
 
 const BLOCK = 64 * MIB;
 const SLICE = 1024 * MIB;
@@ -44,13 +44,17 @@ test.serial('a program of the shared CUDA runtime fills the GPU, or its grant', 
   const node = await startNode(t, '--gpu', GPU, '--gpu', GPU);
   const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
   for (const way of WAYS) {
-    const room = way === 'direct' ? node.usable(0) : SLICE;
-    const blocks = Math.floor((room - contextBytes) / BLOCK);
+    const available = way === 'direct' ? node.usable(0) : SLICE;
+    const blocks = Math.floor((available - contextBytes) / BLOCK);
     const holder = await startHolder(t, [join(BUILD, 'tests/clients/runtime')], surroundings(t, node, way, SLICE));
     const filled = holder.filled as Runtime;
     t.deepEqual([filled.devices, filled.name], [2, 'NVIDIA L4'], way);
-    t.deepEqual([filled.total, filled.propertyTotal], [room, room], `${way}: the total, by both ways to ask`);
-    t.deepEqual([filled.free, filled.idle], [room - contextBytes, room - contextBytes], `${way}: all came back`);
+    t.deepEqual([filled.total, filled.propertyTotal], [available, available], `${way}: the total, by both ways to ask`);
+    t.deepEqual(
+      [filled.free, filled.idle],
+      [available - contextBytes, available - contextBytes],
+      `${way}: all came back`,
+    );
     t.is(filled.same, 1, `${way}: copies and fills`);
     t.is(filled.reserved, 96 * MIB, `${way}: the pool`);
     t.deepEqual(filled.nodes, { all: 5, kernel: 2, fill: 1, allocation: 1, free: 1 }, `${way}: the captured graph`);
@@ -59,10 +63,10 @@ test.serial('a program of the shared CUDA runtime fills the GPU, or its grant', 
     t.deepEqual([filled.blocks, filled.refusal, filled.again], [blocks, OUT_OF_MEMORY, 0], way);
     t.deepEqual(filled.errors, [OUT_OF_MEMORY, OUT_OF_MEMORY, 0], `${way}: the thread's last error`);
     t.deepEqual([filled.poolRefusal, filled.graphRefusal], [OUT_OF_MEMORY, OUT_OF_MEMORY], way);
-    t.is(filled.full, room - contextBytes - blocks * BLOCK, `${way}: free at the end`);
+    t.is(filled.full, available - contextBytes - blocks * BLOCK, `${way}: free at the end`);
     const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
     t.is(held?.bytes, contextBytes + blocks * BLOCK, `${way}: the driver's own count`);
-    t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+    t.true((held?.peak ?? Infinity) <= available, `${way}: never more than granted`);
     t.is(await holder.end(), 0, way);
     t.deepEqual(holder.errors(), [], way);
   }

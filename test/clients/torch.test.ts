@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { BUILD, startNode } from '../support/native/node.ts';
 import { MIB } from '../support/product/grant.ts';
-import { checksums, startHolder, surroundings, WAYS } from './ground.ts';
+import { checksums, startHolder, surroundings, WAYS } from './client.ts';
 import { wheels } from './wheels.ts';
 
 const BLOCK = 80 * MIB;
@@ -65,12 +65,16 @@ for (const [allocator, kind, configuration] of [
     const contextBytes = node.usage().gpus[0]?.contextBytes ?? 0;
     const found: Record<string, unknown> = {};
     for (const way of WAYS) {
-      const room = way === 'direct' ? node.usable(0) : SLICE;
+      const usableBytes = way === 'direct' ? node.usable(0) : SLICE;
       const env = surroundings(t, node, way, SLICE, { ...STAND_IN, PYTORCH_CUDA_ALLOC_CONF: configuration });
       const holder = await startHolder(t, [python, join(PROGRAMS, 'torch_fill.py')], env);
       const said = holder.filled as unknown as Said;
-      t.deepEqual([said.total, said.propertyTotal], [room, room], `${way}: the total, by both ways to ask`);
-      t.is(said.free, room - contextBytes, way);
+      t.deepEqual(
+        [said.total, said.propertyTotal],
+        [usableBytes, usableBytes],
+        `${way}: the total, by both ways to ask`,
+      );
+      t.is(said.free, usableBytes - contextBytes, way);
       t.true(said.alike.available, way);
       const [tensor, copied, , emptied] = said.alike.steps;
       t.deepEqual(tensor, ['tensor', 100 * MIB, 100 * MIB], `${way}: allocated and reserved`);
@@ -86,11 +90,14 @@ for (const [allocator, kind, configuration] of [
       t.deepEqual([said.blocks, said.full], [blocks, said.idle - blocks * BLOCK], way);
       t.is(said.error, 'torch.OutOfMemoryError', `${way}: ${said.message}`);
       t.regex(said.message, /^CUDA out of memory\. Tried to allocate 80\.00 MiB\./, way);
-      t.true(said.message.includes(`has a total capacity of ${(room / 1024 / MIB).toFixed(2)} GiB`), said.message);
+      t.true(
+        said.message.includes(`has a total capacity of ${(usableBytes / 1024 / MIB).toFixed(2)} GiB`),
+        said.message,
+      );
       const held = node.usage().clients.find(({ pid }) => pid === holder.pid)?.gpus[0];
-      t.is(held?.bytes, room - said.idle + blocks * BLOCK, `${way}: the driver's own count`);
+      t.is(held?.bytes, usableBytes - said.idle + blocks * BLOCK, `${way}: the driver's own count`);
       t.true((held?.[kind] ?? 0) >= blocks * BLOCK, `${way}: by the allocator that was asked for`);
-      t.true((held?.peak ?? Infinity) <= room, `${way}: never more than granted`);
+      t.true((held?.peak ?? Infinity) <= usableBytes, `${way}: never more than granted`);
       // All kernels last the same, so the time is the number of launches, including replayed ones.
       found[way] = [said.alike, said.free - said.idle, (held?.smNs ?? 0) / (KERNEL_US * 1000)];
       t.is(await holder.end(), 0, `${way}: ${holder.errors().join('\n')}`);

@@ -6,7 +6,7 @@ import { processesNaming } from '../support/machine/processes.ts';
 import { listenersOf } from '../support/machine/sockets.ts';
 import { eventually } from '../support/native/node.ts';
 import { pythonClients } from '../support/toolchains/python.ts';
-import { type Bed, bedGround, startBed } from './bed/bed.ts';
+import { type Bed, bedTools, startBed } from './bed/bed.ts';
 import { bedCgroup } from './bed/cgroups.ts';
 import { BOUND } from './bed/node.ts';
 import { PARTS } from './bed/parts.ts';
@@ -31,8 +31,8 @@ import {
   untilRunning,
 } from './support/pods.ts';
 
-const ground = bedGround(console.log, false);
-if (ground.ok) console.log(`the cluster of these tests: ${ground.versions}`);
+const tools = bedTools(console.log, false);
+if (tools.ok) console.log(`the cluster of these tests: ${tools.versions}`);
 
 const SETTINGS = ['vm/overcommit_memory', 'kernel/panic', 'kernel/panic_on_oops', 'net/ipv4/ip_forward'];
 const settings = () => SETTINGS.map((name) => readFileSync(`/proc/sys/${name}`, 'utf8'));
@@ -43,14 +43,14 @@ const interfaces = () => readFileSync('/proc/net/dev', 'utf8').match(/^ *[^ :]+(
 const ALL_GPUS = { env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] };
 const ON_GPUS = { namespace: 'team', spec: { runtimeClassName: 'nvidia', restartPolicy: 'OnFailure' } };
 
-testUnless(ground.ok ? undefined : ground.reason)(
+testUnless(tools.ok ? undefined : tools.reason)(
   'a test cluster starts, runs pods, survives failures and leaves nothing behind',
   async (t) => {
     t.timeout(300_000);
-    if (!ground.ok) throw new Error(ground.reason);
+    if (!tools.ok) throw new Error(tools.reason);
     const before = { settings: settings(), mounts: mounts(), interfaces: interfaces(), folders: folders() };
     const started = performance.now();
-    const bed = await startBed(ground, (line) => t.log(line));
+    const bed = await startBed(tools, (line) => t.log(line));
     t.teardown(() => bed.close());
     const seconds = () => Math.round((performance.now() - started) / 1000);
     t.log(`up after ${seconds()} s`);
@@ -59,7 +59,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.log(`pods ran after ${seconds()} s`);
     await givesSimulatedGpus(t, bed);
     t.log(`clients ran after ${seconds()} s`);
-    await tellsWhoAskedForWhat(t, bed);
+    await auditsRequests(t, bed);
     await survivesItsParts(t, bed);
     t.log(`each part was killed once after ${seconds()} s`);
 
@@ -182,7 +182,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
 }
 
 /** A service account of our namespace is limited to its role, and the audit log has its requests and no others. */
-async function tellsWhoAskedForWhat(t: ExecutionContext, bed: Bed): Promise<void> {
+async function auditsRequests(t: ExecutionContext, bed: Bed): Promise<void> {
   const metadata = { name: 'somebody', namespace: NAMESPACE };
   const account = { kind: 'ServiceAccount', name: 'somebody', namespace: NAMESPACE };
   const rbac = 'rbac.authorization.k8s.io';

@@ -48,7 +48,7 @@ const ENDS_WITHOUT_GPU = [
 ];
 const SCHEDULER = ['extender', 'kube-scheduler'];
 const OUT_OF_MEMORY = 2;
-const NO_ROOM = /node-1: GPU-[0-9a-f-]+ has \d+ MiB of cotenant\.io\/gpu-memory free, but \d+ MiB are requested/;
+const TOO_FULL = /node-1: GPU-[0-9a-f-]+ has \d+ MiB of cotenant\.io\/gpu-memory free, but \d+ MiB are requested/;
 const EVERY_MS = 700;
 
 type Load = {
@@ -300,7 +300,7 @@ onCluster('killing each part under load leaves no limit off and no GPU overcommi
   const said = [...load.sentences];
   for (const sentence of said) t.log(`message of a Pending pod: ${sentence}`);
   t.true(
-    said.some((sentence) => NO_ROOM.test(sentence)),
+    said.some((sentence) => TOO_FULL.test(sentence)),
     'pods that waited for memory say which GPUs lack it',
   );
 });

@@ -1,5 +1,5 @@
 // `cotenant inspect` and `why` as users call them, against a real API server: with all rights, with those of one namespace, and as
-// a kubectl plugin. inspect/ground.ts creates the objects.
+// a kubectl plugin. inspect/objects.ts creates the objects.
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -9,12 +9,12 @@ import type { Pod } from '../../src/cli/cluster/objects.ts';
 import { MIB } from '../../src/common/quantity.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/native/node.ts';
-import { type Bed, bedGround, startBed } from './bed/bed.ts';
+import { type Bed, bedTools, startBed } from './bed/bed.ts';
 import type { Ran } from './bed/namespaces.ts';
 import { NODE_NAME } from './bed/node.ts';
-import { AGENT, agentPod, GPUS, must, readerKubeconfig, SNAPSHOT, STOP, setUp } from './inspect/ground.ts';
+import { AGENT, agentPod, GPUS, must, readerKubeconfig, SNAPSHOT, STOP, setUp } from './inspect/objects.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const MAIN = join(import.meta.dirname, '../../src/cli/main.ts');
 
 type Cotenant = (...args: readonly string[]) => Ran;
@@ -90,8 +90,8 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     'main asks for 30720 MiB and 25 % of the compute of one GPU.',
   ]);
   const mounts = await eventually(() => {
-    const told = why('team/mounts');
-    return texts(told).some((text) => text.includes('kubelet')) ? told : undefined;
+    const answer = why('team/mounts');
+    return texts(answer).some((text) => text.includes('kubelet')) ? answer : undefined;
   }, 'the kubelet has reported the volume');
   t.is(mounts.state, 'waiting');
   t.deepEqual(texts(mounts), [
@@ -229,10 +229,10 @@ async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): 
   );
 }
 
-testUnless(ground.ok ? undefined : ground.reason)('inspect and why report the state of a real cluster', async (t) => {
+testUnless(tools.ok ? undefined : tools.reason)('inspect and why report the state of a real cluster', async (t) => {
   t.timeout(300_000);
-  if (!ground.ok) throw new Error(ground.reason);
-  const bed = await startBed(ground, (line) => t.log(line));
+  if (!tools.ok) throw new Error(tools.reason);
+  const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());
   await setUp(bed);
   const admin = join(bed.folder, 'kubeconfig');
@@ -242,6 +242,6 @@ testUnless(ground.ok ? undefined : ground.reason)('inspect and why report the st
   await explains(t, bed, cotenant);
   recommends(t, cotenant);
   readsOwnNamespace(t, bed);
-  servesAsPlugin(t, bed, ground.bin);
+  servesAsPlugin(t, bed, tools.bin);
   await withoutAgent(t, bed, cotenant);
 });

@@ -209,12 +209,12 @@ onCluster('without the agent GPU pods wait to start and to terminate', async (t,
   await untilNone(bed, 'agent');
   await must(bed, slice('late'), plain('plain-3'));
   await untilRunning(bed, 'plain-3', TEAM);
-  const told = await event(
+  const found = await event(
     bed,
     'late',
     /cotenant\.io.*(?:connect: connection refused|no such file or directory|not found in the list of registered CSI drivers)/,
   );
-  t.log(`a new pod is told: ${told.reason}: ${told.message}`);
+  t.log(`a new pod is told: ${found.reason}: ${found.message}`);
   await remove(bed, 'waits');
   const ending = await untilPod(
     bed,
@@ -242,8 +242,8 @@ onCluster('without the CSIDriver object GPU pods wait, and start when it is back
   t.truthy(driver);
   t.is((await bed.api.ask('DELETE', `${path}/cotenant.io`)).status, 200);
   await must(bed, slice('driverless'));
-  const told = await event(bed, 'driverless', /CSIDriver/);
-  t.log(`a new pod is told: ${told.message}`);
+  const found = await event(bed, 'driverless', /CSIDriver/);
+  t.log(`a new pod is told: ${found.message}`);
   await isLimited(t, bed, 'steady');
   const again = {
     apiVersion: 'storage.k8s.io/v1',

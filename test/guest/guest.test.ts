@@ -3,14 +3,14 @@
 import test from 'ava';
 import { testUnless } from '../support/gate.ts';
 import { guestFiles } from './files.ts';
-import { guestGround } from './ground.ts';
 import { CHECKS } from './inside/checks.ts';
 import { parseResult, type Result } from './inside/report.ts';
 import { boot } from './machine.ts';
+import { guestTools } from './tools.ts';
 
 const LIMIT_MS = 480_000;
-const ground = guestGround(console.log, false);
-const reason = ground.ok ? undefined : ground.reason;
+const tools = guestTools(console.log, false);
+const reason = tools.ok ? undefined : tools.reason;
 
 const results = new Map<string, Result>();
 const printed: string[] = [];
@@ -18,10 +18,10 @@ let problem: unknown;
 
 test.before(async (t) => {
   t.timeout(LIMIT_MS + 10_000);
-  if (!ground.ok) return;
+  if (!tools.ok) return;
   const started = performance.now();
   try {
-    await boot(ground, guestFiles(ground.busybox), LIMIT_MS, (line) => {
+    await boot(tools, guestFiles(tools.busybox), LIMIT_MS, (line) => {
       const result = parseResult(line);
       if (result) results.set(result.name, result);
       else printed.push(line);
@@ -29,7 +29,7 @@ test.before(async (t) => {
   } catch (error) {
     problem = error;
   }
-  t.log(`${ground.versions}: ${Math.round((performance.now() - started) / 1000)} s`);
+  t.log(`${tools.versions}: ${Math.round((performance.now() - started) / 1000)} s`);
 });
 
 testUnless(reason)('the guest starts, runs its checks, and ends', (t) => {

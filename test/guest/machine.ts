@@ -6,13 +6,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { GuestGround } from './ground.ts';
+import type { GuestTools } from './tools.ts';
 
 const MEMORY_MIB = 2048;
 
 /** All output of the machine on its serial line; throws if it does not end in time. */
 export async function boot(
-  { root, kernel }: Extract<GuestGround, { ok: true }>,
+  { root, kernel }: Extract<GuestTools, { ok: true }>,
   archive: Buffer,
   limitMs: number,
   onLine: (line: string) => void,

@@ -9,8 +9,8 @@ test('the addon stays within its buffers for any ledger and refuses unknown size
   const env = environment({});
   // Node.js does not free all memory at exit; the addon keeps one buffer per thread.
   env.ASAN_OPTIONS = `${env.ASAN_OPTIONS}:detect_leaks=0`;
-  const words = [script, join(ASAN_BUILD, 'cotenant.node'), temporaryFolder(t)];
-  const { status, stdout, stderr } = spawnSync(process.execPath, words, { encoding: 'utf8', env });
+  const args = [script, join(ASAN_BUILD, 'cotenant.node'), temporaryFolder(t)];
+  const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8', env });
   t.is(status, 0, stderr);
   const counts = JSON.parse(stdout) as Record<string, unknown>;
   t.log(counts);

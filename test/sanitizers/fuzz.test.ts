@@ -25,8 +25,8 @@ const tools = clang();
 
 test.before(() => {
   if (!tools.ok) return;
-  const words = ['-C', NATIVE, '--no-print-directory', '--silent', '-j2', ...tools.make, 'fuzz'];
-  const { status, stderr } = spawnSync('make', words, { encoding: 'utf8' });
+  const args = ['-C', NATIVE, '--no-print-directory', '--silent', '-j2', ...tools.make, 'fuzz'];
+  const { status, stderr } = spawnSync('make', args, { encoding: 'utf8' });
   if (status !== 0) throw new Error(stderr);
 });
 
@@ -36,14 +36,14 @@ for (const { name, about, least } of TARGETS) {
     const folder = temporaryFolder(t);
     const found = join(folder, 'found');
     mkdirSync(found);
-    const words = [
+    const args = [
       `-max_total_time=${SECONDS}`,
       '-max_len=1024',
       '-len_control=20',
       '-timeout=20',
       '-malloc_limit_mb=512',
     ];
-    const { status, stderr } = spawnSync(join(NATIVE, 'build/fuzz', name), [...words, found, join(CORPUS, name)], {
+    const { status, stderr } = spawnSync(join(NATIVE, 'build/fuzz', name), [...args, found, join(CORPUS, name)], {
       cwd: folder,
       encoding: 'utf8',
       maxBuffer: 1 << 28,

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import test from 'ava';
 
 const TICKS_PER_SECOND = 100;
-const told = process.env.COTENANT_FILE_TIMES;
+const timesPath = process.env.COTENANT_FILE_TIMES;
 
 /** CPU ticks of this process and of the children that it has waited for. */
 const ticks = (): number[] =>
@@ -15,9 +15,9 @@ const ticks = (): number[] =>
     .slice(11, 15)
     .map(Number);
 
-if (told !== undefined)
+if (timesPath !== undefined)
   process.on('exit', () => {
     const file = relative(process.cwd(), fileURLToPath(test.meta.file));
     const busy = ticks().reduce((sum, part) => sum + part, 0) / TICKS_PER_SECOND;
-    appendFileSync(told, `${process.uptime().toFixed(1)} ${busy.toFixed(1)} ${file}\n`);
+    appendFileSync(timesPath, `${process.uptime().toFixed(1)} ${busy.toFixed(1)} ${file}\n`);
   });

@@ -24,9 +24,9 @@ export async function startContainer(
   { name, gpu, processes, contextBytes }: { name: string; gpu: number; processes: number; contextBytes: number },
 ): Promise<Load> {
   // A shell that waits for a word: the owner of the grant exists before the grant that its program is started with.
-  const words = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
+  const args = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
   const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$GPU" exec "$0" "$@"';
-  const child = spawn('/bin/sh', ['-c', script, ...words], {
+  const child = spawn('/bin/sh', ['-c', script, ...args], {
     env: { LD_LIBRARY_PATH: node.lib, GPU: node.uuid(gpu) },
     stdio: ['pipe', 'pipe', 'inherit'],
   });

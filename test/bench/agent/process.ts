@@ -56,10 +56,10 @@ export function residentByKinds(pids: readonly number[]): Kinds {
   let anonymousKib = 0;
   for (const pid of pids) {
     const status = readFileSync(`/proc/${pid}/status`, 'utf8');
-    const told = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]);
-    anonymousKib += told('RssAnon') + told('RssShmem');
+    const field = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]);
+    anonymousKib += field('RssAnon') + field('RssShmem');
     const program = readlinkSync(`/proc/${pid}/exe`);
-    ofFiles.set(program, Math.max(ofFiles.get(program) ?? 0, told('RssFile')));
+    ofFiles.set(program, Math.max(ofFiles.get(program) ?? 0, field('RssFile')));
   }
   const kib = [...ofFiles.values()].reduce((sum, most) => sum + most, anonymousKib);
   if (Number.isNaN(kib)) throw new Error('the kernel does not tell resident memory by its kinds');

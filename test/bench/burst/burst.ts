@@ -3,7 +3,7 @@
 // a second.
 
 import type { Api } from '../../cluster/bed/api.ts';
-import { startWhole, wholeGround } from '../../cluster/bed/whole.ts';
+import { startWhole, wholeTools } from '../../cluster/bed/whole.ts';
 import { namespaceOf, type Pod, podOf, shellOf } from '../../cluster/support/pods.ts';
 import { eventually } from '../../support/native/node.ts';
 import type { Bench } from '../bench.ts';
@@ -72,7 +72,7 @@ export const burst: Bench = {
   async run(scope, { quick, note }) {
     const count = quick ? QUICK_PODS : FULL_PODS;
     const name = `burst.bind_to_running_${count}`;
-    const found = wholeGround(note);
+    const found = wholeTools(note);
     if (!found.ok)
       return [{ name: `${name}.ratio`, value: null, unit: 'ratio', reference: null, skipped: found.reason }];
     const { bed } = await startWhole(found, GPUS, note);

@@ -42,7 +42,7 @@ const nodesOf = ({ form, kernelUs }: Tenant): number => {
   return kernelUs <= 200 ? 10 : kernelUs <= 1000 ? 5 : 2;
 };
 
-function wordOf(tenant: Tenant): string {
+function argumentOf(tenant: Tenant): string {
   const { form, kernelUs, percent, more = {} } = tenant;
   const words = { form, kernel_us: kernelUs, nodes: nodesOf(tenant), percent, weight: percent, ...more };
   return `tenant=${Object.entries(words)
@@ -56,7 +56,7 @@ export async function runLab(run: Run): Promise<readonly Served[]> {
   const { law = 'cotenant', seconds, seed = 1, policy = 3, tenants, words = [] } = run;
   const args = [`law=${law}`, `seconds=${seconds}`, `seed=${seed}`, `policy=${policy}`, ...words];
   const program = join(BUILD, 'tests/compute-lab');
-  const { stdout } = await start(program, [...args, ...tenants.map(wordOf)], { maxBuffer: 1 << 26 });
+  const { stdout } = await start(program, [...args, ...tenants.map(argumentOf)], { maxBuffer: 1 << 26 });
   return (JSON.parse(stdout) as { tenants: Served[] }).tenants;
 }
 

@@ -249,8 +249,8 @@ async function wake({ quick, note }: BenchOptions): Promise<Row[]> {
     const latest = async () => {
       const late = new Map<object, number>();
       for (const until = performance.now() + ms; performance.now() < until; await delay(10)) {
-        const told = arbiter.told();
-        if (told) late.set(told, told.lateNs / 1000);
+        const status = arbiter.status();
+        if (status) late.set(status, status.lateNs / 1000);
       }
       return [...late.values()];
     };

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { BUILD, type Teardown } from '../../support/native/node.ts';
-import { environmentOf, type Setting } from '../ground.ts';
+import { environmentOf, type Setting } from '../environment.ts';
 
 export const CALLS = join(BUILD, 'bench/calls');
 

@@ -4,7 +4,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { type Teardown, temporaryFolder } from '../../support/native/node.ts';
-import { environmentOf, type Setting } from '../ground.ts';
+import { environmentOf, type Setting } from '../environment.ts';
 import { CALLS } from './caller.ts';
 
 /** Why instructions cannot be counted here; undefined: they can. */
@@ -15,8 +15,8 @@ export function whyNoCallgrind(): string | undefined {
 
 /** Instructions of one run of the measured program, the loader's included, given these commands. */
 async function instructionsOf(scope: Teardown, setting: Setting, commands: string): Promise<number> {
-  const words = ['--tool=callgrind', `--callgrind-out-file=${join(temporaryFolder(scope), 'out')}`, CALLS];
-  const child = spawn('valgrind', words, {
+  const args = ['--tool=callgrind', `--callgrind-out-file=${join(temporaryFolder(scope), 'out')}`, CALLS];
+  const child = spawn('valgrind', args, {
     env: { ...environmentOf(setting), PATH: process.env.PATH ?? '' },
     stdio: ['pipe', 'ignore', 'pipe'],
   });

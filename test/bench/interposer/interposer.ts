@@ -4,7 +4,14 @@
 import type { Teardown } from '../../support/native/node.ts';
 import { MIB } from '../../support/product/grant.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
-import { FORWARD, type Ground, idleGround, type Setting, simulatedGround, writeFeedback } from '../ground.ts';
+import {
+  type Environment,
+  FORWARD,
+  idleEnvironment,
+  type Setting,
+  simulatedEnvironment,
+  writeFeedback,
+} from '../environment.ts';
 import type { Goal, Row } from '../row.ts';
 import { median, medianDifference } from '../statistics.ts';
 import { startCaller, takeTurns } from './caller.ts';
@@ -125,13 +132,13 @@ const OVER_SIMULATOR: readonly Subject[] = [
 
 /** Direct, direct once more (what the machine adds by itself), through the interposer, and where it is asked for through a
  * preload that only forwards, in turns. */
-async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions): Promise<Row[]> {
+async function measure(environment: Environment, subject: Subject, { quick }: BenchOptions): Promise<Row[]> {
   const [generations, rounds] = quick ? [3, 15] : [7, 60];
   const samples: [number[], number[], number[], number[]] = [[], [], [], []];
   // Processes are started anew a few times: where a program's code and data happen to lie changes its speed.
   for (let generation = 0; generation < generations; generation += 1) {
     await withTeardown(async (scope) => {
-      const held = ground.grant(scope, subject.isolate ?? true);
+      const held = environment.grant(scope, subject.isolate ?? true);
       const start = (setting: Setting) =>
         Array.from({ length: subject.processes ?? 1 }, () => startCaller(scope, setting));
       for (let number = 0; number < (subject.ended ?? 0); number += 1) {
@@ -141,8 +148,8 @@ async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions
       }
       const idle = Array.from({ length: subject.idle ?? 0 }, () => startCaller(scope, held));
       await Promise.all(idle.map((caller) => caller.ask('hold 1 512')));
-      const groups = [start({ lib: ground.lib }), start({ lib: ground.lib }), start(held)];
-      if (subject.forwarded) groups.push(start({ lib: ground.lib, preload: FORWARD }));
+      const groups = [start({ lib: environment.lib }), start({ lib: environment.lib }), start(held)];
+      if (subject.forwarded) groups.push(start({ lib: environment.lib, preload: FORWARD }));
       for (const caller of groups.flat()) if (subject.before) await caller.ask(subject.before);
       await takeTurns(groups, 2, subject.command);
       if (subject.feedback) writeFeedback(held);
@@ -151,7 +158,7 @@ async function measure(ground: Ground, subject: Subject, { quick }: BenchOptions
     });
   }
   const [direct, again, interposed, forwarded] = samples;
-  const reference = { value: median(direct), what: `${subject.what}, straight into ${ground.what}` };
+  const reference = { value: median(direct), what: `${subject.what}, straight into ${environment.what}` };
   const same = { value: median(direct), what: `the same call, measured twice: what the machine adds by itself` };
   const { goal } = subject;
   const rows: Row[] = [
@@ -196,7 +203,7 @@ const COUNTED = [
 async function countInstructions(scope: Teardown, { note }: BenchOptions): Promise<Row[]> {
   const skipped = whyNoCallgrind();
   if (skipped !== undefined) note(`NOT MEASURED: instructions: ${skipped}`);
-  const ground = idleGround();
+  const environment = idleEnvironment();
   const rows: Row[] = [];
   for (const { name, command, what, goal } of COUNTED) {
     const base = { name, unit: 'instructions', ...(goal === undefined ? {} : { goal }) };
@@ -204,16 +211,19 @@ async function countInstructions(scope: Teardown, { note }: BenchOptions): Promi
       rows.push({ ...base, value: null, reference: null, skipped });
       continue;
     }
-    const direct = await instructionsPerCall(scope, () => ({ lib: ground.lib }), command);
-    const interposed = await instructionsPerCall(scope, () => ground.grant(scope), command);
-    const reference = { value: direct, what: `${what}, straight into ${ground.what}, the loop around it included` };
+    const direct = await instructionsPerCall(scope, () => ({ lib: environment.lib }), command);
+    const interposed = await instructionsPerCall(scope, () => environment.grant(scope), command);
+    const reference = {
+      value: direct,
+      what: `${what}, straight into ${environment.what}, the loop around it included`,
+    };
     rows.push({ ...base, value: interposed - direct, reference });
   }
   const start = { name: 'interposer.start.added_instructions', unit: 'instructions' };
   if (skipped !== undefined) return [...rows, { ...start, value: null, reference: null, skipped }];
-  const direct = await instructionsPerStart(scope, { lib: ground.lib });
-  const what = `a process from its exec to a context and its end, straight on ${ground.what}, the loader's work included`;
-  const value = (await instructionsPerStart(scope, ground.grant(scope))) - direct;
+  const direct = await instructionsPerStart(scope, { lib: environment.lib });
+  const what = `a process from its exec to a context and its end, straight on ${environment.what}, the loader's work included`;
+  const value = (await instructionsPerStart(scope, environment.grant(scope))) - direct;
   return [...rows, { ...start, value, reference: { value: direct, what } }];
 }
 
@@ -225,9 +235,9 @@ export const interposer: Bench = {
     rows.push(...measureStarts(scope, options));
     for (const subject of SUBJECTS) {
       options.note(`interposer: ${subject.name}`);
-      rows.push(...(await measure(idleGround(), subject, options)));
+      rows.push(...(await measure(idleEnvironment(), subject, options)));
     }
-    const simulated = await simulatedGround(scope);
+    const simulated = await simulatedEnvironment(scope);
     for (const subject of OVER_SIMULATOR) {
       options.note(`interposer: ${subject.name}`);
       rows.push(...(await measure(simulated, subject, options)));

@@ -15,8 +15,8 @@ const GOAL_US = 1000;
 function instructionsOf(scope: Teardown, preload?: string): number {
   const out = join(temporaryFolder(scope), 'out');
   const env = { PATH: process.env.PATH ?? '', ...(preload === undefined ? {} : { LD_PRELOAD: preload }) };
-  const words = ['--tool=callgrind', `--callgrind-out-file=${out}`, PROGRAM];
-  const { status, stderr } = spawnSync('valgrind', words, { env, encoding: 'utf8' });
+  const args = ['--tool=callgrind', `--callgrind-out-file=${out}`, PROGRAM];
+  const { status, stderr } = spawnSync('valgrind', args, { env, encoding: 'utf8' });
   const collected = /Collected : (\d+)/.exec(stderr)?.[1];
   if (status !== 0 || collected === undefined) throw new Error(`callgrind ended with ${status}: ${stderr}`);
   return Number(collected);

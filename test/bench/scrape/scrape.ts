@@ -27,8 +27,8 @@ const run = promisify(execFile);
 
 type Server = Ready & { readonly child: ChildProcess };
 
-async function startServer(scope: Teardown, ...words: string[]): Promise<Server> {
-  const child = fork(join(import.meta.dirname, 'server.ts'), words, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+async function startServer(scope: Teardown, ...args: string[]): Promise<Server> {
+  const child = fork(join(import.meta.dirname, 'server.ts'), args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
   const exited = once(child, 'exit');
   scope.teardown(async () => {
     child.kill('SIGKILL');
@@ -42,9 +42,9 @@ async function startServer(scope: Teardown, ...words: string[]): Promise<Server>
   return { ...ready, child };
 }
 
-async function ask({ child }: Server, word: 'reset' | 'read'): Promise<Reading> {
+async function ask({ child }: Server, command: 'reset' | 'read'): Promise<Reading> {
   const answer = once(child, 'message');
-  child.send(word);
+  child.send(command);
   const [reading] = (await answer) as [Reading];
   return reading;
 }
@@ -65,8 +65,8 @@ async function scrapeOnce(agent: Agent, port: number, encoding: string): Promise
  * delay them for longer than a scrape takes. */
 async function takeTurns(servers: readonly Server[], encoding: string, rounds: number): Promise<number[][]> {
   const samples: number[][] = servers.map(() => []);
-  const words = [SCRAPERS, encoding, rounds, EVERY_MS, ...servers.map(({ port }) => port)].map(String);
-  const { stdout } = await run(join(BUILD, 'bench/scraper'), words, { maxBuffer: 64 * 2 ** 20 });
+  const args = [SCRAPERS, encoding, rounds, EVERY_MS, ...servers.map(({ port }) => port)].map(String);
+  const { stdout } = await run(join(BUILD, 'bench/scraper'), args, { maxBuffer: 64 * 2 ** 20 });
   for (const line of stdout.trimEnd().split('\n')) {
     const [server = Number.NaN, nanoseconds = Number.NaN] = line.split(' ').map(Number);
     samples[server]?.push(nanoseconds / 1e6);

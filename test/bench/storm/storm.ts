@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { BUILD, type SimulatedNode, startNode, type Teardown } from '../../support/native/node.ts';
 import { MIB, makeGrant } from '../../support/product/grant.ts';
 import { type Bench, withTeardown } from '../bench.ts';
-import { environmentOf, idleGround, type Setting } from '../ground.ts';
+import { environmentOf, idleEnvironment, type Setting } from '../environment.ts';
 import type { Row } from '../row.ts';
 import { maximum, median, medianDifference, quantile } from '../statistics.ts';
 
@@ -18,10 +18,10 @@ const DIRECT = 'the same without the interposer';
 async function run(
   scope: Teardown,
   program: string,
-  words: readonly string[],
+  args: readonly string[],
   env: Record<string, string>,
 ): Promise<string> {
-  const child = spawn(join(BUILD, program), words, { env, stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(join(BUILD, program), args, { env, stdio: ['ignore', 'pipe', 'inherit'] });
   scope.teardown(() => {
     child.kill('SIGKILL');
   });
@@ -30,18 +30,18 @@ async function run(
     text += part.toString();
   });
   const [code] = await once(child, 'close');
-  if (code !== 0) throw new Error(`${program} ${words.join(' ')} ended with ${code}`);
+  if (code !== 0) throw new Error(`${program} ${args.join(' ')} ended with ${code}`);
   return text;
 }
 
 /** The storm program's lines, each a number. */
-async function storm(scope: Teardown, words: readonly string[], env: Record<string, string>): Promise<number[]> {
-  return (await run(scope, 'bench/storm', words, env)).trim().split('\n').map(Number);
+async function storm(scope: Teardown, args: readonly string[], env: Record<string, string>): Promise<number[]> {
+  return (await run(scope, 'bench/storm', args, env)).trim().split('\n').map(Number);
 }
 
 /** Samples of both sides, in turns, a list for each turn; a fresh grant each time. */
 async function bothSides(
-  words: readonly string[],
+  args: readonly string[],
   lib: string,
   grant: (scope: Teardown) => Setting,
   rounds: number,
@@ -49,8 +49,8 @@ async function bothSides(
   const found: { direct: number[][]; interposed: number[][] } = { direct: [], interposed: [] };
   for (let round = 0; round < rounds; round += 1) {
     await withTeardown(async (scope) => {
-      found.direct.push(await storm(scope, words, environmentOf({ lib })));
-      found.interposed.push(await storm(scope, words, environmentOf(grant(scope))));
+      found.direct.push(await storm(scope, args, environmentOf({ lib })));
+      found.interposed.push(await storm(scope, args, environmentOf(grant(scope))));
     });
   }
   return found;
@@ -69,19 +69,19 @@ type Killed = { readonly longestMs: number; readonly kills: number; readonly got
  * have ended can get. */
 async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, seconds: number): Promise<Killed> {
   const env = environmentOf(setting);
-  const words = [
+  const args = [
     `workers=${WORKERS}`,
     `seconds=${seconds}`,
     `kills=${KILLS_PER_SECOND}`,
     `bytes=${MOST_BYTES}`,
     `spaces=${SPACES}`,
   ];
-  const told = JSON.parse(await run(scope, 'tests/racer', words, env)) as Killed;
+  const result = JSON.parse(await run(scope, 'tests/racer', args, env)) as Killed;
   await delay(LEAK_AFTER_MS);
   const { granuleBytes = 0, contextBytes = 0 } = node.usage().gpus[0] ?? {};
   const fill = ['libcuda.so.1', 'init', 'context 0', `fill-all ${granuleBytes}`];
   const [, , filled = ''] = (await run(scope, 'tests/client', fill, env)).split('\n');
-  return { ...told, gotBytes: contextBytes + Number(filled.split(' ')[1]) * granuleBytes };
+  return { ...result, gotBytes: contextBytes + Number(filled.split(' ')[1]) * granuleBytes };
 }
 
 async function killStorm(scope: Teardown, node: SimulatedNode, grant: Setting, quick: boolean): Promise<Row[]> {
@@ -113,7 +113,7 @@ export const storms: Bench = {
   what: 'processes that start all at once, and memory of killed ones',
   async run(scope, { quick, note }) {
     const rows: Row[] = [];
-    const idle = idleGround();
+    const idle = idleEnvironment();
     for (const count of quick ? [50, 300] : [10, 50, 150, 300]) {
       note(`storm: ${count} processes start`);
       const { direct, interposed } = await bothSides(['start', String(count)], idle.lib, idle.grant, quick ? 10 : 40);

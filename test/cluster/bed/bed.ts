@@ -20,7 +20,7 @@ export const BUSYBOX_IMAGE = 'local.test/busybox:1';
 const TOOLS = ['unshare', 'nsenter', 'setpriv', 'ip', 'mount', 'openssl', 'make', 'g++', 'dpkg', 'apt-get'];
 const NATIVE = join(import.meta.dirname, '../../../native');
 
-export type Ground =
+export type BedTools =
   | {
       readonly ok: true;
       readonly bin: string;
@@ -31,7 +31,7 @@ export type Ground =
   | { readonly ok: false; readonly reason: string };
 
 /** The programs that a test cluster needs, fetched and built if `get` is set; or the reason why there can be none here. */
-export function bedGround(say: (line: string) => void, get = true): Ground {
+export function bedTools(say: (line: string) => void, get = true): BedTools {
   if (process.getuid?.() !== 0) return { ok: false, reason: 'a test cluster needs root' };
   const missing = TOOLS.filter((name) => onPath(name) === undefined);
   if (missing.length > 0) return { ok: false, reason: `a test cluster needs ${missing.join(', ')}` };
@@ -98,7 +98,7 @@ export type Bed = Parts & {
   close(): Promise<void>;
 };
 
-export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line: string) => void): Promise<Bed> {
+export async function startBed(tools: Extract<BedTools, { ok: true }>, say: (line: string) => void): Promise<Bed> {
   await clearAbandoned();
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-bed-'));
   const cgroup = bedCgroup(process.pid);
@@ -115,20 +115,20 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   }
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   ending.defer(() => namespaces.close());
-  const plane = controlPlane(folder, ground.bin, ground.packages, NODE_NAME);
-  const node = bedNode(folder, ground.bin, ground.packages, plane.kubeletKubeconfig, cgroup);
-  const path = { PATH: `${join(ground.packages, 'usr/bin')}:${join(ground.packages, 'usr/sbin')}:${process.env.PATH}` };
+  const plane = controlPlane(folder, tools.bin, tools.packages, NODE_NAME);
+  const node = bedNode(folder, tools.bin, tools.packages, plane.kubeletKubeconfig, cgroup);
+  const path = { PATH: `${join(tools.packages, 'usr/bin')}:${join(tools.packages, 'usr/sbin')}:${process.env.PATH}` };
   const admin = ['--kubeconfig', plane.kubeconfig];
   const kubectlWith = (input: string, ...args: readonly string[]): Ran =>
-    namespaces.run([join(ground.bin, 'kubectl'), ...admin, ...args], { input });
+    namespaces.run([join(tools.bin, 'kubectl'), ...admin, ...args], { input });
   const kubectl = (...args: readonly string[]): Ran => kubectlWith('', ...args);
   const ctr = (...args: readonly string[]): Ran =>
-    namespaces.run([join(ground.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', ...args], { env: path });
+    namespaces.run([join(tools.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', ...args], { env: path });
   const addImage: Bed['addImage'] = (name, layers, settings) => {
     const image = mkdtempSync(join(folder, 'image-'));
     layOut(image, name, layers, settings);
-    const words = [join(ground.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', 'images', 'import'];
-    const { code, err } = namespaces.run(['sh', '-c', `${tarOf(image)} | ${words.join(' ')} --local -`], { env: path });
+    const argv = [join(tools.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', 'images', 'import'];
+    const { code, err } = namespaces.run(['sh', '-c', `${tarOf(image)} | ${argv.join(' ')} --local -`], { env: path });
     rmSync(image, { recursive: true });
     if (code !== 0) throw new Error(`${name} could not be imported: ${err.trim()}`);
   };
@@ -140,7 +140,7 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   namespaces.start('apiserver', plane.commands.apiserver);
   await parts.untilReady('containerd');
   say('importing images');
-  const busybox = busyboxLayer(ground.packages);
+  const busybox = busyboxLayer(tools.packages);
   addImage(PAUSE_IMAGE, [pauseLayer(folder)], { entrypoint: ['/pause'] });
   addImage(BUSYBOX_IMAGE, [busybox], { entrypoint: ['/bin/sh'] });
   await parts.untilReady('apiserver');
@@ -148,13 +148,13 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
   namespaces.start('scheduler', plane.commands.scheduler);
   namespaces.start('kubelet', node.kubelet, path);
   const socket = join(folder, 'api.sock');
-  namespaces.start('proxy', [join(ground.bin, 'kubectl'), ...admin, 'proxy', '--unix-socket', socket]);
+  namespaces.start('proxy', [join(tools.bin, 'kubectl'), ...admin, 'proxy', '--unix-socket', socket]);
   await parts.untilReady('kubelet');
   const api = bedApi(socket);
   const account = '/api/v1/namespaces/default/serviceaccounts/default';
   await eventually(() => existsSync(socket) || undefined, 'the API server can be asked from outside');
   await eventually(() => api.get<object>(account), 'the default service account is there', 60_000);
-  say(`${ground.versions}: ready`);
+  say(`${tools.versions}: ready`);
 
   const owned = ending.move();
   return {
@@ -166,7 +166,7 @@ export async function startBed(ground: Extract<Ground, { ok: true }>, say: (line
     auditLog: plane.auditLog,
     api,
     ctr,
-    talk: (...args) => namespaces.talk([join(ground.bin, 'kubectl'), ...admin, ...args]),
+    talk: (...args) => namespaces.talk([join(tools.bin, 'kubectl'), ...admin, ...args]),
     kubectl,
     kubectlWith,
     apply(...objects) {

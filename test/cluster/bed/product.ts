@@ -113,7 +113,7 @@ export function addKubeSchedulerImage(bed: Bed, bin: string): void {
 /** Chart value for a component that is not installed. */
 export const OFF = { enabled: false };
 
-function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): Ran {
+function runHelm(bed: Bed, helm: string, args: readonly string[], input = ''): Ran {
   const home = join(bed.folder, 'helm');
   const env = {
     HELM_CACHE_HOME: join(home, 'cache'),
@@ -121,14 +121,14 @@ function runHelm(bed: Bed, helm: string, words: readonly string[], input = ''): 
     HELM_DATA_HOME: join(home, 'data'),
     KUBECONFIG: join(bed.folder, 'kubeconfig'),
   };
-  return bed.namespaces.run([helm, ...words, '--namespace', NAMESPACE], { env, input });
+  return bed.namespaces.run([helm, ...args, '--namespace', NAMESPACE], { env, input });
 }
 
 /** `helm upgrade --install` of the chart; waits until all of it is ready; throws with helm's message. */
 export function installChart(bed: Bed, helm: string, values: object): void {
-  const words = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
+  const args = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
   const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
-  const { code, err, out } = runHelm(bed, helm, [...words, '--wait', '--timeout', '300s', '--values', '-'], input);
+  const { code, err, out } = runHelm(bed, helm, [...args, '--wait', '--timeout', '300s', '--values', '-'], input);
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}\n${stateOfRelease(bed)}`);
 }
 
@@ -141,7 +141,7 @@ function stateOfRelease(bed: Bed): string {
     ['logs', '-l', `app.kubernetes.io/instance=cotenant`, '--all-containers', '--prefix', '--tail=20'],
   ];
   return asked
-    .map((words) => bed.kubectl(...own, ...words))
+    .map((args) => bed.kubectl(...own, ...args))
     .map(({ out, err }) => `${out}${err}`)
     .join('\n');
 }

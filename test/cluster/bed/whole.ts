@@ -2,7 +2,7 @@
 
 import { eventually } from '../../support/native/node.ts';
 import { type Helm, lookForHelm, readyHelm } from '../../support/services/helm.ts';
-import { type Bed, bedGround, type Ground, startBed } from './bed.ts';
+import { type Bed, type BedTools, bedTools, startBed } from './bed.ts';
 import { INSIDE } from './gpus.ts';
 import { NODE_NAME } from './node.ts';
 import {
@@ -14,20 +14,20 @@ import {
   KUBE_SCHEDULER_IMAGE,
 } from './product.ts';
 
-export type WholeGround =
+export type WholeTools =
   | {
       readonly ok: true;
-      readonly ground: Extract<Ground, { ok: true }>;
+      readonly tools: Extract<BedTools, { ok: true }>;
       readonly helm: Exclude<Helm, { kind: 'missing' }>;
     }
   | { readonly ok: false; readonly reason: string };
 
 /** What the whole needs, without building any of it; or the reason why it is not available here. */
-export function wholeGround(say: (line: string) => void): WholeGround {
-  const ground = bedGround(say, false);
-  if (!ground.ok) return ground;
+export function wholeTools(say: (line: string) => void): WholeTools {
+  const tools = bedTools(say, false);
+  if (!tools.ok) return tools;
   const helm = lookForHelm();
-  return helm.kind === 'missing' ? { ok: false, reason: helm.reason } : { ok: true, ground, helm };
+  return helm.kind === 'missing' ? { ok: false, reason: helm.reason } : { ok: true, tools, helm };
 }
 
 export type Whole = {
@@ -53,7 +53,7 @@ export const WHOLE_VALUES = {
 
 /** `gpus`: models of the simulated GPUs; `driver`: another version than the simulator's own. The caller closes the bed. */
 export async function startWhole(
-  { ground, helm }: Extract<WholeGround, { ok: true }>,
+  { tools, helm }: Extract<WholeTools, { ok: true }>,
   gpus: readonly string[],
   say: (line: string) => void,
   values: object = WHOLE_VALUES,
@@ -61,10 +61,10 @@ export async function startWhole(
 ): Promise<Whole> {
   const path = await readyHelm(helm);
   const started = performance.now();
-  const bed = await startBed(ground, say);
+  const bed = await startBed(tools, say);
   try {
     addCotenantImage(bed);
-    addKubeSchedulerImage(bed, ground.bin);
+    addKubeSchedulerImage(bed, tools.bin);
     addClientImage(bed);
     const uuids = await addSimulatedNode(bed, gpus, driver);
     installChart(bed, path, values);

@@ -4,19 +4,19 @@ import { join } from 'node:path';
 import { parseAllDocuments, stringify } from 'yaml';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
-import { bedGround, startBed } from '../bed/bed.ts';
+import { bedTools, startBed } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const helm = lookForHelm();
-const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
+const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
 const CHART = join(import.meta.dirname, '../../../charts/cotenant');
 
 type KubeObject = { apiVersion: string; kind: string; metadata: { name: string } };
 
 testUnless(reason)('a real API server accepts every object of the chart with everything on', async (t) => {
   t.timeout(BUILD_MS);
-  if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
+  if (!tools.ok || helm.kind === 'missing') throw new Error(reason);
   const values = {
     serviceMonitor: { enabled: true },
     prometheusRule: { enabled: true },
@@ -36,7 +36,7 @@ testUnless(reason)('a real API server accepts every object of the chart with eve
   const judged = objects.filter(({ apiVersion }) => !apiVersion.startsWith('monitoring.coreos.com/'));
   t.true(judged.length > 10, String(judged.length));
 
-  const bed = await startBed(ground, (line) => t.log(line));
+  const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());
   bed.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name: NAMESPACE } });
   for (const object of judged) {

@@ -5,15 +5,15 @@ import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import type { User } from '../bed/api.ts';
-import { type Bed, bedGround, startBed } from '../bed/bed.ts';
+import { type Bed, bedTools, startBed } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF } from '../bed/product.ts';
 import { SCHEDULER } from '../support/pods.ts';
 import { ASKED, but, container, limits, named, REQUIRED, type Slice, WRONG } from '../support/slices.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const helm = lookForHelm();
-const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
+const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
 
 const POLICIES = ['bindings', 'debug', 'grants', 'nodes', 'shares'];
 const AGENT = `system:serviceaccount:${NAMESPACE}:cotenant-agent`;
@@ -60,9 +60,9 @@ function typeWarnings(bed: Bed, name: string): readonly string[] | undefined {
 
 testUnless(reason)('admission policies refuse what the webhook would refuse, without the webhook', async (t) => {
   t.timeout(BUILD_MS);
-  if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
+  if (!tools.ok || helm.kind === 'missing') throw new Error(reason);
   const path = await readyHelm(helm);
-  const bed = await startBed(ground, (line) => t.log(line));
+  const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());
   addCotenantImage(bed);
   const configuration = { schedulerName: 'cotenant-scheduler', allowedSchedulers: ['second'] };

@@ -10,7 +10,7 @@ import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import type { Bed } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';
-import { startWhole, WHOLE_VALUES, wholeGround } from '../bed/whole.ts';
+import { startWhole, WHOLE_VALUES, wholeTools } from '../bed/whole.ts';
 import { firstProcessOf, processesOf, rightsOf, signalContainer } from '../support/containers.ts';
 import { lookAtPermissions } from '../support/permissions.ts';
 import {
@@ -28,7 +28,7 @@ import {
 } from '../support/pods.ts';
 import { agentPage, type Component, podOfRelease } from '../support/release.ts';
 
-const ground = wholeGround(console.log);
+const tools = wholeTools(console.log);
 
 /** Most rounds until the agent has asked for a pod. */
 const ROUNDS = 5;
@@ -36,15 +36,15 @@ const ROUNDS = 5;
 /** A volume that never exists: its pod never starts. */
 const ABSENT = { volumes: [{ name: 'absent', configMap: { name: 'absent' } }] };
 const ABSENT_MOUNT = { volumeMounts: [{ name: 'absent', mountPath: '/absent' }] };
-const NOBODY = 65532;
+const UNPRIVILEGED_UID = 65532;
 /** In the host's PID namespace, so with a user ID of its own. */
 const EXPORTER = 59_837;
 /** Containers that need no privileges, and their users. */
 const POWERLESS: readonly (readonly [Component, string, number])[] = [
   ['agent', 'exporter', EXPORTER],
-  ['webhook', 'webhook', NOBODY],
-  ['scheduler', 'extender', NOBODY],
-  ['scheduler', 'kube-scheduler', NOBODY],
+  ['webhook', 'webhook', UNPRIVILEGED_UID],
+  ['scheduler', 'extender', UNPRIVILEGED_UID],
+  ['scheduler', 'kube-scheduler', UNPRIVILEGED_UID],
 ];
 
 /** All ports that are reachable in the cluster's network, and those on loopback only. */
@@ -91,8 +91,8 @@ async function reachOfExporter(bed: Bed, agent: Pod, node: number): Promise<unkn
       adminThrough: await reach('/proc/${node}/root${ADMIN}'),
       token: tried(() => fs.readdirSync('/var/run/secrets/kubernetes.io')),
     })))().finally(() => process.exit());`;
-  const words = ['-n', NAMESPACE, 'exec', agent.metadata.name, '-c', 'exporter', '--', 'node', '-e', tries];
-  const { code, out, err } = bed.kubectl(...words);
+  const args = ['-n', NAMESPACE, 'exec', agent.metadata.name, '-c', 'exporter', '--', 'node', '-e', tries];
+  const { code, out, err } = bed.kubectl(...args);
   if (code !== 0) throw new Error(`the exporter's container ran nothing: ${err}`);
   return JSON.parse(out);
 }
@@ -105,8 +105,8 @@ async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<vo
   }, 'the page');
   t.true((seriesOf(page, 'cotenant_device_memory_total_bytes') ?? 0) > 0);
   const ip = agent.status?.podIP ?? '';
-  const get = (path: string, ...words: readonly string[]) =>
-    bed.namespaces.run(['curl', '-s', '-D', '-', ...words, `http://${ip.includes(':') ? `[${ip}]` : ip}:9837${path}`])
+  const get = (path: string, ...args: readonly string[]) =>
+    bed.namespaces.run(['curl', '-s', '-D', '-', ...args, `http://${ip.includes(':') ? `[${ip}]` : ip}:9837${path}`])
       .out;
   const accept = ['-H', 'Accept: application/openmetrics-text;version=1.0.0'];
   const open = get('/metrics', ...accept, '--compressed');
@@ -134,10 +134,10 @@ async function startUnseenPod(bed: Bed, agent: Pod, name: string, share: Record<
   await untilRunning(bed, name);
 }
 
-testUnless(ground.ok ? undefined : ground.reason)('each component has only the permissions that it uses', async (t) => {
+testUnless(tools.ok ? undefined : tools.reason)('each component has only the permissions that it uses', async (t) => {
   t.timeout(BUILD_MS);
-  if (!ground.ok) throw new Error(ground.reason);
-  const { bed, uuids } = await startWhole(ground, ['l4'], (line) => t.log(line), {
+  if (!tools.ok) throw new Error(tools.reason);
+  const { bed, uuids } = await startWhole(tools, ['l4'], (line) => t.log(line), {
     ...WHOLE_VALUES,
     scheduler: { ...WHOLE_VALUES.scheduler, overcommittedAfterSeconds: 1 },
   });

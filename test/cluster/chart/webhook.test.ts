@@ -12,14 +12,14 @@ import {
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
-import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from '../bed/bed.ts';
+import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF, uninstallChart } from '../bed/product.ts';
 import { podsOf } from '../support/release.ts';
 import { createWithoutPause } from '../support/stream.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const helm = lookForHelm();
-const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
+const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
 const HOST = `cotenant-webhook.${NAMESPACE}.svc`;
 const NAMES = [HOST, `cotenant-webhook.${NAMESPACE}`];
 const SECRET = `/api/v1/namespaces/${NAMESPACE}/secrets/cotenant-webhook-keys`;
@@ -67,8 +67,8 @@ type Answer = { readonly pod: Pod | undefined; readonly said: string };
 
 /** What the server would store after admission, and its response: a refusal, or warnings. */
 function dryRun(bed: Bed, pod: object): Answer {
-  const words = ['create', '--dry-run=server', '-o', 'json', '-f', '-'];
-  const { code, out, err } = bed.kubectlWith(JSON.stringify(pod), ...words);
+  const args = ['create', '--dry-run=server', '-o', 'json', '-f', '-'];
+  const { code, out, err } = bed.kubectlWith(JSON.stringify(pod), ...args);
   return { pod: code === 0 ? (JSON.parse(out) as Pod) : undefined, said: err.trim() };
 }
 
@@ -77,9 +77,9 @@ const visibleOf = ({ env = [] }: Container) =>
 
 testUnless(reason)('the webhook of the chart works with a real API server', async (t) => {
   t.timeout(BUILD_MS);
-  if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
+  if (!tools.ok || helm.kind === 'missing') throw new Error(reason);
   const path = await readyHelm(helm);
-  const bed = await startBed(ground, (line) => t.log(line));
+  const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());
   const started = performance.now();
   const step = (what: string) => t.log(`${what} after ${Math.round((performance.now() - started) / 1000)} s`);
@@ -356,9 +356,9 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
   const all = bed.kubectl('api-resources', '--verbs=list', '-o', 'name').out.trim().split('\n');
   const kinds = all.filter((kind) => !/^(events|componentstatuses)/.test(kind)).join();
   const ours = () => {
-    const words = ['get', kinds, '-A', '-l', 'app.kubernetes.io/instance=cotenant', '-o', 'name'];
+    const args = ['get', kinds, '-A', '-l', 'app.kubernetes.io/instance=cotenant', '-o', 'name'];
     const labeled = bed
-      .kubectl(...words)
+      .kubectl(...args)
       .out.trim()
       .split('\n');
     const inside = bed.kubectl('-n', NAMESPACE, 'get', 'secrets,configmaps,jobs,pods,leases', '-o', 'name').out;

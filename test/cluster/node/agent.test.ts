@@ -7,16 +7,16 @@ import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
-import { bedGround, startBed } from '../bed/bed.ts';
+import { bedTools, startBed } from '../bed/bed.ts';
 import { INSIDE } from '../bed/gpus.ts';
 import { addClientImage, addCotenantImage, addSimulatedGpus, installChart, NAMESPACE, OFF } from '../bed/product.ts';
 import { clientOf, MIB, namespaceOf, podOf } from '../support/pods.ts';
 import { agentPage, podsOf } from '../support/release.ts';
 import { claimed, startClaims } from './claims.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const helm = lookForHelm();
-const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
+const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
 const SERVER_NAME = `cotenant-agent.${NAMESPACE}.svc`;
 const VISIBLE = 'NVIDIA_VISIBLE_DEVICES';
 
@@ -29,9 +29,9 @@ const sneaky = (name: string, mib: number, gpus: string): object =>
 
 testUnless(reason)('the agent names containers that use a GPU without a grant or by a DRA claim', async (t) => {
   t.timeout(BUILD_MS);
-  if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
+  if (!tools.ok || helm.kind === 'missing') throw new Error(reason);
   const path = await readyHelm(helm);
-  const bed = await startBed(ground, (line) => t.log(line));
+  const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());
   addCotenantImage(bed);
   addClientImage(bed);
@@ -74,8 +74,8 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
   await eventually(
     async () => {
       const left = await agentPage(bed);
-      const isTold = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
-      return isTold === undefined ? true : undefined;
+      const isReported = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
+      return isReported === undefined ? true : undefined;
     },
     'a deleted pod has no series',
     60_000,
@@ -114,8 +114,8 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
     () => {
       const { code, body } = ask(tokenOf('reader'));
       // A restarted agent has to list the node's pods first.
-      const isTold = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
-      return isTold === undefined || isTold === false ? undefined : true;
+      const isReported = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
+      return isReported === undefined || isReported === false ? undefined : true;
     },
     'the page for a client with the role',
     60_000,
@@ -125,7 +125,7 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
     code: 403,
     body: "the token's user may not GET /metrics; a ClusterRole with this nonResourceURL allows it\n",
   });
-  for (const nobody of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(nobody).code, 401);
+  for (const invalid of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(invalid).code, 401);
   // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and does not forward the client's token.
   const proxied = await bed.api.ask(
     'GET',

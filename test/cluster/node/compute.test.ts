@@ -144,10 +144,10 @@ onCluster('compute policies come from labels and annotations and change under lo
   await hold(t, bed, pids, [30, 30, 10]);
   await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.3);
   t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
-  const told = cotenant(bed, 'get', '-n', 'team');
-  t.regex(told, new RegExp(`${NODE_NAME} +all +fixed +label`));
-  t.regex(rowOf(told, 'team/one/main'), / the GPU's normal 30 30% - - - enforce node$/);
-  t.regex(rowOf(told, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
+  const listed = cotenant(bed, 'get', '-n', 'team');
+  t.regex(listed, new RegExp(`${NODE_NAME} +all +fixed +label`));
+  t.regex(rowOf(listed, 'team/one/main'), / the GPU's normal 30 30% - - - enforce node$/);
+  t.regex(rowOf(listed, 'team/capped/main'), / fixed normal 10 10% - - - enforce node$/);
 
   cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
   await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);

@@ -10,10 +10,10 @@ import { libraries } from '../../../src/agent/grants/registry.ts';
 import { CSI_DRIVER, mountsOf, VOLUME, VOLUME_NAME } from '../../../src/api/csi-volume.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
-import type { Told } from '../../support/product/publisher.ts';
-import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from '../bed/bed.ts';
+import type { PublisherReport } from '../../support/product/publisher.ts';
+import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const PUBLISHER = join(import.meta.dirname, '../../support/product/publisher.ts');
 const KUBELET_ROOT = '/var/lib/kubelet';
 /** The kubelet retries after up to two minutes. */
@@ -73,8 +73,8 @@ type Pod = {
 function publishers(t: ExecutionContext, bed: Bed) {
   const files = join(bed.folder, 'publisher');
   mkdirSync(join(files, 'pods'), { recursive: true });
-  const told: Told[] = [];
-  const words = [
+  const reports: PublisherReport[] = [];
+  const args = [
     ...['--pdeathsig', 'KILL', 'nsenter', '-t', String(bed.namespaces.pid), '-m', '-n'],
     ...['unshare', '-m', '--propagation', 'unchanged', process.execPath, PUBLISHER, files, KUBELET_ROOT],
   ];
@@ -82,23 +82,23 @@ function publishers(t: ExecutionContext, bed: Bed) {
   t.teardown(() => kill());
   return {
     async start() {
-      const child = spawn('setpriv', words, { stdio: ['ignore', 'pipe', 'inherit'] });
+      const child = spawn('setpriv', args, { stdio: ['ignore', 'pipe', 'inherit'] });
       kill = async () => {
         if (child.exitCode !== null || child.signalCode !== null) return;
         child.kill('SIGKILL');
         await once(child, 'exit');
       };
-      const from = told.length;
-      createInterface({ input: child.stdout }).on('line', (line) => told.push(JSON.parse(line) as Told));
-      await eventually(() => told.slice(from).find(({ what }) => what === 'ready'), 'the publisher serves');
+      const from = reports.length;
+      createInterface({ input: child.stdout }).on('line', (line) => reports.push(JSON.parse(line) as PublisherReport));
+      await eventually(() => reports.slice(from).find(({ what }) => what === 'ready'), 'the publisher serves');
     },
     kill: () => kill(),
     give: (pod: string, containers: string) => writeFileSync(join(files, 'pods', pod), containers),
     setBroken: (broken: boolean) =>
       broken ? writeFileSync(join(files, 'broken'), '') : rmSync(join(files, 'broken'), { force: true }),
-    told,
+    reports,
     /** How often the kubelet asked again for a pod's volume. */
-    again: (pod: string) => told.filter((one) => one.what === 'publish' && one.mounted && one.pod === pod).length,
+    again: (pod: string) => reports.filter((one) => one.what === 'publish' && one.mounted && one.pod === pod).length,
   };
 }
 
@@ -141,12 +141,12 @@ const ATTACKS: readonly (readonly [script: string, answer: RegExp])[] = [
   ['i=0; while touch /books/$i; do i=$((i+1)); [ $i -lt 1000 ] || exit 0; done; exit 1', FULL],
 ];
 
-testUnless(ground.ok ? undefined : ground.reason)(
+testUnless(tools.ok ? undefined : tools.reason)(
   'volumes come from the CSI driver, fail closed without it and are read-only',
   async (t) => {
     t.timeout(600_000);
-    if (!ground.ok) throw new Error(ground.reason);
-    const bed = await startBed(ground, (line) => t.log(line));
+    if (!tools.ok) throw new Error(tools.reason);
+    const bed = await startBed(tools, (line) => t.log(line));
     t.teardown(() => bed.close());
     const publisher = publishers(t, bed);
     const began = performance.now();
@@ -154,8 +154,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const hasEvent = (pod: string, wanted: RegExp) =>
       eventually(
         () => {
-          const words = ['get', 'events', '--field-selector', `involvedObject.name=${pod}`, '-o', 'json'];
-          const list = JSON.parse(bed.kubectl(...words).out) as { items: { reason: string; message: string }[] };
+          const args = ['get', 'events', '--field-selector', `involvedObject.name=${pod}`, '-o', 'json'];
+          const list = JSON.parse(bed.kubectl(...args).out) as { items: { reason: string; message: string }[] };
           return list.items.find(({ reason, message }) => reason === 'FailedMount' && wanted.test(message));
         },
         `an event of pod ${pod} that says ${wanted}`,
@@ -174,8 +174,8 @@ testUnless(ground.ok ? undefined : ground.reason)(
       eventually(() => bed.get('pod', name, namespace) === undefined || undefined, `pod ${name} is gone`, PATIENCE_MS);
     const remove = (name: string, namespace = 'default') =>
       t.is(bed.kubectl('-n', namespace, 'delete', 'pod', name, '--wait=false').code, 0);
-    const inPod = (name: string, script: string, ...words: readonly string[]) =>
-      bed.kubectl('exec', name, ...words, '--', 'sh', '-c', script);
+    const inPod = (name: string, script: string, ...args: readonly string[]) =>
+      bed.kubectl('exec', name, ...args, '--', 'sh', '-c', script);
     const volumeMounts = () =>
       bed.namespaces
         .run(['cat', '/proc/self/mountinfo'])
@@ -256,8 +256,9 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const asked = publisher.again('attacks');
     await bed.restart('kubelet');
     await eventually(() => publisher.again('attacks') > asked || undefined, 'it asks again', PATIENCE_MS);
-    const isKept = (one: Told) => one.what === 'problem' && one.text.startsWith('a volume that is in use stays');
-    await eventually(() => publisher.told.find(isKept), 'the volume is kept');
+    const isKept = (one: PublisherReport) =>
+      one.what === 'problem' && one.text.startsWith('a volume that is in use stays');
+    await eventually(() => publisher.reports.find(isKept), 'the volume is kept');
     remove('attacks');
     await isGone('attacks');
     publisher.setBroken(false);
@@ -296,7 +297,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const folders = () => bed.namespaces.run(['ls', join(KUBELET_ROOT, 'pods')]).out;
     await eventually(() => folders() === '' || undefined, 'no folder of a pod is left', PATIENCE_MS);
 
-    const times = publisher.told.flatMap((one) => (one.what === 'publish' && !one.mounted ? [one.ms] : []));
+    const times = publisher.reports.flatMap((one) => (one.what === 'publish' && !one.mounted ? [one.ms] : []));
     t.log(`first publishes took ${times.map((ms) => ms.toFixed(1)).join(', ')} ms`);
     t.log(`all of it took ${Math.round((performance.now() - began) / 1000)} s`);
   },

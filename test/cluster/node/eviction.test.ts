@@ -8,13 +8,13 @@ import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import type { Bed } from '../bed/bed.ts';
 import { NAMESPACE } from '../bed/product.ts';
-import { startWhole, WHOLE_VALUES, wholeGround } from '../bed/whole.ts';
+import { startWhole, WHOLE_VALUES, wholeTools } from '../bed/whole.ts';
 import { signalContainer } from '../support/containers.ts';
 import { lookAtPermissions } from '../support/permissions.ts';
 import { cheatOf, clientOf, containerOf, eventsOf, MIB, type Pod, podOf, untilRunning } from '../support/pods.ts';
 import { agentPage, podOfRelease } from '../support/release.ts';
 
-const ground = wholeGround(console.log);
+const tools = wholeTools(console.log);
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
 const STOPS = 2;
 const AUDIT_LOG = '/var/lib/cotenant/audit.log';
@@ -67,13 +67,13 @@ async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { ui
   t.is(new Set(hit).size, hit.length, 'no process was killed twice');
 }
 
-testUnless(ground.ok ? undefined : ground.reason)(
+testUnless(tools.ok ? undefined : tools.reason)(
   'only a pod that is stopped too often is evicted, within its disruption budget',
   async (t) => {
     t.timeout(BUILD_MS);
-    if (!ground.ok) throw new Error(ground.reason);
+    if (!tools.ok) throw new Error(tools.reason);
     const enforcement = { evictAfterStops: STOPS };
-    const { bed } = await startWhole(ground, ['l4'], (line) => t.log(line), {
+    const { bed } = await startWhole(tools, ['l4'], (line) => t.log(line), {
       ...WHOLE_VALUES,
       agent: { configuration: { ...WHOLE_VALUES.agent.configuration, enforcement } },
     });
@@ -103,14 +103,14 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const found = (what: string, good: (pod: Pod) => boolean) =>
       eventually(async () => (await bed.api.get<{ items: Pod[] }>(path))?.items.find(good), what, 120_000);
     const { metadata } = await found('the ReplicaSet made a pod', () => true);
-    const told = (what: string, words: RegExp) =>
+    const eventOf = (what: string, words: RegExp) =>
       eventually(
         async () => (await eventsOf(bed, metadata.name)).find(({ message }) => words.test(message)),
         what,
         120_000,
       );
 
-    const refused = await told('the budget is honored', /the API server refused its eviction$/);
+    const refused = await eventOf('the budget is honored', /the API server refused its eviction$/);
     t.is(refused.type, 'Warning');
     await found(
       'it is still there, restarted',
@@ -125,7 +125,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.is(given, 2, 'each pod has its volume once, whatever becomes of its containers');
 
     t.is(bed.kubectl('delete', 'poddisruptionbudget', 'cheat').code, 0);
-    const evicted = await told('the next stop asks again', /the pod is evicted$/);
+    const evicted = await eventOf('the next stop asks again', /the pod is evicted$/);
     t.regex(
       evicted.message,
       new RegExp(`^the agent stopped containers of default/${metadata.name} \\d+ times within 10 min; `),

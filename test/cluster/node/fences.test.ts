@@ -74,9 +74,9 @@ onCluster(
     const good = join(bed.folder, 'interposer.so');
     copyFileSync(join(BUILD, 'libcotenant.so'), good);
     await install(bed, impostor(bed));
-    const told = await untilCondition(bed, 'False');
-    t.is(told.reason, 'FenceFails');
-    t.is(told.message, `${uuids[0]}: a request beyond the grant succeeded (handle)`);
+    const condition = await untilCondition(bed, 'False');
+    t.is(condition.reason, 'FenceFails');
+    t.is(condition.message, `${uuids[0]}: a request beyond the grant succeeded (handle)`);
 
     bed.apply(podOf('waits', [clientOf(ONE_SHARE.own(1024), ['init'])]));
     const waiting = await untilPod(bed, 'waits', 'is refused by the scheduler', ({ status }) =>
@@ -125,12 +125,12 @@ onCluster('the agent sets its Node conditions and keeps those of the kubelet', a
   const conditions = () =>
     (JSON.parse(bed.kubectl('get', 'node', '-o', 'json').out) as { items: { status: { conditions: Condition[] } }[] })
       .items[0]?.status.conditions ?? [];
-  const told = await eventually(
+  const condition = await eventually(
     () => conditions().find(({ type }) => type === 'CotenantFencesHold'),
     'the Node has the condition',
     60_000,
   );
-  t.like(told, { status: 'True', reason: 'FencesHold', message: 'what exceeds a grant is refused' });
+  t.like(condition, { status: 'True', reason: 'FencesHold', message: 'what exceeds a grant is refused' });
   const since = () => conditions().find(({ type }) => type === 'CotenantFencesHold')?.lastTransitionTime;
   for (const type of ['Ready', 'MemoryPressure'])
     t.true(
@@ -140,5 +140,5 @@ onCluster('the agent sets its Node conditions and keeps those of the kubelet', a
   // A restarted agent checks again and finds no change to report.
   t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'restart', 'daemonset/cotenant-agent').code, 0);
   t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'status', 'daemonset/cotenant-agent', '--timeout=90s').code, 0);
-  t.is(since(), told.lastTransitionTime);
+  t.is(since(), condition.lastTransitionTime);
 });

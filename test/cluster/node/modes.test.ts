@@ -13,7 +13,7 @@ import type { Bed } from '../bed/bed.ts';
 import { containerProcesses } from '../bed/cgroups.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { NAMESPACE } from '../bed/product.ts';
-import { startWhole, WHOLE_VALUES, type Whole, wholeGround } from '../bed/whole.ts';
+import { startWhole, WHOLE_VALUES, type Whole, wholeTools } from '../bed/whole.ts';
 import { cotenant, refusedBy } from '../pod-lifecycle/common.ts';
 import { lookAtPermissions } from '../support/permissions.ts';
 import {
@@ -32,7 +32,7 @@ import {
 } from '../support/pods.ts';
 import { agentPage } from '../support/release.ts';
 
-const ground = wholeGround(console.log);
+const tools = wholeTools(console.log);
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
 const LIMIT = 1024 * MIB;
 const TEAM = 'watched';
@@ -40,7 +40,7 @@ const OVERRIDE = 'cotenant.io/enforcement-override';
 const TENANT: User = { name: 'alice', groups: ['system:masters'] };
 const OUT_OF_MEMORY = 2;
 
-type Told = { readonly result: number; readonly hardBytes?: number | null };
+type LimitAnswer = { readonly result: number; readonly hardBytes?: number | null };
 
 /** The folder of the container's cgroup in the machine's unified hierarchy. */
 function groupOf(bed: Bed, containerId: string): string {
@@ -52,10 +52,10 @@ function groupOf(bed: Bed, containerId: string): string {
 }
 
 /** The limit of a cgroup, from the driver. */
-function limitOf({ bed, uuids: [uuid] }: Whole, folder: string): Told {
+function limitOf({ bed, uuids: [uuid] }: Whole, folder: string): LimitAnswer {
   const args = ['--library', join(bed.folder, 'gpu/lib/libnvidia-ml.so.1')];
   const input = `get ${uuid} ${folder}\n`;
-  return JSON.parse(execFileSync(join(BUILD, 'cotenant-limits'), args, { input, encoding: 'utf8' })) as Told;
+  return JSON.parse(execFileSync(join(BUILD, 'cotenant-limits'), args, { input, encoding: 'utf8' })) as LimitAnswer;
 }
 
 const isSeries = (bed: Bed, name: string, labels: Record<string, string>, what: string) =>
@@ -180,11 +180,11 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   await refused(t, wish('report'), /"report" is weaker than the pod's mode, enforce/);
 }
 
-testUnless(ground.ok ? undefined : ground.reason)(
+testUnless(tools.ok ? undefined : tools.reason)(
   'enforcement follows namespace, pod and administrator, with driver limits',
   async (t) => {
     t.timeout(BUILD_MS);
-    if (!ground.ok) throw new Error(ground.reason);
+    if (!tools.ok) throw new Error(tools.reason);
     const { configuration } = WHOLE_VALUES.webhook;
     const settings = {
       ...configuration,
@@ -192,7 +192,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
       annotationWriters: ['admin'],
     };
     const values = { ...WHOLE_VALUES, webhook: { ...WHOLE_VALUES.webhook, configuration: settings } };
-    const whole = await startWhole(ground, ['l4'], (line) => t.log(line), values, '615.71.09');
+    const whole = await startWhole(tools, ['l4'], (line) => t.log(line), values, '615.71.09');
     const { bed } = whole;
     t.teardown(() => bed.close());
     await held(t, whole);

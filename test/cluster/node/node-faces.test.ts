@@ -10,12 +10,12 @@ import { formatNodeGpus, type NodeGpus } from '../../../src/api/node-annotation.
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { firstSample } from '../../support/product/sample.ts';
-import { type Bed, bedGround, startBed } from '../bed/bed.ts';
+import { type Bed, bedTools, startBed } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addProgramImage, addSimulatedGpus } from '../bed/product.ts';
-import type { Order, Told } from '../support/node-faces.ts';
+import type { FaceReport, Order } from '../support/node-faces.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const FACES = join(import.meta.dirname, '../support/node-faces.ts');
 const KUBELET_ROOT = '/var/lib/kubelet';
 const READER = 'local.test/sampler:1';
@@ -42,9 +42,9 @@ function startFaces(t: ExecutionContext, bed: Bed) {
   const enter = ['-t', String(bed.namespaces.pid), '-m', '-n', process.execPath, FACES];
   const args = [...enter, join(bed.folder, 'kubeconfig'), NODE_NAME];
   const child: ChildProcess = spawn('nsenter', args, { stdio: ['pipe', 'pipe', 'inherit'] });
-  const told: Told[] = [];
+  const reports: FaceReport[] = [];
   createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
-    told.push(JSON.parse(line) as Told);
+    reports.push(JSON.parse(line) as FaceReport);
   });
   const exited = once(child, 'exit');
   const close = async () => {
@@ -57,19 +57,24 @@ function startFaces(t: ExecutionContext, bed: Bed) {
     await exited;
   });
   return {
-    told,
+    reports,
     /** The first line of a kind from `from` on. */
-    hears: <K extends Told['told']>(kind: K, from = 0, good = (_: Extract<Told, { told: K }>) => true, ms = 60_000) =>
+    hears: <K extends FaceReport['kind']>(
+      kind: K,
+      from = 0,
+      good = (_: Extract<FaceReport, { kind: K }>) => true,
+      ms = 60_000,
+    ) =>
       eventually(
         () =>
-          told
+          reports
             .slice(from)
-            .find((line): line is Extract<Told, { told: K }> => line.told === kind && good(line as never)),
+            .find((line): line is Extract<FaceReport, { kind: K }> => line.kind === kind && good(line as never)),
         `${kind} is told`,
         ms,
       ),
     async order(order: Order) {
-      const from = told.length;
+      const from = reports.length;
       child.stdin?.write(`${JSON.stringify(order)}\n`);
       return this.hears('done', from);
     },
@@ -109,12 +114,12 @@ const podOf = (
 /** What the driver shows inside: the sampler's line in the container's log. */
 const SHOW = 'cotenant-sampler --library libnvidia-ml.so.1 < /dev/null; exec sleep 600';
 
-testUnless(ground.ok ? undefined : ground.reason)(
+testUnless(tools.ok ? undefined : tools.reason)(
   'kubelet, runtime and API server work with the agent, also after their restarts',
   async (t) => {
     t.timeout(600_000);
-    if (!ground.ok) throw new Error(ground.reason);
-    const bed = await startBed(ground, (line) => t.log(line));
+    if (!tools.ok) throw new Error(tools.reason);
+    const bed = await startBed(tools, (line) => t.log(line));
     t.teardown(() => bed.close());
     addProgramImage(bed, READER, 'cotenant-sampler');
     const [l4 = '', a10 = '', t4 = ''] = await addSimulatedGpus(bed, 'l4', 'a10', 't4');
@@ -212,7 +217,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
       t.true((await faces.order({ isRunning: id })).isRunning);
       const log = join(KUBELET_ROOT, 'pods', pod.uid, 'containers', name, terminationLog);
       t.is(bed.namespaces.run(['cat', log]).out, name === 'one' ? 'done\n' : '', log);
-      t.is(faces.told.filter((line) => line.told === 'container' && line.container.containerId === id).length, 1);
+      t.is(faces.reports.filter((line) => line.kind === 'container' && line.container.containerId === id).length, 1);
     }
 
     // By the environment alone, and with a grant, which then takes precedence.
@@ -236,7 +241,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     t.regex(waiting, /nvidia\.com\/gpu=GPU-0{8}-/);
     t.is(bed.kubectl('delete', 'pod', 'environment', 'all', 'nothing', 'unknown', '--wait=true').code, 0);
 
-    const problems = () => faces.told.flatMap((line) => (line.told === 'problem' ? [line.text] : []));
+    const problems = () => faces.reports.flatMap((line) => (line.kind === 'problem' ? [line.text] : []));
     t.deepEqual(problems(), []);
 
     // A kubelet that starts without its checkpoint forgets plugins, and may reset resources of other components to zero.
@@ -251,7 +256,7 @@ testUnless(ground.ok ? undefined : ground.reason)(
     await nodeShows('the amounts that another client set to zero', amountsAreRight);
 
     // A restarted runtime forgets plugins, too.
-    const before = faces.told.length;
+    const before = faces.reports.length;
     await bed.restart('containerd');
     await faces.hears('connected', before, ({ connected }) => !connected);
     t.regex((await faces.hears('problem', before)).text, /get no GPUs$/);
@@ -265,15 +270,15 @@ testUnless(ground.ok ? undefined : ground.reason)(
     const living = new Set(running.status.containerStatuses?.map(({ containerID = '' }) => containerID.split('//')[1]));
     t.is(living.size, 3);
     t.deepEqual(
-      faces.told.slice(before).filter((line) => line.told === 'removed' && living.has(line.containerId)),
+      faces.reports.slice(before).filter((line) => line.kind === 'removed' && living.has(line.containerId)),
       [],
       'containers outlive their runtime',
     );
 
     // The runtime's own record keeps the GPUs that we gave a container, whatever was restarted.
     const passedBy = (pod: string) =>
-      faces.told.slice(before).flatMap((line) => {
-        const ofPod = line.told === 'passed by' && line.container.pod === pod;
+      faces.reports.slice(before).flatMap((line) => {
+        const ofPod = line.kind === 'passed by' && line.container.pod === pod;
         return ofPod ? [line.container.container] : [];
       });
     t.deepEqual(passedBy('first'), ['neighbor']);

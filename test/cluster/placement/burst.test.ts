@@ -113,11 +113,15 @@ onCluster(
       });
       t.log(`${numbers.length} pods run after ${((performance.now() - started) / 1000).toFixed(1)} s`);
       // The output of a container takes a moment to reach its log.
-      const told = (pod: Pod) =>
+      const messageOf = (pod: Pod) =>
         [...(pod.status?.containerStatuses ?? []), ...(pod.status?.initContainerStatuses ?? [])].every(
           ({ name }) => outputOf(bed, pod, name).length >= ASK.length,
         );
-      await eventually(() => (pods.every(told) ? true : undefined), 'every container has printed what it sees', 60_000);
+      await eventually(
+        () => (pods.every(messageOf) ? true : undefined),
+        'every container has printed what it sees',
+        60_000,
+      );
       for (const pod of pods) compared += compare(t, bed, pod);
       t.true(
         pods.every((pod) => containerOf(pod)?.restartCount === 0),

@@ -71,13 +71,13 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
   t.like(grantOf(successor).containers[0]?.gpus, [{ gpuUuid: uuid(6, 0), memoryBytes: 4 * GIB }]);
   const over = (gpu: string, gib: number) =>
     `${gpu} of node ${gpu === uuid(5, 0) ? full : other} is overcommitted: ${gib * 1024} MiB of cotenant.io/gpu-memory are granted, but it has 16384 MiB`;
-  const toldOf = (name: string) =>
+  const messageOf = (name: string) =>
     eventually(
       async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOvercommitted'),
       `${name} is told`,
       WAIT_MS,
     );
-  t.is((await toldOf(first.metadata.name)).message, `${over(uuid(5, 0), 19)}; ${EVICTED}`);
+  t.is((await messageOf(first.metadata.name)).message, `${over(uuid(5, 0), 19)}; ${EVICTED}`);
 
   await add(bed, {
     apiVersion: 'v1',
@@ -86,9 +86,9 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
     spec: { schedulerName: 'nobody', containers: [{ name: 'main', image: BUSYBOX_IMAGE }] },
   });
   await bindTo(bed, other, await untilPod(bed, 'bare', 'is there', () => true), laterGrant(uuid(6, 0), 14));
-  const told = await toldOf('bare');
-  t.is(told.type, 'Warning');
-  t.is(told.message, `${over(uuid(6, 0), 18)}; ${KEPT}`);
+  const rejection = await messageOf('bare');
+  t.is(rejection.type, 'Warning');
+  t.is(rejection.message, `${over(uuid(6, 0), 18)}; ${KEPT}`);
   const left = (await podsOf(bed)).filter((pod) => pod.metadata.deletionTimestamp === undefined);
   t.deepEqual(left.map((pod) => pod.metadata.name).sort(), [successor.metadata.name, 'bare', 'full']);
   await must(bed, 'DELETE', `${REPLICA_SETS}/again`);

@@ -9,7 +9,7 @@ import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
-import { type Bed, BUSYBOX_IMAGE, bedGround, startBed } from '../bed/bed.ts';
+import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
 import { addCotenantImage, addKubeSchedulerImage, installChart, KUBE_SCHEDULER_IMAGE, OFF } from '../bed/product.ts';
 import { type Pod, podPath } from '../support/pods.ts';
 import {
@@ -32,9 +32,9 @@ import {
 import { checkDoubleBooked } from './double-booked.ts';
 import { checkOwnScheduler } from './own-scheduler.ts';
 
-const ground = bedGround(console.log, false);
+const tools = bedTools(console.log, false);
 const helm = lookForHelm();
-const reason = ground.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : ground.reason;
+const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
 
 /** Every stored version of every pod; resumes when the server ends a watch. */
 async function watchVersions(
@@ -79,14 +79,14 @@ function killPod(bed: Bed, pod: string): number {
 
 testUnless(reason)('kube-scheduler and the extender of the chart bind pods with their grants', async (t) => {
   t.timeout(BUILD_MS);
-  if (!ground.ok || helm.kind === 'missing') throw new Error(reason);
+  if (!tools.ok || helm.kind === 'missing') throw new Error(reason);
   const path = await readyHelm(helm);
-  const bed = await startBed(ground, (line) => t.log(line));
+  const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());
   const startedMs = performance.now();
   const step = (what: string) => t.log(`${((performance.now() - startedMs) / 1000).toFixed(1)} s: ${what}`);
   addCotenantImage(bed);
-  addKubeSchedulerImage(bed, ground.bin);
+  addKubeSchedulerImage(bed, tools.bin);
   installChart(bed, path, {
     agent: OFF,
     csi: OFF,
@@ -272,6 +272,6 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
 
   // The cluster's own scheduler, configured as documented, calls the extender alone by its Service.
   await clear(bed, 'gpu-4');
-  await checkOwnScheduler(t, bed, path, ground.bin);
+  await checkOwnScheduler(t, bed, path, tools.bin);
   step("the cluster's own scheduler");
 });

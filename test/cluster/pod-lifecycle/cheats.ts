@@ -57,8 +57,10 @@ export function cheats(onCluster: OnCluster): void {
       Date.parse((terminated as { startedAt?: string }).startedAt ?? '');
     t.true(ran <= 5000, `${ran} ms from its start to its end`);
     const events = await eventually(async () => {
-      const told = (await eventsOf(bed, 'cheat', 'team')).filter(({ reason }) => reason === 'GPUMemoryQuotaExceeded');
-      return told.some(({ message }) => message.endsWith('the agent stops it')) ? told : undefined;
+      const exceeded = (await eventsOf(bed, 'cheat', 'team')).filter(
+        ({ reason }) => reason === 'GPUMemoryQuotaExceeded',
+      );
+      return exceeded.some(({ message }) => message.endsWith('the agent stops it')) ? exceeded : undefined;
     }, 'the Event');
     t.true(
       events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),

@@ -197,10 +197,16 @@ export function slices(onCluster: OnCluster): void {
     const slice = await untilRunning(bed, 'slice', TEAM);
     t.deepEqual([all?.gpuUuid, gpusOf(t, slice)[0]?.gpuUuid].toSorted(), [...uuids].toSorted());
     bed.apply(podOf('second', [clientOf({ 'cotenant.io/gpu': 1 }, ['init'])], TEAM));
-    const told = ({ status }: Pod) =>
+    const messageOf = ({ status }: Pod) =>
       status?.conditions?.find(({ type, message }) => type === 'PodScheduled' && message !== undefined)?.message;
-    const second = await untilPod(bed, 'second', 'has a message why it waits', (pod) => told(pod) !== undefined, TEAM);
-    t.regex(told(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
+    const second = await untilPod(
+      bed,
+      'second',
+      'has a message why it waits',
+      (pod) => messageOf(pod) !== undefined,
+      TEAM,
+    );
+    t.regex(messageOf(second) ?? '', /GPU-\S+ .*cotenant\.io\/gpu-memory/);
     bed.kubectl('-n', 'team', 'delete', 'pod', 'whole', 'slice', 'second', '--wait=false');
     await Promise.all(['whole', 'slice', 'second'].map((name) => untilGone(bed, name, TEAM)));
   });

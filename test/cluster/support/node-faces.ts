@@ -23,13 +23,13 @@ export type Order = {
 };
 
 /** One output line. */
-export type Told =
-  | { readonly told: 'done'; readonly isRunning?: boolean }
-  | { readonly told: 'problem'; readonly text: string }
-  | { readonly told: 'connected'; readonly connected: boolean }
-  | { readonly told: 'container'; readonly container: NriContainer; readonly isRunning: boolean }
-  | { readonly told: 'passed by'; readonly container: NriContainer }
-  | { readonly told: 'removed'; readonly containerId: string };
+export type FaceReport =
+  | { readonly kind: 'done'; readonly isRunning?: boolean }
+  | { readonly kind: 'problem'; readonly text: string }
+  | { readonly kind: 'connected'; readonly connected: boolean }
+  | { readonly kind: 'container'; readonly container: NriContainer; readonly isRunning: boolean }
+  | { readonly kind: 'passed by'; readonly container: NriContainer }
+  | { readonly kind: 'removed'; readonly containerId: string };
 
 const isRunning = (containerId: string): boolean =>
   readdirSync('/proc')
@@ -44,8 +44,8 @@ const isRunning = (containerId: string): boolean =>
 
 if (import.meta.main) {
   const [kubeconfig = '', nodeName = ''] = process.argv.slice(2);
-  const tell = (line: Told) => console.log(JSON.stringify(line));
-  const onProblem = (text: string) => tell({ told: 'problem', text });
+  const tell = (line: FaceReport) => console.log(JSON.stringify(line));
+  const onProblem = (text: string) => tell({ kind: 'problem', text });
   const config = new KubeConfig();
   config.loadFromFile(kubeconfig);
   let slots: Slots = { healthy: 0, unhealthy: 0 };
@@ -61,16 +61,16 @@ if (import.meta.main) {
   });
   const nri = startNri({
     gpusOf: (podUid, container) => grants?.[`${podUid}/${container}`],
-    onContainer: (container) => tell({ told: 'container', container, isRunning: isRunning(container.containerId) }),
-    onMissed: (container) => tell({ told: 'passed by', container }),
-    onRemoved: (containerId) => tell({ told: 'removed', containerId }),
+    onContainer: (container) => tell({ kind: 'container', container, isRunning: isRunning(container.containerId) }),
+    onMissed: (container) => tell({ kind: 'passed by', container }),
+    onRemoved: (containerId) => tell({ kind: 'removed', containerId }),
     log,
   });
   let connected = false;
   const looking = setInterval(() => {
     if (nri.connected() === connected) return;
     connected = nri.connected();
-    tell({ told: 'connected', connected });
+    tell({ kind: 'connected', connected });
   }, 20);
   for await (const line of createInterface({ input: process.stdin })) {
     const order = JSON.parse(line) as Order;
@@ -79,7 +79,7 @@ if (import.meta.main) {
     grants = order.grants ?? grants;
     plugin.changed();
     advertising.changed();
-    tell({ told: 'done', ...(order.isRunning === undefined ? {} : { isRunning: isRunning(order.isRunning) }) });
+    tell({ kind: 'done', ...(order.isRunning === undefined ? {} : { isRunning: isRunning(order.isRunning) }) });
   }
   clearInterval(looking);
   nri.close();

@@ -3,11 +3,11 @@ import test, { type ExecutionContext, type ImplementationFn } from 'ava';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import { pythonClients } from '../../support/toolchains/python.ts';
 import { addNvmlImage } from '../bed/product.ts';
-import { startWhole, WHOLE_VALUES, type Whole, wholeGround } from '../bed/whole.ts';
+import { startWhole, WHOLE_VALUES, type Whole, wholeTools } from '../bed/whole.ts';
 
-const ground = wholeGround(console.log);
+const tools = wholeTools(console.log);
 const clients = pythonClients();
-const whyNot = !ground.ok ? ground.reason : clients.ok ? undefined : clients.reason;
+const whyNot = !tools.ok ? tools.reason : clients.ok ? undefined : clients.reason;
 
 /** Serial tests, skipped with the reason where there can be no such cluster. `values`: chart values other than the usual. */
 export function testsOnWhole(
@@ -18,8 +18,8 @@ export function testsOnWhole(
   if (whyNot === undefined) {
     test.before(async (t) => {
       t.timeout(BUILD_MS);
-      if (!ground.ok) return;
-      whole = await startWhole(ground, gpus, (line) => t.log(line), { ...WHOLE_VALUES, ...values });
+      if (!tools.ok) return;
+      whole = await startWhole(tools, gpus, (line) => t.log(line), { ...WHOLE_VALUES, ...values });
       addNvmlImage(whole.bed);
     });
     test.after.always(async () => {

@@ -6,8 +6,8 @@ import test from 'ava';
 
 const ROOT = join(import.meta.dirname, '../../..');
 
-function bench(...words: string[]) {
-  const result = spawnSync(process.execPath, [join(ROOT, 'test/bench/run.ts'), ...words], { encoding: 'utf8' });
+function bench(...args: string[]) {
+  const result = spawnSync(process.execPath, [join(ROOT, 'test/bench/run.ts'), ...args], { encoding: 'utf8' });
   return { code: result.status, rows: result.stdout.split('\n').filter((line) => line !== ''), text: result.stderr };
 }
 

@@ -84,8 +84,8 @@ testWithHelm('the last CDI folder is writable, and none is mounted where GPUs ar
     const mounts = list(pod?.containers?.[0]?.volumeMounts).filter(({ name }) => String(name).startsWith('cdi-'));
     for (const { name, mountPath } of mounts)
       t.like(hosts.get(String(name)), { path: String(mountPath), type: 'DirectoryOrCreate' });
-    const [told] = list(pod?.containers?.[0]?.args).filter((arg) => String(arg).includes('cdiFolders'));
-    return [String(told), ...mounts.map(({ mountPath, readOnly }) => `${mountPath}${readOnly ? ' to read' : ''}`)];
+    const [argument] = list(pod?.containers?.[0]?.args).filter((arg) => String(arg).includes('cdiFolders'));
+    return [String(argument), ...mounts.map(({ mountPath, readOnly }) => `${mountPath}${readOnly ? ' to read' : ''}`)];
   };
   t.deepEqual(folders({}), [
     `--set=kubernetes.cdiFolders=${DEFAULTS.kubernetes.cdiFolders}`,

@@ -183,10 +183,10 @@ testWithHelm('probes and Services name existing ports, and programs listen there
       }
       for (const { containerPort } of list(container.ports)) {
         const said = [...list(container.command), ...list(container.args)].map(String);
-        const told = said.filter((each) =>
+        const relevant = said.filter((each) =>
           new RegExp(`^--(port|health-port|secure-port|set=port)=${containerPort}$`).test(each),
         );
-        t.is(told.length, 1, `${container.name} is not told of port ${containerPort}`);
+        t.is(relevant.length, 1, `${container.name} is not told of port ${containerPort}`);
       }
     }
     const monitor = find(objects, 'ServiceMonitor', String(workload.metadata?.name));

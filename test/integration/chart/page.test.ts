@@ -20,8 +20,8 @@ testWithHelm('without the setting, or with older values, no part of it is render
   const older = { tls: null, bearerToken: null, tokenReview: null };
   for (const objects of [objectsOf(t, ALL), objectsOf(t, exporterOf(older), '--skip-schema-validation')]) {
     const [node, exporter] = list(podOf(objects)?.containers);
-    const words = [...list(node?.args), ...list(exporter?.args)].map(String);
-    t.false(words.some((word) => /page\.(?!socket)/.test(word)));
+    const argv = [...list(node?.args), ...list(exporter?.args)].map(String);
+    t.false(argv.some((each) => /page\.(?!socket)/.test(each)));
     t.false(mountsOf(node).includes('page'));
     t.deepEqual(mountsOf(exporter), ['configuration', 'snapshots']);
     for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe]) t.is(probe?.httpGet?.scheme, undefined);
@@ -36,9 +36,9 @@ testWithHelm('only the container with the port gets the certificate; probes use 
   const objects = objectsOf(t, exporterOf(TLS));
   const [node, exporter] = list(podOf(objects)?.containers);
   t.deepEqual([mountsOf(node).includes('tls'), mountsOf(exporter).includes('tls')], [false, true]);
-  const words = list(exporter?.args).map(String);
+  const argv = list(exporter?.args).map(String);
   const pair = ['--set=page.certFile=/etc/cotenant/tls/tls.crt', '--set=page.keyFile=/etc/cotenant/tls/tls.key'];
-  t.deepEqual(words.slice(-2), pair);
+  t.deepEqual(argv.slice(-2), pair);
   for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe])
     t.is(String(probe?.httpGet?.scheme), 'HTTPS');
   t.deepEqual(endpointOf(objects)?.tlsConfig as unknown, {
@@ -123,18 +123,18 @@ testWithHelm('the agent may evict pods only where that is configured', (t) => {
 
 testWithHelm('the notes after installation say which accounts may read and warn of plain HTTP', (t) => {
   const notes = (...switches: readonly string[]) => {
-    const words = switches.flatMap((each) => ['--set', `agent.exporter.${each}`]);
-    const { ok, text: told } = helm([
+    const argv = switches.flatMap((each) => ['--set', `agent.exporter.${each}`]);
+    const { ok, text: output } = helm([
       'install',
       'cotenant',
       CHART,
       '--namespace',
       NAMESPACE,
       '--dry-run=client',
-      ...words,
+      ...argv,
     ]);
-    t.true(ok, told);
-    return told.split('NOTES:')[1] ?? '';
+    t.true(ok, output);
+    return output.split('NOTES:')[1] ?? '';
   };
   t.notRegex(notes(), /its metrics are for/);
   t.regex(notes('tokenReview=true'), /ClusterRole cotenant-metrics-reader; OVER PLAIN HTTP/);

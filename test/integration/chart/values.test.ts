@@ -116,14 +116,14 @@ testWithHelm('a dialect that does not exist is refused, with those that do', (t)
 });
 
 testWithHelm('values of an older chart still work (helm upgrade --reuse-values)', (t) => {
-  const told = (given: object) => objectsOf(t, { ...given }).map((object) => JSON.stringify(object));
+  const rendered = (given: object) => objectsOf(t, { ...given }).map((object) => JSON.stringify(object));
   const parts = ['csi', 'nri', 'webhook', 'policies', 'scheduler', 'uninstallCheck'];
   const off = (names: readonly string[]) => Object.fromEntries(names.map((part) => [part, { enabled: false }]));
   // What such values do not speak of is off, however it is by default.
-  const agentAlone = told(off(parts));
+  const agentAlone = rendered(off(parts));
   const older = [...parts, 'serviceMonitor', 'prometheusRule', 'grafanaDashboard'];
-  t.deepEqual(told(Object.fromEntries(older.map((part) => [part, null]))), agentAlone);
-  for (const part of older) t.deepEqual(told({ ...off(parts), [part]: null }), agentAlone, part);
+  t.deepEqual(rendered(Object.fromEntries(older.map((part) => [part, null]))), agentAlone);
+  for (const part of older) t.deepEqual(rendered({ ...off(parts), [part]: null }), agentAlone, part);
 });
 
 testWithHelm('names follow the release and can be set; a default node label can be removed', (t) => {
@@ -176,10 +176,10 @@ testWithHelm('the notes after installation list the parts installed, to do and m
     ['webhook', /The webhook is off/],
     ['scheduler', /The scheduler is off/],
   ] as const) {
-    const told = notes(`${part}.enabled=false`);
-    t.regex(told, NOT_WHOLE, part);
-    t.regex(told, missing);
-    t.notRegex(told, /first-share/, part);
+    const rendered = notes(`${part}.enabled=false`);
+    t.regex(rendered, NOT_WHOLE, part);
+    t.regex(rendered, missing);
+    t.notRegex(rendered, /first-share/, part);
   }
   t.regex(notes('nri.enabled=false'), /CONTAINERS GET NO GPUS/);
   t.regex(

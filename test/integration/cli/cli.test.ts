@@ -242,7 +242,7 @@ test('why reports actions against a tenant, also after its end, and claims no ot
     /stopped by the agent: local\/cheat\/env .* past the interposer; the agent stops it/,
   );
   await eventually(async () => ((await containersOf(agent, 'cheat')).length === 0 ? true : undefined), 'its end');
-  const why = (...words: string[]) => cotenant('why', ...words, '--state', agent.state);
+  const why = (...argv: string[]) => cotenant('why', ...argv, '--state', agent.state);
   for (const name of ['cheat', 'local/cheat']) {
     const { code, out } = why(name);
     t.is(code, 0);
@@ -251,15 +251,15 @@ test('why reports actions against a tenant, also after its end, and claims no ot
   const records = JSON.parse(why('cheat', '--json').out) as { action: string; reason: string }[];
   t.true(records.some(({ action, reason }) => action === 'kill' && reason === 'bypass'));
   t.is(why('good').out, 'no action is recorded on good\n');
-  const nobody = why('nobody');
-  t.is(nobody.code, 1);
-  t.is(nobody.err, 'cotenant: no tenant nobody on this node, and no action on one of that name is recorded\n');
+  const missing = why('nobody');
+  t.is(missing.code, 1);
+  t.is(missing.err, 'cotenant: no tenant nobody on this node, and no action on one of that name is recorded\n');
 });
 
 test('run passes the exit code and signals on, and says why there is no grant', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
-  const run = (...words: string[]) => cotenant('run', '--state', agent.state, ...words);
+  const run = (...argv: string[]) => cotenant('run', '--state', agent.state, ...argv);
   t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'exit 7').code, 7);
   t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'kill -TERM $$').code, 128 + 15);
   t.is(run('--gpu-memory', '1Gi', '--', 'sh', '-c', 'kill -BUS $$').code, 128 + constants.signals.SIGBUS);

@@ -49,8 +49,8 @@ test('a command ends quietly when its output never had a reader', async (t) => {
 
 test('a daemon goes on when nothing reads its output', async (t) => {
   const port = await freePort();
-  const words = ['webhook', '--port', '0', '--health-port', String(port)];
-  const child = spawn(process.execPath, [MAIN, ...words], { stdio: ['ignore', 'pipe', 'ignore'] });
+  const argv = ['webhook', '--port', '0', '--health-port', String(port)];
+  const child = spawn(process.execPath, [MAIN, ...argv], { stdio: ['ignore', 'pipe', 'ignore'] });
   t.teardown(() => child.kill('SIGKILL'));
   child.stdout.destroy();
   const ended = once(child, 'exit');

@@ -82,9 +82,9 @@ test('a tenant runs at the recommended size and fails with one granule less', as
   const again = await cotenant('recommend', 'small', '-n', 'local', '--state', agent.state, '--json');
   const [refused] = JSON.parse(again.out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
   t.deepEqual(refused?.memoryBytes, { amount: size - GRANULE, atLeast: true }, again.err);
-  const nobody = await cotenant('recommend', 'nobody', '--state', agent.state);
-  t.is(nobody.code, 1);
-  t.regex(nobody.out, /no container with a grant was found/);
+  const missing = await cotenant('recommend', 'nobody', '--state', agent.state);
+  t.is(missing.code, 1);
+  t.regex(missing.out, /no container with a grant was found/);
 });
 
 test('a tenant that the agent stopped twice under one name needs more than it had', async (t) => {
@@ -117,15 +117,15 @@ testWithPrometheus('the size from Prometheus for an ended tenant is the smallest
   const series = (name: string) => `cotenant_container_${name}{pod="recorded"}`;
   const held = () => agent.metric('cotenant_container_memory_used_bytes', { pod: 'recorded' });
   const most = await eventually(async () => {
-    const [before, told] = [await held(), await prometheus.query(series('memory_used_bytes'))];
-    return before !== undefined && before > 500 * MIB && told[0]?.value === before ? before : undefined;
+    const [before, reported] = [await held(), await prometheus.query(series('memory_used_bytes'))];
+    return before !== undefined && before > 500 * MIB && reported[0]?.value === before ? before : undefined;
   }, 'all that it holds is recorded');
   recorded.child.stdin?.end();
   await recorded.ended;
   await eventually(async () => (await held()) === undefined || undefined, 'the agent has forgotten it');
 
-  const words = ['--prometheus', prometheus.url, '--range', '5m', '--window', '1m', '--json'];
-  const { code, out, err } = await cotenant('recommend', 'local/recorded', ...words);
+  const argv = ['--prometheus', prometheus.url, '--range', '5m', '--window', '1m', '--json'];
+  const { code, out, err } = await cotenant('recommend', 'local/recorded', ...argv);
   t.is(code, 0, err);
   const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
   const size = found?.memoryBytes.amount ?? 0;
@@ -141,22 +141,24 @@ testWithPrometheus('the sizes of recorded series are the golden ones', async (t)
   const recorded = join(ROOT, 'test/fixtures/prometheus/node.om');
   const prometheus = await startPrometheus(t, { recorded });
   const range = ['--range', '10m', '--until', '2026-11-01T00:06:10Z', '--window', '1m'];
-  const told: string[] = [];
-  for (const words of [
+  const reported: string[] = [];
+  for (const argv of [
     [],
     ['--memory-headroom', '20', '--cores-headroom', '10', '-n', 'research'],
     ['serve', '-o', 'json'],
   ]) {
-    const { code, out, err } = await cotenant('recommend', '--prometheus', prometheus.url, ...range, ...words);
+    const { code, out, err } = await cotenant('recommend', '--prometheus', prometheus.url, ...range, ...argv);
     t.is(code, 0, err);
-    told.push(`$ cotenant recommend ${words.join(' ')}\n${out.replaceAll(prometheus.url, 'http://prometheus:9090')}`);
+    reported.push(
+      `$ cotenant recommend ${argv.join(' ')}\n${out.replaceAll(prometheus.url, 'http://prometheus:9090')}`,
+    );
   }
-  const text = told.join('\n');
+  const text = reported.join('\n');
   if (process.env.UPDATE_GOLDEN === '1') writeFileSync(GOLDEN, text);
   t.is(text, readFileSync(GOLDEN, 'utf8'));
 });
 
-type Told = {
+type Recommended = {
   readonly pod: string;
   readonly gpuCount: number;
   readonly stops: number;
@@ -232,12 +234,12 @@ testWithPrometheus('a moved container counts the GPUs at one time; a refusal or 
   const prometheus = await startPrometheus(t, { recorded });
   const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
   const of = async (range: string) => {
-    const words = ['--prometheus', prometheus.url, '--range', range, '--until', until, '--json'];
-    const { code, out, err } = await cotenant('recommend', ...words);
+    const argv = ['--prometheus', prometheus.url, '--range', range, '--until', until, '--json'];
+    const { code, out, err } = await cotenant('recommend', ...argv);
     t.is(code, 0, err);
-    const told = JSON.parse(out) as Told[];
+    const reported = JSON.parse(out) as Recommended[];
     return Object.fromEntries(
-      told.map(({ pod, gpuCount, stops, gpus, memoryBytes, resources }) => {
+      reported.map(({ pod, gpuCount, stops, gpus, memoryBytes, resources }) => {
         const sum = gpus.reduce((total, gpu) => total + gpu.denied, 0);
         const { amount, atLeast } = memoryBytes;
         return [
@@ -280,10 +282,10 @@ testWithPrometheus('refusals that a restarted agent restores are not counted as 
   const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
   const prometheus = await startPrometheus(t, { recorded });
   const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
-  const words = ['--prometheus', prometheus.url, '--range', '3h', '--until', until, '--json'];
-  const { out, err } = await cotenant('recommend', ...words);
-  const [told] = JSON.parse(out) as Told[];
-  t.deepEqual([told?.pod, told?.gpus[0]?.denied, told?.memoryBytes.atLeast], ['restored', 0, false], err);
+  const argv = ['--prometheus', prometheus.url, '--range', '3h', '--until', until, '--json'];
+  const { out, err } = await cotenant('recommend', ...argv);
+  const [reported] = JSON.parse(out) as Recommended[];
+  t.deepEqual([reported?.pod, reported?.gpus[0]?.denied, reported?.memoryBytes.atLeast], ['restored', 0, false], err);
 });
 
 testWithPrometheus('a server that is not Prometheus, or refuses, is reported in one sentence', async (t) => {
@@ -359,13 +361,13 @@ testWithPrometheus('a pod is one container on any node, with the last grant that
   const recorded = recordedFile(t, series, { from: FROM, seconds: HOURS * HOUR, everySeconds: 30 });
   const prometheus = await startPrometheus(t, { recorded });
   const until = new Date((FROM + HOURS * HOUR) * 1000).toISOString();
-  const words = ['--prometheus', prometheus.url, '--range', '4h', '--until', until, '--json'];
-  const { code, out, err } = await cotenant('recommend', ...words);
+  const argv = ['--prometheus', prometheus.url, '--range', '4h', '--until', until, '--json'];
+  const { code, out, err } = await cotenant('recommend', ...argv);
   t.is(code, 0, err);
   type Gpu = { gpuUuid: string; grantedBytes?: number; grantedCoresPercent?: number; coresHeld: boolean };
-  const told = JSON.parse(out) as (Omit<Told, 'gpus'> & { readonly gpus: readonly Gpu[] })[];
+  const reported = JSON.parse(out) as (Omit<Recommended, 'gpus'> & { readonly gpus: readonly Gpu[] })[];
   t.deepEqual(
-    told.map(({ pod, gpuCount, stops, gpus, memoryBytes: { amount, atLeast } }) => [
+    reported.map(({ pod, gpuCount, stops, gpus, memoryBytes: { amount, atLeast } }) => [
       pod,
       gpuCount,
       stops,

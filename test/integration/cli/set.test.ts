@@ -16,7 +16,7 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
   await tell(tenant, 'context 0');
   await eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
   t.is((await tell(tenant, `alloc ${1500 * MIB}`))[0], OUT_OF_MEMORY);
-  const set = (...words: string[]) => cotenant('set', ...words, '--state', agent.state);
+  const set = (...args: string[]) => cotenant('set', ...args, '--state', agent.state);
   const grown = set('one', '--gpu-memory', '2Gi');
   t.is(grown.code, 0, grown.err);
   t.is(grown.out, `one: 2048 MiB on ${node.uuid(0)}\n`);
@@ -46,9 +46,9 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
   const tooMuch = set('one', '--gpu-memory', '100Gi');
   t.is(tooMuch.code, 1);
   t.regex(tooMuch.err, /^cotenant: GPU-\S+ has \d+ bytes left for it, but 107374182400 are requested$/m);
-  const nobody = set('nobody', '--gpu-memory', '1Gi');
-  t.is(nobody.code, 1);
-  t.is(nobody.err, 'cotenant: no grant nobody on this node\n');
+  const missing = set('nobody', '--gpu-memory', '1Gi');
+  t.is(missing.code, 1);
+  t.is(missing.err, 'cotenant: no grant nobody on this node\n');
 
   // Tenants of one name would share their series: the second one gets another.
   const twin = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'one'], [CLIENT]);
@@ -66,7 +66,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   const tenant = runTenant(t, node, agent, ['-m', '1Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
   await eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
-  const ask = (...words: string[]) => cotenant(...words, '--state', agent.state);
+  const ask = (...args: string[]) => cotenant(...args, '--state', agent.state);
   const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
   t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30% +enforce +node'));
 
@@ -131,7 +131,7 @@ test('set changes the mode of a process grant, get shows its source, and it pers
   const seen = () =>
     eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
   await seen();
-  const ask = (...words: string[]) => cotenant(...words, '--state', state);
+  const ask = (...args: string[]) => cotenant(...args, '--state', state);
   const is = (mode: string, by: string) =>
     eventually(
       () => (new RegExp(`^one +0 +\\S+ .* ${mode} +${by}$`, 'm').test(ask('get').out) ? true : undefined),

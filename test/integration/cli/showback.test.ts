@@ -188,8 +188,8 @@ for (const more of [{}, { cluster: 'east', node: 'node-1' }])
       for (const second of [2 * HOUR, 2 * HOUR + 17])
         for (const range of [HOUR, 90, 3700]) {
           const until = new Date((FROM + second) * 1000).toISOString();
-          const words = ['--prometheus', prometheus.url, '--range', `${range}s`, '--until', until, '--json'];
-          const { code, out, err } = cotenant(...words);
+          const argv = ['--prometheus', prometheus.url, '--range', `${range}s`, '--until', until, '--json'];
+          const { code, out, err } = cotenant(...argv);
           t.is(code, 0, err);
           const { shares, gpuHours } = JSON.parse(out) as Showback;
           const near = (value: number, expected: number, what: string) =>

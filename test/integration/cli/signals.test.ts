@@ -33,8 +33,8 @@ async function freePort(): Promise<number> {
 test('a webhook that waits for its certificate ends on SIGTERM', async (t) => {
   const port = await freePort();
   const place = ['--secret', 'ns/keys', '--service', 'webhook', '--registration', 'webhook'];
-  const words = ['webhook', ...place, '--port', '0', '--health-port', String(port)];
-  const { child, ended } = node(t, join(CLI, 'main.ts'), ...words);
+  const argv = ['webhook', ...place, '--port', '0', '--health-port', String(port)];
+  const { child, ended } = node(t, join(CLI, 'main.ts'), ...argv);
   const ready = await eventually(async () => {
     const reply = await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined);
     return reply?.text();

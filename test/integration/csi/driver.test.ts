@@ -56,8 +56,8 @@ test('a kubelet finds it, learns its name and version, and which node this is', 
     [true, 0],
     [false, 1],
   ] as const) {
-    const told = { plugin_registered: registered, error: registered ? '' : 'two of a name' };
-    await call(registrationSocket(root), 'pluginregistration.Registration/NotifyRegistrationStatus', told);
+    const registration = { plugin_registered: registered, error: registered ? '' : 'two of a name' };
+    await call(registrationSocket(root), 'pluginregistration.Registration/NotifyRegistrationStatus', registration);
     t.is(problems.length, count);
   }
   t.regex(problems[0] ?? '', /does not register the CSI driver: two of a name$/);

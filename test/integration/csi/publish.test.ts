@@ -11,17 +11,17 @@ import { pagePath } from '../../../src/agent/kubelet/csi/volume.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
 import { eventually, temporaryFolder } from '../../support/native/node.ts';
 import { placeOf, publish, unpublish } from '../../support/product/kubelet.ts';
-import type { Told } from '../../support/product/publisher.ts';
+import type { PublisherReport } from '../../support/product/publisher.ts';
 
 const test = testUnless(namespacesReason());
 const UID = '0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b20';
 const PUBLISHER = join(import.meta.dirname, '../../support/product/publisher.ts');
 
-async function ground(t: ExecutionContext) {
+async function setUp(t: ExecutionContext) {
   const root = temporaryFolder(t);
   const files = temporaryFolder(t);
   mkdirSync(join(files, 'pods'));
-  const told: Told[] = [];
+  const reports: PublisherReport[] = [];
   const holder = spawn('unshare', ['-m', '--propagation', 'private', 'sh', '-c', 'echo in; exec cat'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   });
@@ -35,9 +35,9 @@ async function ground(t: ExecutionContext) {
     const words = ['-t', String(holder.pid), '-m', process.execPath, PUBLISHER, files, root];
     const child = spawn('nsenter', words, { stdio: ['ignore', 'pipe', 'inherit'] });
     running = child;
-    const from = told.length;
-    createInterface({ input: child.stdout }).on('line', (line) => told.push(JSON.parse(line) as Told));
-    await eventually(() => told.slice(from).find(({ what }) => what === 'ready'), 'it serves');
+    const from = reports.length;
+    createInterface({ input: child.stdout }).on('line', (line) => reports.push(JSON.parse(line) as PublisherReport));
+    await eventually(() => reports.slice(from).find(({ what }) => what === 'ready'), 'it serves');
   };
   const end = async (signal?: NodeJS.Signals) => {
     const child = running;
@@ -54,14 +54,14 @@ async function ground(t: ExecutionContext) {
   return {
     root,
     target,
-    told,
+    reports,
     start,
     end,
     inside,
     set: (name: string, text = '') => writeFileSync(join(files, name), text),
     unset: (name: string) => rmSync(join(files, name)),
-    publishes: () => told.flatMap((one) => (one.what === 'publish' ? [one.mounted] : [])),
-    problems: () => told.flatMap((one) => (one.what === 'problem' ? [one.text] : [])),
+    publishes: () => reports.flatMap((one) => (one.what === 'publish' ? [one.mounted] : [])),
+    problems: () => reports.flatMap((one) => (one.what === 'problem' ? [one.text] : [])),
     mounts: () => {
       const lines = readFileSync(`/proc/${holder.pid}/mountinfo`, 'utf8').split('\n');
       return lines.filter((line) => line.includes(root)).length;
@@ -71,7 +71,7 @@ async function ground(t: ExecutionContext) {
 }
 
 test('a published volume stays published, whatever happens when the kubelet asks again', async (t) => {
-  const { root, set, unset, publishes, problems, mounts, generation } = await ground(t);
+  const { root, set, unset, publishes, problems, mounts, generation } = await setUp(t);
   set('pods/one', 'main');
   t.is((await publish(root, UID, 'one')).code, status.OK);
   t.is(mounts(), 2);
@@ -102,7 +102,7 @@ test('a published volume stays published, whatever happens when the kubelet asks
 });
 
 test('an agent takes down a volume that another agent made, without asking anything', async (t) => {
-  const { root, target, set, start, end, mounts, inside } = await ground(t);
+  const { root, target, set, start, end, mounts, inside } = await setUp(t);
   set('pods/one', 'main side');
   t.is((await publish(root, UID, 'one')).code, status.OK);
   t.true(existsSync(inside(pagePath(target, 'side'))));
@@ -117,7 +117,7 @@ test('an agent takes down a volume that another agent made, without asking anyth
 });
 
 test('a volume whose agent was killed is unpublished until the next agent finishes it', async (t) => {
-  const { root, target, set, unset, start, end, publishes, mounts, generation } = await ground(t);
+  const { root, target, set, unset, start, end, publishes, mounts, generation } = await setUp(t);
   set('pods/one', 'main');
   set('die');
   t.is((await publish(root, UID, 'one')).code, status.UNAVAILABLE);
@@ -142,7 +142,7 @@ test('a volume whose agent was killed is unpublished until the next agent finish
 });
 
 test('giving and taking over the socket hold up no pod', async (t) => {
-  const { root, set, told } = await ground(t);
+  const { root, set, reports } = await setUp(t);
   set('pods/one', 'main');
   const times: number[][] = [[], []];
   for (let round = 0; round < 20; round++) {
@@ -154,7 +154,7 @@ test('giving and taking over the socket hold up no pod', async (t) => {
     times[1]?.push(performance.now() - published);
   }
   const [publishMs, unpublishMs] = times.map((list) => list.toSorted((a, b) => a - b)[10] ?? Number.NaN);
-  const own = told.flatMap((one) => (one.what === 'publish' ? [one.ms] : [])).toSorted((a, b) => a - b)[10];
+  const own = reports.flatMap((one) => (one.what === 'publish' ? [one.ms] : [])).toSorted((a, b) => a - b)[10];
   t.log(
     `median: publish ${publishMs?.toFixed(1)} ms (${own?.toFixed(1)} of it files and mounts), unpublish ${unpublishMs?.toFixed(1)} ms`,
   );

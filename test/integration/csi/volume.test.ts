@@ -59,8 +59,8 @@ test('the page on the volume names all that is in it', (t) => {
     Object.keys(tree).map((path) => path.replace(/(main|side-car)(?=$|\/)/, 'NAME').replace(/(?<=engine\.)\d+/, 'N')),
   );
   const rows = rowsWith(readPage('docs/reference/volume.md'), 'path', 'in a container', 'written');
-  const told = rows.flatMap(({ path }) => quoted(path));
-  t.deepEqual(told.toSorted(), [...held, 'published'].toSorted());
+  const documented = rows.flatMap(({ path }) => quoted(path));
+  t.deepEqual(documented.toSorted(), [...held, 'published'].toSorted());
 });
 
 test('the volume is read-only and bounded; that of the ledgers is bounded and noexec', (t) => {

@@ -222,14 +222,14 @@ const ASKED: readonly Asked[] = Object.entries(EXPECTED).flatMap(([board, panels
 function wrong(
   work: string,
   asked: readonly Asked[],
-  ground: readonly InputSeries[] = GROUND,
+  recorded: readonly InputSeries[] = GROUND,
 ): { readonly text: string; readonly where: readonly string[] } {
   const promql_expr_test = asked.map(({ expr, expected }) => ({
     expr: `round(${expr}, 0.001)`,
     eval_time: AT,
     exp_samples: samplesOf(expected),
   }));
-  const tests = [{ interval: '1m', input_series: ground, promql_expr_test }];
+  const tests = [{ interval: '1m', input_series: recorded, promql_expr_test }];
   const file = join(work, 'values.yaml');
   writeFileSync(file, stringify({ rule_files: [], evaluation_interval: '1m', tests }));
   const path = 'path' in found ? found.path : 'promtool';
@@ -258,7 +258,7 @@ testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware count
   const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
   const active = (value: number) =>
     stands('cotenant_device_sm_active_ratio', { gpu: slice.gpu, gpu_uuid: slice.gpu_uuid }, value);
-  for (const [ground, expected] of [
+  for (const [recorded, expected] of [
     [[...rest, ...resting], 2],
     [[...rest, ...resting, active(0)], 3],
     [[...rest, ...resting, active(0.2)], 2],
@@ -267,7 +267,7 @@ testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware count
     const { text, where: failed } = wrong(
       folder(t),
       ASKED.filter((each) => each.where === where).map((each) => ({ ...each, expected })),
-      ground,
+      recorded,
     );
     t.deepEqual(failed, [], text);
   }

@@ -93,8 +93,8 @@ test('the constants of the page are those of the headers', (t) => {
       value: row.value,
     })),
   ];
-  const told = rows.map((row) => BigInt(quoted(row.value)[0] ?? row.value ?? ''));
-  t.deepEqual(told, [
+  const documented = rows.map((row) => BigInt(quoted(row.value)[0] ?? row.value ?? ''));
+  t.deepEqual(documented, [
     ...evaluate(
       t,
       rows.map((row) => quoted(row.constant)[0] ?? ''),
@@ -107,7 +107,7 @@ test('the parts are at the offsets of the page', (t) => {
   const parts = [...rowsWith(page, 'part', 'at'), ...rowsWith(page, 'part', 'at, in a grant of n GPUs')];
   const names: Readonly<Record<string, number>> = { n: 3, s: 5, c: 2 };
   /** What the page says of a part, as an expression. */
-  const told = (part: string) => {
+  const documented = (part: string) => {
     const row = parts.find((entry) => entry.part === part);
     const formula = row?.at ?? row?.['at, in a grant of n GPUs'] ?? '';
     return formula.replaceAll('×', '*').replace(/\b[nsc]\b/g, (name) => String(names[name]));
@@ -138,7 +138,7 @@ test('the parts are at the offsets of the page', (t) => {
     [
       ...evaluate(
         t,
-        places.map(([part]) => told(part)),
+        places.map(([part]) => documented(part)),
       ),
     ],
     [

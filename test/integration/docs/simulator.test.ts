@@ -34,10 +34,10 @@ test('the models of the page are those that a node can have, with these sizes', 
 test('the page names every option and command of the program', (t) => {
   const help = execFileSync(join(BUILD, 'cotenant-simulator'), ['--help'], { encoding: 'utf8' });
   const options = [...help.matchAll(/^ {2}(--[a-z-]+)/gm)].map(([, option]) => option ?? '');
-  const told = rowsWith(page, 'option of `serve`').map(
+  const documented = rowsWith(page, 'option of `serve`').map(
     (row) => quoted(row['option of `serve`'])[0]?.split(' ')[0] ?? '',
   );
-  t.deepEqual([...told].sort(), ['--dir', ...options].sort());
+  t.deepEqual([...documented].sort(), ['--dir', ...options].sort());
   const commands = [...help.matchAll(/^([a-z-]+(?:\|[a-z-]+)*) /gm)].flatMap(([, names = '']) => names.split('|'));
   const named = rowsWith(page, 'command').flatMap((row) => quoted(row.command).map((text) => text.split(' ')[0] ?? ''));
   t.deepEqual([...new Set(named)].sort(), commands.sort());

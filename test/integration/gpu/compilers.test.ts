@@ -73,18 +73,18 @@ function assembled(t: ExecutionContext, folder: string, name: string, text: stri
 }
 
 test("NVIDIA's assembler takes the probe's launches for each architecture, with loops", (t) => {
-  const told = JSON.parse(
+  const result = JSON.parse(
     execFileSync('python3', [join(import.meta.dirname, 'texts.py')], {
       encoding: 'utf8',
       env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1' },
     }),
   ) as { texts: Record<string, string>; entries: Record<string, number> };
-  const names = Object.keys(told.texts);
-  for (const [file, count] of Object.entries(told.entries))
+  const names = Object.keys(result.texts);
+  for (const [file, count] of Object.entries(result.entries))
     t.is(names.filter((name) => name.startsWith(`${file} `)).length, count, `kernels of ${file}`);
   t.true(names.length > 5, names.join());
   const folder = temporaryFolder(t);
-  for (const [name, text] of Object.entries(told.texts)) assembled(t, folder, name, text);
+  for (const [name, text] of Object.entries(result.texts)) assembled(t, folder, name, text);
 });
 
 test("NVIDIA's assembler takes our own programs for each architecture", (t) => {

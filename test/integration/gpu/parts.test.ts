@@ -407,8 +407,8 @@ def first_refused(*words):
 step.look_up = first_refused`;
   const { data, answer, problem } = await asked(t, 'identity', 'identity', patch);
   t.is(problem, undefined);
-  const told = data?.resultsAndStatus as Record<string, number>;
-  t.is(told['999 -1'], 1);
+  const checks = data?.resultsAndStatus as Record<string, number>;
+  t.is(checks['999 -1'], 1);
   t.regex(answer ?? '', /^look-ups were REFUSED, by result and status: \{'999 -1': 1\}; /);
 });
 

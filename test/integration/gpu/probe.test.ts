@@ -31,13 +31,13 @@ type How = { readonly interrupt?: (child: ChildProcess, step: string) => void; r
 /** Runs the probe; all its processes carry a mark in their environment. */
 async function probe(
   t: ExecutionContext,
-  words: readonly string[],
+  args: readonly string[],
   env: Record<string, string> = {},
   { interrupt, out = join(temporaryFolder(t), 'report.json') }: How = {},
 ): Promise<Run> {
   const mark = `COTENANT_PROBE_TEST=${process.pid}-${Math.random()}`;
   const [name = '', value = ''] = mark.split('=');
-  const child = spawn('python3', [PROBE, '--out', out, ...words], {
+  const child = spawn('python3', [PROBE, '--out', out, ...args], {
     env: { ...process.env, ...env, [name]: value, PYTHONDONTWRITEBYTECODE: '1' },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -132,18 +132,18 @@ test('programs that only run on real GPUs are Python that can be read', (t) => {
 test('a step with a new question runs before all repetitions', (t) => {
   const code =
     'import json, steps; print(json.dumps([[step.id, step.questions] for step in steps.ALL] + [list(steps.FIRST)]))';
-  const told = JSON.parse(
+  const result = JSON.parse(
     execFileSync('python3', ['-c', code], {
       encoding: 'utf8',
       env: { ...process.env, PYTHONPATH: join(ROOT, 'test/gpu/probe'), PYTHONDONTWRITEBYTECODE: '1' },
     }),
   ) as [string, string[]][];
-  const first = told.pop() as unknown as string[];
+  const first = result.pop() as unknown as string[];
   t.deepEqual(
-    told.slice(0, first.length).map(([id]) => id),
+    result.slice(0, first.length).map(([id]) => id),
     first,
   );
-  const asked = new Set(told.slice(0, first.length).flatMap(([, questions]) => questions));
+  const asked = new Set(result.slice(0, first.length).flatMap(([, questions]) => questions));
   t.deepEqual(
     QUESTIONS.filter((question) => !asked.has(question)),
     [],

@@ -8,7 +8,7 @@ import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const page = (id: string, ledger: string, gpus = 1) => `page ${id} 64 ${gpus} ${ledger}`;
 const on = (gpu: number) => `on ${gpu} 3 250000 0 0 0 0`;
-const planned = (arbiter: Arbiter, plan: number) => arbiter.until((told) => told.plan === plan, `plan ${plan}`);
+const planned = (arbiter: Arbiter, plan: number) => arbiter.until((status) => status.plan === plan, `plan ${plan}`);
 
 function openIn({ child }: Arbiter, path: string): number {
   const folder = `/proc/${child.pid}/fd`;
@@ -49,9 +49,9 @@ for (const [what, lines, why] of WRONG) {
   test(`the arbiter drops a plan with ${what} and closes its files`, async (t) => {
     const { arbiter, ledger, other } = await ready(t);
     arbiter.say('plan 1', ...lines(ledger, other), 'plan 2', 'gpu 0 0', page('a', ledger), on(0), 'end');
-    const told = await planned(arbiter, 2);
+    const status = await planned(arbiter, 2);
     t.deepEqual(
-      told.pages.map(({ id, gpus }) => [id, gpus.map(({ limitPpm }) => limitPpm)]),
+      status.pages.map(({ id, gpus }) => [id, gpus.map(({ limitPpm }) => limitPpm)]),
       [['a', [250_000]]],
     );
     t.regex(arbiter.problems[0] ?? '', why);
@@ -67,10 +67,10 @@ test('an invalid plan leaves the current plan in force', async (t) => {
   arbiter.say('plan 1', 'gpu 0 0', page('a', ledger), on(0), 'end');
   await planned(arbiter, 1);
   arbiter.say('plan 2', 'gpu 0 0', page('a', ledger), on(0), page('b', other), on(0), 'on', 'end');
-  const told = await arbiter.until(() => arbiter.problems.length > 0, 'it is refused');
-  t.is(told.plan, 1);
+  const status = await arbiter.until(() => arbiter.problems.length > 0, 'it is refused');
+  t.is(status.plan, 1);
   t.deepEqual(
-    told.pages.map(({ id }) => id),
+    status.pages.map(({ id }) => id),
     ['a'],
   );
   await eventually(

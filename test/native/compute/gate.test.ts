@@ -226,11 +226,11 @@ test.serial('a tenant that overwrites its half of the page takes no share of oth
     clearInterval(scribbling);
     closeSync(ledger);
   });
-  const told = await arbiter.until(
+  const status = await arbiter.until(
     ({ pages }) => pages.some(({ gpus }) => (gpus[0]?.faults ?? 0) > 0),
     'it is reported',
   );
-  t.is(told.pages.find(({ id }) => id === 'tenant-1')?.gpus[0]?.faults, 0);
+  t.is(status.pages.find(({ id }) => id === 'tenant-1')?.gpus[0]?.faults, 0);
   await hold(t, node, clients.slice(1), [60]);
 });
 
@@ -257,8 +257,8 @@ test.serial('a tenant that truncates its page affects only itself and is reporte
   for (const client of clients) start(client);
   await sharesOf(node, clients);
   truncateSync(join(grants[0]?.folder ?? '', 'ledger'), 4096);
-  const told = await arbiter.until(({ pages }) => pages.some(({ broken }) => broken !== undefined), 'it is reported');
-  const broken = Object.fromEntries(told.pages.map(({ id, broken: why }) => [id, why]));
+  const status = await arbiter.until(({ pages }) => pages.some(({ broken }) => broken !== undefined), 'it is reported');
+  const broken = Object.fromEntries(status.pages.map(({ id, broken: why }) => [id, why]));
   t.deepEqual(broken, { 'tenant-0': 'the file was truncated', 'tenant-1': undefined });
   await hold(t, node, clients.slice(1), [40]);
 });

@@ -20,10 +20,10 @@ function check(t: ExecutionContext, defined: readonly string[]): string {
 }
 
 checked('the lease protocol excludes overlap, mixed terms and lost wake-ups', (t) => {
-  const told = check(t, []);
-  t.regex(told, /errors: 0/);
-  t.notRegex(told, /error: max search depth too small|out of memory/);
-  const states = Number(/(\d+) states, stored/.exec(told)?.[1]);
+  const output = check(t, []);
+  t.regex(output, /errors: 0/);
+  t.notRegex(output, /error: max search depth too small|out of memory/);
+  const states = Number(/(\d+) states, stored/.exec(output)?.[1]);
   t.true(states > 10_000, `${states} states`);
 });
 

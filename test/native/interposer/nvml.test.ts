@@ -86,13 +86,13 @@ test('too small an array is an error with the needed count, and is not written t
   const node = await startNode(t, '--gpu', 'h100');
   const { grant } = await tenants(t, node);
   const nvml = await readyNvml(t, node, grant.both);
-  const calls = (room: number): string[] => [
-    ...['', '_v2', '_v3'].map((suffix) => `list ${COMPUTE}${suffix} ${room} 32`),
-    `detail ${DETAIL_VERSION} 0 ${room}`,
-    `pids ${room}`,
+  const calls = (capacity: number): string[] => [
+    ...['', '_v2', '_v3'].map((suffix) => `list ${COMPUTE}${suffix} ${capacity} 32`),
+    `detail ${DETAIL_VERSION} 0 ${capacity}`,
+    `pids ${capacity}`,
   ];
-  for (const room of [0, 1]) {
-    for (const call of calls(room)) {
+  for (const capacity of [0, 1]) {
+    for (const call of calls(capacity)) {
       t.deepEqual(await nvml.ask(call), { result: NVML.INSUFFICIENT_SIZE, count: 2, spilled: false, rows: [] }, call);
     }
   }

@@ -7,7 +7,7 @@ import { follow, gpuOf } from '../../support/native/listed-processes.ts';
 
 const NAMES = ['', '_v2', '_v3'] as const;
 const LENGTHS = [16, 24, 32] as const;
-const ROOM = 1024;
+const CAPACITY = 1024;
 const LIST = 'nvmlDeviceGetComputeRunningProcesses';
 const UNREADABLE = 25;
 const TOO_MANY = 7;
@@ -41,7 +41,7 @@ const holding = (pids: readonly number[]): readonly Row[] =>
   pids.map((pid, index) => [pid, BigInt(index + 1) * 512n * MIB] as const).toSorted(([a], [b]) => a - b);
 
 /** The sample for this list. */
-async function toldOf(t: ExecutionContext, name: '' | '_v2' | '_v3', count: number, bytes: Uint8Array) {
+async function sampled(t: ExecutionContext, name: '' | '_v2' | '_v3', count: number, bytes: Uint8Array) {
   const { library, raw } = gpuOf(t);
   raw(name, 0, count, bytes);
   const { sample } = await follow(t, library).next();
@@ -59,8 +59,8 @@ for (const name of NAMES) {
       for (const instance of [0xffffffff, 0]) {
         for (const count of [0, 1, 2, 3, 5]) {
           const rows = holding(pids.slice(0, count));
-          const told = await toldOf(t, name, count, entries(rows, length, length, instance));
-          t.deepEqual(told, { lists: ['compute'], rows, failed: [] }, `${count} of ${length} bytes, ${instance}`);
+          const reported = await sampled(t, name, count, entries(rows, length, length, instance));
+          t.deepEqual(reported, { lists: ['compute'], rows, failed: [] }, `${count} of ${length} bytes, ${instance}`);
         }
       }
     }
@@ -73,8 +73,8 @@ test('entries of which the driver writes only PID and bytes are read', async (t)
     for (const length of LENGTHS) {
       for (const count of [1, 2, 3, 4]) {
         const rows = holding(pids.slice(0, count));
-        const told = await toldOf(t, name, count, entries(rows, length, 16));
-        t.deepEqual(told, { lists: ['compute'], rows, failed: [] }, `${name}: ${count} of ${length} bytes`);
+        const reported = await sampled(t, name, count, entries(rows, length, 16));
+        t.deepEqual(reported, { lists: ['compute'], rows, failed: [] }, `${name}: ${count} of ${length} bytes`);
       }
     }
   }
@@ -86,10 +86,10 @@ test('a driver that writes the whole array does not change the entry size found'
     for (const length of LENGTHS) {
       for (const count of [1, 2, 4]) {
         const rows = holding(pids.slice(0, count));
-        const all = Buffer.alloc(ROOM * 32);
+        const all = Buffer.alloc(CAPACITY * 32);
         entries(rows, length).copy(all);
-        const told = await toldOf(t, name, count, all);
-        t.deepEqual(told, { lists: ['compute'], rows, failed: [] }, `${name}: ${count} of ${length} bytes`);
+        const reported = await sampled(t, name, count, all);
+        t.deepEqual(reported, { lists: ['compute'], rows, failed: [] }, `${name}: ${count} of ${length} bytes`);
       }
     }
   }
@@ -97,38 +97,38 @@ test('a driver that writes the whole array does not change the entry size found'
 
 test('a list is read up to its count even if the driver wrote more entries', async (t) => {
   const rows = holding(sleepers(t, 4));
-  const told = await toldOf(t, '', 2, entries(rows, 24));
-  t.deepEqual(told, { lists: ['compute'], rows: rows.slice(0, 2), failed: [] });
+  const reported = await sampled(t, '', 2, entries(rows, 24));
+  t.deepEqual(reported, { lists: ['compute'], rows: rows.slice(0, 2), failed: [] });
 });
 
 test('a list with an unknown entry size is dropped', async (t) => {
   const pids = sleepers(t, 4);
   const unread = { lists: [], rows: [], failed: [UNREADABLE] };
   const three = entries(holding(pids.slice(0, 3)), 24);
-  t.deepEqual(await toldOf(t, '_v3', 4, three), unread, 'it says that it wrote more than it did');
+  t.deepEqual(await sampled(t, '_v3', 4, three), unread, 'it says that it wrote more than it did');
   t.deepEqual(
-    await toldOf(t, '', 2, entries(holding(pids.slice(0, 2)), 24).subarray(0, 30)),
+    await sampled(t, '', 2, entries(holding(pids.slice(0, 2)), 24).subarray(0, 30)),
     unread,
     'it ends within a field',
   );
-  t.deepEqual(await toldOf(t, '_v3', 2, Buffer.alloc(0)), unread, 'it wrote nothing');
-  t.deepEqual(await toldOf(t, '_v3', 1, Buffer.alloc(0)), unread, 'and nothing of one');
-  const odd = Buffer.alloc(ROOM * 32);
+  t.deepEqual(await sampled(t, '_v3', 2, Buffer.alloc(0)), unread, 'it wrote nothing');
+  t.deepEqual(await sampled(t, '_v3', 1, Buffer.alloc(0)), unread, 'and nothing of one');
+  const odd = Buffer.alloc(CAPACITY * 32);
   entries(holding(pids), 40).copy(odd);
-  t.deepEqual(await toldOf(t, '_v2', 4, odd), unread, 'entries of a length that none has had');
+  t.deepEqual(await sampled(t, '_v2', 4, odd), unread, 'entries of a length that none has had');
 });
 
 test('a list with more entries than its array is dropped', async (t) => {
   const rows = holding(sleepers(t, 3));
-  const told = await toldOf(t, '_v3', ROOM + 1, entries(rows, 24));
-  t.deepEqual(told, { lists: [], rows: [], failed: [TOO_MANY] });
+  const reported = await sampled(t, '_v3', CAPACITY + 1, entries(rows, 24));
+  t.deepEqual(reported, { lists: [], rows: [], failed: [TOO_MANY] });
 });
 
 test('a list that was unreadable for a while keeps its processes', async (t) => {
   const rows = holding(sleepers(t, 2));
   const { library, raw } = gpuOf(t);
   const { next } = follow(t, library);
-  const told = async () => {
+  const reported = async () => {
     const { sample } = await next();
     const [gpu] = sample.gpus;
     return [
@@ -139,11 +139,11 @@ test('a list that was unreadable for a while keeps its processes', async (t) => 
   };
   const listed = rows.map(([pid]) => [pid, true]);
   raw('', 0, 2, entries(rows, 24));
-  t.deepEqual(await told(), [['compute'], undefined, listed]);
+  t.deepEqual(await reported(), [['compute'], undefined, listed]);
   raw('', 0, 3, entries(rows, 24));
-  t.deepEqual(await told(), [[], ['compute'], rows.map(([pid]) => [pid, false])]);
+  t.deepEqual(await reported(), [[], ['compute'], rows.map(([pid]) => [pid, false])]);
   raw('', 0, 2, entries(rows, 16));
-  t.deepEqual(await told(), [['compute'], undefined, listed]);
+  t.deepEqual(await reported(), [['compute'], undefined, listed]);
 });
 
 test('an older list call is used if the driver lacks the newer one', async (t) => {
@@ -173,8 +173,8 @@ async function oddOf(t: ExecutionContext, rows: readonly Row[]) {
   raw('_v3', 0, rows.length, entries(rows, 24));
   const { sample } = await follow(t, library).next();
   const [gpu] = sample.gpus;
-  const told = sample.processes.map(({ pid, gpus }) => [pid, BigInt(gpus[0]?.bytes ?? -1), gpus.length] as const);
-  return { lists: gpu?.processLists, told, nobodys: gpu?.invalidPidEntries };
+  const reported = sample.processes.map(({ pid, gpus }) => [pid, BigInt(gpus[0]?.bytes ?? -1), gpus.length] as const);
+  return { lists: gpu?.processLists, reported, invalidPids: gpu?.invalidPidEntries };
 }
 
 test('an entry with an invalid PID is counted and dropped', async (t) => {
@@ -188,54 +188,54 @@ test('an entry with an invalid PID is counted and dropped', async (t) => {
     for (const at of [0, 1, 2]) {
       const rows: Row[] = [[first, 512n * MIB] as const, [second, 1024n * MIB] as const];
       rows.splice(at, 0, [pid, 700n * MIB]);
-      const told = [[first, 512n * MIB, 1] as const, [second, 1024n * MIB, 1] as const];
-      t.deepEqual(await oddOf(t, rows), { lists: ['compute'], told, nobodys: 1 }, `${what}, at ${at}`);
+      const reported = [[first, 512n * MIB, 1] as const, [second, 1024n * MIB, 1] as const];
+      t.deepEqual(await oddOf(t, rows), { lists: ['compute'], reported, invalidPids: 1 }, `${what}, at ${at}`);
     }
   }
 });
 
 test('the highest PID is valid', async (t) => {
-  const { told, nobodys } = await oddOf(t, [[PID_MAX, 512n * MIB]]);
-  t.deepEqual([told, nobodys], [[[PID_MAX, 512n * MIB, 1]], undefined]);
+  const { reported, invalidPids } = await oddOf(t, [[PID_MAX, 512n * MIB]]);
+  t.deepEqual([reported, invalidPids], [[[PID_MAX, 512n * MIB, 1]], undefined]);
 });
 
 test('a process that is listed twice counts once', async (t) => {
   const [first = 0, second = 0] = sleepers(t, 2).toSorted((a, b) => a - b);
-  const told = await oddOf(t, [
+  const reported = await oddOf(t, [
     [first, 512n * MIB],
     [second, 1024n * MIB],
     [first, 512n * MIB],
     [second, 600n * MIB],
     [second, NOT_AVAILABLE],
   ]);
-  t.deepEqual(told, {
+  t.deepEqual(reported, {
     lists: ['compute'],
-    told: [
+    reported: [
       [first, 512n * MIB, 1],
       [second, 1024n * MIB, 1],
     ],
-    nobodys: undefined,
+    invalidPids: undefined,
   });
 });
 
 test("a process size beyond the GPU's memory counts as unknown", async (t) => {
   const [first = 0, second = 0, third = 0] = sleepers(t, 3).toSorted((a, b) => a - b);
   for (const bytes of [GPU_BYTES + 1n, 2n ** 47n, 2n ** 53n, 2n ** 63n, NOT_AVAILABLE]) {
-    const told = await oddOf(t, [
+    const reported = await oddOf(t, [
       [first, GPU_BYTES],
       [second, bytes],
       [third, 512n * MIB],
     ]);
     t.deepEqual(
-      told,
+      reported,
       {
         lists: ['compute'],
-        told: [
+        reported: [
           [first, GPU_BYTES, 1],
           [second, -1n, 1],
           [third, 512n * MIB, 1],
         ],
-        nobodys: undefined,
+        invalidPids: undefined,
       },
       String(bytes),
     );

@@ -14,8 +14,8 @@ import { BUILD, environment, eventually, temporaryFolder } from '../../support/n
 const REREAD_ROUNDS = 10;
 const WHOLE_ROUNDS = 120;
 
-function start(t: ExecutionContext, file: string, ...words: string[]) {
-  const child = spawn(file, words, { stdio: ['pipe', 'pipe', 'inherit'] });
+function start(t: ExecutionContext, file: string, ...args: string[]) {
+  const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'] });
   t.teardown(() => child.kill('SIGKILL'));
   if (child.pid === undefined) throw new Error(`${file} does not start`);
   return { pid: child.pid, child, lines: createInterface({ input: child.stdout })[Symbol.asyncIterator]() };
@@ -133,9 +133,9 @@ test('a process that runs another program is reported within ten rounds', async 
   t.is(sample.processes[0]?.command, 'sh');
   child.stdin.write('\n');
   await eventually(() => command() === 'sleep' || undefined, 'it is another program');
-  const told: (string | undefined)[] = [];
-  for (let round = 0; round < REREAD_ROUNDS; round += 1) told.push((await next()).sample.processes[0]?.command);
-  t.is(told.at(-1), 'sleep', told.join());
+  const reported: (string | undefined)[] = [];
+  for (let round = 0; round < REREAD_ROUNDS; round += 1) reported.push((await next()).sample.processes[0]?.command);
+  t.is(reported.at(-1), 'sleep', reported.join());
 });
 
 test('a process whose parent ended is reported with its new ancestors', async (t) => {
@@ -228,19 +228,19 @@ for (const [how, isSeenGone, isKnown] of [
     const look = async () => {
       const { gpus, processes } = (await next()).sample;
       const of = processes.find((one) => one.pid === pid)?.gpus[0];
-      return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, nobodys: gpus[0]?.invalidPidEntries };
+      return { listed: of?.listed, bytes: of?.bytes, smUs: of?.smUs, invalidPids: gpus[0]?.invalidPidEntries };
     };
     // The process that had it is reported once more, like any that has left the lists.
-    t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, nobodys: 1 });
-    const nobodys = { listed: undefined, bytes: undefined, smUs: undefined };
-    t.deepEqual(await look(), { ...nobodys, nobodys: 2 });
+    t.deepEqual(await look(), { listed: false, bytes: undefined, smUs: 0, invalidPids: 1 });
+    const invalidPids = { listed: undefined, bytes: undefined, smUs: undefined };
+    t.deepEqual(await look(), { ...invalidPids, invalidPids: 2 });
     use(0, [pid, 50, Date.now() * 1000]);
-    t.deepEqual(await look(), { ...nobodys, nobodys: 3 }, 'its use is not attributed either');
+    t.deepEqual(await look(), { ...invalidPids, invalidPids: 3 }, 'its use is not attributed either');
     use(999);
     list(other);
-    t.deepEqual(await look(), { ...nobodys, nobodys: 3 });
+    t.deepEqual(await look(), { ...invalidPids, invalidPids: 3 });
     list(other, pid);
-    t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, nobodys: 3 }, 'now its memory is its own');
+    t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, invalidPids: 3 }, 'now its memory is its own');
   });
 
 testUnless(cannotChoose)('a process with a reused PID is charged once the listed amount changes', async (t) => {
@@ -405,7 +405,7 @@ test('utilization figures that the driver does not know are left out', async (t)
     const { gpus, processes } = (await next()).sample;
     const uses = processes.map(({ gpus: [one] }) => [one?.smUs, one?.memoryUs, one?.encoderUs, one?.decoderUs]);
     return {
-      told: gpus[0]?.hasProcessUtilization === true,
+      reported: gpus[0]?.hasProcessUtilization === true,
       uses,
       percents: processes.map(({ gpus: [one] }) => one?.smPercent),
     };
@@ -418,16 +418,16 @@ test('utilization figures that the driver does not know are left out', async (t)
     [500, 0, 200, 300],
     [100, 200, 0, 0],
   ];
-  t.deepEqual(await look(), { told: true, uses: after, percents: [50, 10] });
+  t.deepEqual(await look(), { reported: true, uses: after, percents: [50, 10] });
   // Without its SM utilization no process is reported: zero would mean idle.
   use(0, [first, ALL_ONES, startUs + 2000, 20, 20, 20]);
-  t.deepEqual(await look(), { told: false, uses: after, percents: [0, 0] });
+  t.deepEqual(await look(), { reported: false, uses: after, percents: [0, 0] });
   use(0, [first, 50, startUs + 3000]);
   const later = [[1500, 0, 200, 300], after[1]];
-  t.deepEqual(await look(), { told: true, uses: later, percents: [50, 0] }, 'the next answer is of that time, too');
+  t.deepEqual(await look(), { reported: true, uses: later, percents: [50, 0] }, 'the next answer is of that time, too');
   use(0, [first, ALL_ONES, startUs + 4000], [second, 10, startUs + 4000]);
   const last = [later[0], [200, 200, 0, 0]];
-  t.deepEqual(await look(), { told: false, uses: last, percents: [0, 10] });
+  t.deepEqual(await look(), { reported: false, uses: last, percents: [0, 10] });
 });
 
 test('use is counted once across a step of the wall clock', async (t) => {
@@ -452,7 +452,7 @@ test('use is counted once across a step of the wall clock', async (t) => {
     const { gpus, processes } = (await next()).sample;
     const [gpu] = gpus;
     return {
-      told: gpu?.hasProcessUtilization === true,
+      reported: gpu?.hasProcessUtilization === true,
       smUs: processes[0]?.gpus[0]?.smUs ?? -1,
       gaps: gpu?.utilizationGaps,
     };
@@ -462,12 +462,12 @@ test('use is counted once across a step of the wall clock', async (t) => {
   for (const seconds of [-3600, 7200]) {
     use(0, [pid, 100, nowUs()]);
     const before = await look();
-    t.true(before.told);
+    t.true(before.reported);
     const ofBefore = nowUs();
     setClock(seconds);
     use(0, [pid, 100, ofBefore]);
     const after = await look();
-    t.deepEqual(after, { told: false, smUs: before.smUs, gaps: (before.gaps ?? 0) + 1 }, `${seconds} s: one gap`);
+    t.deepEqual(after, { reported: false, smUs: before.smUs, gaps: (before.gaps ?? 0) + 1 }, `${seconds} s: one gap`);
     if (seconds < 0) {
       // The driver's ring still has what it sampled under the time before, which now is to come.
       t.deepEqual(await look(), after, 'what is of the other time is no idleness');
@@ -475,7 +475,7 @@ test('use is counted once across a step of the wall clock', async (t) => {
     const fromUs = performance.now() * 1000;
     use(0, [pid, 100, nowUs()]);
     const later = await look();
-    t.true(later.told, `${seconds} s: it is reported again`);
+    t.true(later.reported, `${seconds} s: it is reported again`);
     const counted = later.smUs - after.smUs;
     // From the step on, which counts as having been seen up to shortly before it.
     t.true(counted > 0 && counted < performance.now() * 1000 - fromUs + 2e6, `${seconds} s: ${counted} us`);
@@ -483,7 +483,7 @@ test('use is counted once across a step of the wall clock', async (t) => {
 });
 
 test('impossible readings of a GPU are left out', async (t) => {
-  const { library, tells } = gpuOf(t);
+  const { library, reports } = gpuOf(t);
   const { next } = follow(t, library);
   const [ALL_ONES, TOTAL] = [2n ** 64n - 1n, 2n ** 34n];
   const look = async () => {
@@ -492,12 +492,12 @@ test('impossible readings of a GPU are left out', async (t) => {
     return [totalBytes, usedBytes, freeBytes, utilizationPercent, memoryBusyPercent];
   };
   const total = Number(TOTAL);
-  tells(TOTAL, 2n, 3n, 100, 0);
+  reports(TOTAL, 2n, 3n, 100, 0);
   t.deepEqual(await look(), [total, 2, 3, 100, 0]);
-  tells(TOTAL, ALL_ONES, 3n, 101, 5);
+  reports(TOTAL, ALL_ONES, 3n, 101, 5);
   t.deepEqual(await look(), [total, undefined, 3, undefined, 5]);
-  tells(TOTAL, TOTAL + 1n, ALL_ONES, 2 ** 32 - 1, 2 ** 32 - 1);
+  reports(TOTAL, TOTAL + 1n, ALL_ONES, 2 ** 32 - 1, 2 ** 32 - 1);
   t.deepEqual(await look(), [total, undefined, undefined, undefined, undefined]);
-  tells(ALL_ONES, ALL_ONES, ALL_ONES, 0, 0);
+  reports(ALL_ONES, ALL_ONES, ALL_ONES, 0, 0);
   t.deepEqual(await look(), [undefined, undefined, undefined, 0, 0]);
 });

@@ -32,7 +32,7 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
   use(0, [pid, 4, startUs + 501_000]);
   const [LATER, EARLIER, HOUR] = [60e6, -10_001_000, 3600e6];
   const at = (dayUs: number, bootUs: number, uuid = until.uuid) => `${dayUs}:${bootUs}:0:${uuid}`;
-  const cases: [what: string, more: readonly string[], told: boolean, smUs: number, gaps: number][] = [
+  const cases: [what: string, more: readonly string[], reported: boolean, smUs: number, gaps: number][] = [
     ['it goes on', [at(until.dayUs, until.bootUs)], true, 20_000, 0],
     ['there was no sampler before', [], false, 0, 0],
     ['another GPU', [at(until.dayUs, until.bootUs, 'GPU-other')], false, 0, 0],
@@ -64,10 +64,10 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
       [],
       more.flatMap((text) => ['--utilization-cursor', text]),
     );
-  for (const [what, more, told, smUs, gaps] of cases) {
+  for (const [what, more, reported, smUs, gaps] of cases) {
     const { gpus, processes } = (await from(...more).next()).sample;
     const found = [gpus[0]?.hasProcessUtilization === true, processes[0]?.gpus[0]?.smUs, gpus[0]?.utilizationGaps];
-    t.deepEqual(found, [told, smUs, gaps], what);
+    t.deepEqual(found, [reported, smUs, gaps], what);
   }
   // Most of that mean is another one's, who had the pid before.
   use(0, [pid, 80, startUs + 501_000]);
@@ -76,12 +76,12 @@ test('a new sampler counts use since the last one, as far as the driver kept it'
   t.true(young >= 501_000 && young < 8_000_000 / 2, `${young} us of one who began a moment ago`);
   // Of a time of day that was set a moment ago the driver may still have rows, which look as if they were to come.
   use(0, [pid, 50, startUs + HOUR]);
-  for (const [setUs, told] of [
+  for (const [setUs, reported] of [
     [0, true],
     [until.bootUs, false],
   ] as const) {
     const second = from(`${until.dayUs}:${until.bootUs}:${setUs}:${until.uuid}`);
-    t.is((await second.next()).sample.gpus[0]?.hasProcessUtilization === true, told, `set at ${setUs}`);
+    t.is((await second.next()).sample.gpus[0]?.hasProcessUtilization === true, reported, `set at ${setUs}`);
   }
 });
 
@@ -101,9 +101,9 @@ test('a sampler passes on unused resume points unless its driver was gone', asyn
 
   writeFileSync(nameless, '');
   const second = follow(t, library, [], ['--utilization-cursor', text]);
-  const untold = await second.next();
-  t.deepEqual(untold.sample.gpus, [], 'a GPU without a name is ignored');
-  t.deepEqual(untold.line.utilizationCursors, [until]);
+  const unreported = await second.next();
+  t.deepEqual(unreported.sample.gpus, [], 'a GPU without a name is ignored');
+  t.deepEqual(unreported.line.utilizationCursors, [until]);
   rmSync(nameless);
 
   renameSync(library, `${library}.away`);

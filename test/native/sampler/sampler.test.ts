@@ -3,18 +3,20 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
-import type { SampledGpu, Sample as Told } from '../../../src/agent/sampling/sample.ts';
+import type { SampledGpu, Sample as WholeSample } from '../../../src/agent/sampling/sample.ts';
 import { OUT_OF_MEMORY, readyClient } from '../../support/native/client.ts';
 import { BUILD, environment, type SimulatedNode, startNode } from '../../support/native/node.ts';
 import { MIB } from '../../support/product/grant.ts';
 import { sampleReader } from '../../support/product/sample.ts';
 
-type Sample = Omit<Told, 'gpus'> & { readonly gpus: readonly (SampledGpu & Readonly<Record<string, unknown>>)[] };
+type Sample = Omit<WholeSample, 'gpus'> & {
+  readonly gpus: readonly (SampledGpu & Readonly<Record<string, unknown>>)[];
+};
 
 /** A sampler of this node, and functions to wait for its output. */
 function follow(t: ExecutionContext, node: SimulatedNode, gpus: number | undefined, env: Record<string, string> = {}) {
-  const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
-  const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
+  const args = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
+  const child = spawn(join(BUILD, 'cotenant-sampler'), args, {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: environment(env),
   });
@@ -73,15 +75,15 @@ test('a process with a size of all ones is listed without a size', async (t) => 
   const { until } = follow(t, node, 2);
   const client = await readyClient(t, node);
   await client.must(`alloc ${2 * MIB}`);
-  const told = (node.usage().gpus[0]?.contextBytes ?? 0) + 2 * MIB;
+  const reported = (node.usage().gpus[0]?.contextBytes ?? 0) + 2 * MIB;
   const uses = ({ processes }: Sample) => processes.find(({ pid }) => pid === client.pid)?.gpus ?? [];
-  await until((sample) => uses(sample)[0]?.bytes === told, 'its memory is reported');
+  await until((sample) => uses(sample)[0]?.bytes === reported, 'its memory is reported');
   node.control('hide-process-memory', '0', '1');
   const sample = await until((one) => uses(one).length === 1 && uses(one)[0]?.bytes === undefined, 'it is not');
   t.like(uses(sample)[0], { gpu: 0, listed: true, types: 1 });
   t.notRegex(JSON.stringify(sample), /18446744073709551615|18446744073709552000/);
   node.control('hide-process-memory', '0', '0');
-  await until((one) => uses(one)[0]?.bytes === told, 'it is again');
+  await until((one) => uses(one)[0]?.bytes === reported, 'it is again');
 });
 
 /** The Xids of a sample: GPU, number, how often. */
@@ -99,13 +101,13 @@ test('each Xid is reported once with its GPU and count, without delaying samples
     for (const { atMs } of sample.xids ?? []) t.true(atMs >= before && atMs <= Date.now(), String(atMs));
     return met.reduce((sum, [, , count = 0]) => sum + count, 0) >= more;
   };
-  for (const words of [
+  for (const args of [
     ['xid', '0', '48'],
     ['xid', '1', '13'],
     ['xid', '1', '13'],
     ['lose', '1'],
   ])
-    node.control(...words);
+    node.control(...args);
   await until((sample) => all(sample, 4), 'four events');
   const sums = new Map<string, number>();
   for (const [gpu, xid, count = 0] of met) sums.set(`${gpu} ${xid}`, (sums.get(`${gpu} ${xid}`) ?? 0) + count);
@@ -118,7 +120,7 @@ test('each Xid is reported once with its GPU and count, without delaying samples
 
 test('ECC, row remapping, throttling and link traffic are reported where supported', async (t) => {
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
-  for (const words of [
+  for (const args of [
     ['ecc', '0', 'corrected', '5'],
     ['ecc', '0', 'uncorrected', '2'],
     ['rows', '0', 'corrected', '1'],
@@ -131,7 +133,7 @@ test('ECC, row remapping, throttling and link traffic are reported where support
     ['rows', '1', 'uncorrected', '2'],
     ['rows', '1', 'pending', '1'],
   ])
-    node.control(...words);
+    node.control(...args);
   const { until } = follow(t, node, 2);
   const { gpus } = await until(() => true, 'the first sample');
   const of = (gpu: number, pattern: RegExp) =>
@@ -220,8 +222,8 @@ test('a removed MIG instance disappears and the others keep their indices', asyn
   const node = await startNode(t, '--gpu', 'a100,mig=1g.10gb+2g.20gb', '--gpu', 't4');
   // The first enumeration asks for seven numbers; in all later ones the first number has none.
   const env = { COTENANT_SIM_FAULTS: 'nvmlDeviceGetMigDeviceHandleByIndex=6@8x1' };
-  const words = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
-  const child = spawn(join(BUILD, 'cotenant-sampler'), words, {
+  const args = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
+  const child = spawn(join(BUILD, 'cotenant-sampler'), args, {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: environment(env),
   });
@@ -281,8 +283,8 @@ for (const [what, fault, isThere] of [
     t.is(first.gpus.length === 3, isThere);
     t.notDeepEqual(numbers(first), [1, 2, undefined]);
     const gpu = (sample: Sample) => [sample.gpus[0]?.migEnabled, sample.gpus[0]?.migModeUnknown];
-    const isUntold = fault.startsWith('nvmlDeviceGetMigMode');
-    t.deepEqual(gpu(first), isUntold ? [undefined, true] : [true, undefined]);
+    const isUnreported = fault.startsWith('nvmlDeviceGetMigMode');
+    t.deepEqual(gpu(first), isUnreported ? [undefined, true] : [true, undefined]);
     const later = await until(({ gpus }) => gpus.filter((one) => one.gpuInstance !== undefined).length === 2, 'all');
     t.deepEqual(numbers(later), [1, 2, undefined]);
     t.deepEqual(gpu(later), [true, undefined]);
@@ -317,8 +319,8 @@ test('a lost GPU gets only the calls that tell whether it is back', async (t) =>
   await until(({ round }) => round > 6, 'all is read');
   node.control('lose', '1');
   const lost = await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
-  const told = Object.keys(lost.gpus[0] ?? {});
-  t.true(told.includes('temperatureC') && told.includes('usedBytes'), 'all readings of the other GPU');
+  const reported = Object.keys(lost.gpus[0] ?? {});
+  t.true(reported.includes('temperatureC') && reported.includes('usedBytes'), 'all readings of the other GPU');
   const count = ({ errors }: Sample) =>
     errors.filter(({ code }) => code === 15).reduce((sum, one) => sum + one.count, 0);
   const [first, from] = [await until(() => true, 'another one'), seen.rounds];
@@ -409,13 +411,13 @@ test('a driver without health readings and events is sampled', async (t) => {
 test('events are registered again after a failure and for a GPU that is back', async (t) => {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const { until } = follow(t, node, 2, { COTENANT_SIM_FAULTS: 'nvmlDeviceRegisterEvents=999@1x1' });
-  const tells = ({ gpus }: Sample) => gpus.map(({ reportsXids }) => reportsXids);
-  t.deepEqual(tells(await until(({ round }) => round > 2, 'the first one is refused')), [false, true]);
+  const reports = ({ gpus }: Sample) => gpus.map(({ reportsXids }) => reportsXids);
+  t.deepEqual(reports(await until(({ round }) => round > 2, 'the first one is refused')), [false, true]);
   for (const gpu of ['1', '1']) {
     node.control('lose', gpu);
     await until(({ gpus }) => gpus[1]?.healthy === false, 'it is lost');
     node.control('recover', gpu);
-    await until((sample) => tells(sample).every((one) => one === true), 'both report events');
+    await until((sample) => reports(sample).every((one) => one === true), 'both report events');
   }
   node.control('xid', '0', '31');
   const { xids } = await until((sample) => (sample.xids?.length ?? 0) > 0, 'it is told');

@@ -6,8 +6,8 @@ export const processesNaming = (path: string): string[] =>
   readdirSync('/proc').flatMap((name) => {
     if (!/^\d+$/.test(name)) return [];
     try {
-      const words = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
-      return words.includes(path) ? [words] : [];
+      const args = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
+      return args.includes(path) ? [args] : [];
     } catch {
       return []; // it has ended meanwhile
     }

@@ -99,7 +99,7 @@ const MOST_TIMES = 3;
 export const isWithin = (mostMs: number, { ownMs, passedMs }: Watched): boolean =>
   ownMs <= mostMs && passedMs <= MOST_TIMES * mostMs;
 
-export const toldOf = ({ passedMs, apartMs, lostMs }: Watched): string =>
+export const describeWatch = ({ passedMs, apartMs, lostMs }: Watched): string =>
   `after ${Math.round(passedMs)} ms, ${Math.round(lostMs)} of them the machine's${apartMs > 0 ? `, ${Math.round(apartMs)} left apart` : ''}`;
 
 /**

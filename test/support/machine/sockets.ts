@@ -28,7 +28,7 @@ export function listenersOf(pids: readonly number[]): readonly Listener[] {
 
 /** Not connected; a UDP socket without a peer receives from any sender. */
 const UNCONNECTED = '07';
-const NOBODY = /:0000$/;
+const NO_PEER = /:0000$/;
 
 /** UDP ports, likewise. */
 export function datagramPortsOf(pids: readonly number[]): readonly number[] {
@@ -41,7 +41,7 @@ export function datagramPortsOf(pids: readonly number[]): readonly number[] {
       .slice(1)
       .flatMap((line) => {
         const [, local = '', remote = '', state, , , , , , inode = ''] = line.trim().split(/\s+/);
-        if (state !== UNCONNECTED || !NOBODY.test(remote) || !held.has(inode)) return [];
+        if (state !== UNCONNECTED || !NO_PEER.test(remote) || !held.has(inode)) return [];
         return [Number.parseInt(local.split(':')[1] ?? '', 16)];
       }),
   );

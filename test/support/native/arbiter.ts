@@ -6,7 +6,7 @@ import { createInterface } from 'node:readline';
 import type { GrantFiles } from '../product/grant.ts';
 import { BUILD, eventually, type Teardown } from './node.ts';
 
-export type Told = {
+export type ArbiterStatus = {
   readonly plan: number;
   readonly lateNs: number;
   readonly pages: readonly {
@@ -45,27 +45,27 @@ export type Arbiter = {
   readonly problems: readonly string[];
   plan(policy: Policy, tenants: readonly Tenant[]): Promise<void>;
   /** The latest status. */
-  told(): Told | undefined;
+  status(): ArbiterStatus | undefined;
   /** Resolves with the first status from now on that meets the condition. */
-  until(is: (told: Told) => boolean, what: string): Promise<Told>;
+  until(is: (status: ArbiterStatus) => boolean, what: string): Promise<ArbiterStatus>;
   kill(signal?: NodeJS.Signals): Promise<void>;
 };
 
 export function startArbiter(t: Teardown): Arbiter {
   const child = spawn(join(BUILD, 'cotenant-arbitrate'), { stdio: ['pipe', 'pipe', 'inherit'] });
   const exited = once(child, 'exit');
-  let last: Told | undefined;
-  let pages: Told['pages'] = [];
+  let last: ArbiterStatus | undefined;
+  let pages: ArbiterStatus['pages'] = [];
   const problems: string[] = [];
   createInterface({ input: child.stdout }).on('line', (line) => {
-    const told = JSON.parse(line) as Told | { readonly problem: string };
-    if ('problem' in told) {
-      problems.push(told.problem);
+    const status = JSON.parse(line) as ArbiterStatus | { readonly problem: string };
+    if ('problem' in status) {
+      problems.push(status.problem);
       return;
     }
     // A line leaves out what has not changed since the line before.
-    ({ pages = pages } = told);
-    last = { ...told, pages };
+    ({ pages = pages } = status);
+    last = { ...status, pages };
   });
   child.stdin.on('error', () => {});
   const kill = async (signal: NodeJS.Signals = 'SIGKILL') => {
@@ -96,7 +96,7 @@ export function startArbiter(t: Teardown): Arbiter {
       );
       await eventually(() => (last?.plan === number ? true : undefined), `plan ${number}: ${problems.join('; ')}`);
     },
-    told: () => last,
+    status: () => last,
     until(is, what) {
       last = undefined;
       return eventually(() => (last && is(last) ? last : undefined), what);

@@ -24,14 +24,10 @@ export function runSwitch(
   const folder = join(temporaryFolder(t), 'grant');
   mkdirSync(folder);
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', `${'11'.repeat(16)}:1:0:1`]);
-  const words = [
-    join(build, 'tests/engine_switch'),
-    folder,
-    ...[size.processes, size.threads, size.rounds].map(String),
-  ];
+  const argv = [join(build, 'tests/engine_switch'), folder, ...[size.processes, size.threads, size.rounds].map(String)];
   // On newer kernels address space randomization is too wide for the ThreadSanitizer runtime.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
-  const [file = '', ...args] = [...still, ...words];
+  const [file = '', ...args] = [...still, ...argv];
   const env = { ...environment({}), LD_PRELOAD: '' };
   const { status, stdout, stderr } = spawnSync(file, args, { encoding: 'utf8', env, maxBuffer: 1 << 26 });
   t.is(status, 0, stderr.slice(-4000));

@@ -60,7 +60,7 @@ export const CASES = {
   'a thread that a forked child does not have delays it once': ['forked', { held: 2, context: 2, number: 1 }],
 } as const;
 
-type Told = { held: number; pending: number; context: number; last: number; turn: number; number: number };
+type Counts = { held: number; pending: number; context: number; last: number; turn: number; number: number };
 
 export function runMoment(t: ExecutionContext, build: string, title: keyof typeof CASES): void {
   const [name, expected] = CASES[title];
@@ -69,13 +69,13 @@ export function runMoment(t: ExecutionContext, build: string, title: keyof typeo
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', GRANT]);
   // On newer kernels address space randomization is too wide for the ThreadSanitizer runtime.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
-  const [file = '', ...words] = [...still, join(build, 'tests/interleavings'), folder, name];
-  const output = execFileSync(file, words, { encoding: 'utf8', env: { ...environment({}), LD_PRELOAD: '' } });
-  const told = JSON.parse(output) as Told;
+  const [file = '', ...args] = [...still, join(build, 'tests/interleavings'), folder, name];
+  const output = execFileSync(file, args, { encoding: 'utf8', env: { ...environment({}), LD_PRELOAD: '' } });
+  const counts = JSON.parse(output) as Counts;
   t.like(
-    { ...told, held: told.held / MIB, context: told.context / MIB },
+    { ...counts, held: counts.held / MIB, context: counts.context / MIB },
     { last: 0, ...expected, pending: 0, turn: 0 },
     output,
   );
-  if (name === 'never-answers') t.true(told.number >= 2000, `${told.number} ms`);
+  if (name === 'never-answers') t.true(counts.number >= 2000, `${counts.number} ms`);
 }

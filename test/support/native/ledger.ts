@@ -33,10 +33,10 @@ export function runLedger(
   mkdirSync(folder);
   execFileSync(join(BUILD, 'tests/grant'), [folder, '64', '1', `${UUID}:${GRANT_MIB * MIB}:0:${2 * MIB}`]);
   const program = join(build, 'tests/ledger');
-  const words = [program, folder, ...[size.processes, size.threads, size.rounds].map(String)];
+  const argv = [program, folder, ...[size.processes, size.threads, size.rounds].map(String)];
   // On newer kernels address space randomization is too wide for the ThreadSanitizer runtime.
   const still = spawnSync('setarch', ['-R', 'true']).status === 0 ? ['setarch', '-R'] : [];
-  const [file = '', ...args] = [...still, ...words];
+  const [file = '', ...args] = [...still, ...argv];
   const output = execFileSync(file, args, { encoding: 'utf8', env: { ...environment({}), LD_PRELOAD: '' } });
   const result = JSON.parse(output) as LedgerResult;
   t.log(result);

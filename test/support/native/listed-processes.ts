@@ -39,10 +39,10 @@ export function gpuOf(t: Teardown) {
       Buffer.concat([Buffer.from(`${name || '-'} ${code} ${count} ${bytes.length}\n`), bytes]),
     );
   /** Sets the GPU's own readings: its memory, and two percentages of its utilization. */
-  const tells = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
+  const reports = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
     writeFileSync(`${library}.tells`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
   list();
-  return { library, list, use, raw, tells };
+  return { library, list, use, raw, reports };
 }
 
 /**
@@ -51,8 +51,8 @@ export function gpuOf(t: Teardown) {
  */
 export function follow(t: Teardown, library: string, within: readonly string[] = [], more: readonly string[] = []) {
   let intervalMs = 60_000;
-  const words = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library, ...more];
-  const [file = '', ...args] = [...within, ...words];
+  const argv = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library, ...more];
+  const [file = '', ...args] = [...within, ...argv];
   const begin = () => {
     const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'], env: environment({}) });
     t.teardown(() => {

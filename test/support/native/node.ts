@@ -64,7 +64,7 @@ export type SimulatedNode = {
   readonly lib: string;
   readonly child: ChildProcess;
   usage(): NodeUsage;
-  control(...words: string[]): void;
+  control(...argv: string[]): void;
   /** Bytes of a GPU that programs can allocate in total. */
   usable(gpu: number): number;
   uuidHex(gpu: number): string;
@@ -105,8 +105,8 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
       throw new Error(`the simulator ended with ${child.signalCode ?? child.exitCode}`);
     }
   });
-  const control = (...words: string[]) =>
-    execFileSync(program, [...words, '--dir', folder], { encoding: 'utf8', maxBuffer: 1 << 24 });
+  const control = (...argv: string[]) =>
+    execFileSync(program, [...argv, '--dir', folder], { encoding: 'utf8', maxBuffer: 1 << 24 });
   const uuids = new Map<number, string>();
   const uuidOf = (gpu: number): string => {
     const known = uuids.get(gpu);
@@ -123,8 +123,8 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
     lib: join(folder, 'lib'),
     child,
     usage: () => JSON.parse(control('usage')) as NodeUsage,
-    control: (...words) => {
-      control(...words);
+    control: (...argv) => {
+      control(...argv);
     },
     usable(gpu) {
       const entry = (JSON.parse(control('usage')) as NodeUsage).gpus[gpu];

@@ -39,8 +39,8 @@ export async function runRacer(
   options: Readonly<Record<string, number>>,
   watch: (pid: number) => void = () => {},
 ): Promise<Race> {
-  const words = Object.entries(options).map(([name, value]) => `${name}=${value}`);
-  const child = spawn('/bin/sh', ['-c', 'read go; exec "$0" "$@"', join(BUILD, 'tests/racer'), ...words], {
+  const args = Object.entries(options).map(([name, value]) => `${name}=${value}`);
+  const child = spawn('/bin/sh', ['-c', 'read go; exec "$0" "$@"', join(BUILD, 'tests/racer'), ...args], {
     env: environment({ LD_LIBRARY_PATH: lib }, grant.cuda),
     stdio: ['pipe', 'pipe', 'inherit'],
   });

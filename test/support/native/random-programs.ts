@@ -40,7 +40,7 @@ export const BOOKS_SHARE = SANITIZED ? 0.2 : Number(process.env.COTENANT_BOOKS_S
 export async function runBooks(t: ExecutionContext, program: BooksProgram): Promise<BooksResult> {
   const node = await startNode(t, '--gpu', 't4,context=8Mi', '--gpu', 'l4,context=10Mi,granule=4Mi');
   const scratch = temporaryFolder(t);
-  const run = async (steps: number, ...words: string[]) => {
+  const run = async (steps: number, ...argv: string[]) => {
     const grant = makeGrant(t, node, [
       { gpu: 0, memoryBytes: 160 * MIB },
       { gpu: 1, memoryBytes: 120 * MIB },
@@ -49,7 +49,7 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
     const env = { ...environment({}), LD_PRELOAD: '', ...(preload ? { BOOKS_PRELOAD: preload } : {}) };
     const place = [node.folder, grant.folder, mkdtempSync(join(scratch, 'run-'))];
     const burst = program.burst ? ['--burst', String(program.burst.steps), String(program.burst.lanes)] : [];
-    const args = [...place, String(program.seed), String(steps), ...burst, ...words];
+    const args = [...place, String(program.seed), String(steps), ...burst, ...argv];
     const child = spawn(join(BUILD, 'tests/random_programs'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
     const [stdout, stderr, [status]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
     if (status !== 0 && status !== 1) throw new Error(`books ended with ${status}: ${stdout}${stderr}`);
@@ -62,9 +62,9 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
 
   const at = result.at ?? program.steps - 1;
   const list = join(scratch, 'only');
-  const only = (steps: readonly number[], ...words: string[]) => {
+  const only = (steps: readonly number[], ...argv: string[]) => {
     writeFileSync(list, steps.join('\n'));
-    return run(at + 1, '--only', list, ...words);
+    return run(at + 1, '--only', list, ...argv);
   };
   const kept = await shrink(
     Array.from({ length: at + 1 }, (_, step) => step),

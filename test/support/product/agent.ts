@@ -14,7 +14,7 @@ import { mainOf } from './image.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const MAIN = join(ROOT, 'src/cli/main.ts');
-const LAST_WORDS_MS = 2000;
+const FINAL_OUTPUT_MS = 2000;
 
 /** Environment that the chart sets for the node half to save memory, and a folder for compiled code. */
 export const CHART_ENV = {
@@ -161,20 +161,20 @@ export function runTenant(
   command: readonly string[],
   { env = {}, prefix = [] }: { env?: Record<string, string>; prefix?: readonly string[] } = {},
 ): RunningTenant {
-  const [file = '', ...words] = [...prefix, process.execPath, MAIN, 'run', '--state', agent.state, ...flags, '--'];
-  const child = spawn(file, [...words, ...command], {
+  const [file = '', ...args] = [...prefix, process.execPath, MAIN, 'run', '--state', agent.state, ...flags, '--'];
+  const child = spawn(file, [...args, ...command], {
     env: { ...process.env, LD_LIBRARY_PATH: node.lib, ...env },
     stdio: ['pipe', 'pipe', 'pipe'],
   });
   const output: string[] = [];
   const errors = createInterface({ input: child.stderr }).on('line', (line) => output.push(line));
-  const told = once(errors, 'close');
+  const closed = once(errors, 'close');
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   child.stdin.on('error', () => {});
   const ended = (once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>).then(
     async ([code, signal]) => {
       // Its output is read to the end after it exits; a daemon that it left behind may keep the pipe open.
-      await Promise.race([told, delay(LAST_WORDS_MS, undefined, { ref: false })]);
+      await Promise.race([closed, delay(FINAL_OUTPUT_MS, undefined, { ref: false })]);
       return { code, signal };
     },
   );

@@ -38,13 +38,13 @@ export function makeGrant(
   for (const name of interposerFiles()) symlinkSync(join(BUILD, name), join(folder, name));
   const write = (list: readonly GrantGpu[]) => {
     const books = node.usage();
-    const words = list.map((entry) => {
+    const args = list.map((entry) => {
       const facts = books.gpus[entry.gpu];
       const context = entry.contextBytes ?? facts?.contextBytes ?? 0;
       const granule = entry.granuleBytes ?? facts?.granuleBytes ?? 0;
       return `${node.uuidHex(entry.gpu)}:${entry.memoryBytes}:${context}:${granule}:${entry.late ? 1 : 0}${entry.coresPercent === undefined ? '' : `:${entry.coresPercent}`}`;
     });
-    execFileSync(join(BUILD, 'tests/grant'), [folder, String(slots), isolate ? '1' : '0', ...words]);
+    execFileSync(join(BUILD, 'tests/grant'), [folder, String(slots), isolate ? '1' : '0', ...args]);
   };
   write(gpus);
   const cuda = join(folder, 'libcotenant.so');

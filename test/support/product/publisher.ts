@@ -13,7 +13,7 @@ import { ledgerPath, mountVolume, pagePath, withWritable } from '../../../src/ag
 import { loadNative } from '../../../src/agent/os/addon.ts';
 import { loggerTo } from './logger.ts';
 
-export type Told =
+export type PublisherReport =
   | { readonly what: 'ready' }
   | { readonly what: 'publish'; readonly pod: string; readonly mounted: boolean; readonly ms: number }
   | { readonly what: 'unpublish'; readonly podUid: string; readonly target: string }
@@ -31,7 +31,7 @@ const GPU = {
 
 const [folder = '', kubeletRoot = ''] = process.argv.slice(2);
 const native = loadNative();
-const tell = (told: Told) => console.log(JSON.stringify(told));
+const print = (report: PublisherReport) => console.log(JSON.stringify(report));
 
 function fill(target: string, containers: readonly string[]): void {
   const ledgerBytes = native.ledgerBytes(SLOTS, 1);
@@ -66,13 +66,13 @@ const csi = await startCsi({
         fill(target, readFileSync(path, 'utf8').trim().split(' '));
         if (existsSync(join(folder, 'die'))) process.kill(process.pid, 'SIGKILL');
       } finally {
-        tell({ what: 'publish', pod, mounted, ms: performance.now() - started });
+        print({ what: 'publish', pod, mounted, ms: performance.now() - started });
       }
     },
-    unpublish: ({ podUid, target }) => tell({ what: 'unpublish', podUid, target }),
+    unpublish: ({ podUid, target }) => print({ what: 'unpublish', podUid, target }),
   },
   onResult: () => {},
-  log: loggerTo({ push: (text) => tell({ what: 'problem', text }) }),
+  log: loggerTo({ push: (text) => print({ what: 'problem', text }) }),
 });
-tell({ what: 'ready' });
+print({ what: 'ready' });
 process.once('SIGTERM', () => void csi.close());

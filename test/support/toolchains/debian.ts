@@ -77,9 +77,9 @@ function fetchAll(home: string, wanted: readonly Wanted[], say: (line: string) =
     'APT::Sandbox::User=root',
     'Debug::NoLocking=1', // nothing of the machine is changed
   ].flatMap((option) => ['-o', option]);
-  const run = (program: string, ...words: string[]): string => {
-    const { status, stdout, stderr } = spawnSync(program, [...settings, ...words], { cwd: debs, encoding: 'utf8' });
-    if (status !== 0) throw new Failed(`${program} ${words[0]} failed: ${stderr.trim().split('\n').at(-1) ?? ''}`);
+  const run = (program: string, ...args: string[]): string => {
+    const { status, stdout, stderr } = spawnSync(program, [...settings, ...args], { cwd: debs, encoding: 'utf8' });
+    if (status !== 0) throw new Failed(`${program} ${args[0]} failed: ${stderr.trim().split('\n').at(-1) ?? ''}`);
     return stdout;
   };
   /** Name of the first dependency, as in "  Depends: linux-image-6.1.0-50-cloud-amd64". */

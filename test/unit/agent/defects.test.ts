@@ -97,13 +97,13 @@ const OF_USERS = [
 ] as const;
 
 test('dcgm-exporter 5: after a failed process list no use of the GPU is reported', async (t) => {
-  const told = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
+  const listed = sampleOf([gpu(0)], [sampledProcess(1, [use(0, { bytes: 300 * MIB })])]);
   const failed = sampleOf([gpu(0, { processLists: ['graphics'] })], []);
   const grants = [pod('a', 'main')];
-  const before = await show(follow([told], grants, { 1: ofGrant('a') }).state);
+  const before = await show(follow([listed], grants, { 1: ofGrant('a') }).state);
   t.is(used(before, {}), 300 * MIB);
   for (const name of OF_USERS) t.not(seriesOf(before, name), undefined, name);
-  const page = await show(follow([told, failed], grants, { 1: ofGrant('a') }).state);
+  const page = await show(follow([listed, failed], grants, { 1: ofGrant('a') }).state);
   t.is(used(page, {}), undefined);
   for (const name of OF_USERS) t.is(seriesOf(page, name), undefined, name);
   const idle = await show(follow([sampleOf([gpu(0)], [])], grants, {}).state);
@@ -121,15 +121,15 @@ test('dcgm-exporter 5, 6: if one process list failed, the others alone give no f
     'cotenant_foreign_memory_used_bytes',
     'hami_vgpu_memory_used_bytes',
   ];
-  const told = sampleOf([gpu(0, { usedBytes: 6000 * MIB })], both(2));
-  const page = await show(follow([told], grants, byPid).state);
+  const listed = sampleOf([gpu(0, { usedBytes: 6000 * MIB })], both(2));
+  const page = await show(follow([listed], grants, byPid).state);
   for (const name of of) t.not(seriesOf(page, name), undefined, name);
   t.is(used(page, {}), 3000 * MIB);
   for (const failed of ['graphics', 'mps']) {
     const processLists = ['compute', 'graphics', 'mps'].filter((list) => list !== failed);
     for (const seen of [[], both(1)]) {
       const sample = sampleOf([gpu(0, { usedBytes: 6000 * MIB, processLists, failedProcessLists: [failed] })], seen);
-      const { state } = follow([told, sample], grants, byPid);
+      const { state } = follow([listed, sample], grants, byPid);
       const silent = await show(state);
       // Who is over by what is told is over.
       const absent = of.filter((name) => seen.length === 0 || name !== 'cotenant_container_memory_over_limit');
@@ -177,30 +177,33 @@ test('dcgm-exporter 5: use that the driver does not report is absent everywhere,
     const { state, totals } = follow(samples, grants, byPid);
     return show(state, totals);
   };
-  const [told, untold] = [at(true, 50, 500_000), at(false, 0, 500_000)];
-  const page = await pageAfter(told);
+  const [listed, unreported] = [at(true, 50, 500_000), at(false, 0, 500_000)];
+  const page = await pageAfter(listed);
   for (const name of [...COMPUTE, ...COMPUTE_TIME]) t.not(seriesOf(page, name), undefined, name);
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio', { container: 'busy' }), 0.5);
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio', { container: 'idle' }), 0);
 
   // The totals of what was told stay: the next answer is of this time, too.
-  const [once, again] = [await pageAfter(told, untold), await pageAfter(told, untold, at(true, 50, 1_500_000))];
+  const [once, again] = [
+    await pageAfter(listed, unreported),
+    await pageAfter(listed, unreported, at(true, 50, 1_500_000)),
+  ];
   for (const name of COMPUTE) t.is(seriesOf(once, name), undefined, name);
   for (const name of COMPUTE_TIME) t.not(seriesOf(once, name), undefined, name);
   t.is(seriesOf(once, 'cotenant_container_memory_used_bytes'), 2 ** 20);
   t.is(seriesOf(again, 'cotenant_container_sm_seconds_total', { container: 'busy' }), 1.5);
   // What was never told, or not for longer than the driver remembers, has no total.
-  const silence = Array.from({ length: 12 }, () => untold);
-  for (const samples of [[untold], [told, ...silence]]) {
+  const silence = Array.from({ length: 12 }, () => unreported);
+  for (const samples of [[unreported], [listed, ...silence]]) {
     const nothing = await pageAfter(...samples);
     for (const name of [...COMPUTE, ...COMPUTE_TIME]) t.is(seriesOf(nothing, name), undefined, name);
   }
-  const back = await pageAfter(told, ...silence, at(true, 0, 2_500_000));
+  const back = await pageAfter(listed, ...silence, at(true, 0, 2_500_000));
   t.is(seriesOf(back, 'cotenant_container_sm_seconds_total', { container: 'busy' }), 2.5);
 
   // Whose use it is, is told by the lists.
-  const nobody = await pageAfter(told, at(true, 0, 0, ['graphics']));
-  for (const name of COMPUTE) t.is(seriesOf(nobody, name), undefined, name);
+  const unlisted = await pageAfter(listed, at(true, 0, 0, ['graphics']));
+  for (const name of COMPUTE) t.is(seriesOf(unlisted, name), undefined, name);
 });
 
 test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count; two lists count once', async (t) => {
@@ -324,9 +327,9 @@ test('MetaGPU 9 and 10: a request that fits no single GPU is refused with each r
     grantedCoresPercent: 0,
     tenants: 1,
   });
-  const find = (mib: readonly number[], room: readonly number[]) => {
+  const find = (mib: readonly number[], freeMib: readonly number[]) => {
     const shares = mib.map((each) => ({ memory: { kind: 'bytes' as const, bytes: each * MIB } }));
-    const gpus = room.map((each, index) => free(String(index), each));
+    const gpus = freeMib.map((each, index) => free(String(index), each));
     const containers = [{ name: 'main', kind: 'app', memoryIsolation: 'on', gpus: shares }] as const;
     const node = { mostTenantsPerGpu: 50, gpus };
     const found = placePod({ gpuModels: [], gpuUuids: [], containers }, node, 'binpack');

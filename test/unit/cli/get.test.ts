@@ -48,7 +48,7 @@ test('a pod without a share is not among them', (t) => {
 
 const PAGE = (mode: string, ...more: readonly string[]) =>
   useOf(['cotenant_up 1', `cotenant_enforcement_mode{enforcement="${mode}"} 1`, ...more].join('\n'));
-const told = (names: string, enforcement: string, by: string) =>
+const rowOf = (names: string, enforcement: string, by: string) =>
   `cotenant_container_enforcement{namespace="team",pod="one",${names},enforcement="${enforcement}",source="${by}"} 1`;
 const OVERRIDE = { 'cotenant.io/enforcement-override': 'report' };
 
@@ -70,19 +70,19 @@ const MODE_CASES: readonly [string, Readonly<Record<string, string>>, ReturnType
     [
       'the one in force by the agent',
       OVERRIDE,
-      PAGE('enforce', told('container="main"', 'off', 'namespace')),
+      PAGE('enforce', rowOf('container="main"', 'off', 'namespace')),
       { mode: 'off', by: 'namespace' },
     ],
     [
       'not the value of another container',
       {},
-      PAGE('enforce', told('container="other"', 'off', 'namespace')),
+      PAGE('enforce', rowOf('container="other"', 'off', 'namespace')),
       { mode: 'enforce', by: 'node' },
     ],
     [
       'not an unknown value',
       {},
-      PAGE('enforce', told('container="main"', 'lax', 'pod'), told('container="main"', 'off', 'me')),
+      PAGE('enforce', rowOf('container="main"', 'lax', 'pod'), rowOf('container="main"', 'off', 'me')),
       { mode: 'enforce', by: 'node' },
     ],
   ];

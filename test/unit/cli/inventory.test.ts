@@ -329,7 +329,7 @@ test('metrics without a driver, or not of an agent, show no use', async (t) => {
   t.like(useOf('cotenant_up 0\n'), { known: false, why: 'its agent has no sample yet, or its node half is away' });
 });
 
-const WORDS: readonly (readonly [shares: readonly GpuShare[], words: string])[] = [
+const REQUESTS: readonly (readonly [shares: readonly GpuShare[], expected: string])[] = [
   [[{ memory: { kind: 'bytes', bytes: 4 * GIB } }], 'main asks for 4096 MiB of one GPU'],
   [
     [{ memory: { kind: 'units', units: 3, unitBytes: GIB, rounding: 'cgpu' }, coresPercent: 25 }],
@@ -348,8 +348,8 @@ const WORDS: readonly (readonly [shares: readonly GpuShare[], words: string])[] 
   ],
 ];
 
-for (const [shares, words] of WORDS) {
-  test(`${words}`, (t) => t.is(askedByPod(request(shares)), words));
+for (const [shares, expected] of REQUESTS) {
+  test(`${expected}`, (t) => t.is(askedByPod(request(shares)), expected));
 }
 
 test('in sentences: problems of the GPUs', (t) => {

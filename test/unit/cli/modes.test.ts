@@ -11,7 +11,7 @@ const OVERRIDE = 'cotenant.io/enforcement-override';
 const plain = { [REQUEST]: recordOf() };
 const reported = { [REQUEST]: recordOf('report') };
 
-const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, object][] = [
+const CASES: readonly [string, Record<string, string>, Mode | null, boolean, object][] = [
   ['a stricter mode than the namespace’s', reported, 'enforce', false, { annotations: { [WISH]: 'enforce' } }],
   ['the namespace’s own', reported, 'report', false, { annotations: { [WISH]: 'report' } }],
   [
@@ -58,7 +58,7 @@ const WORDS: readonly [string, Record<string, string>, Mode | null, boolean, obj
     { annotations: { [WISH]: 'enforce' } },
   ],
 ];
-for (const [what, annotations, mode, override, expected] of WORDS) {
+for (const [what, annotations, mode, override, expected] of CASES) {
   test(`set for a pod: ${what}`, (t) => t.deepEqual(modeAnnotations(annotations, mode, override), expected as never));
 }
 

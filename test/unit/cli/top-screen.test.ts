@@ -60,8 +60,8 @@ test('processes stand below their container, the largest first; by SM the busies
 });
 
 test('a missing value sorts last and is no number', (t) => {
-  const untold = { ...exampleContainer, pod: 'untold', memoryKnown: false, smPercent: undefined };
-  const snapshot = { ...exampleSnapshot, foreign: [], containers: [untold, exampleContainer] };
+  const unreported = { ...exampleContainer, pod: 'untold', memoryKnown: false, smPercent: undefined };
+  const snapshot = { ...exampleSnapshot, foreign: [], containers: [unreported, exampleContainer] };
   const order = (sort: (typeof SORTS)[number]) =>
     userLines(snapshot, { ...BY_GPU, sort })
       .slice(1)
@@ -72,8 +72,8 @@ test('a missing value sorts last and is no number', (t) => {
   t.regex(userLines(snapshot, BY_GPU).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* unknown$/);
   const [device] = exampleSnapshot.devices;
   if (!device) throw new Error('no GPU in the example');
-  const told = topLines({ ...snapshot, devices: [{ ...device, containers: undefined }] }, { ...BY_GPU, width: 200 });
-  t.regex(told[3] ?? '', / - *$/);
+  const top = topLines({ ...snapshot, devices: [{ ...device, containers: undefined }] }, { ...BY_GPU, width: 200 });
+  t.regex(top[3] ?? '', / - *$/);
 });
 
 const UUID = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';

@@ -21,7 +21,7 @@ export type Reading = {
 const TOKEN =
   /\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\$\{?\w+\}?|[a-zA-Z_:][\w:]*|\d[\w.]*|\.\d+|[=!]~|[=!<>]=|[-+*/%^<>=(){}[\],@:]/y;
 const GROUPING = ['by', 'without', 'on', 'ignoring', 'group_left', 'group_right'];
-const WORDS = [...GROUPING, 'and', 'or', 'unless', 'bool', 'offset', 'atan2', 'start', 'end'];
+const KEYWORDS = [...GROUPING, 'and', 'or', 'unless', 'bool', 'offset', 'atan2', 'start', 'end'];
 const OPENERS: Readonly<Record<string, string>> = { '(': ')', '{': '}', '[': ']' };
 
 /** Throws where the text cannot be cut into tokens or its brackets do not pair. */
@@ -42,7 +42,7 @@ export function readPromql(text: string): Reading {
       if (tokens[at + 1] !== '(') continue;
       groupings.push(...tokens.slice(at + 2, end).filter((each) => each !== ','));
       at = end;
-    } else if (/^[a-zA-Z_:]/.test(token) && !WORDS.includes(token)) {
+    } else if (/^[a-zA-Z_:]/.test(token) && !KEYWORDS.includes(token)) {
       const next = tokens[at + 1];
       if (next === '(') {
         calls.push(token);

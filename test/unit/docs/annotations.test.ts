@@ -10,7 +10,7 @@ import { ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
 const page = readPage('docs/reference/annotations.md');
 const rows = rowsWith(page, 'key');
 const keyOf = (row: Record<string, string>) => (row.key ?? '').replaceAll('`', '').replace('<container>', '');
-const told = rows.map(keyOf);
+const documented = rows.map(keyOf);
 
 /** Keys in the domains of Cotenant, of its dialects and of NRI, as string literals spell them. */
 const KEY = /'((?:[a-z0-9-]+\.)*(?:(?:cotenant\.io|aliyun\.com|cnvrg\.io)\/(?:[a-z][a-z0-9.-]*)?|noderesource\.dev))'/g;
@@ -24,7 +24,7 @@ function spelled(): readonly string[] {
 test('each annotation key in the code has a row, and each row is a key in the code', (t) => {
   const found = spelled();
   t.true(found.length > 15, found.join());
-  t.deepEqual(told.toSorted(), found.toSorted());
+  t.deepEqual(documented.toSorted(), found.toSorted());
   t.true(rows.every((row) => Object.values(row).every((cell) => cell.trim() !== '')));
 });
 

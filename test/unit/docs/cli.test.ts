@@ -39,9 +39,9 @@ test('each command has its section, with each of its options and no other', asyn
   const sections = [...page.matchAll(/^## cotenant (\S+)$/gm)].map(([, name]) => name ?? '');
   t.deepEqual(sections.toSorted(), all.map(({ name }) => name).toSorted());
   for (const { name, options } of all) {
-    const told = rowsWith(section(page, `## cotenant ${name}`), 'option').map((row) => quoted(row.option));
+    const documented = rowsWith(section(page, `## cotenant ${name}`), 'option').map((row) => quoted(row.option));
     t.deepEqual(
-      told,
+      documented,
       Object.entries(options).map(([option, what]) => shown(option, what)),
       name,
     );
@@ -51,11 +51,11 @@ test('each command has its section, with each of its options and no other', asyn
 
 test('the tables in the examples have the heads that the program prints', (t) => {
   const [example = ''] = blocks(section(page, '## cotenant inspect'), '');
-  const words = (line = '') => line.trim().split(/ {2,}/);
-  const heads = [gpuRows(exampleSnapshot)[0], tenantRows(exampleSnapshot)[0]].map(words);
+  const cells = (line = '') => line.trim().split(/ {2,}/);
+  const heads = [gpuRows(exampleSnapshot)[0], tenantRows(exampleSnapshot)[0]].map(cells);
   const found = example
     .split('\n')
-    .map(words)
+    .map(cells)
     .filter(([first]) => first === 'GPU' || first === 'TENANT');
   t.deepEqual(found, heads);
 });
@@ -65,7 +65,7 @@ test('the example of a cluster has the head that the program prints', (t) => {
   const [head = ''] = example.split('\n').filter((line) => line.startsWith('NODE'));
   t.deepEqual(
     head.split(/ {2,}/),
-    HEAD.filter((word) => word !== ''),
+    HEAD.filter((cell) => cell !== ''),
   );
 });
 
@@ -91,8 +91,8 @@ test('the example of recommended sizes is the golden one of recorded series', (t
   const [, ...lines] = golden.trimEnd().split('\n');
   // Comments of the lines to paste look like headings.
   const body = page.slice(page.indexOf('## cotenant recommend\n'));
-  const [, ...told] = (blocks(body, '')[0] ?? '').trimEnd().split('\n');
-  t.deepEqual(told, lines);
+  const [, ...documented] = (blocks(body, '')[0] ?? '').trimEnd().split('\n');
+  t.deepEqual(documented, lines);
   t.true(lines.length > 15);
 });
 

@@ -24,9 +24,9 @@ test('every test that is named after a defect is on the page', (t) => {
   for (const path of ['test/unit/agent/defects.test.ts', 'test/unit/agent/defects-hami.test.ts']) {
     const titles = [...textOf(path).matchAll(/^test\((['"])(.+)\1, /gm)].map(([, , title = '']) => title);
     count += titles.length;
-    const told = new Set(named.filter((one) => one.path === path).map(({ title }) => title));
+    const documented = new Set(named.filter((one) => one.path === path).map(({ title }) => title));
     t.deepEqual(
-      titles.filter((title) => !told.has(title)),
+      titles.filter((title) => !documented.has(title)),
       [],
       path,
     );

@@ -24,9 +24,12 @@ function groups(): readonly Group[] {
 
 test('the table has a row for every group that is not passed through', (t) => {
   const rows = rowsWith(page, 'verb', 'group', 'what happens');
-  const told = rows.map((row) => `${row.verb} ${row.group}`);
+  const documented = rows.map((row) => `${row.verb} ${row.group}`);
   const held = groups().filter(({ verb }) => verb !== 'pass');
-  t.deepEqual([...told].sort(), [...held.map(({ verb, group }) => `${verb} ${group}`), 'pass all other groups'].sort());
+  t.deepEqual(
+    [...documented].sort(),
+    [...held.map(({ verb, group }) => `${verb} ${group}`), 'pass all other groups'].sort(),
+  );
   t.true(held.length > 10);
   for (const { verb, group, names } of held) {
     const row = rows.find((entry) => entry.verb === verb && entry.group === group);
@@ -36,17 +39,17 @@ test('the table has a row for every group that is not passed through', (t) => {
 });
 
 test('the page names the groups that pass and may take memory', (t) => {
-  const told = [...page.matchAll(/`(uncounted-\w+|undocumented)`/g)].map(([, group]) => group ?? '');
+  const documented = [...page.matchAll(/`(uncounted-\w+|undocumented)`/g)].map(([, group]) => group ?? '');
   const table = groups().flatMap(({ group }) => (/^(uncounted-|undocumented)/.test(group) ? [group] : []));
-  t.deepEqual([...told].sort(), [...table].sort());
+  t.deepEqual([...documented].sort(), [...table].sort());
 });
 
 test('the routes of the page are those of the test, and one of them escapes', (t) => {
   const rows = rowsWith(section(page, '### Ways to look up an entry point'), 'way', 'caught');
   const program = source('test/native/programs/symbols/routes.c');
   const walked = [...program.matchAll(/\b(?:show|plugin)\("([a-z-]+)"/g)].map(([, way]) => way ?? '');
-  const told = rows.flatMap((row) => quoted(row.way).filter((way) => walked.includes(way)));
-  t.deepEqual([...told].sort(), [...walked].sort());
+  const documented = rows.flatMap((row) => quoted(row.way).filter((way) => walked.includes(way)));
+  t.deepEqual([...documented].sort(), [...walked].sort());
   t.is(walked.length, 15);
   const escaping = rows.filter((row) => row.caught !== 'yes').flatMap((row) => quoted(row.way).slice(0, 1));
   t.deepEqual(escaping, ['plugin-dlmopen']);
@@ -57,9 +60,9 @@ test('the page has every reason for which the GPU stays closed', (t) => {
   const said = [...source('native/interposer/engine/accounting/attach.c').matchAll(/\bclose_gpu\("([^"]+)"/g)].map(
     ([, what]) => what ?? '',
   );
-  const told = rowsWith(section(page, '## When the grant cannot be read'), 'the line says').flatMap((row) =>
+  const documented = rowsWith(section(page, '## When the grant cannot be read'), 'the line says').flatMap((row) =>
     quoted(row['the line says']),
   );
-  t.deepEqual([...told].sort(), [...new Set(said)].sort());
+  t.deepEqual([...documented].sort(), [...new Set(said)].sort());
   t.true(said.length > 8);
 });

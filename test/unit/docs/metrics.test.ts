@@ -22,14 +22,14 @@ const labelsOf = (cell = ''): string[] => [...(/^D\b/.test(cell) ? D : /^C\b/.te
 
 test('the tables have every metric once, with its type and labels', async (t) => {
   const rows = rowsWith(page, 'metric', 'type', 'labels', 'unit', 'meaning');
-  const told = rows.map((row): [string, Shape] => [
+  const documented = rows.map((row): [string, Shape] => [
     quoted(row.metric)[0] ?? '',
     { type: row.type ?? '', labels: labelsOf(row.labels).sort() },
   ]);
-  t.is(new Map(told).size, told.length, 'a metric stands there twice');
+  t.is(new Map(documented).size, documented.length, 'a metric stands there twice');
   const byName = (a: readonly [string, unknown], b: readonly [string, unknown]) => (a[0] < b[0] ? -1 : 1);
-  t.deepEqual(told.toSorted(byName), [...served()].toSorted(byName));
-  t.true(told.length > 50);
+  t.deepEqual(documented.toSorted(byName), [...served()].toSorted(byName));
+  t.true(documented.length > 50);
   for (const row of rows) t.true((row.unit ?? '') !== '' && (row.meaning ?? '') !== '', row.metric);
 });
 

@@ -27,14 +27,14 @@ test('the page calls everything by the names that are used', (t) => {
   for (const name of [...OWN_RESOURCES, GPUS_ANNOTATION]) t.true(quoted(page).includes(name), name);
   for (const name of OWN_RESOURCES.filter((one) => one !== GPU)) t.true(quoted(advertised).includes(name), name);
   for (const { ID } of devicesOf({ healthy: 1, unhealthy: 1 })) t.true(quoted(slots).includes(ID), ID);
-  const told = [
+  const documented = [
     `named \`${NRI_PLUGIN}\`, index ${DEFAULT_INDEX}`,
     `frames above ${LARGEST_MESSAGE >> 20} MiB`,
     UUIDS_PREFIX,
   ];
   const names = [`${CDI_KIND}=<UUID>`, `${OWN_KIND}=<UUID>`, OWN_FILE, DRIVER_CAPABILITIES_VARIABLE];
   const folders = foldersOf(DEFAULTS.kubernetes.cdiFolders);
-  for (const text of [...told, NRI_SOCKET, ...folders, ...names, ...DRIVER_CAPABILITIES])
+  for (const text of [...documented, NRI_SOCKET, ...folders, ...names, ...DRIVER_CAPABILITIES])
     t.true(gpus?.includes(text), text);
 });
 

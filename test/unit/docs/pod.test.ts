@@ -71,12 +71,12 @@ test("the agent's messages on an unpublished volume are on the page", (t) => {
     'it may pass',
   );
   t.true(rows.length > 15);
-  const told = rows.flatMap(({ sentence }) => quoted(sentence));
+  const documented = rows.flatMap(({ sentence }) => quoted(sentence));
   const driverNotRead = usableState(undefined, false, undefined);
   const said = [...refusals(), ...(driverNotRead.ok ? [] : [driverNotRead.error.refused])];
   for (const sentence of said)
     t.true(
-      told.some((part) => sentence.includes(part)),
+      documented.some((part) => sentence.includes(part)),
       sentence,
     );
 });
@@ -99,7 +99,7 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
     'it may pass',
   );
   for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
-  const reasons = new Set(quoted(prose).filter((word) => /^GPU[A-Z][a-z]/.test(word)));
+  const reasons = new Set(quoted(prose).filter((each) => /^GPU[A-Z][a-z]/.test(each)));
   t.is(reasons.size, 3);
   const writers = ['src/cli/daemons/agent.ts', 'src/scheduler/overcommit-evictor.ts'].map(readPage).join('\n');
   for (const reason of reasons) t.true(writers.includes(`'${reason}'`), reason);

@@ -9,27 +9,27 @@ const page = readPage('docs/reference/volume.md');
 
 test('the table says where each part is mounted, as the webhook mounts it', (t) => {
   const rows = rowsWith(section(page, '## What it holds'), 'path', 'in a container', 'written');
-  const told = rows.flatMap((row) => quoted(row['in a container']).map((at) => [quoted(row.path)[0] ?? '', at]));
+  const documented = rows.flatMap((row) => quoted(row['in a container']).map((at) => [quoted(row.path)[0] ?? '', at]));
   const held = mountsOf('NAME').map(({ subPath, mountPath }) => [String(subPath), String(mountPath)]);
-  t.deepEqual(told.toSorted(), held.toSorted());
+  t.deepEqual(documented.toSorted(), held.toSorted());
 });
 
 test('the folders that a tenant may write are those mounted for writing', (t) => {
   const rows = rowsWith(section(page, '## What it holds'), 'path', 'written');
-  const told = rows.filter(({ written }) => written === 'by the tenant').map(({ path }) => quoted(path)[0]);
+  const documented = rows.filter(({ written }) => written === 'by the tenant').map(({ path }) => quoted(path)[0]);
   const held = mountsOf('NAME').flatMap(({ readOnly, subPath }) => (readOnly === true ? [] : [String(subPath)]));
-  t.deepEqual(told, held);
+  t.deepEqual(documented, held);
 });
 
 test('every sentence of a refusal is on the page', (t) => {
   const rows = rowsWith(section(page, '## When it is refused'), 'in the event, after `cotenant:`', 'what to do');
-  const told = rows.map((row) => quoted(row['in the event, after `cotenant:`']));
+  const documented = rows.map((row) => quoted(row['in the event, after `cotenant:`']));
   t.true(REFUSED.length > 10);
   for (const [what, asked] of REFUSED) {
     const answer = readAsk(asked, '/var/lib/kubelet');
     const sentence = 'wrong' in answer ? answer.wrong : '';
     t.true(
-      told.some((parts) => parts.some((part) => sentence.includes(part))),
+      documented.some((parts) => parts.some((part) => sentence.includes(part))),
       `${what}: ${sentence}`,
     );
   }

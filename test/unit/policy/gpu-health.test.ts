@@ -12,7 +12,7 @@ import {
 } from '../../../src/policy/gpu-health.ts';
 
 const AT = Date.parse('2026-11-22T16:20:00Z');
-const told = (more: Partial<DriverReport> = {}, gpu: Partial<DriverReport['gpus'][number]> = {}): DriverReport => ({
+const reportOf = (more: Partial<DriverReport> = {}, gpu: Partial<DriverReport['gpus'][number]> = {}): DriverReport => ({
   bootId: 'boot-1',
   driverVersion: '580.1',
   gpus: [{ uuid: 'GPU-0', healthy: true, energyMillijoules: 5000, eccUncorrectedVolatile: 2, ...gpu }],
@@ -22,7 +22,7 @@ const told = (more: Partial<DriverReport> = {}, gpu: Partial<DriverReport['gpus'
 const raised = (...xids: readonly number[]) => xids.map((xid) => ({ gpuUuid: 'GPU-0', xid, atMs: AT }));
 const of = (before: readonly GpuFault[], now: DriverReport, xids = UNHEALTHY_XIDS) => updateFaults(before, now, xids);
 const after = (xid: number, gpu: Partial<DriverReport['gpus'][number]> = {}) =>
-  of([], told({ raised: raised(xid) }, gpu)).faults;
+  of([], reportOf({ raised: raised(xid) }, gpu)).faults;
 
 test('an Xid that requires a reset makes a GPU unhealthy; one by a program does not', (t) => {
   for (const xid of [48, 62, 64, 74, 79, 95, 119, 120, 140, 143])
@@ -41,21 +41,21 @@ test('an Xid that requires a reset makes a GPU unhealthy; one by a program does 
 });
 
 test('the first Xid stays the reason, and an unknown GPU gets none', (t) => {
-  const [fault] = of(after(119), told({ raised: raised(79) })).faults;
+  const [fault] = of(after(119), reportOf({ raised: raised(79) })).faults;
   t.is(fault?.xid, 119);
   t.is(fault && faultText(fault), 'Xid 119 at 2026-11-22T16:20:00.000Z, and no reset since');
-  t.deepEqual(of([], told({ raised: [{ gpuUuid: 'GPU-9', xid: 79, atMs: AT }] })).faults, []);
+  t.deepEqual(of([], reportOf({ raised: [{ gpuUuid: 'GPU-9', xid: 79, atMs: AT }] })).faults, []);
 });
 
 test('a fault stays over samples that prove no reset', (t) => {
   let faults = after(79);
   for (const now of [
-    told(),
-    told({}, { energyMillijoules: 9000 }),
-    told({ gpus: [] }),
-    told({ gpus: [], driverVersion: '590.1' }),
-    told({ gpus: [{ uuid: 'GPU-0', healthy: true }] }),
-    told({ bootId: '' }, { energyMillijoules: 9000 }),
+    reportOf(),
+    reportOf({}, { energyMillijoules: 9000 }),
+    reportOf({ gpus: [] }),
+    reportOf({ gpus: [], driverVersion: '590.1' }),
+    reportOf({ gpus: [{ uuid: 'GPU-0', healthy: true }] }),
+    reportOf({ bootId: '' }, { energyMillijoules: 9000 }),
   ]) {
     const next = of(faults, now);
     t.deepEqual(next.ended, []);
@@ -65,15 +65,15 @@ test('a fault stays over samples that prove no reset', (t) => {
 });
 
 test('each proof of a reset ends the fault and is named', (t) => {
-  const lost = of(after(79), told({}, { healthy: false })).faults;
+  const lost = of(after(79), reportOf({}, { healthy: false })).faults;
   t.true(lost[0]?.lost);
   const cases: readonly (readonly [readonly GpuFault[], DriverReport, RegExp])[] = [
-    [after(79), told({ bootId: 'boot-2' }), /machine/],
-    [after(79), told({ bootId: 'boot-2', gpus: [] }), /machine/],
-    [lost, told(), /had lost it/],
-    [after(79), told({ driverVersion: '590.1' }), /another driver/],
-    [after(79), told({}, { energyMillijoules: 12 }), /energy/],
-    [after(48), told({}, { eccUncorrectedVolatile: 0 }), /uncorrected/],
+    [after(79), reportOf({ bootId: 'boot-2' }), /machine/],
+    [after(79), reportOf({ bootId: 'boot-2', gpus: [] }), /machine/],
+    [lost, reportOf(), /had lost it/],
+    [after(79), reportOf({ driverVersion: '590.1' }), /another driver/],
+    [after(79), reportOf({}, { energyMillijoules: 12 }), /energy/],
+    [after(48), reportOf({}, { eccUncorrectedVolatile: 0 }), /uncorrected/],
   ];
   for (const [before, now, why] of cases) {
     const { faults, ended } = of(before, now);
@@ -81,13 +81,13 @@ test('each proof of a reset ends the fault and is named', (t) => {
     t.regex(ended[0]?.why ?? '', why);
   }
   // What grew since is what it is compared with.
-  const grown = of(after(79), told({}, { energyMillijoules: 9000 })).faults;
-  t.is(of(grown, told({}, { energyMillijoules: 8000 })).ended.length, 1);
+  const grown = of(after(79), reportOf({}, { energyMillijoules: 9000 })).faults;
+  t.is(of(grown, reportOf({}, { energyMillijoules: 8000 })).ended.length, 1);
 });
 
 test('a GPU that is still lost was not reset; one that fails again gets a new fault', (t) => {
-  t.is(of(after(79), told({ driverVersion: '590.1' }, { healthy: false, energyMillijoules: 1 })).ended.length, 0);
-  const again = of(after(79), told({ raised: raised(64) }, { energyMillijoules: 1 }));
+  t.is(of(after(79), reportOf({ driverVersion: '590.1' }, { healthy: false, energyMillijoules: 1 })).ended.length, 0);
+  const again = of(after(79), reportOf({ raised: raised(64) }, { energyMillijoules: 1 }));
   t.is(again.ended.length, 1);
   t.deepEqual(
     again.faults.map(({ xid }) => xid),
@@ -107,7 +107,7 @@ test("the list of Xids can be changed, but not to include Xids of a tenant's pro
   for (const text of ['31', 'default,94', '79;48', 'all', '1e3', Array(65).fill('79').join(',')])
     t.true('wrong' in parseXidList(text), text);
   // What no longer counts is forgotten.
-  t.is(of(after(79), told(), []).ended.length, 1);
+  t.is(of(after(79), reportOf(), []).ended.length, 1);
 });
 
 test('the condition names each GPU with its reason, and is absent without GPUs', (t) => {

@@ -189,15 +189,15 @@ function climbShare(steps: readonly (readonly [until: number, verdict: Verdict])
   let state: LadderState = CALM;
   let second = 100;
   return steps.flatMap(([until, verdict]) => {
-    const told: string[] = [];
+    const history: string[] = [];
     for (; second <= until; second++) {
       const next = step(state, verdict, true, second * 1000, policy);
       state = next.state;
       const { action } = next;
       if (action.kind !== 'none')
-        told.push([second, action.kind, ...('after' in action ? ['after', action.after] : [])].join(' '));
+        history.push([second, action.kind, ...('after' in action ? ['after', action.after] : [])].join(' '));
     }
-    return told;
+    return history;
   });
 }
 

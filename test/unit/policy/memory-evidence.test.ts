@@ -7,7 +7,7 @@ const GIB = 2 ** 30;
 type Process = readonly [gib: number, inLedger: boolean];
 
 /** A container of 20 GiB beside others of whom so much is told. */
-function ground(
+function strength(
   own: readonly Process[],
   othersGib: number,
   usedGib: number,
@@ -31,7 +31,7 @@ function ground(
   return evidenceStrength(verdict, evidence, DEFAULT_TOLERANCE);
 }
 
-const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Parameters<typeof ground>])[] = [
+const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Parameters<typeof strength>])[] = [
   ['nothing is reported twice', 'sure', [[30, true]], 10, 40],
   ['it is over by more than may be reported twice', 'sure', [[60, true]], 10, 60],
   ['a bypass beside others with memory that is reported twice', 'likely', [[25, false]], 20, 35],
@@ -101,5 +101,5 @@ const CASES: readonly (readonly [what: string, expected: EvidenceStrength, ...Pa
 
 for (const [what, expected, ...words] of CASES)
   test(what, (t) => {
-    t.is(ground(...words), expected);
+    t.is(strength(...words), expected);
   });

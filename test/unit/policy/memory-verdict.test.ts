@@ -67,30 +67,30 @@ test('a verdict names the GPU that decides and how much is held over its grant t
 
 test('a soft excess is hard on a GPU without free memory for other grants', (t) => {
   const over = use(1100 * MIB, 1000 * MIB);
-  const verdictOf = (uses: readonly GpuUse[], room: FreeMemory | undefined, reserveBytes = 64 * MIB) => {
+  const verdictOf = (uses: readonly GpuUse[], memory: FreeMemory | undefined, reserveBytes = 64 * MIB) => {
     const tolerance = { ...DEFAULT_TOLERANCE, reserveBytes };
-    const roomOn = (gpuUuid: string) =>
-      gpuUuid === 'GPU-a' ? room : { freeBytes: 10_000 * MIB, owedBytes: 10_000 * MIB };
-    return judgeFreeMemory(judge(uses, tolerance), uses, tolerance, roomOn);
+    const memoryOn = (gpuUuid: string) =>
+      gpuUuid === 'GPU-a' ? memory : { freeBytes: 10_000 * MIB, owedBytes: 10_000 * MIB };
+    return judgeFreeMemory(judge(uses, tolerance), uses, tolerance, memoryOn);
   };
-  const room = (free: number, owed: number): FreeMemory => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
+  const memory = (free: number, owed: number): FreeMemory => ({ freeBytes: free * MIB, owedBytes: owed * MIB });
   const cases: [string, readonly GpuUse[], FreeMemory | undefined, string][] = [
-    ['nothing left', [over], room(0, 500), 'hard no-room'],
+    ['nothing left', [over], memory(0, 500), 'hard no-room'],
     ['just below the reserve', [over], { freeBytes: 64 * MIB - 1, owedBytes: 500 * MIB }, 'hard no-room'],
-    ['the reserve is there', [over], room(64, 500), 'soft over-limit'],
-    ['others have all that is theirs', [over], room(0, 0), 'soft over-limit'],
-    ['what is left is enough for others', [over], room(10, 10), 'soft over-limit'],
+    ['the reserve is there', [over], memory(64, 500), 'soft over-limit'],
+    ['others have all that is theirs', [over], memory(0, 0), 'soft over-limit'],
+    ['what is left is enough for others', [over], memory(10, 10), 'soft over-limit'],
     ['what is left is not enough for others', [over], { freeBytes: 10 * MIB - 1, owedBytes: 10 * MIB }, 'hard no-room'],
     ['the driver does not tell what is left', [over], undefined, 'soft over-limit'],
-    ['within the tolerance', [use(1084 * MIB, 1000 * MIB)], room(0, 500), 'within'],
-    ['far over', [use(2000 * MIB, 1000 * MIB)], room(0, 500), 'hard far-over-limit'],
-    ['past the interposer', [use(1001 * MIB, 1000 * MIB, MIB)], room(0, 500), 'hard bypass'],
+    ['within the tolerance', [use(1084 * MIB, 1000 * MIB)], memory(0, 500), 'within'],
+    ['far over', [use(2000 * MIB, 1000 * MIB)], memory(0, 500), 'hard far-over-limit'],
+    ['past the interposer', [use(1001 * MIB, 1000 * MIB, MIB)], memory(0, 500), 'hard bypass'],
   ];
   for (const [what, uses, left, expected] of cases) t.is(said(verdictOf(uses, left)), expected, what);
-  t.is(said(verdictOf([over], room(0, 500), 0)), 'soft over-limit', 'switched off');
+  t.is(said(verdictOf([over], memory(0, 500), 0)), 'soft over-limit', 'switched off');
   const elsewhere = use(1200 * MIB, 1000 * MIB, 0, 'GPU-b');
-  t.like(verdictOf([elsewhere, over], room(0, 500)), { reason: 'no-room', worst: over, overBytes: 100 * MIB });
-  t.is(said(verdictOf([elsewhere, use(1000 * MIB, 1000 * MIB)], room(0, 500))), 'soft over-limit');
+  t.like(verdictOf([elsewhere, over], memory(0, 500)), { reason: 'no-room', worst: over, overBytes: 100 * MIB });
+  t.is(said(verdictOf([elsewhere, use(1000 * MIB, 1000 * MIB)], memory(0, 500))), 'soft over-limit');
 });
 
 test('the severity is the worst of the GPUs in any order', (t) => {

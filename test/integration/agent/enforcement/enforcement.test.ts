@@ -13,7 +13,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
 import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
@@ -56,8 +56,8 @@ test.serial('a tenant that bypasses the interposer is warned and fully stopped w
   t.deepEqual((await tell(cheat, `alloc ${400 * MIB}`))[0], 0, 'nothing refuses it');
   const { code } = await cheat.ended;
   const taken = watch();
-  t.log(`stopped ${toldOf(taken)}`);
-  t.true(isWithin(5000, taken), toldOf(taken));
+  t.log(`stopped ${describeWatch(taken)}`);
+  t.true(isWithin(5000, taken), describeWatch(taken));
   t.is(code, 137);
   t.true(
     cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant:/.test(line)),

@@ -6,18 +6,18 @@ import { BUILD, type SimulatedNode } from '../../../support/native/node.ts';
 
 export const CLIENT = join(BUILD, 'tests/client');
 
-export type Ground = { readonly node: SimulatedNode; readonly folder: string };
+export type Place = { readonly node: SimulatedNode; readonly folder: string };
 export type Escape = {
   readonly what: string;
   /** The interposer refuses it, or the agent stops it, with that reason (docs/operate/enforcement.md). */
   readonly end: 'refused' | 'bypass' | 'far-over-limit';
   /** Run as `sh -c SCRIPT CLIENT WAY`: the tenant's program with its way to the driver. */
   readonly script?: string;
-  readonly program?: (ground: Ground) => string;
-  readonly way?: (ground: Ground) => string;
+  readonly program?: (place: Place) => string;
+  readonly way?: (place: Place) => string;
 };
 
-const driverOf = ({ node }: Ground) => join(node.lib, 'libcuda.so.1');
+const driverOf = ({ node }: Place) => join(node.lib, 'libcuda.so.1');
 
 /** As in a pod's container: the preload list is a file, which no variable disables, and the loader's cache has the driver. */
 const AS_IN_A_POD = `exec unshare --mount /bin/sh -c '
@@ -27,16 +27,16 @@ const AS_IN_A_POD = `exec unshare --mount /bin/sh -c '
 const inPod = (step: string) => AS_IN_A_POD.replace('STEP', step);
 
 /** A setuid copy of the client, for which the loader ignores LD_PRELOAD. */
-function setuid(ground: Ground): string {
-  const path = join(ground.folder, 'setuid-client');
+function setuid(place: Place): string {
+  const path = join(place.folder, 'setuid-client');
   copyFileSync(CLIENT, path);
   chmodSync(path, 0o4755);
   return path;
 }
 
 /** A copy with a file capability, for which the loader ignores LD_PRELOAD, too. */
-function capable(ground: Ground): string {
-  const path = join(ground.folder, 'capable-client');
+function capable(place: Place): string {
+  const path = join(place.folder, 'capable-client');
   copyFileSync(CLIENT, path);
   chmodSync(path, 0o755);
   execFileSync(join(BUILD, 'tests/set_capability'), [path]);
@@ -44,7 +44,7 @@ function capable(ground: Ground): string {
 }
 
 /** A program that contains its driver, beside the driver's library: it finds the node's socket by its own path. */
-export function ownDriver({ node }: Ground, built: string): string {
+export function ownDriver({ node }: Place, built: string): string {
   const path = join(node.lib, 'own-client');
   copyFileSync(built, path);
   chmodSync(path, 0o755);
@@ -55,7 +55,7 @@ const LOADER = process.arch === 'arm64' ? '/lib/ld-linux-aarch64.so.1' : '/lib64
 const [LIST, NO_LIST] = ['/etc/ld.so.preload', '/etc/ld.so.nothing'];
 
 /** A copy of the machine's loader that reads a preload list that does not exist. */
-function ownLoader({ folder }: Ground): void {
+function ownLoader({ folder }: Place): void {
   const loader = readFileSync(LOADER, 'latin1');
   if (!loader.includes(LIST)) throw new Error(`${LOADER} does not name ${LIST}`);
   const path = join(folder, 'list.client-loader');
@@ -64,19 +64,19 @@ function ownLoader({ folder }: Ground): void {
 }
 
 /** A root folder for the client, with only the objects that it loads, the driver and the node's socket. */
-function ownRoot(ground: Ground): void {
-  const root = join(ground.folder, 'list.root');
-  const driver = driverOf(ground);
+function ownRoot(place: Place): void {
+  const root = join(place.folder, 'list.root');
+  const driver = driverOf(place);
   const loaded = execFileSync('ldd', [CLIENT, driver], { encoding: 'utf8' }).matchAll(/(?:=> |^\s+)(\/\S+) \(/gm);
   for (const path of new Set([CLIENT, driver, ...[...loaded].map(([, one = '']) => one)])) {
     mkdirSync(join(root, dirname(path)), { recursive: true });
     copyFileSync(path, join(root, path));
     chmodSync(join(root, path), 0o755);
   }
-  linkSync(join(ground.node.folder, 'node.sock'), join(root, ground.node.folder, 'node.sock'));
+  linkSync(join(place.node.folder, 'node.sock'), join(root, place.node.folder, 'node.sock'));
 }
 
-const AS_NOBODY = 'exec setpriv --reuid 65534 --regid 65534 --clear-groups';
+const UNPRIVILEGED = 'exec setpriv --reuid 65534 --regid 65534 --clear-groups';
 const NESTED = 'unshare --mount --pid --fork --kill-child --mount-proc';
 /** Variables that switch off the limits of other systems. */
 const OTHERS_SWITCHES = [
@@ -118,39 +118,39 @@ export const ESCAPES: readonly Escape[] = [
     end: 'bypass',
     program: setuid,
     way: driverOf,
-    script: `${AS_NOBODY} "$0" "$1"`,
+    script: `${UNPRIVILEGED} "$0" "$1"`,
   },
   {
     what: 'it starts a setuid program where the list is a file',
     end: 'refused',
     program: setuid,
-    script: inPod(AS_NOBODY),
+    script: inPod(UNPRIVILEGED),
   },
   {
     what: 'it starts a program with file capabilities',
     end: 'bypass',
     program: capable,
     way: driverOf,
-    script: `${AS_NOBODY} "$0" "$1"`,
+    script: `${UNPRIVILEGED} "$0" "$1"`,
   },
   {
     what: 'it starts a program with file capabilities where the list is a file',
     end: 'refused',
     program: capable,
-    script: inPod(AS_NOBODY),
+    script: inPod(UNPRIVILEGED),
   },
   {
     what: 'it is linked statically and contains its own driver',
     end: 'bypass',
-    program: (ground) => ownDriver(ground, join(BUILD, 'tests/images/own-client')),
+    program: (place) => ownDriver(place, join(BUILD, 'tests/images/own-client')),
     script: inPod('exec'),
   },
   {
     what: 'it has its own loader, which reads no list',
     end: 'bypass',
-    way(ground) {
-      ownLoader(ground);
-      return driverOf(ground);
+    way(place) {
+      ownLoader(place);
+      return driverOf(place);
     },
     script: inPod('exec "$2.client-loader"'),
   },
@@ -163,7 +163,7 @@ export const ESCAPES: readonly Escape[] = [
   {
     what: "it reads the driver's symbol table without libc, with the interposer attached",
     end: 'far-over-limit',
-    way: (ground) => `walk:${driverOf(ground)}`,
+    way: (place) => `walk:${driverOf(place)}`,
   },
   {
     what: 'it forges a slot in the ledger and removes LD_PRELOAD',
@@ -189,9 +189,9 @@ export const ESCAPES: readonly Escape[] = [
   {
     what: 'it changes its root to a folder without the list',
     end: 'bypass',
-    way(ground) {
-      ownRoot(ground);
-      return driverOf(ground);
+    way(place) {
+      ownRoot(place);
+      return driverOf(place);
     },
     script: inPod('exec chroot "$2.root"'),
   },

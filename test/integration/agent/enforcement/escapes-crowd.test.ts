@@ -1,7 +1,7 @@
 // A tenant with processes by the hundred on the GPU, beside one that goes past its memory: the agent's look at the first must
 // not keep it from stopping the second in time.
 import test from 'ava';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
 import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
@@ -37,8 +37,8 @@ test('a container over its limit is stopped in time beside hundreds of processes
   const over = startWatch(stopping(agent.child, node.child));
   t.is((await offender.ended).code, 137);
   const taken = over();
-  t.true(isWithin(WITHIN_MS, taken), `stopped ${toldOf(taken)}`);
-  t.log(`stopped ${toldOf(taken)}`);
+  t.true(isWithin(WITHIN_MS, taken), `stopped ${describeWatch(taken)}`);
+  t.log(`stopped ${describeWatch(taken)}`);
   t.is(await processes(), PROCESSES, 'and the crowd, which is within its grant, is all there');
   t.deepEqual([...new Set(agent.audit().map(({ pod }) => pod))], ['offender']);
 });

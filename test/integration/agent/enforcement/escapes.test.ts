@@ -9,13 +9,13 @@ import type { ExecutionContext } from 'ava';
 import { SOCKET_NAME } from '../../../../src/agent/config.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
 import { namespacesReason, testUnless } from '../../../support/gate.ts';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
 import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 import { otherLibcs } from '../../../support/toolchains/libcs.ts';
-import { CLIENT, ESCAPES, type Escape, type Ground, ownDriver } from './escape-programs.ts';
+import { CLIENT, ESCAPES, type Escape, ownDriver, type Place } from './escape-programs.ts';
 
 const GRANT = 768 * MIB;
 const BLOCK = 64 * MIB;
@@ -23,15 +23,15 @@ const WITHIN_MS = 5000;
 
 async function attempt(
   t: ExecutionContext,
-  ground: Ground & { readonly agent: RunningAgent },
+  place: Place & { readonly agent: RunningAgent },
   wayOut: Escape,
   name: string,
 ): Promise<void> {
-  const { node, agent } = ground;
+  const { node, agent } = place;
   const { what, end, script = 'exec "$0" "$1"', program = () => CLIENT, way = () => 'libcuda.so.1' } = wayOut;
-  const folder = join(ground.folder, name);
+  const folder = join(place.folder, name);
   mkdirSync(folder);
-  const own = { ...ground, folder };
+  const own = { ...place, folder };
   const command = ['/bin/sh', '-c', script, program(own), way(own)];
   chmodSync(folder, 0o755);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', `${GRANT / MIB}Mi`, '--name', name], command, {
@@ -63,7 +63,7 @@ async function attempt(
   const { code } = await tenant.ended;
   const taken = over?.();
   t.is(code, 137, `${what}: it is stopped: ${tenant.output.join('\n')}`);
-  t.true(taken && isWithin(WITHIN_MS, taken), `${what}: ${taken && toldOf(taken)}`);
+  t.true(taken && isWithin(WITHIN_MS, taken), `${what}: ${taken && describeWatch(taken)}`);
   const killed = await eventually(
     () => agent.audit().find(({ pod, action }) => pod === name && action === 'kill'),
     `${what}: the audit says so`,
@@ -85,13 +85,13 @@ async function surroundings(t: ExecutionContext) {
   await tell(neighbor, `set ${kept} 1000000 42`);
   const isWhole = async () =>
     t.deepEqual(await tell(neighbor, `check ${kept} 1000000 42`), [0, 0], 'the neighbor has its bytes');
-  return { ground: { node, agent, folder }, isWhole };
+  return { place: { node, agent, folder }, isWhole };
 }
 
 testUnless(namespacesReason())('only a process that bypasses the interposer is refused or stopped', async (t) => {
   t.timeout(180_000);
-  const { ground, isWhole } = await surroundings(t);
-  for (const [index, wayOut] of ESCAPES.entries()) await attempt(t, ground, wayOut, `case-${index}`);
+  const { place, isWhole } = await surroundings(t);
+  for (const [index, wayOut] of ESCAPES.entries()) await attempt(t, place, wayOut, `case-${index}`);
   await isWhole();
 });
 
@@ -101,8 +101,8 @@ testUnless(libcs.ok ? undefined : `no musl to be had: ${libcs.reason}`)(
   async (t) => {
     t.timeout(120_000);
     if (!libcs.ok) return;
-    const { ground, isWhole } = await surroundings(t);
-    const built = join(ground.folder, 'musl-client');
+    const { place, isWhole } = await surroundings(t);
+    const built = join(place.folder, 'musl-client');
     const native = join(import.meta.dirname, '../../../../native');
     const parts = ['driver', 'driver/memory', 'driver/graph', 'driver/entry', 'client'].flatMap((part) =>
       readdirSync(join(native, 'simulator', part))
@@ -116,7 +116,7 @@ testUnless(libcs.ok ? undefined : `no musl to be had: ${libcs.reason}`)(
       ...['-std=c17', '-D_GNU_SOURCE', '-DSIM_LIBRARY_CUDA=13000', `-I${native}`],
     );
     const what = 'it is a program of musl';
-    await attempt(t, ground, { what, end: 'bypass', program: () => ownDriver(ground, built) }, 'musl');
+    await attempt(t, place, { what, end: 'bypass', program: () => ownDriver(place, built) }, 'musl');
     await isWhole();
   },
 );
@@ -135,19 +135,23 @@ testUnless(namespacesReason())('a tenant reaches no socket of the agent and gets
   const knock = join(temporaryFolder(t), 'knock');
   copyFileSync(join(BUILD, 'tests/request_grant'), knock);
   chmodSync(dirname(knock), 0o755);
-  const from = (words: readonly string[], path: string) => {
-    const [file = '', ...args] = [...words, knock, path];
+  const from = (argv: readonly string[], path: string) => {
+    const [file = '', ...args] = [...argv, knock, path];
     return execFileSync(file, args, { encoding: 'utf8' }).trim();
   };
-  const nobody = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups'];
+  const unprivileged = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups'];
   // As a container's: the agent's folder is not in it.
   const inside = ['unshare', '--mount', 'sh', '-c', `mount -t tmpfs none '${agent.state}' && exec "$@"`, 'sh'];
   const sockets = socketsIn(agent.state);
   t.true(sockets.includes(join(agent.state, SOCKET_NAME)), sockets.join());
   for (const path of sockets) {
-    t.is(from(nobody, path), String(constants.errno.EACCES), `another user, ${path}`);
+    t.is(from(unprivileged, path), String(constants.errno.EACCES), `another user, ${path}`);
     t.is(from(inside, path), String(constants.errno.ENOENT), `root of a container, ${path}`);
-    t.is(from([...inside, ...nobody], path), String(constants.errno.ENOENT), `another user of a container, ${path}`);
+    t.is(
+      from([...inside, ...unprivileged], path),
+      String(constants.errno.ENOENT),
+      `another user of a container, ${path}`,
+    );
   }
   const own = from([], join(agent.state, SOCKET_NAME));
   t.regex(own, /^0 HTTP\/1\.1 4\d\d /, 'who may open it is answered, and is given nothing for nothing asked');

@@ -6,7 +6,13 @@ import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
-import { isWithin, startWatch, stopping, toldOf, type Watched } from '../../../support/machine/scheduling-delays.ts';
+import {
+  describeWatch,
+  isWithin,
+  startWatch,
+  stopping,
+  type Watched,
+} from '../../../support/machine/scheduling-delays.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
 import { windowOf } from '../../../support/native/shares.ts';
 import { type RunningTenant, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
@@ -137,7 +143,7 @@ test('attacks on memory and compute at once give no tenant more than its share',
   t.log(`mean ${mean.map((share) => share.toFixed(1)).join(' and ')} %`);
   for (const [kind, times] of Object.entries(stopped)) {
     const latest = times.toSorted((a, b) => b.ownMs - a.ownMs)[0];
-    t.log(`${times.length} stopped for ${kind}, the latest ${latest && toldOf(latest)}`);
+    t.log(`${times.length} stopped for ${kind}, the latest ${latest && describeWatch(latest)}`);
   }
   for (const [kind, most] of [
     ['memory', MEMORY_MS],
@@ -146,7 +152,7 @@ test('attacks on memory and compute at once give no tenant more than its share',
     const times = stopped[kind];
     t.true(times.length > 0, `nobody was stopped for ${kind}`);
     const late = times.filter((one) => !isWithin(most, one));
-    t.is(late.length, 0, `stopped for ${kind} ${late.map(toldOf).join('; ')}`);
+    t.is(late.length, 0, `stopped for ${kind} ${late.map(describeWatch).join('; ')}`);
   }
   const above = windows.filter(({ shares }) => shares.some((share) => share > SHARE + ABOVE));
   t.is(above.length, 0, `above: ${above.map(text).join('; ')}`);

@@ -33,13 +33,13 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
   });
   const answer = await ask(agent.state, 'PATCH', '/v1/compute', { policy: 'fixed', gpuUuid: node.uuid(0) });
   t.is(answer.status, 200);
-  const start = (name: string, gpu: number, flags: readonly string[], load: string, words: readonly string[] = []) =>
+  const start = (name: string, gpu: number, flags: readonly string[], load: string, args: readonly string[] = []) =>
     runTenant(
       t,
       node,
       agent,
       ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(gpu), ...flags],
-      [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', `load async 600000 ${load}`],
+      [...args, CLIENT, 'libcuda.so.1', 'init', 'context 0', `load async 600000 ${load}`],
     );
   start('honest', 0, ['--gpu-cores', '30'], '150000');
   start('borrower', 1, ['--gpu-cores', '20'], '3000');
@@ -109,13 +109,13 @@ test('a tenant gains nothing by starting MPS; others on the GPU are judged as be
       'enforcement.softSeconds': 4,
     },
   });
-  const start = (name: string, gpu: number, words: readonly string[]) =>
+  const start = (name: string, gpu: number, args: readonly string[]) =>
     runTenant(
       t,
       node,
       agent,
       ['--gpu-memory', '1Gi', '--name', name, '--gpu', node.uuid(gpu), '--gpu-cores', '20'],
-      [...words, CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'],
+      [...args, CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'],
     );
   const served = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'true' });
   const mixed = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'false' });

@@ -112,7 +112,7 @@ for (const seed of [3, 7, 11]) {
     const live: (() => Promise<void>)[] = [];
     const counts = { granted: 0, refused: 0, hidden: 0, freed: 0 };
     for (let step = 0; step < STEPS; step++) {
-      const room = grant - (await learned(`step ${step}: the agent finds what the GPU has`));
+      const remaining = grant - (await learned(`step ${step}: the agent finds what the GPU has`));
       if (live.length > 0 && random(3) === 0) {
         const [end] = live.splice(random(live.length), 1);
         await end?.();
@@ -120,15 +120,15 @@ for (const seed of [3, 7, 11]) {
         continue;
       }
       const request = requestOf(random, facts);
-      if (request.unrefused && room < request.most) continue;
+      if (request.unrefused && remaining < request.most) continue;
       const answer = await tell(tenant, request.command);
       if (request.command === 'create 0') await tell(tenant, 'context 0');
       if (answer[0] === OUT_OF_MEMORY) {
         // What it holds less than it charged is no room while it asks for more: the agent knew nothing of that yet.
         const charged = (held()?.contexts ?? 0) * Math.max(0, measured - facts.context);
         t.true(
-          request.most + charged > room,
-          `step ${step}: ${request.command} is refused, and ${room} bytes are left`,
+          request.most + charged > remaining,
+          `step ${step}: ${request.command} is refused, and ${remaining} bytes are left`,
         );
         counts.refused += 1;
         continue;

@@ -45,8 +45,9 @@ testUnless(prometheusReason() ?? ('reason' in groups ? groups.reason : undefined
     t.teardown(() => eventually(() => removed(group) || undefined, 'the cgroup is empty'));
     const stranger = startClient(t, node);
     writeFileSync(join(group, 'cgroup.procs'), String(stranger.pid));
-    for (const word of ['init', 'context 0', `alloc ${1024 * MIB}`]) t.is((await tell(tenant, word))[0], 0, word);
-    for (const word of ['init', 'context 0', `alloc ${512 * MIB}`]) await stranger.must(word);
+    for (const command of ['init', 'context 0', `alloc ${1024 * MIB}`])
+      t.is((await tell(tenant, command))[0], 0, command);
+    for (const command of ['init', 'context 0', `alloc ${512 * MIB}`]) await stranger.must(command);
     const labels = Object.fromEntries(LABELS_OF_THE_SCRAPE.map((label) => [label, 'node-a']));
     const prometheus = await startPrometheus(t, { configuration: scraping([agent.url, labels]) });
     const sent = (text: string) => text.replace(/\$\w+/g, '.+');

@@ -2,7 +2,7 @@
 // in two lists, and held to the grant by the agent.
 import { join } from 'node:path';
 import test from 'ava';
-import { isWithin, startWatch, stopping, toldOf } from '../../../support/machine/scheduling-delays.ts';
+import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
 import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
@@ -79,7 +79,7 @@ test('a graphics process is attributed, counted and stopped like others', async 
   t.true((truth() ?? 0) > GRANT);
   t.is((await drawing.ended).code, 137);
   const taken = over();
-  t.true(isWithin(WITHIN_MS, taken), `stopped ${toldOf(taken)}`);
+  t.true(isWithin(WITHIN_MS, taken), `stopped ${describeWatch(taken)}`);
   t.deepEqual(
     agent
       .audit()

@@ -79,8 +79,8 @@ async function isExact(
   const isAll = (seconds: number, of: number) => seconds >= of - ABOUT;
   await eventually(() => {
     const { chargedSeconds = 0, throttledSeconds = 0 } = secondsOf(arbiter, tenant) ?? {};
-    const isTold = isAll(chargedSeconds, done()) && (!waits || isAll(throttledSeconds, done() / 4));
-    return isTold || undefined;
+    const isReported = isAll(chargedSeconds, done()) && (!waits || isAll(throttledSeconds, done() / 4));
+    return isReported || undefined;
   }, `${what}: ${done()} s are told`).catch((error) =>
     t.fail(`${error}: ${JSON.stringify(secondsOf(arbiter, tenant))}`),
   );

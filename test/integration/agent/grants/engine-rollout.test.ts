@@ -23,7 +23,7 @@ const has = (agent: RunningAgent, name: string, labels: Record<string, string>, 
     `${name} ${JSON.stringify(labels)} is ${value}`,
   );
 
-async function ground(t: ExecutionContext) {
+async function setUp(t: ExecutionContext) {
   const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');
   const start = (settings = {}, root?: string) =>
@@ -54,7 +54,7 @@ const runs = (pid: number, number: number) =>
 
 test('running processes change to the engine of a newer agent and back; no call fails', async (t) => {
   t.timeout(120_000);
-  const { node, state, start } = await ground(t);
+  const { node, state, start } = await setUp(t);
   const first = await start();
   const load = await startLoad(t, node, first, 'one');
   await has(first, RUNS, { pod: 'one', engine: String(OWN) }, 1);
@@ -72,9 +72,9 @@ test('running processes change to the engine of a newer agent and back; no call 
   t.is(await second.metric(RUNS, { pod: 'one', engine: String(OWN) }), undefined);
   await has(second, BEHIND, { pod: 'one' }, 0);
   t.is(await second.metric(REFUSED, { pod: 'one' }), 0);
-  const told = second.log.filter((line) => line.includes(' changes to engine '));
-  t.is(told.length, 1, second.log.join('\n'));
-  t.regex(told[0] ?? '', /local\/one\/load \(grant \S+\) changes to engine 2 of the interposer$/);
+  const lines = second.log.filter((line) => line.includes(' changes to engine '));
+  t.is(lines.length, 1, second.log.join('\n'));
+  t.regex(lines[0] ?? '', /local\/one\/load \(grant \S+\) changes to engine 2 of the interposer$/);
   t.deepEqual(readFileSync(join(folder, engineName(SAME_AGAIN))), readFileSync(other(SAME_AGAIN)));
   await second.stop();
 
@@ -84,11 +84,11 @@ test('running processes change to the engine of a newer agent and back; no call 
   t.regex(held.log.join('\n'), /interposerEngine: this build has no engine 1 \(it has 2\)/);
   await held.stop();
 
-  const nobodys = await start({ interposerEngine: 77 }, next);
-  await has(nobodys, BEHIND, { pod: 'one' }, 1);
+  const mistaken = await start({ interposerEngine: 77 }, next);
+  await has(mistaken, BEHIND, { pod: 'one' }, 1);
   await eventually(
     () =>
-      nobodys.log.find((line) =>
+      mistaken.log.find((line) =>
         /local\/one\/load \(grant .* keeps its present engine.*neither in its folder/.test(line),
       ),
     'it is told',
@@ -100,12 +100,12 @@ test('running processes change to the engine of a newer agent and back; no call 
   t.true(calls > 1000, String(calls));
   load.tenant.write('');
   t.is((await load.tenant.ended).code, 0);
-  await has(nobodys, RUNS, { pod: 'one' }, undefined);
-  await has(nobodys, BEHIND, { pod: 'one' }, undefined);
+  await has(mistaken, RUNS, { pod: 'one' }, undefined);
+  await has(mistaken, BEHIND, { pod: 'one' }, undefined);
 });
 
 test('an engine that processes refuse is reported; they keep the old one', async (t) => {
-  const { node, start } = await ground(t);
+  const { node, start } = await setUp(t);
   const first = await start();
   const load = await startLoad(t, node, first, 'one');
   await first.stop();

@@ -50,7 +50,7 @@ async function ask(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent
   return { code, said: tenant.output.join('\n') };
 }
 
-async function ground(t: ExecutionContext) {
+async function setUp(t: ExecutionContext) {
   const node = await startNode(t, '--gpu', 'l4');
   const root = anotherBuild(t, [join(BUILD, ENGINE)]);
   const state = join(temporaryFolder(t), 'state');
@@ -60,7 +60,7 @@ async function ground(t: ExecutionContext) {
 
 test('a failing isolation check cordons the GPU and spares running containers', async (t) => {
   t.timeout(120_000);
-  const { node, root, start } = await ground(t);
+  const { node, root, start } = await setUp(t);
   const agent = await start();
   await settled(agent, 1);
   const running = runTenant(t, node, agent, ['--gpu-memory', '4Gi', '--name', 'old'], [LOAD, '2', String(MIB)]);
@@ -76,8 +76,8 @@ test('a failing isolation check cordons the GPU and spares running containers', 
   const { code, said } = await ask(t, node, agent);
   t.is(code, 125);
   t.regex(said, /no grant: .*limits are not enforced on GPU-\S+: a request beyond the grant succeeded \(handle\)/);
-  const told = agent.log.filter((line) => /nothing is granted there/.test(line));
-  t.is(told.length, 1, agent.log.join('\n'));
+  const lines = agent.log.filter((line) => /nothing is granted there/.test(line));
+  t.is(lines.length, 1, agent.log.join('\n'));
 
   install(root, 'libcotenant.so', join(BUILD, 'libcotenant.so'));
   await settled(agent, 1);
@@ -91,7 +91,7 @@ test('a failing isolation check cordons the GPU and spares running containers', 
 
 test('a truncated or missing interposer file is found before anything is granted', async (t) => {
   t.timeout(120_000);
-  const { node, root, start } = await ground(t);
+  const { node, root, start } = await setUp(t);
   const whole = join(BUILD, 'libcotenant.so');
   install(root, 'libcotenant.so', whole, (path) => truncateSync(path, 100));
   const agent = await start();
@@ -116,7 +116,7 @@ test('a truncated or missing interposer file is found before anything is granted
 
 test('the check takes nothing of a GPU granted to the last byte; its result is unknown', async (t) => {
   t.timeout(120_000);
-  const { node, start } = await ground(t);
+  const { node, start } = await setUp(t);
   const first = await start();
   await settled(first, 1);
   const usable = Math.floor(node.usable(0) / MIB) * MIB;
@@ -136,8 +136,8 @@ test('the check takes nothing of a GPU granted to the last byte; its result is u
 });
 
 const MAIN = join(import.meta.dirname, '../../../../src/cli/main.ts');
-const driver = async (agent: RunningAgent, word: string): Promise<void> => {
-  await promisify(execFile)(process.execPath, [MAIN, 'driver', word, '--state', agent.state]);
+const driver = async (agent: RunningAgent, subcommand: string): Promise<void> => {
+  await promisify(execFile)(process.execPath, [MAIN, 'driver', subcommand, '--state', agent.state]);
 };
 
 /** Given up, ended, started in the same place as another version, and taken again, as an operator upgrades a driver. */
@@ -225,8 +225,8 @@ ofDriver('driver limits that do not hold are reported and not set; the interpose
   const second = await start();
   await fence(second, 'driver', 0);
   await fence(second, 'interposer', 1);
-  const told = second.log.filter((line) => /are not used there: a request beyond the grant succeeded/.test(line));
-  t.is(told.length, 1, second.log.join('\n'));
+  const lines = second.log.filter((line) => /are not used there: a request beyond the grant succeeded/.test(line));
+  t.is(lines.length, 1, second.log.join('\n'));
   await eventually(
     async () =>
       (await second.metric('cotenant_container_info', { pod: 'it', fence: 'interposer' })) === 1 ? true : undefined,

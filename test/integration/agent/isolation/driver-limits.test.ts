@@ -35,13 +35,13 @@ const folderOf = (agent: RunningAgent): string => {
   return join(own(), `cotenant-${id}`);
 };
 
-type Told = { result: number; softBytes: number; usedBytes: number; hardBytes: number | null };
+type LimitAnswer = { result: number; softBytes: number; usedBytes: number; hardBytes: number | null };
 
-function limits(node: SimulatedNode, line: string): Told {
+function limits(node: SimulatedNode, line: string): LimitAnswer {
   const args = ['--library', join(node.lib, 'libnvidia-ml.so.1')];
   return JSON.parse(
     execFileSync(join(BUILD, 'cotenant-limits'), args, { input: `${line}\n`, encoding: 'utf8' }),
-  ) as Told;
+  ) as LimitAnswer;
 }
 
 const fenceIs = (agent: RunningAgent, fence: string) =>
@@ -61,7 +61,7 @@ function cheat(t: ExecutionContext, node: SimulatedNode, agent: RunningAgent) {
   return { tenant, ask };
 }
 
-async function ground(t: ExecutionContext, driver = '615.71.09') {
+async function setUp(t: ExecutionContext, driver = '615.71.09') {
   const node = await startNode(t, '--gpu', 'l4', '--driver', driver);
   const state = join(temporaryFolder(t), 'state');
   const start = (settings = {}) =>
@@ -70,7 +70,7 @@ async function ground(t: ExecutionContext, driver = '615.71.09') {
 }
 
 testUnless(reason())('the driver refuses a bypass beyond the grant, so no process has to be stopped', async (t) => {
-  const { node, agent } = await ground(t);
+  const { node, agent } = await setUp(t);
   const { tenant, ask } = cheat(t, node, agent);
   await fenceIs(agent, 'driver');
   const folder = folderOf(agent);
@@ -114,7 +114,7 @@ testUnless(reason())('the driver refuses a bypass beyond the grant, so no proces
 });
 
 testUnless(reason())('a new agent adopts the limits of a killed one and leaves foreign limits alone', async (t) => {
-  const { node, start, agent } = await ground(t);
+  const { node, start, agent } = await setUp(t);
   const { ask } = cheat(t, node, agent);
   await fenceIs(agent, 'driver');
   const folder = folderOf(agent);
@@ -144,7 +144,7 @@ testUnless(reason())('a new agent adopts the limits of a killed one and leaves f
 });
 
 testUnless(reason())('a limit whose grant ended without an agent is removed at the next start', async (t) => {
-  const { node, start, agent } = await ground(t);
+  const { node, start, agent } = await setUp(t);
   const { tenant } = cheat(t, node, agent);
   await fenceIs(agent, 'driver');
   const folder = folderOf(agent);
@@ -166,10 +166,10 @@ testUnless(reason())('a limit whose grant ended without an agent is removed at t
 });
 
 testUnless(reason())('without driver limits, or with them disabled, nothing is set and nothing logged', async (t) => {
-  const old = await ground(t, '580.95.05');
-  const off = await ground(t);
-  const told = await off.start;
-  t.truthy(told);
+  const old = await setUp(t, '580.95.05');
+  const off = await setUp(t);
+  const lines = await off.start;
+  t.truthy(lines);
   await off.agent.stop();
   const agent = await off.start({ driverLimits: false });
   for (const [node, running] of [

@@ -14,8 +14,8 @@ const run = promisify(execFile);
 const SETTINGS = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
 const UNHEALTHY = 'cotenant_device_unhealthy_reason';
 
-const cli = async (agent: RunningAgent, ...words: readonly string[]) => {
-  const done = await run(process.execPath, [MAIN, ...words, '--state', agent.state]).catch((error: unknown) => error);
+const cli = async (agent: RunningAgent, ...args: readonly string[]) => {
+  const done = await run(process.execPath, [MAIN, ...args, '--state', agent.state]).catch((error: unknown) => error);
   const { code = 0, stdout, stderr } = done as { code?: number; stdout: string; stderr: string };
   return { code, text: stdout + stderr };
 };

@@ -231,7 +231,7 @@ const scenarios: Record<string, () => unknown> = {
       given,
       full,
       started,
-      told: [...second.problems],
+      reported: [...second.problems],
       actions: [...second.actions],
       shown: shown(second),
       foreign: second.node.snapshot()?.foreign,
@@ -329,26 +329,26 @@ const scenarios: Record<string, () => unknown> = {
       for (let round = 0; round < count; round++) from.node.onSample(sampleOf(...cheats));
       return from.actions.toSorted();
     };
-    const told = (from: Started) =>
+    const reported = (from: Started) =>
       from.node
         .snapshot()
         ?.containers.map(({ pod, enforcement: { mode, by } }) => `${pod} ${mode} ${by}`)
         .toSorted();
-    const asRecorded = { done: rounds(started, 3), told: told(started) };
+    const asRecorded = { done: rounds(started, 3), reported: reported(started) };
     // What a tenant writes into its own pod, were it let through, and what an administrator writes.
     node.onPod(uidOf(1), { ...annotationsOf(share), 'cotenant.io/enforcement': 'off' });
     node.onPod(uidOf(2), { ...annotationsOf(share, 'report'), 'cotenant.io/enforcement': 'enforce' });
     node.onPod(uidOf(3), { ...annotationsOf(share, 'off'), 'cotenant.io/enforcement-override': 'report' });
-    const changed = { done: rounds(started, 3), told: told(started) };
+    const changed = { done: rounds(started, 3), reported: reported(started) };
     node.close();
     const second = start();
     for (const digit of [1, 2, 3])
       second.node.containers.add(containerIdOf(digit, 'a'), { podUid: uidOf(digit), container: 'a' });
     second.node.onSample(sampleOf());
-    const after = told(second);
+    const after = reported(second);
     second.node.close();
     const third = start('off');
-    const off = { done: rounds(third, 4), told: told(third) };
+    const off = { done: rounds(third, 4), reported: reported(third) };
     return { asRecorded, changed, after, off, problems: [...started.problems, ...second.problems, ...third.problems] };
   },
 
@@ -363,10 +363,10 @@ const scenarios: Record<string, () => unknown> = {
     };
     const main = { ...processOf(1, 'main', 550), pid: 2 ** 22 + 100 };
     const phases = [seen(processOf(1, 'init', 650)), seen(main)];
-    const room = granted(started);
+    const grantedMib = granted(started);
     actions.length = 0;
     for (let round = 0; round < 3; round++) node.onSample(sampleOf(processOf(1, 'init', 900)));
-    return { given, phases, room, foreign: node.snapshot()?.foreign, actions };
+    return { given, phases, grantedMib, foreign: node.snapshot()?.foreign, actions };
   },
 
   withoutGpus() {
@@ -416,7 +416,7 @@ const scenarios: Record<string, () => unknown> = {
     next.node.containerMissed({ ...name, containerId: 'e'.repeat(64), namespace: 'team', pod: 'pod-1' });
     const leftOver = [seen(next.node, left), seen(next.node)];
     const problems = [...started.problems, ...next.problems];
-    return { before, early, phases, after, anew, leftOver, told: started.missing, again: next.missing, problems };
+    return { before, early, phases, after, anew, leftOver, reported: started.missing, again: next.missing, problems };
   },
 
   anew() {

@@ -23,7 +23,7 @@ function inside(t: ExecutionContext, scenario: string): Facts {
 test('the next agent holds a container to its grant although its ledger was truncated', (t) => {
   const facts = inside(t, 'starved') as Facts & { after: { shown: Shown[]; size: number } };
   t.deepEqual([facts.given, facts.full], ['given', 'ENOSPC']);
-  const problems = facts.told as string[];
+  const problems = facts.reported as string[];
   t.is(problems.length, 1, 'what lasts is said once');
   t.regex(
     problems[0] ?? '',
@@ -63,23 +63,23 @@ test("a pod's mode follows its namespace, its annotation, administrators and the
   const { asRecorded, changed, after, off, problems } = inside(t, 'modes');
   t.deepEqual(asRecorded, {
     done: ['kill a', 'warn a', 'warn a', 'would-stop a'].toSorted(),
-    told: ['pod-1 enforce node', 'pod-2 report namespace', 'pod-3 off namespace'],
+    reported: ['pod-1 enforce node', 'pod-2 report namespace', 'pod-3 off namespace'],
   });
   // The first goes on as it did; the second is stopped by its own word; the third is reported now.
-  t.deepEqual((changed as { told: string[] }).told, [
+  t.deepEqual((changed as { reported: string[] }).reported, [
     'pod-1 enforce node',
     'pod-2 enforce pod',
     'pod-3 report administrator',
   ]);
   const { done } = changed as { done: string[] };
   for (const action of ['kill a', 'would-stop a']) t.true(done.includes(action), done.join());
-  t.deepEqual(after, (changed as { told: string[] }).told, 'over a restart');
-  t.deepEqual(off, { done: [], told: ['pod-1 off node', 'pod-2 off node', 'pod-3 off node'] });
+  t.deepEqual(after, (changed as { reported: string[] }).reported, 'over a restart');
+  t.deepEqual(off, { done: [], reported: ['pod-1 off node', 'pod-2 off node', 'pod-3 off node'] });
   t.deepEqual(problems, []);
 });
 
 test('an init container has its own grant and figures, and its memory is reused', (t) => {
-  const { given, phases, room, foreign, actions } = inside(t, 'init');
+  const { given, phases, grantedMib, foreign, actions } = inside(t, 'init');
   t.is(given, 'given', 'both amounts together would not fit');
   t.deepEqual(phases, [
     [
@@ -91,7 +91,7 @@ test('an init container has its own grant and figures, and its memory is reused'
       { who: 'pod-1/main', tampered: false, usedMib: 550 },
     ],
   ]);
-  t.is(room, 700);
+  t.is(grantedMib, 700);
   t.deepEqual(foreign, []);
   t.deepEqual(actions, ['warn init', 'kill init']);
 });
@@ -109,7 +109,7 @@ test('a volume that is not its own ends no grant of a pod', (t) => {
 });
 
 test('a container made without its GPUs is reported once until it has them or restarts', (t) => {
-  const { before, early, phases, after, anew, leftOver, told, again, problems } = inside(t, 'withoutGpus');
+  const { before, early, phases, after, anew, leftOver, reported, again, problems } = inside(t, 'withoutGpus');
   const without = (...names: string[]) => ['a', 'b', 'd'].map((name) => [name, names.includes(name)]);
   t.deepEqual(before, without());
   t.deepEqual((phases as unknown[]).slice(0, 2), [without('b', 'd'), without('d')], 'whoever uses a GPU has it');
@@ -119,7 +119,7 @@ test('a container made without its GPUs is reported once until it has them or re
   t.deepEqual(anew, without());
   t.deepEqual(leftOver, [without(), without('d')], 'what is left of the one before it is not its own');
   t.is((again as string[]).length, 1);
-  const sentences = told as string[];
+  const sentences = reported as string[];
   t.is(sentences.length, 2, 'a neighbor without a grant wants no GPU, and one with a process on it has it');
   t.regex(sentences[0] ?? '', /^team\/pod-1\/b was created without its GPUs: /);
   t.regex(sentences[1] ?? '', /^team\/pod-1\/d was created without its GPUs: /);

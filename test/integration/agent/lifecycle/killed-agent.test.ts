@@ -40,7 +40,7 @@ test('an agent killed at any step of a stop loses no record and repeats no stop'
     const died = once(first.child, 'exit').then(() => 'died');
     writeFileSync(when, '');
     await tell(cheat, `alloc ${400 * MIB}`);
-    const told = eventually(
+    const reported = eventually(
       () =>
         (first.audit().some(({ action }) => action === 'kill') && !existsSync(join(first.state, 'stopping.json'))) ||
         undefined,
@@ -51,7 +51,7 @@ test('an agent killed at any step of a stop loses no record and repeats no stop'
     );
     const end = await Promise.race([
       died,
-      told.then(
+      reported.then(
         async (how) =>
           await Promise.race([died, new Promise<string>((resolve) => setTimeout(() => resolve(how), 500))]),
       ),

@@ -163,8 +163,8 @@ const computing = runTenant(
   ['--gpu-memory', '1Gi', '--name', 'computing'],
   [join(BUILD, 'tests/client'), 'libcuda.so.1', 'init', 'context 0', `launch ${Number(seconds) * 200} 20000`],
 );
-const [program = '', ...words] = churnWords(HOST_WORKERS);
-const host = spawn(program, words, {
+const [program = '', ...args] = churnWords(HOST_WORKERS);
+const host = spawn(program, args, {
   env: { ...process.env, LD_LIBRARY_PATH: node.lib },
   stdio: ['pipe', 'pipe', 'inherit'],
 });
@@ -283,22 +283,22 @@ const computed = {
       0,
     ) / 1e9,
   // While the driver told nothing that is true.
-  untold: blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, performance.now()) - from) / 1000, 0),
+  unreported: blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, performance.now()) - from) / 1000, 0),
 };
 computing.child.kill('SIGTERM');
 
-const told = async (line: Promise<string>) => {
+const printed = async (line: Promise<string>) => {
   const [started = 0, failed = 0, signaled = 0] = (await line).split(' ').map(Number);
   return { started, failed, signaled };
 };
 const honest = await Promise.all(
   tenants.map(async (tenant) => {
     tenant.child.stdin?.end();
-    return told(tenant.line());
+    return printed(tenant.line());
   }),
 );
 host.stdin.end();
-const strangers = await told(hostSaid.then(([line]) => String(line)));
+const strangers = await printed(hostSaid.then(([line]) => String(line)));
 await Promise.all(tenants.map(({ ended }) => ended));
 const after = await eventually(
   () => (descriptors() <= before ? descriptors() : undefined),

@@ -107,8 +107,8 @@ async function begin(
   } catch (error) {
     const end = await Promise.race([tenant.ended, delay(LOOK_EVERY_MS)]);
     if (end?.code === NO_GRANT) return undefined;
-    const told = agent.log.filter((line) => line.includes(name)).join('\n');
-    throw new Error(`${name} was to take nothing yet, and ended: ${JSON.stringify(end)}; the agent: ${told}`, {
+    const mentions = agent.log.filter((line) => line.includes(name)).join('\n');
+    throw new Error(`${name} was to take nothing yet, and ended: ${JSON.stringify(end)}; the agent: ${mentions}`, {
       cause: error,
     });
   }

@@ -82,9 +82,9 @@ export async function startScraping(url: string, pid: number) {
     },
   );
   const scraped = new Promise<Scraped>((resolve) => {
-    scraper.on('message', (told: Scraped | { readonly page: string }) => {
-      if ('page' in told) bare.postMessage(told.page);
-      else resolve(told);
+    scraper.on('message', (message: Scraped | { readonly page: string }) => {
+      if ('page' in message) bare.postMessage(message.page);
+      else resolve(message);
     });
   });
   return {

@@ -6,7 +6,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { namespacesReason, testUnless } from '../../../support/gate.ts';
-import { isWithin, toldOf, type Watched } from '../../../support/machine/scheduling-delays.ts';
+import { describeWatch, isWithin, type Watched } from '../../../support/machine/scheduling-delays.ts';
 import { BUILD, temporaryFolder } from '../../../support/native/node.ts';
 
 const SECONDS = Number(process.env.COTENANT_SOAK_SECONDS ?? 60);
@@ -62,7 +62,7 @@ type Facts = {
     readonly mostRatio: number;
   };
   /** Seconds of the one who computes all the time, by the page and by the simulator's books; and those that could not be told. */
-  readonly computed: Readonly<Record<'published' | 'booked' | 'untold', number>>;
+  readonly computed: Readonly<Record<'published' | 'booked' | 'unreported', number>>;
   /** Counters that were less than a page before. */
   readonly fell: readonly string[];
   readonly stopped: readonly string[];
@@ -95,8 +95,8 @@ testUnless(namespacesReason())(
     t.timeout((SECONDS + 180) * 1000);
     const folder = temporaryFolder(t);
     const program = [process.execPath, join(import.meta.dirname, 'soak-inside.ts'), folder, String(SECONDS)];
-    const words = [...ENTER, '/bin/sh', '-c', SCRIPT, join(BUILD, 'tests/clock_offset.so'), folder, ...program];
-    const child = spawn('unshare', words, { stdio: ['ignore', 'pipe', 'inherit'] });
+    const args = [...ENTER, '/bin/sh', '-c', SCRIPT, join(BUILD, 'tests/clock_offset.so'), folder, ...program];
+    const child = spawn('unshare', args, { stdio: ['ignore', 'pipe', 'inherit'] });
     t.teardown(() => child.kill('SIGKILL'));
     const exited = once(child, 'exit');
     const said = await text(child.stdout);
@@ -114,7 +114,7 @@ testUnless(namespacesReason())(
     t.log(`agent: ${JSON.stringify(rssMib)} MiB, ${descriptors.after} descriptors`);
     t.log(`${scrapes.count} scrapes of ${scrapes.series} series, ms: ${JSON.stringify(scrapes)}`);
     for (const { name, kind, taken } of offenders.slice(0, 50))
-      t.log(`${name}, ${kind}: stopped ${taken && toldOf(taken)}`);
+      t.log(`${name}, ${kind}: stopped ${taken && describeWatch(taken)}`);
     t.log(`clock ahead by ${ahead.slice(0, 20).join(', ')} s; garbage: ${JSON.stringify(garbage)}`);
 
     t.log(`who computes: ${computed.published.toFixed(1)} s published of ${computed.booked.toFixed(1)}`);
@@ -152,9 +152,9 @@ testUnless(namespacesReason())(
     t.true(abandoned > 0, 'a sampler hung');
     t.deepEqual(fell, [], 'a counter that fell');
     // What passed while the driver lied is lost, what it keeps of a time in which it hung is not; nothing is counted twice.
-    const { published, booked, untold } = computed;
+    const { published, booked, unreported } = computed;
     t.true(booked > SECONDS / 2, JSON.stringify(computed));
-    t.true(published > 0.9 * (booked - untold) && published < 1.05 * booked + 1, JSON.stringify(computed));
+    t.true(published > 0.9 * (booked - unreported) && published < 1.05 * booked + 1, JSON.stringify(computed));
     const { p50, p99 } = scrapes.agent.own;
     t.true(p50 <= MOST_TIMES_BARE * scrapes.bare.own.p50, JSON.stringify(scrapes));
     t.true(p99 <= scrapes.bare.own.p99 + MOST_BEHIND_MS, JSON.stringify(scrapes));

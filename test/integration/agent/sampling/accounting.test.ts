@@ -227,8 +227,8 @@ for (const [perturbed, title] of [
     // All of them have ended. What is left of the grant must be there for one process in the end: in the perturbed mode
     // hidden granules and late releases may cost tries, never the request for good.
     await tell(tenant, 'init');
-    const room = perturbed ? mib * MIB - 4 * context - 64 * MIB : mib * MIB - context;
-    const whole = Math.floor(room / (8 * MIB)) * 8 * MIB;
+    const available = perturbed ? mib * MIB - 4 * context - 64 * MIB : mib * MIB - context;
+    const whole = Math.floor(available / (8 * MIB)) * 8 * MIB;
     for (const request of ['context 0', `alloc ${whole}`]) {
       await eventually(async () => {
         const [code] = await tell(tenant, request);

@@ -14,8 +14,8 @@ const CLIENT = join(BUILD, 'tests/client');
 const MAIN = join(import.meta.dirname, '../../../../src/cli/main.ts');
 const run = promisify(execFile);
 
-const cli = async (agent: RunningAgent, word: string): Promise<string> =>
-  (await run(process.execPath, [MAIN, 'driver', word, '--state', agent.state])).stdout;
+const cli = async (agent: RunningAgent, command: string): Promise<string> =>
+  (await run(process.execPath, [MAIN, 'driver', command, '--state', agent.state])).stdout;
 
 const children = (pid: number): readonly number[] => {
   const text = readdirSync(`/proc/${pid}/task`).map((task) => {

@@ -11,7 +11,7 @@ const SMS = 132; // of the simulated H100
 /** Calibration puts work on the GPUs, too. */
 const SETTINGS = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
 
-const told = async (agent: RunningAgent, labels: Record<string, string> = {}) =>
+const reported = async (agent: RunningAgent, labels: Record<string, string> = {}) =>
   Promise.all(NAMES.map((name) => agent.metric(`cotenant_device_${name}_ratio`, labels)));
 const gpu = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
 
@@ -21,14 +21,14 @@ test('GPM shows how little of a GPU small kernels take; before Hopper there is n
   node.control('activity', '0', 'dram', '50');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, compatibilityMetrics: 'dcgm' } });
   await eventually(async () => (await agent.metric(SM_ACTIVE)) === 0 || undefined, 'an idle GPU');
-  t.deepEqual(await told(agent, gpu(node, 0)), [0, 0, undefined, undefined, 0, undefined]);
+  t.deepEqual(await reported(agent, gpu(node, 0)), [0, 0, undefined, undefined, 0, undefined]);
 
   const tenant = await readyClient(t, node);
   await tenant.must(`grid ${SMS / 4}`);
   const busy = tenant.must('spin 12000 500');
   // The first figures are of a time in which it did not run all along.
   const page = await eventually(async () => {
-    const [graphics = 0, sm] = await told(agent, gpu(node, 0));
+    const [graphics = 0, sm] = await reported(agent, gpu(node, 0));
     return graphics > 0.5 ? { graphics, sm, dcgm: await agent.metrics() } : undefined;
   }, 'a busy GPU');
   await busy;
@@ -41,7 +41,7 @@ test('GPM shows how little of a GPU small kernels take; before Hopper there is n
   t.regex(page.dcgm, /^DCGM_FI_PROF_DRAM_ACTIVE\{gpu="0",/m);
   t.notRegex(page.dcgm, /^DCGM_FI_PROF_PIPE_TENSOR_ACTIVE\{/m);
   t.notRegex(page.dcgm, /^DCGM_FI_PROF_\w+\{gpu="1",/m);
-  t.deepEqual(await told(agent, gpu(node, 1)), Array(NAMES.length).fill(undefined));
+  t.deepEqual(await reported(agent, gpu(node, 1)), Array(NAMES.length).fill(undefined));
   t.is(await agent.metric('cotenant_exporter_nvml_errors_total', { call: 'nvmlGpmSampleGet' }), undefined);
 });
 
@@ -54,7 +54,7 @@ test('without permission for the counters one log line and one failure; the rest
   const from = Date.now();
   await eventually(() => Date.now() - from > 6000 || undefined, 'the time of another sample of the counters');
   t.is(await failures(), 1);
-  t.deepEqual(await told(agent), Array(NAMES.length).fill(undefined));
+  t.deepEqual(await reported(agent), Array(NAMES.length).fill(undefined));
   const said = agent.log.filter((line) => line.includes('CAP_PERFMON'));
   t.is(said.length, 1, agent.log.join('\n'));
   t.true(said[0]?.includes(node.uuid(0)));
@@ -68,7 +68,7 @@ test('an old driver has no GPM data and is not asked', async (t) => {
   const agent = await startAgent(t, node, { settings: SETTINGS });
   const from = Date.now();
   await eventually(() => Date.now() - from > 3000 || undefined, 'the time of two samples of the counters');
-  t.deepEqual(await told(agent), Array(NAMES.length).fill(undefined));
+  t.deepEqual(await reported(agent), Array(NAMES.length).fill(undefined));
   t.true((await agent.metric('cotenant_device_memory_total_bytes')) !== undefined);
   t.notRegex(await agent.metrics(), /nvmlGpm/);
 });

@@ -9,7 +9,7 @@ import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/
 import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 
-const NOBODY = '65534';
+const OTHER_UID = '65534';
 const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');
 
 testAsRoot('a tenant that gives up root is held to its grant, and not kept from it', async (t) => {
@@ -18,7 +18,7 @@ testAsRoot('a tenant that gives up root is held to its grant, and not kept from 
   // As NVIDIA's device nodes are: for everybody.
   chmodSync(join(node.folder, 'node.sock'), 0o777);
   for (const folder of [node.folder, dirname(agent.state)]) chmodSync(folder, 0o755);
-  const drop = ['setpriv', `--reuid=${NOBODY}`, '--clear-groups'];
+  const drop = ['setpriv', `--reuid=${OTHER_UID}`, '--clear-groups'];
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--quiet'], [...drop, join(BUILD, 'tests/client')]);
   t.deepEqual(await tell(tenant, 'init'), [0, 0]);
   await tell(tenant, 'context 0');

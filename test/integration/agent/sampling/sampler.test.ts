@@ -165,19 +165,19 @@ test('a sampler with inconsistent lines is ended; the next starts with a full sa
   writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
   writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
   chmodSync(program, 0o755);
-  const told: [round: number, commands: (string | undefined)[]][] = [];
+  const answers: [round: number, commands: (string | undefined)[]][] = [];
   const problems: string[] = [];
   const sampler = startSampler({
     intervalMs: 100,
     library: 'none',
     program,
     silenceMs: 30_000,
-    onSample: ({ round, processes }) => told.push([round, processes.map(({ command }) => command)]),
+    onSample: ({ round, processes }) => answers.push([round, processes.map(({ command }) => command)]),
     onProblem: (text) => problems.push(text),
   });
   t.teardown(() => sampler.close());
-  await eventually(() => told.length === 3 || undefined, 'samples of both');
-  t.deepEqual(told, [
+  await eventually(() => answers.length === 3 || undefined, 'samples of both');
+  t.deepEqual(answers, [
     [1, ['first']],
     [1, ['first', 'other']],
     [2, ['first', 'other']],

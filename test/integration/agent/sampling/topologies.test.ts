@@ -112,8 +112,8 @@ testUnless(namespacesReason())(
   async (t) => {
     const state = join(temporaryFolder(t), 'state');
     const settings = ['--set', `stateFolder=${state}`, '--set', 'port=0', '--set', 'nvmlLibrary=/nowhere'];
-    const [file = '', ...words] = [...OWN_NAMESPACES, process.execPath, mainOf(), 'agent', ...settings];
-    const child = spawn(file, words, { stdio: ['ignore', 'inherit', 'pipe'] });
+    const [file = '', ...args] = [...OWN_NAMESPACES, process.execPath, mainOf(), 'agent', ...settings];
+    const child = spawn(file, args, { stdio: ['ignore', 'inherit', 'pipe'] });
     t.teardown(() => child.kill('SIGKILL'));
     let said: string | undefined;
     for await (const line of createInterface({ input: child.stderr })) {

@@ -35,8 +35,8 @@ type Program = {
   line(): Promise<string>;
 };
 
-function startProgram(t: ExecutionContext, node: SimulatedNode, grant: GrantFiles, ...words: string[]): Program {
-  const [name = '', ...rest] = words;
+function startProgram(t: ExecutionContext, node: SimulatedNode, grant: GrantFiles, ...args: string[]): Program {
+  const [name = '', ...rest] = args;
   const child = spawn(join(BUILD, 'tests', name), rest, {
     env: environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda),
     stdio: ['pipe', 'pipe', 'pipe'],
@@ -49,7 +49,7 @@ function startProgram(t: ExecutionContext, node: SimulatedNode, grant: GrantFile
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const line = async () => {
     const { value, done } = await lines.next();
-    if (done) throw new Error(`${words.join(' ')} ended: ${said.slice(-2000)}`);
+    if (done) throw new Error(`${args.join(' ')} ended: ${said.slice(-2000)}`);
     return String(value);
   };
   return {

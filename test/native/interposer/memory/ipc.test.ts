@@ -215,15 +215,15 @@ test("a pointer into another process's pool costs its importer nothing", async (
   t.is(mine.held, BigInt(booked(node, owner, 'bytes')));
   t.is(mine.pool, BigInt(24 * MIB));
   const end = ['pool-free', 'free'];
-  for (const word of end) {
+  for (const command of end) {
     const [opened, pointer, imported] = await other.ask(`pool-open ${owner.pid} ${fd} ${words.join(' ')}`);
     t.is(opened, 0);
     t.deepEqual(await other.ask(`check ${pointer} ${24 * MIB} 5`), [0, 0], 'the same bytes');
     t.not((await other.ask(`ipc-close ${pointer}`))[0], 0, 'not opened by IPC');
     t.deepEqual(charged(account(theirs)), before[1]);
     t.is(booked(node, other, 'pool'), 0);
-    await other.must(`${word} ${pointer}`);
-    t.is((await other.ask(`check ${pointer} 1 5`))[0], 1, word);
+    await other.must(`${command} ${pointer}`);
+    t.is((await other.ask(`check ${pointer} 1 5`))[0], 1, command);
     await other.must(`pool-destroy ${imported}`);
     t.deepEqual(charged(account(theirs)), before[1]);
     t.deepEqual(charged(account(ours)), charged(mine));

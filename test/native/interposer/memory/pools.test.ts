@@ -9,9 +9,9 @@ const PIECE = 64 * MIB;
 const KERNEL_US = 1000;
 const INVALID_VALUE = 1;
 
-type Ground = { readonly node: SimulatedNode; readonly grant: GrantFiles; readonly client: Client };
+type Setup = { readonly node: SimulatedNode; readonly grant: GrantFiles; readonly client: Client };
 
-async function ground(t: ExecutionContext, env: Record<string, string> = {}): Promise<Ground> {
+async function setUp(t: ExecutionContext, env: Record<string, string> = {}): Promise<Setup> {
   const node = await startNode(t, '--gpu', 't4', '--gpu', 't4');
   const grant = makeGrant(
     t,
@@ -21,10 +21,10 @@ async function ground(t: ExecutionContext, env: Record<string, string> = {}): Pr
   return { node, grant, client: await readyClient(t, node, { preload: grant.cuda, env }) };
 }
 
-const books = ({ node }: Ground) => node.usage().clients[0]?.gpus[0];
+const books = ({ node }: Setup) => node.usage().clients[0]?.gpus[0];
 
 /** Bytes charged to pools, which is what the GPU has. */
-function pooled(t: ExecutionContext, place: Ground, why: string): number {
+function pooled(t: ExecutionContext, place: Setup, why: string): number {
   const bytes = Number(account(place.grant, 2).pool);
   t.is(bytes, books(place)?.pool ?? 0, why);
   return bytes;
@@ -63,7 +63,7 @@ const WAYS: Record<string, Freeing> = {
 
 for (const [way, leave] of Object.entries(WAYS)) {
   test(`a destroyed pool is charged as long as a kernel keeps its memory: ${way}`, async (t) => {
-    const place = await ground(t);
+    const place = await setUp(t);
     const { client } = place;
     const before = account(place.grant, 2).held;
     const stream = await client.must('stream');
@@ -89,7 +89,7 @@ for (const [way, leave] of Object.entries(WAYS)) {
 }
 
 test('the rest of a destroyed pool is released by the next call that reads pools back', async (t) => {
-  const place = await ground(t);
+  const place = await setUp(t);
   const { client } = place;
   const looks: (() => Promise<unknown>)[] = [
     () => client.must('info'),
@@ -116,7 +116,7 @@ test('the rest of a destroyed pool is released by the next call that reads pools
 });
 
 test('a pool destroyed with memory in it cannot be used or destroyed again', async (t) => {
-  const place = await ground(t);
+  const place = await setUp(t);
   const { client } = place;
   const own = await client.must('pool-default');
   const pool = await client.must('pool-make');
@@ -138,7 +138,7 @@ test('a pool destroyed with memory in it cannot be used or destroyed again', asy
 });
 
 test('a destroyed pool ends with the last context of its GPU', async (t) => {
-  const place = await ground(t);
+  const place = await setUp(t);
   const { client } = place;
   const pool = await client.must('pool-make');
   await client.must(`pool-take ${pool} ${PIECE}`);
@@ -157,7 +157,7 @@ for (const symbol of [
   'cuMemPoolDestroy',
 ])
   test(`if ${symbol} fails a destroyed pool is charged too long, never too short`, async (t) => {
-    const place = await ground(t, { COTENANT_SIM_FAULTS: `${symbol}=999@2x3` });
+    const place = await setUp(t, { COTENANT_SIM_FAULTS: `${symbol}=999@2x3` });
     const { client } = place;
     const pool = await client.must('pool-make');
     const at = await client.must(`pool-take ${pool} ${PIECE}`);
@@ -176,7 +176,7 @@ for (const symbol of [
 // The rule that the simulated driver keeps: NVIDIA's CUDA 3.2 reference manual says of cuCtxPushCurrent that "the context
 // must be floating, i.e. not attached to any thread". CUDA 4.0 lifted that with cuCtxPushCurrent_v2.
 test('stream-ordered allocation works on a created stream, and is charged', async (t) => {
-  const place = await ground(t);
+  const place = await setUp(t);
   const { client } = place;
   const stream = await client.must('stream');
   const at = await client.must(`stream-alloc ${stream} ${PIECE}`);

@@ -39,7 +39,7 @@ function places(): readonly (readonly [from: number, length: number])[] {
   ];
 }
 
-const word = fc.oneof(
+const edge = fc.oneof(
   fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }),
   fc.constantFrom(0n, 1n, 2n ** 31n, 2n ** 32n - 1n, 2n ** 53n, 2n ** 63n, 2n ** 64n - 1n),
   fc.nat(HOST.length * 2).map(BigInt),
@@ -48,7 +48,7 @@ const change = fc.record({
   place: fc.constantFrom(...places()),
   at: fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }),
   bytes: fc.constantFrom(1, 2, 4, 8),
-  word,
+  edge,
 });
 const hostile = fc
   .record({
@@ -57,7 +57,7 @@ const hostile = fc
   })
   .map(({ changes, cut }) => {
     const bytes = Buffer.from(HOST);
-    for (const { place, at, bytes: size, word: value } of changes) {
+    for (const { place, at, bytes: size, edge: value } of changes) {
       const offset = Math.min(place[0] + Math.floor(at * place[1]), HOST.length - 8);
       const whole = Buffer.alloc(8);
       whole.writeBigUInt64LE(value);

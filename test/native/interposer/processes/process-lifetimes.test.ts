@@ -20,7 +20,7 @@ import { type GrantFiles, MIB, makeGrant } from '../../../support/product/grant.
 const SLOTS_USED_AT = 20;
 const NOT_INITIALIZED = 3;
 
-async function ground(t: ExecutionContext, memoryBytes: number): Promise<{ node: SimulatedNode; grant: GrantFiles }> {
+async function setUp(t: ExecutionContext, memoryBytes: number): Promise<{ node: SimulatedNode; grant: GrantFiles }> {
   const node = await startNode(t, '--gpu', 't4');
   return { node, grant: makeGrant(t, node, [{ gpu: 0, memoryBytes }]) };
 }
@@ -29,21 +29,21 @@ async function ground(t: ExecutionContext, memoryBytes: number): Promise<{ node:
 function live(
   node: SimulatedNode,
   grant: GrantFiles | undefined,
-  ...words: string[]
+  ...args: string[]
 ): { numbers: number[]; code: number | null } {
   const env = environment({ LD_LIBRARY_PATH: node.lib }, grant?.cuda);
-  const { stdout, stderr, status, signal } = spawnSync(join(BUILD, 'tests/process_scenarios'), words, {
+  const { stdout, stderr, status, signal } = spawnSync(join(BUILD, 'tests/process_scenarios'), args, {
     env,
     encoding: 'utf8',
     timeout: 60_000,
   });
-  if (signal !== null) throw new Error(`${words.join(' ')}: ended by ${signal}: ${stderr}`);
+  if (signal !== null) throw new Error(`${args.join(' ')}: ended by ${signal}: ${stderr}`);
   return { numbers: stdout.trim().split(' ').map(Number), code: status };
 }
 
 for (const way of ['fork', 'clone']) {
   test(`a child made by ${way} gets the driver's results, its parent's charge stays`, async (t) => {
-    const { node, grant } = await ground(t, 200 * MIB);
+    const { node, grant } = await setUp(t, 200 * MIB);
     const client = await readyClient(t, node, { preload: grant.cuda });
     const before = await client.ask('info');
     const [result, child = 0] = await client.ask(way);
@@ -54,7 +54,7 @@ for (const way of ['fork', 'clone']) {
 }
 
 test('after an exec the new program starts without charge, in the same slot', async (t) => {
-  const { node, grant } = await ground(t, 300 * MIB);
+  const { node, grant } = await setUp(t, 300 * MIB);
   const client = await readyClient(t, node, { preload: grant.cuda });
   for (let image = 0; image < 10; image += 1) {
     t.is((await client.ask(`alloc ${190 * MIB}`))[0], 0, `image ${image}`);
@@ -77,7 +77,7 @@ for (const [where, within] of [
 ] as const) {
   const reason = within.length > 0 && unshared !== 0 ? `no namespaces can be made here: ${whyNot?.trim()}` : undefined;
   testUnless(reason)(`closed descriptors do not release a charge: neighbor ${where}`, async (t) => {
-    const { node, grant } = await ground(t, 500 * MIB);
+    const { node, grant } = await setUp(t, 500 * MIB);
     const neighbor = await readyClient(t, node, { preload: grant.cuda, within });
     const client = await readyClient(t, node, { preload: grant.cuda });
     await client.must(`alloc ${200 * MIB}`);
@@ -92,7 +92,7 @@ for (const [where, within] of [
 }
 
 test('a process that closed all its descriptors still reaps a dead one', async (t) => {
-  const { node, grant } = await ground(t, 500 * MIB);
+  const { node, grant } = await setUp(t, 500 * MIB);
   const [first, second] = [
     await readyClient(t, node, { preload: grant.cuda }),
     await readyClient(t, node, { preload: grant.cuda }),
@@ -105,7 +105,7 @@ test('a process that closed all its descriptors still reaps a dead one', async (
 });
 
 test('threads that allocate and free at once leave the charge as it was', async (t) => {
-  const { node, grant } = await ground(t, 150 * MIB);
+  const { node, grant } = await setUp(t, 150 * MIB);
   const { numbers, code } = live(node, grant, 'threads', '16', '2000');
   const [failures, before, after, refused = 0] = numbers;
   t.is(code, 0);
@@ -116,7 +116,7 @@ test('threads that allocate and free at once leave the charge as it was', async 
 
 for (const beside of ['behind the interposer', 'by the simulated driver alone']) {
   test(`memory of a context that another thread ends meanwhile is released: ${beside}`, async (t) => {
-    const { node, grant } = await ground(t, 400 * MIB);
+    const { node, grant } = await setUp(t, 400 * MIB);
     const { numbers, code } = live(node, beside.startsWith('behind') ? grant : undefined, 'ended', '3000');
     const [late = 0, failures, before, after] = numbers;
     t.is(code, 0);
@@ -127,7 +127,7 @@ for (const beside of ['behind the interposer', 'by the simulated driver alone'])
 }
 
 test('signals in the middle of calls change no result', async (t) => {
-  const { node, grant } = await ground(t, 120 * MIB);
+  const { node, grant } = await setUp(t, 120 * MIB);
   const { numbers, code } = live(node, grant, 'signals', '20000');
   const [failures, before, after, seen = 0] = numbers;
   t.is(code, 0);
@@ -137,14 +137,14 @@ test('signals in the middle of calls change no result', async (t) => {
 });
 
 test('memory can be freed and queried while a program exits, its exit code stays', async (t) => {
-  const { node, grant } = await ground(t, 200 * MIB);
+  const { node, grant } = await setUp(t, 200 * MIB);
   const { numbers, code } = live(node, grant, 'exit');
   const [result, before = 0, after = 0] = numbers;
   t.deepEqual([code, result, after - before], [9, 0, 32 * MIB]);
 });
 
 test('a program that closes the library can still call what it looked up in it', async (t) => {
-  const { node, grant } = await ground(t, 200 * MIB);
+  const { node, grant } = await setUp(t, 200 * MIB);
   for (const library of ['libcuda.so.1', join(grant.folder, 'libcotenant.so')])
     t.deepEqual(live(node, grant, 'unload', library), { numbers: [0, 0], code: 0 }, library);
   const alone = temporaryFolder(t);

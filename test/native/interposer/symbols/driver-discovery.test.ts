@@ -50,7 +50,7 @@ function run(t: ExecutionContext, node: SimulatedNode, grant: GrantFiles, image:
   if (image.cached) execFileSync('ldconfig', ['-r', root], { env: { PATH: '/usr/sbin:/sbin:/usr/bin:/bin' } });
   writeFileSync(join(root, 'etc/ld.so.preload'), '/grant/libcotenant.so\n');
   const commands = image.commands ?? ['version', 'init', 'total 0'];
-  const words = ['/program', 'libcuda.so.1', ...commands].map((word) => `'${word}'`).join(' ');
+  const args = ['/program', 'libcuda.so.1', ...commands].map((arg) => `'${arg}'`).join(' ');
   const output = execFileSync(
     'unshare',
     [
@@ -59,7 +59,7 @@ function run(t: ExecutionContext, node: SimulatedNode, grant: GrantFiles, image:
       'private',
       'sh',
       '-c',
-      `mount --bind /proc '${root}/proc' && exec chroot '${root}' ${words}`,
+      `mount --bind /proc '${root}/proc' && exec chroot '${root}' ${args}`,
     ],
     {
       encoding: 'utf8',

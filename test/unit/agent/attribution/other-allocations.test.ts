@@ -330,8 +330,8 @@ test('a container with a grant has a row for each other GPU that the kubelet gav
   );
   const own = { 1: ofGrant('g'), 2: ofGrant('g') };
   const list = [assign('a', 'exclusive', 'GPU-0'), assign('a', 'exclusive', 'GPU-1')];
-  const nobody: OtherAllocations['nameOf'] = () => ({ namespace: '', pod: '', container: '' });
-  const state = compared(sample, [reading(grant)], own, { assigned: { list, unknown: 0 }, nameOf: nobody });
+  const unnamed: OtherAllocations['nameOf'] = () => ({ namespace: '', pod: '', container: '' });
+  const state = compared(sample, [reading(grant)], own, { assigned: { list, unknown: 0 }, nameOf: unnamed });
   t.deepEqual(state.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 60]]);
   t.like(state.assigned[0], { containerIds: ['g'], podUid: '01234567-89ab-4cde-8f01-23456789abcd' });
   t.deepEqual(state.foreign, [
@@ -358,7 +358,7 @@ test('a container with a grant has a row for each other GPU that the kubelet gav
     sampleOf([gpu(0), gpu(1)], []),
     [reading(grant)],
     {},
-    { assigned: { list, unknown: 0 }, nameOf: nobody },
+    { assigned: { list, unknown: 0 }, nameOf: unnamed },
   );
   t.deepEqual(idle.assigned.map(brief), [['a', 'exclusive', 'GPU-1', 0]]);
 });

@@ -267,7 +267,7 @@ test('stored compute policies are read back as written, and nothing else is', (t
     t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
 });
 
-const told = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterReport => ({
+const reportOf = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterReport => ({
   plan: 1,
   pages: [
     {
@@ -292,23 +292,23 @@ const told = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterRepor
 test('counts continue with a new page or a restarted arbiter, and end with their grant', (t) => {
   const grantOf = (id: string) => id.split('.')[0];
   const isLive = () => true;
-  let account = advanceAccount(NO_ACCOUNT, told('g.0', 1e9), grantOf, isLive);
-  account = advanceAccount(account, told('g.0', 3e9, 1), grantOf, isLive);
+  let account = advanceAccount(NO_ACCOUNT, reportOf('g.0', 1e9), grantOf, isLive);
+  account = advanceAccount(account, reportOf('g.0', 3e9, 1), grantOf, isLive);
   t.like(account.uses.get(useKey('g', 0)), { chargedSeconds: 3, throttledSeconds: 6, faults: 1, limitRatio: 0.25 });
-  account = advanceAccount(account, told('g.1', 1e9), grantOf, isLive);
+  account = advanceAccount(account, reportOf('g.1', 1e9), grantOf, isLive);
   t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'another page counts from nothing');
-  account = advanceAccount(account, told('g.1', 5e8), grantOf, isLive);
+  account = advanceAccount(account, reportOf('g.1', 5e8), grantOf, isLive);
   t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'what was counted is not taken back');
-  account = advanceAccount(account, told('g.1', 6e8, 0, 2), grantOf, isLive);
+  account = advanceAccount(account, reportOf('g.1', 6e8, 0, 2), grantOf, isLive);
   t.is(
     account.uses.get(useKey('g', 0))?.chargedSeconds,
     4.6,
     'nor is a page that was taken up again, which counts from nothing',
   );
-  account = advanceAccount(withNewArbiter(account), told('g.1', 7e8, 0, 2), grantOf, isLive);
+  account = advanceAccount(withNewArbiter(account), reportOf('g.1', 7e8, 0, 2), grantOf, isLive);
   t.is(Math.round((account.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10), 53, 'nor another arbiter');
-  const meanwhile = advanceAccount(account, told('g.1', 8e8, 0, 2), () => undefined, isLive);
-  const later = advanceAccount(meanwhile, told('g.1', 9e8, 0, 2), grantOf, isLive);
+  const meanwhile = advanceAccount(account, reportOf('g.1', 8e8, 0, 2), () => undefined, isLive);
+  const later = advanceAccount(meanwhile, reportOf('g.1', 9e8, 0, 2), grantOf, isLive);
   t.is(
     Math.round((later.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10),
     54,
@@ -318,7 +318,7 @@ test('counts continue with a new page or a restarted arbiter, and end with their
   t.is(withoutEndedGrants(account, () => false).uses.size, 0);
   account = advanceAccount(
     account,
-    told('other.0', 1),
+    reportOf('other.0', 1),
     () => undefined,
     () => false,
   );

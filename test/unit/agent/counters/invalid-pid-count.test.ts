@@ -5,7 +5,7 @@ import { createInvalidPidCount } from '../../../../src/agent/counters/invalid-pi
 const gpu = (uuid: string, invalidPidEntries?: number) => ({ uuid, ...(invalidPidEntries && { invalidPidEntries }) });
 
 test('the sum of all GPUs only grows, over a missing GPU and a sampler restart', (t) => {
-  const nobodys = createInvalidPidCount();
+  const invalidPids = createInvalidPidCount();
   const steps: readonly (readonly [
     gpus: readonly ReturnType<typeof gpu>[],
     sum: number | undefined,
@@ -23,5 +23,5 @@ test('the sum of all GPUs only grows, over a missing GPU and a sampler restart',
     [[gpu('a', 1), gpu('b', 3)], 17, 1],
     [[gpu('a', 1), gpu('b', 4)], 18],
   ];
-  for (const [gpus, sum, round = 5] of steps) t.is(nobodys.update({ gpus, round }), sum);
+  for (const [gpus, sum, round = 5] of steps) t.is(invalidPids.update({ gpus, round }), sum);
 });

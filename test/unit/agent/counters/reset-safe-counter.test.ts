@@ -19,7 +19,7 @@ const countsOf = ({ errors, gpus }: Sample): Counts => ({
 
 test('gaps and errors never fall over a restart of the sampler, or while a GPU is gone', (t) => {
   const counts = createSamplerTotals();
-  const steps: readonly (readonly [told: Counts, published: Counts, round?: number])[] = [
+  const steps: readonly (readonly [given: Counts, published: Counts, round?: number])[] = [
     [
       { gaps: { a: 1, b: 0 }, errors: { one: 3 } },
       { gaps: { a: 1, b: 0 }, errors: { one: 3 } },
@@ -42,6 +42,6 @@ test('gaps and errors never fall over a restart of the sampler, or while a GPU i
     [{ gaps: { a: 1, b: 4 }, errors: { one: 3 } }, { gaps: { a: 4, b: 7 }, errors: { one: 9, two: 1 } }, 9],
     [{ gaps: { a: 1, b: 4 }, errors: { one: 3 } }, { gaps: { a: 5, b: 11 }, errors: { one: 12, two: 1 } }, 2],
   ];
-  for (const [told, published, round = 5] of steps)
-    t.deepEqual(countsOf(counts.apply(sampleOf(told, round))), published);
+  for (const [given, published, round = 5] of steps)
+    t.deepEqual(countsOf(counts.apply(sampleOf(given, round))), published);
 });

@@ -44,10 +44,10 @@ function goOn(t: ExecutionContext, written: readonly Written[], from: number, ho
   const audit = openAudit(folder, (text) => t.fail(text));
   const { native, signaled } = peopledNode();
   const next = setUp(t, { audit, second: from, grants: [grant], people: native });
-  const told = holdings.flatMap((holding, index) =>
+  const records = holdings.flatMap((holding, index) =>
     next.act(from + index, holding).map((action) => `${from + index} ${action.split(' ')[0]}`),
   );
-  return { told, signaled, audit };
+  return { records, signaled, audit };
 }
 const times = (count: number, holding: Holding[]): Holding[][] => Array.from({ length: count }, () => holding);
 
@@ -56,7 +56,7 @@ const CASES: readonly (readonly [
   written: Written[],
   from: number,
   holdings: Holding[][],
-  told: string[],
+  records: string[],
 ])[] = [
   [
     'killed, and its memory is back: reported',
@@ -193,8 +193,8 @@ const CASES: readonly (readonly [
 ];
 for (const [what, written, from, holdings, expected] of CASES) {
   test(what, (t) => {
-    const { told, signaled } = goOn(t, written, from, holdings);
-    t.deepEqual(told, expected);
+    const { records, signaled } = goOn(t, written, from, holdings);
+    t.deepEqual(records, expected);
     t.is(signaled.length, expected.filter((one) => /kill|terminate/.test(one)).length);
   });
 }

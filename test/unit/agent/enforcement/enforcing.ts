@@ -40,7 +40,7 @@ const STAND_IN = Number(
 );
 /** Owners of grants: process 1, whose child the stand-in passes for, and one that is not there. */
 const OWNER = { pid: 1, startTicks: 5, cgroup: '' };
-export const NOBODYS = { pid: 2 ** 30, startTicks: 5, cgroup: '' };
+export const MISSING_PROCESS = { pid: 2 ** 30, startTicks: 5, cgroup: '' };
 
 /** A /proc in which each grant of OWNER has one process; `signaled`: what it is told each time, and what it answers. */
 export function peopledNode(answers: readonly string[] = []) {
@@ -99,13 +99,13 @@ type Options = {
   /** When it starts. */
   readonly second?: number;
 };
-const NOBODY_THERE = ['one', 'two', 'three'].map((id) => grantOf(id, 100));
+const WITHOUT_PROCESSES = ['one', 'two', 'three'].map((id) => grantOf(id, 100));
 export const there = (id: string, more: Partial<Grant> = {}): Grant => grantOf(id, 100, [0], { owner: OWNER, ...more });
 
 /** An enforcer over grants of 100 MiB each. */
 export function setUp(
   t: ExecutionContext,
-  { policy = {}, audit, grants = NOBODY_THERE, people, second = 0 }: Options = {},
+  { policy = {}, audit, grants = WITHOUT_PROCESSES, people, second = 0 }: Options = {},
 ) {
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-enforcer-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));

@@ -10,7 +10,7 @@ function setUp(earlier: readonly ActionRecord[] = []) {
   let second = 0;
   let refusal: string | undefined;
   const asked: string[] = [];
-  const told: ActionRecord[] = [];
+  const actions: ActionRecord[] = [];
   const begun: ActionRecord[] = [];
   const evictions = createEvictions(
     { evictAfterStops: 2, evictWindowSeconds: 60 },
@@ -20,11 +20,11 @@ function setUp(earlier: readonly ActionRecord[] = []) {
     },
     { now: () => START + second * 1000, steady: () => second * 1000 },
     earlier,
-    (record) => (record.result === 'asked' ? begun : told).push(record),
+    (record) => (record.result === 'asked' ? begun : actions).push(record),
   );
   return {
     asked,
-    told,
+    actions,
     begun,
     refuse: (why?: string) => {
       refusal = why;
@@ -56,15 +56,15 @@ const record = (action: ActionRecord['action'], result = 'sent', more: Partial<A
 const kill = (more: Partial<ActionRecord> = {}) => record('kill', 'sent', more);
 
 test('an eviction is requested once, at the second stop in the window, by name and UID', async (t) => {
-  const { see, told } = setUp();
+  const { see, actions } = setUp();
   t.deepEqual(await see(0, kill()), []);
   t.deepEqual(await see(61, kill()), [], 'the first is past');
   t.deepEqual(await see(62, kill({ podUid: 'uid-2' })), [], 'another pod');
   t.deepEqual(await see(63, kill({ container: 'other' })), ['team/cheat uid-1'], 'any container of it');
   t.deepEqual(await see(64, kill()), [], 'it is on its way out');
-  t.is(told.length, 1);
-  t.like(told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 63_000 });
-  t.is(told[0]?.message, 'the agent stopped containers of team/cheat 2 times within 1 min; the pod is evicted');
+  t.is(actions.length, 1);
+  t.like(actions[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 63_000 });
+  t.is(actions[0]?.message, 'the agent stopped containers of team/cheat 2 times within 1 min; the pod is evicted');
 });
 
 test('only stops of pods count', async (t) => {
@@ -82,19 +82,19 @@ test('only stops of pods count', async (t) => {
 });
 
 test('a refused eviction is recorded, and the next stop requests it again', async (t) => {
-  const { see, told, refuse } = setUp();
+  const { see, actions, refuse } = setUp();
   refuse('status 429: it would violate the budget');
   t.is((await see(0, kill(), kill())).length, 1);
-  t.like(told[0], {
+  t.like(actions[0], {
     result: 'refused',
     refusal: 'eviction',
     detail: 'status 429: it would violate the budget',
   });
-  t.regex(told[0]?.message ?? '', /the API server refused its eviction$/);
+  t.regex(actions[0]?.message ?? '', /the API server refused its eviction$/);
   t.deepEqual(await see(5), [], 'not by itself');
   refuse();
   t.deepEqual(await see(10, kill()), ['team/cheat uid-1']);
-  t.is(told[1]?.result, 'sent');
+  t.is(actions[1]?.result, 'sent');
 });
 
 test('stops from before a restart count until their window ends', async (t) => {
@@ -119,14 +119,14 @@ test('the request is recorded first; the next agent repeats one without an answe
     first.begun[0]?.message ?? '',
     /stopped containers of team\/cheat 2 times within 1 min; the agent requests its eviction$/,
   );
-  t.is(first.told.length, 0, 'no answer yet');
+  t.is(first.actions.length, 0, 'no answer yet');
   t.deepEqual(await asking, ['team/cheat uid-1']);
   const [question] = first.begun as [ActionRecord];
-  const [answer] = first.told as [ActionRecord];
+  const [answer] = first.actions as [ActionRecord];
 
   const next = setUp([kill(), kill(), question]);
   t.deepEqual(await next.see(5), ['team/cheat uid-1'], 'with its first sample');
-  t.like(next.told[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 5000 });
+  t.like(next.actions[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 5000 });
   t.deepEqual(await next.see(6, kill()), [], 'once');
   const answered = setUp([kill(), kill(), question, answer]);
   t.deepEqual(await answered.see(5), [], 'it was answered');

@@ -1,6 +1,6 @@
 // How many containers are stopped within a minute, and who comes first where not all can be.
 import test from 'ava';
-import { type Holding, NOBODYS, peopledNode, setUp, there } from './enforcing.ts';
+import { type Holding, MISSING_PROCESS, peopledNode, setUp, there } from './enforcing.ts';
 
 test('no more containers than the rate are stopped within a minute; the others wait', (t) => {
   const grants = ['one', 'two', 'three'].map((id) => there(id));
@@ -20,7 +20,7 @@ test('no more containers than the rate are stopped within a minute; the others w
 });
 
 test('a stop that reaches no process does not count for the rate', (t) => {
-  const grants = [there('gone', { owner: NOBODYS }), there('other', { owner: NOBODYS }), there('held')];
+  const grants = [there('gone', { owner: MISSING_PROCESS }), there('other', { owner: MISSING_PROCESS }), there('held')];
   const { act } = setUp(t, {
     policy: { mostStopsPerMinute: 1 },
     grants,

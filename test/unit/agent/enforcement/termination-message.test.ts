@@ -37,9 +37,9 @@ test('the message is appended to what the container wrote', (t) => {
 test('the file is the one that the runtime named, else the newest', async (t) => {
   const { folder, path } = kubelet(t);
   const newer = join(folder, '00000000');
-  const sayIn = (told: string | undefined): string | undefined => {
+  const sayIn = (tried: string | undefined): string | undefined => {
     for (const file of [path, newer]) writeFileSync(file, '');
-    writeTerminationMessage(folder, told, 'stopped');
+    writeTerminationMessage(folder, tried, 'stopped');
     return [path, newer].find((file) => readFileSync(file, 'utf8') === 'stopped');
   };
   // Times of birth are as fine as the kernel's clock: a file of the same moment is made anew.
@@ -61,8 +61,8 @@ test("only files in the kubelet's own folder are opened, and failures are report
   writeFileSync(join(folder, 'notes'), '');
   const problems: string[] = [];
   const say = createTerminationMessages(root, (text) => problems.push(text));
-  const told = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
-  for (const name of told) {
+  const tried = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
+  for (const name of tried) {
     writeFileSync(path, '');
     say(grant, 'stopped', name);
     t.is(readFileSync(path, 'utf8'), 'stopped', name);

@@ -180,13 +180,13 @@ test('few forged slots are looked up at a time', (t) => {
 
 test('few rows get feedback at a time, unchanged ones none, and in the end all do', (t) => {
   const slots = madeUp(1, { locked: true });
-  const told = new Set<number>();
+  const reported = new Set<number>();
   const sizes = Array.from({ length: 5 }, () => {
     const taught = feedbackOf(
       input({ before: round(slots), after: round(slots) }),
-      ({ slot: index }) => !told.has(index),
+      ({ slot: index }) => !reported.has(index),
     );
-    for (const { slot: index } of taught) told.add(index);
+    for (const { slot: index } of taught) reported.add(index);
     return taught.length;
   });
   t.deepEqual(sizes, [256, 256, 256, 256, 0]);

@@ -67,18 +67,18 @@ test('missing data in a sample is not taken for a release', (t) => {
     sampledProcess(1, [use(0, { bytes: 70 })]),
     sampledProcess(2, [use(0, { bytes: 20 }), use(1, { bytes: 5 })]),
   ];
-  const told = (sample: Sample, processes = own) => reportedUsage('GPU-0', sample, processes);
+  const reportedOf = (sample: Sample, processes = own) => reportedUsage('GPU-0', sample, processes);
   const whole = sampleOf([sampledGpu(0), sampledGpu(1)], own);
-  t.is(told(whole), 90);
+  t.is(reportedOf(whole), 90);
   t.is(reportedUsage('GPU-1', whole, own), 5);
-  t.is(told(whole, []), 0, 'nobody is left');
-  t.is(told(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
+  t.is(reportedOf(whole, []), 0, 'nobody is left');
+  t.is(reportedOf(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
   const silent: [string, number | undefined][] = [
-    ['the driver does not answer', told({ ...whole, problem: 'no driver' })],
-    ['the GPU is not in the sample', told(sampleOf([sampledGpu(1)], own))],
-    ['the GPU is lost', told(sampleOf([sampledGpu(0, { healthy: false })], own))],
-    ['its process list was not answered', told(sampleOf([sampledGpu(0, { processLists: ['graphics'] })], []))],
-    ['the bytes of one process are not told', told(whole, [...own, sampledProcess(3, [use(0)])])],
+    ['the driver does not answer', reportedOf({ ...whole, problem: 'no driver' })],
+    ['the GPU is not in the sample', reportedOf(sampleOf([sampledGpu(1)], own))],
+    ['the GPU is lost', reportedOf(sampleOf([sampledGpu(0, { healthy: false })], own))],
+    ['its process list was not answered', reportedOf(sampleOf([sampledGpu(0, { processLists: ['graphics'] })], []))],
+    ['the bytes of one process are not told', reportedOf(whole, [...own, sampledProcess(3, [use(0)])])],
   ];
   for (const [what, bytes] of silent) t.is(bytes, undefined, what);
 });

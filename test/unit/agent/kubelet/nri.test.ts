@@ -230,7 +230,7 @@ async function answerFor(runtime: Awaited<ReturnType<typeof startRuntime>>, cont
 test('granted containers get exactly their GPUs, others stay as they are', async (t) => {
   const sandboxes: string[] = [];
   const { runtime, containers, removed, problems, nri } = await startPlugin(t, {
-    onSandbox: (...told) => sandboxes.push(told.join(' of ')),
+    onSandbox: (...parts) => sandboxes.push(parts.join(' of ')),
     cdiKind: 'example.com/gpu',
     gpusOf: (podUid, container) => (podUid === 'uid-1' && container === 'main' ? ['GPU-1', 'GPU-2'] : undefined),
   });

@@ -14,7 +14,7 @@ const SLICE = `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod${
 type Expected = { readonly containerId?: string; readonly podUid?: string };
 const POD: Expected = { containerId: ID, podUid: UID };
 const BARE: Expected = { containerId: ID };
-const NOBODY: Expected = {};
+const NO_CONTAINER: Expected = {};
 
 const SHAPES: [shape: string, text: string, expected: Expected][] = [
   ['v1, cgroupfs, burstable', `11:memory:/kubepods/burstable/pod${UID}/${ID}`, POD],
@@ -63,7 +63,7 @@ const SHAPES: [shape: string, text: string, expected: Expected][] = [
     POD,
   ],
   ['a sibling in the own pod: no pod is named', `0::/../cri-containerd-${ID}.scope`, BARE],
-  ['the own group of a cgroup namespace', '0::/', NOBODY],
+  ['the own group of a cgroup namespace', '0::/', NO_CONTAINER],
   ['static pod, cgroupfs', `0::/kubepods/burstable/pod${STATIC}/${ID}`, { containerId: ID, podUid: STATIC }],
   [
     'static pod, systemd',
@@ -81,8 +81,8 @@ const SHAPES: [shape: string, text: string, expected: Expected][] = [
     BARE,
   ],
   ["podman's monitor and container differ", `0::/machine.slice/libpod-${ID}.scope`, BARE],
-  ['a service of the host', '0::/system.slice/sshd.service', NOBODY],
-  ['a session of the host', '0::/user.slice/user-0.slice/session-1.scope', NOBODY],
+  ['a service of the host', '0::/system.slice/sshd.service', NO_CONTAINER],
+  ['a session of the host', '0::/user.slice/user-0.slice/session-1.scope', NO_CONTAINER],
   ['a zombie', `0::${SLICE}/cri-containerd-${ID}.scope (deleted)`, POD],
   [
     'hybrid: the unified line points at the runtime',
@@ -113,21 +113,21 @@ test('container and pod are found in every shape that runtimes write', (t) => {
 
 test('names that only look like a pod or a container identify none', (t) => {
   const odd: [string, string, Expected][] = [
-    ['an empty text', '', NOBODY],
-    ['no lines of the kind', 'hello\n::\n0:memory\n', NOBODY],
-    ['63 digits', `0::/docker/${ID.slice(1)}`, NOBODY],
-    ['65 digits', `0::/docker/0${ID}`, NOBODY],
-    ['capital digits', `0::/docker/${ID.toUpperCase()}`, NOBODY],
-    ['an id with something behind it', `0::/docker/${ID}.service`, NOBODY],
-    ['a prefix that no runtime has', `0::/docker/X9-${ID}`, NOBODY],
-    ['a pod without a uid', '0::/kubepods/pod/x', NOBODY],
-    ['a word that ends in pod and a uid', `0::/kubepods/xpod${UID}/y`, NOBODY],
-    ['a uid with something behind it', `0::/kubepods/pod${UID}x/y`, NOBODY],
+    ['an empty text', '', NO_CONTAINER],
+    ['no lines of the kind', 'hello\n::\n0:memory\n', NO_CONTAINER],
+    ['63 digits', `0::/docker/${ID.slice(1)}`, NO_CONTAINER],
+    ['65 digits', `0::/docker/0${ID}`, NO_CONTAINER],
+    ['capital digits', `0::/docker/${ID.toUpperCase()}`, NO_CONTAINER],
+    ['an id with something behind it', `0::/docker/${ID}.service`, NO_CONTAINER],
+    ['a prefix that no runtime has', `0::/docker/X9-${ID}`, NO_CONTAINER],
+    ['a pod without a uid', '0::/kubepods/pod/x', NO_CONTAINER],
+    ['a word that ends in pod and a uid', `0::/kubepods/xpod${UID}/y`, NO_CONTAINER],
+    ['a uid with something behind it', `0::/kubepods/pod${UID}x/y`, NO_CONTAINER],
     ['an id before the pod is not the container of the pod', `0::/docker/${OTHER}/kubepods/pod${UID}`, { podUid: UID }],
     ['only the end of a path can be deleted', `0::/docker (deleted)/${ID}`, BARE],
     ['slashes and dots', `0::////..//./docker//${ID}///`, BARE],
     ['a hundred levels below the container', `0::/docker/${ID}${'/x'.repeat(100)}`, BARE],
-    ['a line that is cut', `0::/docker/${ID.slice(0, 40)}`, NOBODY],
+    ['a line that is cut', `0::/docker/${ID.slice(0, 40)}`, NO_CONTAINER],
   ];
   for (const [what, text, expected] of odd) {
     const { path: _, ...found } = ownerOf(text);
@@ -154,7 +154,7 @@ test('a tenant cannot leave its container by the names of cgroups that it create
 });
 
 test('no text throws, and a match is a container ID and a pod UID', (t) => {
-  const word = fc.constantFrom(
+  const part = fc.constantFrom(
     '0::',
     '1:memory:',
     '/',
@@ -168,7 +168,7 @@ test('no text throws, and a match is a container ID and a pod UID', (t) => {
     '\n',
     '\r',
   );
-  const text = fc.array(fc.oneof(word, fc.string({ maxLength: 4 })), { maxLength: 30 }).map((words) => words.join(''));
+  const text = fc.array(fc.oneof(part, fc.string({ maxLength: 4 })), { maxLength: 30 }).map((parts) => parts.join(''));
   t.notThrows(() => {
     fc.assert(
       fc.property(text, (written) => {

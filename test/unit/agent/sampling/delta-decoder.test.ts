@@ -129,10 +129,10 @@ function lineBetween(round: number, before: Picture, after: Picture): SampleLine
   );
 }
 
-type Told = { readonly pid: number; readonly ticks: number; readonly bytes: number; readonly on: number };
+type Reported = { readonly pid: number; readonly ticks: number; readonly bytes: number; readonly on: number };
 const histories = fc.array(
   fc.uniqueArray(
-    fc.record<Told>({
+    fc.record<Reported>({
       pid: fc.integer({ min: 1, max: 8 }),
       ticks: fc.integer({ min: 1, max: 2 }),
       bytes: fc.integer({ min: 0, max: 2 }),
@@ -144,11 +144,11 @@ const histories = fc.array(
 );
 
 /** The pictures that a history tells of, each with the line that leads to it. */
-const linesOf = (history: readonly (readonly Told[])[]) => {
+const linesOf = (history: readonly (readonly Reported[])[]) => {
   let before: Picture = new Map();
-  return history.map((told, index) => {
+  return history.map((reported, index) => {
     const after = new Map(
-      told.map(({ pid, ticks, bytes, on }) => [
+      reported.map(({ pid, ticks, bytes, on }) => [
         pid,
         sampledProcess(
           pid,

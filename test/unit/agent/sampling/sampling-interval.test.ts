@@ -34,13 +34,13 @@ const QUIET = () => stateOf([gpu(0)]);
 /** A pace whose node has been quiet until it rested. */
 function rested(settings = SETTINGS) {
   const pace = createSamplingInterval(settings);
-  const told = Array.from({ length: 11 }, () => pace.after(QUIET()));
-  return { pace, told };
+  const intervals = Array.from({ length: 11 }, () => pace.after(QUIET()));
+  return { pace, intervals };
 }
 
 test('after ten samples that showed nothing new the next ones come half as often', (t) => {
-  const { pace, told } = rested();
-  t.deepEqual(told, [...Array<number>(10).fill(1000), 2000]);
+  const { pace, intervals } = rested();
+  t.deepEqual(intervals, [...Array<number>(10).fill(1000), 2000]);
   t.is(pace.after(QUIET()), 2000);
 });
 
@@ -58,8 +58,8 @@ test('any change wakes the sampler: memory, work, processes, ledgers, Xids or pr
     problem: stateOf([gpu(0)], { problem: 'no driver' }),
   };
   for (const [what, state] of Object.entries(news)) {
-    const { pace, told } = rested();
-    t.is(told.at(-1), 2000);
+    const { pace, intervals } = rested();
+    t.is(intervals.at(-1), 2000);
     t.is(pace.after(state), 1000, what);
     t.is(pace.after(QUIET()), 1000, `${what}, and back`);
   }
@@ -79,7 +79,7 @@ test('a request wakes the sampler, too', (t) => {
 });
 
 test('it rests no longer than the driver keeps samples, and half the hang timeout', (t) => {
-  t.is(rested({ ...SETTINGS, intervalMs: 4000 }).told.at(-1), 5000);
-  t.is(rested({ ...SETTINGS, intervalMs: 8000, silenceMs: 16_000 }).told.at(-1), 8000);
-  t.is(rested({ ...SETTINGS, silenceMs: 3000 }).told.at(-1), 1500);
+  t.is(rested({ ...SETTINGS, intervalMs: 4000 }).intervals.at(-1), 5000);
+  t.is(rested({ ...SETTINGS, intervalMs: 8000, silenceMs: 16_000 }).intervals.at(-1), 8000);
+  t.is(rested({ ...SETTINGS, silenceMs: 3000 }).intervals.at(-1), 1500);
 });

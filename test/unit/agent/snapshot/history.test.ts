@@ -88,11 +88,11 @@ test('a GPU without a memory reading has utilization alone', (t) => {
 });
 
 test('compute that the driver does not report for a tenant is not 0', (t) => {
-  const untold = (snapshot: Snapshot): Snapshot => ({
+  const unreported = (snapshot: Snapshot): Snapshot => ({
     ...snapshot,
     containers: snapshot.containers.map((entry) => ({ ...entry, smPercent: undefined })),
   });
-  const { percent } = recorded([snapshotAt(0, 1, 30), untold(snapshotAt(1, 1)), untold(snapshotAt(5, 1))]);
+  const { percent } = recorded([snapshotAt(0, 1, 30), unreported(snapshotAt(1, 1)), unreported(snapshotAt(5, 1))]);
   t.deepEqual(percent, [30, null]);
 });
 

@@ -149,12 +149,12 @@ test('a container without data keeps its isolation, and its GPU has no figure', 
     ['no GPU', sampleOf([], [])],
     ['no driver', { ...sampleOf([], []), problem: 'gone' }],
   ] as const) {
-    const untold = at(sample, false, agents);
-    t.is(fenceOf(untold), 'agent', what);
-    t.is(fenceOf(at(sample, false, untold)), 'agent', `${what}, for longer`);
-    t.is(fenceOf(at(sampleOf([on], []), false, untold)), 'interposer', `${what}, and it holds nothing`);
+    const unreported = at(sample, false, agents);
+    t.is(fenceOf(unreported), 'agent', what);
+    t.is(fenceOf(at(sample, false, unreported)), 'agent', `${what}, for longer`);
+    t.is(fenceOf(at(sampleOf([on], []), false, unreported)), 'interposer', `${what}, and it holds nothing`);
     t.is(fenceOf(at(sample, true, at(sampleOf([on], held(MIB)), true))), 'interposer', what);
-    const [device] = untold.devices;
+    const [device] = unreported.devices;
     t.deepEqual([device?.containers, device?.unattributedBytes], [undefined, undefined], what);
   }
   t.like(agents.devices[0], { containers: 1, unattributedBytes: 499 * MIB });
@@ -196,16 +196,16 @@ test('a grant of two GPUs is held on each; a GPU that is out of sight holds noth
 });
 
 test('a GPU has data if it is healthy and its processes were listed, else no verdict', (t) => {
-  const cases: [what: string, sample: Sample, told: boolean, severity: string][] = [
+  const cases: [what: string, sample: Sample, reported: boolean, severity: string][] = [
     ['told', sampleOf([gpu(0)], [over]), true, 'hard'],
     ['its processes were not listed', sampleOf([gpu(0, { processLists: ['graphics'] })], [over]), false, 'within'],
     ['not healthy', sampleOf([gpu(0, { healthy: false })], [over]), false, 'within'],
     ['not there', sampleOf([gpu(1)], []), false, 'within'],
     ['no GPUs at all', { ...sampleOf([], []), problem: 'no driver' }, false, 'within'],
   ];
-  for (const [what, sample, told, severity] of cases) {
+  for (const [what, sample, reported, severity] of cases) {
     const [found] = compared(sample, [reading(grantOf('one', 100))], { 11: ofGrant('one') }).containers;
-    t.is(found?.allGpusKnown, told, what);
+    t.is(found?.allGpusKnown, reported, what);
     t.is(found?.verdict.severity, severity as never, what);
   }
   const both = compared(
@@ -379,10 +379,10 @@ test('every listed byte is charged once: to a grant, a foreign container or to n
           const foreign = state.foreign
             .filter((entry) => entry.gpuIndex === index)
             .reduce((sum, entry) => sum + (entry.usedBytes ?? -1), 0);
-          const nobody = state.devices[index]?.unattributedBytes ?? -1;
+          const unattributed = state.devices[index]?.unattributedBytes ?? -1;
           if (granted !== listed(index, ['grant']) * MIB) throw new Error('grants');
           if (foreign !== listed(index, ['container']) * MIB) throw new Error('foreign');
-          if (granted + foreign + nobody !== gpus[index]?.usedBytes) throw new Error('the sum');
+          if (granted + foreign + unattributed !== gpus[index]?.usedBytes) throw new Error('the sum');
           for (const entry of ours) {
             const each = entry?.processes ?? [];
             const past = each.filter((one) => !one.inLedger).reduce((sum, one) => sum + (one.usedBytes ?? -1), 0);

@@ -86,7 +86,7 @@ test('the totals of a GPU follow each change of its processes, grants and memory
   ];
   t.deepEqual(brief(before), [[[2000, 2, 3, 700]], 0, 0, 0]);
   const more = sampledProcess(14, [use(0, { bytes: 50 * MIB })]);
-  const untold = sampledProcess(14, [use(0)]);
+  const unreported = sampledProcess(14, [use(0)]);
   const cases: [what: string, state: () => ReconciledNode, expected: unknown][] = [
     ['nothing', () => stateOf(sampled(processes), [one, two], before), [[[2000, 2, 3, 700]], 0, 0, 0]],
     [
@@ -101,7 +101,7 @@ test('the totals of a GPU follow each change of its processes, grants and memory
     ],
     [
       'its bytes are not told',
-      () => stateOf(sampled([...processes, untold]), [one, two], before),
+      () => stateOf(sampled([...processes, unreported]), [one, two], before),
       [[[2000, 2, 4, undefined]], 0, 1, 1],
     ],
     ['a grant less', () => stateOf(sampled(processes), [one], before), [[[1000, 1, 3, 800]], 0, 0, 0]],

@@ -10,7 +10,7 @@ const PACKAGES: readonly Wanted[] = [
   { name: 'busybox-static', from: 'own' },
 ];
 
-export type GuestGround =
+export type GuestTools =
   | {
       readonly ok: true;
       /** Folder of the unpacked packages. */
@@ -22,7 +22,7 @@ export type GuestGround =
   | { readonly ok: false; readonly reason: string };
 
 /** Fetched if it is missing and `get` is set. */
-export function guestGround(say: (line: string) => void, get = true): GuestGround {
+export function guestTools(say: (line: string) => void, get = true): GuestTools {
   if (process.arch !== 'x64') return { ok: false, reason: 'the emulated guest runs programs of x86-64 machines only' };
   const home = packagesFolder('guest-packages', PACKAGES);
   if (!get && !existsSync(home)) {

@@ -25,13 +25,13 @@ export function environmentOf({ lib, preload }: Setting): Record<string, string>
 }
 
 /** A driver to measure over, and how a container's files for it are made. */
-export type Ground = {
+export type Environment = {
   readonly what: string;
   readonly lib: string;
   grant(scope: Teardown, isolate?: boolean): Setting;
 };
 
-export function idleGround(): Ground {
+export function idleEnvironment(): Environment {
   const { lib } = idleNode;
   const gpu = { gpu: 0, memoryBytes: GRANT_BYTES };
   return {
@@ -41,7 +41,7 @@ export function idleGround(): Ground {
   };
 }
 
-export async function simulatedGround(scope: Teardown): Promise<Ground> {
+export async function simulatedEnvironment(scope: Teardown): Promise<Environment> {
   const node = await startNode(scope, '--gpu', 'h100', '--kernel-us', '1');
   return {
     what: 'the simulated driver',

@@ -284,9 +284,9 @@ export async function setUp(bed: Bed): Promise<void> {
     by: { component: 'agent', instance: NODE_NAME },
   });
   bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
-  const words = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
-  must(bed.kubectl('-n', 'team', ...words, 'train', 'two', AGENT));
-  must(bed.kubectl('-n', 'cotenant-system', ...words, '--all'));
+  const args = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
+  must(bed.kubectl('-n', 'team', ...args, 'train', 'two', AGENT));
+  must(bed.kubectl('-n', 'cotenant-system', ...args, '--all'));
 }
 
 export const must = ({ code, err }: Ran): void => {
