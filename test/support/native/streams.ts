@@ -1,4 +1,4 @@
-// The program of test/native/programs/streams.c: work that waits for other work.
+// The program of test/native/programs/scripted/streams.c: work that waits for other work.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../../native/abi/cuda.h"
+#include "../../../../native/abi/cuda.h"
 
 static const char KERNELS[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
                               "// cotenant-sim: duration_us=50\n.visible .entry brief()\n{\n ret;\n}\n"
