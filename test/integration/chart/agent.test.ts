@@ -132,7 +132,13 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
   const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
   t.deepEqual(
     rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
-    ['pods: get,list,watch', 'events: create', 'resourceslices: list,watch', 'nodes: list,watch', 'nodes/status: patch'],
+    [
+      'pods: get,list,watch',
+      'events: create',
+      'resourceslices: list,watch',
+      'nodes: list,watch',
+      'nodes/status: patch',
+    ],
   );
   const [subject] = list(find(objects, 'ClusterRoleBinding', 'cotenant-agent').subjects);
   t.like(subject, { kind: 'ServiceAccount', name: 'cotenant-agent', namespace: NAMESPACE });
@@ -287,4 +293,11 @@ testWithHelm("the schema has the program's settings, without those that the char
     Object.keys(schemaAt(['agent', 'configuration', ...path]).properties ?? {});
   t.deepEqual(named().sort(), Object.keys(open).sort());
   t.deepEqual(named('enforcement').sort(), Object.keys(open.enforcement).sort());
+});
+
+testWithHelm('as many agents are replaced at once as the values say', (t) => {
+  const mostOf = (values: object) =>
+    find(objectsOf(t, values), 'DaemonSet', 'cotenant-agent').spec?.updateStrategy?.rollingUpdate?.maxUnavailable;
+  t.is(mostOf({}), 1);
+  t.is(mostOf({ agent: { maxUnavailable: '10%' } }), '10%');
 });

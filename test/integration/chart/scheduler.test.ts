@@ -39,7 +39,7 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
   });
   t.like(configuration, {
     leaderElection: { leaderElect: true, resourceName: NAME, resourceNamespace: NAMESPACE },
-    profiles: [{ schedulerName: DEFAULT_CONFIGURATION.schedulerName }],
+    profiles: [{ schedulerName: DEFAULT_CONFIGURATION.schedulerName, percentageOfNodesToScore: 100 }],
   });
   const [asked, ...others] = list(configuration.extenders);
   t.deepEqual(others, []);

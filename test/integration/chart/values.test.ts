@@ -90,6 +90,8 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['webhook.configuration.rules.dialects', 'ack'],
   ['webhook.configuration.rules.ack.unit', 'GB'],
   ['webhook.configuration.deviceRoute', 'cdi'],
+  ['agent.maxUnavailable', 0],
+  ['agent.maxUnavailable', '0%'],
   ['nri.cdiFolders', '/var/run/cdi'],
   ['nri.cdiFolders', ['/var/run/cdi', '/var/run/cdi']],
   ['scheduler.replicas', 0],

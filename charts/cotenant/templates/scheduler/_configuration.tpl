@@ -15,6 +15,8 @@ leaderElection:
   retryPeriod: 2s
 profiles:
   - schedulerName: {{ include "cotenant.scheduler.profile" . }}
+    # kube-scheduler's default stops at a sample of the nodes that fit: the best node would often not be in it.
+    percentageOfNodesToScore: 100
 extenders:
   - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.port }}
     filterVerb: filter
