@@ -571,12 +571,12 @@
     X(565, cuStreamBatchMemOp_ptsz, PASS, 13) \
     X(566, cuStreamBatchMemOp_v2, PASS, 13) \
     X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
-    X(568, cuStreamBeginCapture, PASS, 55) \
-    X(569, cuStreamBeginCaptureToGraph, PASS, 55) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, PASS, 55) \
-    X(571, cuStreamBeginCapture_ptsz, PASS, 55) \
-    X(572, cuStreamBeginCapture_v2, PASS, 55) \
-    X(573, cuStreamBeginCapture_v2_ptsz, PASS, 55) \
+    X(568, cuStreamBeginCapture, TRACK, 55) \
+    X(569, cuStreamBeginCaptureToGraph, TRACK, 55) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz, TRACK, 55) \
+    X(571, cuStreamBeginCapture_ptsz, TRACK, 55) \
+    X(572, cuStreamBeginCapture_v2, TRACK, 55) \
+    X(573, cuStreamBeginCapture_v2_ptsz, TRACK, 55) \
     X(574, cuStreamCopyAttributes, PASS, 31) \
     X(575, cuStreamCopyAttributes_ptsz, PASS, 31) \
     X(576, cuStreamCreate, PASS, 31) \
@@ -584,16 +584,16 @@
     X(578, cuStreamCreateWithPriority, PASS, 31) \
     X(579, cuStreamDestroy, TRACK, 56) \
     X(580, cuStreamDestroy_v2, TRACK, 56) \
-    X(581, cuStreamEndCapture, PASS, 55) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 55) \
+    X(581, cuStreamEndCapture, PASS, 57) \
+    X(582, cuStreamEndCapture_ptsz, PASS, 57) \
     X(583, cuStreamGetAttribute, PASS, 31) \
     X(584, cuStreamGetAttribute_ptsz, PASS, 31) \
-    X(585, cuStreamGetCaptureInfo, PASS, 55) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 55) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 55) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 55) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 55) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 55) \
+    X(585, cuStreamGetCaptureInfo, PASS, 57) \
+    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 57) \
+    X(587, cuStreamGetCaptureInfo_v2, PASS, 57) \
+    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 57) \
+    X(589, cuStreamGetCaptureInfo_v3, PASS, 57) \
+    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 57) \
     X(591, cuStreamGetCtx, PASS, 31) \
     X(592, cuStreamGetCtx_ptsz, PASS, 31) \
     X(593, cuStreamGetCtx_v2, PASS, 31) \
@@ -607,8 +607,8 @@
     X(601, cuStreamGetId_ptsz, PASS, 31) \
     X(602, cuStreamGetPriority, PASS, 31) \
     X(603, cuStreamGetPriority_ptsz, PASS, 31) \
-    X(604, cuStreamIsCapturing, PASS, 55) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 55) \
+    X(604, cuStreamIsCapturing, PASS, 57) \
+    X(605, cuStreamIsCapturing_ptsz, PASS, 57) \
     X(606, cuStreamQuery, PASS, 13) \
     X(607, cuStreamQuery_ptsz, PASS, 13) \
     X(608, cuStreamSetAttribute, PASS, 31) \
@@ -617,12 +617,12 @@
     X(611, cuStreamSetFlags_ptsz, PASS, 31) \
     X(612, cuStreamSynchronize, PASS, 13) \
     X(613, cuStreamSynchronize_ptsz, PASS, 13) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 55) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 55) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 55) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 55) \
-    X(618, cuStreamWaitEvent, PASS, 13) \
-    X(619, cuStreamWaitEvent_ptsz, PASS, 13) \
+    X(614, cuStreamUpdateCaptureDependencies, PASS, 57) \
+    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 57) \
+    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 57) \
+    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 57) \
+    X(618, cuStreamWaitEvent, TRACK, 55) \
+    X(619, cuStreamWaitEvent_ptsz, TRACK, 55) \
     X(620, cuStreamWaitValue32, PASS, 13) \
     X(621, cuStreamWaitValue32_ptsz, PASS, 13) \
     X(622, cuStreamWaitValue32_v2, PASS, 13) \
@@ -639,56 +639,56 @@
     X(633, cuStreamWriteValue64_ptsz, PASS, 13) \
     X(634, cuStreamWriteValue64_v2, PASS, 13) \
     X(635, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
-    X(636, cuSurfObjectCreate, PASS, 57) \
-    X(637, cuSurfObjectDestroy, PASS, 57) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 57) \
-    X(639, cuSurfRefCreate, PASS, 57) \
-    X(640, cuSurfRefDestroy, PASS, 57) \
-    X(641, cuSurfRefGetArray, PASS, 57) \
-    X(642, cuSurfRefGetFormat, PASS, 57) \
-    X(643, cuSurfRefSetArray, PASS, 57) \
-    X(644, cuSurfRefSetFormat, PASS, 57) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 57) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 57) \
-    X(647, cuTensorMapEncodeTiled, PASS, 57) \
-    X(648, cuTensorMapReplaceAddress, PASS, 57) \
-    X(649, cuTexObjectCreate, PASS, 57) \
-    X(650, cuTexObjectDestroy, PASS, 57) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 57) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 57) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 57) \
-    X(654, cuTexRefCreate, PASS, 57) \
-    X(655, cuTexRefDestroy, PASS, 57) \
-    X(656, cuTexRefGetAddress, PASS, 57) \
-    X(657, cuTexRefGetAddressMode, PASS, 57) \
-    X(658, cuTexRefGetAddress_v2, PASS, 57) \
-    X(659, cuTexRefGetArray, PASS, 57) \
-    X(660, cuTexRefGetBorderColor, PASS, 57) \
-    X(661, cuTexRefGetFilterMode, PASS, 57) \
-    X(662, cuTexRefGetFlags, PASS, 57) \
-    X(663, cuTexRefGetFormat, PASS, 57) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 57) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 57) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 57) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 57) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 57) \
-    X(669, cuTexRefSetAddress, PASS, 57) \
-    X(670, cuTexRefSetAddress2D, PASS, 57) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 57) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 57) \
-    X(673, cuTexRefSetAddressMode, PASS, 57) \
-    X(674, cuTexRefSetAddress_v2, PASS, 57) \
-    X(675, cuTexRefSetArray, PASS, 57) \
-    X(676, cuTexRefSetBorderColor, PASS, 57) \
-    X(677, cuTexRefSetFilterMode, PASS, 57) \
-    X(678, cuTexRefSetFlags, PASS, 57) \
-    X(679, cuTexRefSetFormat, PASS, 57) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 57) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 57) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 57) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 57) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 57) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 55) \
+    X(636, cuSurfObjectCreate, PASS, 58) \
+    X(637, cuSurfObjectDestroy, PASS, 58) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 58) \
+    X(639, cuSurfRefCreate, PASS, 58) \
+    X(640, cuSurfRefDestroy, PASS, 58) \
+    X(641, cuSurfRefGetArray, PASS, 58) \
+    X(642, cuSurfRefGetFormat, PASS, 58) \
+    X(643, cuSurfRefSetArray, PASS, 58) \
+    X(644, cuSurfRefSetFormat, PASS, 58) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 58) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 58) \
+    X(647, cuTensorMapEncodeTiled, PASS, 58) \
+    X(648, cuTensorMapReplaceAddress, PASS, 58) \
+    X(649, cuTexObjectCreate, PASS, 58) \
+    X(650, cuTexObjectDestroy, PASS, 58) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 58) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 58) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 58) \
+    X(654, cuTexRefCreate, PASS, 58) \
+    X(655, cuTexRefDestroy, PASS, 58) \
+    X(656, cuTexRefGetAddress, PASS, 58) \
+    X(657, cuTexRefGetAddressMode, PASS, 58) \
+    X(658, cuTexRefGetAddress_v2, PASS, 58) \
+    X(659, cuTexRefGetArray, PASS, 58) \
+    X(660, cuTexRefGetBorderColor, PASS, 58) \
+    X(661, cuTexRefGetFilterMode, PASS, 58) \
+    X(662, cuTexRefGetFlags, PASS, 58) \
+    X(663, cuTexRefGetFormat, PASS, 58) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 58) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 58) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 58) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 58) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 58) \
+    X(669, cuTexRefSetAddress, PASS, 58) \
+    X(670, cuTexRefSetAddress2D, PASS, 58) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 58) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 58) \
+    X(673, cuTexRefSetAddressMode, PASS, 58) \
+    X(674, cuTexRefSetAddress_v2, PASS, 58) \
+    X(675, cuTexRefSetArray, PASS, 58) \
+    X(676, cuTexRefSetBorderColor, PASS, 58) \
+    X(677, cuTexRefSetFilterMode, PASS, 58) \
+    X(678, cuTexRefSetFlags, PASS, 58) \
+    X(679, cuTexRefSetFormat, PASS, 58) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 58) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 58) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 58) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 58) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 58) \
+    X(685, cuThreadExchangeStreamCaptureMode, PASS, 57) \
     X(686, cuUserObjectCreate, PASS, 26) \
     X(687, cuUserObjectRelease, PASS, 26) \
     X(688, cuUserObjectRetain, PASS, 26) \
@@ -767,8 +767,16 @@
     X(404, cuMemUnmap) \
     X(510, cuMipmappedArrayCreate) \
     X(511, cuMipmappedArrayDestroy) \
+    X(568, cuStreamBeginCapture) \
+    X(569, cuStreamBeginCaptureToGraph) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz) \
+    X(571, cuStreamBeginCapture_ptsz) \
+    X(572, cuStreamBeginCapture_v2) \
+    X(573, cuStreamBeginCapture_v2_ptsz) \
     X(579, cuStreamDestroy) \
-    X(580, cuStreamDestroy_v2)
+    X(580, cuStreamDestroy_v2) \
+    X(618, cuStreamWaitEvent) \
+    X(619, cuStreamWaitEvent_ptsz)
 #define COT_CUDA_GATED(X) \
     X(230, cuGraphLaunch) \
     X(231, cuGraphLaunch_ptsz) \
@@ -838,9 +846,10 @@
     X(52, "pass", "pool-sharing", "the exporting process pays") \
     X(53, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
     X(54, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(55, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
+    X(55, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
     X(56, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
-    X(57, "pass", "textures", "views of memory that is charged already")
+    X(57, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
+    X(58, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real entry point. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -925,6 +934,14 @@ enum {
     COT_AT_cuMemUnmap = 404,
     COT_AT_cuMipmappedArrayCreate = 510,
     COT_AT_cuMipmappedArrayDestroy = 511,
+    COT_AT_cuStreamBeginCapture = 568,
+    COT_AT_cuStreamBeginCaptureToGraph = 569,
+    COT_AT_cuStreamBeginCaptureToGraph_ptsz = 570,
+    COT_AT_cuStreamBeginCapture_ptsz = 571,
+    COT_AT_cuStreamBeginCapture_v2 = 572,
+    COT_AT_cuStreamBeginCapture_v2_ptsz = 573,
     COT_AT_cuStreamDestroy = 579,
     COT_AT_cuStreamDestroy_v2 = 580,
+    COT_AT_cuStreamWaitEvent = 618,
+    COT_AT_cuStreamWaitEvent_ptsz = 619,
 };

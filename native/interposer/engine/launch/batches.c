@@ -53,15 +53,48 @@ static struct cot_timed_batch *begin_batch(struct cot_batches *batches) {
     return timed;
 }
 
+/* A capture of another thread may forbid calls that create something, unless this thread's mode is relaxed. */
+static int exchange_mode(int mode) {
+    CALL_DRIVER("cuThreadExchangeStreamCaptureMode", (int *), &mode);
+    return mode;
+}
+
 /* Events belong to a context; those of another one are destroyed, if it still exists. */
 static void create_events(struct cot_timed_batch *timed, abi_context context) {
     if (timed->made_in == context && timed->begin && timed->end) return;
+    int mode = exchange_mode(ABI_CAPTURE_RELAXED);
     if (timed->begin) CALL_DRIVER("cuEventDestroy_v2", (abi_event), timed->begin);
     if (timed->end) CALL_DRIVER("cuEventDestroy_v2", (abi_event), timed->end);
     timed->begin = timed->end = NULL;
     timed->made_in = context;
     if (CALL_DRIVER("cuEventCreate", (abi_event *, unsigned), &timed->begin, 0u) != ABI_SUCCESS) timed->begin = NULL;
     if (CALL_DRIVER("cuEventCreate", (abi_event *, unsigned), &timed->end, 0u) != ABI_SUCCESS) timed->end = NULL;
+    exchange_mode(mode);
+}
+
+/* Of the current context; NULL: it cannot be created, or too many contexts have one. */
+static abi_stream side_stream(struct cot_batches *batches, abi_context context) {
+    abi_stream made = NULL, other = NULL;
+    cot_spin_lock(&batches->lock);
+    for (uint32_t i = 0; i < COT_SIDE_STREAMS && !other; i++) {
+        if (batches->side[i].context == context) other = batches->side[i].stream;
+    }
+    cot_spin_unlock(&batches->lock);
+    if (other) return other;
+    int mode = exchange_mode(ABI_CAPTURE_RELAXED);
+    if (CALL_DRIVER("cuStreamCreate", (abi_stream *, unsigned), &made, 0u) != ABI_SUCCESS) made = NULL;
+    cot_spin_lock(&batches->lock);
+    struct cot_side_stream *place = NULL;
+    for (uint32_t i = COT_SIDE_STREAMS; made && i-- > 0;) {
+        if (batches->side[i].context == context) other = batches->side[i].stream;
+        if (!batches->side[i].context) place = &batches->side[i];
+    }
+    bool kept = made && place && !other;
+    if (kept) *place = (struct cot_side_stream){context, made};
+    cot_spin_unlock(&batches->lock);
+    if (made && !kept) CALL_DRIVER("cuStreamDestroy_v2", (abi_stream), made);
+    exchange_mode(mode);
+    return kept ? made : other;
 }
 
 struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t gpu, abi_context context,
@@ -79,7 +112,9 @@ struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t 
     timed->stream = stream;
     timed->begun_ns = timed->last_ns = now_ns;
     create_events(timed, context);
-    timed->untimed = !record_event(timed->begin, stream);
+    bool legacy = stream == NULL || stream == ABI_STREAM_LEGACY;
+    timed->on = legacy ? side_stream(batches, context) : stream;
+    timed->untimed = (legacy && !timed->on) || !record_event(timed->begin, timed->on);
     cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_OPEN;
     cot_spin_unlock(&batches->lock);
@@ -87,7 +122,7 @@ struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t 
 }
 
 void cot_timed_batch_close(struct cot_batches *batches, struct cot_timed_batch *timed) {
-    if (timed->batch.launches && !timed->untimed && !record_event(timed->end, timed->stream)) timed->untimed = true;
+    if (timed->batch.launches && !timed->untimed && !record_event(timed->end, timed->on)) timed->untimed = true;
     cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_CLOSED;
     cot_spin_unlock(&batches->lock);

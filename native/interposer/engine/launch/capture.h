@@ -5,7 +5,9 @@
 
 #pragma GCC visibility push(hidden)
 
-/* True: what is submitted to the stream is recorded and does not run. */
+/* True: what is submitted to the stream is recorded, or refused, and does not run. */
 bool cot_is_capturing(abi_stream stream);
+/* Records the last events of the stream's batches, and waits until no other thread is recording one. */
+void cot_close_batches_of(abi_stream stream);
 
 #pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "gate.h"
 
 #define QUIET_NS 100000ull /* an open batch without a launch for so long is closed */
@@ -40,11 +41,13 @@ static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, ui
         abi_context popped;
         if (__atomic_load_n(&timed->state, __ATOMIC_RELAXED) != COT_TIMED_OPEN) continue;
         if (!begin_driver_calls(gates)) return;
+        atomic_store(&gates->records_on, (uintptr_t)timed->on);
         cot_spin_lock(&batches->lock);
         bool closes = is_quiet(timed, hurry, now_ns);
         if (closes) timed->state = COT_TIMED_CLOSING;
         cot_spin_unlock(&batches->lock);
-        /* A default stream belongs to the current context. */
+        /* By a call that the interposer does not know of. */
+        if (closes && cot_is_capturing(timed->on)) timed->untimed = true;
         if (closes && CALL_DRIVER("cuCtxPushCurrent_v2", (abi_context), timed->context) == ABI_SUCCESS) {
             cot_timed_batch_close(batches, timed);
             CALL_DRIVER("cuCtxPopCurrent_v2", (abi_context *), &popped);
@@ -52,6 +55,7 @@ static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, ui
             timed->untimed = true;
             cot_timed_batch_close(batches, timed);
         }
+        atomic_store(&gates->records_on, 0);
         end_driver_calls(gates);
     }
 }

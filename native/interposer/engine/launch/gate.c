@@ -33,6 +33,9 @@ void cot_launches_end_context(void *context) {
     for (uint32_t gpu = 0; gates && gpu < cot_gpu_count(); gpu++) {
         struct cot_batches *batches = &gates->batches[gpu];
         if (batches->anchor_context == context) batches->anchor = NULL;
+        for (uint32_t i = 0; i < COT_SIDE_STREAMS; i++) {
+            if (batches->side[i].context == context) batches->side[i] = (struct cot_side_stream){0};
+        }
         for (uint32_t i = 0; i < COT_BATCHES; i++) {
             struct cot_timed_batch *timed = &batches->ring[i];
             cot_spin_lock(&batches->lock);
@@ -50,29 +53,12 @@ void cot_launches_end_context(void *context) {
     cot_completion_resume(gates);
 }
 
-static void close_batches_of_stream(abi_stream stream) {
-    if ((uintptr_t)stream <= (uintptr_t)ABI_STREAM_PER_THREAD) return;
-    struct cot_gates *gates = cot_completion_pause();
-    for (uint32_t gpu = 0; gates && gpu < cot_gpu_count(); gpu++) {
-        struct cot_batches *batches = &gates->batches[gpu];
-        for (uint32_t i = 0; i < COT_BATCHES; i++) {
-            struct cot_timed_batch *timed = &batches->ring[i];
-            cot_spin_lock(&batches->lock);
-            bool closes = timed->state == COT_TIMED_OPEN && timed->stream == stream && timed->users == 0;
-            if (closes) timed->state = COT_TIMED_CLOSING;
-            cot_spin_unlock(&batches->lock);
-            if (closes) cot_timed_batch_close(batches, timed);
-        }
-    }
-    cot_completion_resume(gates);
-}
-
 abi_result cot_cuStreamDestroy(abi_stream stream) {
-    close_batches_of_stream(stream);
+    cot_close_batches_of(stream);
     return CALL_REAL(cuStreamDestroy, (abi_stream), stream);
 }
 abi_result cot_cuStreamDestroy_v2(abi_stream stream) {
-    close_batches_of_stream(stream);
+    cot_close_batches_of(stream);
     return CALL_REAL(cuStreamDestroy_v2, (abi_stream), stream);
 }
 
@@ -159,7 +145,7 @@ abi_result cot_cotenant_admit(struct cot_gated_launch *gated) {
     *ticket = (struct cot_launch_ticket){0};
     if (!cot_attached()) return ABI_SUCCESS;                 /* the driver will refuse the launch */
     if (!cot->gates) return ABI_ERROR_NOT_PERMITTED;         /* attached before the grant had a lease page */
-    if (cot_is_capturing(gated->stream)) return ABI_SUCCESS; /* recorded, not run */
+    if (cot_is_capturing(gated->stream)) return ABI_SUCCESS; /* recorded or refused, not run */
     int error = errno;
     ticket->context = gated->of_stream ? push_context_of(gated->stream) : NULL;
     wait_for_lease(cot->gates, gated, ticket);

@@ -31,11 +31,20 @@ struct cot_timed_batch {
     bool untimed;   /* an event could not be recorded: the prediction counts */
     bool fresh;     /* the GPU had none of our work when it began */
     abi_context context;
-    abi_stream stream;
-    abi_event begin, end; /* created in the context `made_in` */
+    abi_stream stream, on; /* `on`: where its events are recorded */
+    abi_event begin, end;  /* created in the context `made_in` */
     abi_context made_in;
     uint64_t begun_ns, last_ns; /* times of the first and last launch */
     struct cot_batch batch;
+};
+
+/* An event on the legacy default stream is a barrier between the program's blocking streams, and forbidden while one of
+ * them captures. So events around launches on it are recorded on a blocking stream of our own in the same context: it
+ * waits for earlier work of the legacy default stream, and only that stream waits for it. */
+#define COT_SIDE_STREAMS 4u
+struct cot_side_stream {
+    abi_context context;
+    abi_stream stream;
 };
 
 struct cot_batches {
@@ -47,6 +56,7 @@ struct cot_batches {
     abi_event anchor;
     abi_context anchor_context;
     uint64_t anchor_ns;
+    struct cot_side_stream side[COT_SIDE_STREAMS];
     struct cot_timed_batch ring[COT_BATCHES];
 };
 
@@ -57,6 +67,8 @@ struct cot_gates {
     _Atomic uint32_t begun; /* the completion thread was started */
     /* busy: the completion thread is in driver calls on events; paused: it must not make any. */
     _Atomic uint32_t busy, paused;
+    _Atomic uintptr_t records_on;   /* the stream on which the completion thread is recording an event */
+    _Atomic uint32_t captures;      /* a stream of the process has captured, or may begin to */
     uint32_t empty_rounds, relaxed; /* of the completion thread */
     struct cot_gate gate[COT_MAX_GPUS];
     struct cot_batches batches[COT_MAX_GPUS];
