@@ -1,5 +1,6 @@
-// Writes what the chart's templates must know of the source, which helm cannot read: `node charts/generate.ts`; with --check
-// reports a file that is out of date. Today that is each dialect's resource names, for the API server's match conditions.
+// Writes what the chart's templates must know of the source, which helm cannot read: `node charts/generate.ts`; with
+// --check reports a file that is out of date. Today that is each dialect's resource names, for the API server's match
+// conditions.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';

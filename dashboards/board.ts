@@ -50,7 +50,8 @@ export function boardOf(plan: Plan): Dashboard {
   return { ...built, schemaVersion: SCHEMA_VERSION, panels: numbered };
 }
 
-/** A red line at the time of each stop, which is the value of the series. Counters would miss a container's first stop. */
+/** A red line at the time of each stop, which is the value of the series. Counters would miss a container's first
+ * stop. */
 export function stopMarks(expr: string): AnnotationQueryBuilder {
   return new AnnotationQueryBuilder()
     .name('Stops')

@@ -1,4 +1,5 @@
-// The board "Node and GPU": use of the GPUs of a node by container, limits, hardware, and stops. Its panels are in panels.ts.
+// The board "Node and GPU": use of the GPUs of a node by container, limits, hardware, and stops. Its panels are in
+// panels.ts.
 import { boardOf, stopMarks, variable } from './board.ts';
 import { ofGpus, ofTarget } from './builders.ts';
 import { PANELS } from './panels.ts';

@@ -1,5 +1,6 @@
-// The recording rules: GPUs that each namespace is granted, uses and wastes, for sums over a month, and the difference between sampled
-// and charged compute of each container. The expressions are those of `cotenant showback` and of the alert CotenantComputeDrift.
+// The recording rules: GPUs that each namespace is granted, uses and wastes, for sums over a month, and the difference
+// between sampled and charged compute of each container. The expressions are those of `cotenant showback` and of the
+// alert CotenantComputeDrift.
 import { gpus, RECORDED, RECORDED_GPUS, usage } from '../src/cli/prometheus/gpu-hours.ts';
 import { AMOUNTS, KINDS } from '../src/policy/chargeback.ts';
 import { CONFIGURATION, type Configuration } from './lib/configuration.ts';

@@ -1,6 +1,6 @@
-// What Node does with TypeScript at each start, done once for the image: node image/strip-types.ts FOLDER. Every .ts below the
-// folder becomes a .js with types blanked out, lines and columns as they were, and imports that name .js. A start takes half the
-// time then, and 30 MiB less, for the stripper is not loaded. node_modules are left alone.
+// What Node does with TypeScript at each start, done once for the image: node image/strip-types.ts FOLDER. Every .ts
+// below the folder becomes a .js with types blanked out, lines and columns as they were, and imports that name .js. A
+// start takes half the time then, and 30 MiB less, for the stripper is not loaded. node_modules are left alone.
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { stripTypeScriptTypes } from 'node:module';
 import { join, sep } from 'node:path';
@@ -11,7 +11,8 @@ const OURS = /(['"])(\.{1,2}\/[^'"\n]*)\.ts\1/g;
 /** What is left of such names outside of comments: nobody would find these files. */
 const LEFT = /^(?!\s*(?:\/\/|\*|\/\*)).*(['"`])[^'"`\n]*\.ts\1/m;
 
-/** One file's text. Throws where it names another .ts in a way that is not known here, or has syntax that is more than types. */
+/** One file's text. Throws where it names another .ts in a way that is not known here, or has syntax that is more than
+ * types. */
 export function withoutTypes(text: string): string {
   const plain = stripTypeScriptTypes(text).replace(OURS, '$1$2.js$1');
   const [left] = LEFT.exec(plain) ?? [];

@@ -1,6 +1,7 @@
 // Fails on a circle of calls between C files, of includes between files, or of both between folders of native/.
 // `node native/circles.ts` builds what is out of date and reads calls from the symbol tables of the object files. Only
-// functions count: a table of function pointers is how a file below calls one above it (interposer/engine/core/hooks.h).
+// functions count: a table of function pointers is how a file below calls one above it
+// (interposer/engine/core/hooks.h).
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize, relative } from 'node:path';
@@ -57,7 +58,8 @@ export function parseSymbols(text: string): Symbols {
 
 const topFolder = (file: string) => file.split('/')[0];
 
-/** Pairs of calling and called object file. If several programs define a name, the one in the caller's part of native/ counts. */
+/** Pairs of calling and called object file. If several programs define a name, the one in the caller's part of native/
+ * counts. */
 export function callsBetween(objects: ReadonlyMap<string, Symbols>): (readonly [string, string])[] {
   const definers = new Map<string, string[]>();
   for (const [file, { defined }] of objects) {

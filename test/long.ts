@@ -1,5 +1,5 @@
-// `npm run test:long`: what npm test has in a bounded form, in full. Each part runs whatever became of those before it, the
-// longest last; those that failed are named at the end.
+// `npm run test:long`: what npm test has in a bounded form, in full. Each part runs whatever became of those before it,
+// the longest last; those that failed are named at the end.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -14,7 +14,8 @@ type Layer = {
   prepare: string[][];
   /** Of files that run at the same time. */
   concurrency: number;
-  /** Files that run alone, after the others: what they hold against real time, another file on their processors would disturb. */
+  /** Files that run alone, after the others: what they hold against real time, another file on their processors would
+   * disturb. */
   alone?: string[];
   budgetMinutes: number;
   /** Where its files are not test/NAME. */
@@ -32,8 +33,8 @@ const root = join(import.meta.dirname, '..');
 const cache = process.env.COTENANT_COMPILER_CACHE;
 const compilers = cache ? [`CC=${cache} gcc`, `CXX=${cache} g++`] : [];
 const make = ['make', '-C', 'native', '--no-print-directory', '-j2', ...compilers];
-/** How many files of native, sanitizers and integration, but for those that run alone: two are quicker on two processors, and
- * hold one another up. */
+/** How many files of native, sanitizers and integration, but for those that run alone: two are quicker on two
+ * processors, and hold one another up. */
 const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? 1);
 /** Shares, stalls and steps of kernels in real time. */
 const NATIVE_ALONE = [
@@ -68,8 +69,8 @@ const LAYERS: Layer[] = [
     concurrency: FILES_AT_ONCE,
     alone: NATIVE_ALONE,
     budgetMinutes: 4,
-    // What abi, objects, shipped and images ask is asked of the objects that ship. The runtimes refuse one of the ways that routes
-    // and conformance go, and are not in the folders that discovery makes a root of.
+    // What abi, objects, shipped and images ask is asked of the objects that ship. The runtimes refuse one of the ways
+    // that routes and conformance go, and are not in the folders that discovery makes a root of.
     patterns: [
       'test/native/**/*.test.ts',
       '!test/native/abi.test.ts',
@@ -130,7 +131,8 @@ async function run(command: string[]): Promise<number> {
   return code ?? 1;
 }
 
-/** What each file of a run of ava took, as test/support/times.ts tells it: where it goes, and a line of those that took longest. */
+/** What each file of a run of ava took, as test/support/times.ts tells it: where it goes, and a line of those that took
+ * longest. */
 function fileTimes() {
   const folder = mkdtempSync(join(tmpdir(), 'ct-times-'));
   const path = join(folder, 'times');

@@ -1,5 +1,5 @@
-// Answers an AdmissionReview: which checks and changes the request gets, and the response with its patch, warnings and status.
-// Pure, and never throws: a fault of the webhook refuses the pod without a stack trace. HTTP is in server.ts.
+// Answers an AdmissionReview: which checks and changes the request gets, and the response with its patch, warnings and
+// status. Pure, and never throws: a fault of the webhook refuses the pod without a stack trace. HTTP is in server.ts.
 import { Buffer } from 'node:buffer';
 import { isGrantKey } from '../src/api/names.ts';
 import { field, isObject, type JsonObject, objectAt, textAt } from '../src/common/json.ts';
@@ -12,7 +12,8 @@ import { checkUpdate, reviewEphemeral } from './validate-update.ts';
 export type Route = 'mutate' | 'validate';
 export type Outcome = 'allowed' | 'patched' | 'denied' | 'malformed' | 'internal';
 
-/** `answer` is the whole AdmissionReview. A request without a uid cannot be answered: `malformed`, with a text for HTTP 400. */
+/** `answer` is the whole AdmissionReview. A request without a uid cannot be answered: `malformed`, with a text for HTTP
+ * 400. */
 export type Reviewed = Answered | { readonly outcome: 'malformed'; readonly message: string };
 
 /** `fault` is for the operator's log: a fault of the webhook itself. The tenant never sees it. */
@@ -111,8 +112,8 @@ function decideCreate(
 }
 
 /**
- * Patches the pod, or refuses it on the route that runs after all mutations: a pod that would still be patched there did not
- * pass through the mutating webhook, or was changed since.
+ * Patches the pod, or refuses it on the route that runs after all mutations: a pod that would still be patched there
+ * did not pass through the mutating webhook, or was changed since.
  */
 function change(
   route: Route,
@@ -130,8 +131,9 @@ function change(
 }
 
 /**
- * A mirror pod: the API's image of a static pod, created by the kubelet. The user is checked because any tenant can write the
- * annotation. Refusing it would only hide a pod that runs anyway, without a share, because it never gets its volume.
+ * A mirror pod: the API's image of a static pod, created by the kubelet. The user is checked because any tenant can
+ * write the annotation. Refusing it would only hide a pod that runs anyway, without a share, because it never gets its
+ * volume.
  */
 function isMirrorPod(request: JsonObject, pod: JsonObject): boolean {
   const user = field(request, 'userInfo');
@@ -175,7 +177,8 @@ function toAnswer(uid: string, verdict: Verdict): Answered {
   }
 }
 
-/** A patch that fails its verification is never sent: a key of the pod prevents the verification, or the webhook is at fault. */
+/** A patch that fails its verification is never sent: a key of the pod prevents the verification, or the webhook is at
+ * fault. */
 function wrongPatch(uid: string, pod: JsonObject, operations: readonly Operation[], why: string): Answered {
   const hostile = findPrototypeKey(pod, operations);
   if (hostile === undefined) {

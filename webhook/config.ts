@@ -1,5 +1,5 @@
-// The webhook's configuration: the operator's rules per namespace, scheduler, runtime class, and which users may write our
-// annotations. Declares the settings and their defaults; `src/cli/daemons/webhook.ts` reads the file.
+// The webhook's configuration: the operator's rules per namespace, scheduler, runtime class, and which users may write
+// our annotations. Declares the settings and their defaults; `src/cli/daemons/webhook.ts` reads the file.
 import * as v from 'valibot';
 import { isObject } from '../src/common/json.ts';
 import { type Checked, invalid } from '../src/common/problem.ts';
@@ -29,7 +29,8 @@ export const webhookSettings = settings({
   /** Set on pods with a share; absent: the field is left alone. */
   runtimeClassName: name,
   allowedRuntimeClasses: names,
-  /** How a container gets its GPUs' device nodes: from the agent's NRI plugin, or by a variable that NVIDIA's toolkit reads. */
+  /** How a container gets its GPUs' device nodes: from the agent's NRI plugin, or by a variable that NVIDIA's toolkit
+   * reads. */
   deviceRoute: v.nullish(oneOf(DEVICE_ROUTES)),
   /** Users that may change annotations in our domain on an existing pod. */
   annotationWriters: names,
@@ -65,7 +66,8 @@ export function rulesOf(configuration: WebhookConfiguration, namespace: string |
   return (namespace === undefined ? undefined : configuration.namespaces.get(namespace)) ?? configuration.rules;
 }
 
-/** Reads settings (parsed YAML or JSON). A namespace's rules start from the cluster's. Fails with every problem at once. */
+/** Reads settings (parsed YAML or JSON). A namespace's rules start from the cluster's. Fails with every problem at
+ * once. */
 export function parseConfiguration(value: unknown): Checked<WebhookConfiguration> {
   if (value === undefined || value === null) return ok(DEFAULT_CONFIGURATION);
   if (!isObject(value)) return err([invalid('configuration', value, 'is not an object', 'write settings by name')]);

@@ -1,5 +1,5 @@
-// Environment variables of a container: the GPUs and driver parts that it gets, and names that are removed. The interposer
-// reads no variable; these are read by NVIDIA's toolkit and driver, and by other sharing systems.
+// Environment variables of a container: the GPUs and driver parts that it gets, and names that are removed. The
+// interposer reads no variable; these are read by NVIDIA's toolkit and driver, and by other sharing systems.
 
 import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/api/names.ts';
 import { isDeepEqual } from '../src/common/deep-equal.ts';
@@ -55,8 +55,8 @@ export function shareEnvironment(
 const USUAL: readonly string[] = ['compute', 'utility'];
 
 /**
- * The requested driver parts that are allowed, all allowed ones for `all`, and the usual two where none is left. An image's
- * own value is always replaced: it is not known here.
+ * The requested driver parts that are allowed, all allowed ones for `all`, and the usual two where none is left. An
+ * image's own value is always replaced: it is not known here.
  */
 function capabilitiesOf(
   entry: unknown,

@@ -1,5 +1,5 @@
-// The JSON Patch (RFC 6902) from the received pod to the wanted pod, with add, replace and remove only, and the verification
-// that it applies.
+// The JSON Patch (RFC 6902) from the received pod to the wanted pod, with add, replace and remove only, and the
+// verification that it applies.
 import { apply_patch } from 'jsonpatch';
 import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { isObject, type JsonObject, textAt } from '../src/common/json.ts';
@@ -43,8 +43,8 @@ export function fieldPath(pointer: string): string {
 }
 
 /**
- * Applies the patch as the API server would and compares. The library copies the objects on the path and changes no input, but
- * it copies by assignment, which turns an own key `__proto__` into a prototype (see `findPrototypeKey`).
+ * Applies the patch as the API server would and compares. The library copies the objects on the path and changes no
+ * input, but it copies by assignment, which turns an own key `__proto__` into a prototype (see `findPrototypeKey`).
  */
 export function verifyPatch(original: JsonObject, operations: readonly Operation[], wanted: JsonObject): Result<true> {
   try {
@@ -56,8 +56,9 @@ export function verifyPatch(original: JsonObject, operations: readonly Operation
 }
 
 /**
- * The field of an own key `__proto__` in an object on the path of an operation, or undefined. Kubernetes allows no such name;
- * a pod that has one is refused for it, because the verification cannot distinguish it from a fault of the webhook.
+ * The field of an own key `__proto__` in an object on the path of an operation, or undefined. Kubernetes allows no such
+ * name; a pod that has one is refused for it, because the verification cannot distinguish it from a fault of the
+ * webhook.
  */
 export function findPrototypeKey(original: JsonObject, operations: readonly Operation[]): string | undefined {
   for (const { path } of operations) {
@@ -106,8 +107,8 @@ function diffLists(
 }
 
 /**
- * Invariant: the patched list is wanted[0..to) followed by original[from..). Each step keeps, removes or adds one entry, so the
- * result is right whatever entries are paired; pairing by name only makes the patch short.
+ * Invariant: the patched list is wanted[0..to) followed by original[from..). Each step keeps, removes or adds one
+ * entry, so the result is right whatever entries are paired; pairing by name only makes the patch short.
  */
 function diffEntries(
   original: readonly unknown[],
@@ -145,7 +146,8 @@ function count(counts: Map<string, number>, key: string, by: number): void {
   counts.set(key, (counts.get(key) ?? 0) + by);
 }
 
-/** Pairs entries of two lists: containers, variables and volumes by name, mounts by name and path, plain values by value. */
+/** Pairs entries of two lists: containers, variables and volumes by name, mounts by name and path, plain values by
+ * value. */
 function identity(entry: unknown): string {
   if (!isObject(entry)) return `${typeof entry} ${Array.isArray(entry) ? '' : String(entry)}`;
   return `object ${textAt(entry, 'name') ?? ''} ${textAt(entry, 'mountPath') ?? ''}`;

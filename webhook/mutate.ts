@@ -1,5 +1,5 @@
-// Patches a pod that asks for a share of a GPU: normalized resources, our volume and its mounts, the environment, scheduler and
-// request annotation. Pure. The result follows from the pod alone, so a second pass changes nothing.
+// Patches a pod that asks for a share of a GPU: normalized resources, our volume and its mounts, the environment,
+// scheduler and request annotation. Pure. The result follows from the pod alone, so a second pass changes nothing.
 
 import { CARDS_KEY } from '../src/api/earlier-names.ts';
 import { isOwnKey, OWN_RESOURCES, REQUEST_ANNOTATION, TENANT_ANNOTATIONS } from '../src/api/names.ts';
@@ -34,7 +34,8 @@ export type Mutation =
 
 const DEFAULT_SCHEDULER = 'default-scheduler';
 
-/** Never throws and never changes `pod`, whatever it is. Unchanged parts of the result are the given objects themselves. */
+/** Never throws and never changes `pod`, whatever it is. Unchanged parts of the result are the given objects
+ * themselves. */
 export function mutatePod(
   pod: JsonObject,
   namespace: string | undefined,
@@ -84,7 +85,8 @@ export function mutatePod(
   return { kind: 'patched', pod: rebuild(pod, patched, required, configuration), record, warnings };
 }
 
-/** The request annotation's text. A webhook of an earlier version may have patched the pod: its form of this request stays. */
+/** The request annotation's text. A webhook of an earlier version may have patched the pod: its form of this request
+ * stays. */
 function recordOf(request: PodRequest, annotations: JsonObject): string {
   const present = field(annotations, REQUEST_ANNOTATION);
   const withoutOrder = { ...request, containers: request.containers.map(({ initIndex: _, ...rest }) => rest) };
@@ -157,7 +159,8 @@ function withShare(
   };
 }
 
-/** A container that gets no GPU, in a pod with a share. Zero amounts of a dialect are removed, so that nothing counts them. */
+/** A container that gets no GPU, in a pod with a share. Zero amounts of a dialect are removed, so that nothing counts
+ * them. */
 function withoutShare(container: JsonObject, foreign: readonly string[]): JsonObject {
   const env = withoutGpus(listAt(container, 'env'));
   if (field(container, 'resources') === undefined) return { ...container, env };

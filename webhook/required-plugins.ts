@@ -1,5 +1,6 @@
-// The annotation by which a container runtime refuses a container that our NRI plugin has not seen: without it a container with a
-// share would start without its GPUs while the agent is down. Merges it with the plugins that a tenant requires.
+// The annotation by which a container runtime refuses a container that our NRI plugin has not seen: without it a
+// container with a share would start without its GPUs while the agent is down. Merges it with the plugins that a tenant
+// requires.
 
 import { NRI_PLUGIN, REQUIRED_PLUGINS_ANNOTATION } from '../src/api/names.ts';
 import { field, type JsonObject } from '../src/common/json.ts';
@@ -9,8 +10,8 @@ import type { WebhookConfiguration } from './config.ts';
 export type Required = { readonly annotations: JsonObject; readonly problems: readonly Problem[] };
 
 /**
- * The annotations that make our plugin required for each container of `shares`: the pod's own key, and a tenant's keys that would
- * override it. A list that has our plugin keeps its text.
+ * The annotations that make our plugin required for each container of `shares`: the pod's own key, and a tenant's keys
+ * that would override it. A list that has our plugin keeps its text.
  */
 export function requirePlugin(
   annotations: JsonObject,

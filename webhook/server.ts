@@ -1,5 +1,5 @@
-// The webhook's HTTPS server for API servers (/mutate, /validate) and its plain one for probes and metrics: limits of time and
-// size, graceful stop. admission-review.ts answers the reviews.
+// The webhook's HTTPS server for API servers (/mutate, /validate) and its plain one for probes and metrics: limits of
+// time and size, graceful stop. admission-review.ts answers the reviews.
 import { isUtf8 } from 'node:buffer';
 import { X509Certificate } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -44,8 +44,8 @@ export type Webhook = {
   /** The metrics page in Prometheus' text format. */
   readonly metrics: () => Promise<string>;
   /**
-   * Serves for the drain time, then stops accepting, answers open requests and closes idle connections; after the grace time
-   * closes the rest.
+   * Serves for the drain time, then stops accepting, answers open requests and closes idle connections; after the grace
+   * time closes the rest.
    */
   readonly close: () => Promise<void>;
 };
@@ -56,8 +56,8 @@ export type Timeouts = {
   /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
   readonly idleMs: number;
   /**
-   * How long it serves after `close`: API servers learn late that a replica stops, and one that writes on a connection that is
-   * being closed loses its request. Each answer of that time is the last one on its connection.
+   * How long it serves after `close`: API servers learn late that a replica stops, and one that writes on a connection
+   * that is being closed loses its request. Each answer of that time is the last one on its connection.
    */
   readonly drainMs: number;
   readonly graceMs: number;
@@ -74,14 +74,14 @@ const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, gra
 const KIB = 1024;
 const MIB = 1024 * KIB;
 /**
- * API servers read no request above 3 MiB, the review of an update has two pods, and JSON writes some values longer. All bodies
- * together take at most some 150 MiB, within the chart's limit of 384 MiB.
+ * API servers read no request above 3 MiB, the review of an update has two pods, and JSON writes some values longer.
+ * All bodies together take at most some 150 MiB, within the chart's limit of 384 MiB.
  */
 const LIMITS: Limits = { connections: 512, largestBytes: 8 * MIB, freeBytes: 64 * KIB, sharedBytes: 48 * MIB };
 
 /**
- * Serves once there is a certificate; until then only the probes are answered, as not ready. Rejects where no certificate can
- * be had or a port is taken.
+ * Serves once there is a certificate; until then only the probes are answered, as not ready. Rejects where no
+ * certificate can be had or a port is taken.
  */
 export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const { configuration, logger, host, names = ['localhost', '127.0.0.1', '::1'] } = options;

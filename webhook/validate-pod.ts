@@ -12,7 +12,8 @@ import { checkDeviceLists, checkList, checkLists, checkReservedPaths, checkVolum
 
 /**
  * With each of them a container can unmount, mount or load its way out, or create device nodes that it was not granted
- * (CVE-2021-1056); ALL contains them. Some runtimes give MKNOD to every container: there the device cgroup holds the limit.
+ * (CVE-2021-1056); ALL contains them. Some runtimes give MKNOD to every container: there the device cgroup holds the
+ * limit.
  */
 const REFUSED_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE', 'SYS_RAWIO', 'BPF', 'MKNOD'];
 
@@ -111,7 +112,8 @@ export function checkContainer(container: PodContainer, hasShare: boolean, rules
   return problems;
 }
 
-/** NVIDIA's device plugin and the agent cannot both give out a node's GPUs, so a pod that needs both would wait forever. */
+/** NVIDIA's device plugin and the agent cannot both give out a node's GPUs, so a pod that needs both would wait
+ * forever. */
 function checkWholeGpus(container: JsonObject, path: string): Problem[] {
   const resources = field(container, 'resources');
   return ['limits', 'requests'].flatMap((list) =>
@@ -126,8 +128,8 @@ function checkWholeGpus(container: JsonObject, path: string): Problem[] {
 }
 
 /**
- * A debug container in a pod with a share. It gets no device, so it may trace (a process may trace those of its own user
- * anyway), but not enter another container's mounts.
+ * A debug container in a pod with a share. It gets no device, so it may trace (a process may trace those of its own
+ * user anyway), but not enter another container's mounts.
  */
 export function checkEphemeral(container: unknown, path: string): Problem[] {
   if (!isObject(container)) return [invalid(path, container, 'is not a container', 'write an object with a name')];

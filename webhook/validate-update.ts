@@ -95,8 +95,9 @@ function checkAmounts(before: JsonObject, after: JsonObject): Problem[] {
 export type EphemeralReview = { readonly problems: readonly Problem[]; readonly pod: JsonObject };
 
 /**
- * New debug containers of a pod with a share: refused where they use our volume, devices or mounts of other containers, and
- * given `NVIDIA_VISIBLE_DEVICES: void`, because their image may ask for all devices. Other pods are left as they are.
+ * New debug containers of a pod with a share: refused where they use our volume, devices or mounts of other containers,
+ * and given `NVIDIA_VISIBLE_DEVICES: void`, because their image may ask for all devices. Other pods are left as they
+ * are.
  */
 export function reviewEphemeral(before: JsonObject, after: JsonObject): EphemeralReview {
   if (!hasVolume(after)) return { problems: [], pod: after };

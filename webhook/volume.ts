@@ -1,5 +1,5 @@
-// The inline CSI volume through which the node's agent gives a pod its interposer, limits pages and ledgers: adds it and its
-// mounts, and refuses a pod's own volumes and mounts that would replace or cover them.
+// The inline CSI volume through which the node's agent gives a pod its interposer, limits pages and ledgers: adds it
+// and its mounts, and refuses a pod's own volumes and mounts that would replace or cover them.
 import { posix } from 'node:path';
 import { CSI_DRIVER, HOME, mountsOf, PRELOAD, VOLUME, VOLUME_NAME } from '../src/api/csi-volume.ts';
 import { isDeepEqual } from '../src/common/deep-equal.ts';
@@ -21,8 +21,8 @@ export function withVolume(volumes: readonly unknown[]): readonly unknown[] {
 }
 
 /**
- * The container's mounts with ours at the end of them. Runtimes mount parents before children, but `/var/run` is a link to
- * `/run` in most images and would cover ours if it came later, so ours move behind such a mount.
+ * The container's mounts with ours at the end of them. Runtimes mount parents before children, but `/var/run` is a link
+ * to `/run` in most images and would cover ours if it came later, so ours move behind such a mount.
  */
 export function withMounts(mounts: readonly unknown[], container: string): readonly unknown[] {
   const ours = mountsOf(container);
@@ -139,7 +139,8 @@ function isWithin(path: string, folder: string): boolean {
   return path === folder || path.startsWith(`${folder}/`);
 }
 
-/** The path as the runtime will resolve it: from the root even where it is written relative, `/var/run` being `/run`. */
+/** The path as the runtime will resolve it: from the root even where it is written relative, `/var/run` being
+ * `/run`. */
 function absolute(path: string | undefined): string {
   if (path === undefined) return '/';
   const normal = posix.normalize(`/${path}`).replace(/(?<=.)\/$/, '');

@@ -38,8 +38,9 @@ export const alert =
     };
   };
 
-// While the agent has no fresh sample, its metrics of containers are old: CotenantExporterDown stands for their alerts. (When a scrape
-// fails, Prometheus ends the series itself.) Alertmanager's inhibition would do the same, but we do not configure that.
+// While the agent has no fresh sample, its metrics of containers are old: CotenantExporterDown stands for their alerts.
+// (When a scrape fails, Prometheus ends the series itself.) Alertmanager's inhibition would do the same, but we do not
+// configure that.
 export const SEEING = `on (job, instance) (${select('cotenant_up')} == 1)`;
 /** The same within a window, for expressions over a window: one page without a sample does not end the alert. */
 export const seenWithin = (time: string): string =>

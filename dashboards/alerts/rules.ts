@@ -1,4 +1,5 @@
-// All alert rules. Each has an entry of its name in docs/operate/runbook.md, and its thresholds in lib/configuration.ts.
+// All alert rules. Each has an entry of its name in docs/operate/runbook.md, and its thresholds in
+// lib/configuration.ts.
 import { CONFIGURATION, type Configuration } from '../lib/configuration.ts';
 import { AGENT_ALERTS } from './agent.ts';
 import { CONTAINER_ALERTS } from './container.ts';

@@ -11,7 +11,8 @@ type Loose<T> = T extends string
 export type Configuration = Loose<typeof CONFIGURATION>;
 
 export const CONFIGURATION = {
-  /** Job under which Prometheus scrapes the agents. The chart's ServiceMonitor sets it; other configurations must, too. */
+  /** Job under which Prometheus scrapes the agents. The chart's ServiceMonitor sets it; other configurations must,
+   * too. */
   job: 'cotenant',
   /** The runbook, from the root of the repository. The chart can put a URL before it. */
   runbook: 'docs/operate/runbook.md',
@@ -40,7 +41,8 @@ export const CONFIGURATION = {
   gpuUnhealthy: { lasts: '1m' },
   /** How long the alert lasts after an Xid. */
   xid: { withinSeconds: 600 },
-  /** Without those of an idle GPU, of configured clocks, and of the power limit, which a busy GPU reaches all the time. */
+  /** Without those of an idle GPU, of configured clocks, and of the power limit, which a busy GPU reaches all the
+   * time. */
   clocksThrottled: { reasons: ['hw_slowdown', 'hw_thermal', 'power_brake', 'sw_thermal'], lasts: '5m' },
   isolationFailed: { lasts: '1m' },
   overcommitted: { lasts: '5m' },
@@ -58,7 +60,8 @@ export const CONFIGURATION = {
   denialStorm: { perSecond: 0.1, window: '10m', lasts: '10m' },
   /** Means over the window have an error of some percentage points, see docs/reference/metrics.md. */
   computeOverLimit: { ratio: 1.2, window: '10m', lasts: '15m' },
-  /** Over ten minutes the standard error of the driver's samples is at most 0.8 percentage points (docs/reference/metrics.md). */
+  /** Over ten minutes the standard error of the driver's samples is at most 0.8 percentage points
+   * (docs/reference/metrics.md). */
   computeDrift: { ratio: 0.05, window: '10m', lasts: '10m' },
   /** Sum of all threads. */
   throttled: { secondsPerSecond: 0.5, window: '10m', lasts: '30m' },

@@ -5,11 +5,12 @@ import { type MetricName, select } from './metrics.ts';
 const BEFORE = '1h';
 
 /**
- * The increase of a counter, its first value included if the series began within the window; increase() ignores that value. A series
- * began within the window if it was absent before and if the agent had pages without it within the window. Otherwise it may be seen
- * again after a failed scrape, an absence of the agent, or a restart of Prometheus, with a value of any age. Pages of an agent without a
- * fresh sample do not count, because they lack counters: a series that begins around such a page counts as old rather than as new. A
- * target may have had its cotenant_up under several sets of labels within the window.
+ * The increase of a counter, its first value included if the series began within the window; increase() ignores that
+ * value. A series began within the window if it was absent before and if the agent had pages without it within the
+ * window. Otherwise it may be seen again after a failed scrape, an absence of the agent, or a restart of Prometheus,
+ * with a value of any age. Pages of an agent without a fresh sample do not count, because they lack counters: a series
+ * that begins around such a page counts as old rather than as new. A target may have had its cotenant_up under several
+ * sets of labels within the window.
  */
 export const grown = (counter: string, within: string): string => {
   const before = `last_over_time(${counter}[${BEFORE}] offset ${within})`;
@@ -19,10 +20,10 @@ export const grown = (counter: string, within: string): string => {
 };
 
 /**
- * The number of stops of each container within some seconds, for any reason and on any GPU. By the times of stops: each change of the
- * time is a stop, and so is the first one if it is within the window. The steps of a stop (terminate, then kill) have a time each, the
- * second perhaps under another reason or GPU, and are one stop: so the step with more changes counts. That may count too few stops, and
- * never counts one twice.
+ * The number of stops of each container within some seconds, for any reason and on any GPU. By the times of stops: each
+ * change of the time is a stop, and so is the first one if it is within the window. The steps of a stop (terminate,
+ * then kill) have a time each, the second perhaps under another reason or GPU, and are one stop: so the step with more
+ * changes counts. That may count too few stops, and never counts one twice.
  */
 export const stopsWithin = (seconds: number, ...matchers: readonly string[]): string => {
   const last = `${select('cotenant_container_last_kill_timestamp_seconds', ...matchers)}[${seconds}s]`;

@@ -1,5 +1,5 @@
-// The metrics that boards and alert rules may use, with their types and labels: those that the collectors declare, and some of
-// Prometheus and of the agent's process. A name that nothing serves does not compile.
+// The metrics that boards and alert rules may use, with their types and labels: those that the collectors declare, and
+// some of Prometheus and of the agent's process. A name that nothing serves does not compile.
 import { agent } from '../../src/exporter/collectors/agent.ts';
 import { gauge } from '../../src/exporter/collectors/collector.ts';
 import { container } from '../../src/exporter/collectors/container.ts';

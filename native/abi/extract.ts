@@ -31,8 +31,8 @@ export function findToolkitHeaders(candidates: readonly string[]): string[] | un
 }
 
 /**
- * Derives the rows. Rule that reproduces every row of CUDA 13.0: sort a base name's plain versions; the k-th (k >= 2) is
- * exported as `name_v<k>`; a per-thread row belongs to the newest plain version that is not above it, unless the
+ * Derives the rows. Rule that reproduces every row of CUDA 13.0: sort a base name's plain versions; the k-th (k >= 2)
+ * is exported as `name_v<k>`; a per-thread row belongs to the newest plain version that is not above it, unless the
  * profiler's list only knows the unsuffixed per-thread name.
  */
 export function extractDriverFacts(folders: readonly string[]): DriverFacts {

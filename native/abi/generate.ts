@@ -45,7 +45,8 @@ export function parseNames(text: string): Facts {
   return { rows: [], symbols: symbols.toSorted(), baseOf: new Map(symbols.map((symbol) => [symbol, symbol])) };
 }
 
-/** Base name -> verb. A base name given twice, an unknown verb or a group without a reason is an error with its line. */
+/** Base name -> verb. A base name given twice, an unknown verb or a group without a reason is an error with its
+ * line. */
 export function parseVerbs(text: string): Map<string, VerbRow> {
   const table = new Map<string, VerbRow>();
   let current: VerbRow | undefined;
@@ -119,7 +120,8 @@ function verbHeader(prefix: string, joined: { symbol: string; row: VerbRow }[]):
   const gated = inC.filter(({ row }) => row.verb === 'gate');
   const gatedRows = gated.map(({ symbol, index }) => ` \\\n    X(${index}, ${symbol})`).join('');
   return `/* ${NOTICE}
- * Index, symbol, verb and group of every entry point; those that the engine serves, and those that are gated; the reason of each group. */
+ * Index, symbol, verb and group of every entry point; those that the engine serves, and those that are gated; the
+ * reason of each group. */
 #pragma once
 #define COT_${prefix}_COUNT ${joined.length}
 #define COT_${prefix}_ROWS(X) \\
@@ -146,8 +148,8 @@ ${slotTable(facts.symbols).join('\n')}
 function versionHeader(facts: Facts): string {
   const { bases, lines } = versionRows(facts.rows, facts.symbols);
   return `/* ${NOTICE}
- * Base names for cuGetProcAddress by their hash (native/abi/symbol-hash.ts), and the variants of each: symbol, version, length
- * of the base name, per-thread stream, last of its base name. */
+ * Base names for cuGetProcAddress by their hash (native/abi/symbol-hash.ts), and the variants of each: symbol, version,
+ * length of the base name, per-thread stream, last of its base name. */
 static const struct version_row VERSION_ROWS[] = {
 ${lines.join('\n')}
 };

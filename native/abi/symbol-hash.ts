@@ -1,5 +1,6 @@
-// Hash tables of names that the interposer searches (shim_index_of and cuGetProcAddress): open addressing, each slot a tag
-// and an index, so that they need neither memory nor relocation. native/interposer/symbols/symbols.h has the same hash.
+// Hash tables of names that the interposer searches (shim_index_of and cuGetProcAddress): open addressing, each slot a
+// tag and an index, so that they need neither memory nor relocation. native/interposer/symbols/symbols.h has the same
+// hash.
 import type { VersionRow } from './extract.ts';
 
 const MASK = (1n << 64n) - 1n;

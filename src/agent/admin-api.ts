@@ -1,5 +1,5 @@
-// HTTP on the agent's local socket: grants for processes, and the data that the CLI shows. Every user that can open the socket can
-// request GPU memory of this node: its file mode is the access control. It never listens on a network.
+// HTTP on the agent's local socket: grants for processes, and the data that the CLI shows. Every user that can open the
+// socket can request GPU memory of this node: its file mode is the access control. It never listens on a network.
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import { parseComputeChange } from '../api/compute-annotation.ts';

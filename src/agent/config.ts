@@ -1,5 +1,5 @@
-// The agent's settings: the schemas of its parts put together, read from defaults, one file (YAML or JSON) and flags over both.
-// Unknown or invalid settings are errors that name their path.
+// The agent's settings: the schemas of its parts put together, read from defaults, one file (YAML or JSON) and flags
+// over both. Unknown or invalid settings are errors that name their path.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import * as v from 'valibot';

@@ -1,6 +1,6 @@
-// Maintains grants after each published sample: writes the driver's corrections to limits pages, shrinks grants that were made smaller,
-// ends grants of processes that have ended. A failure for one grant is reported, does not affect the others, and is tried again at the next
-// sample.
+// Maintains grants after each published sample: writes the driver's corrections to limits pages, shrinks grants that
+// were made smaller, ends grants of processes that have ended. A failure for one grant is reported, does not affect the
+// others, and is tried again at the next sample.
 
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
@@ -46,7 +46,8 @@ type GpuReading = { readonly index: number; readonly hasProcessData: boolean; re
 /** Memory must be counted twice for this long to count as steady. */
 const STEADY_NS = 10e9;
 
-/** Memory of one GPU that was counted twice, by sample, within the last `STEADY_NS`; `sinceNs`: the first sample ever. */
+/** Memory of one GPU that was counted twice, by sample, within the last `STEADY_NS`; `sinceNs`: the first sample
+ * ever. */
 type DoubleCountWindow = {
   readonly sinceNs: number;
   readonly measurements: readonly { readonly atNs: number; readonly bytes: number }[];
@@ -164,7 +165,8 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     if (after.some((gpu, position) => gpu !== grant.gpus[position])) registry.resize(grant.id, after);
   };
 
-  /** A process grant ends with its owner and all of its processes; a pod's grant when the kubelet unpublishes the volume. */
+  /** A process grant ends with its owner and all of its processes; a pod's grant when the kubelet unpublishes the
+   * volume. */
   const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
     if (isOfPod(owner)) return;
     // The sample costs nothing; /proc is read only if the sample shows no process.

@@ -1,5 +1,6 @@
-// Which containers are judged by their compute, and by which figures: those with a hard limit on a GPU's compute, where the
-// arbiter enforces it and the driver reports utilization by process. Pure; the verdict is made in src/policy/compute-verdict.ts.
+// Which containers are judged by their compute, and by which figures: those with a hard limit on a GPU's compute, where
+// the arbiter enforces it and the driver reports utilization by process. Pure; the verdict is made in
+// src/policy/compute-verdict.ts.
 import type { GpuGrant } from '../api/gpu.ts';
 import {
   judgeShare,
@@ -77,10 +78,10 @@ export function judgeCompute(
 type OnGpu = { readonly gpu: SampledGpu; readonly mpsClients: number; readonly outside: boolean };
 
 /**
- * The driver attributes concurrent kernels of the clients of one MPS server to one of them, or to the server, which is in the
- * list of compute processes. Utilization is the container's own where none of its processes is a client, where all clients on
- * the GPU are its own, or where no server can be shared between containers: each server is then in the cgroup of the container
- * that started it. Else it may be another container's, for which this one must not be stopped.
+ * The driver attributes concurrent kernels of the clients of one MPS server to one of them, or to the server, which is
+ * in the list of compute processes. Utilization is the container's own where none of its processes is a client, where
+ * all clients on the GPU are its own, or where no server can be shared between containers: each server is then in the
+ * cgroup of the container that started it. Else it may be another container's, for which this one must not be stopped.
  */
 function isMixed({ gpus }: ReconciledContainer, position: number, { mpsClients, outside }: OnGpu): boolean {
   const own = gpus[position]?.processes.filter(isMpsClient).length ?? 0;

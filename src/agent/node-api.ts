@@ -1,4 +1,5 @@
-// The node half as other parts see it: its operations, the events that it emits, and what it needs from the process around it.
+// The node half as other parts see it: its operations, the events that it emits, and what it needs from the process
+// around it.
 import type { EventEmitter } from 'node:events';
 import type { PodGrant } from '../api/grant-annotation.ts';
 import type { Mode } from '../api/request.ts';

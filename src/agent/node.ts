@@ -1,5 +1,5 @@
-// The node half of the agent: processes each sample (attribute, judge, act, publish, maintain files) and answers requests for
-// grants, volumes and state. Its parts are opened in node-parts.ts and make every decision.
+// The node half of the agent: processes each sample (attribute, judge, act, publish, maintain files) and answers
+// requests for grants, volumes and state. Its parts are opened in node-parts.ts and make every decision.
 import { EventEmitter } from 'node:events';
 import { advertisedGpus } from './allocation/advertised-gpus.ts';
 import { usableState } from './allocation/driver-state.ts';

@@ -1,6 +1,6 @@
-// How one sample becomes the state of the node, in four steps, each of which has a type that says what it adds: the sample, its
-// processes attributed to grants, reconciled with grants and ledgers (memory is judged), and judged (compute, too). Holds what
-// the next sample needs of this one; what is done about the state is decided in node.ts.
+// How one sample becomes the state of the node, in four steps, each of which has a type that says what it adds: the
+// sample, its processes attributed to grants, reconciled with grants and ledgers (memory is judged), and judged
+// (compute, too). Holds what the next sample needs of this one; what is done about the state is decided in node.ts.
 import { type Assignments, NOTHING_ASSIGNED } from './attribution/other-allocations.ts';
 import type { OwnerTracker } from './attribution/owner-tracker.ts';
 import { type AttributedProcesses, NO_PROCESSES } from './attribution/processes-by-owner.ts';
@@ -52,10 +52,10 @@ export type SampleProcessor = {
 };
 
 /**
- * Testing slot locks dominates the cost of reading a ledger, so locks are tested again only after this time while the processes
- * of the grant are as they were. A process that holds GPU memory and ends changes the sample, and then locks are tested at
- * once. A process without GPU memory is in no sample: its end is noticed later, which delays only this agent, because other
- * processes of its container test its lock themselves.
+ * Testing slot locks dominates the cost of reading a ledger, so locks are tested again only after this time while the
+ * processes of the grant are as they were. A process that holds GPU memory and ends changes the sample, and then locks
+ * are tested at once. A process without GPU memory is in no sample: its end is noticed later, which delays only this
+ * agent, because other processes of its container test its lock themselves.
  */
 const LOCKS_FOR_MS = 5000;
 

@@ -1,5 +1,5 @@
-// When the next sample is taken: sooner while a container is over its grant, later while nothing on the node changes, which is
-// most of the time and halves what the agent costs there.
+// When the next sample is taken: sooner while a container is over its grant, later while nothing on the node changes,
+// which is most of the time and halves what the agent costs there.
 
 import type { Sample, SampledGpu } from './sampling/sample.ts';
 import type { NodeState } from './usage/node-usage.ts';

@@ -1,5 +1,6 @@
-// Starts the agent: node half, sampler, local socket, and either the exporter half or the socket through which one in another
-// process follows the snapshots (page.socket). Subscribes the parts to one another's events, and closes them in order.
+// Starts the agent: node half, sampler, local socket, and either the exporter half or the socket through which one in
+// another process follows the snapshots (page.socket). Subscribes the parts to one another's events, and closes them in
+// order.
 import { mkdirSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// A change of a container's compute while it runs: the format of the annotation `cotenant.io/compute` and of the same change
-// on the agent's socket. A setting that is left out stays as it is; null goes back to what the pod chose.
+// A change of a container's compute while it runs: the format of the annotation `cotenant.io/compute` and of the same
+// change on the agent's socket. A setting that is left out stays as it is; null goes back to what the pod chose.
 import * as v from 'valibot';
 import { field, type JsonObject } from '../common/json.ts';
 import { err, ok, type Result } from '../common/result.ts';

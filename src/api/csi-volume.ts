@@ -1,5 +1,5 @@
-// The inline CSI volume of a pod with a share and its containers' mounts of it: the webhook adds them, and the node's agent
-// gives no grant to a pod that has them in another form.
+// The inline CSI volume of a pod with a share and its containers' mounts of it: the webhook adds them, and the node's
+// agent gives no grant to a pod that has them in another form.
 import { field, type JsonObject, listAt, textAt } from '../common/json.ts';
 
 export const VOLUME_NAME = 'cotenant';
@@ -22,8 +22,8 @@ export function mountsOf(container: string): readonly JsonObject[] {
 }
 
 /**
- * What is wrong with the volume or its mounts in a pod as the API server has it, in one sentence; `shares`: names of its
- * containers with a share. The webhook adds exactly these, so anything else did not come through it.
+ * What is wrong with the volume or its mounts in a pod as the API server has it, in one sentence; `shares`: names of
+ * its containers with a share. The webhook adds exactly these, so anything else did not come through it.
  */
 export function wrongMounts(pod: unknown, shares: ReadonlySet<string>): string | undefined {
   const spec = field(pod, 'spec');

@@ -1,5 +1,5 @@
-// Earlier names of annotations and keys. Pods that an earlier version admitted or bound, containers that it created, and Nodes with an
-// earlier agent still have them: Cotenant reads them and never writes them.
+// Earlier names of annotations and keys. Pods that an earlier version admitted or bound, containers that it created,
+// and Nodes with an earlier agent still have them: Cotenant reads them and never writes them.
 import { isObject } from '../common/json.ts';
 import { GIVEN_ANNOTATION, GPUS_ANNOTATION } from './names.ts';
 

@@ -49,5 +49,6 @@ export type GpuDemand = {
   readonly tenants: number;
 };
 
-/** Memory that the GPU must keep for a grant: more than was granted while the container holds what a smaller grant took away. */
+/** Memory that the GPU must keep for a grant: more than was granted while the container holds what a smaller grant took
+ * away. */
 export const countedBytes = (gpu: GpuGrant): number => Math.max(gpu.memoryBytes, gpu.heldBytes ?? 0);

@@ -29,7 +29,8 @@ export type ContainerGrant = {
 
 /** What a pod was granted on the node that it was bound to. */
 export type PodGrant = {
-  /** Transitions of the scheduler's Lease at the time of the grant: separates grants of one leader from those of the next. */
+  /** Transitions of the scheduler's Lease at the time of the grant: separates grants of one leader from those of the
+   * next. */
   readonly epoch: number;
   /** Containers with a share, by name; never empty. */
   readonly containers: readonly ContainerGrant[];

@@ -1,5 +1,5 @@
-// Names of resources, annotations and labels that Cotenant reads or writes in a cluster (docs/reference/annotations.md). The
-// other files of this folder declare the formats of the values.
+// Names of resources, annotations and labels that Cotenant reads or writes in a cluster
+// (docs/reference/annotations.md). The other files of this folder declare the formats of the values.
 
 /** Number of GPUs that the container gets. */
 export const GPU = 'cotenant.io/gpu';
@@ -23,8 +23,8 @@ export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
 export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override';
 
 /**
- * NRI's own name for a list (JSON) of plugins without which a container is not started; honored by containerd 2.2 and newer
- * and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
+ * NRI's own name for a list (JSON) of plugins without which a container is not started; honored by containerd 2.2 and
+ * newer and by CRI-O. A key with `/pod` or `/container.<name>` behind it wins over the bare one.
  */
 export const REQUIRED_PLUGINS_ANNOTATION = 'required-plugins.noderesource.dev';
 /** The name that the agent's NRI plugin registers with. */
@@ -42,8 +42,8 @@ export const ACTION_ANNOTATION = 'cotenant.io/action';
 export const GIVEN_ANNOTATION = 'cotenant.io/gpus-given';
 
 /**
- * On the chart's objects and pods: the part of Cotenant, independent of names that values can override. Any tenant can write it
- * on a pod, so it counts only in the namespace of the release.
+ * On the chart's objects and pods: the part of Cotenant, independent of names that values can override. Any tenant can
+ * write it on a pod, so it counts only in the namespace of the release.
  */
 export const COMPONENT_LABEL = 'cotenant.io/component';
 /** On the CSIDriver object, which only administrators write: the namespace of the release. */

@@ -1,4 +1,5 @@
-// The annotation `cotenant.io/gpus` of a Node: its GPUs as the node's agent sees them, from which the scheduler chooses.
+// The annotation `cotenant.io/gpus` of a Node: its GPUs as the node's agent sees them, from which the scheduler
+// chooses.
 import * as v from 'valibot';
 import type { Result } from '../common/result.ts';
 import { listOf, parseVersionedJson, whole } from '../common/schema.ts';

@@ -1,5 +1,5 @@
-// The annotation `cotenant.io/request`: a pod's request as canonical JSON, so that a dialect is read once, by the webhook.
-// One request has one text, and no other text is accepted: it was not written by the webhook.
+// The annotation `cotenant.io/request`: a pod's request as canonical JSON, so that a dialect is read once, by the
+// webhook. One request has one text, and no other text is accepted: it was not written by the webhook.
 
 import { type Checked, invalid, keyPath } from '../common/problem.ts';
 import { err, ok } from '../common/result.ts';

@@ -1,5 +1,5 @@
-// A pod's GPU request, whatever dialect it was written in: the format of the request annotation, its types, and how many
-// bytes a share is on a known GPU. `src/request/read-pod.ts` reads a request from a pod.
+// A pod's GPU request, whatever dialect it was written in: the format of the request annotation, its types, and how
+// many bytes a share is on a known GPU. `src/request/read-pod.ts` reads a request from a pod.
 
 import * as v from 'valibot';
 import { isObject } from '../common/json.ts';
@@ -129,7 +129,8 @@ export const podRequest = v.object({
 });
 export type PodRequest = v.InferOutput<typeof podRequest>;
 
-/** What was chosen for a container's compute; absent: the GPU's policy, no priority, a weight as large as its percent. */
+/** What was chosen for a container's compute; absent: the GPU's policy, no priority, a weight as large as its
+ * percent. */
 export type ComputeChoice = {
   readonly policy?: ComputePolicy;
   readonly priority?: Priority;
@@ -147,8 +148,8 @@ export function resolveLimit(share: GpuShare, gpuTotalBytes: number): number {
 }
 
 /**
- * `units` follow cGPU: a GPU of T MiB has floor(T / unit) units, and n of them are floor(T x n / units) MiB, so that all
- * units together are the whole GPU. `percent` follows MetaGPU: floor(T / 100) x n MiB. Both in MiB, as those count.
+ * `units` follow cGPU: a GPU of T MiB has floor(T / unit) units, and n of them are floor(T x n / units) MiB, so that
+ * all units together are the whole GPU. `percent` follows MetaGPU: floor(T / 100) x n MiB. Both in MiB, as those count.
  */
 function resolveAmount(amount: MemoryAmount, gpuTotalBytes: number): number {
   const totalMiB = Math.floor(gpuTotalBytes / MIB);

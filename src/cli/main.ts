@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// The program `cotenant`: the table of commands, how errors are shown (usage errors in one sentence, internal errors with a stack),
-// and what happens when the reader of standard output goes away.
+// The program `cotenant`: the table of commands, how errors are shown (usage errors in one sentence, internal errors
+// with a stack), and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
 import { type Command, parse, UsageError, usageOf } from './lib/command.ts';
 import { untilSignal } from './lib/run-until-signal.ts';

@@ -1,5 +1,5 @@
-// Pauses between retries: each twice as long as the one before, up to a bound, and shorter by up to a half at random, so that
-// many callers that failed at once do not come back at once.
+// Pauses between retries: each twice as long as the one before, up to a bound, and shorter by up to a half at random,
+// so that many callers that failed at once do not come back at once.
 
 export type Backoff = {
   /** How long to wait before the next try. */

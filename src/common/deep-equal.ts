@@ -1,5 +1,5 @@
-// Structural equality of JSON values. Equal objects by identity are not descended into, so comparing a pod with its patched
-// copy costs only the changed parts.
+// Structural equality of JSON values. Equal objects by identity are not descended into, so comparing a pod with its
+// patched copy costs only the changed parts.
 import { isObject } from './json.ts';
 
 /** Own keys only, in any order. Recursion follows `a`: pass the trusted value first. */

@@ -1,5 +1,5 @@
-// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values with a
-// declared format use schema.ts.
+// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values
+// with a declared format use schema.ts.
 
 export type JsonObject = { readonly [key: string]: unknown };
 
@@ -32,7 +32,8 @@ export function isWithin(value: unknown, least: number, most: number): value is 
   return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
 }
 
-/** The value in a JSON text whose own key `version` is this one (undefined: that has none), or what is wrong with the text. */
+/** The value in a JSON text whose own key `version` is this one (undefined: that has none), or what is wrong with the
+ * text. */
 export function parseVersioned(
   text: string,
   version: number | undefined,

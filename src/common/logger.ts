@@ -1,6 +1,6 @@
-// The only writer of logs: levels, a component, keys, JSON or text on standard error. A message that repeats is counted and
-// written once a minute, and each component may write so many lines a minute: tenants can cause messages, and must not fill a
-// disk or the agent's memory with them.
+// The only writer of logs: levels, a component, keys, JSON or text on standard error. A message that repeats is counted
+// and written once a minute, and each component may write so many lines a minute: tenants can cause messages, and must
+// not fill a disk or the agent's memory with them.
 import { pino } from 'pino';
 
 export const LOG_LEVELS = ['debug', 'info', 'warn', 'error'] as const;
@@ -119,7 +119,8 @@ function createLimiter(clock: LogClock, write: (line: Line, repeated: number) =>
     });
   };
 
-  /** Writes counts of messages whose last line is not newer than that. A message that goes on repeating stays remembered. */
+  /** Writes counts of messages whose last line is not newer than that. A message that goes on repeating stays
+   * remembered. */
   const report = (untilMs: number) => {
     for (const [id, entry] of [...remembered]) {
       if (entry.writtenMs > untilMs) continue;

@@ -1,4 +1,5 @@
-// A problem in something that a person wrote: field path, value, what is wrong, what would be right; and its text in one line.
+// A problem in something that a person wrote: field path, value, what is wrong, what would be right; and its text in
+// one line.
 import type { Result } from './result.ts';
 
 /** `invalid`: not a valid value. `forbidden`: valid, but this cluster or namespace does not allow it. */

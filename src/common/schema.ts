@@ -1,11 +1,13 @@
-// Validates values from outside against a declared format: JSON of state files and annotations, YAML of settings, frames of a
-// protocol. Declare the format once as a valibot schema, take its type with `v.InferOutput`, read it with:
+// Validates values from outside against a declared format: JSON of state files and annotations, YAML of settings,
+// frames of a protocol. Declare the format once as a valibot schema, take its type with `v.InferOutput`, read it with:
 //
 //   const Settings = v.object({ intervalMs: whole(100, 60_000), mode: v.optional(oneOf(['off', 'report'])) });
 //   type Settings = v.InferOutput<typeof Settings>;
-//   parseJson(Settings, text);     // Result<Settings>, error: `intervalMs: "x" is not a whole number from 100 to 60000`
+//   parseJson(Settings, text);     // Result<Settings>, error: `intervalMs: "x" is not a whole number from 100 to
+//   60000`
 //   parse(Settings, value);        // the same for a value that is parsed already
-//   check(Settings, value, path);  // Result<Settings, Problem[]> for what people write: every problem, with its field path
+//   check(Settings, value, path);  // Result<Settings, Problem[]> for what people write: every problem, with its field
+//   path
 //
 // A message given to a schema or action is a noun phrase for what is wanted: `v.regex(UUID, 'a UUID of a GPU')`.
 import * as v from 'valibot';

@@ -1,5 +1,6 @@
-// State files: small JSON files of the state folder, read once at startup and replaced atomically (temporary file, fsync, rename),
-// so that a crash at any moment leaves the old or the new content. A file that cannot be read is kept as `.unread`.
+// State files: small JSON files of the state folder, read once at startup and replaced atomically (temporary file,
+// fsync, rename), so that a crash at any moment leaves the old or the new content. A file that cannot be read is kept
+// as `.unread`.
 import {
   closeSync,
   existsSync,

@@ -1,5 +1,5 @@
-// The page of metrics of the newest snapshot, rendered by a worker thread when the first scrape asks for it and shared by all scrapes
-// of the same snapshot. A node that nothing scrapes renders nothing.
+// The page of metrics of the newest snapshot, rendered by a worker thread when the first scrape asks for it and shared
+// by all scrapes of the same snapshot. A node that nothing scrapes renders nothing.
 import type { Source } from '../agent/snapshot/source.ts';
 import { showsProcesses } from '../api/compat-exporters.ts';
 import type { Logger } from '../common/logger.ts';

@@ -16,8 +16,8 @@ export const serializeMetrics = async (registry: Registry): Promise<string> =>
 const NS_PER_SECOND = 1e9;
 
 /**
- * Duration of event loop iterations since the last page. Node 26.5 and newer measure the iterations that happen; older versions add a
- * timer every 10 ms, and measure its iterations too.
+ * Duration of event loop iterations since the last page. Node 26.5 and newer measure the iterations that happen; older
+ * versions add a timer every 10 ms, and measure its iterations too.
  */
 function eventLoopMetrics(registry: Registry): void {
   const delay = monitorEventLoopDelay({ samplePerIteration: true });

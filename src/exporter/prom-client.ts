@@ -1,5 +1,5 @@
-// The parts of prom-client that the exporter uses, each from its own file: the package's entry also loads the HTTP and TLS clients of
-// the Pushgateway, in every thread.
+// The parts of prom-client that the exporter uses, each from its own file: the package's entry also loads the HTTP and
+// TLS clients of the Pushgateway, in every thread.
 import { createRequire } from 'node:module';
 import type * as PromClient from 'prom-client';
 
@@ -14,8 +14,8 @@ export const Counter = require('prom-client/lib/counter.js') as typeof PromClien
 export type Counter = PromClient.Counter;
 
 /**
- * The default metrics that are served. The others are in no dashboard, and promtool refuses some of their names. Loaded when they are
- * asked for: the worker thread has none.
+ * The default metrics that are served. The others are in no dashboard, and promtool refuses some of their names. Loaded
+ * when they are asked for: the worker thread has none.
  */
 const DEFAULT_METRICS = [
   'processCpuTotal',

@@ -1,5 +1,5 @@
-// The worker thread that renders pages (render-worker.ts): started with the first page, ended when it has had nothing to do for long,
-// and restarted when it hangs or fails.
+// The worker thread that renders pages (render-worker.ts): started with the first page, ended when it has had nothing
+// to do for long, and restarted when it hangs or fails.
 import { Worker } from 'node:worker_threads';
 import type { Encoded, Material } from '../agent/snapshot/source.ts';
 import type { Logger } from '../common/logger.ts';
@@ -13,7 +13,8 @@ export type RenderThread = {
 };
 
 export type ThreadLimits = {
-  /** A page that takes longer means that the thread hangs. Includes its start, on a machine that is short of CPU time. */
+  /** A page that takes longer means that the thread hangs. Includes its start, on a machine that is short of CPU
+   * time. */
   readonly renderMs: number;
   /** Without a page for so long, the thread and its memory are released. */
   readonly idleMs: number;

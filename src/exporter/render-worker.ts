@@ -1,5 +1,6 @@
-// The worker thread that renders pages: a snapshot comes in, as an object or as the JSON of the other half, and the page goes out as
-// bytes, plain and compressed. Rendering thousands of series would hold up an event loop that also enforces.
+// The worker thread that renders pages: a snapshot comes in, as an object or as the JSON of the other half, and the
+// page goes out as bytes, plain and compressed. Rendering thousands of series would hold up an event loop that also
+// enforces.
 import { parentPort, workerData } from 'node:worker_threads';
 import { gzipSync } from 'node:zlib';
 import { materialFrom } from '../agent/snapshot/ipc/validate.ts';

@@ -1,6 +1,6 @@
-// Renders a snapshot as a page of metrics: registers the metrics of all collectors with prom-client, collects, and writes the text
-// format or OpenMetrics. A collector that throws costs only its own metrics; cotenant_exporter_collector_success says which.
-// Runs in render-worker.ts, off the event loop that enforces.
+// Renders a snapshot as a page of metrics: registers the metrics of all collectors with prom-client, collects, and
+// writes the text format or OpenMetrics. A collector that throws costs only its own metrics;
+// cotenant_exporter_collector_success says which. Runs in render-worker.ts, off the event loop that enforces.
 import type { Snapshot } from '../agent/snapshot/snapshot.ts';
 import { agent } from './collectors/agent.ts';
 import {

@@ -1,5 +1,5 @@
-// HTTP routes of the exporter: /metrics, health, the status page and its data. All are served from the last sample; no request reads the
-// driver or waits for sampling.
+// HTTP routes of the exporter: /metrics, health, the status page and its data. All are served from the last sample; no
+// request reads the driver or waits for sampling.
 import express, { type Express, type RequestHandler } from 'express';
 import type { Source } from '../agent/snapshot/source.ts';
 import { acceptedFormat } from './accept.ts';

@@ -1,5 +1,6 @@
-// Starts the exporter half: metrics, status page and health over HTTP, with authorization. It reads snapshots from a source
-// (agent/snapshot/source.ts): the node half in the same process, or the socket of another process, which then needs no privileges.
+// Starts the exporter half: metrics, status page and health over HTTP, with authorization. It reads snapshots from a
+// source (agent/snapshot/source.ts): the node half in the same process, or the socket of another process, which then
+// needs no privileges.
 import { hostname } from 'node:os';
 import type { RequestHandler } from 'express';
 import type { Source } from '../agent/snapshot/source.ts';

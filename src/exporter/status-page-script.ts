@@ -1,5 +1,5 @@
-// The script of the status page, which runs in the browser: fetches /status.json every second and /history.json every few seconds,
-// and fills tables and charts. Text from tenants is set as text, never as HTML.
+// The script of the status page, which runs in the browser: fetches /status.json every second and /history.json every
+// few seconds, and fills tables and charts. Text from tenants is set as text, never as HTML.
 import { POINTS } from '../agent/snapshot/history.ts';
 
 export const STATUS_SCRIPT = `
@@ -28,7 +28,8 @@ const bar = (used, total, granted) => {
 };
 const SVG = 'http://www.w3.org/2000/svg';
 const W = 160, H = 32;
-/** A line chart of the last minutes, with gaps for missing values. Its top is the limit, or the largest value above it. */
+/** A line chart of the last minutes, with gaps for missing values. Its top is the limit, or the largest value above
+ * it. */
 const spark = (values, limit, label, kind) => {
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', '0 0 ' + W + ' ' + H); svg.setAttribute('role', 'img'); svg.setAttribute('class', 'spark ' + kind);

@@ -1,5 +1,5 @@
-// The status page: GPUs, tenants, limits, use over the last minutes, and actions of the agent. One HTML file without external
-// resources; status-page-script.ts fills it.
+// The status page: GPUs, tenants, limits, use over the last minutes, and actions of the agent. One HTML file without
+// external resources; status-page-script.ts fills it.
 import { STATUS_SCRIPT } from './status-page-script.ts';
 
 const STYLE = `

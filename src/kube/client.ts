@@ -1,5 +1,5 @@
-// Clients of the API server with a timeout for each call (the library alone waits five minutes), over shared connections.
-// A write without an answer may still be carried out; its caller must find out.
+// Clients of the API server with a timeout for each call (the library alone waits five minutes), over shared
+// connections. A write without an answer may still be carried out; its caller must find out.
 import { type Configuration, createConfiguration, type KubeConfig, ServerConfiguration } from '@kubernetes/client-node';
 import { withKeptConnections } from './connections.ts';
 

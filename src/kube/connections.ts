@@ -6,8 +6,8 @@ import { Agent, type Dispatcher } from 'undici';
 /** Below the 90 s after which the API server closes an idle connection, and the 60 s of common load balancers. */
 const IDLE_MS = 30_000;
 /**
- * A connection on which nothing came for this long is probed by TCP; ten probes in as many seconds without an answer end it
- * (libuv's numbers). A watch may be silent for a minute.
+ * A connection on which nothing came for this long is probed by TCP; ten probes in as many seconds without an answer
+ * end it (libuv's numbers). A watch may be silent for a minute.
  */
 const PROBED_AFTER_MS = 15_000;
 
@@ -42,7 +42,8 @@ export function withKeptConnections(config: KubeConfig): KubeConfig {
 function dispatcherOf(config: KubeConfig, options: Options, args: DispatcherArguments): Dispatcher | undefined {
   // Through a proxy: the library's own dispatcher.
   if (options.type !== 'agent') return (config as unknown as Dispatching).createDispatcher(...args);
-  // In HTTP/1.1 a call that times out takes its connection with it. In HTTP/2 all calls would go on over one dead connection.
+  // In HTTP/1.1 a call that times out takes its connection with it. In HTTP/2 all calls would go on over one dead
+  // connection.
   const connect = options.connect as Agent.Options['connect'] & object;
   const probed = { ...connect, keepAlive: true, keepAliveInitialDelay: PROBED_AFTER_MS };
   return new Agent({ connect: probed, allowH2: false, keepAliveTimeout: IDLE_MS });

@@ -1,5 +1,5 @@
-// Lists objects of the API server and watches them from there on, for ever: reads pages, renews watches, lists again when the
-// watch cannot continue. Keeps no object, so that a caller with many of them keeps only what it needs.
+// Lists objects of the API server and watches them from there on, for ever: reads pages, renews watches, lists again
+// when the watch cannot continue. Keeps no object, so that a caller with many of them keeps only what it needs.
 import { setTimeout as delay } from 'node:timers/promises';
 import { type KubeConfig, Watch } from '@kubernetes/client-node';
 import { createBackoff } from '../common/backoff.ts';
@@ -19,7 +19,8 @@ export type WatchedObjects<T, Kept> = {
   readonly query?: Readonly<Record<string, string>>;
   /** One page. Must not pass a resource version: the answer would not have to include the latest write. */
   readonly list: (limit: number, from: string | undefined) => Promise<Listed<T>>;
-  /** What the caller needs of one object. Called as each page arrives, so that no list is in memory as whole objects. */
+  /** What the caller needs of one object. Called as each page arrives, so that no list is in memory as whole
+   * objects. */
   readonly keep: (object: T) => Kept;
   /** All objects. The list includes what was written before `startedMs` (`performance.now()`). */
   readonly onList: (items: readonly Kept[], startedMs: number) => void;
@@ -49,8 +50,8 @@ const PAUSE_MS = { firstMs: 250, mostMs: 15_000 };
 /** A connection that ends sooner counts as a failure. */
 const SHORT_MS = 1000;
 /**
- * An API server sends a bookmark about once a minute, so a watch without one for this long is not served. A peer that is gone is
- * noticed sooner, by TCP (connections.ts).
+ * An API server sends a bookmark about once a minute, so a watch without one for this long is not served. A peer that
+ * is gone is noticed sooner, by TCP (connections.ts).
  */
 const TIMES: WatchTimes = { answerMs: 10_000, quietMs: 150_000 };
 /** After so many quiet connections in a row everything is listed: nothing changes, or events get lost. */

@@ -1,5 +1,5 @@
-// The GPUs that a Node advertises: those that its agent reads, those that are missing while pods hold grants on them, and
-// what the agent granted beyond the annotations of pods.
+// The GPUs that a Node advertises: those that its agent reads, those that are missing while pods hold grants on them,
+// and what the agent granted beyond the annotations of pods.
 import { parsePodGrant } from '../api/grant-annotation.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
 import { demandOf } from '../placement/demand.ts';
@@ -20,9 +20,10 @@ export type GpusReading = NodeGpus & {
 };
 
 /**
- * The GPUs to advertise after `shown`: those that were read, a lost GPU with the memory that it had, and, as not healthy, those
- * that are missing while pods hold grants on them or the driver does not answer. When a kubelet restarts, it ends running pods
- * that request more than the node advertises. `grantTextOf`: the grant annotation of a pod on this node.
+ * The GPUs to advertise after `shown`: those that were read, a lost GPU with the memory that it had, and, as not
+ * healthy, those that are missing while pods hold grants on them or the driver does not answer. When a kubelet
+ * restarts, it ends running pods that request more than the node advertises. `grantTextOf`: the grant annotation of a
+ * pod on this node.
  */
 export function gpusToAdvertise(
   reading: GpusReading,

@@ -1,6 +1,6 @@
-// Keeps this node's GPUs on its Node object: the annotation with its GPUs, the amounts of memory and compute in its status, and
-// the conditions about enforcement and health, all in one write. The kubelet sets amounts that it does not manage to zero when
-// it registers, so the Node as it is now decides whether to write, not the last write.
+// Keeps this node's GPUs on its Node object: the annotation with its GPUs, the amounts of memory and compute in its
+// status, and the conditions about enforcement and health, all in one write. The kubelet sets amounts that it does not
+// manage to zero when it registers, so the Node as it is now decides whether to write, not the last write.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
 import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
@@ -56,8 +56,8 @@ const LEAST_BETWEEN_WRITES_MS = 1000;
 const RETRY_MS = { firstMs: 1000, mostMs: 60_000 };
 
 /**
- * `withSlots`: no device plugin counts containers. GPUs that are not healthy still count in the amounts, because the kubelet
- * admitted running pods by them; the annotation of each GPU keeps new pods off.
+ * `withSlots`: no device plugin counts containers. GPUs that are not healthy still count in the amounts, because the
+ * kubelet admitted running pods by them; the annotation of each GPU keeps new pods off.
  */
 export function buildNodePatch(
   offered: NodeGpus,

@@ -1,5 +1,5 @@
-// Informer of one node's pods: the pods, and the names of their containers by container ID. Look-ups never wait; a pod that
-// has just been bound may be missing.
+// Informer of one node's pods: the pods, and the names of their containers by container ID. Look-ups never wait; a pod
+// that has just been bound may be missing.
 import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
 import { createApiClient, PAGE_MS } from './client.ts';
 import { listAndWatch } from './list-watch.ts';

@@ -1,5 +1,5 @@
-// Watches the ResourceSlices of this node: DRA drivers write them when they start or divide a GPU. A failure (the cluster has no
-// ResourceSlices, or denies the right to watch them) is reported once and retried.
+// Watches the ResourceSlices of this node: DRA drivers write them when they start or divide a GPU. A failure (the
+// cluster has no ResourceSlices, or denies the right to watch them) is reported once and retried.
 import { type KubeConfig, ResourceV1Api, type V1ResourceSlice } from '@kubernetes/client-node';
 import { createApiClient, PAGE_MS } from './client.ts';
 import { type ListWatch, listAndWatch } from './list-watch.ts';

@@ -1,5 +1,5 @@
-// What is allocated on every GPU of the cluster: the nodes' GPUs, what their agents granted themselves, and the grants of
-// bound pods, added up. No I/O: the watch and the binder write to it.
+// What is allocated on every GPU of the cluster: the nodes' GPUs, what their agents granted themselves, and the grants
+// of bound pods, added up. No I/O: the watch and the binder write to it.
 import type { GpuDemand } from '../api/gpu.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
 import type { PlaceableNode } from './place-pod.ts';

@@ -1,4 +1,5 @@
-// Whether a GPU can take what a pod demands of it: the one place that compares, and the sentences that people read. Pure.
+// Whether a GPU can take what a pod demands of it: the one place that compares, and the sentences that people read.
+// Pure.
 import type { GpuDemand, PlaceableGpu } from '../api/gpu.ts';
 import { GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import { MIB } from '../common/quantity.ts';

@@ -1,5 +1,5 @@
-// GPUs on which more is granted than there is, as after two schedulers led for a while, and which pods to evict. Pure. The
-// node's agent does not start such a pod; the scheduler evicts it.
+// GPUs on which more is granted than there is, as after two schedulers led for a while, and which pods to evict. Pure.
+// The node's agent does not start such a pod; the scheduler evicts it.
 import type { GpuDemand } from '../api/gpu.ts';
 import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
@@ -23,7 +23,8 @@ export type OvercommittedGpu = {
   readonly text: string;
 };
 
-/** Also GPUs that are granted and that the node does not have. Terminating pods do not count; grants of the agent do. */
+/** Also GPUs that are granted and that the node does not have. Terminating pods do not count; grants of the agent
+ * do. */
 export function findOvercommittedGpus(
   node: string,
   { gpus, mostTenantsPerGpu }: NodeGpus,
@@ -56,8 +57,8 @@ export function findOvercommittedGpus(
 export type PodToEvict = { readonly podUid: string; readonly because: string };
 
 /**
- * The pods to evict from the GPUs in `ripe` so that the rest fits: the youngest that have not started, by the epoch of the
- * grant and then by creation. Started pods stay, whatever they demand.
+ * The pods to evict from the GPUs in `ripe` so that the rest fits: the youngest that have not started, by the epoch of
+ * the grant and then by creation. Started pods stay, whatever they demand.
  */
 export function choosePodsToEvict(
   node: string,

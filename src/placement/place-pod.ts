@@ -1,5 +1,6 @@
-// Which GPUs of one node a pod's containers get. Pure: from the request, the node's GPUs and what is granted on them. Which
-// node it is, is decided by score.ts and the scheduler; a plain process is a request of one container on the agent's node.
+// Which GPUs of one node a pod's containers get. Pure: from the request, the node's GPUs and what is granted on them.
+// Which node it is, is decided by score.ts and the scheduler; a plain process is a request of one container on the
+// agent's node.
 import type { GpuDemand, GpuGrant, PlaceableGpu } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 import { GPU } from '../api/names.ts';
@@ -27,7 +28,8 @@ export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpu
 };
 
 export type PodRefusal = {
-  /** One sentence: the nearest miss with its GPU and numbers, or every GPU with its own. Made only when it is called. */
+  /** One sentence: the nearest miss with its GPU and numbers, or every GPU with its own. Made only when it is
+   * called. */
   readonly reason: (detail?: 'nearest' | 'all') => string;
   /** The same without GPU and numbers: a clause behind "node(s) where". */
   readonly summary: string;
@@ -42,9 +44,9 @@ export type PodPlacement =
   | ({ readonly ok: false } & PodRefusal);
 
 /**
- * Containers of a pod may share a GPU; shares of one container lie on different ones. A request with one container is placed
- * whenever that is possible at all. Several containers are tried one after the other, in a few orders: a pod that fits a
- * node in exactly one way may be refused. `fragmentation` places like `binpack`.
+ * Containers of a pod may share a GPU; shares of one container lie on different ones. A request with one container is
+ * placed whenever that is possible at all. Several containers are tried one after the other, in a few orders: a pod
+ * that fits a node in exactly one way may be refused. `fragmentation` places like `binpack`.
  */
 export function placePod(request: PlacementRequest, node: PlaceableNode, defaultPlacement: Placement): PodPlacement {
   const gpus = selectGpus(request, node);
@@ -168,7 +170,8 @@ function rankGpus(
 
 const isEqualShare = (a: GpuShare, b: GpuShare): boolean => JSON.stringify(a) === JSON.stringify(b);
 
-/** One container with equal shares, as nearly all pods have: a GPU that fits one share fits each, so counting is enough. */
+/** One container with equal shares, as nearly all pods have: a GPU that fits one share fits each, so counting is
+ * enough. */
 function placeEqualShares(container: RequestedContainer, share: GpuShare, choice: Choice): PodPlacement {
   const { gpus: shares } = container;
   const obstacles: Obstacle[] = [];
@@ -228,7 +231,8 @@ const grantOn = ({ gpuUuid, usableBytes }: PlaceableGpu, share: GpuShare): GpuGr
 
 /**
  * A different GPU for each share, from its options in order of preference; shares with fewest options choose first.
- * Augmenting paths (Kuhn's algorithm) find an assignment whenever there is one; else the first share that could get none.
+ * Augmenting paths (Kuhn's algorithm) find an assignment whenever there is one; else the first share that could get
+ * none.
  */
 function matchShares(
   options: readonly (readonly PlaceableGpu[])[],

@@ -25,7 +25,8 @@ export function assessFit(containers: readonly ContainerGrant[], { gpus }: Place
   return { opened, granted: usable === 0 ? 1 : granted / usable };
 }
 
-/** Negative: `a` is better. Binpack keeps whole GPUs free, then fills the fullest node; spread takes the emptiest node. */
+/** Negative: `a` is better. Binpack keeps whole GPUs free, then fills the fullest node; spread takes the emptiest
+ * node. */
 export function compareFits(a: Fit, b: Fit, placement: Placement): number {
   if (placement === 'spread') return a.granted - b.granted;
   return a.opened - b.opened || b.granted - a.granted;

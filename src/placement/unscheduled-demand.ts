@@ -1,5 +1,5 @@
-// GPU resources that a node's agent granted beyond the annotations of its pods: grants of plain processes, and what a resize
-// added to a pod. The scheduler sees them only where the node advertises them. Pure.
+// GPU resources that a node's agent granted beyond the annotations of its pods: grants of plain processes, and what a
+// resize added to a pod. The scheduler sees them only where the node advertises them. Pure.
 import type { GpuDemand } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 import { addDemand, demandOf } from './demand.ts';
@@ -13,8 +13,8 @@ export type AgentGrant = {
 type Demands = ReadonlyMap<string, GpuDemand>;
 
 /**
- * By UUID of the GPU. `annotated`: the demand by a pod's annotation; where it is undefined nothing is counted for the pod. A
- * pod whose grant was made smaller keeps its annotated amount.
+ * By UUID of the GPU. `annotated`: the demand by a pod's annotation; where it is undefined nothing is counted for the
+ * pod. A pod whose grant was made smaller keeps its annotated amount.
  */
 export function unscheduledDemand(
   grants: readonly AgentGrant[],

@@ -1,5 +1,5 @@
-// What namespaces were granted, used and left idle, in GPU-hours: one hour of one whole GPU's memory, or of its compute. Pure:
-// the sums of a Prometheus in, rows out.
+// What namespaces were granted, used and left idle, in GPU-hours: one hour of one whole GPU's memory, or of its
+// compute. Pure: the sums of a Prometheus in, rows out.
 
 export type Amounts = { readonly granted: number; readonly used: number; readonly wasted: number };
 

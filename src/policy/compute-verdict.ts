@@ -1,6 +1,7 @@
-// Is a container over its compute share, where the share is a hard limit? Pure: counters of successive looks in, verdict out. The
-// driver samples which process runs on the GPU, so only a long time shows a share; and a suspicion is tested before a stop: while
-// its gate is closed a container must use nothing, which every program that keeps to the gate passes.
+// Is a container over its compute share, where the share is a hard limit? Pure: counters of successive looks in,
+// verdict out. The driver samples which process runs on the GPU, so only a long time shows a share; and a suspicion is
+// tested before a stop: while its gate is closed a container must use nothing, which every program that keeps to the
+// gate passes.
 
 /** One look at a container on one GPU. Counters in seconds, which only grow. */
 export type ShareLook = {
@@ -28,9 +29,9 @@ export type ShareWatch = {
 };
 
 /**
- * Successive suspicions: since when, the use at that time, their number, and when the last one ended. A program that pauses while
- * its gate is closed passes every test; from the second suspicion on the gate stays closed until its use since the first one is
- * down to its share.
+ * Successive suspicions: since when, the use at that time, their number, and when the last one ended. A program that
+ * pauses while its gate is closed passes every test; from the second suspicion on the gate stays closed until its use
+ * since the first one is down to its share.
  */
 export type ShareAccount = {
   readonly fromMs: number;
@@ -142,8 +143,9 @@ export function judgeShare(gpuUuid: string, watch: ShareWatch, windowSeconds: nu
 }
 
 /**
- * Over the shorter window GPU time that the arbiter granted is allowed: a long launch, after which the container will wait. Over the
- * longer window only one such launch is: else a container that reports work all the time would never be over its share.
+ * Over the shorter window GPU time that the arbiter granted is allowed: a long launch, after which the container will
+ * wait. Over the longer window only one such launch is: else a container that reports work all the time would never be
+ * over its share.
  */
 function suspicion(watch: ShareWatch, windowSeconds: number): ShareUse | undefined {
   if (watch.last.usedSeconds === watch.looks[0]?.usedSeconds) return undefined; // no use at all
@@ -176,8 +178,8 @@ function useBetween(first: ShareLook, last: ShareLook): ShareUse {
 }
 
 /**
- * The largest ratio that a share may show in the samples of so many seconds (Bernstein's inequality, which unlike a normal
- * distribution holds for small shares, too).
+ * The largest ratio that a share may show in the samples of so many seconds (Bernstein's inequality, which unlike a
+ * normal distribution holds for small shares, too).
  */
 export function shareSeenAs(ratio: number, seconds: number): number {
   const samples = SAMPLES_PER_SECOND * seconds;

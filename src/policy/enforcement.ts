@@ -1,6 +1,6 @@
-// What the agent does about one container at one sample: decides over the ladder's step, the age and consistency of the data, the
-// rate of stops and processes that started after a stop. Pure: state and facts in, new state and at most one action out. It names no
-// process; the enforcer finds the processes and checks each of them again when it signals them.
+// What the agent does about one container at one sample: decides over the ladder's step, the age and consistency of the
+// data, the rate of stops and processes that started after a stop. Pure: state and facts in, new state and at most one
+// action out. It names no process; the enforcer finds the processes and checks each of them again when it signals them.
 
 import type { Mode } from '../api/request.ts';
 import { type Action, CALM, changeMode, type LadderPolicy, type LadderState, step } from './ladder.ts';
@@ -22,7 +22,8 @@ export type EnforcementState = {
   readonly mode?: Mode;
   /** The processes that the last signal was sent to; absent: all of the container. */
   readonly signaled?: ReadonlySet<string>;
-  /** The ladder of processes that started after the last stop, while the memory of the stopped ones is being released. */
+  /** The ladder of processes that started after the last stop, while the memory of the stopped ones is being
+   * released. */
   readonly restarted?: LadderState;
   /** When a container whose processes were replaced after a SIGTERM was last judged anew. */
   readonly restartedAtMs?: number;
@@ -63,7 +64,8 @@ export type EnforcementFacts = {
   readonly recentStops: readonly Stop[];
 };
 
-/** Why a stop that is due is refused. `eviction`: the API server refused one. `other`: an older agent recorded no code. */
+/** Why a stop that is due is refused. `eviction`: the API server refused one. `other`: an older agent recorded no
+ * code. */
 export const REFUSAL_REASONS = ['stale', 'inconsistent', 'rate-limited', 'eviction', 'other'] as const;
 export type RefusalReason = (typeof REFUSAL_REASONS)[number];
 export type Refusal = { readonly reason: RefusalReason; readonly detail: string };
@@ -191,8 +193,8 @@ function staleness({ sampleAgeMs }: EnforcementFacts, { staleMs }: EnforcementPo
 }
 
 /**
- * Is there a newer sample to wait for? After a pause of the agent older samples come first, and newer ones may show that all was
- * released.
+ * Is there a newer sample to wait for? After a pause of the agent older samples come first, and newer ones may show
+ * that all was released.
  */
 const isNextSampleDue = ({ dueSinceMs }: EnforcementState, { nowMs, sampleAgeMs }: EnforcementFacts): boolean =>
   sampleAgeMs > FRESH_MS && (dueSinceMs === undefined || nowMs - sampleAgeMs < dueSinceMs);
@@ -247,8 +249,8 @@ const isRepeatDue = (lastMs: number | undefined, nowMs: number): boolean =>
   lastMs === undefined || nowMs - lastMs >= REPEAT_MS;
 
 /**
- * The ladder's step for the processes that started after the last stop: they must not wait for the release of the stopped ones'
- * memory, nor hide behind it. `found` absent: they cause no action.
+ * The ladder's step for the processes that started after the last stop: they must not wait for the release of the
+ * stopped ones' memory, nor hide behind it. `found` absent: they cause no action.
  */
 function stepRestarted(
   { ladder, signaled, restarted: from }: EnforcementState,

@@ -1,5 +1,5 @@
-// Is the eviction of a pod due because its containers were stopped too often? Pure. A container that restarts after each stop and
-// exceeds its grant again costs its neighbors more than its absence would.
+// Is the eviction of a pod due because its containers were stopped too often? Pure. A container that restarts after
+// each stop and exceeds its grant again costs its neighbors more than its absence would.
 
 export type EvictionPolicy = {
   /** Stops of a pod's containers within the window after which it is evicted; 0: never. */

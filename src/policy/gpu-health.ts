@@ -1,10 +1,10 @@
-// Which Xids make a GPU unhealthy, so that it gets no new containers, and what proves that it was reset since. Pure. What each Xid
-// means, and whether a tenant can cause it: docs/operate/faults.md.
+// Which Xids make a GPU unhealthy, so that it gets no new containers, and what proves that it was reset since. Pure.
+// What each Xid means, and whether a tenant can cause it: docs/operate/faults.md.
 
 /**
- * After these NVIDIA's Xid catalog says to reset the GPU or restart the machine, and no program of a tenant is known to cause one.
- * 46 and 109 require a reset, too, but a kernel that never ends can raise them: one tenant could take the GPU from all others, so
- * they only alert, unless an operator adds them.
+ * After these NVIDIA's Xid catalog says to reset the GPU or restart the machine, and no program of a tenant is known to
+ * cause one. 46 and 109 require a reset, too, but a kernel that never ends can raise them: one tenant could take the
+ * GPU from all others, so they only alert, unless an operator adds them.
  */
 export const UNHEALTHY_XIDS: readonly number[] = [48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158];
 /** Faults of one program, or of memory of one process: they do not concern the GPU as a whole, and cannot be added. */
@@ -89,7 +89,8 @@ export function updateFaults(
   return { faults, ended };
 }
 
-/** What proves that the GPU was initialized again; undefined: nothing. That it was not visible for a while proves nothing. */
+/** What proves that the GPU was initialized again; undefined: nothing. That it was not visible for a while proves
+ * nothing. */
 function endOf(fault: GpuFault, report: DriverReport, gpu: ReportedGpu | undefined): string | undefined {
   if (fault.bootId !== '' && report.bootId !== '' && fault.bootId !== report.bootId) return 'the machine was restarted';
   if (!gpu?.healthy) return undefined;

@@ -1,4 +1,5 @@
-// What the canary's attempt to exceed a grant shows of the isolation mechanism it ran under, and what follows for the node. Pure.
+// What the canary's attempt to exceed a grant shows of the isolation mechanism it ran under, and what follows for the
+// node. Pure.
 const MIB = 1024 * 1024;
 
 /** In a grant of its context and `ROOM_BYTES` the canary requests an amount that fits and one that does not. */
@@ -79,8 +80,8 @@ export const isDriversAlone = ({ interposer, driver }: GpuFences): boolean =>
   interposer?.result === 'fails' && interposer.breaks !== true && driver?.result === 'holds';
 
 /**
- * Why nothing may be granted on a GPU; undefined: a mechanism holds there, or it is unknown. An interposer under which programs fail
- * is in their way even where the driver's limits hold.
+ * Why nothing may be granted on a GPU; undefined: a mechanism holds there, or it is unknown. An interposer under which
+ * programs fail is in their way even where the driver's limits hold.
  */
 export function unfencedBy(fences: GpuFences): string | undefined {
   const { interposer, driver } = fences;

@@ -34,8 +34,8 @@ export const isAsSet = (hardBytes: number | null | undefined, setBytes: number):
 export type LimitStep = 'set' | 'keep' | 'clear' | 'leave';
 
 /**
- * What to do about a limit that was read. `ours`: amounts that this agent or an earlier one set or may have set, which the driver may
- * have rounded; `wanted` undefined: our limit is to be removed. A limit that another program set stays.
+ * What to do about a limit that was read. `ours`: amounts that this agent or an earlier one set or may have set, which
+ * the driver may have rounded; `wanted` undefined: our limit is to be removed. A limit that another program set stays.
  */
 export function limitStep(found: DriverLimit, ours: readonly number[], wanted: number | undefined): LimitStep {
   const isNone = found.softBytes === 0 && found.hardBytes === null;

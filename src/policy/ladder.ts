@@ -1,5 +1,6 @@
-// The enforcement ladder: a state machine with one step per fresh sample and at most one action per step (warn, close the gate,
-// SIGTERM, SIGKILL). Pure: time is an argument and the state a plain value. It names no process; the enforcer finds the processes.
+// The enforcement ladder: a state machine with one step per fresh sample and at most one action per step (warn, close
+// the gate, SIGTERM, SIGKILL). Pure: time is an argument and the state a plain value. It names no process; the enforcer
+// finds the processes.
 
 import type { Mode } from '../api/request.ts';
 import type { OverReason, Verdict } from './memory-verdict.ts';
@@ -71,7 +72,8 @@ export type Action =
 
 const NONE: Action = { kind: 'none' };
 
-/** One fresh sample later. `holdsMemory`: the container holds memory on any GPU; after a stop this separates released from stuck. */
+/** One fresh sample later. `holdsMemory`: the container holds memory on any GPU; after a stop this separates released
+ * from stuck. */
 export function step(
   state: LadderState,
   verdict: Verdict,
@@ -141,8 +143,8 @@ function oneMore(before: LadderState['hardApart'], nowMs: number): NonNullable<L
 }
 
 /**
- * Another mode is in force from now on. A closed gate opens and counts start from zero, so that excess under the previous mode is
- * not counted.
+ * Another mode is in force from now on. A closed gate opens and counts start from zero, so that excess under the
+ * previous mode is not counted.
  */
 export function changeMode(
   state: LadderState,

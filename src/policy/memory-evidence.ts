@@ -1,5 +1,6 @@
-// Is the driver's data on a container's memory strong enough to stop the container? Drivers count memory that processes share once
-// for each of them, and readings may not be of one moment: then processes appear to hold more than the GPU has in use. Pure.
+// Is the driver's data on a container's memory strong enough to stop the container? Drivers count memory that processes
+// share once for each of them, and readings may not be of one moment: then processes appear to hold more than the GPU
+// has in use. Pure.
 import { judge, type MemoryVerdict, type Tolerance } from './memory-verdict.ts';
 
 const MIB = 1024 * 1024;
@@ -17,9 +18,10 @@ export type MemoryEvidence = {
 };
 
 /**
- * `sure`: over by as much as the step requires, whichever processes share memory. `likely`: the container's largest process past
- * the interposer is over by itself, which memory shared among other processes cannot change, but a wrong reading can look the
- * same. `doubtful`: neither; memory of a process with a ledger slot may also be counted for another process, which paid for it.
+ * `sure`: over by as much as the step requires, whichever processes share memory. `likely`: the container's largest
+ * process past the interposer is over by itself, which memory shared among other processes cannot change, but a wrong
+ * reading can look the same. `doubtful`: neither; memory of a process with a ledger slot may also be counted for
+ * another process, which paid for it.
  */
 export type EvidenceStrength = 'sure' | 'likely' | 'doubtful';
 

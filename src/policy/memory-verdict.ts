@@ -1,18 +1,20 @@
-// Is a container over its GPU memory grant, and how severely? Pure: figures in, verdict out; ladder.ts decides what follows, and
-// compute-verdict.ts judges compute shares. Source of the defaults: the kubelet's eviction thresholds, and complaints of users of
-// similar systems.
+// Is a container over its GPU memory grant, and how severely? Pure: figures in, verdict out; ladder.ts decides what
+// follows, and compute-verdict.ts judges compute shares. Source of the defaults: the kubelet's eviction thresholds, and
+// complaints of users of similar systems.
 import type { ShareVerdict } from './compute-verdict.ts';
 
 const MIB = 1024 * 1024;
 
 /** How much excess is tolerated, and how much is a hard excess. */
 export type Tolerance = {
-  /** Soft: above `limit * ratio + bytes`. Covers what an interposer cannot count at once: code, local memory, rounding. */
+  /** Soft: above `limit * ratio + bytes`. Covers what an interposer cannot count at once: code, local memory,
+   * rounding. */
   readonly ratio: number;
   readonly bytes: number;
   /** Hard: above `limit * hardRatio + bytes`; the same bytes, so that a small grant reaches soft before hard. */
   readonly hardRatio: number;
-  /** On a GPU with less free memory than this any excess takes memory from other grants; 0: free memory is not considered. */
+  /** On a GPU with less free memory than this any excess takes memory from other grants; 0: free memory is not
+   * considered. */
   readonly reserveBytes: number;
 };
 
@@ -47,8 +49,9 @@ export const harder = (memory: MemoryVerdict, share: ShareVerdict): Verdict =>
 export type FreeMemory = { readonly freeBytes: number; readonly owedBytes: number };
 
 /**
- * A soft excess on a GPU with less free memory than the reserve, and less than other containers may still allocate, takes memory
- * that they were granted: it becomes hard. `freeOn`: undefined where the driver does not report free memory.
+ * A soft excess on a GPU with less free memory than the reserve, and less than other containers may still allocate,
+ * takes memory that they were granted: it becomes hard. `freeOn`: undefined where the driver does not report free
+ * memory.
  */
 export function judgeFreeMemory(
   verdict: MemoryVerdict,
@@ -66,8 +69,8 @@ export function judgeFreeMemory(
 }
 
 /**
- * The worst GPU decides. Processes that bypass the interposer get no tolerance, which is for memory that the interposer cannot count.
- * A bypass within the grant is within (a statically linked program may be honest); a metric reports it.
+ * The worst GPU decides. Processes that bypass the interposer get no tolerance, which is for memory that the interposer
+ * cannot count. A bypass within the grant is within (a statically linked program may be honest); a metric reports it.
  */
 export function judge(uses: readonly GpuUse[], tolerance: Tolerance): MemoryVerdict {
   let verdict: MemoryVerdict = { severity: 'within' };

@@ -1,5 +1,5 @@
-// The enforcement mode of a container: at most that of its node, and below that what its namespace, its pod and an administrator
-// request. Pure. Tenants can only request a stricter mode than their namespace has.
+// The enforcement mode of a container: at most that of its node, and below that what its namespace, its pod and an
+// administrator request. Pure. Tenants can only request a stricter mode than their namespace has.
 import { MODES, type Mode } from '../api/request.ts';
 
 /** Sources of a mode other than the node's; a later one takes precedence. */
@@ -18,7 +18,8 @@ export const notWeakerThan = (mode: Mode): readonly Mode[] => MODES.slice(MODES.
 const isStricter = (mode: Mode, than: Mode): boolean => MODES.indexOf(mode) > MODES.indexOf(than);
 
 /**
- * An administrator's mode takes precedence over all others, and the pod's own counts where it is stricter than the namespace's.
+ * An administrator's mode takes precedence over all others, and the pod's own counts where it is stricter than the
+ * namespace's.
  */
 export function resolveRequestedMode(modes: {
   readonly namespace: Mode;

@@ -1,5 +1,5 @@
-// `cotenant recommend`: the smallest share in which a container would have fitted, from its time series. Pure: figures in, sizes and
-// caveats out.
+// `cotenant recommend`: the smallest share in which a container would have fitted, from its time series. Pure: figures
+// in, sizes and caveats out.
 const MIB = 1024 * 1024;
 
 /** Quantiles of a time series; only the peak where the others were not kept. */

@@ -1,6 +1,7 @@
-// How many containers a node stops within a minute, and in which order. Pure. A tenant can have as many containers stopped as it
-// likes, so the rate is not first come, first served: containers that were stopped already leave part of it to those that were
-// not, a namespace leaves part of it to others, and a container that waits for the rate comes before those that are due later.
+// How many containers a node stops within a minute, and in which order. Pure. A tenant can have as many containers
+// stopped as it likes, so the rate is not first come, first served: containers that were stopped already leave part of
+// it to those that were not, a namespace leaves part of it to others, and a container that waits for the rate comes
+// before those that are due later.
 
 /** A stop whose signal was sent. `atMs`: by the clock that decisions go by. */
 export type Stop = { readonly atMs: number; readonly grantId: string; readonly namespace: string };

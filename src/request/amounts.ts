@@ -1,5 +1,5 @@
-// The GPU amounts of one container's limits, by dialect, and the reverse: a request's amounts as `cotenant.io/*` resources.
-// The meaning of an amount is in dialects/.
+// The GPU amounts of one container's limits, by dialect, and the reverse: a request's amounts as `cotenant.io/*`
+// resources. The meaning of an amount is in dialects/.
 
 import { GPU, GPU_CORES, GPU_MEMORY } from '../api/names.ts';
 import { type GpuShare, nominalBytes } from '../api/request.ts';
@@ -63,8 +63,8 @@ function mapAt(resources: unknown, key: string, path: string, problems: Problem[
 }
 
 /**
- * The `cotenant.io/*` resources to count for these GPUs. Shares in percent and whole GPUs have a size only once the GPU is
- * known: the scheduler and quotas count only GPUs for them, and the exact share is in the request annotation.
+ * The `cotenant.io/*` resources to count for these GPUs. Shares in percent and whole GPUs have a size only once the GPU
+ * is known: the scheduler and quotas count only GPUs for them, and the exact share is in the request annotation.
  */
 export function ownAmounts(gpus: readonly GpuShare[]): Amounts {
   const amounts = new Map([[GPU, formatCount(gpus.length)]]);

@@ -1,5 +1,5 @@
-// Reads the tenant's annotations of a pod: placement, compute policy, weight and limits, priority, isolation, enforcement
-// mode, GPUs, templates. Checks their values and whether the namespace's rules allow them.
+// Reads the tenant's annotations of a pod: placement, compute policy, weight and limits, priority, isolation,
+// enforcement mode, GPUs, templates. Checks their values and whether the namespace's rules allow them.
 
 import {
   COMPUTE_POLICY_ANNOTATION,

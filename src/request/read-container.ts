@@ -72,7 +72,8 @@ export function readContainer(
   return toRequest(context, container, dialect, { answer, asked });
 }
 
-/** A container that was patched before: its dialect reads the recorded amounts, and its resources must follow from them. */
+/** A container that was patched before: its dialect reads the recorded amounts, and its resources must follow from
+ * them. */
 function readRecord(
   context: PodContext,
   container: PodContainer,

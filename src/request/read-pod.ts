@@ -1,5 +1,5 @@
-// Reads a pod's GPU request: which containers ask for a share of a GPU, in whichever dialect, and what was chosen for the pod.
-// The webhook patches the pod by it; src/placement chooses GPUs for it.
+// Reads a pod's GPU request: which containers ask for a share of a GPU, in whichever dialect, and what was chosen for
+// the pod. The webhook patches the pod by it; src/placement chooses GPUs for it.
 
 import { CORES_LIMIT_ANNOTATION, GPU_CORES, REQUEST_ANNOTATION, TEMPLATE_ANNOTATION } from '../api/names.ts';
 import type { ContainerRequest, PodRequest } from '../api/request.ts';
@@ -26,8 +26,9 @@ export type PodReading =
   | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
 
 /**
- * Reads any pod, patched or not, under the rules of its namespace. Never throws. A patched pod reads to the request that it
- * was patched for: its dialect reads the recorded amounts again, which count only if the container's resources agree.
+ * Reads any pod, patched or not, under the rules of its namespace. Never throws. A patched pod reads to the request
+ * that it was patched for: its dialect reads the recorded amounts again, which count only if the container's resources
+ * agree.
  */
 export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const listed = listContainers(pod);

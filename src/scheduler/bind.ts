@@ -1,5 +1,5 @@
-// Binds pods: decides by the allocations as they are, allocates at once, and writes node and grant in one call. Nothing else
-// runs between the check of leadership and the allocation, so no two decisions use the same free memory.
+// Binds pods: decides by the allocations as they are, allocates at once, and writes node and grant in one call. Nothing
+// else runs between the check of leadership and the allocation, so no two decisions use the same free memory.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../api/names.ts';
@@ -29,7 +29,8 @@ export type Binder = {
 export type BinderTimes = {
   /** How long kube-scheduler waits for a binding's answer. */
   readonly answerMs: number;
-  /** So long after its start a write is no longer carried out: the API server's own 60 s for a request, and a margin. */
+  /** So long after its start a write is no longer carried out: the API server's own 60 s for a request, and a
+   * margin. */
   readonly landsMs: number;
   /** A pod that was written and is not shown for so long may have ended in between. */
   readonly shownMs: number;

@@ -1,5 +1,5 @@
-// Writes one Binding, node and grant in one call, and finds out what became of it. A write without an answer may still be
-// carried out: it counts as pending until the API server's timeout.
+// Writes one Binding, node and grant in one call, and finds out what became of it. A write without an answer may still
+// be carried out: it counts as pending until the API server's timeout.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig, type V1Binding, type V1Pod } from '@kubernetes/client-node';
 import { type ContainerGrant, formatPodGrant } from '../api/grant-annotation.ts';

@@ -1,5 +1,5 @@
-// The allocation of a bound pod, read from its annotations, and what the evictor must know of it. Pure. A grant that cannot
-// be read blocks the GPUs that its text names: the pod may use them, and how much is unknown.
+// The allocation of a bound pod, read from its annotations, and what the evictor must know of it. Pure. A grant that
+// cannot be read blocks the GPUs that its text names: the pod may use them, and how much is unknown.
 import type { V1OwnerReference, V1Pod } from '@kubernetes/client-node';
 import { parsePodGrant } from '../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, UUIDS_PREFIX } from '../api/names.ts';

@@ -1,5 +1,5 @@
-// Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods it
-// keeps besides what the evictor must know, and nothing else of either.
+// Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods
+// it keeps besides what the evictor must know, and nothing else of either.
 import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
 import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';

@@ -1,5 +1,5 @@
-// What the extender answers: which nodes can take a pod and which is best, by the allocations as they are. Reserves nothing. Pure
-// but for a bounded cache of decisions about nodes that have not changed since.
+// What the extender answers: which nodes can take a pod and which is best, by the allocations as they are. Reserves
+// nothing. Pure but for a bounded cache of decisions about nodes that have not changed since.
 import { createHash } from 'node:crypto';
 import { GPUS_ANNOTATION, REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Placement, PodRequest } from '../api/request.ts';
@@ -46,8 +46,8 @@ type Cached = {
 };
 
 /**
- * Small values only: there is one per request and node. Grants and sentences are computed again from the request where they
- * are needed.
+ * Small values only: there is one per request and node. Grants and sentences are computed again from the request where
+ * they are needed.
  */
 type Decided = Fitting | (Refusal & { readonly node: string });
 type Fitting = Fit & {
@@ -60,8 +60,9 @@ type Refusal = Pick<PodRefusal, 'summary' | 'distance' | 'temporary'>;
 /** Of all requests together, some 200 bytes each. The decisions about the least recently used requests are dropped. */
 const MOST_DECISIONS = 250_000;
 /**
- * Sentences with GPU and numbers, for the nodes that miss by least. kube-scheduler writes all reasons into the pod's condition,
- * where thousands of sentences would not fit; the other nodes get summaries, of which it counts the equal ones.
+ * Sentences with GPU and numbers, for the nodes that miss by least. kube-scheduler writes all reasons into the pod's
+ * condition, where thousands of sentences would not fit; the other nodes get summaries, of which it counts the equal
+ * ones.
  */
 const MOST_SENTENCES = 3;
 
@@ -109,7 +110,8 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     decisions += byNode.size - before;
   };
 
-  /** The cached decisions about this request, without those about nodes that have changed; now the most recently used. */
+  /** The cached decisions about this request, without those about nodes that have changed; now the most recently
+   * used. */
   const cachedFor = (key: string): Cached => {
     const cached = cache.get(key) ?? { version: allocations.version, byNode: new Map<string, Decided>(), order: [] };
     cache.delete(key);
@@ -189,7 +191,8 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   };
 }
 
-/** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without names. */
+/** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without
+ * names. */
 function keyOf({ placement, gpuModels, gpuUuids, containers }: PodRequest): string {
   const amounts = containers.map(({ kind, gpus }) => [kind, gpus]);
   return createHash('sha256')

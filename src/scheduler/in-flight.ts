@@ -1,5 +1,5 @@
-// Bindings in flight: allocated here, and not yet shown by the watch of bound pods. The binder adds them, the watch settles
-// them, and a new list of pods must not drop what it cannot contain yet.
+// Bindings in flight: allocated here, and not yet shown by the watch of bound pods. The binder adds them, the watch
+// settles them, and a new list of pods must not drop what it cannot contain yet.
 
 /** `writtenMs`: when the API server had it; undefined until then. */
 export type InFlightBinding = { readonly node: string; writtenMs: number | undefined };

@@ -1,5 +1,5 @@
-// Leader election of the extender: by the Lease that kube-scheduler holds in the same pod, or by one that this process holds
-// for a kube-scheduler elsewhere. Talks to the API server; lease.ts judges.
+// Leader election of the extender: by the Lease that kube-scheduler holds in the same pod, or by one that this process
+// holds for a kube-scheduler elsewhere. Talks to the API server; lease.ts judges.
 import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@kubernetes/client-node';

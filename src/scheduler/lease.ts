@@ -3,8 +3,8 @@ import type { V1Lease } from '@kubernetes/client-node';
 
 export type LeadershipState =
   /**
-   * `epoch` distinguishes the grants of this leader from those of earlier ones, unless the Lease was deleted; `term` is never
-   * the same after another replica has led.
+   * `epoch` distinguishes the grants of this leader from those of earlier ones, unless the Lease was deleted; `term` is
+   * never the same after another replica has led.
    */
   | { readonly leads: true; readonly epoch: number; readonly term: string }
   | { readonly leads: false; readonly because: string };
@@ -43,8 +43,9 @@ export function observeLease(
 }
 
 /**
- * kube-scheduler, in the same pod, holds the Lease as `<hostname>_<uuid>`. The Lease expires by whichever clock is first: the
- * time since its renewal was seen, and, as the holder's wall clock is that of this machine, the time in the renewal.
+ * kube-scheduler, in the same pod, holds the Lease as `<hostname>_<uuid>`. The Lease expires by whichever clock is
+ * first: the time since its renewal was seen, and, as the holder's wall clock is that of this machine, the time in the
+ * renewal.
  */
 export function judgeLease(
   lease: ObservedLease | undefined,

@@ -1,6 +1,6 @@
-// Evicts pods from overcommitted GPUs so that their successors are placed anew: looks at GPUs that changed, waits for overlaps
-// that pass by themselves, and asks the API server. overcommit.ts chooses the pods. A pod that no controller would recreate
-// gets an Event only.
+// Evicts pods from overcommitted GPUs so that their successors are placed anew: looks at GPUs that changed, waits for
+// overlaps that pass by themselves, and asks the API server. overcommit.ts chooses the pods. A pod that no controller
+// would recreate gets an Event only.
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
 import type { Logger } from '../common/logger.ts';
@@ -91,7 +91,8 @@ export function createOvercommitEvictor(parts: EvictorParts): OvercommitEvictor 
   };
 }
 
-/** Which GPUs are overcommitted, and since when. Looks only at nodes that changed, and at those that were overcommitted. */
+/** Which GPUs are overcommitted, and since when. Looks only at nodes that changed, and at those that were
+ * overcommitted. */
 function createOvercommitTracker({ allocations, boundPods }: EvictorParts, done: Done) {
   /** Node -> GPU -> since when. */
   const overcommitted = new Map<string, Map<string, number>>();

@@ -1,5 +1,5 @@
-// The requests of pods from filter until bind, so that bind need not read the pod. Bounded in size and time; what is no longer
-// here is read again.
+// The requests of pods from filter until bind, so that bind need not read the pod. Bounded in size and time; what is no
+// longer here is read again.
 
 export type RequestCache = {
   put(podUid: string, text: string): void;

@@ -1,4 +1,5 @@
-// Starts the scheduler extender: leader election, allocations kept by watches, decisions, bindings, evictions, and two servers.
+// Starts the scheduler extender: leader election, allocations kept by watches, decisions, bindings, evictions, and two
+// servers.
 import type { KubeConfig } from '@kubernetes/client-node';
 import type { Placement } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';

@@ -1,5 +1,5 @@
-// Access to the exporter's pages: open, by the token of a file, or by the API server's review of a token. Whatever cannot be
-// decided is refused.
+// Access to the exporter's pages: open, by the token of a file, or by the API server's review of a token. Whatever
+// cannot be decided is refused.
 import type { RequestHandler } from 'express';
 import type { BearerFile } from './bearer-token-file.ts';
 import type { TokenReviewCache } from './token-review-cache.ts';

@@ -1,5 +1,5 @@
-// The bearer token in a file that opens the exporter's pages. Read again while it is used, so that a mounted Secret may change;
-// a file that cannot be read, or is too short to be a secret, opens nothing.
+// The bearer token in a file that opens the exporter's pages. Read again while it is used, so that a mounted Secret may
+// change; a file that cannot be read, or is too short to be a secret, opens nothing.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 

@@ -1,10 +1,11 @@
-// Request bodies, each read whole into memory. Bounds the memory of one body and of all bodies together: a replica that runs
-// out of memory answers no request at all.
+// Request bodies, each read whole into memory. Bounds the memory of one body and of all bodies together: a replica that
+// runs out of memory answers no request at all.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
 export type BodyLimits = {
   readonly largestBytes: number;
-  /** This much of each body does not count against `sharedBytes`, so usual bodies are read whatever else is being sent. */
+  /** This much of each body does not count against `sharedBytes`, so usual bodies are read whatever else is being
+   * sent. */
   readonly freeBytes: number;
   /** What all bodies without an answer may hold together beyond their free bytes. */
   readonly sharedBytes: number;
@@ -24,7 +25,8 @@ export type ReadBody = (request: IncomingMessage, response: ServerResponse) => P
 
 const FIRST_BYTES = 16 * 1024;
 
-/** Reads one body; rejects with BodyRefused. Never settles where the client goes away: there is no request to answer then. */
+/** Reads one body; rejects with BodyRefused. Never settles where the client goes away: there is no request to answer
+ * then. */
 export function createBodyReader({ largestBytes, freeBytes, sharedBytes }: BodyLimits): ReadBody {
   let allHeldBytes = 0;
   return (request, response) =>

@@ -1,6 +1,6 @@
-// The HTTP(S) server of the webhook, the scheduler extender, the exporter and the agent's sockets: TLS whose certificate is
-// replaced while it runs, client certificates, limits of time and connections, health paths, graceful close. Routes are the
-// callers' own.
+// The HTTP(S) server of the webhook, the scheduler extender, the exporter and the agent's sockets: TLS whose
+// certificate is replaced while it runs, client certificates, limits of time and connections, health paths, graceful
+// close. Routes are the callers' own.
 import { once } from 'node:events';
 import { chmodSync, chownSync, rmSync } from 'node:fs';
 import type { RequestListener, Server, ServerResponse } from 'node:http';
@@ -81,16 +81,16 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
   });
   const times = {
     requestTimeout: requestMs,
-    // Not above the idle time, as older advice has it: when it is above the time for the request, Node (seen on 26) swaps
-    // the two, and a slow body would get the longer one. Idle connections are under neither.
+    // Not above the idle time, as older advice has it: when it is above the time for the request, Node (seen on 26)
+    // swaps the two, and a slow body would get the longer one. Idle connections are under neither.
     headersTimeout: requestMs,
     handshakeTimeout: requestMs,
     keepAliveTimeout: idleMs,
     connectionsCheckingInterval: Math.min(1_000, requestMs),
   };
   let server: Server;
-  // Loaded by name: an ES import of node:http evaluates all of its exports, and one of them, WebSocket, loads a whole HTTP
-  // client: 14 MiB of memory.
+  // Loaded by name: an ES import of node:http evaluates all of its exports, and one of them, WebSocket, loads a whole
+  // HTTP client: 14 MiB of memory.
   if (tls && source) {
     const secure = process
       .getBuiltinModule('node:https')

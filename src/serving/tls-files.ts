@@ -1,5 +1,5 @@
-// TLS certificates in files: reads certificate, key and client authority, checks that they belong together, and watches for
-// new ones.
+// TLS certificates in files: reads certificate, key and client authority, checks that they belong together, and watches
+// for new ones.
 import { createPrivateKey, X509Certificate } from 'node:crypto';
 import { type FSWatcher, watch } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -47,8 +47,8 @@ export async function readCertificate(files: CertificateFiles): Promise<ServerCe
 }
 
 /**
- * Passes on every new certificate that can serve, and once each reason why one cannot: a half-written pair is read again on
- * the next event. Returns how to stop.
+ * Passes on every new certificate that can serve, and once each reason why one cannot: a half-written pair is read
+ * again on the next event. Returns how to stop.
  */
 function watchCertificate(
   files: CertificateFiles,

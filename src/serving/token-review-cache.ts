@@ -1,5 +1,5 @@
-// Caches token reviews of the API server: a scrape every few seconds must not cause as many reviews, and a flood of wrong tokens
-// must cause neither as many calls nor unbounded memory.
+// Caches token reviews of the API server: a scrape every few seconds must not cause as many reviews, and a flood of
+// wrong tokens must cause neither as many calls nor unbounded memory.
 import { createHash } from 'node:crypto';
 import type { ReviewCall, Reviewed } from '../kube/token-review.ts';
 

@@ -1,5 +1,5 @@
-// Makes X.509 v3 certificates (ECDSA P-256, names as SAN): self-signed ones for development, and an authority with the server
-// certificates that it signs for a cluster. Writes the DER itself.
+// Makes X.509 v3 certificates (ECDSA P-256, names as SAN): self-signed ones for development, and an authority with the
+// server certificates that it signs for a cluster. Writes the DER itself.
 import { createHash, createPrivateKey, generateKeyPairSync, randomBytes, sign, X509Certificate } from 'node:crypto';
 import { isIP } from 'node:net';
 
@@ -11,7 +11,8 @@ const DAY_MS = 86_400_000;
 export const CLOCKS_DIFFER_MS = 3_600_000;
 const ECDSA_WITH_SHA256 = oid(1, 2, 840, 10045, 4, 3, 2);
 
-/** `names` are DNS names or IP addresses; the first is also the subject. `now` begins the validity, less an hour for clocks. */
+/** `names` are DNS names or IP addresses; the first is also the subject. `now` begins the validity, less an hour for
+ * clocks. */
 export function selfSigned(names: readonly string[], now: Date, days = 365): Certificate {
   return issue({ subject: names[0] ?? '', names, now, days });
 }

@@ -1,5 +1,6 @@
-// `npm run bench -- [NAME...] [--json] [--quick]`: runs the named benchmarks, or all there are, and prints their rows. Owns
-// the names, the command line and what is printed where: rows on standard output, everything else on standard error.
+// `npm run bench -- [NAME...] [--json] [--quick]`: runs the named benchmarks, or all there are, and prints their rows.
+// Owns the names, the command line and what is printed where: rows on standard output, everything else on standard
+// error.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';

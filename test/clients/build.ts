@@ -1,5 +1,5 @@
-// Builds programs in other languages with this machine's tools, into the cache and keyed by source and compiler. Never throws: if a
-// program cannot be built here, the result is a reason, and the tests that need it are skipped with it.
+// Builds programs in other languages with this machine's tools, into the cache and keyed by source and compiler. Never
+// throws: if a program cannot be built here, the result is a reason, and the tests that need it are skipped with it.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Shared by the tests of real clients: the ways to run one (without Cotenant, preloaded, mounted over the driver's file), a client
-// that holds memory until its input ends, and checksums of CUDA's libraries.
+// Shared by the tests of real clients: the ways to run one (without Cotenant, preloaded, mounted over the driver's
+// file), a client that holds memory until its input ends, and checksums of CUDA's libraries.
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';

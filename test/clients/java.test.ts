@@ -1,5 +1,5 @@
-// JVMs that open the driver and use signals as JVMs do, without and with Cotenant, with and without libjsig, the JVM's library for
-// signal chaining. A preloaded library that takes signals for itself breaks JVMs.
+// JVMs that open the driver and use signals as JVMs do, without and with Cotenant, with and without libjsig, the JVM's
+// library for signal chaining. A preloaded library that takes signals for itself breaks JVMs.
 import { existsSync, mkdirSync, readdirSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

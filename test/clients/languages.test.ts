@@ -1,5 +1,5 @@
-// Go and Rust programs that load the driver themselves: without Cotenant they fill the GPU, with a grant the grant. A preload does
-// not reach a Go program with a static libc; the agent detects it.
+// Go and Rust programs that load the driver themselves: without Cotenant they fill the GPU, with a grant the grant. A
+// preload does not reach a Go program with a static libc; the agent detects it.
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { describeWatch, isWithin, startWatch, stopping } from '../support/machine/scheduling-delays.ts';

@@ -1,5 +1,5 @@
-// Third-party Python programs: the test programs of NVIDIA's driver bindings and of Numba, each without Cotenant, preloaded and
-// mounted. The same tests pass in each way. Also NVIDIA's own runtime.
+// Third-party Python programs: the test programs of NVIDIA's driver bindings and of Numba, each without Cotenant,
+// preloaded and mounted. The same tests pass in each way. Also NVIDIA's own runtime.
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

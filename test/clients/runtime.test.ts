@@ -1,5 +1,5 @@
-// Programs of the CUDA runtime, without Cotenant, preloaded and mounted: one linked to the shared runtime, for which cudart/ stands
-// in, and one with NVIDIA's static runtime, which does not accept the simulated driver.
+// Programs of the CUDA runtime, without Cotenant, preloaded and mounted: one linked to the shared runtime, for which
+// cudart/ stands in, and one with NVIDIA's static runtime, which does not accept the simulated driver.
 import { execFileSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';

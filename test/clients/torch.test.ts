@@ -1,6 +1,6 @@
-// PyTorch's and Triton's wheels without Cotenant, preloaded and mounted. Their CUDA runtime is the preloaded stand-in of cudart/: the
-// loader takes a loaded object of the requested name and does not look in the wheel's folders. The wheels are gigabytes, so these
-// tests run in test:long only.
+// PyTorch's and Triton's wheels without Cotenant, preloaded and mounted. Their CUDA runtime is the preloaded stand-in
+// of cudart/: the loader takes a loaded object of the requested name and does not look in the wheel's folders. The
+// wheels are gigabytes, so these tests run in test:long only.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

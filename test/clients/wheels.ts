@@ -1,4 +1,5 @@
-// PyTorch's wheel, Triton's, and the NVIDIA libraries that they require: a download of 3 GB and 7 GB on disk, so not for every run.
+// PyTorch's wheel, Triton's, and the NVIDIA libraries that they require: a download of 3 GB and 7 GB on disk, so not
+// for every run.
 import { type PythonEnvironment, pythonEnvironment } from '../support/toolchains/venv.ts';
 
 export function wheels(): PythonEnvironment {

@@ -1,5 +1,5 @@
-// Programs that try CUDA and work without it, in an image without a driver: ffmpeg (NVDEC, NVENC), Open MPI, and PyTorch on the CPU
-// (in test:long only). Work, output and exit code are the same as without Cotenant.
+// Programs that try CUDA and work without it, in an image without a driver: ffmpeg (NVDEC, NVENC), Open MPI, and
+// PyTorch on the CPU (in test:long only). Work, output and exit code are the same as without Cotenant.
 import { spawnSync } from 'node:child_process';
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// The test cluster itself: it starts, runs pods like any Kubernetes, survives the failure of each part, and leaves nothing behind.
+// The test cluster itself: it starts, runs pods like any Kubernetes, survives the failure of each part, and leaves
+// nothing behind.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';

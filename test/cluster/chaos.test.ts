@@ -1,5 +1,5 @@
-// Each part is killed in turn under load: no container starts without its limit, no GPU is allocated twice, running containers are
-// not disturbed, and everything recovers by itself.
+// Each part is killed in turn under load: no container starts without its limit, no GPU is allocated twice, running
+// containers are not disturbed, and everything recovers by itself.
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
@@ -146,7 +146,8 @@ function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
       try {
         await round();
       } catch (error) {
-        // The API server is one of the killed parts: if a response is cut off, only the error code names the broken connection.
+        // The API server is one of the killed parts: if a response is cut off, only the error code names the broken
+        // connection.
         const { code = '' } = error as { readonly code?: string };
         if (!/ECONN|socket|50\d/.test(`${code} ${error}`)) wrong.add(String(error));
       }

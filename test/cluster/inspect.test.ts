@@ -1,5 +1,5 @@
-// `cotenant inspect` and `why` as users call them, against a real API server: with all rights, with those of one namespace, and as
-// a kubectl plugin. inspect/objects.ts creates the objects.
+// `cotenant inspect` and `why` as users call them, against a real API server: with all rights, with those of one
+// namespace, and as a kubectl plugin. inspect/objects.ts creates the objects.
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';

@@ -1,5 +1,5 @@
-// Each component is away for a while, not only killed: which pods start meanwhile, which wait and with what message, which keep
-// running, and that everything proceeds by itself when the component is back.
+// Each component is away for a while, not only killed: which pods start meanwhile, which wait and with what message,
+// which keep running, and that everything proceeds by itself when the component is back.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';

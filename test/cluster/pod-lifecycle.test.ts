@@ -1,5 +1,5 @@
-// The way of a pod as its user sees it, on a real cluster: request in three dialects, admission, placement, limits, metrics, and a
-// stop when it cheats; and attempts to avoid that way. The tests are in line/, on one cluster.
+// The way of a pod as its user sees it, on a real cluster: request in three dialects, admission, placement, limits,
+// metrics, and a stop when it cheats; and attempts to avoid that way. The tests are in line/, on one cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { eventually } from '../support/native/node.ts';

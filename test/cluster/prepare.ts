@@ -1,5 +1,5 @@
-// Fetches and builds what a test cluster needs before the tests run. If that is not possible, the reason is printed here and
-// again by each skipped test.
+// Fetches and builds what a test cluster needs before the tests run. If that is not possible, the reason is printed
+// here and again by each skipped test.
 import { bedTools } from './bed/bed.ts';
 
 const tools = bedTools(console.log);

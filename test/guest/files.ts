@@ -1,5 +1,5 @@
-// The files of the guest: sources and native parts of this checkout, the Node.js of the tests, packages that the agent needs, a
-// shell, and an /init that mounts what a cgroup v2 node has and runs the checks.
+// The files of the guest: sources and native parts of this checkout, the Node.js of the tests, packages that the agent
+// needs, a shell, and an /init that mounts what a cgroup v2 node has and runs the checks.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

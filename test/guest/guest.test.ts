@@ -1,5 +1,5 @@
-// Tests on real cgroup v2: checks of the agent's own code in an emulated machine that has no other version. The checks are in
-// inside/checks.ts; the guest is started once, and each check is a test here.
+// Tests on real cgroup v2: checks of the agent's own code in an emulated machine that has no other version. The checks
+// are in inside/checks.ts; the guest is started once, and each check is a test here.
 import test from 'ava';
 import { testUnless } from '../support/gate.ts';
 import { guestFiles } from './files.ts';

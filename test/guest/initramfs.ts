@@ -1,5 +1,5 @@
-// Builds the root file system of a guest in memory as an archive in the "newc" cpio format, which Linux unpacks at boot. files.ts
-// lists the contents.
+// Builds the root file system of a guest in memory as an archive in the "newc" cpio format, which Linux unpacks at
+// boot. files.ts lists the contents.
 import { lstatSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
 import { join, posix } from 'node:path';
 

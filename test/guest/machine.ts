@@ -1,5 +1,5 @@
-// Starts an emulated machine from an archive of files, runs its /init, and always ends it. Has QEMU's command line; the caller reads
-// the output.
+// Starts an emulated machine from an archive of files, runs its /init, and always ends it. Has QEMU's command line; the
+// caller reads the output.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// QEMU and a kernel for the guest from Debian's packages. The machine is emulated, because hardware virtualization is not available
-// everywhere; it is about twenty times slower, so few checks run in it.
+// QEMU and a kernel for the guest from Debian's packages. The machine is emulated, because hardware virtualization is
+// not available everywhere; it is about twenty times slower, so few checks run in it.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { debianPackages, packagesFolder, type Wanted } from '../support/toolchains/debian.ts';

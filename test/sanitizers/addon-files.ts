@@ -1,5 +1,5 @@
-// Feeds the addon's readers and writers with ledgers that a tenant could have written, and with invalid requests. Runs in a process
-// of its own with the sanitizer's runtime: addon-files.ts ADDON FOLDER
+// Feeds the addon's readers and writers with ledgers that a tenant could have written, and with invalid requests. Runs
+// in a process of its own with the sanitizer's runtime: addon-files.ts ADDON FOLDER
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';

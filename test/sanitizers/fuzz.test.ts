@@ -1,5 +1,5 @@
-// Fuzzes all readers of untrusted data with libFuzzer, each for COTENANT_FUZZ_SECONDS (8 by default), starting with the inputs in
-// test/fuzz/corpus. An input that fails is printed and belongs into that folder.
+// Fuzzes all readers of untrusted data with libFuzzer, each for COTENANT_FUZZ_SECONDS (8 by default), starting with the
+// inputs in test/fuzz/corpus. An input that fails is printed and belongs into that folder.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';

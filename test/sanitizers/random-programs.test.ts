@@ -1,5 +1,5 @@
-// The random programs of test/native/interposer/memory/random-programs.test.ts, built with ThreadSanitizer: a data race fails the
-// layer, and the charges must be exact as well.
+// The random programs of test/native/interposer/memory/random-programs.test.ts, built with ThreadSanitizer: a data race
+// fails the layer, and the charges must be exact as well.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { realpathSync } from 'node:fs';
 import test from 'ava';

@@ -1,5 +1,5 @@
-// Reads the documentation as data: tables, code blocks, headings and links. Supports the Markdown that these pages use; the
-// checks themselves are in test/unit/docs.
+// Reads the documentation as data: tables, code blocks, headings and links. Supports the Markdown that these pages use;
+// the checks themselves are in test/unit/docs.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -2,7 +2,8 @@
 import { spawnSync } from 'node:child_process';
 import test, { type ImplementationFn } from 'ava';
 
-/** `reason` undefined: a normal test; else a skipped one whose title carries the reason, which is printed at the end. */
+/** `reason` undefined: a normal test; else a skipped one whose title carries the reason, which is printed at the
+ * end. */
 export function testUnless(reason: string | undefined): (title: string, body: ImplementationFn<[]>) => void {
   return (title, body) => {
     if (reason === undefined) test(title, body);

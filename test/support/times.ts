@@ -1,4 +1,5 @@
-// Loaded by ava in each test file's process: records the time of the file, so that test/run.ts can print the slowest of a layer.
+// Loaded by ava in each test file's process: records the time of the file, so that test/run.ts can print the slowest of
+// a layer.
 import { appendFileSync, readFileSync } from 'node:fs';
 import { relative } from 'node:path';
 import { fileURLToPath } from 'node:url';

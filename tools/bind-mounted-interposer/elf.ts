@@ -1,5 +1,5 @@
-// As much of ELF as it takes to read what a shared library exports and to give one other exports: 64-bit, little-endian.
-// Every offset is checked against the file; what does not fit is an error that says where.
+// As much of ELF as it takes to read what a shared library exports and to give one other exports: 64-bit,
+// little-endian. Every offset is checked against the file; what does not fit is an error that says where.
 
 export const DT = { needed: 1, hash: 4, strtab: 5, symtab: 6, rela: 7, relaSize: 8, strSize: 10, soname: 14 } as const;
 export const DT_JMPREL = { table: 23, size: 2 } as const;

@@ -1,6 +1,6 @@
-// Makes the interposer that is mounted over the driver's library file (CUDA or NVML): its object with the symbol table of the
-// host's library. Symbols that the host lacks are hidden, and symbols that the interposer does not know are forwarded, so that a
-// program finds exactly the symbols of the host's library.
+// Makes the interposer that is mounted over the driver's library file (CUDA or NVML): its object with the symbol table
+// of the host's library. Symbols that the host lacks are hidden, and symbols that the interposer does not know are
+// forwarded, so that a program finds exactly the symbols of the host's library.
 //
 //   node tools/bind-mounted-interposer/object.ts OBJECT HOST-LIBRARY LIBRARY FILES OUT
 //

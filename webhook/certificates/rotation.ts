@@ -1,5 +1,5 @@
-// Rotates the certificate that the webhook's replicas share: an authority, the server certificate that it signs, and the
-// authorities that API servers must trust meanwhile. Decides what is due for renewal; the clock is an argument.
+// Rotates the certificate that the webhook's replicas share: an authority, the server certificate that it signs, and
+// the authorities that API servers must trust meanwhile. Decides what is due for renewal; the clock is an argument.
 import { createPrivateKey, X509Certificate } from 'node:crypto';
 import { makeAuthority, signedBy } from '../../src/serving/x509.ts';
 
@@ -20,7 +20,8 @@ const RENEWED_AT = 2 / 3;
 const MOST_FORMER = 3;
 const PEM = /-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----/g;
 
-/** Reads the Secret's data; undefined where its parts do not match or cannot serve `names` now, so that it must be replaced. */
+/** Reads the Secret's data; undefined where its parts do not match or cannot serve `names` now, so that it must be
+ * replaced. */
 export function readSecretData(
   data: Readonly<Record<string, string>>,
   names: readonly string[],
@@ -83,8 +84,8 @@ export function renewIfDue(
 }
 
 /**
- * The authorities to publish: those of `first` in their order, then the newest published ones that are still valid. Applied to
- * its own result it gives the same result, so that replicas agree.
+ * The authorities to publish: those of `first` in their order, then the newest published ones that are still valid.
+ * Applied to its own result it gives the same result, so that replicas agree.
  */
 export function authorityBundle(first: string, published: string, now: Date): string {
   const own = certificatesIn(first);

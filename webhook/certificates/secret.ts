@@ -1,5 +1,6 @@
-// The certificate that the webhook's replicas issue themselves: stored in a Secret that all replicas watch and the first one
-// renews, its authority written into the webhook configurations. Makes the API calls; rotation.ts decides what is due.
+// The certificate that the webhook's replicas issue themselves: stored in a Secret that all replicas watch and the
+// first one renews, its authority written into the webhook configurations. Makes the API calls; rotation.ts decides
+// what is due.
 import { X509Certificate } from 'node:crypto';
 import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -43,7 +44,8 @@ type RegistrationClient = {
   readonly patch: (body: object[]) => Promise<unknown>;
 };
 
-// API servers learn of a changed registration by a watch, so a new authority needs some time before its certificates are used.
+// API servers learn of a changed registration by a watch, so a new authority needs some time before its certificates
+// are used.
 const SETTLE_MS = 3_000;
 // A renewal becomes due without an event, and a watch may be lost.
 const CHECK_EVERY_MS = 60_000;
@@ -150,8 +152,8 @@ function createCheck(
 }
 
 /**
- * Makes every webhook of every registration trust our authorities and the published ones that are still valid. True where a
- * registration had to be changed.
+ * Makes every webhook of every registration trust our authorities and the published ones that are still valid. True
+ * where a registration had to be changed.
  */
 async function publishAuthorities(
   registrations: readonly RegistrationClient[],
@@ -203,8 +205,8 @@ function registrationClients(config: KubeConfig, { registration: name }: SecretO
 }
 
 /**
- * Writes with server-side apply, for which RBAC can allow the creation of an object of one name. Of two replicas that create it
- * at the same time the second gets a conflict, because each applies under its own field manager.
+ * Writes with server-side apply, for which RBAC can allow the creation of an object of one name. Of two replicas that
+ * create it at the same time the second gets a conflict, because each applies under its own field manager.
  */
 function createSecretClient(config: KubeConfig, { namespace, secret: name, service }: SecretOptions) {
   const api = createApiClient(config, CoreV1Api);

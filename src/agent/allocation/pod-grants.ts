@@ -1,5 +1,5 @@
-// Publishes the volume of a pod: verifies its grant against this node and lets the registry create its files, or refuses with a reason
-// for the pod's Events.
+// Publishes the volume of a pod: verifies its grant against this node and lets the registry create its files, or
+// refuses with a reason for the pod's Events.
 
 import { wrongMounts } from '../../api/csi-volume.ts';
 import type { PodGrant } from '../../api/grant-annotation.ts';
@@ -38,7 +38,8 @@ export const annotationsOf = ({ object }: PodAsk): unknown => field(field(object
 /** For a new volume: creates its files if the grant is valid on this node now. */
 export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: PublishContext): PodGrant | Refusal {
   const { podUid, object } = ask;
-  // A pod that has ended according to the API server may still run: its grant ends when the kubelet unpublishes its volume.
+  // A pod that has ended according to the API server may still run: its grant ends when the kubelet unpublishes its
+  // volume.
   const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
   const annotations = annotationsOf(ask);
   const ruling = verifyGrant(annotations, nodeGpus(state, others));
@@ -56,8 +57,8 @@ export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: Publi
 }
 
 /**
- * For a volume that is mounted already, after the agent lost its grant: the grant was valid once, so it is registered again whatever
- * the present health and free memory of its GPUs.
+ * For a volume that is mounted already, after the agent lost its grant: the grant was valid once, so it is registered
+ * again whatever the present health and free memory of its GPUs.
  */
 export function adoptPod(ask: PodAsk, { state, registry }: PublishContext): PodGrant | Refusal {
   const gpus = nodeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true }));

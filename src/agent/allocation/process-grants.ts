@@ -1,5 +1,5 @@
-// Creates and changes grants of processes without a pod, on request at the agent's socket: this agent places them, and they end with
-// their owner. The registry creates their files.
+// Creates and changes grants of processes without a pod, on request at the agent's socket: this agent places them, and
+// they end with their owner. The registry creates their files.
 
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';

@@ -1,5 +1,6 @@
-// Verifies the grant in a pod's annotations against this node's GPUs and other grants. Pure. The scheduler placed the pod, but two
-// schedulers may have acted at once, another program may have bound the pod, or a GPU may be gone: no GPU is granted twice.
+// Verifies the grant in a pod's annotations against this node's GPUs and other grants. Pure. The scheduler placed the
+// pod, but two schedulers may have acted at once, another program may have bound the pod, or a GPU may be gone: no GPU
+// is granted twice.
 
 import type { GpuDemand } from '../../api/gpu.ts';
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';

@@ -1,5 +1,5 @@
-// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses: a process
-// without evidence stays unattributed.
+// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses:
+// a process without evidence stays unattributed.
 
 import { isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
@@ -50,8 +50,9 @@ export type KnownOwners = {
 export const NO_KNOWN_OWNERS: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
 
 /**
- * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and so
- * do its children. `isAlive`: the PID of an ancestor may have been reused by a process that has no part in the grant.
+ * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and
+ * so do its children. `isAlive`: the PID of an ancestor may have been reused by a process that has no part in the
+ * grant.
  */
 export function ownerOfProcess(
   process: SampledProcess,
@@ -107,7 +108,8 @@ function ofPod(podUid: string, pods: PodContainers): Owner {
   return id === undefined ? { kind: 'container', containerId: '', podUid } : { kind: 'grant', id };
 }
 
-/** The results after a sample: only processes that were in it, so that a reused pid is forgotten with its first owner. */
+/** The results after a sample: only processes that were in it, so that a reused pid is forgotten with its first
+ * owner. */
 export function remember(
   processes: readonly SampledProcess[],
   ownerOf: (process: SampledProcess) => Owner,
@@ -124,8 +126,8 @@ export function remember(
 }
 
 /**
- * The results after a sample, with earlier results for grants without data in it, as long as those processes live: a process that is
- * missing for a moment must not lose its grant.
+ * The results after a sample, with earlier results for grants without data in it, as long as those processes live: a
+ * process that is missing for a moment must not lose its grant.
  */
 export function stillKnown(
   shown: KnownOwners,

@@ -1,5 +1,5 @@
-// Finds the cgroup of the unified hierarchy that has exactly the processes of a grant: from the sample, or from /proc for a container
-// that uses no GPU yet. Remembers where the containers are.
+// Finds the cgroup of the unified hierarchy that has exactly the processes of a grant: from the sample, or from /proc
+// for a container that uses no GPU yet. Remembers where the containers are.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Grant, groupOfGrant, isOfPod } from '../grants/grant.ts';

@@ -1,5 +1,5 @@
-// Container ids to pod and container name, for pods with a grant: from the container runtime as soon as a container is created,
-// and from the API server's pods a little later.
+// Container ids to pod and container name, for pods with a grant: from the container runtime as soon as a container is
+// created, and from the API server's pods a little later.
 export type ContainerName = { readonly podUid: string; readonly container: string };
 
 /** Instead of a container's name, for the sandbox of a pod. */
@@ -16,7 +16,8 @@ export type ContainerIndex = {
   hasGpus(containerId: string): void;
   /** As the container runtime reports it, else the API server. */
   nameOf(containerId: string): ContainerName | undefined;
-  /** The newest container of that name, the name of its termination message file, and whether it was created without its GPUs. */
+  /** The newest container of that name, the name of its termination message file, and whether it was created without
+   * its GPUs. */
   newest(podUid: string, container: string): NewestContainer | undefined;
 };
 export type NewestContainer = { readonly id: string; readonly terminationLog?: string; readonly missed?: true };

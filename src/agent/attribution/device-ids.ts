@@ -1,5 +1,6 @@
-// Maps device ids of other device plugins and DRA drivers to GPUs of this node, and says whether the device is the whole GPU: by
-// the device's name, for each form that plugins use, or by the attributes that a DRA driver publishes. Pure.
+// Maps device ids of other device plugins and DRA drivers to GPUs of this node, and says whether the device is the
+// whole GPU: by the device's name, for each form that plugins use, or by the attributes that a DRA driver publishes.
+// Pure.
 import { type DeviceUuids, deviceKey, NO_SLICES } from './resource-slices.ts';
 
 /** How a container has a GPU: the whole of it, together with others, or a MIG instance of it. */

@@ -1,5 +1,5 @@
-// GPUs that other device plugins allocated to containers of this node, from the kubelet's PodResources answer. Pure. device-ids.ts finds
-// the GPU of a device; pod-resources.ts reads the answer.
+// GPUs that other device plugins allocated to containers of this node, from the kubelet's PodResources answer. Pure.
+// device-ids.ts finds the GPU of a device; pod-resources.ts reads the answer.
 import { claimedDevice, type NamedDevice, type NodeGpu, pluginDevice, type ShareMode } from './device-ids.ts';
 import { type DeviceUuids, NO_SLICES } from './resource-slices.ts';
 

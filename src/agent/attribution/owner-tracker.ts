@@ -1,5 +1,5 @@
-// Tracks the owner (grant, container, host) of each process from sample to sample: a result stays valid when the process's cgroup
-// or parents are gone. Keeps the state; attribute.ts decides.
+// Tracks the owner (grant, container, host) of each process from sample to sample: a result stays valid when the
+// process's cgroup or parents are gone. Keeps the state; attribute.ts decides.
 
 import { groupOfGrant, isOfPod, type ProcessOwner } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';

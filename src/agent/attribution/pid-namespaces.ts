@@ -1,6 +1,7 @@
-// Finds processes by their PID in their own PID namespace, as far as /proc shows them to this agent. The PID comes from a tenant, so
-// /proc is scanned rarely: a process that was found is checked by itself, and a process that started before the last scan and was not
-// in it has ended.
+// Finds processes by their PID in their own PID namespace, as far as /proc shows them to this agent. The PID comes from
+// a tenant, so
+// /proc is scanned rarely: a process that was found is checked by itself, and a process that started before the last
+// scan and was not in it has ended.
 import { readdirSync } from 'node:fs';
 import { uptime } from 'node:os';
 import type { Native } from '../os/addon.ts';

@@ -1,5 +1,6 @@
-// Reads from the kubelet's PodResources API which devices other device plugins allocated to containers of this node: every 10 seconds
-// and when a sample shows a new container without a grant, never during a scrape. Keeps the connection and the last answer.
+// Reads from the kubelet's PodResources API which devices other device plugins allocated to containers of this node:
+// every 10 seconds and when a sample shows a new container without a grant, never during a scrape. Keeps the connection
+// and the last answer.
 import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';

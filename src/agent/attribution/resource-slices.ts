@@ -1,5 +1,5 @@
-// Finds the GPU of a DRA driver's device in the ResourceSlices (resource.k8s.io) that the driver publishes. Pure. The kubelet names a
-// claim's device only by driver, pool and name; the slice has its UUID.
+// Finds the GPU of a DRA driver's device in the ResourceSlices (resource.k8s.io) that the driver publishes. Pure. The
+// kubelet names a claim's device only by driver, pool and name; the slice has its UUID.
 import { field, isObject } from '../../common/json.ts';
 
 /** By `deviceKey`: the UUID of a GPU or of an instance. */
@@ -15,8 +15,8 @@ const MOST_DEVICES = 8192;
 const UUID = /^(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 /**
- * The devices of one node, from the newest generation of each pool. A device with different UUIDs in two slices is ignored.
- * Names of attributes may have the driver's domain as a prefix.
+ * The devices of one node, from the newest generation of each pool. A device with different UUIDs in two slices is
+ * ignored. Names of attributes may have the driver's domain as a prefix.
  */
 export function uuidsOfSlices(slices: readonly unknown[], nodeName: string): DeviceUuids {
   const own = slices

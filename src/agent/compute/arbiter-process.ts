@@ -1,5 +1,6 @@
-// Runs the compute arbiter (cotenant-arbitrate) as a child process: starts it with the first lease page, sends it a new plan when
-// grants change, reads its reports, and restarts it when it ends. Until then containers use what it last wrote to their lease pages.
+// Runs the compute arbiter (cotenant-arbitrate) as a child process: starts it with the first lease page, sends it a new
+// plan when grants change, reads its reports, and restarts it when it ends. Until then containers use what it last
+// wrote to their lease pages.
 import { join } from 'node:path';
 import { SLOTS } from '../grants/files.ts';
 import { BUILD_FOLDER } from '../os/addon.ts';

@@ -4,8 +4,8 @@ import type { GpuGrant } from '../../api/gpu.ts';
 import type { ComputePolicy } from '../../api/request.ts';
 import type { Grant } from '../grants/grant.ts';
 
-/** Policies by source. Order of precedence: `cotenant set` of the GPU, the configuration of the GPU, `cotenant set` of the node,
- * the Node's label, the configuration of the node. */
+/** Policies by source. Order of precedence: `cotenant set` of the GPU, the configuration of the GPU, `cotenant set` of
+ * the node, the Node's label, the configuration of the node. */
 export type PolicyChoices = {
   readonly configured: ComputePolicy;
   readonly label?: ComputePolicy | undefined;
@@ -33,10 +33,10 @@ export type ComputeGrant = Pick<Grant, 'id' | 'gpus' | 'compute'>;
 export type PolicyOf = (gpuUuid: string) => ComputePolicy;
 
 /**
- * The policy in force on each GPU of each grant, by the grant's id: the container's own choice, or else the GPU's policy. A GPU is
- * not divided if none of its containers requested compute, unless a policy divides it without requests. A container of high
- * priority needs the others to yield, so beside it `native` as the GPU's policy becomes `soft`; a container that chose `native`
- * itself keeps it.
+ * The policy in force on each GPU of each grant, by the grant's id: the container's own choice, or else the GPU's
+ * policy. A GPU is not divided if none of its containers requested compute, unless a policy divides it without
+ * requests. A container of high priority needs the others to yield, so beside it `native` as the GPU's policy becomes
+ * `soft`; a container that chose `native` itself keeps it.
  */
 export function policiesOf(
   policyOf: PolicyOf,
@@ -73,8 +73,8 @@ export function leasedGrants(policyOf: PolicyOf, grants: readonly ComputeGrant[]
 }
 
 /**
- * A container's hard limit on a GPU, 0 to 1: its fixed quota, its maximum, or the cap of high priority. Undefined: the policy lends
- * idle compute, or divides the GPU by the number of containers.
+ * A container's hard limit on a GPU, 0 to 1: its fixed quota, its maximum, or the cap of high priority. Undefined: the
+ * policy lends idle compute, or divides the GPU by the number of containers.
  */
 export function hardLimitOf(
   policy: ComputePolicy,

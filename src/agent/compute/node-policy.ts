@@ -1,5 +1,5 @@
-// Changes compute policies while containers run: from `cotenant set`, the Node's labels and pods' annotations. Answers the caller or
-// reports the refusal; shares.ts and the registry store the result.
+// Changes compute policies while containers run: from `cotenant set`, the Node's labels and pods' annotations. Answers
+// the caller or reports the refusal; shares.ts and the registry store the result.
 
 import { COMPUTE_ANNOTATION } from '../../api/names.ts';
 import { field } from '../../common/json.ts';

@@ -48,8 +48,8 @@ export const computeChoice = (
 export type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'>;
 
 /**
- * The pod's grants that its override annotation changes. The annotation applies as a whole or not at all: `wrong` if it cannot be
- * parsed, names a container without a grant, or asks for more of a GPU than other grants leave.
+ * The pod's grants that its override annotation changes. The annotation applies as a whole or not at all: `wrong` if it
+ * cannot be parsed, names a container without a grant, or asks for more of a GPU than other grants leave.
  */
 export function readOverrides(
   podUid: string,

@@ -1,4 +1,5 @@
-// compute.json in the state folder: the compute policies of this node and its GPUs that `cotenant set` changed, for the next agent.
+// compute.json in the state folder: the compute policies of this node and its GPUs that `cotenant set` changed, for the
+// next agent.
 import { join } from 'node:path';
 import * as v from 'valibot';
 import { acceptCardsKey } from '../../api/earlier-names.ts';

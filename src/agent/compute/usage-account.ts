@@ -1,5 +1,5 @@
-// Turns the arbiter's reports into counters that only grow. Pure. The arbiter's own counts start at 0 each time it opens a page;
-// these continue.
+// Turns the arbiter's reports into counters that only grow. Pure. The arbiter's own counts start at 0 each time it
+// opens a page; these continue.
 import { field, listAt, textAt } from '../../common/json.ts';
 
 /** Compute that one grant used on one GPU. */

@@ -1,5 +1,6 @@
-// Adds one sample to the totals: engine seconds, seconds over the limit, peaks, refusals. Pure. Rows of ended containers are kept
-// for a few minutes, so that Prometheus scrapes their last increase. The types of totals are in totals.ts.
+// Adds one sample to the totals: engine seconds, seconds over the limit, peaks, refusals. Pure. Rows of ended
+// containers are kept for a few minutes, so that Prometheus scrapes their last increase. The types of totals are in
+// totals.ts.
 
 import type { UseCounts } from '../compute/usage-account.ts';
 import {
@@ -30,8 +31,8 @@ type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
 /**
- * Longest time between samples that is integrated as one step; of a longer gap only this much counts. The driver keeps its
- * own samples for about as long, so a shorter gap is made up by its next answer.
+ * Longest time between samples that is integrated as one step; of a longer gap only this much counts. The driver keeps
+ * its own samples for about as long, so a shorter gap is made up by its next answer.
  */
 const LONGEST_STEP_MS = 10_000;
 
@@ -68,7 +69,8 @@ type NameOf = (
   podUid: string,
 ) => Pick<ForeignTotals, 'namespace' | 'pod' | 'container'> | undefined;
 
-/** What the arbiter has counted of a grant on one of its GPUs, by position in the grant; undefined: it does not limit it. */
+/** What the arbiter has counted of a grant on one of its GPUs, by position in the grant; undefined: it does not limit
+ * it. */
 export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
 
 type ProcessOwner = {
@@ -167,7 +169,8 @@ function accumulateContainers(
     for (const [place, gpu] of container.gpus.entries()) {
       const key = totalsKey(grant.id, gpu.gpuUuid);
       const last = containers.get(key);
-      // A GPU that is missing in the sample has no index: its row keeps the former one, and starts once the GPU was seen.
+      // A GPU that is missing in the sample has no index: its row keeps the former one, and starts once the GPU was
+      // seen.
       const gpuIndex = gpu.gpuIndex ?? last?.gpuIndex;
       if (gpuIndex === undefined) continue;
       const seconds = secondsWith(last, step.grownOf(grant.id, gpuIndex));
@@ -289,8 +292,8 @@ function earlierOf(list: readonly SampledProcess[]): (pid: number, index: number
 }
 
 /**
- * Memory that counts for the grant: the driver's figure plus managed memory, which the driver's figure lacks. The tenant writes the
- * ledger's figure, so it counts only up to the grant, as the interposer grants no more.
+ * Memory that counts for the grant: the driver's figure plus managed memory, which the driver's figure lacks. The
+ * tenant writes the ledger's figure, so it counts only up to the grant, as the interposer grants no more.
  */
 function heldBytes({ usedBytes, limitBytes, ledger }: ContainerGpuState): number {
   return usedBytes + Math.min(ledger.managedBytes, Math.max(0, limitBytes - usedBytes));

@@ -1,5 +1,5 @@
-// Counts entries of NVML's process lists whose PID is invalid or was reused by another process, over all GPUs. The sampler counts
-// them by GPU; a GPU that is missing in a sample keeps its count, so the sum never falls.
+// Counts entries of NVML's process lists whose PID is invalid or was reused by another process, over all GPUs. The
+// sampler counts them by GPU; a GPU that is missing in a sample keeps its count, so the sum never falls.
 import type { SampledGpu } from '../sampling/sample.ts';
 import { createResetSafeCounters } from './reset-safe-counter.ts';
 

@@ -1,5 +1,5 @@
-// Counters of the sampler, which start at 0 with each sampler process, summed over all samplers of this agent: the sums never
-// fall, and a count that the newest sampler does not have is kept.
+// Counters of the sampler, which start at 0 with each sampler process, summed over all samplers of this agent: the sums
+// never fall, and a count that the newest sampler does not have is kept.
 
 import { isSamplerRestart, type Sample } from '../sampling/sample.ts';
 

@@ -1,5 +1,5 @@
-// What the agent counts of containers from sample to sample, by container and GPU; rows of ended containers are removed after a
-// while. Times are since boot, because the wall clock can be set. How rows grow is in accumulate.ts.
+// What the agent counts of containers from sample to sample, by container and GPU; rows of ended containers are removed
+// after a while. Times are since boot, because the wall clock can be set. How rows grow is in accumulate.ts.
 import type { ShareMode } from '../attribution/device-ids.ts';
 import type { UseCounts } from '../compute/usage-account.ts';
 import type { SampledProcess } from '../sampling/sample.ts';

@@ -3,8 +3,8 @@
 import type { Sample } from '../sampling/sample.ts';
 
 /**
- * After these the whole GPU is to be reset or the node restarted, whichever process caused them: NVIDIA's own Xid catalog says
- * RESET_GPU, RESTART_BM or a workflow that ends so. docs/operate/faults.md says what each means.
+ * After these the whole GPU is to be reset or the node restarted, whichever process caused them: NVIDIA's own Xid
+ * catalog says RESET_GPU, RESTART_BM or a workflow that ends so. docs/operate/faults.md says what each means.
  */
 export const RESETTING_XIDS: readonly number[] = [
   46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158,

@@ -1,5 +1,6 @@
-// The record of one enforcement action: container, action, reason and result. Programs read the codes (`action`, `reason`, `result`,
-// `refusal`); people read `message` and `detail`, the same in log, Events and metrics' labels. The audit log keeps the records.
+// The record of one enforcement action: container, action, reason and result. Programs read the codes (`action`,
+// `reason`, `result`, `refusal`); people read `message` and `detail`, the same in log, Events and metrics' labels. The
+// audit log keeps the records.
 import type { RefusalReason } from '../../policy/enforcement.ts';
 import type { OverReason, Verdict } from '../../policy/memory-verdict.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
@@ -70,7 +71,8 @@ const WHAT: Record<ActionName, string> = {
   evict: 'the agent evicts its pod',
 };
 
-/** "team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-…, 2900 MiB of it past the interposer; the agent stops it" */
+/** "team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-…, 2900 MiB of it past the interposer;
+ * the agent stops it" */
 export function describe(
   grant: Pick<Grant, 'namespace' | 'pod' | 'container'>,
   action: ActionName,
@@ -164,7 +166,8 @@ export function excessOf({
 export const resultText = ({ result, detail }: Pick<ActionRecord, 'result' | 'detail'>): string =>
   detail === undefined ? result : `${result}: ${detail}`;
 
-/** A record as this version has it, from a line that an agent before reason codes may have written; undefined: not a record. */
+/** A record as this version has it, from a line that an agent before reason codes may have written; undefined: not a
+ * record. */
 export function readRecord(value: unknown): ActionRecord | undefined {
   const record = value as (Omit<Partial<ActionRecord>, 'result'> & { readonly result?: unknown }) | null;
   if (typeof record?.atMs !== 'number' || typeof record.grantId !== 'string') return undefined;

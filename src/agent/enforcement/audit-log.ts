@@ -1,5 +1,5 @@
-// The audit log: one JSON object per line for each enforcement action, append-only, with one full file kept beside it. No line is lost
-// when the agent ends at any moment or the disk is full for a while; the next agent reads it to go on.
+// The audit log: one JSON object per line for each enforcement action, append-only, with one full file kept beside it.
+// No line is lost when the agent ends at any moment or the disk is full for a while; the next agent reads it to go on.
 import {
   appendFileSync,
   closeSync,

@@ -1,6 +1,6 @@
-// Evicts pods whose containers were stopped too often, where the settings ask for it. Counts the stops of each pod and requests the
-// eviction from the API server; after a refusal the next stop requests it again, and where an agent ended before the answer, the
-// next agent does. When an eviction is due: src/policy/eviction.ts.
+// Evicts pods whose containers were stopped too often, where the settings ask for it. Counts the stops of each pod and
+// requests the eviction from the API server; after a refusal the next stop requests it again, and where an agent ended
+// before the answer, the next agent does. When an eviction is due: src/policy/eviction.ts.
 import type { EvictCall } from '../../kube/eviction.ts';
 import { type EvictionPolicy, isEvictionDue, stopsWithin } from '../../policy/eviction.ts';
 import type { ActionRecord, Outcome } from './action-record.ts';

@@ -1,5 +1,5 @@
-// What one sample shows of one container, as src/policy/enforcement.ts needs it: figures of the driver, processes that a stop was
-// sent to, and other containers whose memory is about to be released.
+// What one sample shows of one container, as src/policy/enforcement.ts needs it: figures of the driver, processes that
+// a stop was sent to, and other containers whose memory is about to be released.
 
 import type { Mode } from '../../api/request.ts';
 import type { EnforcementFacts, EnforcementPolicy, EnforcementState } from '../../policy/enforcement.ts';
@@ -87,7 +87,8 @@ function evidenceOn(
     .flatMap((process) => process.gpus)
     .filter((use) => use.gpu === gpu.index && use.listed)
     .reduce((sum, use) => sum + (use.bytes ?? 0), 0);
-  // A ledger counts only in favor of other containers, and for no more than its container was granted and does not show.
+  // A ledger counts only in favor of other containers, and for no more than its container was granted and does not
+  // show.
   const unlistedBytes = containers
     .filter(({ grant }) => grant.id !== id)
     .flatMap((other) => other.gpus.filter((entry) => entry.gpuUuid === gpuUuid))

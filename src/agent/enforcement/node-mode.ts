@@ -1,6 +1,6 @@
-// The enforcement mode of this node: from the agent's settings, or from the label of its Node. Labeling Nodes takes rights of a cluster
-// administrator, so the label may be stricter or weaker. It is stored: an agent that restarts must not stop containers on a node
-// whose label says `off` before it has read the label.
+// The enforcement mode of this node: from the agent's settings, or from the label of its Node. Labeling Nodes takes
+// rights of a cluster administrator, so the label may be stricter or weaker. It is stored: an agent that restarts must
+// not stop containers on a node whose label says `off` before it has read the label.
 import { join } from 'node:path';
 import { ENFORCEMENT_ANNOTATION } from '../../api/names.ts';
 import { MODES, type Mode } from '../../api/request.ts';

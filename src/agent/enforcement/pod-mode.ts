@@ -1,5 +1,6 @@
-// Reads the enforcement mode of a pod from its annotations, and applies changes to its grants while it runs. The namespace's mode is in
-// the request that the webhook recorded; the tenant's annotation counts only where it is stricter.
+// Reads the enforcement mode of a pod from its annotations, and applies changes to its grants while it runs. The
+// namespace's mode is in the request that the webhook recorded; the tenant's annotation counts only where it is
+// stricter.
 
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { MODES } from '../../api/request.ts';

@@ -1,5 +1,6 @@
-// The enforcement state of each grant when the agent starts, from the audit log of the agent before it. Pure. A stop is not repeated
-// while its memory is being released, nor a SIGTERM sent again to the same processes; processes that started since are judged without regard to it.
+// The enforcement state of each grant when the agent starts, from the audit log of the agent before it. Pure. A stop is
+// not repeated while its memory is being released, nor a SIGTERM sent again to the same processes; processes that
+// started since are judged without regard to it.
 import type { EnforcementState } from '../../policy/enforcement.ts';
 import { CALM, type LadderState } from '../../policy/ladder.ts';
 import { countStop, type Stop } from '../../policy/stop-rate.ts';
@@ -23,7 +24,8 @@ export function restore(records: readonly ActionRecord[], { dateMs, steadyMs }: 
   for (const record of records) {
     const atMs = steadyMs - Math.max(0, dateMs - record.atMs);
     const before = states.get(record.grantId);
-    // The time of a record from the future is unknown: a clock that was set back must not let old stops use up the rate.
+    // The time of a record from the future is unknown: a clock that was set back must not let old stops use up the
+    // rate.
     const isFuture = record.atMs > dateMs + CLOCK_SKEW_MS;
     const counted = isFuture ? { stops } : countStop(stops, record, before?.isStopCounted === true, atMs);
     stops = counted.stops;
@@ -52,8 +54,8 @@ function stateAfter(
       return { ladder: { ...calm, ...over, ...unsure, ...stopped }, ...signaled };
     }
     case 'terminate':
-      // Its grace period starts again: the time between the two agents is unknown. An interrupted SIGTERM counts as sent, because many
-      // programs end at once on a second one.
+      // Its grace period starts again: the time between the two agents is unknown. An interrupted SIGTERM counts as
+      // sent, because many programs end at once on a second one.
       if (result !== 'sent' && result !== 'interrupted') return { ladder: calm };
       return { ladder: { ...calm, ...over, rung: 'terminating', rungSinceMs: nowMs }, ...signaled };
     case 'close-gate':

@@ -1,5 +1,5 @@
-// Finds and signals the processes of one grant at the moment of a stop, through /proc, pidfds and cgroups. Each process is identified
-// by PID, start time and cgroup, and checked again when it is signaled.
+// Finds and signals the processes of one grant at the moment of a stop, through /proc, pidfds and cgroups. Each process
+// is identified by PID, start time and cgroup, and checked again when it is signaled.
 import { existsSync, readdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type ContainerIndex, WHOLE_POD } from '../attribution/container-index.ts';
@@ -63,7 +63,8 @@ export function findTargets(
 
 const order = ({ namespacePid = Number.MAX_SAFE_INTEGER }: Facts): number => namespacePid;
 
-/** All processes of the container, its first one before the others: with that the kernel ends its whole PID namespace. */
+/** All processes of the container, its first one before the others: with that the kernel ends its whole PID
+ * namespace. */
 function inContainer(
   owner: PodOwner,
   container: string,
@@ -118,8 +119,8 @@ export function signalTargets(targets: readonly Target[], native: Native, signal
 }
 
 /**
- * Kills them: by the cgroup of the container or process grant, which leaves no gap for a fork, and each process outside of it, or not
- * reached by it, with its own signal. `whole`: the cgroup covered all of them.
+ * Kills them: by the cgroup of the container or process grant, which leaves no gap for a fork, and each process outside
+ * of it, or not reached by it, with its own signal. `whole`: the cgroup covered all of them.
  */
 export function killTargets(
   grant: Grant,
@@ -143,7 +144,8 @@ export function killTargets(
   return { hit, whole };
 }
 
-/** Folder of the cgroup that has only processes of the grant and that this process is in, if it can be killed as a whole. */
+/** Folder of the cgroup that has only processes of the grant and that this process is in, if it can be killed as a
+ * whole. */
 export function groupOf(
   grant: Grant,
   { cgroup }: Target,

@@ -1,6 +1,6 @@
-// Writes the termination message of a container that is stopped: into the file that the kubelet reads when the container ends. A tenant
-// chooses where its container sees the file, and can write to it: so only a file in the kubelet's own folder is opened, no link is
-// followed, and its content is not trusted.
+// Writes the termination message of a container that is stopped: into the file that the kubelet reads when the
+// container ends. A tenant chooses where its container sees the file, and can write to it: so only a file in the
+// kubelet's own folder is opened, no link is followed, and its content is not trusted.
 import { closeSync, constants, fstatSync, openSync, readdirSync, realpathSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Grant, isOfPod } from '../grants/grant.ts';
@@ -38,8 +38,8 @@ function fileIn(folder: string, expected: string | undefined): string | undefine
 }
 
 /**
- * Appends to the file that the runtime named, else to the newest; what the container wrote stays before the message. Throws where
- * there is no file, or it cannot be written.
+ * Appends to the file that the runtime named, else to the newest; what the container wrote stays before the message.
+ * Throws where there is no file, or it cannot be written.
  */
 export function writeTerminationMessage(folder: string, expected: string | undefined, message: string): void {
   const name = fileIn(folder, expected);

@@ -1,6 +1,6 @@
-// Corrections of a container's usage ledger by the driver's figures: pure, from two readings of the ledger with a sample in between.
-// A row that did not change between the readings had the same value when the driver was sampled, so the difference is real:
-// memory that no call shows (code, local memory), or memory that a pool released.
+// Corrections of a container's usage ledger by the driver's figures: pure, from two readings of the ledger with a
+// sample in between. A row that did not change between the readings had the same value when the driver was sampled, so
+// the difference is real: memory that no call shows (code, local memory), or memory that a pool released.
 import type { Feedback, LedgerReading, LedgerSlot } from '../os/addon.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 
@@ -24,15 +24,16 @@ export type FeedbackInput = {
   readonly writtenResidualBytes?: (entry: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>) => number | undefined;
 };
 
-/** By how much the driver's sum over processes exceeds the GPU's use: now, and the minimum over some time, which may not have passed. */
+/** By how much the driver's sum over processes exceeds the GPU's use: now, and the minimum over some time, which may
+ * not have passed. */
 export type DoubleCounted = { readonly bytes: number; readonly steadyBytes: number; readonly isSteady: boolean };
 export const NOT_DOUBLE_COUNTED: DoubleCounted = { bytes: 0, steadyBytes: 0, isSteady: true };
 
 /**
- * Drivers may count memory that processes share for each of them, though only its owner is charged for it. So memory that may be
- * counted twice raises no residual. It lowers one only where it is steady, because readings of a moment may not match; and a row
- * without feedback of this agent gets none before that is known. `othersBytes`: of the container's other processes there, whose
- * memory this one may have open.
+ * Drivers may count memory that processes share for each of them, though only its owner is charged for it. So memory
+ * that may be counted twice raises no residual. It lowers one only where it is steady, because readings of a moment may
+ * not match; and a row without feedback of this agent gets none before that is known. `othersBytes`: of the container's
+ * other processes there, whose memory this one may have open.
  */
 function withoutDoubleCounting(
   residualBytes: number,
@@ -51,15 +52,16 @@ export type LivenessChecks = {
   /** Does a process with this PID and start time exist (in the agent's own PID namespace)? */
   readonly isAlive: (pid: number, startTicks: number) => boolean;
   /**
-   * Does a process with this PID and start time exist in that PID namespace? Absent if the agent cannot see other namespaces: then
-   * the end of a process in another namespace is not certain.
+   * Does a process with this PID and start time exist in that PID namespace? Absent if the agent cannot see other
+   * namespaces: then the end of a process in another namespace is not certain.
    */
   readonly isAliveInside?: (pidNamespace: number, pid: number, startTicks: number) => boolean;
 };
 
 const NO_SIGNATURE = 0n;
 
-/** Announced bytes are a multiple of it; the remainder counts requests that are charged already, while their calls last. */
+/** Announced bytes are a multiple of it; the remainder counts requests that are charged already, while their calls
+ * last. */
 const PENDING_GRAIN = 4096;
 
 /** Unlocked slots of one ledger that are looked up in /proc per sample: a tenant may have forged all 1024. */
@@ -67,7 +69,8 @@ const MAX_LOOKUPS = 64;
 /** Rows with feedback per sample; the other rows get theirs with the next sample. */
 const MAX_FEEDBACK_ROWS = 256;
 
-/** Finds the sampled process of a slot. Without a readable PID in its namespace it is identified by its other fields. */
+/** Finds the sampled process of a slot. Without a readable PID in its namespace it is identified by its other
+ * fields. */
 export function processFinder(
   processes: readonly SampledProcess[],
 ): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
@@ -161,7 +164,8 @@ function slotFeedback(
   });
 }
 
-/** Has the process of an unlocked slot certainly ended? A lock for life ends with the process; else /proc has to be read. */
+/** Has the process of an unlocked slot certainly ended? A lock for life ends with the process; else /proc has to be
+ * read. */
 function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: LivenessChecks): boolean {
   if (slot.lockedForLife) return true;
   if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);

@@ -1,5 +1,5 @@
-// Files of the interposer's engines, which have their number in their name, and how they are copied to folders that tenants load them
-// from.
+// Files of the interposer's engines, which have their number in their name, and how they are copied to folders that
+// tenants load them from.
 import {
   closeSync,
   copyFileSync,

@@ -1,6 +1,6 @@
-// The files of a grant: the limits page, written in place, and the usage ledger, read through a descriptor. Creates, reopens and repairs
-// them; a tenant may have replaced a file or used up the disk space. Engines that the page may name lie beside them: files are
-// added and never changed.
+// The files of a grant: the limits page, written in place, and the usage ledger, read through a descriptor. Creates,
+// reopens and repairs them; a tenant may have replaced a file or used up the disk space. Engines that the page may name
+// lie beside them: files are added and never changed.
 import { closeSync, constants, existsSync, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Native, PAGE_SIZE_MISMATCH } from '../os/addon.ts';
@@ -101,8 +101,8 @@ export type GrantFileStore = {
   /** Opens the files as they are, because processes have them mapped. What is missing or wrong is repaired later. */
   open(grant: Grant, folder: string): GrantFiles;
   /**
-   * Makes what is missing, gives an empty ledger its size, and writes the page. Throws where that cannot be done now; what is
-   * open stays open, and it can be tried again.
+   * Makes what is missing, gives an empty ledger its size, and writes the page. Throws where that cannot be done now;
+   * what is open stays open, and it can be tried again.
    */
   putRight(grant: Grant, folder: string, files: GrantFiles): void;
   writePage(grant: Grant, files: GrantFiles): void;

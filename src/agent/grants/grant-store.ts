@@ -1,4 +1,5 @@
-// The folders of grants in the state folder: one per grant, with grant.json, from which the next agent adopts the grant.
+// The folders of grants in the state folder: one per grant, with grant.json, from which the next agent adopts the
+// grant.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { err, type Result } from '../../common/result.ts';
@@ -9,7 +10,8 @@ export type GrantStore = {
   ids(): readonly string[];
   folderOf(id: string): string;
   read(id: string): Result<Grant>;
-  /** Writes grant.json where there is none: after a crash the grant must be known before the kubelet mounts its volume. */
+  /** Writes grant.json where there is none: after a crash the grant must be known before the kubelet mounts its
+   * volume. */
   ensure(grant: Grant): void;
   /** Writes the new content beside the file; calling the result replaces the file. */
   prepare(grant: Grant): () => void;

@@ -8,7 +8,8 @@ export type Page = {
   readonly leased: boolean;
 };
 
-/** Only processes that wait at a closed gate read the heartbeat; it expires after 30 s (native/interposer/entry/exports.c). */
+/** Only processes that wait at a closed gate read the heartbeat; it expires after 30 s
+ * (native/interposer/entry/exports.c). */
 const OF_OPEN_GATES_NS = 10e9;
 
 /** A change of the gate is written at once, and a closed gate with each sample. */

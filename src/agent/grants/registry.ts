@@ -1,5 +1,5 @@
-// The grants of this node: created for processes and pods, adopted from the state folder after a restart, changed in place, removed.
-// Keeps them with their open files; src/placement and src/agent/allocation decide amounts.
+// The grants of this node: created for processes and pods, adopted from the state folder after a restart, changed in
+// place, removed. Keeps them with their open files; src/placement and src/agent/allocation decide amounts.
 import { randomBytes } from 'node:crypto';
 import { closeSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,8 +26,9 @@ export type Registry = {
   get(id: string): LiveGrant | undefined;
   create(grant: Omit<Grant, 'id'>): LiveGrant;
   /**
-   * Creates the grants of a pod's containers. `inUse`: the pod has its volume and may run, so its grants are registered even if their
-   * files cannot be repaired now, and existing ones are kept; else all grants are created again, or none of them.
+   * Creates the grants of a pod's containers. `inUse`: the pod has its volume and may run, so its grants are registered
+   * even if their files cannot be repaired now, and existing ones are kept; else all grants are created again, or none
+   * of them.
    */
   createPod(shares: readonly PodShare[], options: { readonly inUse: boolean }): void;
   /** Does each container of the volume have its grant? */
@@ -35,8 +36,8 @@ export type Registry = {
   /** Repairs files of grants where that failed before. */
   repair(): void;
   /**
-   * Changes the next grant with another engine to the wanted one. If that fails, the grant keeps its present engine, the problem is
-   * reported, and a later call tries again.
+   * Changes the next grant with another engine to the wanted one. If that fails, the grant keeps its present engine,
+   * the problem is reported, and a later call tries again.
    */
   renew(): void;
   /** Its limits page does not name the wanted engine. */
@@ -213,7 +214,8 @@ function createLiveGrants(options: RegistryOptions) {
     const what = `cannot repair the files of ${namespace}/${pod}/${container} (grant ${id})`;
     broken.run(id, what, () => repairFiles(entry));
   };
-  /** Registered even where its files are broken: its processes run, and the agent holds them to the grant from outside. */
+  /** Registered even where its files are broken: its processes run, and the agent holds them to the grant from
+   * outside. */
   const adopt = (grant: Grant): void => {
     const entry = open(grant);
     live.set(grant.id, entry);
@@ -240,7 +242,8 @@ function createLiveGrants(options: RegistryOptions) {
     return entry;
   };
 
-  /** Limits pages and ledgers of running processes are kept as they are; only the page's own fields are written again. */
+  /** Limits pages and ledgers of running processes are kept as they are; only the page's own fields are written
+   * again. */
   const readStored = (id: string): void => {
     const drop = (why: string): void => {
       onProblem(`grant ${id} cannot be adopted and is removed: ${why}`);

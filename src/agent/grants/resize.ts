@@ -1,5 +1,5 @@
-// Makes a grant smaller while it is in use: memory that its processes hold stays allowed, and counted on the GPU, until they release
-// it. Pure.
+// Makes a grant smaller while it is in use: memory that its processes hold stays allowed, and counted on the GPU, until
+// they release it. Pure.
 import type { GpuGrant } from '../../api/gpu.ts';
 import { gpuWithProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
 
@@ -14,8 +14,8 @@ export function resizeGpu(gpu: GpuGrant, bytes: number): GpuGrant {
 }
 
 /**
- * Bytes that its processes hold on a GPU by the driver's figures; undefined where this sample is incomplete. A missing process list does
- * not prove a release: the container would be stopped for memory that it still holds.
+ * Bytes that its processes hold on a GPU by the driver's figures; undefined where this sample is incomplete. A missing
+ * process list does not prove a release: the container would be stopped for memory that it still holds.
  */
 export function reportedUsage(gpuUuid: string, sample: Sample, own: readonly SampledProcess[]): number | undefined {
   const gpu = gpuWithProcessData(sample, gpuUuid);
@@ -27,7 +27,8 @@ export function reportedUsage(gpuUuid: string, sample: Sample, own: readonly Sam
   );
 }
 
-/** After a sample in which it held `bytes`: released memory is not allowed again. The same object where nothing changed. */
+/** After a sample in which it held `bytes`: released memory is not allowed again. The same object where nothing
+ * changed. */
 export function shrinkToUsage(gpu: GpuGrant, bytes: number): GpuGrant {
   if (gpu.heldBytes === undefined || bytes >= gpu.heldBytes) return gpu;
   const { heldBytes: _, ...rest } = gpu;

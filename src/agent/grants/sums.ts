@@ -20,7 +20,8 @@ export function heldBy(grants: readonly Grant[]): readonly AgentGrant[] {
 
 const NOTHING: GpuDemand = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
 
-/** Sums over the grants on each GPU that has any; for containers of pods this is less than the sum of their GPUs' figures. */
+/** Sums over the grants on each GPU that has any; for containers of pods this is less than the sum of their GPUs'
+ * figures. */
 export function grantedByGpu(grants: readonly Grant[]): ReadonlyMap<string, GpuDemand> {
   const sums = new Map<string, GpuDemand>();
   for (const { containers } of heldBy(grants)) {

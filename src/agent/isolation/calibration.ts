@@ -1,5 +1,5 @@
-// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in profiles.json.
-// Without it the interposer charges a context only after the agent has seen it in a sample.
+// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in
+// profiles.json. Without it the interposer charges a context only after the agent has seen it in a sample.
 import { join } from 'node:path';
 import { isObject } from '../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';

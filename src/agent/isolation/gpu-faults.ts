@@ -1,5 +1,5 @@
-// GPUs that an Xid made unhealthy, across samples and restarts: gpu-faults.json in the state folder, and the log lines when a fault begins
-// or ends. src/policy/gpu-health.ts decides which Xids count and what proves a reset.
+// GPUs that an Xid made unhealthy, across samples and restarts: gpu-faults.json in the state folder, and the log lines
+// when a fault begins or ends. src/policy/gpu-health.ts decides which Xids count and what proves a reset.
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { readBootId } from '../../common/boot-id.ts';

@@ -1,6 +1,6 @@
-// Reports containers with a grant that the container runtime created without their GPUs because the agent did not answer its NRI call.
-// Each container is reported once, also across restarts of the agent, when a sample shows none of its processes on a GPU. A container
-// with a process on a GPU has its GPUs and is not reported.
+// Reports containers with a grant that the container runtime created without their GPUs because the agent did not
+// answer its NRI call. Each container is reported once, also across restarts of the agent, when a sample shows none of
+// its processes on a GPU. A container with a process on a GPU has its GPUs and is not reported.
 import { join } from 'node:path';
 import { field } from '../../common/json.ts';
 import type { Logger } from '../../common/logger.ts';
@@ -37,7 +37,8 @@ const isId = (value: unknown): value is string => typeof value === 'string' && v
 const isList = (value: unknown): value is string[] =>
   Array.isArray(value) && value.length <= MAX_IDS && value.every(isId);
 
-/** Ids of containers, newest last. In the file `told` holds the reported ones, and `seen` those that used a GPU nevertheless. */
+/** Ids of containers, newest last. In the file `told` holds the reported ones, and `seen` those that used a GPU
+ * nevertheless. */
 export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
   {
     version: 1,
@@ -49,7 +50,8 @@ export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]
     },
   };
 
-/** False: the process belongs to an earlier container. With a sandboxed runtime the cgroup does not show the container. */
+/** False: the process belongs to an earlier container. With a sandboxed runtime the cgroup does not show the
+ * container. */
 function mayBelongTo(container: MissedContainer, { cgroup }: Pick<ProcessState, 'cgroup'>): boolean {
   const podOf = (id: string) => (id === container.containerId ? container.podUid : undefined);
   const { containerId = container.containerId } = knownOwnerOf(cgroup, podOf);

@@ -1,5 +1,5 @@
-// Starts what serves pods: the CSI driver, the NRI plugin with CDI devices, the device plugin, and the node's advertised amounts.
-// The failure of one does not stop the others.
+// Starts what serves pods: the CSI driver, the NRI plugin with CDI devices, the device plugin, and the node's
+// advertised amounts. The failure of one does not stop the others.
 
 import { join } from 'node:path';
 import type { Logger } from '../../common/logger.ts';
@@ -90,7 +90,8 @@ export async function startPodServices(
     onResult: node.onPublish,
     log: log.component('csi'),
   });
-  // While a device plugin is away the kubelet rejects pods that were just bound. Amounts in the Node's status stay, and pods wait.
+  // While a device plugin is away the kubelet rejects pods that were just bound. Amounts in the Node's status stay, and
+  // pods wait.
   const plugin =
     kubernetes.slots === 'device-plugin'
       ? startDevicePlugin({

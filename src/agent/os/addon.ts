@@ -1,5 +1,5 @@
-// Types of the native addon, and its loader. Loads without a driver and without privileges; the error for a missing build names the
-// remedy.
+// Types of the native addon, and its loader. Loads without a driver and without privileges; the error for a missing
+// build names the remedy.
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
@@ -44,7 +44,8 @@ export type LedgerSlot = {
 };
 
 export type LedgerReading = {
-  /** False: the file was truncated, its header was overwritten, or it has too many locks to find all slots without one. */
+  /** False: the file was truncated, its header was overwritten, or it has too many locks to find all slots without
+   * one. */
   readonly whole: boolean;
   /** False: the path that was given leads to another file, or to none. */
   readonly untouched: boolean;
@@ -90,8 +91,9 @@ export const PAGE_SIZE_MISMATCH = 'PAGE_SIZE_MISMATCH';
 
 export type Native = {
   /**
-   * `engine`: the engine of the interposer that processes are to run; 0: the one in their own library; absent: unchanged. `compute`:
-   * a lease page follows the ledger (new pages only). `leased`: launches wait for the lease page, if there is one.
+   * `engine`: the engine of the interposer that processes are to run; 0: the one in their own library; absent:
+   * unchanged. `compute`: a lease page follows the ledger (new pages only). `leased`: launches wait for the lease page,
+   * if there is one.
    */
   writePage(
     fd: number,
@@ -108,7 +110,8 @@ export type Native = {
   /** Does this limits page announce a lease page? */
   hasCompute(fd: number): boolean;
   writeFeedback(fd: number, gpuCount: number, entries: readonly Feedback[]): void;
-  /** `ratesPpm`: adds a lease page that holds each GPU's processes to this share until the arbiter runs; 0: no limit. */
+  /** `ratesPpm`: adds a lease page that holds each GPU's processes to this share until the arbiter runs; 0: no
+   * limit. */
   initLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;
   ledgerBytes(slots: number, gpuCount: number): number;
   /** Size of a ledger with a lease page. */
@@ -116,9 +119,9 @@ export type Native = {
   /** Frees all slots in place and keeps what counts for the container as a whole. */
   clearLedger(fd: number, slots: number, gpuCount: number, ratesPpm?: readonly number[]): void;
   /**
-   * Parts that have not changed since `before`, an earlier reading, are the same objects, except times. `path`: the name that should
-   * lead to this file. `locksForMs`: for this long the locks in `before` are reused, if nothing else has changed and each slot in use
-   * was locked; absent: locks are tested.
+   * Parts that have not changed since `before`, an earlier reading, are the same objects, except times. `path`: the
+   * name that should lead to this file. `locksForMs`: for this long the locks in `before` are reused, if nothing else
+   * has changed and each slot in use was locked; absent: locks are tested.
    */
   readLedger(
     fd: number,
@@ -136,8 +139,8 @@ export type Native = {
   becomeSubreaper(): boolean;
   dieWithParent(): boolean;
   /**
-   * Releases resident pages of the program's own file (code and constants) and returns their bytes; 0 if the kernel does not list
-   * mappings. Pages that are used again come from the page cache, about 50 us per MiB.
+   * Releases resident pages of the program's own file (code and constants) and returns their bytes; 0 if the kernel
+   * does not list mappings. Pages that are used again come from the page cache, about 50 us per MiB.
    */
   trimProgramMemory(): number;
   /** On an existing folder, never through a link; `options` are those of tmpfs; nosuid and nodev are always set. */

@@ -1,5 +1,6 @@
-// Parses /proc/PID/cgroup and finds the container that it names: cgroup v1 and v2, both cgroup drivers of the kubelet, all common
-// container runtimes, nested paths; also the cgroups of process grants. Does not find the pod of a container id.
+// Parses /proc/PID/cgroup and finds the container that it names: cgroup v1 and v2, both cgroup drivers of the kubelet,
+// all common container runtimes, nested paths; also the cgroups of process grants. Does not find the pod of a container
+// id.
 import { readFileSync } from 'node:fs';
 
 export type CgroupOwner = {
@@ -21,15 +22,17 @@ export const unifiedPath = (text: string): string | undefined =>
     .find((line) => line.startsWith('0::'))
     ?.slice('0::'.length);
 
-/** Is a process in that cgroup of the unified hierarchy, or below it? Compares the whole path, because a name alone can be forged. */
+/** Is a process in that cgroup of the unified hierarchy, or below it? Compares the whole path, because a name alone can
+ * be forged. */
 export function isInGroup(text: string, group: string): boolean {
   const path = unifiedPath(text);
   return path !== undefined && (path === group || path.startsWith(`${group}/`));
 }
 
 /**
- * A container's own group in the unified hierarchy, whichever of those below it a process is in. Undefined on hosts that keep
- * containers elsewhere, and for a reader in a cgroup namespace of its own, where paths are not those of the mount.
+ * A container's own group in the unified hierarchy, whichever of those below it a process is in. Undefined on hosts
+ * that keep containers elsewhere, and for a reader in a cgroup namespace of its own, where paths are not those of the
+ * mount.
  */
 export function containerGroup(text: string, containerId: string): string | undefined {
   const path = unifiedPath(text);
@@ -48,8 +51,8 @@ const CONTAINER = /^(?:(?<prefix>[a-z][a-z-]*)-)?(?<id>[0-9a-f]{64})(?:\.scope)?
 const MONITOR = 'crio-conmon';
 
 /**
- * The outermost container of a known pod, else what `ownerOf` says: a container that may create cgroups can name one after another
- * pod's container, below its own.
+ * The outermost container of a known pod, else what `ownerOf` says: a container that may create cgroups can name one
+ * after another pod's container, below its own.
  */
 export function knownOwnerOf(text: string, podOf: (containerId: string) => string | undefined): CgroupOwner {
   const found = ownerOf(text);

@@ -1,5 +1,5 @@
-// Releases and reopens the NVIDIA driver on command (for a driver upgrade): which parts of the agent have it open, and since
-// when it is released.
+// Releases and reopens the NVIDIA driver on command (for a driver upgrade): which parts of the agent have it open, and
+// since when it is released.
 
 /** A part of the agent whose child processes open the driver's libraries or devices. */
 export type DriverUser = {

@@ -1,6 +1,6 @@
-// Child processes of the agent: programs of ours that run once with a time limit (calibrate, canary, driver limits), and those
-// that run on and write lines (sampler, arbiter), restarted when they end. A process that hangs in a driver call cannot be
-// ended; it is abandoned, and only a few ever are.
+// Child processes of the agent: programs of ours that run once with a time limit (calibrate, canary, driver limits),
+// and those that run on and write lines (sampler, arbiter), restarted when they end. A process that hangs in a driver
+// call cannot be ended; it is abandoned, and only a few ever are.
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// Whether the agent sees all processes on the GPUs: NVML lists only processes of the caller's PID namespace and of those below it.
+// Whether the agent sees all processes on the GPUs: NVML lists only processes of the caller's PID namespace and of
+// those below it.
 /** PROC_PID_INIT_INO: the number of the machine's first PID namespace, the same on every Linux. */
 const FIRST_NAMESPACE = 0xef_ff_ff_fc;
 

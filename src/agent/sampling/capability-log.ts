@@ -1,5 +1,5 @@
-// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests, passed-through GPUs)
-// some never exist. Failed calls are counted by a metric.
+// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests,
+// passed-through GPUs) some never exist. Failed calls are counted by a metric.
 import { hasAllProcessLists, type Sample, type SampledGpu } from './sample.ts';
 
 /** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */

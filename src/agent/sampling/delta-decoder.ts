@@ -1,5 +1,6 @@
-// Rebuilds samples from the sampler's lines, each of which says only what changed since the line before. A line that does not fit
-// the ones before it makes all later lines of that sampler unusable: the next sampler starts with a full line.
+// Rebuilds samples from the sampler's lines, each of which says only what changed since the line before. A line that
+// does not fit the ones before it makes all later lines of that sampler unusable: the next sampler starts with a full
+// line.
 
 import { parseLine, type SampleLine, type UtilizationCursor } from './line-schema.ts';
 import type { Sample, SampledProcess } from './sample.ts';
@@ -19,8 +20,8 @@ const isIdentified = ({ startTicks, gone }: SampledProcess): boolean => startTic
 const IDENTITY_FIELDS = ['gone', 'command', 'cgroup', 'pidNamespace', 'namespacePid', 'ancestors'] as const;
 
 /**
- * For the lines of one sampler, from its first one on. `before`: the processes in the last sample of the sampler before it, from
- * whose utilization cursors it continues: of a process that has ended since, it knows only the PID.
+ * For the lines of one sampler, from its first one on. `before`: the processes in the last sample of the sampler before
+ * it, from whose utilization cursors it continues: of a process that has ended since, it knows only the PID.
  */
 export function createSampleDecoder(before: readonly SampledProcess[] = []): SampleDecoder {
   const known = new Map<number, SampledProcess>();

@@ -1,5 +1,5 @@
-// The sampler's output, one JSON line per sample, and its validation: a half-written line must not become figures. Each line by
-// itself; how lines build on each other is in delta-decoder.ts.
+// The sampler's output, one JSON line per sample, and its validation: a half-written line must not become figures. Each
+// line by itself; how lines build on each other is in delta-decoder.ts.
 import type { Sample } from './sample.ts';
 import {
   CURSOR_FIELDS,
@@ -17,8 +17,8 @@ import {
 
 export type UtilizationCursor = ObjectOf<typeof CURSOR_FIELDS>;
 /**
- * A sample without the processes that did not change since the line before. The entry of a process whose values alone changed
- * omits its identity.
+ * A sample without the processes that did not change since the line before. The entry of a process whose values alone
+ * changed omits its identity.
  */
 export type SampleLine = Sample &
   ObjectOf<typeof LINE_FIELDS> & { readonly utilizationCursors: readonly UtilizationCursor[] };

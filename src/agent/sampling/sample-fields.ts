@@ -1,5 +1,5 @@
-// The fields of a sample: name, kind and meaning of each value that the sampler prints, in tables. The types of sample.ts and the
-// check of line-schema.ts follow from them, so that a new reading is one row here.
+// The fields of a sample: name, kind and meaning of each value that the sampler prints, in tables. The types of
+// sample.ts and the check of line-schema.ts follow from them, so that a new reading is one row here.
 
 type Values = {
   readonly text: string;
@@ -61,7 +61,8 @@ export const GPU_FIELDS = {
     eccCorrectedAggregate: 'number',
     eccUncorrectedVolatile: 'number',
     eccUncorrectedAggregate: 'number',
-    /** Rows remapped after corrected and after uncorrected errors (Ampere and newer); 1: some wait for a reset; 1: one failed. */
+    /** Rows remapped after corrected and after uncorrected errors (Ampere and newer); 1: some wait for a reset; 1: one
+     * failed. */
     rowsCorrected: 'number',
     rowsUncorrected: 'number',
     rowsPending: 'number',
@@ -96,7 +97,8 @@ export const GPU_FIELDS = {
     computeInstance: 'number',
     /** Process lists that the driver has and did not answer: processes that are in these alone are missing. */
     failedProcessLists: 'texts',
-    /** The driver reported each process's utilization since the sample before; without it, no utilization is not idleness. */
+    /** The driver reported each process's utilization since the sample before; without it, no utilization is not
+     * idleness. */
     hasProcessUtilization: 'flag',
     /** Entries of process lists, since the sampler's start, whose PID is invalid or was reused. */
     invalidPidEntries: 'number',

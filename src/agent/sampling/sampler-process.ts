@@ -1,5 +1,5 @@
-// The sampler as a child process: its command line, its lines as samples, and what the driver lacks. A new sampler continues
-// where the last one stopped, so that no use is counted twice or lost.
+// The sampler as a child process: its command line, its lines as samples, and what the driver lacks. A new sampler
+// continues where the last one stopped, so that no use is counted twice or lost.
 import { join } from 'node:path';
 import { BUILD_FOLDER } from '../os/addon.ts';
 import { type AbandonedCounts, superviseProcess } from '../os/helper-process.ts';

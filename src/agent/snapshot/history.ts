@@ -1,4 +1,5 @@
-// Use over the last ten minutes, for the status page: a ring buffer with one point per 5 seconds, of GPUs and containers that exist.
+// Use over the last ten minutes, for the status page: a ring buffer with one point per 5 seconds, of GPUs and
+// containers that exist.
 import type { Snapshot } from './snapshot.ts';
 
 export type Line = {
@@ -15,8 +16,8 @@ export type History = {
   /** By the GPU's UUID. */
   readonly gpus: Readonly<Record<string, Line>>;
   /**
-   * Key: the grant's id, a blank and the GPU's UUID. Instead of the grant's id: namespace/pod/container if another device plugin
-   * allocated the GPU; without any allocation the container's id, or the pod's UID if the id is unknown.
+   * Key: the grant's id, a blank and the GPU's UUID. Instead of the grant's id: namespace/pod/container if another
+   * device plugin allocated the GPU; without any allocation the container's id, or the pod's UID if the id is unknown.
    */
   readonly containers: Readonly<Record<string, Line>>;
 };

@@ -1,5 +1,5 @@
-// The interface through which the exporter half reads snapshots: from the node half in the same process (here), or in another one
-// through a socket (ipc/client.ts).
+// The interface through which the exporter half reads snapshots: from the node half in the same process (here), or in
+// another one through a socket (ipc/client.ts).
 import { randomInt } from 'node:crypto';
 import type { ReviewCall } from '../../kube/token-review.ts';
 import type { History } from './history.ts';
@@ -15,8 +15,8 @@ export type SnapshotHealth = {
 };
 
 /**
- * The input of a metrics page: a snapshot, undefined before the first sample, and the node half's own metrics as text. `Encoded`: its
- * JSON, as bytes in a buffer of their own, which may be transferred to a worker.
+ * The input of a metrics page: a snapshot, undefined before the first sample, and the node half's own metrics as text.
+ * `Encoded`: its JSON, as bytes in a buffer of their own, which may be transferred to a worker.
  */
 export type Material = { readonly snapshot?: Snapshot | undefined; readonly own: string };
 export type Encoded = Uint8Array<ArrayBuffer>;
@@ -46,8 +46,8 @@ export type NodeData = {
 export type LocalSource = Source & { material(withProcesses: boolean): Promise<Material> };
 
 /**
- * A page without processes needs only their number, and copying each of them takes a good part of the page's time. An array of empty
- * slots costs almost nothing.
+ * A page without processes needs only their number, and copying each of them takes a good part of the page's time. An
+ * array of empty slots costs almost nothing.
  */
 function withoutProcesses(snapshot: Snapshot): Snapshot {
   const blank = <T>({ length }: readonly T[]): readonly T[] => new Array<T>(length);

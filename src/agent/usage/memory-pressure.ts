@@ -1,5 +1,5 @@
-// Escalates a soft overrun of memory to a hard one when the GPU is out of memory for other grants. Pure; the verdict is made in
-// src/policy/memory-verdict.ts.
+// Escalates a soft overrun of memory to a hard one when the GPU is out of memory for other grants. Pure; the verdict is
+// made in src/policy/memory-verdict.ts.
 import { type FreeMemory, judgeFreeMemory, type Tolerance } from '../../policy/memory-verdict.ts';
 import { judgedUses } from './container-usage.ts';
 import type { ReconciledContainer, ReconciledNode } from './node-usage.ts';

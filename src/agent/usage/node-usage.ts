@@ -1,4 +1,5 @@
-// Types of the state of a node after one sample: what the driver reports, against grants and ledgers. process-sample.ts builds it.
+// Types of the state of a node after one sample: what the driver reports, against grants and ledgers. process-sample.ts
+// builds it.
 import type { Fence, FenceFacts } from '../../policy/isolation.ts';
 import type { MemoryVerdict, Verdict } from '../../policy/memory-verdict.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
@@ -76,11 +77,13 @@ export type ReconciledContainer = {
 export type ContainerState = Omit<ReconciledContainer, 'verdict'> & {
   /** The harder one of memory and compute. */
   readonly verdict: Verdict;
-  /** GPUs on which its compute cannot be distinguished from that of other MPS clients, so it is not judged; absent: none. */
+  /** GPUs on which its compute cannot be distinguished from that of other MPS clients, so it is not judged; absent:
+   * none. */
   readonly undecidableGpus?: readonly string[];
 };
 
-/** By the driver's process list; `both`: in the lists of compute and of graphics. `mps`: MPS clients, in whatever other list too. */
+/** By the driver's process list; `both`: in the lists of compute and of graphics. `mps`: MPS clients, in whatever other
+ * list too. */
 export type ProcessCounts = Readonly<Record<'compute' | 'graphics' | 'both' | 'mps', number>>;
 
 export type DeviceState = {
@@ -93,8 +96,8 @@ export type DeviceState = {
   readonly processes: ProcessCounts;
   /** How it is allocated. `shared` also where another device plugin allocated the whole of it. */
   readonly mode: ShareMode | 'none';
-  /** In use but of no listed process: managed memory, memory of ended processes, processes that the driver does not list. Undefined:
-   * the driver does not list the GPU's processes, or lists one without its memory. */
+  /** In use but of no listed process: managed memory, memory of ended processes, processes that the driver does not
+   * list. Undefined: the driver does not list the GPU's processes, or lists one without its memory. */
   readonly unattributedBytes: number | undefined;
 };
 

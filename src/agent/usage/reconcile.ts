@@ -1,4 +1,5 @@
-// Reconciles what the driver reports with grants and usage ledgers: one attributed sample in, the reconciled node out. Pure.
+// Reconciles what the driver reports with grants and usage ledgers: one attributed sample in, the reconciled node out.
+// Pure.
 
 import type { GpuDemand } from '../../api/gpu.ts';
 import type { Tolerance } from '../../policy/memory-verdict.ts';

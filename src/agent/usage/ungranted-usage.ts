@@ -1,5 +1,5 @@
-// Containers on GPUs of which they have no grant: GPUs that another device plugin allocated to them, and GPUs without any
-// allocation. A container with a grant counts as one on all other GPUs, by the id of its grant. Pure.
+// Containers on GPUs of which they have no grant: GPUs that another device plugin allocated to them, and GPUs without
+// any allocation. A container with a grant counts as one on all other GPUs, by the id of its grant. Pure.
 
 import type { Owner } from '../attribution/attribute.ts';
 import type { ShareMode } from '../attribution/device-ids.ts';
@@ -17,7 +17,8 @@ import {
 } from '../sampling/sample.ts';
 import { type ProcessState, processesOn, processState, useOnGpu } from './gpu-processes.ts';
 
-/** A container on a GPU that it was given by others: a whole GPU, a replica, a MIG instance. Its limits are not ours. */
+/** A container on a GPU that it was given by others: a whole GPU, a replica, a MIG instance. Its limits are not
+ * ours. */
 export type AssignedState = {
   readonly namespace: string;
   readonly pod: string;
@@ -144,7 +145,8 @@ const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namesp
 /** The pod's UID where only the pod is known. */
 const idOf = ({ containerId, podUid = '' }: Ungranted['owner']) => containerId || podUid;
 
-/** What a sandbox's pod has, if one container has all of it. A container without a known name may be any other one of its pod. */
+/** What a sandbox's pod has, if one container has all of it. A container without a known name may be any other one of
+ * its pod. */
 function onlyOf({ namespace, pod }: Named, taken: ReadonlyMap<string, readonly Assignment[]>) {
   const own = [...taken.values()].filter(([one]) => one?.namespace === namespace && one.pod === pod);
   return own.length === 1 ? (own[0] ?? []) : [];

@@ -1,5 +1,6 @@
 // Client of the API server for the CLI: connection and user, GET, and for `set` a merge patch. Answers are plain
-// JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the reader.
+// JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the
+// reader.
 import { existsSync } from 'node:fs';
 import { request as plainRequest } from 'node:http';
 import { type RequestOptions, request as tlsRequest } from 'node:https';

@@ -56,8 +56,8 @@ async function readNodes(cluster: Cluster, name: string | undefined, notes: stri
 }
 
 /**
- * Pods of a component of Cotenant. Any user can set the labels, so only pods in the namespace of Cotenant count, which the CSIDriver
- * records, or `system` names.
+ * Pods of a component of Cotenant. Any user can set the labels, so only pods in the namespace of Cotenant count, which
+ * the CSIDriver records, or `system` names.
  */
 async function listParts(
   cluster: Cluster,

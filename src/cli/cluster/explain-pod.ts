@@ -1,5 +1,5 @@
-// Explains the state of a pod (`cotenant why`) from the pod, its Events, its node and other pods. Pure. Order: present state, causes
-// with the newest first, the grant, the surroundings. collect.ts reads the objects.
+// Explains the state of a pod (`cotenant why`) from the pod, its Events, its node and other pods. Pure. Order: present
+// state, causes with the newest first, the grant, the surroundings. collect.ts reads the objects.
 
 import { nodeGpusText } from '../../api/earlier-names.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';
@@ -216,7 +216,8 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   return [silent, { text: `No pod of Cotenant's own scheduler is ready (${names || 'none exists'}).` }];
 }
 
-/** When the agent ends, the kubelet withdraws its extended resources, and kube-scheduler reports only that they are missing. */
+/** When the agent ends, the kubelet withdraws its extended resources, and kube-scheduler reports only that they are
+ * missing. */
 const noSlots = (message: string): Cause[] =>
   /Insufficient cotenant\.io\/gpu\b(?!-)/.test(message)
     ? [{ text: 'A node without cotenant.io/gpu shares no GPU, accepts no more tenants, or has no running agent.' }]
@@ -224,7 +225,8 @@ const noSlots = (message: string): Cause[] =>
 
 // --- the pod is scheduled and not started
 
-/** The kubelet's Events about Cotenant's volume: with the agent's message if it has one, else an explanation of the kubelet's. */
+/** The kubelet's Events about Cotenant's volume: with the agent's message if it has one, else an explanation of the
+ * kubelet's. */
 function mountCauses({ events, pod }: PodFacts): Cause[] {
   const ours = events.filter(({ reason, message = '' }) => reason === 'FailedMount' && /cotenant/.test(message));
   const causes = ours.flatMap((event) => {

@@ -1,5 +1,5 @@
-// GPUs, grants and use of a cluster, computed from its Nodes, pods and metrics. Pure. Decides which pod counts on which GPU;
-// ../output/cluster-table.ts prints the result.
+// GPUs, grants and use of a cluster, computed from its Nodes, pods and metrics. Pure. Decides which pod counts on which
+// GPU; ../output/cluster-table.ts prints the result.
 
 import { nodeGpusText } from '../../api/earlier-names.ts';
 import type { GpuDemand } from '../../api/gpu.ts';

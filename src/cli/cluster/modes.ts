@@ -1,5 +1,5 @@
-// The enforcement mode of a pod as `get`, `set` and `inspect` show it: by its agent, or by annotations where the agent does
-// not answer; and the annotations that change it. Pure.
+// The enforcement mode of a pod as `get`, `set` and `inspect` show it: by its agent, or by annotations where the agent
+// does not answer; and the annotations that change it. Pure.
 import { requestedMode } from '../../agent/enforcement/pod-mode.ts';
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { Mode } from '../../api/request.ts';
@@ -19,8 +19,8 @@ type Annotations = Readonly<Record<string, string>>;
 export type ShownMode = EffectiveMode & { readonly atMost?: true };
 
 /**
- * The annotations that set this mode on a pod, null for one to remove; or why the agent would not follow it. The webhook decides
- * which users may write them.
+ * The annotations that set this mode on a pod, null for one to remove; or why the agent would not follow it. The
+ * webhook decides which users may write them.
  */
 export function modeAnnotations(
   annotations: Annotations,

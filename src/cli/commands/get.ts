@@ -1,5 +1,5 @@
-// `cotenant get`: policies of GPUs, compute shares of containers and their enforcement mode, from the agent of this machine, or from
-// Nodes, pods and agents of a cluster.
+// `cotenant get`: policies of GPUs, compute shares of containers and their enforcement mode, from the agent of this
+// machine, or from Nodes, pods and agents of a cluster.
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';

@@ -1,5 +1,5 @@
-// `cotenant recommend`: the smallest share in which each container would have fit, from a Prometheus or from the peaks that agents
-// keep.
+// `cotenant recommend`: the smallest share in which each container would have fit, from a Prometheus or from the peaks
+// that agents keep.
 
 import type { StopCount } from '../../agent/counters/stop-counts.ts';
 import { isPodGrantId } from '../../agent/grants/grant.ts';
@@ -162,8 +162,8 @@ function livesOf(snapshot: Snapshot, node: number): readonly Life[] {
 }
 
 /**
- * The agent keeps an ended container's peaks for a few minutes, without its grant. Containers with the same names count as one, as in
- * Prometheus.
+ * The agent keeps an ended container's peaks for a few minutes, without its grant. Containers with the same names count
+ * as one, as in Prometheus.
  */
 export function fromSnapshots(snapshots: readonly Snapshot[], { namespace, pod }: Wanted): readonly ContainerSeries[] {
   const seen = snapshots

@@ -1,5 +1,5 @@
-// `cotenant run`: runs a command with a grant, with the same limits page, usage ledger and agent as a container. Forwards signals,
-// ends with the command, and leaves neither grant nor cgroup behind.
+// `cotenant run`: runs a command with a grant, with the same limits page, usage ledger and agent as a container.
+// Forwards signals, ends with the command, and leaves neither grant nor cgroup behind.
 import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { constants } from 'node:os';
@@ -136,7 +136,8 @@ async function runHeld(
   print: (line: string) => void,
 ): Promise<number> {
   const native = loadNative();
-  // Handled before the first object that must be removed again: a signal may come at any time, also before the command runs.
+  // Handled before the first object that must be removed again: a signal may come at any time, also before the command
+  // runs.
   const early: NodeJS.Signals[] = [];
   let passOn = (signal: NodeJS.Signals): void => {
     early.push(signal);

@@ -1,5 +1,5 @@
-// `cotenant set`: changes the grant of a running tenant, its enforcement mode, or the compute policy of GPUs; through this machine's
-// agent, or in a cluster by a pod's annotations and a Node's labels, which its agent follows.
+// `cotenant set`: changes the grant of a running tenant, its enforcement mode, or the compute policy of GPUs; through
+// this machine's agent, or in a cluster by a pod's annotations and a Node's labels, which its agent follows.
 import type { GrantAnswer } from '../../agent/admin-api.ts';
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import { addComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';

@@ -1,4 +1,5 @@
-// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV or JSON.
+// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV
+// or JSON.
 import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
 import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
@@ -56,7 +57,8 @@ async function read(prometheus: Prometheus, namespace: string | undefined, recor
   };
   const now = usage(selectors, '5m');
   const steps = `[${rangeSeconds}s:${step}s]`;
-  /** A mean over the range, where missing points count as 0. The number of steps in a range differs between versions of Prometheus. */
+  /** A mean over the range, where missing points count as 0. The number of steps in a range differs between versions of
+   * Prometheus. */
   const hours = (expression: string) =>
     `sum_over_time((${expression})${steps}) / scalar(count_over_time(vector(1)${steps})) * ${rangeSeconds} / 3600`;
   const expressionOf = (kind: Kind, amount: keyof Amounts): string => {

@@ -1,4 +1,5 @@
-// `cotenant top`: shows this machine's agent every second, with keys for sorting and processes; the screen is in output/top-screen.ts.
+// `cotenant top`: shows this machine's agent every second, with keys for sorting and processes; the screen is in
+// output/top-screen.ts.
 import { setTimeout as delay } from 'node:timers/promises';
 import { readSnapshot, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, text, UsageError } from '../lib/command.ts';

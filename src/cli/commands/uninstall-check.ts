@@ -1,5 +1,5 @@
-// `cotenant uninstall-check`: fails if pods exist that need Cotenant's CSI driver to end. The chart runs it before it is uninstalled, so
-// its output must fit into a termination message.
+// `cotenant uninstall-check`: fails if pods exist that need Cotenant's CSI driver to end. The chart runs it before it
+// is uninstalled, so its output must fit into a termination message.
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL } from '../../api/names.ts';
 import { connect } from '../cluster/api-client.ts';
@@ -54,8 +54,8 @@ export function servedNodes(pods: readonly Pod[], system: string): ReadonlySet<s
 }
 
 /**
- * Does the pod have the volume, and may its kubelet still have to unmount it? For an ended pod: while its node has no agent, while the
- * pod is being deleted, and for some seconds after its end.
+ * Does the pod have the volume, and may its kubelet still have to unmount it? For an ended pod: while its node has no
+ * agent, while the pod is being deleted, and for some seconds after its end.
  */
 export function needsUs(pod: Pod, served: ReadonlySet<string>, nowMs: number): boolean {
   const { nodeName, volumes = [] } = pod.spec;

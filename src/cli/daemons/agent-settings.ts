@@ -1,4 +1,5 @@
-// The agent's settings from a file and flags over it, for both halves, and a check of the files and folders that they name.
+// The agent's settings from a file and flags over it, for both halves, and a check of the files and folders that they
+// name.
 import { mkdirSync, mkdtempSync, rmdirSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import {
@@ -44,8 +45,8 @@ export async function checkPageFiles({ page }: AgentConfiguration): Promise<void
 }
 
 /**
- * Creates folder by folder, and tries to create one in it: where none can be created (/proc), Node's recursive mkdir never ends. A disk
- * that is full is only logged: containers over their grant are stopped without it.
+ * Creates folder by folder, and tries to create one in it: where none can be created (/proc), Node's recursive mkdir
+ * never ends. A disk that is full is only logged: containers over their grant are stopped without it.
  */
 export function makeStateFolder({ stateFolder }: AgentConfiguration, onProblem: (text: string) => void): void {
   const wrong = (error: unknown) =>

@@ -1,4 +1,5 @@
-// Posts an example AdmissionReview to the running webhook, as an API server would: a pod that requests 3 units in the ACK dialect.
+// Posts an example AdmissionReview to the running webhook, as an API server would: a pod that requests 3 units in the
+// ACK dialect.
 import { request } from 'node:https';
 
 export type Review = { readonly lines: readonly string[] };

@@ -1,5 +1,6 @@
-// `npm start`: a demonstration on one machine with a simulated GPU node (or the real driver), the agent, the webhook and tenants, of
-// which one exceeds its grant and one bypasses the interposer. Shows a live table of what the agent reports.
+// `npm start`: a demonstration on one machine with a simulated GPU node (or the real driver), the agent, the webhook
+// and tenants, of which one exceeds its grant and one bypasses the interposer. Shows a live table of what the agent
+// reports.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';

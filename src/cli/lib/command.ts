@@ -1,4 +1,5 @@
-// The type of a CLI command, and the parsing of its arguments: options, usage texts, exit codes. Each command is in its own file.
+// The type of a CLI command, and the parsing of its arguments: options, usage texts, exit codes. Each command is in its
+// own file.
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 
 export type Option = {

@@ -7,8 +7,8 @@ const PATIENCE_MS = 2000;
 let asked: Promise<void> | undefined;
 
 /**
- * Resolves at SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. Signals are handled from the first call on: before
- * it a signal would end the process, or do nothing to the first process of a container.
+ * Resolves at SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. Signals are handled from the first call
+ * on: before it a signal would end the process, or do nothing to the first process of a container.
  */
 export function untilSignal(): Promise<void> {
   asked ??= new Promise((resolve) => {
@@ -25,8 +25,8 @@ export function untilSignal(): Promise<void> {
 }
 
 /**
- * Starts, calls `onStart`, and closes at a signal, also during the start. A start that then takes long (it may wait for an API server
- * that does not answer) is abandoned.
+ * Starts, calls `onStart`, and closes at a signal, also during the start. A start that then takes long (it may wait for
+ * an API server that does not answer) is abandoned.
  */
 export async function runUntilSignal<T extends Running>(
   start: () => Promise<T>,

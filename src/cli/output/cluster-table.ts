@@ -1,4 +1,5 @@
-// Formats a cluster as text: one table for all nodes, waiting pods, a line with sums, and objects that could not be read. Pure.
+// Formats a cluster as text: one table for all nodes, waiting pods, a line with sums, and objects that could not be
+// read. Pure.
 
 import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
 import { age, mib, oneLine } from '../lib/text.ts';

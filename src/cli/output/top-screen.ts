@@ -1,5 +1,6 @@
-// One screen of `cotenant top`: a line for each GPU, one for each container on it with what it has of its grant, and the processes on
-// request. Pure; no line is wider than the terminal: the beginning of a name is cut off, then less important columns are left out.
+// One screen of `cotenant top`: a line for each GPU, one for each container on it with what it has of its grant, and
+// the processes on request. Pure; no line is wider than the terminal: the beginning of a name is cut off, then less
+// important columns are left out.
 import { excessOf } from '../../agent/enforcement/action-record.ts';
 import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
@@ -11,7 +12,8 @@ export type Look = { readonly sort: Sort; readonly processes: boolean; readonly 
 
 /** Power, temperature, tenants; then how busy it is. */
 const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
-/** Columns that are left out first: isolation (shortened before), share, SM. The beginning of the state is always shown. */
+/** Columns that are left out first: isolation (shortened before), share, SM. The beginning of the state is always
+ * shown. */
 const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
 const MIB = 2 ** 20;
 

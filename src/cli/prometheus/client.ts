@@ -1,5 +1,5 @@
-// HTTP client of Prometheus: runs instant queries and returns their series. Defines the options that name the server, and the errors when
-// it does not answer.
+// HTTP client of Prometheus: runs instant queries and returns their series. Defines the options that name the server,
+// and the errors when it does not answer.
 import { readFileSync } from 'node:fs';
 import { type Option, type Parsed, text, UsageError } from '../lib/command.ts';
 

@@ -54,8 +54,8 @@ export function selector(metric: string, { job, namespace, pod }: Selection, ...
 }
 
 /**
- * Memory that counts for the grant: the driver's figure plus managed memory, which the driver's figure lacks. Managed memory counts up to
- * the grant's free part, because the tenant writes that figure and the interposer grants no more.
+ * Memory that counts for the grant: the driver's figure plus managed memory, which the driver's figure lacks. Managed
+ * memory counts up to the grant's free part, because the tenant writes that figure and the interposer grants no more.
  */
 export function heldBytes(of: (metric: string, ...matchers: readonly string[]) => string): string {
   const used = of('cotenant_container_memory_used_bytes');
@@ -74,8 +74,9 @@ export function queries(selection: Selection, { rangeSeconds, windowSeconds }: T
   const max = (expression: string) => `max by (${BY}) (${expression})`;
   const held = heldBytes((metric, ...more) => selector(metric, selection, ...more));
   const share = `rate(${of('sm_seconds_total')}[${windowSeconds}s])`;
-  // A counter's first value is not an increase in Prometheus, but it is one for a container that started within the range. A series that
-  // was missing before proves such a start only if its agent was up: an agent serves no containers before its first sample.
+  // A counter's first value is not an increase in Prometheus, but it is one for a container that started within the
+  // range. A series that was missing before proves such a start only if its agent was up: an agent serves no containers
+  // before its first sample.
   const agent = selector('cotenant_up', { job: selection.job });
   const first = (counter: string) =>
     `max_over_time((min_over_time(${counter}[${step}]) unless ${counter} offset ${step} and on (instance) ${agent} offset ${step} == 1)[${range}:${step}])`;

@@ -1,5 +1,5 @@
-// PromQL for the granted, used and idle part of GPUs of each namespace at one moment: for the recording rules, and for servers
-// without them. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one GPU.
+// PromQL for the granted, used and idle part of GPUs of each namespace at one moment: for the recording rules, and for
+// servers without them. Pure. Amounts are in GPUs: 1 is the memory, or the compute, of one GPU.
 import type { Amounts, Kind } from '../../policy/chargeback.ts';
 import { heldBytes } from './container-series.ts';
 

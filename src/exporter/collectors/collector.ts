@@ -1,5 +1,6 @@
-// What a collector is: it declares its metrics (name, type, help, labels) and sets their series from a snapshot. render.ts registers
-// the declarations with prom-client anew for each page, so a series that is not set is not on the page.
+// What a collector is: it declares its metrics (name, type, help, labels) and sets their series from a snapshot.
+// render.ts registers the declarations with prom-client anew for each page, so a series that is not set is not on the
+// page.
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 
 export type Labels = Readonly<Record<string, string>>;
@@ -8,8 +9,8 @@ export type Metric = { readonly type: 'gauge' | 'counter'; readonly help: string
 /** Where a collector puts its series. */
 export type Series<Name extends string> = {
   /**
-   * Sets one series. The value of a counter is its total; totals with the same labels are added up. Without a finite value the
-   * series is left out: absent rather than wrong.
+   * Sets one series. The value of a counter is its total; totals with the same labels are added up. Without a finite
+   * value the series is left out: absent rather than wrong.
    */
   set(name: Name, labels: Labels, value: number | undefined): void;
   /** Counts series that the collector leaves out by itself. */

@@ -1,5 +1,5 @@
-// Counters of containers that have a GPU: compute time, time throttled, denied allocations. A container that ended keeps its series
-// for some minutes, unless another one with the same labels replaced it.
+// Counters of containers that have a GPU: compute time, time throttled, denied allocations. A container that ended
+// keeps its series for some minutes, unless another one with the same labels replaced it.
 import { currentRows, type Sum, sumsOf } from '../../agent/counters/series-sums.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import {

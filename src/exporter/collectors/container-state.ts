@@ -1,5 +1,5 @@
-// Metrics of a container with a grant as a whole, whatever GPUs it has: its enforcement mode, the engines of the interposer that its
-// processes run, and what keeps the interposer from working.
+// Metrics of a container with a grant as a whole, whatever GPUs it has: its enforcement mode, the engines of the
+// interposer that its processes run, and what keeps the interposer from working.
 import { defineCollector, gauge, HOLDER_LABELS, holderLabels } from './collector.ts';
 
 const ofContainer = (help: string, ...labels: readonly string[]) => gauge(help, [...HOLDER_LABELS, ...labels]);

@@ -1,4 +1,5 @@
-// Metrics of containers that have a GPU, by a grant of ours or from another device plugin: limits and present use per GPU.
+// Metrics of containers that have a GPU, by a grant of ours or from another device plugin: limits and present use per
+// GPU.
 import type { Snapshot, SnapshotAssigned, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
 import {
   CONTAINER_LABELS,

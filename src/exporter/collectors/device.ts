@@ -1,4 +1,5 @@
-// Metrics of GPUs: identity, memory, utilization, clocks, power, and how each is shared. A reading that NVML lacks is absent.
+// Metrics of GPUs: identity, memory, utilization, clocks, power, and how each is shared. A reading that NVML lacks is
+// absent.
 import type { SampledGpu } from '../../agent/sampling/sample.ts';
 import type { Snapshot, SnapshotDevice } from '../../agent/snapshot/snapshot.ts';
 import {

@@ -1,4 +1,5 @@
-// Activity of the units of a GPU or MIG instance, from its hardware counters (NVML's GPM; Hopper and later). Not per process.
+// Activity of the units of a GPU or MIG instance, from its hardware counters (NVML's GPM; Hopper and later). Not per
+// process.
 import { defineCollector, GPU_LABELS, gauge, gpuLabels } from './collector.ts';
 
 const ratio = (help: string) => gauge(`${help}, between two samples.`, GPU_LABELS);

@@ -1,5 +1,5 @@
-// Faults and wear of GPUs: Xids, ECC errors, row remapping, page retirement, throttle reasons; and PCIe and NVLink traffic.
-// A reading that NVML lacks is absent.
+// Faults and wear of GPUs: Xids, ECC errors, row remapping, page retirement, throttle reasons; and PCIe and NVLink
+// traffic. A reading that NVML lacks is absent.
 import type { SampledGpu } from '../../agent/sampling/sample.ts';
 import {
   counter,

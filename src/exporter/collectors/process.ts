@@ -1,4 +1,5 @@
-// Metrics of single processes, if the settings ask for them: those with the most memory, so that tenants cannot grow the page.
+// Metrics of single processes, if the settings ask for them: those with the most memory, so that tenants cannot grow
+// the page.
 import { CONTAINER_LABELS, containerLabels, defineCollector, gauge } from './collector.ts';
 
 export const MAX_PROCESSES = 50;

@@ -1,6 +1,7 @@
-// The metrics of dcgm-exporter for GPUs. One series per GPU in each metric, so that sums are right: the labels of a pod are set where
-// one container has the GPU alone, and empty on a shared GPU, whose containers are in our own metrics. A MIG instance has its GPU's
-// index and UUID, and its own profile and instance number. `vgpu`, the number of a replica, is always empty.
+// The metrics of dcgm-exporter for GPUs. One series per GPU in each metric, so that sums are right: the labels of a pod
+// are set where one container has the GPU alone, and empty on a shared GPU, whose containers are in our own metrics. A
+// MIG instance has its GPU's index and UUID, and its own profile and instance number. `vgpu`, the number of a replica,
+// is always empty.
 import { counter, defineCollector, gauge } from '../collectors/collector.ts';
 import { type CompatContext, createRates, holdersOf, parentOf, profileOf, toMib } from './shared.ts';
 

@@ -1,5 +1,5 @@
-// The metrics of HAMi's monitor, under its current and its older names, and those of its scheduler that HAMi's dashboard queries.
-// HAMi's ratios are percentages, except that of a node's memory; so are these.
+// The metrics of HAMi's monitor, under its current and its older names, and those of its scheduler that HAMi's
+// dashboard queries. HAMi's ratios are percentages, except that of a node's memory; so are these.
 
 import type { Snapshot, SnapshotDevice } from '../../agent/snapshot/snapshot.ts';
 import { type Collector, gauge, type Labels, type Metric, type Series } from '../collectors/collector.ts';

@@ -1,4 +1,5 @@
-// Collectors with the metric names of other exporters, from the same snapshot, for existing dashboards and alerts. Off by default.
+// Collectors with the metric names of other exporters, from the same snapshot, for existing dashboards and alerts. Off
+// by default.
 import { COMPAT_NAMES, type CompatName, DCGM_HOSTNAME, parseCompatList } from '../../api/compat-exporters.ts';
 import type { Collector } from '../collectors/collector.ts';
 import { ack } from './ack.ts';

@@ -1,4 +1,5 @@
-// The metrics of MetaGPU's exporter: a GPU is 100 shares, memory is in MiB. Command lines and users are not shown ("-").
+// The metrics of MetaGPU's exporter: a GPU is 100 shares, memory is in MiB. Command lines and users are not shown
+// ("-").
 import { sumOrUnknown } from '../../agent/sampling/sample.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { type Collector, gauge, type Labels, type Series } from '../collectors/collector.ts';

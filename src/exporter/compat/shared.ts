@@ -1,4 +1,5 @@
-// What the compatibility collectors share: units, the containers of each GPU, rates, and a bound on the number of processes.
+// What the compatibility collectors share: units, the containers of each GPU, rates, and a bound on the number of
+// processes.
 import type { Snapshot, SnapshotContainer, SnapshotDevice, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import type { Series } from '../collectors/collector.ts';
 import { MAX_PROCESSES } from '../collectors/process.ts';
@@ -54,8 +55,8 @@ const RATE_MS = 10_000;
 type Point = { readonly atMs: number; readonly total: number };
 
 /**
- * Rates per second of counters, for metrics that carry rates. The result is for one snapshot, and forgets each counter that it is not
- * asked for. Undefined until a counter was seen for RATE_MS, and again after it fell.
+ * Rates per second of counters, for metrics that carry rates. The result is for one snapshot, and forgets each counter
+ * that it is not asked for. Undefined until a counter was seen for RATE_MS, and again after it fell.
  */
 export function createRates(): (atMs: number) => (key: string, total: number | undefined) => number | undefined {
   let kept = new Map<string, readonly Point[]>();

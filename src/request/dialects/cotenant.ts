@@ -1,5 +1,5 @@
-// The `cotenant.io/*` resources: totals over the container's GPUs, which are split equally, so that scheduler and quotas can
-// add them up.
+// The `cotenant.io/*` resources: totals over the container's GPUs, which are split equally, so that scheduler and
+// quotas can add them up.
 import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../../api/names.ts';
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, type Problem } from '../../common/problem.ts';

@@ -1,5 +1,5 @@
-// The interface of a dialect: its resource names, and how one container's amounts in them become shares of GPUs. A dialect
-// never sees a pod: read-container.ts collects the amounts and knows their field paths.
+// The interface of a dialect: its resource names, and how one container's amounts in them become shares of GPUs. A
+// dialect never sees a pod: read-container.ts collects the amounts and knows their field paths.
 
 import type { DialectName, GpuShare, MemoryIsolation } from '../../api/request.ts';
 import type { JsonObject } from '../../common/json.ts';

@@ -1,5 +1,5 @@
-// What the operator allows pods to request, per cluster and per namespace: dialects and their units, templates, choices.
-// Declares these settings of the webhook's configuration; the readers of pods apply them.
+// What the operator allows pods to request, per cluster and per namespace: dialects and their units, templates,
+// choices. Declares these settings of the webhook's configuration; the readers of pods apply them.
 import * as v from 'valibot';
 import {
   COMPUTE_POLICIES,
@@ -41,7 +41,8 @@ export type Template = v.InferOutput<typeof template>;
 
 export const rulesSettings = settings({
   dialects: someOf(FOREIGN_DIALECT_NAMES),
-  /** What one unit of `aliyun.com/gpu-mem` is, and whether n of them are n/units of a GPU (cgpu) or n times the unit. */
+  /** What one unit of `aliyun.com/gpu-mem` is, and whether n of them are n/units of a GPU (cgpu) or n times the
+   * unit. */
   ack: v.nullish(
     v.pipe(
       settings({
@@ -66,8 +67,8 @@ export const rulesSettings = settings({
     }),
   ),
   /**
-   * Driver parts that a container may have; NVIDIA's toolkit takes an empty list for its own default. The interposer does not
-   * see memory of graphics: the agent enforces it.
+   * Driver parts that a container may have; NVIDIA's toolkit takes an empty list for its own default. The interposer
+   * does not see memory of graphics: the agent enforces it.
    */
   driverCapabilities: someOf(DRIVER_CAPABILITIES, 1),
   // Choices by which a tenant could take from its neighbors, or pin a GPU.
@@ -77,7 +78,8 @@ export const rulesSettings = settings({
   allowUncountedMemory: aSwitch,
   allowGpuModel: aSwitch,
   allowGpuUuid: aSwitch,
-  /** SYS_PTRACE, which PyTorch needs to hand expandable segments to another process; not over the pod's own processes only. */
+  /** SYS_PTRACE, which PyTorch needs to hand expandable segments to another process; not over the pod's own processes
+   * only. */
   allowPtrace: aSwitch,
 });
 type RulesSettings = v.InferOutput<typeof rulesSettings>;
@@ -87,7 +89,8 @@ export type Rules = Complete<Omit<RulesSettings, 'ack'>> & {
   readonly ack: Complete<NonNullable<RulesSettings['ack']>>;
 };
 
-/** Isolation off, the native policy, high priority, a chosen GPU and overcommit are off until an operator allows them. */
+/** Isolation off, the native policy, high priority, a chosen GPU and overcommit are off until an operator allows
+ * them. */
 export const DEFAULT_RULES: Rules = {
   dialects: [],
   ack: { unitBytes: GIB, rounding: 'cgpu' },

@@ -1,6 +1,6 @@
-// What the agent costs its node: memory and processor time of a real agent with its sampler, on eight simulated GPUs with
-// a hundred processes each. The simulator is a process of its own and not in the figures; the part of the simulated NVML
-// that runs inside the sampler is.
+// What the agent costs its node: memory and processor time of a real agent with its sampler, on eight simulated GPUs
+// with a hundred processes each. The simulator is a process of its own and not in the figures; the part of the
+// simulated NVML that runs inside the sampler is.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -17,7 +17,8 @@ import { type Cost, childrenNamed, costOver, mbOf, residentMib, sumOf } from './
 const GPUS = 8;
 const CONTAINERS_PER_GPU = 10;
 const PROCESSES_PER_CONTAINER = 10;
-/** While processes come V8 compiles what is run for each of them, and the agent does not rest: no measure of what it takes for good. */
+/** While processes come V8 compiles what is run for each of them, and the agent does not rest: no measure of what it
+ * takes for good. */
 const YOUNG_SECONDS = 60;
 /** As Prometheus does by many charts' default. */
 const SCRAPE_EVERY_MS = 15_000;

@@ -1,5 +1,6 @@
-// What the agent costs as the two processes that the chart makes of it, without types as in the image: the node half without a port, and the exporter half that
-// serves what that one tells. On an empty node, and in the place of an agent of one process on a full one.
+// What the agent costs as the two processes that the chart makes of it, without types as in the image: the node half
+// without a port, and the exporter half that serves what that one tells. On an empty node, and in the place of an agent
+// of one process on a full one.
 import { setTimeout as delay } from 'node:timers/promises';
 import { eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../../support/native/node.ts';
 import { type RunningAgent, startAgent } from '../../support/product/agent.ts';
@@ -65,8 +66,8 @@ export async function measureHalves(about: Halves, whole: Cost): Promise<Row[]> 
 }
 
 /**
- * In the place of an agent that has ended, with what it left in `state`: until `ready`, then for `youngSeconds` without a look.
- * `whole`: what the agent of one process, its sampler and its arbiter cost on the same node.
+ * In the place of an agent that has ended, with what it left in `state`: until `ready`, then for `youngSeconds` without
+ * a look. `whole`: what the agent of one process, its sampler and its arbiter cost on the same node.
  */
 export async function measureFullHalves(
   about: Halves,

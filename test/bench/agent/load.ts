@@ -16,7 +16,8 @@ export type Load = {
   work(): void;
 };
 
-/** One container on a GPU with so many processes. It has its grant before its program starts, as `cotenant run` does. */
+/** One container on a GPU with so many processes. It has its grant before its program starts, as `cotenant run`
+ * does. */
 export async function startContainer(
   scope: Teardown,
   node: SimulatedNode,

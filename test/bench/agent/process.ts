@@ -47,7 +47,8 @@ export function residentMib(pid: number): number {
 export type Kinds = {
   /** What no file has: theirs alone. */
   readonly anonymous: number;
-  /** With pages of files, of which what processes of one program have counts once, by the one that has most of it: the kernel keeps them once. */
+  /** With pages of files, of which what processes of one program have counts once, by the one that has most of it: the
+   * kernel keeps them once. */
   readonly once: number;
 };
 
@@ -76,7 +77,8 @@ export const sumOf = (costs: readonly Cost[]): Cost => ({
   mib: costs.reduce((sum, { mib }) => sum + mib, 0),
 });
 
-/** Of each group of processes over `seconds`; memory as the median of one look a second, for a garbage collector saws. */
+/** Of each group of processes over `seconds`; memory as the median of one look a second, for a garbage collector
+ * saws. */
 export async function costOver(groups: readonly (readonly number[])[], seconds: number): Promise<Cost[]> {
   const sum = (of: readonly number[], value: (one: number) => number) => of.reduce((all, one) => all + value(one), 0);
   const at = performance.now();

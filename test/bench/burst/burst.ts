@@ -1,6 +1,6 @@
-// How long pods with shares take from their binding until they run, created all at once on one node of a real cluster, beside
-// the same pods without shares. Times are those at which the API server tells a watcher: what stands in a status has a grain of
-// a second.
+// How long pods with shares take from their binding until they run, created all at once on one node of a real cluster,
+// beside the same pods without shares. Times are those at which the API server tells a watcher: what stands in a status
+// has a grain of a second.
 
 import type { Api } from '../../cluster/bed/api.ts';
 import { startWhole, wholeTools } from '../../cluster/bed/whole.ts';

@@ -1,5 +1,5 @@
-// Compute shares in the laboratory: the arbiter's and the gate's own code on a GPU in virtual time, peers' laws beside it
-// in the same run; and with real processes on the simulated driver.
+// Compute shares in the laboratory: the arbiter's and the gate's own code on a GPU in virtual time, peers' laws beside
+// it in the same run; and with real processes on the simulated driver.
 import type { Bench } from '../bench.ts';
 import { live } from './live.ts';
 import { mixes } from './mixes.ts';

@@ -7,7 +7,8 @@ import { after, between, percentOf, settledAfterMs, stretches } from './measure.
 
 const SOFT = 4;
 const QUANTUM_MS = 10;
-/** From the end of one container's work to the beginning of another's, at most: the helper's look, ring, wake, switch. */
+/** From the end of one container's work to the beginning of another's, at most: the helper's look, ring, wake,
+ * switch. */
 const HANDOVER_MS = 1;
 
 const nth = (served: readonly Served[], index: number): Served => {
@@ -31,8 +32,8 @@ async function settling(): Promise<Row[]> {
   return await each(cases, async ({ kernelUs, tenants, to }): Promise<Row> => {
     const words = to.map((percent, index) => `set=6000:${index}:percent:${percent}`);
     const served = await runLab({ seconds: 12, tenants: tenants.map((percent) => busy(kernelUs, percent)), words });
-    // Two that ask for all of a GPU get a little less, for changing hands takes time. 6 points of half a second are the 3
-    // points that a second may be off at any time.
+    // Two that ask for all of a GPU get a little less, for changing hands takes time. 6 points of half a second are the
+    // 3 points that a second may be off at any time.
     const times = to.map((percent, index) => {
       const windows = nth(served, index).work_us;
       const reached = tenants.length > 1 ? percentOf(between(windows, 8, 12)) : percent;
@@ -87,7 +88,8 @@ async function lending(quick: boolean): Promise<Row[]> {
   return rows.flat();
 }
 
-/** Best effort of kernels that are all as long, and of such whose mean that is and of which some are several times as long. */
+/** Best effort of kernels that are all as long, and of such whose mean that is and of which some are several times as
+ * long. */
 async function priority(): Promise<Row[]> {
   const seconds = 122;
   const cases = [

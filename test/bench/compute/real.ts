@@ -1,6 +1,7 @@
-// The laboratory's questions asked of real processes: programs behind the interposer's gate, the arbiter's process, and the
-// simulated driver in real time. Beside each figure is the laboratory's of the same case, from the same run. What a share
-// may be off for reasons of the machine is measured with it: for how long it kept those that take part from running.
+// The laboratory's questions asked of real processes: programs behind the interposer's gate, the arbiter's process, and
+// the simulated driver in real time. Beside each figure is the laboratory's of the same case, from the same run. What a
+// share may be off for reasons of the machine is measured with it: for how long it kept those that take part from
+// running.
 import { spawn } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -22,8 +23,8 @@ const FOREVER_MS = 3_600_000;
 
 type Member = { readonly form: Form; readonly kernelUs: number; readonly percent: number };
 /**
- * Percent of the GPU that each got, and percent of the time for which the machine held up any of those that take part: they were
- * ready to run and others ran, or the machine itself did not run.
+ * Percent of the GPU that each got, and percent of the time for which the machine held up any of those that take part:
+ * they were ready to run and others ran, or the machine itself did not run.
  */
 type Seen = { readonly shares: readonly number[]; readonly held: number };
 
@@ -202,7 +203,8 @@ async function together({ quick, note }: BenchOptions): Promise<Row[]> {
   return rows;
 }
 
-/** What a program that is held to nothing, or to all of the GPU, loses to us: turn by turn with the same program alone. */
+/** What a program that is held to nothing, or to all of the GPU, loses to us: turn by turn with the same program
+ * alone. */
 async function overhead({ quick, note }: BenchOptions): Promise<Row[]> {
   note('compute: what real programs lose');
   const turns = quick ? 2 : 10;

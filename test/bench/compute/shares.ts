@@ -1,8 +1,8 @@
-// One container alone under a hard cap: for each form of launch, length of kernel and percentage, how far from its share
-// it is. The share is of what the same program reaches without a cap, so a program that waits for each launch has its part
-// of its own pace. Where that says less than the time of the GPU, the time counts: `streams`, whose launches fill the
-// GPU less in the short bursts of a capped program, and `bursty`, which thinks now and then and is only capped above the
-// share that it asks for anyway.
+// One container alone under a hard cap: for each form of launch, length of kernel and percentage, how far from its
+// share it is. The share is of what the same program reaches without a cap, so a program that waits for each launch has
+// its part of its own pace. Where that says less than the time of the GPU, the time counts: `streams`, whose launches
+// fill the GPU less in the short bursts of a capped program, and `bursty`, which thinks now and then and is only capped
+// above the share that it asks for anyway.
 import type { BenchOptions } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { quantile } from '../statistics.ts';

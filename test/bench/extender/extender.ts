@@ -1,5 +1,6 @@
-// How long the extender takes for a pod, on clusters of several sizes that are mostly full: its decisions alone, and the calls of
-// kube-scheduler over loopback HTTP. Client, extender and the stub that takes bindings are in this one process.
+// How long the extender takes for a pod, on clusters of several sizes that are mostly full: its decisions alone, and
+// the calls of kube-scheduler over loopback HTTP. Client, extender and the stub that takes bindings are in this one
+// process.
 import { once } from 'node:events';
 import { Agent, createServer, type RequestListener, request } from 'node:http';
 import type { AddressInfo } from 'node:net';

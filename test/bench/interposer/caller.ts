@@ -44,7 +44,8 @@ const START_TOGETHER_NS = 3_000_000n;
 
 /**
  * Asks each group in turns, `rounds` times, each round beginning with another one; the members of a group at the same
- * moment. The answer has a list of samples per group, of which those at one position were taken right after one another.
+ * moment. The answer has a list of samples per group, of which those at one position were taken right after one
+ * another.
  */
 export async function takeTurns(
   groups: readonly (readonly Caller[])[],

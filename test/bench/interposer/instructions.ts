@@ -1,5 +1,5 @@
-// Instructions per call, counted by callgrind: the same on every machine, whatever else runs there. Two runs of different
-// length are subtracted, so that start and end of the program fall out.
+// Instructions per call, counted by callgrind: the same on every machine, whatever else runs there. Two runs of
+// different length are subtracted, so that start and end of the program fall out.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -38,8 +38,8 @@ export const instructionsPerStart = (scope: Teardown, setting: Setting): Promise
 const FEW = 5_000;
 const MANY = 25_000;
 
-/** `command` makes the program's line for a number of calls; each run has a setting of its own, for a program that has run
- * leaves traces in its grant. */
+/** `command` makes the program's line for a number of calls; each run has a setting of its own, for a program that has
+ * run leaves traces in its grant. */
 export async function instructionsPerCall(
   scope: Teardown,
   setting: () => Setting,

@@ -1,5 +1,5 @@
-// What the interposer adds to a call: nanoseconds and instructions, over a driver whose calls return at once, and over the
-// simulated one. Every figure is a difference of samples that were taken in turns.
+// What the interposer adds to a call: nanoseconds and instructions, over a driver whose calls return at once, and over
+// the simulated one. Every figure is a difference of samples that were taken in turns.
 
 import type { Teardown } from '../../support/native/node.ts';
 import { MIB } from '../../support/product/grant.ts';
@@ -130,8 +130,8 @@ const OVER_SIMULATOR: readonly Subject[] = [
   { name: 'alloc_free.simulator', command: (at) => `alloc 500 10 ${at} ${2 * MIB}`, what: PAIR },
 ];
 
-/** Direct, direct once more (what the machine adds by itself), through the interposer, and where it is asked for through a
- * preload that only forwards, in turns. */
+/** Direct, direct once more (what the machine adds by itself), through the interposer, and where it is asked for
+ * through a preload that only forwards, in turns. */
 async function measure(environment: Environment, subject: Subject, { quick }: BenchOptions): Promise<Row[]> {
   const [generations, rounds] = quick ? [3, 15] : [7, 60];
   const samples: [number[], number[], number[], number[]] = [[], [], [], []];

@@ -1,5 +1,5 @@
-// What being preloaded costs a program that never touches CUDA: /bin/true, from its exec to its end, in microseconds and in
-// instructions. Both objects are preloaded, as into a container.
+// What being preloaded costs a program that never touches CUDA: /bin/true, from its exec to its end, in microseconds
+// and in instructions. Both objects are preloaded, as into a container.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { BUILD, type Teardown, temporaryFolder } from '../../support/native/node.ts';

@@ -1,6 +1,6 @@
-// Calls of NVML that scrapes cause, counted by a library in the driver's place (test/bench/drivers/counting.c) under a real
-// agent. Its sampler rests meanwhile, so that every call that is counted is a scrape's; all that it goes on with is to wait for
-// Xids, in a thread of its own that asks anew each second, and those calls are counted apart.
+// Calls of NVML that scrapes cause, counted by a library in the driver's place (test/bench/drivers/counting.c) under a
+// real agent. Its sampler rests meanwhile, so that every call that is counted is a scrape's; all that it goes on with
+// is to wait for Xids, in a thread of its own that asks anew each second, and those calls are counted apart.
 import { closeSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { BUILD, eventually, startNode, type Teardown, temporaryFolder } from '../../support/native/node.ts';

@@ -1,6 +1,7 @@
-// A scrape of the agent's metrics: how long it takes when the page is rendered for it and when two scrapers share it, how long it
-// blocks the event loop, and what it costs the driver. The page is rendered and served by the agent's own code from a built snapshot (snapshot.ts), in a
-// process of its own; calls of the driver are counted on a real agent (driver-calls.ts).
+// A scrape of the agent's metrics: how long it takes when the page is rendered for it and when two scrapers share it,
+// how long it blocks the event loop, and what it costs the driver. The page is rendered and served by the agent's own
+// code from a built snapshot (snapshot.ts), in a process of its own; calls of the driver are counted on a real agent
+// (driver-calls.ts).
 import { type ChildProcess, execFile, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, get } from 'node:http';
@@ -60,9 +61,9 @@ async function scrapeOnce(agent: Agent, port: number, encoding: string): Promise
   return performance.now() - started;
 }
 
-/** Milliseconds of each server's scrapes. Both servers alternate, each scraped by all scrapers at once over connections that stay open.
- * The scrapers are a compiled program (test/bench/programs/scraper.c): in this process the event loop and the garbage collector would
- * delay them for longer than a scrape takes. */
+/** Milliseconds of each server's scrapes. Both servers alternate, each scraped by all scrapers at once over connections
+ * that stay open. The scrapers are a compiled program (test/bench/programs/scraper.c): in this process the event loop
+ * and the garbage collector would delay them for longer than a scrape takes. */
 async function takeTurns(servers: readonly Server[], encoding: string, rounds: number): Promise<number[][]> {
   const samples: number[][] = servers.map(() => []);
   const args = [SCRAPERS, encoding, rounds, EVERY_MS, ...servers.map(({ port }) => port)].map(String);

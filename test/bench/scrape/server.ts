@@ -1,6 +1,6 @@
-// The agent's metrics and HTTP code as a process, with a generated snapshot every second: `server.ts SERIES`. It sends its port to its
-// parent, and answers `reset` and `read` with the durations of its event loop iterations. A bare server in a process of its own
-// (`server.ts bare SERIES`) serves the same bytes, as the reference for the cost of HTTP.
+// The agent's metrics and HTTP code as a process, with a generated snapshot every second: `server.ts SERIES`. It sends
+// its port to its parent, and answers `reset` and `read` with the durations of its event loop iterations. A bare server
+// in a process of its own (`server.ts bare SERIES`) serves the same bytes, as the reference for the cost of HTTP.
 import { createServer } from 'node:http';
 import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
@@ -70,8 +70,8 @@ const cpuMs = (): number => {
   return (user + system) / 1000;
 };
 let longest = { blockMs: 0, delayMs: 0 };
-/** A timer that is due in each turn: what passes between two of them is one turn. Time is also counted as the thread's own
- * CPU time, which a busy machine does not stretch. */
+/** A timer that is due in each turn: what passes between two of them is one turn. Time is also counted as the thread's
+ * own CPU time, which a busy machine does not stretch. */
 function watchLoop(): void {
   const probe = (before: { cpu: number; wall: number }) => {
     const now = { cpu: cpuMs(), wall: performance.now() };

@@ -1,6 +1,6 @@
 // Storms: many processes of one container that start at the same moment, over a driver whose calls return at once; and
-// processes that are killed while another one asks for their memory, over the simulated driver. Each with and without the
-// interposer, in turns.
+// processes that are killed while another one asks for their memory, over the simulated driver. Each with and without
+// the interposer, in turns.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -65,8 +65,8 @@ const LEAK_AFTER_MS = 1000;
 
 type Killed = { readonly longestMs: number; readonly kills: number; readonly gotBytes: number };
 
-/** Processes that allocate and free while some of them are killed all the time; and what one that starts after all of them
- * have ended can get. */
+/** Processes that allocate and free while some of them are killed all the time; and what one that starts after all of
+ * them have ended can get. */
 async function killSome(scope: Teardown, node: SimulatedNode, setting: Setting, seconds: number): Promise<Killed> {
   const env = environmentOf(setting);
   const args = [

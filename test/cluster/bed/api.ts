@@ -1,5 +1,5 @@
-// A client of the test cluster's API server for programs outside its network: requests over a unix socket, as the administrator.
-// It costs a hundredth of a kubectl, so tests can poll often and watch changes.
+// A client of the test cluster's API server for programs outside its network: requests over a unix socket, as the
+// administrator. It costs a hundredth of a kubectl, so tests can poll often and watch changes.
 import { once } from 'node:events';
 import { type IncomingMessage, request } from 'node:http';
 import { createInterface } from 'node:readline';
@@ -20,7 +20,8 @@ export type Api = {
   ask(method: string, path: string, body?: object, as?: User): Promise<Answer>;
   /** The object, or undefined if it does not exist; rejects with the server's message for any other status. */
   get<T>(path: string): Promise<T | undefined>;
-  /** Calls `seen` for each change after `resourceVersion`, until `signal` aborts; rejects if the server ends the watch earlier. */
+  /** Calls `seen` for each change after `resourceVersion`, until `signal` aborts; rejects if the server ends the watch
+   * earlier. */
   watch<T>(
     path: string,
     resourceVersion: string,

@@ -1,5 +1,5 @@
-// A real Kubernetes on this machine: etcd, API server, controller manager, scheduler, kubelet and containerd in their own
-// namespaces. Starts and ends them in order; `close` leaves nothing behind. Needs root.
+// A real Kubernetes on this machine: etcd, API server, controller manager, scheduler, kubelet and containerd in their
+// own namespaces. Starts and ends them in order; `close` leaves nothing behind. Needs root.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -30,7 +30,8 @@ export type BedTools =
     }
   | { readonly ok: false; readonly reason: string };
 
-/** The programs that a test cluster needs, fetched and built if `get` is set; or the reason why there can be none here. */
+/** The programs that a test cluster needs, fetched and built if `get` is set; or the reason why there can be none
+ * here. */
 export function bedTools(say: (line: string) => void, get = true): BedTools {
   if (process.getuid?.() !== 0) return { ok: false, reason: 'a test cluster needs root' };
   const missing = TOOLS.filter((name) => onPath(name) === undefined);

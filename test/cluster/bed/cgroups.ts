@@ -1,5 +1,5 @@
-// The cgroups of a test cluster: one of its own in every hierarchy, created before the kubelet needs it and removed, with its
-// processes, when the cluster ends. Leftovers of a killed test are removed by the next one.
+// The cgroups of a test cluster: one of its own in every hierarchy, created before the kubelet needs it and removed,
+// with its processes, when the cluster ends. Leftovers of a killed test are removed by the next one.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';

@@ -1,11 +1,12 @@
-// Command lines of etcd, API server, controller manager and scheduler. Everything listens on loopback inside the cluster's
-// network namespace, so ports are fixed. bed.ts starts them.
+// Command lines of etcd, API server, controller manager and scheduler. Everything listens on loopback inside the
+// cluster's network namespace, so ports are fixed. bed.ts starts them.
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** IP address of the Service `kubernetes`. It is local to the namespace, so pods reach the server without a kube-proxy. */
+/** IP address of the Service `kubernetes`. It is local to the namespace, so pods reach the server without a
+ * kube-proxy. */
 const API_PORT = 443;
 const ETCD_PORT = 12379;
 /** Address of the node, and the networks of pods and Services: local to the namespace, so any values do. */

@@ -1,6 +1,6 @@
-// Files of the simulated GPU node that a container gets: the same whether a CDI spec or the NVIDIA runtime provides them. The
-// node's folder has lib/, node.sock, and gpus/ with a file per GPU in place of its device node. As NVIDIA's, the CDI spec also
-// has graphics and video libraries, for which files of driver/ stand in.
+// Files of the simulated GPU node that a container gets: the same whether a CDI spec or the NVIDIA runtime provides
+// them. The node's folder has lib/, node.sock, and gpus/ with a file per GPU in place of its device node. As NVIDIA's,
+// the CDI spec also has graphics and video libraries, for which files of driver/ stand in.
 import { join } from 'node:path';
 
 /** Where a container finds the simulated node. */

@@ -1,5 +1,5 @@
-// Builds container images without a registry or a builder: folders become layers, layers become an OCI archive (OCI image layout
-// 1.0). Layers that are slow to build and seldom change are cached.
+// Builds container images without a registry or a builder: folders become layers, layers become an OCI archive (OCI
+// image layout 1.0). Layers that are slow to build and seldom change are cached.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
@@ -30,8 +30,8 @@ const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
 const PATH = '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin';
 
 /**
- * `follow`: packs the target of a link in its place, so that a folder of links copies nothing. `without`: patterns of names that
- * are left out.
+ * `follow`: packs the target of a link in its place, so that a folder of links copies nothing. `without`: patterns of
+ * names that are left out.
  */
 export type Packing = { readonly follow: boolean; readonly without?: readonly string[] };
 

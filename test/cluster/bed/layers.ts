@@ -1,5 +1,5 @@
-// The contents of image layers: the pause program, a shell with the usual small programs, programs of native/build, Python with a
-// real NVML client, and Cotenant. images.ts has the format.
+// The contents of image layers: the pause program, a shell with the usual small programs, programs of native/build,
+// Python with a real NVML client, and Cotenant. images.ts has the format.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';

@@ -1,5 +1,6 @@
-// A mount and network namespace for one test cluster, and the processes in it. All end with the process that created them, even
-// if it is killed: the holder of the namespaces sees its standard input close, the others get a parent-death signal.
+// A mount and network namespace for one test cluster, and the processes in it. All end with the process that created
+// them, even if it is killed: the holder of the namespaces sees its standard input close, the others get a parent-death
+// signal.
 import { type ChildProcess, type ChildProcessByStdio, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// The node of a test cluster: containerd, CNI and kubelet, and the mounts and addresses that keep them off the machine. The kubelet
-// uses fixed paths and machine-wide settings; others are bind-mounted over them.
+// The node of a test cluster: containerd, CNI and kubelet, and the mounts and addresses that keep them off the machine.
+// The kubelet uses fixed paths and machine-wide settings; others are bind-mounted over them.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
@@ -7,7 +7,8 @@ import { NETWORK } from './control-plane.ts';
 
 export const NODE_NAME = 'node-1';
 export const PAUSE_IMAGE = 'local.test/pause:1';
-/** Paths that no setting changes, and the agent's own on its node; each is bind-mounted from a folder of the cluster. */
+/** Paths that no setting changes, and the agent's own on its node; each is bind-mounted from a folder of the
+ * cluster. */
 export const BOUND = [
   '/var/lib/kubelet',
   '/var/log/pods',

@@ -1,5 +1,5 @@
-// Stops, restarts and freezes the programs of a test cluster one by one, and waits until each is ready. Defines "ready" for each
-// of them; bed.ts starts them first.
+// Stops, restarts and freezes the programs of a test cluster one by one, and waits until each is ready. Defines "ready"
+// for each of them; bed.ts starts them first.
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, credentials } from '@grpc/grpc-js';
 import { NETWORK } from './control-plane.ts';
@@ -44,7 +44,8 @@ export function bedParts(
     apiserver: () => kubectl('get', '--raw', '/readyz').code === 0,
     controllers: () => answers(`https://127.0.0.1:${PORTS.controllers}`, '/healthz'),
     scheduler: () => answers(`https://127.0.0.1:${PORTS.scheduler}`, '/readyz'),
-    // The status of the last kubelet is still there; its lease tells whether this one reports. The first one's lease comes late.
+    // The status of the last kubelet is still there; its lease tells whether this one reports. The first one's lease
+    // comes late.
     kubelet: (sinceMs) =>
       answers(`https://${NETWORK.node}:${PORTS.kubelet}`, '/healthz') &&
       (sinceMs === 0 || Date.parse(ofNode('lease', '{.spec.renewTime}', '-n', 'kube-node-lease')) > sinceMs) &&

@@ -25,7 +25,8 @@ import { hostFolder, NODE_NAME } from './node.ts';
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
 export const NAMESPACE = AUDITED_NAMESPACE;
-/** The scripted CUDA program of test/native/programs/scripted/client.c, with a shell. Its arguments are its first commands. */
+/** The scripted CUDA program of test/native/programs/scripted/client.c, with a shell. Its arguments are its first
+ * commands. */
 export const CLIENT_IMAGE = 'local.test/client:1';
 /** In CLIENT_IMAGE: the same program, started so that no preload list applies. */
 export const CHEAT = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
@@ -63,8 +64,8 @@ export function addNvmlImage(bed: Bed): void {
 }
 
 /**
- * Adds a simulated GPU node to the cluster's node. Containers get its GPUs as CDI devices, and those of the runtime class `nvidia`
- * if their environment asks for GPUs. Returns the UUIDs of the GPUs.
+ * Adds a simulated GPU node to the cluster's node. Containers get its GPUs as CDI devices, and those of the runtime
+ * class `nvidia` if their environment asks for GPUs. Returns the UUIDs of the GPUs.
  */
 export const addSimulatedGpus = (bed: Bed, ...gpus: readonly string[]): Promise<readonly string[]> =>
   addSimulatedNode(bed, gpus);

@@ -1,5 +1,5 @@
-// Wraps runc as NVIDIA's container runtime does: a container whose environment names GPUs gets the driver's files, here those of
-// the simulated node. containerd calls it as a runtime of its own. Arguments: RUNC FOLDER, then runc's own.
+// Wraps runc as NVIDIA's container runtime does: a container whose environment names GPUs gets the driver's files, here
+// those of the simulated node. containerd calls it as a runtime of its own. Arguments: RUNC FOLDER, then runc's own.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// A test cluster with all of Cotenant installed: images, simulated GPUs, and the chart with all components, ready to take pods.
+// A test cluster with all of Cotenant installed: images, simulated GPUs, and the chart with all components, ready to
+// take pods.
 
 import { eventually } from '../../support/native/node.ts';
 import { type Helm, lookForHelm, readyHelm } from '../../support/services/helm.ts';
@@ -51,7 +52,8 @@ export const WHOLE_VALUES = {
   scheduler: { replicas: 1, kubeScheduler: { image: KUBE_SCHEDULER_IMAGE } },
 };
 
-/** `gpus`: models of the simulated GPUs; `driver`: another version than the simulator's own. The caller closes the bed. */
+/** `gpus`: models of the simulated GPUs; `driver`: another version than the simulator's own. The caller closes the
+ * bed. */
 export async function startWhole(
   { tools, helm }: Extract<WholeTools, { ok: true }>,
   gpus: readonly string[],

@@ -1,4 +1,5 @@
-// Every object of the chart, with everything switched on, validated by a real API server: types and fields, not only names.
+// Every object of the chart, with everything switched on, validated by a real API server: types and fields, not only
+// names.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseAllDocuments, stringify } from 'yaml';

@@ -1,5 +1,5 @@
-// The chart's ValidatingAdmissionPolicies on a real API server: the type check of their CEL, and each refusal without the webhook,
-// on objects that are wrong in exactly one respect.
+// The chart's ValidatingAdmissionPolicies on a real API server: the type check of their CEL, and each refusal without
+// the webhook, on objects that are wrong in exactly one respect.
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';

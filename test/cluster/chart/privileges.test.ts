@@ -1,5 +1,5 @@
-// What the components of an installed chart are allowed to do, from the kernel's data on their processes and the API server's audit
-// of their requests.
+// What the components of an installed chart are allowed to do, from the kernel's data on their processes and the API
+// server's audit of their requests.
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -122,8 +122,9 @@ async function lookAtPage(t: ExecutionContext, bed: Bed, agent: Pod): Promise<vo
 }
 
 /**
- * Starts a pod that the agent has not seen, so that it asks the API server for it: the agent is stopped while its watch breaks, and
- * goes on when the pod has reached the kubelet. Its new watch may still be quicker than the kubelet's call, so callers repeat this.
+ * Starts a pod that the agent has not seen, so that it asks the API server for it: the agent is stopped while its watch
+ * breaks, and goes on when the pod has reached the kubelet. Its new watch may still be quicker than the kubelet's call,
+ * so callers repeat this.
  */
 async function startUnseenPod(bed: Bed, agent: Pod, name: string, share: Record<string, string>): Promise<void> {
   signalContainer(bed, agent, 'node', 'SIGSTOP');
@@ -212,7 +213,8 @@ testUnless(tools.ok ? undefined : tools.reason)('each component has only the per
   t.is(stopped.type, 'Warning');
   t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
 
-  // Two leaders allocated one GPU; the owner of the later pod replaces it. Bindings in an excluded namespace are not checked.
+  // Two leaders allocated one GPU; the owner of the later pod replaces it. Bindings in an excluded namespace are not
+  // checked.
   const labels = { app: 'twice' };
   const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
   bed.apply({

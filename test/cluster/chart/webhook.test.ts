@@ -1,6 +1,6 @@
-// The webhook of the chart on a real API server: called by the server and judged by what it stores; its certificates, its absence and
-// its replacement under load; and that it cannot be uninstalled while pods need it. Its pods stay Pending, because the scheduler that
-// it names does not exist here.
+// The webhook of the chart on a real API server: called by the server and judged by what it stores; its certificates,
+// its absence and its replacement under load; and that it cannot be uninstalled while pods need it. Its pods stay
+// Pending, because the scheduler that it names does not exist here.
 import { X509Certificate } from 'node:crypto';
 import type { ExecutionContext } from 'ava';
 import {
@@ -185,8 +185,9 @@ function checkConditions(t: ExecutionContext, bed: Bed): void {
 }
 
 /**
- * A policy adds a container to pods with our volume, which happens after the webhook; the webhook is called again and hides the GPUs
- * from that container. The policy marks every pod, because only plugins of the first round take part in the second.
+ * A policy adds a container to pods with our volume, which happens after the webhook; the webhook is called again and
+ * hides the GPUs from that container. The policy marks every pod, because only plugins of the first round take part in
+ * the second.
  */
 async function checkInjectedLater(t: ExecutionContext, bed: Bed): Promise<void> {
   const isPatched = "has(object.spec.volumes) && object.spec.volumes.exists(v, v.name == 'cotenant')";

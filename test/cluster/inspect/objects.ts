@@ -1,5 +1,5 @@
-// The objects of the test of `inspect` and `why`: pods in every state, with what the webhook, the scheduler and the agent would
-// have written, a fake agent that serves a page, and a user who may read one namespace.
+// The objects of the test of `inspect` and `why`: pods in every state, with what the webhook, the scheduler and the
+// agent would have written, a fake agent that serves a page, and a user who may read one namespace.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';

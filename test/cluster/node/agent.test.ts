@@ -1,5 +1,5 @@
-// The agent of the chart on a real node: it attributes processes to containers by their real cgroups and the cluster's pods, and
-// GPUs of a DRA driver by that driver's ResourceSlices.
+// The agent of the chart on a real node: it attributes processes to containers by their real cgroups and the cluster's
+// pods, and GPUs of a DRA driver by that driver's ResourceSlices.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { selfSigned } from '../../../src/serving/x509.ts';
@@ -126,7 +126,8 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
     body: "the token's user may not GET /metrics; a ClusterRole with this nonResourceURL allows it\n",
   });
   for (const invalid of ['', 'a.b.c', `${tokenOf('reader')}x`]) t.is(ask(invalid).code, 401);
-  // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and does not forward the client's token.
+  // The API server finds the page by the probe's scheme, as `cotenant inspect` does, and does not forward the client's
+  // token.
   const proxied = await bed.api.ask(
     'GET',
     `/api/v1/namespaces/${NAMESPACE}/pods/https:${metadata.name}:9837/proxy/metrics`,

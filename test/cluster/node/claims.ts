@@ -1,6 +1,6 @@
-// GPUs that a DRA driver gives to pods by claims: ResourceSlices in the API server, the scheduler's choice, the kubelet's list of
-// allocated devices, and the container's use of them. Each device is named like another GPU, so that code that goes by names
-// fails.
+// GPUs that a DRA driver gives to pods by claims: ResourceSlices in the API server, the scheduler's choice, the
+// kubelet's list of allocated devices, and the container's use of them. Each device is named like another GPU, so that
+// code that goes by names fails.
 import type { ExecutionContext } from 'ava';
 import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';

@@ -1,5 +1,6 @@
-// Compute shares on a real cluster: policies from a Node's label and pods' annotations, changed while pods compute and visible in
-// all outputs. A pod that would overcommit a GPU is refused, and a container that exceeds its share past the gate is stopped.
+// Compute shares on a real cluster: policies from a Node's label and pods' annotations, changed while pods compute and
+// visible in all outputs. A pod that would overcommit a GPU is refused, and a container that exceeds its share past the
+// gate is stopped.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';

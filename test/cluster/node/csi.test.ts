@@ -1,5 +1,5 @@
-// The CSI driver with a real kubelet and a publisher whose answers the test chooses: why pods wait, what root in a container can
-// do to its volume, and what happens while the driver or the kubelet is away.
+// The CSI driver with a real kubelet and a publisher whose answers the test chooses: why pods wait, what root in a
+// container can do to its volume, and what happens while the driver or the kubelet is away.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -69,7 +69,8 @@ type Pod = {
   status?: { phase?: string; containerStatuses?: { state?: { running?: object; terminated?: object } }[] };
 };
 
-/** A publisher in its own mount namespace that shares its mounts with the kubelet's, as a DaemonSet's container does. */
+/** A publisher in its own mount namespace that shares its mounts with the kubelet's, as a DaemonSet's container
+ * does. */
 function publishers(t: ExecutionContext, bed: Bed) {
   const files = join(bed.folder, 'publisher');
   mkdirSync(join(files, 'pods'), { recursive: true });

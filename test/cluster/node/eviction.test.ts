@@ -1,5 +1,6 @@
-// A pod whose container is restarted after each stop and exceeds its grant again is evicted if the agent is configured to: not while
-// a disruption budget forbids it, only once even if the agent is killed meanwhile, and without effect on its neighbor.
+// A pod whose container is restarted after each stop and exceeds its grant again is evicted if the agent is configured
+// to: not while a disruption budget forbids it, only once even if the agent is killed meanwhile, and without effect on
+// its neighbor.
 import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../../src/agent/enforcement/action-record.ts';
 import { testUnless } from '../../support/gate.ts';
@@ -43,7 +44,8 @@ const untilNext = (bed: Bed, agent: Pod): Promise<unknown> =>
     WAIT_MS,
   );
 
-/** The pod's next stop requests its eviction, and the agent is killed before it gets the response. Resolves once it is evicted. */
+/** The pod's next stop requests its eviction, and the agent is killed before it gets the response. Resolves once it is
+ * evicted. */
 async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { uid } }: Pod): Promise<void> {
   const agent = await podOfRelease(bed, 'agent');
   const stopped = () => auditOf(bed, uid).some(({ action, result }) => action === 'kill' && result === 'sent');

@@ -1,5 +1,5 @@
-// Isolation on a real Kubernetes: the Node condition that the agent writes beside the kubelet's own, pods while no mechanism works,
-// the runtime's device isolation, and the driver libraries that a container has.
+// Isolation on a real Kubernetes: the Node condition that the agent writes beside the kubelet's own, pods while no
+// mechanism works, the runtime's device isolation, and the driver libraries that a container has.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

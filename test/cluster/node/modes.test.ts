@@ -1,5 +1,5 @@
-// The enforcement mode set by namespace, pod and administrator, with a driver that has memory limits for cgroups: in enforce mode the
-// driver refuses a container beyond its grant by any path, in report mode it does not.
+// The enforcement mode set by namespace, pod and administrator, with a driver that has memory limits for cgroups: in
+// enforce mode the driver refuses a container beyond its grant by any path, in report mode it does not.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

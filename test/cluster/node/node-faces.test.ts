@@ -1,5 +1,5 @@
-// The agent's interfaces to a real kubelet, containerd and API server: device slots, published memory and compute, GPUs inside of
-// containers, and all of it again after a restart of the other side.
+// The agent's interfaces to a real kubelet, containerd and API server: device slots, published memory and compute, GPUs
+// inside of containers, and all of it again after a restart of the other side.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -84,8 +84,8 @@ function startFaces(t: ExecutionContext, bed: Bed) {
 }
 
 /**
- * Not bound yet, so that its grant can exist before its containers. With `gpus` it uses the runtime class that mounts the GPUs of
- * its environment.
+ * Not bound yet, so that its grant can exist before its containers. With `gpus` it uses the runtime class that mounts
+ * the GPUs of its environment.
  */
 const podOf = (
   name: string,
@@ -244,7 +244,8 @@ testUnless(tools.ok ? undefined : tools.reason)(
     const problems = () => faces.reports.flatMap((line) => (line.kind === 'problem' ? [line.text] : []));
     t.deepEqual(problems(), []);
 
-    // A kubelet that starts without its checkpoint forgets plugins, and may reset resources of other components to zero.
+    // A kubelet that starts without its checkpoint forgets plugins, and may reset resources of other components to
+    // zero.
     t.is(bed.namespaces.run(['rm', '/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint']).code, 0);
     await bed.restart('kubelet');
     await faces.order({ slots: { healthy: 120, unhealthy: 30 } });
@@ -282,7 +283,8 @@ testUnless(tools.ok ? undefined : tools.reason)(
         return ofPod ? [line.container.container] : [];
       });
     t.deepEqual(passedBy('first'), ['neighbor']);
-    // A container created while the plugin does not answer has no GPU and is reported. It requests no slot, which would have to wait.
+    // A container created while the plugin does not answer has no GPU and is reported. It requests no slot, which would
+    // have to wait.
     const late = bound('late', { main: SHOW }, undefined, {});
     await faces.order({ grants: { [`${late.uid}/main`]: [l4] } });
     faces.signal('SIGSTOP');

@@ -1,5 +1,5 @@
-// Many pods at once on one node: every container has exactly the grant of its pod's annotation, as seen from inside. The rounds
-// add up to COTENANT_BURST_PODS pods: 100 by default, 1,000 in the long tests.
+// Many pods at once on one node: every container has exactly the grant of its pod's annotation, as seen from inside.
+// The rounds add up to COTENANT_BURST_PODS pods: 100 by default, 1,000 in the long tests.
 import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -51,7 +51,8 @@ const isUp = (pod: Pod): boolean =>
   pod.status?.phase === 'Running' &&
   (pod.status.containerStatuses ?? []).every(({ state }) => state.running !== undefined);
 
-/** Compares what each container with a grant saw of its GPUs with the grant; returns the number of compared containers. */
+/** Compares what each container with a grant saw of its GPUs with the grant; returns the number of compared
+ * containers. */
 function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
   const grant = parsePodGrant(pod.metadata.annotations?.[GRANT_ANNOTATION] ?? '');
   if (!grant.ok) throw new Error(`${pod.metadata.name}: ${grant.error}`);

@@ -1,4 +1,5 @@
-// The cluster's own scheduler, configured as documented: it calls only the extender, by its Service and with mutual TLS.
+// The cluster's own scheduler, configured as documented: it calls only the extender, by its Service and with mutual
+// TLS.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// kube-scheduler and the extender of the chart on a real API server: which pods are bound, with which grant, and the message of a
-// pod that fits nowhere. The nodes with GPUs have no kubelet: only bindings are checked here.
+// kube-scheduler and the extender of the chart on a real API server: which pods are bound, with which grant, and the
+// message of a pod that fits nowhere. The nodes with GPUs have no kubelet: only bindings are checked here.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';

@@ -1,4 +1,5 @@
-// What is stopped, refused or harmless: a cheating container, pods that avoid the webhook and the scheduler, actions inside a pod.
+// What is stopped, refused or harmless: a cheating container, pods that avoid the webhook and the scheduler, actions
+// inside a pod.
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
@@ -205,7 +206,8 @@ export function cheats(onCluster: OnCluster): void {
     bed.kubectl('-n', 'team', 'delete', 'pod', 'stray', 'stolen', '--wait=false');
     await Promise.all(['stray', 'stolen'].map((name) => untilGone(bed, name, TEAM)));
 
-    // A static pod avoids admission and scheduler. With the volume the kubelet itself refuses it; without it, it finds no GPU.
+    // A static pod avoids admission and scheduler. With the volume the kubelet itself refuses it; without it, it finds
+    // no GPU.
     const manifests = join(bed.folder, 'manifests');
     const env = [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }];
     const write = (name: string, spec: object) =>
@@ -247,7 +249,8 @@ export function cheats(onCluster: OnCluster): void {
       t.not(code, 0, script);
       t.regex(err, /read-only|permission|denied|not permitted|busy|must be superuser/i, script);
     }
-    // The ledger is writable for the tenant, so a falsified one allows too much memory, for which the container is stopped.
+    // The ledger is writable for the tenant, so a falsified one allows too much memory, for which the container is
+    // stopped.
     t.is(inside('dd if=/dev/zero of=/run/cotenant/ledger bs=4096 count=32 conv=notrunc 2>/dev/null').code, 0);
     const talk = attach(bed, 'inside');
     await talk.ask(`alloc ${1000 * MIB}`).catch(() => {}); // it may end before it can answer

@@ -1,4 +1,5 @@
-// The processes of a container by this machine's PIDs, to inspect and to signal: a test cluster has no PID namespace of its own.
+// The processes of a container by this machine's PIDs, to inspect and to signal: a test cluster has no PID namespace of
+// its own.
 import { readFileSync } from 'node:fs';
 import type { Bed } from '../bed/bed.ts';
 import { containerProcesses } from '../bed/cgroups.ts';

@@ -1,6 +1,6 @@
-// A minimal DRA driver for the test cluster's node: registers with the kubelet and prepares a claim by returning the CDI devices of
-// the scheduler's choice. Implements k8s.io/kubelet/pkg/apis/dra/v1 (Kubernetes 1.36); the test defines the devices and their CDI
-// specs.
+// A minimal DRA driver for the test cluster's node: registers with the kubelet and prepares a claim by returning the
+// CDI devices of the scheduler's choice. Implements k8s.io/kubelet/pkg/apis/dra/v1 (Kubernetes 1.36); the test defines
+// the devices and their CDI specs.
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { Server, ServerCredentials, type ServiceDefinition, type sendUnaryData } from '@grpc/grpc-js';

@@ -1,5 +1,5 @@
-// The agent's device plugin, NRI plugin and resource publishing without the agent: runs in a node's namespaces, reads slots, GPUs
-// and grants as lines of JSON, and prints what it hears as lines of JSON. Arguments: KUBECONFIG NODE.
+// The agent's device plugin, NRI plugin and resource publishing without the agent: runs in a node's namespaces, reads
+// slots, GPUs and grants as lines of JSON, and prints what it hears as lines of JSON. Arguments: KUBECONFIG NODE.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';

@@ -1,5 +1,6 @@
-// Compares the API server's audit log with RBAC: whether each permission of our service accounts was used, and whether they
-// made requests that were forbidden. Roles that Kubernetes itself creates are out of scope; the comparison is pure.
+// Compares the API server's audit log with RBAC: whether each permission of our service accounts was used, and whether
+// they made requests that were forbidden. Roles that Kubernetes itself creates are out of scope; the comparison is
+// pure.
 import { existsSync, readFileSync } from 'node:fs';
 import type { Bed } from '../bed/bed.ts';
 

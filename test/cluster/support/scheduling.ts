@@ -1,4 +1,5 @@
-// Nodes with GPUs but without a kubelet, pods as the webhook leaves them, and queries about both: for tests of placement only.
+// Nodes with GPUs but without a kubelet, pods as the webhook leaves them, and queries about both: for tests of
+// placement only.
 import type { ExecutionContext } from 'ava';
 import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';

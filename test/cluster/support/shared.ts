@@ -9,7 +9,8 @@ const tools = wholeTools(console.log);
 const clients = pythonClients();
 const whyNot = !tools.ok ? tools.reason : clients.ok ? undefined : clients.reason;
 
-/** Serial tests, skipped with the reason where there can be no such cluster. `values`: chart values other than the usual. */
+/** Serial tests, skipped with the reason where there can be no such cluster. `values`: chart values other than the
+ * usual. */
 export function testsOnWhole(
   gpus: readonly string[],
   values: object = {},

@@ -1,5 +1,5 @@
-// A pod with GPU requests, and pods that are wrong in exactly one respect. Defines the pods and the expected refusal of each; the
-// tests decide which component must refuse it.
+// A pod with GPU requests, and pods that are wrong in exactly one respect. Defines the pods and the expected refusal of
+// each; the tests decide which component must refuse it.
 import { BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';
 
@@ -76,7 +76,8 @@ const cover = (mountPath: string): Wrong => [
   mount({ name: 'data', mountPath }),
 ];
 
-/** For a pod that is patched and has these containers: `main`, `side` without a grant, and the init container `first`. */
+/** For a pod that is patched and has these containers: `main`, `side` without a grant, and the init container
+ * `first`. */
 export const WRONG: readonly Wrong[] = [
   [
     'no volume',

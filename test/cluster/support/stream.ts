@@ -1,4 +1,5 @@
-// Creates pods in dry runs again and again, to see whether one is refused while the cluster is changed. None of them is stored.
+// Creates pods in dry runs again and again, to see whether one is refused while the cluster is changed. None of them is
+// stored.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Bed } from '../bed/bed.ts';
 

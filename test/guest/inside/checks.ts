@@ -1,5 +1,5 @@
-// Checks on cgroup v2 alone: attribution of processes to containers, and killing all processes of a container or a plain grant. The
-// code is the agent's own; cgroups and processes are real.
+// Checks on cgroup v2 alone: attribution of processes to containers, and killing all processes of a container or a
+// plain grant. The code is the agent's own; cgroups and processes are real.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, rmdirSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Shared by guest and host: paths in the guest, and the protocol on its serial line: one line of JSON per check behind a mark, among
-// all other output.
+// Shared by guest and host: paths in the guest, and the protocol on its serial line: one line of JSON per check behind
+// a mark, among all other output.
 
 /** Path of the checkout in the guest. */
 export const HOME = '/cotenant';

@@ -1,5 +1,6 @@
-// Renders the chart with a real helm and gives its objects back as plain values, and finds one of them by kind and name.
-// Owns the gate: where helm cannot be had, the tests are skipped by name; where it must be built, the first test waits.
+// Renders the chart with a real helm and gives its objects back as plain values, and finds one of them by kind and
+// name. Owns the gate: where helm cannot be had, the tests are skipped by name; where it must be built, the first test
+// waits.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

@@ -1,5 +1,6 @@
-// Decides like an API server whether a registration calls its webhook, and what a policy says: rules, then every expression,
-// in CEL. Owns that decision for pods; CEL itself is @bufbuild/cel, which passes the language's conformance tests.
+// Decides like an API server whether a registration calls its webhook, and what a policy says: rules, then every
+// expression, in CEL. Owns that decision for pods; CEL itself is @bufbuild/cel, which passes the language's conformance
+// tests.
 import { celEnv, isCelError, parse, plan } from '@bufbuild/cel';
 import { strings } from '@bufbuild/cel/ext';
 import { field, type JsonObject, textAt } from '../../../src/common/json.ts';
@@ -53,7 +54,8 @@ function holds(condition: Condition, review: JsonObject): boolean {
   return decided(condition({ object, oldObject, request: known }));
 }
 
-/** What a policy's validations say against a review, in their order; nothing: it is allowed. Rules are not looked at. */
+/** What a policy's validations say against a review, in their order; nothing: it is allowed. Rules are not looked
+ * at. */
 export function denialsOf(policy: Json): (review: JsonObject) => readonly string[] {
   const compiled = (value: Json | undefined) => plan(env, parse(String(value))) as unknown as Condition;
   const conditions = list(policy.spec?.matchConditions).map(({ expression }) => compiled(expression));

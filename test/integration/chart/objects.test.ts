@@ -1,4 +1,5 @@
-// What the chart renders: that it fits together, who may do what, and that nothing is spelled in a way the API does not know.
+// What the chart renders: that it fits together, who may do what, and that nothing is spelled in a way the API does not
+// know.
 import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { BOARDS } from '../../../dashboards/boards.ts';

@@ -1,5 +1,5 @@
-// The chart's settings of who may read the page: each reaches the container that needs it and no other, its right is there
-// only with it, and what Prometheus is told fits.
+// The chart's settings of who may read the page: each reaches the container that needs it and no other, its right is
+// there only with it, and what Prometheus is told fits.
 
 import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
 import { exporter as exporterCommand } from '../../../src/cli/daemons/exporter.ts';

@@ -1,4 +1,5 @@
-// Random pods for what is held against the webhook itself: shares in several dialects, and names of ours where they may not be.
+// Random pods for what is held against the webhook itself: shares in several dialects, and names of ours where they may
+// not be.
 import fc from 'fast-check';
 import type { JsonObject } from '../../../src/common/json.ts';
 
@@ -47,7 +48,8 @@ export const pod = fc.record({
   ),
 }) as fc.Arbitrary<JsonObject>;
 
-/** Pods that a webhook mostly has nothing to refuse in: sound amounts, distinct names, mounts beside and around ours. */
+/** Pods that a webhook mostly has nothing to refuse in: sound amounts, distinct names, mounts beside and around
+ * ours. */
 const soundContainer = (own: string): fc.Arbitrary<JsonObject> =>
   fc.record({
     name: fc.constant(own),

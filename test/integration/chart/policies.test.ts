@@ -1,5 +1,6 @@
-// The policy on pods with shares held against the webhook, on random pods: it refuses none that the webhook has patched, and
-// each that the webhook would still patch. That API servers take the policies for the same is shown in test/cluster.
+// The policy on pods with shares held against the webhook, on random pods: it refuses none that the webhook has
+// patched, and each that the webhook would still patch. That API servers take the policies for the same is shown in
+// test/cluster.
 import type { ExecutionContext } from 'ava';
 import fc from 'fast-check';
 import { OWN_RESOURCES } from '../../../src/api/names.ts';

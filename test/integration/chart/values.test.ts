@@ -1,4 +1,5 @@
-// The chart's settings: every one is known to the schema, anything else is refused, and older sets of values still work.
+// The chart's settings: every one is known to the schema, anything else is refused, and older sets of values still
+// work.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
@@ -24,7 +25,8 @@ const values: Readonly<Record<string, unknown>> = parse(readFileSync(join(CHART,
 const isMap = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Paths of values that the schema does not name. A map that is open by intent (labels, resources) may hold anything. */
+/** Paths of values that the schema does not name. A map that is open by intent (labels, resources) may hold
+ * anything. */
 function unnamed(value: unknown, part: Schema, path: string): readonly string[] {
   const { properties, additionalProperties } = resolved(part);
   if (!isMap(value) || (properties === undefined && additionalProperties !== false)) return [];

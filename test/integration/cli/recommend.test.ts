@@ -1,5 +1,5 @@
-// `cotenant recommend` on a node and on recorded series: a pod at the recommended size runs without a refusal, and one granule
-// less fails.
+// `cotenant recommend` on a node and on recorded series: a pod at the recommended size runs without a refusal, and one
+// granule less fails.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';

@@ -63,7 +63,8 @@ testWithPrometheus("a namespace's use is the simulator's, and the unused part of
   for (const { namespace, memory, compute } of shares) {
     const expected = booked(namespace as keyof typeof TENANTS);
     near(memory.used, expected.memory, 0.03, `memory of ${namespace}`);
-    // The driver's samples name one process each: docs/reference/metrics.md says how far that is off, and this is three times that.
+    // The driver's samples name one process each: docs/reference/metrics.md says how far that is off, and this is three
+    // times that.
     const ratio = (expected.compute * 3600) / SECONDS;
     const error = Math.sqrt((ratio * (1 - ratio)) / (7.2 * SECONDS)) / ratio;
     near(compute.used, expected.compute, 3 * error, `compute of ${namespace}`);

@@ -1,5 +1,6 @@
-// What a daemon does when it is told to end before it has begun, as happens to pods that are replaced while they start. A process
-// that is the first of its container hears nothing of a signal for which it has no handler, so it must have one from the start.
+// What a daemon does when it is told to end before it has begun, as happens to pods that are replaced while they start.
+// A process that is the first of its container hears nothing of a signal for which it has no handler, so it must have
+// one from the start.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:net';

@@ -1,4 +1,5 @@
-// `cotenant top` on a node with tenants of all kinds, as people watch it: in 80 columns, until they end it, and by its keys.
+// `cotenant top` on a node with tenants of all kinds, as people watch it: in 80 columns, until they end it, and by its
+// keys.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, rmdirSync, writeFileSync } from 'node:fs';

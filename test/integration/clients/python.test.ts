@@ -1,5 +1,5 @@
-// Programs that nobody here wrote, unmodified, on the simulated node: NVIDIA's Python driver bindings, nvidia-ml-py, gpustat
-// and nvitop; outside a grant they see the GPU, inside one the slice.
+// Programs that nobody here wrote, unmodified, on the simulated node: NVIDIA's Python driver bindings, nvidia-ml-py,
+// gpustat and nvitop; outside a grant they see the GPU, inside one the slice.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// What volume.test.ts looks at, done in a mount namespace of its own: inside.ts SCENARIO FOLDER. Prints facts as JSON; which
-// of them are right is said by the test.
+// What volume.test.ts looks at, done in a mount namespace of its own: inside.ts SCENARIO FOLDER. Prints facts as JSON;
+// which of them are right is said by the test.
 import { spawnSync } from 'node:child_process';
 import {
   closeSync,

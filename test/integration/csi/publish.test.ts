@@ -1,5 +1,5 @@
-// Volumes given and taken by the CSI driver over its sockets, in a mount namespace of their own: what stays given, and what an
-// agent that ends leaves to the next one.
+// Volumes given and taken by the CSI driver over its sockets, in a mount namespace of their own: what stays given, and
+// what an agent that ends leaves to the next one.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Everything that a Prometheus can be asked of an agent, and which of it has no answer: each family of a page, each name that
-// boards and rules may use, each query, mark and variable of the boards.
+// Everything that a Prometheus can be asked of an agent, and which of it has no answer: each family of a page, each
+// name that boards and rules may use, each query, mark and variable of the boards.
 import { BOARDS } from '../../../dashboards/boards.ts';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import type { RunningPrometheus } from '../../support/services/prometheus.ts';
@@ -68,9 +68,9 @@ export function namesOf(page: string): readonly string[] {
 }
 
 /**
- * Asks for everything, and at each further call for what has had no answer yet, and returns what that is. A scrape that comes
- * late leaves a second in which nothing has an answer; what was answered once is there. A query that Prometheus does not
- * understand throws.
+ * Asks for everything, and at each further call for what has had no answer yet, and returns what that is. A scrape that
+ * comes late leaves a second in which nothing has an answer; what was answered once is there. A query that Prometheus
+ * does not understand throws.
  */
 export function silentOf(prometheus: RunningPrometheus, page: string): () => Promise<readonly string[]> {
   let silent = [

@@ -1,5 +1,5 @@
-// Alerts that fire from conditions as they come: agents on simulated nodes, scraped by a real Prometheus that has our rules with
-// short times. The same Prometheus answers for every family of a page and for every query of every board.
+// Alerts that fire from conditions as they come: agents on simulated nodes, scraped by a real Prometheus that has our
+// rules with short times. The same Prometheus answers for every family of a page and for every query of every board.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,6 @@
-// A synthetic node as promtool's input: one series of every metric in dashboards/lib/metrics.ts, so that every query has data.
-// Owns label values and numbers; counters rise, gauges stand. One GPU, one container that is over its limit, one stop.
+// A synthetic node as promtool's input: one series of every metric in dashboards/lib/metrics.ts, so that every query
+// has data. Owns label values and numbers; counters rise, gauges stand. One GPU, one container that is over its limit,
+// one stop.
 import { METRICS, type Metric, type MetricName } from '../../../dashboards/lib/metrics.ts';
 
 export type InputSeries = { readonly series: string; readonly values: string };

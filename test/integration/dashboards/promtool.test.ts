@@ -62,7 +62,8 @@ type RuleTest = {
   }[];
 };
 
-/** The same test where Prometheus adds one more label to everything that it scrapes. What no target is behind has none. */
+/** The same test where Prometheus adds one more label to everything that it scrapes. What no target is behind has
+ * none. */
 function withTargetLabel(test: RuleTest, name: string, value: string): RuleTest {
   const tests = test.tests.map(({ promql_expr_test: _, ...each }) => ({
     ...each,

@@ -1,5 +1,5 @@
-// What panels say of a small ground that is known: one GPU with two containers, one whole GPU, one that MIG divides in two, one
-// soft stop. Judged by promtool, which evaluates each panel's query as Grafana would send it.
+// What panels say of a small ground that is known: one GPU with two containers, one whole GPU, one that MIG divides in
+// two, one soft stop. Judged by promtool, which evaluates each panel's query as Grafana would send it.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -100,7 +100,8 @@ const [train, serve, whole, slice] = [
   who('whole', '1', 'GPU-1', 'exclusive'),
   who('slice', '3', 'MIG-3', 'mig'),
 ];
-/** Two that share, one with a quarter of a minute in each and one that rests; one with a whole GPU; one with an instance. */
+/** Two that share, one with a quarter of a minute in each and one that rests; one with a whole GPU; one with an
+ * instance. */
 const containers: readonly InputSeries[] = [
   stands('cotenant_container_memory_limit_bytes', train, 50),
   stands('cotenant_container_memory_used_bytes', train, 40),
@@ -137,7 +138,8 @@ const agents: readonly InputSeries[] = [
 const GROUND = [...gpus, ...containers, ...stops, ...agents];
 
 type Expected = number | Readonly<Record<string, number>>;
-/** By board and panel: of its first query, or of the one with that letter, the one value, or each value by its labels. */
+/** By board and panel: of its first query, or of the one with that letter, the one value, or each value by its
+ * labels. */
 const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   cluster: {
     GPUs: 3,
@@ -273,7 +275,8 @@ testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware count
   }
 });
 
-/** What a hand could get wrong about the divided GPU, the instance of which nothing is told, and the stop with two steps. */
+/** What a hand could get wrong about the divided GPU, the instance of which nothing is told, and the stop with two
+ * steps. */
 const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: string])[] = [
   ['cluster: GPUs', ', mig_mode!=""', ''],
   ['cluster: Memory granted', ', mig_mode="disabled"', ''],

@@ -1,4 +1,5 @@
-// The examples that run without a cluster: the script on a simulated GPU, and Prometheus' own check of its configuration.
+// The examples that run without a cluster: the script on a simulated GPU, and Prometheus' own check of its
+// configuration.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';

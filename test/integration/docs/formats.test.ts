@@ -1,4 +1,5 @@
-// The page on formats against the headers, as the compiler lays them out: every field of every structure, and the constants.
+// The page on formats against the headers, as the compiler lays them out: every field of every structure, and the
+// constants.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

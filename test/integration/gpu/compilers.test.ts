@@ -1,5 +1,6 @@
-// What real GPUs are given to run, shown to NVIDIA's own compilers, which need no GPU: PTX of the probe and of our programs to the
-// assembler that drivers have built in, and the probe's runtime program to nvcc. A simulated driver reads a comment of it at most.
+// What real GPUs are given to run, shown to NVIDIA's own compilers, which need no GPU: PTX of the probe and of our
+// programs to the assembler that drivers have built in, and the probe's runtime program to nvcc. A simulated driver
+// reads a comment of it at most.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -26,9 +26,9 @@ export type Disagreement = { readonly observation: string; readonly fact: string
 const COMPUTE_LISTS = ['', '_v2', '_v3'].map((version) => `nvmlDeviceGetComputeRunningProcesses${version}`);
 
 /**
- * Facts that a driver and the simulated one must agree on: a step's id, then keys of its data; `*` is each key. They are
- * rules on which something here relies. What is a GPU's, a driver's or a machine's own (how much a context takes, how far
- * rows are padded, who else uses the GPU) is in the data, and not compared.
+ * Facts that a driver and the simulated one must agree on: a step's id, then keys of its data; `*` is each key. They
+ * are rules on which something here relies. What is a GPU's, a driver's or a machine's own (how much a context takes,
+ * how far rows are padded, who else uses the GPU) is in the data, and not compared.
  */
 export const COMPARED: readonly string[] = [
   'exports/notInTable',
@@ -132,8 +132,8 @@ function differences(path: string, left: unknown, right: unknown): { fact: strin
 }
 
 /**
- * What is wrong between an observation and the simulated node: facts that differ, and steps that gave none, which are not
- * listed (of a simulated run none may be), and listed ones that do not differ.
+ * What is wrong between an observation and the simulated node: facts that differ, and steps that gave none, which are
+ * not listed (of a simulated run none may be), and listed ones that do not differ.
  */
 export function disagreements(
   name: string,

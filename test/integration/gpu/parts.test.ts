@@ -1,5 +1,5 @@
-// Parts of the probe (test/gpu/probe) where a driver or a machine does not do as the simulated node does: a GPU that is not the
-// first, calls that are refused, parts that are missing. What whole runs say is in probe.test.ts.
+// Parts of the probe (test/gpu/probe) where a driver or a machine does not do as the simulated node does: a GPU that is
+// not the first, calls that are refused, parts that are missing. What whole runs say is in probe.test.ts.
 import { execFile, spawnSync } from 'node:child_process';
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -93,7 +93,8 @@ print(json.dumps({"why": why, "missing": machine.not_built()}))`);
   );
 });
 
-/** Runs a step's function in a process that finds a node; what it noted, and its answer or what ended it. `patch`: lines of Python before. */
+/** Runs a step's function in a process that finds a node; what it noted, and its answer or what ended it. `patch`:
+ * lines of Python before. */
 type Seen = { notes: Record<string, unknown>[]; answer?: string; data?: Record<string, unknown>; problem?: string };
 async function asked(t: ExecutionContext, module: string, run: string, patch = '', faults = ''): Promise<Seen> {
   const node = await startNode(t, '--gpu', 'h100');

@@ -1,5 +1,6 @@
-// The probe of a real driver (test/gpu/probe), run on the simulated node: every question has a step, every step answers or
-// says why not, one that fails costs only itself; and what drivers were observed to do agrees with the simulated one.
+// The probe of a real driver (test/gpu/probe), run on the simulated node: every question has a step, every step answers
+// or says why not, one that fails costs only itself; and what drivers were observed to do agrees with the simulated
+// one.
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';

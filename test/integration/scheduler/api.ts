@@ -1,5 +1,5 @@
-// A small API server for the extender's tests: nodes, pods, one Lease, bindings; and a binding that goes wrong in a chosen way.
-// What a real one does with them is seen in test/cluster; this one fails on demand.
+// A small API server for the extender's tests: nodes, pods, one Lease, bindings; and a binding that goes wrong in a
+// chosen way. What a real one does with them is seen in test/cluster; this one fails on demand.
 import type { ServerResponse } from 'node:http';
 import type { CoreV1Event, KubeConfig, V1Binding, V1Eviction, V1Lease, V1Node, V1Pod } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
@@ -14,7 +14,8 @@ export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cu
 export type Api = {
   readonly config: KubeConfig;
   fault: BindingFault;
-  /** What bindings, and lists of pods, wait for before anything is done; and bindings after their connection was cut. */
+  /** What bindings, and lists of pods, wait for before anything is done; and bindings after their connection was
+   * cut. */
   hold: { bindings?: Promise<void>; lists?: Promise<void>; afterCut?: Promise<void> };
   readonly pods: Map<string, V1Pod>;
   readonly bindings: V1Binding[];

@@ -1,5 +1,5 @@
-// What is allocated while a binding is in flight, and when it is released: with an API server that is slow, cuts connections,
-// and carries out requests that it did not answer.
+// What is allocated while a binding is in flight, and when it is released: with an API server that is slow, cuts
+// connections, and carries out requests that it did not answer.
 import test from 'ava';
 import { eventually } from '../../support/native/node.ts';
 import { startApi } from './api.ts';

@@ -1,5 +1,5 @@
-// The extender as a whole, called as kube-scheduler calls it, with an API server that fails on demand: leadership, placement,
-// evictions, TLS and invalid requests. bindings.test.ts has the fate of bindings.
+// The extender as a whole, called as kube-scheduler calls it, with an API server that fails on demand: leadership,
+// placement, evictions, TLS and invalid requests. bindings.test.ts has the fate of bindings.
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';

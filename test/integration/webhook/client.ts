@@ -1,4 +1,5 @@
-// A TLS client that shows what an API server would see of the webhook: which connection, which certificate, raw sockets.
+// A TLS client that shows what an API server would see of the webhook: which connection, which certificate, raw
+// sockets.
 import { once } from 'node:events';
 import { Agent, type RequestOptions, request } from 'node:https';
 import { connect, type TLSSocket } from 'node:tls';

@@ -1,4 +1,5 @@
-// The certificate that replicas issue themselves, against a small API server with the Secret and both webhook configurations.
+// The certificate that replicas issue themselves, against a small API server with the Secret and both webhook
+// configurations.
 import { X509Certificate } from 'node:crypto';
 import type { KubeConfig } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';

@@ -1,5 +1,5 @@
-// Limits pages and ledgers of another build: reserved fields of a newer build are ignored, a new version is refused by a build that
-// does not know it, and builds that know both versions work on one ledger.
+// Limits pages and ledgers of another build: reserved fields of a newer build are ignored, a new version is refused by
+// a build that does not know it, and builds that know both versions work on one ledger.
 import { spawnSync } from 'node:child_process';
 import { closeSync, openSync, readFileSync, symlinkSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';

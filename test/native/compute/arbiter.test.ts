@@ -1,5 +1,5 @@
-// The arbiter and the gate as libraries that share the bytes of lease pages: cases in programs/arbiter*.c. And the rules that the
-// design needs: the same simulated run with and without each of them.
+// The arbiter and the gate as libraries that share the bytes of lease pages: cases in programs/arbiter*.c. And the
+// rules that the design needs: the same simulated run with and without each of them.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';

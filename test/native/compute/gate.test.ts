@@ -1,5 +1,5 @@
-// Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real time. A share
-// is the time for which kernels ran on the simulated node (test/support/native/shares.ts).
+// Compute shares with real processes: the arbiter's process, the interposer's gate, and the simulated driver in real
+// time. A share is the time for which kernels ran on the simulated node (test/support/native/shares.ts).
 import { randomBytes } from 'node:crypto';
 import { closeSync, openSync, readSync, truncateSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';

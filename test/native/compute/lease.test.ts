@@ -1,5 +1,5 @@
-// Checks all interleavings of the lease protocol by model checking test/native/compute/models/lease.pml with spin. Each deliberate
-// fault in the model must be found.
+// Checks all interleavings of the lease protocol by model checking test/native/compute/models/lease.pml with spin. Each
+// deliberate fault in the model must be found.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

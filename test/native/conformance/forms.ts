@@ -1,5 +1,5 @@
-// Runs the rules of NVIDIA's documentation (test/conformance) in one form and compares the outcomes with the list of rules
-// that are known not to be kept.
+// Runs the rules of NVIDIA's documentation (test/conformance) in one form and compares the outcomes with the list of
+// rules that are known not to be kept.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -68,7 +68,8 @@ export async function askRules(t: ExecutionContext, form: Form): Promise<Rule[]>
   return run(env, words); // one after the other: some look at how much memory is free
 }
 
-/** What is wrong with the outcomes in one form, a line for each: a rule that is not kept, and one that is but is listed. */
+/** What is wrong with the outcomes in one form, a line for each: a rule that is not kept, and one that is but is
+ * listed. */
 export function complaints(rules: readonly Rule[], known: Known, form: Form): string[] {
   const isKnown = (id: string) => {
     const entry = known[id];

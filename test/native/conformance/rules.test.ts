@@ -1,4 +1,5 @@
-// NVIDIA's documented rules of the CUDA driver (test/conformance), asked of the simulated driver bare and through the interposer.
+// NVIDIA's documented rules of the CUDA driver (test/conformance), asked of the simulated driver bare and through the
+// interposer.
 import { execFileSync } from 'node:child_process';
 import test from 'ava';
 import { askRules, complaints, FORMS, PROGRAM, readKnown, readRules } from './forms.ts';

@@ -1,5 +1,5 @@
-// Which GPUs a program finds on a machine that has more than its grant: by CUDA's list, which CUDA_VISIBLE_DEVICES selects
-// from (CUDA C++ Programming Guide, "CUDA Environment Variables"), and by NVML's handles.
+// Which GPUs a program finds on a machine that has more than its grant: by CUDA's list, which CUDA_VISIBLE_DEVICES
+// selects from (CUDA C++ Programming Guide, "CUDA Environment Variables"), and by NVML's handles.
 import test, { type ExecutionContext } from 'ava';
 import { startClient } from '../../support/native/client.ts';
 import { type SimulatedNode, startNode } from '../../support/native/node.ts';

@@ -1,5 +1,5 @@
-// NVML inside a grant: the container's grant and its own processes, by the driver's protocol. The usage is compared with the
-// simulated GPU's, the result of a wrong call with the driver's.
+// NVML inside a grant: the container's grant and its own processes, by the driver's protocol. The usage is compared
+// with the simulated GPU's, the result of a wrong call with the driver's.
 import { spawnSync } from 'node:child_process';
 import { rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
@@ -193,7 +193,8 @@ test('a process is listed by its kind, with its charge, managed memory included'
   await computing.must(`managed ${64 * MIB}`);
   const nvml = await readyNvml(t, node, grant.both);
   const pids = async (name: string) => (await nvml.ask(`list ${name}_v3 8 24`)).rows.map(([pid]) => pid);
-  // A process with a slot computes, although the driver lists it among others only; but an MPS client is in its own list.
+  // A process with a slot computes, although the driver lists it among others only; but an MPS client is in its own
+  // list.
   t.deepEqual((await pids(COMPUTE)).toSorted(), [computing.pid, drawing.pid, both.pid].toSorted());
   t.deepEqual((await pids(GRAPHICS)).toSorted(), [drawing.pid, both.pid].toSorted());
   t.deepEqual(await pids(MPS), [sharing.pid]);

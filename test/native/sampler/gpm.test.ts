@@ -1,4 +1,5 @@
-// The simulated driver's GPM counters: which GPUs and drivers have them, what they count, and that a wrong call is refused.
+// The simulated driver's GPM counters: which GPUs and drivers have them, what they count, and that a wrong call is
+// refused.
 import test, { type ExecutionContext } from 'ava';
 import { readyClient } from '../../support/native/client.ts';
 import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';

@@ -1,5 +1,5 @@
-// How the sampler reads process lists, whose entry size the driver does not report: lists of all sizes under all names, and lists
-// that cannot be read.
+// How the sampler reads process lists, whose entry size the driver does not report: lists of all sizes under all names,
+// and lists that cannot be read.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import test, { type ExecutionContext } from 'ava';

@@ -1,5 +1,5 @@
-// How the sampler identifies the processes of a GPU, and what it reads and reports from round to round. The GPU is a fake NVML library
-// whose lists the test writes; a round is taken when the test asks for one.
+// How the sampler identifies the processes of a GPU, and what it reads and reports from round to round. The GPU is a
+// fake NVML library whose lists the test writes; a round is taken when the test asks for one.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';

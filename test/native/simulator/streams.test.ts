@@ -1,5 +1,5 @@
-// Streams, barriers and captures of the simulated driver, by the rules of NVIDIA's documents that docs/develop/simulator.md
-// names. The program is test/native/programs/scripted/streams.c.
+// Streams, barriers and captures of the simulated driver, by the rules of NVIDIA's documents that
+// docs/develop/simulator.md names. The program is test/native/programs/scripted/streams.c.
 import test from 'ava';
 import { startNode } from '../../support/native/node.ts';
 import { streams } from '../../support/native/streams.ts';

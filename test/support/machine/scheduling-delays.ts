@@ -1,5 +1,5 @@
-// How long processes were runnable without getting a CPU: time that a test of compute shares in real time cannot blame on the
-// code under test.
+// How long processes were runnable without getting a CPU: time that a test of compute shares in real time cannot blame
+// on the code under test.
 import { readdirSync, readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 
@@ -63,7 +63,8 @@ export type Watched = {
   readonly passedMs: number;
   /** Part of it in spans that were excluded. */
   readonly apartMs: number;
-  /** The largest delay of one process in the other spans (they wait at the same time, so no sum); half of them at most. */
+  /** The largest delay of one process in the other spans (they wait at the same time, so no sum); half of them at
+   * most. */
   readonly lostMs: number;
   /** What is left. */
   readonly ownMs: number;
@@ -103,9 +104,9 @@ export const describeWatch = ({ passedMs, apartMs, lostMs }: Watched): string =>
   `after ${Math.round(passedMs)} ms, ${Math.round(lostMs)} of them the machine's${apartMs > 0 ? `, ${Math.round(apartMs)} left apart` : ''}`;
 
 /**
- * Starts measuring something that these processes must finish within a time: the time that passes, and the delay in which the
- * first thread of a process was runnable without a CPU, or the machine had none. `everyMs`: how often the delays are read, to
- * separate those in excluded spans from the rest.
+ * Starts measuring something that these processes must finish within a time: the time that passes, and the delay in
+ * which the first thread of a process was runnable without a CPU, or the machine had none. `everyMs`: how often the
+ * delays are read, to separate those in excluded spans from the rest.
  */
 export function startWatch(pids: readonly number[], everyMs?: number): (apart?: readonly Span[]) => Watched {
   const look = (): Look => ({

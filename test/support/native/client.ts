@@ -1,5 +1,5 @@
-// The scripted CUDA program of test/native/programs/scripted/client.c: reads one command, prints one answer. The test can send commands,
-// let it exit or kill it.
+// The scripted CUDA program of test/native/programs/scripted/client.c: reads one command, prints one answer. The test
+// can send commands, let it exit or kill it.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// Runs test/native/programs/engine/engine_switch.c: engines are replaced under load and detect calls that arrive while they are unloaded.
+// Runs test/native/programs/engine/engine_switch.c: engines are replaced under load and detect calls that arrive while
+// they are unloaded.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// A driver whose calls return at once (test/bench/drivers/idle.c), as a node with one GPU: the measured time of a call is then
-// that of the interposer.
+// A driver whose calls return at once (test/bench/drivers/idle.c), as a node with one GPU: the measured time of a call
+// is then that of the interposer.
 import { join } from 'node:path';
 import { MIB } from '../product/grant.ts';
 import { BUILD, type SimulatedNode } from './node.ts';

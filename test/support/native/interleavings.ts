@@ -1,4 +1,5 @@
-// Runs a case of test/native/programs/engine/interleavings.c: the engine on a driver that runs other threads inside its calls.
+// Runs a case of test/native/programs/engine/interleavings.c: the engine on a driver that runs other threads inside its
+// calls.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// Runs test/native/programs/engine/ledger.c, the accounting on a driver that counts, and checks its result against the grant.
+// Runs test/native/programs/engine/ledger.c, the accounting on a driver that counts, and checks its result against the
+// grant.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// A fake NVML library whose process lists the test writes (test/native/plugins/nvml_from_files.c), and a sampler on it that
-// takes a round when the test asks for one.
+// A fake NVML library whose process lists the test writes (test/native/plugins/nvml_from_files.c), and a sampler on it
+// that takes a round when the test asks for one.
 import { spawn } from 'node:child_process';
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -46,8 +46,8 @@ export function gpuOf(t: Teardown) {
 }
 
 /**
- * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again. `within`: a
- * command that runs the sampler; `more`: further arguments.
+ * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again.
+ * `within`: a command that runs the sampler; `more`: further arguments.
  */
 export function follow(t: Teardown, library: string, within: readonly string[] = [], more: readonly string[] = []) {
   let intervalMs = 60_000;

@@ -1,4 +1,5 @@
-// Many processes that race for one grant (test/native/programs/processes/racer.c), measured by the simulated node's usage.
+// Many processes that race for one grant (test/native/programs/processes/racer.c), measured by the simulated node's
+// usage.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

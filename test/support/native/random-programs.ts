@@ -1,5 +1,6 @@
-// Random programs in one grant of two GPUs, and their charges against the node's own count (test/native/random-programs). A
-// program is a seed and a number of steps; a failing one is shrunk to the steps that it needs.
+// Random programs in one grant of two GPUs, and their charges against the node's own count
+// (test/native/random-programs). A program is a seed and a number of steps; a failing one is shrunk to the steps that
+// it needs.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, writeFileSync } from 'node:fs';

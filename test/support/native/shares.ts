@@ -1,6 +1,6 @@
-// GPU time of clients per window, from the simulated node's usage, and the scheduling delays of the processes that take part.
-// Shares in real time include the machine's noise, so bounds are wider below than above: a tenant that gets no CPU to launch
-// gets less, but none ever gets more. The allowance is the measured delay only, down to half of a share.
+// GPU time of clients per window, from the simulated node's usage, and the scheduling delays of the processes that take
+// part. Shares in real time include the machine's noise, so bounds are wider below than above: a tenant that gets no
+// CPU to launch gets less, but none ever gets more. The allowance is the measured delay only, down to half of a share.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import { delayedMs, serving } from '../machine/scheduling-delays.ts';
@@ -47,8 +47,8 @@ export async function windowOf(node: SimulatedNode, pids: readonly number[], ms 
 export const isBusy = ({ held }: Pick<Window, 'held'>): boolean => held.some((percent) => percent > BUSY_PERCENT);
 
 /**
- * Measures until `count` windows had little enough delay: only these show that a client did not get its share. Fails if there
- * are too few.
+ * Measures until `count` windows had little enough delay: only these show that a client did not get its share. Fails if
+ * there are too few.
  */
 export async function untilQuiet(
   t: ExecutionContext,
@@ -70,9 +70,9 @@ export const sharesOf = async (node: SimulatedNode, pids: readonly number[], ms?
   (await windowOf(node, pids, ms)).shares;
 
 /**
- * In no window does a client have more than its share, apart from `above` points, and in at least one window, soon, all of them
- * have theirs. `lent`: clients whose percentage is only an upper bound. The number printed after each share is the client's delay
- * in percent of the window.
+ * In no window does a client have more than its share, apart from `above` points, and in at least one window, soon, all
+ * of them have theirs. `lent`: clients whose percentage is only an upper bound. The number printed after each share is
+ * the client's delay in percent of the window.
  */
 export async function hold(
   t: ExecutionContext,

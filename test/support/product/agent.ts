@@ -31,7 +31,8 @@ export type RunningAgent = {
   /** Value of the series with this name and these labels; undefined if there is none. */
   metric(name: string, labels?: Record<string, string>): Promise<number | undefined>;
   snapshot(): Promise<Snapshot | null>;
-  /** Resolves when the agent has measured this many GPUs. Until then a process of its own holds a context now and then. */
+  /** Resolves when the agent has measured this many GPUs. Until then a process of its own holds a context now and
+   * then. */
   measured(gpus: number): Promise<void>;
   /** Entries of the current audit file and of the rotated one. Older files are gone. */
   audit(): ActionRecord[];
@@ -123,8 +124,8 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
 }
 
 /**
- * Starts an agent, waits for its metrics page and stops it. With NODE_COMPILE_CACHE in its environment it leaves the compiled
- * code, including that of the rendering thread, to the next agent.
+ * Starts an agent, waits for its metrics page and stops it. With NODE_COMPILE_CACHE in its environment it leaves the
+ * compiled code, including that of the rendering thread, to the next agent.
  */
 export async function compiled(start: () => Promise<RunningAgent>): Promise<void> {
   const first = await start();
@@ -152,7 +153,8 @@ export type RunningTenant = {
   line(): Promise<string>;
 };
 
-/** `cotenant run FLAGS -- COMMAND`, prefixed by the command in `prefix`. Its standard streams are those of the command. */
+/** `cotenant run FLAGS -- COMMAND`, prefixed by the command in `prefix`. Its standard streams are those of the
+ * command. */
 export function runTenant(
   t: Teardown,
   node: SimulatedNode,

@@ -58,7 +58,8 @@ export type MountedForm = {
   readonly cuda: string;
 };
 
-/** The interposer over the driver's files: our objects under the driver's names, the real ones at their place on the node. */
+/** The interposer over the driver's files: our objects under the driver's names, the real ones at their place on the
+ * node. */
 export function mountOver(t: Teardown, node: Pick<SimulatedNode, 'lib'>, grant: GrantFiles): MountedForm {
   const lib = join(temporaryFolder(t), 'lib');
   mkdirSync(lib);

@@ -1,5 +1,5 @@
-// The two halves of the agent as two processes: the node half is an agent without a port (support/product/agent.ts), the exporter half
-// reads its socket.
+// The two halves of the agent as two processes: the node half is an agent without a port (support/product/agent.ts),
+// the exporter half reads its socket.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';

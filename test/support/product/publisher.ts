@@ -1,8 +1,9 @@
-// A CSI driver whose answers a test chooses by files: publisher.ts FOLDER KUBELET_ROOT. Each event is printed as a line of
-// JSON.
+// A CSI driver whose answers a test chooses by files: publisher.ts FOLDER KUBELET_ROOT. Each event is printed as a line
+// of JSON.
 //   FOLDER/pods/POD   names of the containers of a pod that gets a volume; other pods are refused
 //   FOLDER/broken     while it exists, publishing fails as if the API server were unreachable
-//   FOLDER/die        while it exists, the driver is killed after a volume is mounted and written, before it answers the kubelet
+//   FOLDER/die        while it exists, the driver is killed after a volume is mounted and written, before it answers
+//   the kubelet
 
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

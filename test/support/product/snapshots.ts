@@ -1,5 +1,5 @@
-// A published snapshot with a value for every metric family: two GPUs, a container within its grant, one that was stopped, one
-// without a grant, and a process of each.
+// A published snapshot with a value for every metric family: two GPUs, a container within its grant, one that was
+// stopped, one without a grant, and a process of each.
 import type {
   SelfSnapshot,
   Snapshot,

@@ -1,5 +1,5 @@
-// A small fake API server: it listens, keeps watches open and returns what the test says, including responses that no real
-// server would send. The objects are the test's part; test/cluster uses a real server.
+// A small fake API server: it listens, keeps watches open and returns what the test says, including responses that no
+// real server would send. The objects are the test's part; test/cluster uses a real server.
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';

@@ -1,5 +1,5 @@
-// Finds helm, or builds the pinned version with Go into the cache, because neither Debian nor npm has it. The build takes minutes,
-// once. What is rendered is the part of the chart's tests.
+// Finds helm, or builds the pinned version with Go into the cache, because neither Debian nor npm has it. The build
+// takes minutes, once. What is rendered is the part of the chart's tests.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Queries of public dashboards for other exporters: only the expressions, and where each set is from. Variables are left as they
-// are in the dashboard. A query that cannot have a result here says why.
+// Queries of public dashboards for other exporters: only the expressions, and where each set is from. Variables are
+// left as they are in the dashboard. A query that cannot have a result here says why.
 
 export type KnownBoard = {
   /** The value of `compatibilityMetrics` that the query needs. */

@@ -1,5 +1,5 @@
-// A Prometheus for one test: on loopback, in a temporary folder. Starts it, fills it with recorded series and queries it; the
-// scrape targets and rules are the test's part.
+// A Prometheus for one test: on loopback, in a temporary folder. Starts it, fills it with recorded series and queries
+// it; the scrape targets and rules are the test's part.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Finds Prometheus and promtool: on the PATH, in the cache, or in Debian's package, which is unpacked and not installed. Never
-// throws: if there is none, the result is a reason.
+// Finds Prometheus and promtool: on the PATH, in the cache, or in Debian's package, which is unpacked and not
+// installed. Never throws: if there is none, the result is a reason.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { homedir } from 'node:os';
@@ -83,7 +83,8 @@ function unpack(work: string, what: string): string | undefined {
     : `${archive}: ${extract.stderr.trim()}`;
 }
 
-/** Output and exit code of promtool for a page of metrics; '' and 0 if it finds nothing. Throws if there is no promtool. */
+/** Output and exit code of promtool for a page of metrics; '' and 0 if it finds nothing. Throws if there is no
+ * promtool. */
 export function checkMetrics(page: string): { readonly status: number | null; readonly said: string } {
   const promtool = findPromtool();
   if ('reason' in promtool) throw new Error(promtool.reason);

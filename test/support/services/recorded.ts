@@ -1,5 +1,5 @@
-// Made-up series as a Prometheus would have recorded them: each is a function of time. Writes the OpenMetrics text; the values
-// are the test's part.
+// Made-up series as a Prometheus would have recorded them: each is a function of time. Writes the OpenMetrics text; the
+// values are the test's part.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Teardown, temporaryFolder } from '../native/node.ts';

@@ -1,5 +1,5 @@
-// A cross compiler for arm64, its libc and QEMU's user emulator from Debian's packages, unpacked and not installed, so that no
-// privilege on this machine is needed.
+// A cross compiler for arm64, its libc and QEMU's user emulator from Debian's packages, unpacked and not installed, so
+// that no privilege on this machine is needed.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { debianPackages, packagesFolder, type Wanted } from './debian.ts';

@@ -1,5 +1,5 @@
-// Debian packages without installation: downloaded by this machine's apt and unpacked into the cache folder. On a machine that is
-// not Debian or cannot reach its mirror, the result is a reason.
+// Debian packages without installation: downloaded by this machine's apt and unpacked into the cache folder. On a
+// machine that is not Debian or cannot reach its mirror, the result is a reason.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,7 +10,8 @@ export type Wanted = {
   readonly name: string;
   /** The suite: the release of this machine ("own"), or sid, whose Go programs also run on older releases. */
   readonly from: 'own' | 'sid';
-  /** needs: with the libraries and files that it needs and this machine lacks. meta: the package it depends on, instead of it. */
+  /** needs: with the libraries and files that it needs and this machine lacks. meta: the package it depends on, instead
+   * of it. */
   readonly as?: 'needs' | 'meta';
 };
 

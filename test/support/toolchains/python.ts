@@ -1,5 +1,6 @@
-// Third-party clients from the Python registry: NVIDIA's driver bindings, nvidia-ml-py, gpustat, nvitop; and the headers of CUDA
-// 13.0, with which the committed facts are compared. Where they cannot be installed, tests are skipped with the reason.
+// Third-party clients from the Python registry: NVIDIA's driver bindings, nvidia-ml-py, gpustat, nvitop; and the
+// headers of CUDA 13.0, with which the committed facts are compared. Where they cannot be installed, tests are skipped
+// with the reason.
 import { execFileSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';

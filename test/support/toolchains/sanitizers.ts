@@ -1,5 +1,5 @@
-// The sanitized builds: their folders, the environment of their programs, and their reports. A report must fail the run even if
-// no test looks at the process that wrote it, so reports go to files.
+// The sanitized builds: their folders, the environment of their programs, and their reports. A report must fail the run
+// even if no test looks at the process that wrote it, so reports go to files.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// Python packages in a virtual environment in the cache, keyed by its contents. Never throws: if they cannot be installed, the
-// result is a reason.
+// Python packages in a virtual environment in the cache, keyed by its contents. Never throws: if they cannot be
+// installed, the result is a reason.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';

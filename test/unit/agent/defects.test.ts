@@ -1,6 +1,7 @@
-// What other exporters and enforcers for shared GPUs get wrong, by their sources and their users' reports: each is a case that
-// ours must get right, from a sample of the driver to the page, or to the verdict. What needs a driver, a kubelet or a network to
-// be seen is tested where those are (native/sampler, integration/agent/kube, integration/agent/page). HAMi's are in defects-hami.test.ts.
+// What other exporters and enforcers for shared GPUs get wrong, by their sources and their users' reports: each is a
+// case that ours must get right, from a sample of the driver to the page, or to the verdict. What needs a driver, a
+// kubelet or a network to be seen is tested where those are (native/sampler, integration/agent/kube,
+// integration/agent/page). HAMi's are in defects-hami.test.ts.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

@@ -1,4 +1,5 @@
-// State files that an agent of commit 286300f wrote (test/fixtures/upgrade/state): the agent of today goes on from them.
+// State files that an agent of commit 286300f wrote (test/fixtures/upgrade/state): the agent of today goes on from
+// them.
 import { cpSync, existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

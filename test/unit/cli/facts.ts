@@ -1,4 +1,5 @@
-// What the tests of `why` explain: objects as a Kubernetes 1.36 wrote them (test/fixtures/cluster), and small changes of them.
+// What the tests of `why` explain: objects as a Kubernetes 1.36 wrote them (test/fixtures/cluster), and small changes
+// of them.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { PodFacts } from '../../../src/cli/cluster/explain-pod.ts';

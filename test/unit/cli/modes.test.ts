@@ -1,5 +1,5 @@
-// Modes of enforcement on the command line: which annotation says one of a pod, what is refused before anybody is asked, and the
-// sentence for what came of it.
+// Modes of enforcement on the command line: which annotation says one of a pod, what is refused before anybody is
+// asked, and the sentence for what came of it.
 import test from 'ava';
 import type { Mode } from '../../../src/api/request.ts';
 import { modeAnnotations, modeBy, modeSentence } from '../../../src/cli/cluster/modes.ts';

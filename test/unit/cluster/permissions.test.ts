@@ -1,4 +1,5 @@
-// The comparison of what service accounts may do with what they did, on rules and audit events as an API server writes them.
+// The comparison of what service accounts may do with what they did, on rules and audit events as an API server writes
+// them.
 import test from 'ava';
 import {
   type AuditEvent,

@@ -1,4 +1,5 @@
-// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent ends.
+// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent
+// ends.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

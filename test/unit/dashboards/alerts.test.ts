@@ -1,4 +1,5 @@
-// What every alert must have, and what the documents say about alerts. promtool tests whether they fire (test/integration/dashboards).
+// What every alert must have, and what the documents say about alerts. promtool tests whether they fire
+// (test/integration/dashboards).
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

@@ -1,5 +1,6 @@
-// The rules of Grafana's dashboard-linter, by its names, over the board's JSON; and two of ours about the metrics' names.
-// Pure: a board in, complaints out. Two rules go further than the original: all panels need a title, and all queries are looked at.
+// The rules of Grafana's dashboard-linter, by its names, over the board's JSON; and two of ours about the metrics'
+// names. Pure: a board in, complaints out. Two rules go further than the original: all panels need a title, and all
+// queries are looked at.
 import { METRICS, TARGET_LABELS } from '../../../dashboards/lib/metrics.ts';
 import { type Reading, readPromql, type Selector } from './promql.ts';
 

@@ -1,5 +1,6 @@
-// Reads a PromQL expression as far as lint rules need it: each selector, its matchers, its range and the call around it.
-// A scanner and no parser: whether the expression is valid is asked of Prometheus itself (test/integration/dashboards).
+// Reads a PromQL expression as far as lint rules need it: each selector, its matchers, its range and the call around
+// it. A scanner and no parser: whether the expression is valid is asked of Prometheus itself
+// (test/integration/dashboards).
 
 export type Matcher = { readonly label: string; readonly operator: string; readonly value: string };
 

@@ -1,4 +1,5 @@
-// The page on names held to the code: every key that a source file spells is in its tables, and none that no file spells.
+// The page on names held to the code: every key that a source file spells is in its tables, and none that no file
+// spells.
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

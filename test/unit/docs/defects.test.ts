@@ -1,5 +1,5 @@
-// The page on defects of others: each test that it names is there, by its title, and each test that is named after a defect stands on
-// the page.
+// The page on defects of others: each test that it names is there, by its title, and each test that is named after a
+// defect stands on the page.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

@@ -1,4 +1,5 @@
-// Titles of tests are at most 80 characters, so that a line of a terminal and a table of a page hold them (docs/develop/style.md).
+// Titles of tests are at most 80 characters, so that a line of a terminal and a table of a page hold them
+// (docs/develop/style.md).
 import { readdirSync, readFileSync } from 'node:fs';
 import { stripTypeScriptTypes } from 'node:module';
 import { join } from 'node:path';
@@ -37,7 +38,8 @@ const isBody = (argument: Node): boolean =>
   argument.type === 'ArrowFunctionExpression' &&
   (argument as Node & { params: { name?: string }[] }).params[0]?.name === 't';
 
-/** Titles of a test file: first arguments of `test(…)` and its relatives, and of any function that is given a test's body. */
+/** Titles of a test file: first arguments of `test(…)` and its relatives, and of any function that is given a test's
+ * body. */
 function titlesIn(source: string): readonly string[] {
   const program = parse(stripTypeScriptTypes(source), { ecmaVersion: 'latest', sourceType: 'module' });
   return [...callsIn(program)].flatMap(({ callee, arguments: [title, ...more] }) => {

@@ -1,5 +1,5 @@
-// The page of metrics: whole, against a golden file, and in part, when a collector fails; and what it guards against of prom-client.
-// After a wanted change: UPDATE_GOLDEN=1 ava test/unit/exporter/render.test.ts
+// The page of metrics: whole, against a golden file, and in part, when a collector fails; and what it guards against of
+// prom-client. After a wanted change: UPDATE_GOLDEN=1 ava test/unit/exporter/render.test.ts
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

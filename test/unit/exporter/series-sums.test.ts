@@ -1,5 +1,6 @@
-// `sum()` over a family never counts anything twice: on a node with shared GPUs, a container that has a share of two, a whole GPU, and one that is divided by MIG, with
-// containers of each kind and processes without any, every family of every set that may be summed comes to what there is.
+// `sum()` over a family never counts anything twice: on a node with shared GPUs, a container that has a share of two, a
+// whole GPU, and one that is divided by MIG, with containers of each kind and processes without any, every family of
+// every set that may be summed comes to what there is.
 import test from 'ava';
 import type { ContainerTotals } from '../../../src/agent/counters/totals.ts';
 import type { Snapshot, SnapshotDevice } from '../../../src/agent/snapshot/snapshot.ts';
@@ -207,7 +208,8 @@ const SUMS: Readonly<Record<string, number>> = {
   DCGM_CUSTOM_PROCESS_MEM_USED: HELD * 1024,
   DCGM_CUSTOM_ILLEGAL_PROCESS_MEM_USED: 5 * 1024,
 };
-/** Of which a sum says nothing: parts and percentages, states, times, clocks and temperatures, most ever, counts of errors by kind. */
+/** Of which a sum says nothing: parts and percentages, states, times, clocks and temperatures, most ever, counts of
+ * errors by kind. */
 const NO_SUMS = [
   /_(ratio|info|celsius|hertz|timestamp_seconds|limit_watts|policy|peak_bytes|mode|reason|pending|failure|rows|pages)$/,
   /^cotenant_(up|driver_attached|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,

@@ -25,8 +25,9 @@ test('a pod demands the larger of its biggest init container and the rest', (t) 
   t.is(demand.size, 2);
 });
 
-// KEP-753 (Sidecar Containers), "Resources calculation for scheduling and pod admission": an init container needs itself and the
-// restartable init containers before it; the pod needs the most of these, or all restartable ones and its containers.
+// KEP-753 (Sidecar Containers), "Resources calculation for scheduling and pod admission": an init container needs
+// itself and the restartable init containers before it; the pod needs the most of these, or all restartable ones and
+// its containers.
 test('an init container is counted beside the sidecars that start before it', (t) => {
   const of = (kind: ContainerGrant['kind'], memoryBytes: number, initIndex?: number) => ({
     kind,

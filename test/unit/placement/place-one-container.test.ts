@@ -1,5 +1,5 @@
-// Requests of one container, such as a plain process has: never more than a GPU has, by the placement policy, and refusals
-// with the reason for every GPU.
+// Requests of one container, such as a plain process has: never more than a GPU has, by the placement policy, and
+// refusals with the reason for every GPU.
 import test from 'ava';
 import fc from 'fast-check';
 import type { GpuGrant, PlaceableGpu } from '../../../src/api/gpu.ts';

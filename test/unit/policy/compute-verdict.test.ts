@@ -1,5 +1,5 @@
-// Who is suspected of taking more compute than its share, and who fails the test that follows: with a driver that samples, whose
-// sample names one of those that are on the GPU.
+// Who is suspected of taking more compute than its share, and who fails the test that follows: with a driver that
+// samples, whose sample names one of those that are on the GPU.
 import test from 'ava';
 import {
   judgeShare,
@@ -49,7 +49,8 @@ const dodger = (limit: number, takes: number): Program => ({
   dodges: true,
 });
 
-/** A look each second, as the driver's samples and the arbiter tell it; the gate is closed five seconds after a suspicion. */
+/** A look each second, as the driver's samples and the arbiter tell it; the gate is closed five seconds after a
+ * suspicion. */
 function watch(program: Program, seconds: number, seed: number) {
   const draw = chance(seed);
   let [atMs, sampleMs, usedSeconds, chargedSeconds] = [program.startMs ?? 0, 0, 0, 0];
@@ -103,7 +104,8 @@ test('a program in step with the samples is suspected, and passes the closed-gat
   t.deepEqual(new Set(seen), new Set(['suspected', 'let go']));
 });
 
-/** Flat out past the gate, and idle for as long as the gate is closed: what it had of the GPU, and how often its gate was closed. */
+/** Flat out past the gate, and idle for as long as the gate is closed: what it had of the GPU, and how often its gate
+ * was closed. */
 function pausing(
   limit: number,
   seconds: number,

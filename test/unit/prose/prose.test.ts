@@ -1,5 +1,5 @@
-// No behavior hangs on the wording of a message: with every sentence of the product reworded, actions, refusals, labels, Events and
-// the answers of `cotenant why` stay the same.
+// No behavior hangs on the wording of a message: with every sentence of the product reworded, actions, refusals,
+// labels, Events and the answers of `cotenant why` stay the same.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';

@@ -1,5 +1,5 @@
-// A loader hook that rewords the product: in every file of src/ each text of two words and more has its words spelled backwards.
-// Behavior that changes under it hangs on the wording of a message.
+// A loader hook that rewords the product: in every file of src/ each text of two words and more has its words spelled
+// backwards. Behavior that changes under it hangs on the wording of a message.
 import { registerHooks, stripTypeScriptTypes } from 'node:module';
 import { type Node, parse, type TemplateElement } from 'acorn';
 

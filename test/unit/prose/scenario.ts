@@ -1,5 +1,5 @@
-// What the agent and `cotenant why` do about containers that exceed their grants, as codes, with the sentences beside them. Run by
-// prose.test.ts as a program of its own, with the product's sentences as they are and reworded.
+// What the agent and `cotenant why` do about containers that exceed their grants, as codes, with the sentences beside
+// them. Run by prose.test.ts as a program of its own, with the product's sentences as they are and reworded.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -73,7 +73,8 @@ async function evict(): Promise<readonly ActionRecord[]> {
   return records;
 }
 
-/** Does `why` take the Event of this action for that of a stop? By the answer, which then says more of how the container ended. */
+/** Does `why` take the Event of this action for that of a stop? By the answer, which then says more of how the
+ * container ended. */
 function explained(action: ActionRecord['action']): string {
   const known = facts('stopped');
   const uid = known.pod?.metadata.uid ?? '';

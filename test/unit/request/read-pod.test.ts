@@ -1,5 +1,5 @@
-// What a pod asks for, and what is said of one that asks wrongly. Annotations that choose are in choices.test.ts, sizes by name in
-// templates.test.ts.
+// What a pod asks for, and what is said of one that asks wrongly. Annotations that choose are in choices.test.ts, sizes
+// by name in templates.test.ts.
 import test from 'ava';
 import fc from 'fast-check';
 import { readPodRequest } from '../../../src/request/read-pod.ts';

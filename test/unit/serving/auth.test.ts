@@ -1,5 +1,5 @@
-// Access to the exporter's pages: how long reviews of tokens are cached, how many are in flight, and that whatever cannot be
-// decided is refused.
+// Access to the exporter's pages: how long reviews of tokens are cached, how many are in flight, and that whatever
+// cannot be decided is refused.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

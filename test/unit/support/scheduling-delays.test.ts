@@ -1,4 +1,5 @@
-// What is taken off a time for which the machine or the test itself is to blame: never so much that nothing is held any more.
+// What is taken off a time for which the machine or the test itself is to blame: never so much that nothing is held any
+// more.
 import test from 'ava';
 import { isWithin, type Span, watched } from '../../support/machine/scheduling-delays.ts';
 

@@ -1,5 +1,5 @@
-// When the webhook's own certificate is renewed, and which authorities are published meanwhile. The clock is an argument,
-// so that years pass in milliseconds.
+// When the webhook's own certificate is renewed, and which authorities are published meanwhile. The clock is an
+// argument, so that years pass in milliseconds.
 import { X509Certificate } from 'node:crypto';
 import test from 'ava';
 import { makeAuthority, signedBy } from '../../../src/serving/x509.ts';

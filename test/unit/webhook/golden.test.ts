@@ -1,4 +1,5 @@
-// Whole answers against files in test/golden/webhook. After a wanted change: UPDATE_GOLDEN=1 ava test/unit/webhook/golden.test.ts
+// Whole answers against files in test/golden/webhook. After a wanted change: UPDATE_GOLDEN=1 ava
+// test/unit/webhook/golden.test.ts
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import test from 'ava';

@@ -376,8 +376,8 @@ test('schedulers that the configuration lists are replaced, others are refused',
   t.false(patched(pod).allowed);
 });
 
-// GKE, AKS and EKS taint GPU nodes with nvidia.com/gpu:NoSchedule; the admission plugin ExtendedResourceToleration of Kubernetes
-// tolerates it with this form for pods that ask for that resource.
+// GKE, AKS and EKS taint GPU nodes with nvidia.com/gpu:NoSchedule; the admission plugin ExtendedResourceToleration of
+// Kubernetes tolerates it with this form for pods that ask for that resource.
 test('a pod with a share tolerates the configured taints, once', (t) => {
   const configuration = configured({ toleratedTaints: ['nvidia.com/gpu', 'sku'] });
   const tolerationsOf = (given?: object[]) => {

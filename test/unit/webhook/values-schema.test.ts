@@ -1,4 +1,5 @@
-// The chart's values.schema.json knows exactly the settings of the webhook's configuration, with their names and bounds.
+// The chart's values.schema.json knows exactly the settings of the webhook's configuration, with their names and
+// bounds.
 import { readFileSync } from 'node:fs';
 import test from 'ava';
 import { webhookSettings } from '../../../webhook/config.ts';

@@ -1,5 +1,6 @@
-// Removes what a trial of the driver's limits leaves when its agent is killed: a cgroup and its limit. Both are recorded in
-// canary-limits.json before they are created. A limit with another amount than recorded was set by another program, and stays.
+// Removes what a trial of the driver's limits leaves when its agent is killed: a cgroup and its limit. Both are
+// recorded in canary-limits.json before they are created. A limit with another amount than recorded was set by another
+// program, and stays.
 import { existsSync, rmdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { decodeAll, field, isWithin } from '../../../common/json.ts';

@@ -1,5 +1,5 @@
-// The canary's trial of the driver's memory limits: in a cgroup of its own with a limit and without the interposer. Creates and removes
-// both; cleanup.ts removes what an agent that was killed meanwhile left.
+// The canary's trial of the driver's memory limits: in a cgroup of its own with a limit and without the interposer.
+// Creates and removes both; cleanup.ts removes what an agent that was killed meanwhile left.
 import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
@@ -35,7 +35,8 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
   const { native, tools, run, nvmlLibrary, profileOf, leftBehind } = options;
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
-  /** The parent of its cgroup; undefined: no unified hierarchy, or the agent's path in it is not visible in the mount. */
+  /** The parent of its cgroup; undefined: no unified hierarchy, or the agent's path in it is not visible in the
+   * mount. */
   const ownFolder = (): string | undefined => {
     const mount = unifiedMount();
     const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');

@@ -1,5 +1,5 @@
-// The driver's memory limits as isolation of grants: finds the cgroup of each grant that gets one, and reports whether its limit is set.
-// sync.ts sets and reads the limits.
+// The driver's memory limits as isolation of grants: finds the cgroup of each grant that gets one, and reports whether
+// its limit is set. sync.ts sets and reads the limits.
 
 import { createCgroupFinder } from '../../attribution/cgroup-finder.ts';
 import type { ContainerIndex } from '../../attribution/container-index.ts';

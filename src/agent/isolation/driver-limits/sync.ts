@@ -1,6 +1,6 @@
-// Sets the driver's memory limits for cgroups (drivers from 615 on) to the grants, reads them back, and removes them with the grant.
-// Records what was set in driver-limits.json, so that the next agent can remove it when this one is killed at any moment.
-// src/policy/isolation.ts decides what to do about a limit that was read.
+// Sets the driver's memory limits for cgroups (drivers from 615 on) to the grants, reads them back, and removes them
+// with the grant. Records what was set in driver-limits.json, so that the next agent can remove it when this one is
+// killed at any moment. src/policy/isolation.ts decides what to do about a limit that was read.
 import { join } from 'node:path';
 import { decodeAll, field, isObject, isWithin } from '../../../common/json.ts';
 import { openStateFile, type StateFormat } from '../../../common/state-file.ts';

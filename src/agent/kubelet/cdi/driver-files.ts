@@ -1,5 +1,5 @@
-// The driver capability (as in NVIDIA_DRIVER_CAPABILITIES) that needs each file and device node of NVIDIA's container toolkit.
-// An unknown file is given to every container: CUDA may need a library that a newer driver adds.
+// The driver capability (as in NVIDIA_DRIVER_CAPABILITIES) that needs each file and device node of NVIDIA's container
+// toolkit. An unknown file is given to every container: CUDA may need a library that a newer driver adds.
 import type { DriverCapability } from '../../../request/rules/namespace-rules.ts';
 
 /** Capabilities of which a container needs one to get a file; empty: every container gets it. */
@@ -14,8 +14,8 @@ const NGX: NeededBy = ['ngx'];
 const EITHER: NeededBy = ['graphics', 'display'];
 
 /**
- * Libraries by their names up to `.so`; a star at the end covers names that newer drivers add. Libraries that CUDA, OpenCL or NVML load,
- * too, are not listed (libnvidia-gpucomp, libnvidia-allocator).
+ * Libraries by their names up to `.so`; a star at the end covers names that newer drivers add. Libraries that CUDA,
+ * OpenCL or NVML load, too, are not listed (libnvidia-gpucomp, libnvidia-allocator).
  */
 const LIBRARIES: readonly (readonly [whose: NeededBy, names: readonly string[]])[] = [
   // Decoding, encoding, optical flow.
@@ -68,15 +68,16 @@ export const capabilitiesOfNode = (path: string): NeededBy =>
   /^\/dev\/(dri(\/.*)?|nvidia-modeset)$/.test(path) ? EITHER : ALL_CONTAINERS;
 
 /**
- * A hook that NVIDIA's container toolkit adds to each GPU's device since 1.20.1: running as root, it sets the driver's memory limits for
- * the container's cgroup from these variables in the container's environment.
+ * A hook that NVIDIA's container toolkit adds to each GPU's device since 1.20.1: running as root, it sets the driver's
+ * memory limits for the container's cgroup from these variables in the container's environment.
  */
 const LIMITS_HOOK = 'apply-cuda-memory-limits';
 export const LIMITS_VARIABLES: readonly string[] = ['NVIDIA_GPU_MEMORY_REQUEST', 'NVIDIA_GPU_MEMORY_LIMIT'];
 
 /**
- * Capabilities for a hook. Hooks that create links to /dev/dri or set its mode are needed only with these nodes. All other hooks run for
- * every container: dangling links do no harm. Undefined: the hook never runs, because a tenant could set the driver's limits with it.
+ * Capabilities for a hook. Hooks that create links to /dev/dri or set its mode are needed only with these nodes. All
+ * other hooks run for every container: dangling links do no harm. Undefined: the hook never runs, because a tenant
+ * could set the driver's limits with it.
  */
 export function capabilitiesOfHook(args: readonly string[]): NeededBy | undefined {
   if (args.includes(LIMITS_HOOK)) return undefined;

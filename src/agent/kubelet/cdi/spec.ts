@@ -1,5 +1,5 @@
-// Parses CDI specifications: checks the fields that split-spec.ts uses and keeps all others unchanged. Also decides which of several
-// files counts for a GPU, by the rules of CDI.
+// Parses CDI specifications: checks the fields that split-spec.ts uses and keeps all others unchanged. Also decides
+// which of several files counts for a GPU, by the rules of CDI.
 import { field, isObject, type JsonObject, listAt, textAt } from '../../../common/json.ts';
 
 /** Changes to a container; lists that are not named here are kept. */
@@ -69,8 +69,8 @@ export type Source = {
 const GPU = /^GPU-/;
 
 /**
- * The file of the kind that has the GPUs; of several the one with the most. A name that two files of one folder have counts
- * from neither: runtimes refuse it.
+ * The file of the kind that has the GPUs; of several the one with the most. A name that two files of one folder have
+ * counts from neither: runtimes refuse it.
  */
 export function sourceOf(all: readonly Found[], kind: string): Source | undefined {
   const ofKind = all.filter(({ spec }) => spec.kind === kind);

@@ -1,5 +1,5 @@
-// Splits NVIDIA's CDI specification into parts by driver capability, so that a container gets only the parts that its namespace
-// allows. driver-files.ts assigns files to capabilities.
+// Splits NVIDIA's CDI specification into parts by driver capability, so that a container gets only the parts that its
+// namespace allows. driver-files.ts assigns files to capabilities.
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../../../request/rules/namespace-rules.ts';
 import {
   ALL_CONTAINERS,
@@ -13,8 +13,8 @@ import {
 import type { CdiDevice, CdiSpec, Edits, Source } from './spec.ts';
 
 /**
- * The CDI kind of our devices: each GPU by its UUID, with the edits for every container, and each nonempty part by its capabilities. One
- * kind, so that all devices are in one file, which belongs to one driver version at any moment.
+ * The CDI kind of our devices: each GPU by its UUID, with the edits for every container, and each nonempty part by its
+ * capabilities. One kind, so that all devices are in one file, which belongs to one driver version at any moment.
  */
 export const OWN_KIND = 'cotenant.io/gpu';
 
@@ -27,7 +27,8 @@ const nameOf = ({ anyOf, compat32 }: Needs): string =>
 
 type Piece = { readonly needs: Needs; readonly edits: Edits };
 
-/** First the part for every container, which also has unknown lists. Each entry is in one part, except hooks that never run. */
+/** First the part for every container, which also has unknown lists. Each entry is in one part, except hooks that never
+ * run. */
 function piecesOf(edits: Edits, isNarrow: (path: string) => boolean): readonly [forAll: Edits, ...Piece[]] {
   const { mounts, deviceNodes, hooks, ...rest } = edits;
   const pieces = new Map<string, Piece>();
@@ -110,8 +111,8 @@ export function devicesFor(
 }
 
 /**
- * Capabilities that the variable allows in an environment (`NAME=value`, the last one counts). Empty without the variable: NVIDIA's
- * default has only files that every container gets.
+ * Capabilities that the variable allows in an environment (`NAME=value`, the last one counts). Empty without the
+ * variable: NVIDIA's default has only files that every container gets.
  */
 export function allowedBy(env: readonly string[], variable: string): ReadonlySet<DriverCapability> {
   const value = env.findLast((entry) => entry.startsWith(`${variable}=`))?.slice(variable.length + 1) ?? '';
@@ -120,8 +121,9 @@ export function allowedBy(env: readonly string[], variable: string): ReadonlySet
 }
 
 /**
- * Why a container with this environment must not be created with these devices, as a clause; undefined: it may be. NVIDIA's own devices
- * may run the hook that ours leave out, and it would set the driver's limits from the container's environment.
+ * Why a container with this environment must not be created with these devices, as a clause; undefined: it may be.
+ * NVIDIA's own devices may run the hook that ours leave out, and it would set the driver's limits from the container's
+ * environment.
  */
 export function refusalOf(devices: readonly string[], env: readonly string[]): string | undefined {
   if (devices.every((name) => name.startsWith(`${OWN_KIND}=`))) return undefined;

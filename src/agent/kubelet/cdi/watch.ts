@@ -1,5 +1,5 @@
-// Watches the CDI folders of the node: reads NVIDIA's specification, writes the agent's beside it, and keeps its device names in
-// memory, because the runtime does not wait for files. split-spec.ts decides what is in it.
+// Watches the CDI folders of the node: reads NVIDIA's specification, writes the agent's beside it, and keeps its device
+// names in memory, because the runtime does not wait for files. split-spec.ts decides what is in it.
 import { existsSync, type FSWatcher, readdirSync, readFileSync, rmSync, statSync, watch } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -21,7 +21,8 @@ const LOOK_EVERY_MS = 10_000;
 const SETTLE_MS = 100;
 
 export type CdiOptions = {
-  /** In the runtime's order: if two specifications have a GPU, that in the later folder counts. The agent's file is in the last one. */
+  /** In the runtime's order: if two specifications have a GPU, that in the later folder counts. The agent's file is in
+   * the last one. */
   readonly folders: readonly string[];
   /** Kind of the specification to split. */
   readonly kind: string;
@@ -83,7 +84,8 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     reported.clear();
   };
 
-  /** A changed file is read only after it has not changed for a moment, because an incomplete file may look complete. */
+  /** A changed file is read only after it has not changed for a moment, because an incomplete file may look
+   * complete. */
   const look = () => {
     let sources: string;
     try {

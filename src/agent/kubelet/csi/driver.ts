@@ -1,7 +1,8 @@
-// The CSI node driver: the kubelet calls it before the first container of a pod starts and after the last one has ended. It decides
-// when a volume may be refused; publish-pod.ts decides whether a pod gets one, and its content. Without these four rules pods
-// could neither start nor end:
-//   - a volume that was published once is never refused again: a restarted kubelet publishes all of them again, and older
+// The CSI node driver: the kubelet calls it before the first container of a pod starts and after the last one has
+// ended. It decides when a volume may be refused; publish-pod.ts decides whether a pod gets one, and its content.
+// Without these four rules pods could neither start nor end:
+//   - a volume that was published once is never refused again: a restarted kubelet publishes all of them again, and
+//     older
 //     kubelets (seen with 1.20, not with 1.36) cannot end a pod whose volume is refused then;
 //   - a first publish that fails leaves nothing behind;
 //   - unpublishing needs neither the API server nor stored state, and succeeds for a volume that is not there;
@@ -39,13 +40,14 @@ export class VolumeRefused extends Error {
 
 export type Publisher = {
   /**
-   * `mounted` false: mounts the volume and writes its pages, or throws (VolumeRefused for a refusal); an earlier attempt may have left
-   * an incomplete volume. `mounted` true: updates what it can; the volume stays published whatever happens.
+   * `mounted` false: mounts the volume and writes its pages, or throws (VolumeRefused for a refusal); an earlier
+   * attempt may have left an incomplete volume. `mounted` true: updates what it can; the volume stays published
+   * whatever happens.
    */
   publish(ask: VolumeAsk & { readonly mounted: boolean }): Promise<void>;
   /**
-   * Called before a volume is unmounted, so that descriptors can be closed; also after a first publish that failed, and for
-   * unknown volumes. Must not need the API server.
+   * Called before a volume is unmounted, so that descriptors can be closed; also after a first publish that failed, and
+   * for unknown volumes. Must not need the API server.
    */
   unpublish(ask: { readonly podUid: string; readonly target: string }): void;
 };

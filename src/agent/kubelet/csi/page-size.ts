@@ -1,5 +1,5 @@
-// Bytes of this machine's pages of memory: 4096, or up to 65536 on arm64. Node does not expose it; it is in the auxiliary
-// vector that the kernel passes to every program.
+// Bytes of this machine's pages of memory: 4096, or up to 65536 on arm64. Node does not expose it; it is in the
+// auxiliary vector that the kernel passes to every program.
 import { readFileSync } from 'node:fs';
 
 /** Of getauxval(3). */

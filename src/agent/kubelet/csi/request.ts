@@ -1,4 +1,5 @@
-// Validates the kubelet's CSI requests: an inline volume, for a named pod, at the only path that this pod's volume may have. Pure.
+// Validates the kubelet's CSI requests: an inline volume, for a named pod, at the only path that this pod's volume may
+// have. Pure.
 import { CSI_DRIVER, VOLUME_NAME } from '../../../api/csi-volume.ts';
 
 export type PublishRequest = {

@@ -1,5 +1,5 @@
-// The sockets of the CSI driver and of its registration: created in order, taken over from an agent that was killed, and created
-// again when they vanish.
+// The sockets of the CSI driver and of its registration: created in order, taken over from an agent that was killed,
+// and created again when they vanish.
 
 import { chmodSync, type FSWatcher, lstatSync, mkdirSync, rmSync, watch } from 'node:fs';
 import { dirname } from 'node:path';

@@ -1,11 +1,14 @@
-// Mounts and files of one pod's volume, below the path that the kubelet names: its layout, to which the containers' mounts refer by
-// subPath, and what in it is writable. The registry of grants writes limits pages and usage ledgers into it.
+// Mounts and files of one pod's volume, below the path that the kubelet names: its layout, to which the containers'
+// mounts refer by subPath, and what in it is writable. The registry of grants writes limits pages and usage ledgers
+// into it.
 //
-// The volume is a tmpfs whose superblock is read-only: the flag of a single mount would not be seen by the kubelet's binds.
-// Ledgers lie on a tmpfs of their own in it, bounded, for tenants write them. Each pod has copies of the libraries, so that an
-// upgrade never rewrites a file that a running pod has mapped; engines of later builds come beside them.
+// The volume is a tmpfs whose superblock is read-only: the flag of a single mount would not be seen by the kubelet's
+// binds. Ledgers lie on a tmpfs of their own in it, bounded, for tenants write them. Each pod has copies of the
+// libraries, so that an upgrade never rewrites a file that a running pod has mapped; engines of later builds come
+// beside them.
 //
-// No state is stored outside of the mounts: a new agent finds what the previous one created. A file under its final name is complete.
+// No state is stored outside of the mounts: a new agent finds what the previous one created. A file under its final
+// name is complete.
 import {
   closeSync,
   constants,

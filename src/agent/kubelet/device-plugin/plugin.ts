@@ -1,6 +1,6 @@
-// The device plugin: listens, registers with the kubelet, sends changed devices, and does it again after a restart of the kubelet.
-// A starting kubelet removes every socket in the folder and forgets every plugin, so the plugin checks whether the kubelet's
-// socket is the one that it registered with, and its own the one that it created.
+// The device plugin: listens, registers with the kubelet, sends changed devices, and does it again after a restart of
+// the kubelet. A starting kubelet removes every socket in the folder and forgets every plugin, so the plugin checks
+// whether the kubelet's socket is the one that it registered with, and its own the one that it created.
 
 import { type FSWatcher, rmSync, watch } from 'node:fs';
 import { stat } from 'node:fs/promises';

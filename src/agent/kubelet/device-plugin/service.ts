@@ -1,5 +1,5 @@
-// The gRPC service of the device plugin: reports the number of slots to the kubelet. Slots are only counted, so an allocation adds
-// nothing to a container. plugin.ts has sockets and registration.
+// The gRPC service of the device plugin: reports the number of slots to the kubelet. Slots are only counted, so an
+// allocation adds nothing to a container. plugin.ts has sockets and registration.
 import { join } from 'node:path';
 import {
   type handleServerStreamingCall,
@@ -12,7 +12,8 @@ import {
 } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 
-/** Number of tenants that the node's healthy GPUs can take, and that its unhealthy GPUs could take if they were healthy. */
+/** Number of tenants that the node's healthy GPUs can take, and that its unhealthy GPUs could take if they were
+ * healthy. */
 export type Slots = { readonly healthy: number; readonly unhealthy: number };
 
 export type Device = { readonly ID: string; readonly health: 'Healthy' | 'Unhealthy' };

@@ -1,4 +1,5 @@
-// Encodes and decodes NRI messages of runtime and plugin. Decoding never throws: it returns undefined for invalid bytes.
+// Encodes and decodes NRI messages of runtime and plugin. Decoding never throws: it returns undefined for invalid
+// bytes.
 import { join } from 'node:path';
 import protobuf from 'protobufjs';
 

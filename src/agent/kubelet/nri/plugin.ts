@@ -1,6 +1,7 @@
-// The NRI plugin of the agent: gives each container with a grant exactly its GPUs when it is created, by CDI names, and learns the
-// ids of containers before anything in them runs. The runtime waits 2 s for an answer and then continues without the plugin, so
-// nothing here blocks; containers created meanwhile are listed with the next connection. Reconnects after a restart of the runtime.
+// The NRI plugin of the agent: gives each container with a grant exactly its GPUs when it is created, by CDI names, and
+// learns the ids of containers before anything in them runs. The runtime waits 2 s for an answer and then continues
+// without the plugin, so nothing here blocks; containers created meanwhile are listed with the next connection.
+// Reconnects after a restart of the runtime.
 
 import { connect, type Socket } from 'node:net';
 import { wasGivenGpus } from '../../../api/earlier-names.ts';
@@ -55,7 +56,8 @@ export type NriOptions = {
   readonly devicesFor?: (gpus: readonly string[], env: readonly string[]) => readonly string[];
   /** Called once for each container: for existing ones at the start, for new ones before they run. */
   readonly onContainer: (container: NriContainer) => void;
-  /** With each connection, of a container that is there and was made without a GPU, by all that the runtime shows; also without a grant. */
+  /** With each connection, of a container that is there and was made without a GPU, by all that the runtime shows; also
+   * without a grant. */
   readonly onMissed?: (container: NriContainer) => void;
   /** Likewise for each pod's sandbox, in whose group a sandboxed runtime keeps the processes of all its containers. */
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
@@ -83,7 +85,8 @@ const EVENT = {
 };
 /** NRI's numbers of container states that need GPUs: created, paused, running. */
 const LIVING: readonly number[] = [1, 2, 3];
-/** Codes of gRPC. The runtime does not create a container for which a plugin returns one; the pod's Events have the text. */
+/** Codes of gRPC. The runtime does not create a container for which a plugin returns one; the pod's Events have the
+ * text. */
 const FAILED_PRECONDITION = 9;
 const UNIMPLEMENTED = 12;
 /** An error instead of an answer. */
@@ -110,7 +113,8 @@ export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriCo
 
 const GPU_NODE = /^\/dev\/nvidia\d+$/;
 
-/** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing gave GPUs, too. */
+/** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing
+ * gave GPUs, too. */
 const hasGpus = ({ annotations, linux }: RuntimeContainer): boolean =>
   wasGivenGpus(annotations) || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
 
@@ -161,7 +165,8 @@ export function startNri(options: NriOptions): Nri {
     };
     const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
 
-    /** The payload of the answer, or a refusal; undefined: there is no such method. Throws where the bytes are not such a request. */
+    /** The payload of the answer, or a refusal; undefined: there is no such method. Throws where the bytes are not such
+     * a request. */
     const handle = (method: string, payload: Buffer): Buffer | Refused | undefined => {
       switch (method) {
         case 'Configure':
@@ -196,7 +201,8 @@ export function startNri(options: NriOptions): Nri {
           const gpus = pod && container ? (options.gpusOf(pod.uid, container.name) ?? []) : [];
           const env = container?.env ?? [];
           const devices = gpus.length === 0 ? [] : devicesFor(gpus, env);
-          // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up to 2.3).
+          // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up
+          // to 2.3).
           const refusal = refusalOf(devices, env);
           if (refusal !== undefined) {
             const message = `${pod?.namespace}/${pod?.name}/${container?.name} is not made: ${refusal}`;

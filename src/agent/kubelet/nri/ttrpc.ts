@@ -1,6 +1,6 @@
-// The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection, length,
-// both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type, flags). Frames and
-// messages need not begin or end together. The messages themselves are in messages.ts.
+// The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection,
+// length, both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type,
+// flags). Frames and messages need not begin or end together. The messages themselves are in messages.ts.
 
 /** Connections: on one the runtime calls the plugin, on the other the plugin calls the runtime. */
 export const PLUGIN_CONNECTION = 1;
@@ -23,7 +23,8 @@ export const LARGEST_FRAME = LARGEST_MESSAGE + MESSAGE_HEADER;
 /** The runtime reads through a buffer of this size, and fails if a frame does not fit into the rest of it. */
 const OWN_FRAME = 4096;
 
-/** Received bytes as pieces, joined only when a frame or message is complete, so that small pieces are not copied each time. */
+/** Received bytes as pieces, joined only when a frame or message is complete, so that small pieces are not copied each
+ * time. */
 function createQueue() {
   const pieces: Buffer[] = [];
   let length = 0;

@@ -19,7 +19,8 @@ export type Escape = {
 
 const driverOf = ({ node }: Place) => join(node.lib, 'libcuda.so.1');
 
-/** As in a pod's container: the preload list is a file, which no variable disables, and the loader's cache has the driver. */
+/** As in a pod's container: the preload list is a file, which no variable disables, and the loader's cache has the
+ * driver. */
 const AS_IN_A_POD = `exec unshare --mount /bin/sh -c '
   mkdir "$2.etc" && echo "$LD_PRELOAD" >"$2.etc/ld.so.preload" &&
   /sbin/ldconfig -X -C "$2.etc/ld.so.cache" "$LD_LIBRARY_PATH" &&

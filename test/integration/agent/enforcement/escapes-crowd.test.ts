@@ -1,5 +1,5 @@
-// A tenant with processes by the hundred on the GPU, beside one that goes past its memory: the agent's look at the first must
-// not keep it from stopping the second in time.
+// A tenant with processes by the hundred on the GPU, beside one that goes past its memory: the agent's look at the
+// first must not keep it from stopping the second in time.
 import test from 'ava';
 import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';

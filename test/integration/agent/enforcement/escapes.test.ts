@@ -1,6 +1,6 @@
-// Ways out of the interposer that a tenant has, each tried by one: what keeps it is either the interposer, which refuses the
-// memory, or the agent, which sees it with the driver and stops the container within five seconds of the first byte over what
-// it may hold.
+// Ways out of the interposer that a tenant has, each tried by one: what keeps it is either the interposer, which
+// refuses the memory, or the agent, which sees it with the driver and stops the container within five seconds of the
+// first byte over what it may hold.
 import { execFileSync } from 'node:child_process';
 import { chmodSync, copyFileSync, mkdirSync, readdirSync } from 'node:fs';
 import { constants } from 'node:os';

@@ -1,6 +1,6 @@
-// Memory and compute of one GPU attacked together, by tenants beside others that keep to what they have: for a short while in each
-// run, for half an hour in test:long. Whatever the attackers do, nobody has more than its share, the others go on, and their memory
-// is as they left it. Prints the worst window of a second.
+// Memory and compute of one GPU attacked together, by tenants beside others that keep to what they have: for a short
+// while in each run, for half an hour in test:long. Whatever the attackers do, nobody has more than its share, the
+// others go on, and their memory is as they left it. Prints the worst window of a second.
 import { randomInt } from 'node:crypto';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -25,8 +25,8 @@ const PAST = ['env', '-u', 'LD_PRELOAD'];
 const SHARE = 25;
 /** Points above a share in a window that the two ends of the window explain: books are read one after the other. */
 const ABOVE = 5;
-/** Until it is stopped, the driver's slices give whoever goes past the gate half of the time of whoever has the turn; half of the
- * rest is the machine's. */
+/** Until it is stopped, the driver's slices give whoever goes past the gate half of the time of whoever has the turn;
+ * half of the rest is the machine's. */
 const LEAST = SHARE / 4;
 /** A window says nothing of whoever the machine kept from running for so much of it. */
 const HELD_PERCENT = 50;

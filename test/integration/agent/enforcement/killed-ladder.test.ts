@@ -1,5 +1,6 @@
-// An agent that is killed on the way to a stop, not in the middle of one: after a warning, with a gate closed, between SIGTERM and SIGKILL, at each
-// step of a SIGTERM, and where a share of compute is the reason. The next one goes on: one SIGTERM, one SIGKILL, each told.
+// An agent that is killed on the way to a stop, not in the middle of one: after a warning, with a gate closed, between
+// SIGTERM and SIGKILL, at each step of a SIGTERM, and where a share of compute is the reason. The next one goes on: one
+// SIGTERM, one SIGKILL, each told.
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -125,7 +126,8 @@ test('an agent killed anywhere on the soft path goes on: one SIGTERM and one SIG
   const asked = await softRound(t, node, 'asked', { after: 'terminate' });
   t.is(asked.times, 1);
   t.deepEqual(asked.all.slice(0, 4), ['warn done', 'close-gate done', 'terminate sent', 'kill sent']);
-  // Of a SIGTERM: two for the file that tells of it, a signal for the shell and one for its child, the line, the file's end.
+  // Of a SIGTERM: two for the file that tells of it, a signal for the shell and one for its child, the line, the file's
+  // end.
   for (let dieAt = 1; dieAt <= STEPS; dieAt += 1) {
     const { end, steps, times } = await softRound(t, node, `step-${dieAt}`, { after: 'close-gate', dieAt });
     t.deepEqual([end, steps.length], ['died', dieAt - 1]);

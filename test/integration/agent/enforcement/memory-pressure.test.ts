@@ -1,4 +1,5 @@
-// A container that is a little over on a GPU that others fill: it is stopped before anybody is refused what was granted.
+// A container that is a little over on a GPU that others fill: it is stopped before anybody is refused what was
+// granted.
 import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, startClient } from '../../../support/native/client.ts';

@@ -1,5 +1,5 @@
-// Shares of compute that are hard limits, held from outside: whoever launches past the gate is stopped; whoever keeps to its share,
-// with long kernels, too, or has more because the policy lends it, is not.
+// Shares of compute that are hard limits, held from outside: whoever launches past the gate is stopped; whoever keeps
+// to its share, with long kernels, too, or has more because the policy lends it, is not.
 import { join } from 'node:path';
 import test from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';

@@ -1,4 +1,5 @@
-// Other exporters' names on the page of a real agent, whose figures come from the driver: their boards' queries on a real Prometheus.
+// Other exporters' names on the page of a real agent, whose figures come from the driver: their boards' queries on a
+// real Prometheus.
 import { mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { COMPAT_NAMES } from '../../../../src/api/compat-exporters.ts';

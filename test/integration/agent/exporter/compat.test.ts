@@ -1,5 +1,5 @@
-// Other exporters' names on a real page: their boards' queries on a real Prometheus, and what Prometheus' own linter has to say about
-// names that are not ours to choose.
+// Other exporters' names on a real page: their boards' queries on a real Prometheus, and what Prometheus' own linter
+// has to say about names that are not ours to choose.
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';

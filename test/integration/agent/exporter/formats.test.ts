@@ -1,5 +1,5 @@
-// What a real Prometheus makes of the page: in OpenMetrics, with every family there is. What boards of other exporters find on it is
-// in compat.test.ts.
+// What a real Prometheus makes of the page: in OpenMetrics, with every family there is. What boards of other exporters
+// find on it is in compat.test.ts.
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';

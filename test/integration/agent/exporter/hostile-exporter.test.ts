@@ -1,5 +1,5 @@
-// What either of the agent's halves may do to the other one: nothing. A peer of the node half may send garbage, read nothing, or
-// come a thousand times; a node half that is none makes no page.
+// What either of the agent's halves may do to the other one: nothing. A peer of the node half may send garbage, read
+// nothing, or come a thousand times; a node half that is none makes no page.
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -104,7 +104,8 @@ test('the node half answers a bounded number of requests a second', async (t) =>
   t.true(performance.now() - began >= 1900, `${performance.now() - began} ms`);
 });
 
-/** Of a listening socket, by the kernel's table: number, references, protocol, flags, type, state (3: connected), inode, path. */
+/** Of a listening socket, by the kernel's table: number, references, protocol, flags, type, state (3: connected),
+ * inode, path. */
 const connectionsOf = (path: string) =>
   readFileSync('/proc/net/unix', 'utf8')
     .split('\n')
@@ -122,7 +123,8 @@ test('the node half withstands a client that floods it and does not read', async
   await up();
   const pid = agent.child.pid ?? 0;
   const before = residentMib(pid);
-  // Each comes again when it is sent away: four with one request, one with all that it can send, which it does not read.
+  // Each comes again when it is sent away: four with one request, one with all that it can send, which it does not
+  // read.
   let isOver = false;
   const flood = async (times: number) => {
     const requests = requestOf('/status').repeat(times);

@@ -73,7 +73,8 @@ testUnless(prometheusReason())('Prometheus scrapes over HTTPS with a bearer toke
       ],
     },
   });
-  // A scrape has a second, which a machine that is held up may not give it: the right one comes to be up, the others never are.
+  // A scrape has a second, which a machine that is held up may not give it: the right one comes to be up, the others
+  // never are.
   const ofJobs = (found: readonly Answered[]): Record<string, number> =>
     Object.fromEntries(found.map(({ metric, value }) => [metric.job, value]));
   await eventually(async () => {

@@ -1,5 +1,5 @@
-// The agent as two processes: the node half without a port, and the exporter half that serves what that one tells. Each is ended,
-// stopped and started again while the other one goes on.
+// The agent as two processes: the node half without a port, and the exporter half that serves what that one tells. Each
+// is ended, stopped and started again while the other one goes on.
 import { spawnSync } from 'node:child_process';
 import { chmodSync, lstatSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

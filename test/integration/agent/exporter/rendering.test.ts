@@ -1,5 +1,5 @@
-// Programs that draw or code video, which no interposer is in: counted for their container like any other, once where they are
-// in two lists, and held to the grant by the agent.
+// Programs that draw or code video, which no interposer is in: counted for their container like any other, once where
+// they are in two lists, and held to the grant by the agent.
 import { join } from 'node:path';
 import test from 'ava';
 import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
@@ -123,7 +123,8 @@ test("a process in both lists counts once, against its container's grant", async
   t.is(await agent.metric('cotenant_device_processes', { type: 'compute' }), 0);
   t.is(await agent.metric('cotenant_container_info', { ...own, fence: 'interposer' }), 1);
   t.true(((await agent.metric('cotenant_container_memory_bypass_bytes', own)) ?? 0) >= 600 * MIB, 'what is drawn');
-  // Memory that the driver holds beyond a process's ledger is fed back after a sample in which the ledger did not change.
+  // Memory that the driver holds beyond a process's ledger is fed back after a sample in which the ledger did not
+  // change.
   const seenMs = (await agent.snapshot())?.atMs ?? 0;
   await eventually(async () => ((await agent.snapshot())?.atMs ?? 0) >= seenMs + 500 || undefined, 'two more samples');
   // 100 MiB are left of the grant: the interposer refuses the other one what the renderer has.

@@ -1,5 +1,5 @@
-// When the metrics page is rendered: once for all scrapes of a snapshot, and never unasked; and what a scraper gets when it cannot be.
-// In the worker thread of the agent, without HTTP but for the last test.
+// When the metrics page is rendered: once for all scrapes of a snapshot, and never unasked; and what a scraper gets
+// when it cannot be. In the worker thread of the agent, without HTTP but for the last test.
 import { gunzipSync } from 'node:zlib';
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';

@@ -1,4 +1,5 @@
-// The status page in a real browser, on a node with a tenant that behaves, one that was stopped, and names that are no HTML.
+// The status page in a real browser, on a node with a tenant that behaves, one that was stopped, and names that are no
+// HTML.
 import { execFile } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// The interposer's engine as an operator replaces it: by the agent's next build, and back by holding a number, under a program
-// that allocates all the time.
+// The interposer's engine as an operator replaces it: by the agent's next build, and back by holding a number, under a
+// program that allocates all the time.
 import { existsSync, lstatSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

@@ -1,5 +1,5 @@
-// The canary as an operator meets it: an interposer that does not hold, for several reasons, and one that was mended. The agent
-// is installed with files of its own, so that they can be broken.
+// The canary as an operator meets it: an interposer that does not hold, for several reasons, and one that was mended.
+// The agent is installed with files of its own, so that they can be broken.
 import { execFile, execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// The driver's own limits as the agent sets them: for tenants with a group of their own, on the simulated driver that has them.
+// The driver's own limits as the agent sets them: for tenants with a group of their own, on the simulated driver that
+// has them.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

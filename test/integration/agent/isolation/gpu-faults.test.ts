@@ -1,4 +1,5 @@
-// A GPU after an Xid that needs a reset: it takes nobody new, whoever runs on it is left alone, and it comes back with proof or by word.
+// A GPU after an Xid that needs a reset: it takes nobody new, whoever runs on it is left alone, and it comes back with
+// proof or by word.
 import { execFile } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// The device plugin beside a kubelet that comes, goes and forgets. The kubelet here is a gRPC server made for this test; a
-// real one is in test/cluster/node/node-faces.test.ts.
+// The device plugin beside a kubelet that comes, goes and forgets. The kubelet here is a gRPC server made for this
+// test; a real one is in test/cluster/node/node-faces.test.ts.
 
 import { once } from 'node:events';
 import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs';

@@ -1,5 +1,6 @@
-// What the agent's tests have of a cluster: an API server made for them, which answers the calls that the agent makes and breaks on
-// demand; the part of a kubelet that tells which devices it gave out; programs in groups such as the kubelet makes.
+// What the agent's tests have of a cluster: an API server made for them, which answers the calls that the agent makes
+// and breaks on demand; the part of a kubelet that tells which devices it gave out; programs in groups such as the
+// kubelet makes.
 import { spawn } from 'node:child_process';
 import { mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// What the agent takes from a cluster and tells it. The API server here is a small one made for these tests: it answers the
-// three calls that the agent makes, and breaks on demand. A real one is not part of this layer.
+// What the agent takes from a cluster and tells it. The API server here is a small one made for these tests: it answers
+// the three calls that the agent makes, and breaks on demand. A real one is not part of this layer.
 import { join } from 'node:path';
 import type { V1Pod } from '@kubernetes/client-node';
 import test from 'ava';

@@ -1,5 +1,5 @@
-// When the amounts of a node are written, and when they are not. The API server here is a small one made for these tests: it
-// holds one Node and breaks on demand; a real one is in test/cluster/node/node-faces.test.ts.
+// When the amounts of a node are written, and when they are not. The API server here is a small one made for these
+// tests: it holds one Node and breaks on demand; a real one is in test/cluster/node/node-faces.test.ts.
 import type { V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';

@@ -1,6 +1,6 @@
-// What pods.test.ts looks at, done in a mount namespace of its own: pods-inside.ts SCENARIO FOLDER. The agent's node half with
-// real volumes, pages and ledgers, over samples that the scenario makes up. Prints facts as JSON; which of them are right is
-// said by the test.
+// What pods.test.ts looks at, done in a mount namespace of its own: pods-inside.ts SCENARIO FOLDER. The agent's node
+// half with real volumes, pages and ledgers, over samples that the scenario makes up. Prints facts as JSON; which of
+// them are right is said by the test.
 import {
   closeSync,
   fstatSync,

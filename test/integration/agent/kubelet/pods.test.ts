@@ -1,5 +1,5 @@
-// Grants of pods and their files: in the books whatever a tenant does to them, all of them or none, and ended by their own
-// volume alone. Each scenario of pods-inside.ts in a mount namespace of its own.
+// Grants of pods and their files: in the books whatever a tenant does to them, all of them or none, and ended by their
+// own volume alone. Each scenario of pods-inside.ts in a mount namespace of its own.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';

@@ -1,5 +1,5 @@
-// An agent that is killed between any two steps of a stop: the next one finishes what was begun, tells of it once, and hits
-// nobody twice.
+// An agent that is killed between any two steps of a stop: the next one finishes what was begun, tells of it once, and
+// hits nobody twice.
 
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';

@@ -1,6 +1,7 @@
 // What soak.test.ts looks at, in namespaces of its own: soak-inside.ts FOLDER SECONDS. A node on which some two hundred
-// processes come and go under pids that are used again at once, some of them in namespaces of their own, its driver's bad days, a
-// clock that jumps, and now and then a container that takes more than it may, in one way or another. Prints facts as JSON; which of them are right is said by the test.
+// processes come and go under pids that are used again at once, some of them in namespaces of their own, its driver's
+// bad days, a clock that jumps, and now and then a container that takes more than it may, in one way or another. Prints
+// facts as JSON; which of them are right is said by the test.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -24,7 +25,8 @@ const LIFE_MS = 8000;
 /** What each of them takes, and its context. */
 const WORKER_MIB = 20;
 const CONTEXT_MIB = 16;
-/** All that a tenant's may have at any time. The grant has room for no other process: whoever is taken for one of them is over it. */
+/** All that a tenant's may have at any time. The grant has room for no other process: whoever is taken for one of them
+ * is over it. */
 const HELD_MIB = WORKERS * (CONTEXT_MIB + WORKER_MIB);
 const GRANT_MIB = HELD_MIB + (CONTEXT_MIB + WORKER_MIB) / 2;
 const CHURN = join(BUILD, 'tests/pid_churn');

@@ -11,7 +11,8 @@ import { type RunningAgent, type RunningTenant, runTenant, tell } from '../../..
 
 const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
-/** From which processes of the soak take their pids, too few to be left alone for long; a signal that comes late meets another one. */
+/** From which processes of the soak take their pids, too few to be left alone for long; a signal that comes late meets
+ * another one. */
 export const PIDS = ['5000', '5180'];
 const WITHIN = [join(BUILD, 'tests/run_in_pid_range'), ...PIDS];
 const GRANT = '256Mi';
@@ -23,8 +24,8 @@ const NO_GRANT = 125;
 export const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
 
 /**
- * Writes noise over the container's ledger, all slots of it, while the other goes on. The pause is the offender's own pace, some
- * twenty times a second: nobody waits for anything by it.
+ * Writes noise over the container's ledger, all slots of it, while the other goes on. The pause is the offender's own
+ * pace, some twenty times a second: nobody waits for anything by it.
  */
 const SCRIBBLE = `first=\${LD_PRELOAD%% *} && ledger=\${first%/*}/ledger && unset LD_PRELOAD && test -w "$ledger" &&
   while sleep 0.05; do dd if=/dev/urandom of="$ledger" bs=4096 count=32 conv=notrunc 2>/dev/null; done </dev/null >/dev/null &
@@ -78,8 +79,8 @@ const KINDS: readonly (readonly [kind: string, command: readonly string[], taker
 ];
 
 /**
- * Starts the one of this index, which takes its turn of the ways, and resolves once it has asked for more than it may. `blind`:
- * when nobody can be stopped, as far as it is known when this one has ended.
+ * Starts the one of this index, which takes its turn of the ways, and resolves once it has asked for more than it may.
+ * `blind`: when nobody can be stopped, as far as it is known when this one has ended.
  */
 export async function offend(site: Site, index: number, blind: readonly Span[]): Promise<Offender> {
   const name = `offender-${index}`;
@@ -91,7 +92,8 @@ export async function offend(site: Site, index: number, blind: readonly Span[]):
   return { name, kind, ended };
 }
 
-/** With a context, and nothing more than it may have. Undefined: there is no grant to be had while the driver does not answer. */
+/** With a context, and nothing more than it may have. Undefined: there is no grant to be had while the driver does not
+ * answer. */
 async function begin(
   site: Site,
   name: string,

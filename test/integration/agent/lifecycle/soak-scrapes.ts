@@ -1,5 +1,5 @@
-// What the soak scrapes, in threads of their own, which its waits do not stop: the agent's page, and in turns with it a bare server
-// that hands out the same bytes. Looks at each page for what must not be on it.
+// What the soak scrapes, in threads of their own, which its waits do not stop: the agent's page, and in turns with it a
+// bare server that hands out the same bytes. Looks at each page for what must not be on it.
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 

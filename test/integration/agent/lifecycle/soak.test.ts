@@ -1,6 +1,6 @@
-// Many processes that come and go, pids that are used again at once, a driver that stalls, hangs and lies, a clock that jumps:
-// nobody is stopped who kept to the grant, nobody gets away who did not, and the agent itself does not grow. A minute of it;
-// COTENANT_SOAK_SECONDS makes it longer.
+// Many processes that come and go, pids that are used again at once, a driver that stalls, hangs and lies, a clock that
+// jumps: nobody is stopped who kept to the grant, nobody gets away who did not, and the agent itself does not grow. A
+// minute of it; COTENANT_SOAK_SECONDS makes it longer.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -21,16 +21,18 @@ const GPU_BYTES = 141 * 2 ** 30;
 /** The 99th percentile at 3,000 series, where a bare server keeps to it, too. */
 const MOST_SCRAPE_MS = 2;
 /**
- * However busy the machine is: what a scrape takes beyond the waits for a processor, in the median against the bare server's, of
- * which it is 1.6 times, and in the 99th percentile, where it is some 40 ms behind: one scrape in a hundred comes while the agent
- * takes in a sample, or stops somebody. Both notice when a scrape takes ten times as long.
+ * However busy the machine is: what a scrape takes beyond the waits for a processor, in the median against the bare
+ * server's, of which it is 1.6 times, and in the 99th percentile, where it is some 40 ms behind: one scrape in a
+ * hundred comes while the agent takes in a sample, or stops somebody. Both notice when a scrape takes ten times as
+ * long.
  */
 const MOST_TIMES_BARE = 5;
 const MOST_BEHIND_MS = 250;
 const ENTER = ['--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
 /**
- * The list of preloaded libraries is /etc's, so that everybody's clock jumps, whatever becomes of the environment. The shell stays as
- * the first process: it waits for those whose parents were stopped. The dead would else keep their pids, till none is left.
+ * The list of preloaded libraries is /etc's, so that everybody's clock jumps, whatever becomes of the environment. The
+ * shell stays as the first process: it waits for those whose parents were stopped. The dead would else keep their pids,
+ * till none is left.
  */
 const SCRIPT = `mkdir "$1/etc" && echo "$0" >"$1/etc/ld.so.preload" &&
   mount -t overlay none -o "lowerdir=$1/etc:/etc" /etc && shift || exit
@@ -61,7 +63,8 @@ type Facts = {
     readonly mostLine: string;
     readonly mostRatio: number;
   };
-  /** Seconds of the one who computes all the time, by the page and by the simulator's books; and those that could not be told. */
+  /** Seconds of the one who computes all the time, by the page and by the simulator's books; and those that could not
+   * be told. */
   readonly computed: Readonly<Record<'published' | 'booked' | 'unreported', number>>;
   /** Counters that were less than a page before. */
   readonly fell: readonly string[];
@@ -151,7 +154,8 @@ testUnless(namespacesReason())(
     t.true(garbage.mostBytes > 0 && garbage.mostBytes <= GPU_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
     t.true(abandoned > 0, 'a sampler hung');
     t.deepEqual(fell, [], 'a counter that fell');
-    // What passed while the driver lied is lost, what it keeps of a time in which it hung is not; nothing is counted twice.
+    // What passed while the driver lied is lost, what it keeps of a time in which it hung is not; nothing is counted
+    // twice.
     const { published, booked, unreported } = computed;
     t.true(booked > SECONDS / 2, JSON.stringify(computed));
     t.true(published > 0.9 * (booked - unreported) && published < 1.05 * booked + 1, JSON.stringify(computed));

@@ -1,5 +1,5 @@
-// In a mount namespace of its own, with a disk of few files at the given folder: an agent that is killed, the disk that fills up,
-// the agent after that, and a tenant that goes over then. Prints what was seen as JSON.
+// In a mount namespace of its own, with a disk of few files at the given folder: an agent that is killed, the disk that
+// fills up, the agent after that, and a tenant that goes over then. Prints what was seen as JSON.
 import { spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

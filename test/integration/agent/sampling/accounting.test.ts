@@ -121,7 +121,8 @@ test("SM time is within 2 points of the simulator's over 60 s with 8 processes",
     living(node)
       .filter((entry) => pids.get(name)?.includes(entry.pid))
       .reduce((sum, entry) => sum + (entry.gpus[0]?.smNs ?? 0), 0);
-  /** Both counts, each with its own time: that of the sample, and that of reading the books, however much later that is. */
+  /** Both counts, each with its own time: that of the sample, and that of reading the books, however much later that
+   * is. */
   const look = async () => {
     const from = (await agent.snapshot())?.atMs ?? 0;
     const snapshot = await eventually(async () => {

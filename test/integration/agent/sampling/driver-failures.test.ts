@@ -1,5 +1,5 @@
-// What the agent does when it cannot see, and when it cannot write: what it does not see is not gone, and what fails for one
-// grant is no matter of the others'.
+// What the agent does when it cannot see, and when it cannot write: what it does not see is not gone, and what fails
+// for one grant is no matter of the others'.
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

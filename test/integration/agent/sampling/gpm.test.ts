@@ -1,5 +1,5 @@
-// What GPUs count of their own parts (GPM), from the driver to the page: where a GPU, a driver or a right is missing, there is
-// no figure.
+// What GPUs count of their own parts (GPM), from the driver to the page: where a GPU, a driver or a right is missing,
+// there is no figure.
 import test from 'ava';
 import { readyClient } from '../../../support/native/client.ts';
 import { eventually, type SimulatedNode, startNode } from '../../../support/native/node.ts';

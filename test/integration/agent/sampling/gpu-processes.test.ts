@@ -1,5 +1,5 @@
-// Programs that run as another user than the agent, in many groups, or under an odd name: what they must open of a grant they can, and
-// what they hold is told as theirs.
+// Programs that run as another user than the agent, in many groups, or under an odd name: what they must open of a
+// grant they can, and what they hold is told as theirs.
 import { chmodSync, copyFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import test from 'ava';

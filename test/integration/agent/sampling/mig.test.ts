@@ -1,5 +1,5 @@
-// A node with a divided GPU: its instances are GPUs of their own on the page and no sum counts anything twice; grants are
-// made of other GPUs only.
+// A node with a divided GPU: its instances are GPUs of their own on the page and no sum counts anything twice; grants
+// are made of other GPUs only.
 import { join } from 'node:path';
 import test from 'ava';
 import { readyClient } from '../../../support/native/client.ts';

@@ -1,5 +1,5 @@
-// Drivers from 418 on, whose libraries lack what came later: the agent starts, publishes what they tell, holds grants by it, and
-// names what they have not.
+// Drivers from 418 on, whose libraries lack what came later: the agent starts, publishes what they tell, holds grants
+// by it, and names what they have not.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
@@ -15,7 +15,8 @@ const MIG = 'nvmlDeviceGetMigMode';
 const ROWS = 'nvmlDeviceGetRemappedRows';
 const COUNTERS = 'nvmlGpmQueryDeviceSupport';
 
-/** Of each driver: the newest form of its list of processes, whether reserved memory is told apart, and what it is said not to have. */
+/** Of each driver: the newest form of its list of processes, whether reserved memory is told apart, and what it is said
+ * not to have. */
 const DRIVERS: readonly [driver: string, list: string, reserved: boolean, absent: readonly string[]][] = [
   ['418.226.00', LIST, false, [MPS_LIST, 'nvmlDeviceGetMigDeviceHandleByIndex', ROWS, COUNTERS]],
   ['450.248.02', LIST, false, [MPS_LIST, COUNTERS]],

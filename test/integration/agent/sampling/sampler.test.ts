@@ -1,5 +1,5 @@
-// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
-// And one whose lines do not add up.
+// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their
+// release. And one whose lines do not add up.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -32,7 +32,8 @@ function start(t: ExecutionContext) {
   });
   /** Processes that have asked the driver so far. */
   const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
-  /** When those that the driver holds were started: the kernel's word, however late they or this process came to run. */
+  /** When those that the driver holds were started: the kernel's word, however late they or this process came to
+   * run. */
   const startTimes = () =>
     childrenOf(process.pid)
       .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes(library))

@@ -1,4 +1,5 @@
-// Machines on which the driver does not tell everything: the agent starts on each, says what is missing, and makes up nothing.
+// Machines on which the driver does not tell everything: the agent starts on each, says what is missing, and makes up
+// nothing.
 import { spawn } from 'node:child_process';
 import { statSync } from 'node:fs';
 import { join } from 'node:path';

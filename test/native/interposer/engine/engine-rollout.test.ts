@@ -1,5 +1,5 @@
-// The engine of a running process: replaced under full load, refused if it does not fit, chosen at the start; and limits
-// pages and ledgers of another build.
+// The engine of a running process: replaced under full load, refused if it does not fit, chosen at the start; and
+// limits pages and ledgers of another build.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';

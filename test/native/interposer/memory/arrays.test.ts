@@ -1,5 +1,5 @@
-// Arrays: what they take from the GPU by the simulated driver's layout, what the interposer charges for them, and physical
-// memory mapped under sparse arrays and arrays of deferred mapping.
+// Arrays: what they take from the GPU by the simulated driver's layout, what the interposer charges for them, and
+// physical memory mapped under sparse arrays and arrays of deferred mapping.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { eventually, type Kind, type SimulatedNode, startNode } from '../../../support/native/node.ts';

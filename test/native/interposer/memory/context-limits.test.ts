@@ -1,5 +1,5 @@
-// The driver's own memory limits for cgroups, as the simulated driver of version 615 has them after NVIDIA's documents: they
-// hold for every process of the group, with or without the interposer. Not tested on NVIDIA's driver.
+// The driver's own memory limits for cgroups, as the simulated driver of version 615 has them after NVIDIA's documents:
+// they hold for every process of the group, with or without the interposer. Not tested on NVIDIA's driver.
 import { execFileSync } from 'node:child_process';
 import { chmodSync, mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Green contexts: what is allocated while a view is current belongs to the primary context, and stays charged after the green
-// context has ended.
+// Green contexts: what is allocated while a view is current belongs to the primary context, and stays charged after the
+// green context has ended.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, startClient } from '../../../support/native/client.ts';
 import { startNode } from '../../../support/native/node.ts';

@@ -1,5 +1,5 @@
-// Memory shared between processes or APIs: imported, opened by IPC, or pointed to in another process's pool. Its owner alone
-// is charged, in the driver's count and in the ledger.
+// Memory shared between processes or APIs: imported, opened by IPC, or pointed to in another process's pool. Its owner
+// alone is charged, in the driver's count and in the ledger.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { eventually, type Kind, type SimulatedNode, startNode } from '../../../support/native/node.ts';

@@ -1,5 +1,6 @@
-// Memory at the locations that CUmemLocationType names: only host memory is free of charge. NVIDIA's CUDA 13.4 driver API
-// reference, CUmemLocation: a locality domain of a device has the device in `localized.deviceId`, the lowest byte of `id`.
+// Memory at the locations that CUmemLocationType names: only host memory is free of charge. NVIDIA's CUDA 13.4 driver
+// API reference, CUmemLocation: a locality domain of a device has the device in `localized.deviceId`, the lowest byte
+// of `id`.
 import test, { type ExecutionContext } from 'ava';
 import { OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { startNode } from '../../../support/native/node.ts';

@@ -173,8 +173,8 @@ for (const symbol of [
     t.is(pooled(t, place, 'in the end'), 0);
   });
 
-// The rule that the simulated driver keeps: NVIDIA's CUDA 3.2 reference manual says of cuCtxPushCurrent that "the context
-// must be floating, i.e. not attached to any thread". CUDA 4.0 lifted that with cuCtxPushCurrent_v2.
+// The rule that the simulated driver keeps: NVIDIA's CUDA 3.2 reference manual says of cuCtxPushCurrent that "the
+// context must be floating, i.e. not attached to any thread". CUDA 4.0 lifted that with cuCtxPushCurrent_v2.
 test('stream-ordered allocation works on a created stream, and is charged', async (t) => {
   const place = await setUp(t);
   const { client } = place;

@@ -19,7 +19,8 @@ test.serial(`32 processes race in ${REQUESTS} requests and never exceed their gr
   t.is(result.wrongBytes, 0);
   t.true(result.attempts >= REQUESTS);
   t.true(result.granted > 10_000 * SHARE && result.refused > 10_000 * SHARE, 'the race was about something');
-  // How full the GPU itself is meanwhile depends on how many calls are on their way; all of the grant is there afterwards.
+  // How full the GPU itself is meanwhile depends on how many calls are on their way; all of the grant is there
+  // afterwards.
   const granules = Math.floor(limit / (2 * MIB));
   const client = await readyClient(t, node, { preload: grant.cuda });
   await client.ask(`fill-all ${2 * MIB}`);

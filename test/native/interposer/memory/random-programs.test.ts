@@ -1,5 +1,5 @@
-// The charge of random programs over all verbs against the simulated driver's count: several processes that are started,
-// forked, replaced and killed, in one grant of two GPUs, with failures injected into any driver call.
+// The charge of random programs over all verbs against the simulated driver's count: several processes that are
+// started, forked, replaced and killed, in one grant of two GPUs, with failures injected into any driver call.
 import test from 'ava';
 import { BOOKS_SHARE, runBooks, SANITIZED } from '../../../support/native/random-programs.ts';
 

@@ -1,4 +1,5 @@
-// The interposer made for one host: its symbol table, the host libraries that it refuses, and both forms in one process.
+// The interposer made for one host: its symbol table, the host libraries that it refuses, and both forms in one
+// process.
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Host libraries with arbitrary bytes changed, or truncated: the mounted form is made of them, or they are refused with a
-// reason, and neither takes long.
+// Host libraries with arbitrary bytes changed, or truncated: the mounted form is made of them, or they are refused with
+// a reason, and neither takes long.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';

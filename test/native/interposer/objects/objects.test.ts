@@ -1,5 +1,5 @@
-// The files that are loaded into every process of a container: the libc symbols they need, their thread-local storage and size, and
-// the functions that they must never use. In the layer arm64 they are those of that architecture.
+// The files that are loaded into every process of a container: the libc symbols they need, their thread-local storage
+// and size, and the functions that they must never use. In the layer arm64 they are those of that architecture.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';

@@ -1,5 +1,5 @@
-// Programs of images without CUDA, or with another libc: with both objects preloaded they print, fail and exit as without
-// them. Where that is impossible, the difference is stated here.
+// Programs of images without CUDA, or with another libc: with both objects preloaded they print, fail and exit as
+// without them. Where that is impossible, the difference is stated here.
 import { spawnSync } from 'node:child_process';
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Processes of one container in PID namespaces of their own (and user namespaces, if possible), killed all the time: their memory
-// is free for the others at once, without an agent and without waiting.
+// Processes of one container in PID namespaces of their own (and user namespaces, if possible), killed all the time:
+// their memory is free for the others at once, without an agent and without waiting.
 import { spawnSync } from 'node:child_process';
 import test, { type ImplementationFn } from 'ava';
 import { readyClient } from '../../../support/native/client.ts';
@@ -18,7 +18,8 @@ const stormTest = (title: string, body: ImplementationFn<[]>) =>
     ? test.serial(title, body)
     : test.serial.skip(`${title} (skipped: no PID namespaces can be made here)`, body);
 
-/** Each process holds one block at a time, and the largest blocks fit together: memory of killed processes is needed at once. */
+/** Each process holds one block at a time, and the largest blocks fit together: memory of killed processes is needed at
+ * once. */
 const STORM = {
   workers: WORKERS,
   kills: 75,

@@ -1,5 +1,5 @@
-// Processes that fork, clone, exec, exit, use threads and signals, or close the library while they use CUDA. The charge must stay
-// right, and nothing may hang or crash.
+// Processes that fork, clone, exec, exit, use threads and signals, or close the library while they use CUDA. The charge
+// must stay right, and nothing may hang or crash.
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

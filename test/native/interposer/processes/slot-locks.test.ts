@@ -1,4 +1,5 @@
-// Which slots of a ledger are reported as locked, and how long that may take, whatever locks a container holds on the file.
+// Which slots of a ledger are reported as locked, and how long that may take, whatever locks a container holds on the
+// file.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync, writeSync } from 'node:fs';

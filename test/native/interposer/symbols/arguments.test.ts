@@ -1,5 +1,5 @@
-// Calls with more arguments than registers, through trampolines that do not know the signature: resolved at the first call, direct
-// afterwards, and through a closed gate whose agent has been silent for so long that launches do not wait.
+// Calls with more arguments than registers, through trampolines that do not know the signature: resolved at the first
+// call, direct afterwards, and through a closed gate whose agent has been silent for so long that launches do not wait.
 import { execFileSync } from 'node:child_process';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// The table of entry points against every way to look one up, on drivers of five versions. The expected result comes from
-// the facts and the verbs here, and from the driver's own symbol table in the program that looks them up.
+// The table of entry points against every way to look one up, on drivers of five versions. The expected result comes
+// from the facts and the verbs here, and from the driver's own symbol table in the program that looks them up.
 import { execFileSync } from 'node:child_process';
 import { symlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -23,7 +23,8 @@ const since = new Map(facts.rows.map((row) => [row.symbol, row.version]));
 const NEWER = parseFacts(sources.newerFacts).symbols;
 /** Names that the program asks for beyond the table, and that no driver has. */
 const STRANGERS = 4;
-/** Under emulation, where look-ups take long, the driver that is asked in one way less: assembly and tables are tested. */
+/** Under emulation, where look-ups take long, the driver that is asked in one way less: assembly and tables are
+ * tested. */
 const VERSIONS = EMULATED ? [11_080] : [11_080, 12_040, 12_080, 13_000, 14_000];
 
 type Count = { ours: number; driver: number; absent: number; pretended: number; missing: number; wrong: number };

@@ -1,5 +1,5 @@
-// Which driver the interposer finds for each layout of an image: each in a root of its own, with drivers of several versions,
-// so that the version shows which one was found.
+// Which driver the interposer finds for each layout of an image: each in a root of its own, with drivers of several
+// versions, so that the version shows which one was found.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, cpSync, linkSync, mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';

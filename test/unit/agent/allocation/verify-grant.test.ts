@@ -1,4 +1,5 @@
-// A pod's grant is accepted if it matches the request and fits on this node's GPUs; a grant that would overcommit a GPU is refused.
+// A pod's grant is accepted if it matches the request and fits on this node's GPUs; a grant that would overcommit a GPU
+// is refused.
 import test from 'ava';
 import { type NodeGpu, verifyGrant } from '../../../../src/agent/allocation/verify-grant.ts';
 import { grantedOn } from '../../../../src/agent/grants/sums.ts';

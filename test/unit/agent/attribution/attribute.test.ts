@@ -1,4 +1,5 @@
-// To whom a process belongs: by its grant's group, its ancestry and what was known of it, by its container, or to nobody.
+// To whom a process belongs: by its grant's group, its ancestry and what was known of it, by its container, or to
+// nobody.
 import test from 'ava';
 import {
   type GrantRoot,

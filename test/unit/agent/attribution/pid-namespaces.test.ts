@@ -5,7 +5,8 @@ import type { ProcessFacts } from '../../../../src/agent/os/addon.ts';
 
 const INSIDE = 4026532000;
 
-/** A /proc of these processes by their pid, and this one; looking through all of it takes 100 ms, looking at one nothing. */
+/** A /proc of these processes by their pid, and this one; looking through all of it takes 100 ms, looking at one
+ * nothing. */
 function machine(present: Record<number, Partial<ProcessFacts>>) {
   const processes = new Map<number, Partial<ProcessFacts>>([
     [process.pid, { startTicks: 1, pidNamespace: 1, namespacePid: process.pid }],

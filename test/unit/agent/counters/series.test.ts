@@ -1,5 +1,5 @@
-// Counters as Prometheus sees them, by the labels on the metrics page: within one agent the counter of a container never falls, and
-// another container with the same labels starts at zero.
+// Counters as Prometheus sees them, by the labels on the metrics page: within one agent the counter of a container
+// never falls, and another container with the same labels starts at zero.
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';

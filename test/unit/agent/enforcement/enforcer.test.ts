@@ -1,5 +1,5 @@
-// When the enforcer refuses to act: old data, figures that do not add up, another mode. Whom a stop hits, with real processes, is
-// tested with a real agent; how many are stopped, and who first, in stop-rate.test.ts.
+// When the enforcer refuses to act: old data, figures that do not add up, another mode. Whom a stop hits, with real
+// processes, is tested with a real agent; how many are stopped, and who first, in stop-rate.test.ts.
 import test from 'ava';
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';

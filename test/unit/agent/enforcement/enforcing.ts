@@ -1,5 +1,5 @@
-// An enforcer for tests, over grants of 100 MiB each and samples that the test makes up: nobody is touched, for there is nobody, or one
-// process that takes every signal.
+// An enforcer for tests, over grants of 100 MiB each and samples that the test makes up: nobody is touched, for there
+// is nobody, or one process that takes every signal.
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -83,7 +83,8 @@ function registryOf(grants: readonly Grant[]): Registry {
   return { get: (id: string) => live.get(id), touch: () => {} } as unknown as Registry;
 }
 
-/** `known`: its ledger knows the process, so that what is too much is no bypass; `managedMib`: says the ledger, and no list. */
+/** `known`: its ledger knows the process, so that what is too much is no bypass; `managedMib`: says the ledger, and no
+ * list. */
 export type Holding = {
   readonly id: string;
   readonly mib: number;

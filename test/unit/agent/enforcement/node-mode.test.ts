@@ -1,4 +1,5 @@
-// The mode of a node: its agent's settings, a label of its Node before them, and what an agent that starts anew goes by.
+// The mode of a node: its agent's settings, a label of its Node before them, and what an agent that starts anew goes
+// by.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

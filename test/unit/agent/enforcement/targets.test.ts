@@ -1,4 +1,5 @@
-// Whom a stop hits, found in the real /proc: the grant's tree and what was seen of it, never its owner, never a stranger.
+// Whom a stop hits, found in the real /proc: the grant's tree and what was seen of it, never its owner, never a
+// stranger.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

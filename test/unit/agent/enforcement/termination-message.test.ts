@@ -1,5 +1,5 @@
-// The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and never
-// through a link.
+// The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and
+// never through a link.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

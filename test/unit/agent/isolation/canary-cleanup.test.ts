@@ -1,5 +1,5 @@
-// What a canary of the driver's limits left, and what is done about it: the program that asks the driver is stood in for. That a real
-// agent that is killed leaves nothing is the integration tests' part.
+// What a canary of the driver's limits left, and what is done about it: the program that asks the driver is stood in
+// for. That a real agent that is killed leaves nothing is the integration tests' part.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

@@ -1,6 +1,6 @@
-// When the driver's limits are not taken to hold: the program that asks for them stands in for a driver that stops answering,
-// or has no limits any more, which no simulated one does at the right moment. Limits that are really set are the integration
-// tests' part.
+// When the driver's limits are not taken to hold: the program that asks for them stands in for a driver that stops
+// answering, or has no limits any more, which no simulated one does at the right moment. Limits that are really set are
+// the integration tests' part.
 import test, { type ExecutionContext } from 'ava';
 import { openDriverLimits } from '../../../../src/agent/isolation/driver-limits/sync.ts';
 import { temporaryFolder } from '../../../support/native/node.ts';

@@ -1,5 +1,5 @@
-// What the kubelet is answered when it wants a pod's volume: from the watch, else from the API server, and never a refusal of
-// what a pod has already.
+// What the kubelet is answered when it wants a pod's volume: from the watch, else from the API server, and never a
+// refusal of what a pod has already.
 import test from 'ava';
 import type { PodAsk } from '../../../../src/agent/allocation/pod-grants.ts';
 import type { Refusal } from '../../../../src/agent/grants/refusal.ts';

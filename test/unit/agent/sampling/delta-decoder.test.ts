@@ -1,4 +1,5 @@
-// What the sampler's lines add up to: whoever is as before is the same object, and what does not add up is refused for good.
+// What the sampler's lines add up to: whoever is as before is the same object, and what does not add up is refused for
+// good.
 import test from 'ava';
 import fc from 'fast-check';
 import { createSampleDecoder, type SampleDecoder } from '../../../../src/agent/sampling/delta-decoder.ts';

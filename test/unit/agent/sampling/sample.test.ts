@@ -1,4 +1,5 @@
-// The sampler's lines, each by itself: what is taken, and that nothing half-written, foreign or ill-typed becomes a figure.
+// The sampler's lines, each by itself: what is taken, and that nothing half-written, foreign or ill-typed becomes a
+// figure.
 import test from 'ava';
 import fc from 'fast-check';
 import { createSampleDecoder } from '../../../../src/agent/sampling/delta-decoder.ts';

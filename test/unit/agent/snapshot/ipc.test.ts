@@ -1,4 +1,5 @@
-// What the exporter half makes of the node half's answers: the same page, and an error with its place for what is no snapshot.
+// What the exporter half makes of the node half's answers: the same page, and an error with its place for what is no
+// snapshot.
 import test from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import {

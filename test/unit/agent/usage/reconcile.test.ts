@@ -1,4 +1,5 @@
-// The driver's truth held against grants and ledgers: use, bypass, fences, foreign use, and what nobody can be charged with.
+// The driver's truth held against grants and ledgers: use, bypass, fences, foreign use, and what nobody can be charged
+// with.
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';

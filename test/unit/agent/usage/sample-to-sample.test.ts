@@ -1,4 +1,5 @@
-// From sample to sample: the process list of a grant stays the same object until it changes, and the totals of a GPU follow.
+// From sample to sample: the process list of a grant stays the same object until it changes, and the totals of a GPU
+// follow.
 import test from 'ava';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import { type AttributedProcesses, groupByOwner } from '../../../../src/agent/attribution/processes-by-owner.ts';
