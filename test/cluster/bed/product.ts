@@ -125,11 +125,19 @@ function runHelm(bed: Bed, helm: string, args: readonly string[], input = ''): R
   return bed.namespaces.run([helm, ...args, '--namespace', NAMESPACE], { env, input });
 }
 
-/** `helm upgrade --install` of the chart; waits until all of it is ready; throws with helm's message. */
+/**
+ * `helm upgrade --install` of the chart; waits until all of it is ready; throws with helm's message. helm's watcher, the default,
+ * fails where a workload is ready with all others and no longer when it is read once more; the other strategy asks again.
+ */
 export function installChart(bed: Bed, helm: string, values: object): void {
   const args = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
   const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
-  const { code, err, out } = runHelm(bed, helm, [...args, '--wait', '--timeout', '300s', '--values', '-'], input);
+  const { code, err, out } = runHelm(
+    bed,
+    helm,
+    [...args, '--wait=legacy', '--timeout', '300s', '--values', '-'],
+    input,
+  );
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}\n${stateOfRelease(bed)}`);
 }
 
