@@ -2,8 +2,9 @@
  * process:
  *   cotenant-calibrate [--cuda libcuda.so.1] [--nvml libnvidia-ml.so.1]
  * It measures the first visible device (CUDA_VISIBLE_DEVICES) and prints one line of JSON:
- *   {"uuid": ..., "contextBytes": ..., "granuleBytes": ..., "releasesLate": ..., "driverVersion": ...}
- * It uses a context and a few MiB for about a second, changes no setting, and must not run under the interposer. */
+ *   {"uuid": ..., "contextBytes": ..., "granuleBytes": ..., "releasesLate": ..., "usableBytes": ..., "driverVersion":
+ * ...} It uses a context and a few MiB for about a second, changes no setting, and must not run under the interposer.
+ */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -183,6 +184,9 @@ int main(int argc, char **argv) {
     if ((code = CUDA(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)0)))
         return fail("cannot create a context", code);
     if ((code = CUDA(cuCtxSetCurrent, (abi_context), context))) return fail("cannot use the context", code);
+    size_t usable = 0;
+    if ((code = CUDA(cuDeviceTotalMem_v2, (size_t *, abi_device), &usable, (abi_device)0)))
+        return fail("cannot read the memory of the device", code);
     launch_once();
     uint64_t context_bytes = 0, granule = 0;
     bool late = false;
@@ -192,7 +196,7 @@ int main(int argc, char **argv) {
     char driver[NVML_ABI_VERSION_BYTES] = "";
     NVML(nvmlSystemGetDriverVersion, (char *, unsigned), driver, (unsigned)sizeof driver);
     printf("{\"uuid\":\"%s\",\"contextBytes\":%" PRIu64 ",\"granuleBytes\":%" PRIu64
-           ",\"releasesLate\":%s,\"driverVersion\":\"%s\"}\n",
-           text, context_bytes, granule, late ? "true" : "false", driver);
+           ",\"releasesLate\":%s,\"usableBytes\":%zu,\"driverVersion\":\"%s\"}\n",
+           text, context_bytes, granule, late ? "true" : "false", usable, driver);
     return 0;
 }

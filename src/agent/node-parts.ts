@@ -83,6 +83,7 @@ export function openNodeParts(around: Around) {
     podModes: createPodModes(registry, inputs.log.component('pod-mode').warn),
     intake,
     nameOf,
+    usableBytesOf: (gpuUuid: string) => profiles.of(gpuUuid).usableBytes,
     upkeep: openUpkeep(around, registry),
     missed: openMissed(around, containers),
     ...isolation,

@@ -15,6 +15,7 @@ import type { Native } from './os/addon.ts';
 import type { AbandonedCounts } from './os/helper-process.ts';
 import type { ProcessedSample } from './process-sample.ts';
 import { createCapabilityLog } from './sampling/capability-log.ts';
+import { withReserve } from './sampling/reserve.ts';
 import type { Sample } from './sampling/sample.ts';
 import { createSamplingInterval } from './sampling-interval.ts';
 import {
@@ -63,7 +64,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   return {
     ...podFunctions({ parts, inputs, sampleSoon }),
     events,
-    onSample(sample, samplers = NO_SAMPLERS) {
+    onSample(sampled, samplers = NO_SAMPLERS) {
+      const sample = withReserve(sampled, parts.usableBytesOf);
       const taken = publication.onSample(sample, samplers);
       events.emit('interval', pace.after(taken.state));
       maintainFiles(parts, sample, taken, publication.snapshot());

@@ -9,6 +9,8 @@ export type GpuProfile = {
   readonly contextBytes: number;
   readonly granuleBytes: number;
   readonly releasesLate: boolean;
+  /** The GPU's total memory by CUDA, without what the driver keeps. Absent: measured by an older build. */
+  readonly usableBytes?: number;
 };
 export const UNMEASURED: GpuProfile = { contextBytes: 0, granuleBytes: 0, releasesLate: false };
 

@@ -45,7 +45,8 @@ const isProfile = (value: unknown): value is Stored => {
     Number.isSafeInteger(entry?.contextBytes) &&
     Number.isSafeInteger(entry?.granuleBytes) &&
     typeof entry?.releasesLate === 'boolean' &&
-    typeof entry.driverVersion === 'string'
+    typeof entry.driverVersion === 'string' &&
+    (entry.usableBytes === undefined || Number.isSafeInteger(entry.usableBytes))
   );
 };
 /** By the GPU's UUID. A GPU whose entry is incomplete is measured again. */
@@ -92,8 +93,8 @@ export function openProfiles(options: ProfilesOptions): Profiles {
       if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
       const found = JSON.parse(answer.stdout) as GpuProfile & { uuid: string };
       if (found.uuid !== gpuUuid) throw new Error(`the program measured ${found.uuid}`);
-      const { contextBytes, granuleBytes, releasesLate } = found;
-      stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
+      const { uuid: _, ...measured } = found;
+      stored = { ...stored, [gpuUuid]: { ...measured, driverVersion } };
       failures.delete(gpuUuid);
       return true;
     } catch (error) {

@@ -27,10 +27,10 @@ for (const driver of DRIVERS) {
     await readyClient(t, node);
     const libraries = ['--cuda', join(node.lib, 'libcuda.so.1'), '--nvml', join(node.lib, 'libnvidia-ml.so.1')];
     const text = execFileSync(join(BUILD, 'cotenant-calibrate'), libraries, { encoding: 'utf8' });
-    const { contextBytes, granuleBytes, driverVersion } = JSON.parse(text);
+    const { contextBytes, granuleBytes, usableBytes, driverVersion } = JSON.parse(text);
     t.deepEqual(
-      { contextBytes, granuleBytes, driverVersion },
-      { contextBytes: CONTEXT, granuleBytes: GRANULE, driverVersion: driver },
+      { contextBytes, granuleBytes, usableBytes, driverVersion },
+      { contextBytes: CONTEXT, granuleBytes: GRANULE, usableBytes: node.usable(0), driverVersion: driver },
     );
   });
 }

@@ -75,3 +75,24 @@ for (const [driver, list, reserved, absent] of DRIVERS) {
       t.notRegex(said[0] ?? '', new RegExp(`${name}(_v\\d)?\\b`), 'what it has in another form is not missed');
   });
 }
+
+test('grants that sum to the GPU of a driver that does not report its reserve can be filled', async (t) => {
+  t.timeout(120_000);
+  const node = await startNode(t, '--gpu', 't4', '--driver', '470.256.02');
+  const agent = await startAgent(t, node, { settings: { ...SETTINGS, calibrate: true } });
+  const reserved = () => agent.metric('cotenant_device_memory_reserved_bytes');
+  const gpu = node.usage().gpus[0];
+  await eventually(async () => (await reserved()) === gpu?.reservedBytes || undefined, 'the calibrated reserve');
+  t.is(await agent.metric('cotenant_device_memory_used_bytes'), 0, 'the reserve is not used as well');
+  const half = node.usable(0) / MIB / 2;
+  const fill = async (name: string) => {
+    const tenant = runTenant(t, node, agent, ['--gpu-memory', `${half}Mi`, '--name', name], [CLIENT]);
+    await tell(tenant, 'init');
+    await tell(tenant, 'context 0');
+    const [free = 0] = (await tell(tenant, 'info')).slice(1);
+    t.is(free, half * MIB - (gpu?.contextBytes ?? 0), name);
+    t.is((await tell(tenant, `alloc ${free}`))[0], 0, `${name} gets all of its grant`);
+  };
+  await fill('first');
+  await fill('second');
+});
