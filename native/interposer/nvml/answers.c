@@ -12,8 +12,7 @@ bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu) {
 /* ---- memory ---- */
 
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *out) {
-    nvml_abi_return result =
-        CALL_REAL(nvmlDeviceGetMemoryInfo, (nvml_abi_device, struct nvml_abi_memory_v1 *), device, out);
+    nvml_abi_return result = CALL_REAL(nvmlDeviceGetMemoryInfo, device, out);
     uint32_t gpu;
     struct grant_gpu now;
     if (result != NVML_ABI_SUCCESS || !out || !nvml_gpu_of(device, &gpu)) return result;
@@ -26,8 +25,7 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_
 
 /* `reserved` is 0: what the driver keeps for itself is not the container's. */
 nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
-    nvml_abi_return result =
-        CALL_REAL(nvmlDeviceGetMemoryInfo_v2, (nvml_abi_device, struct nvml_abi_memory_v2 *), device, out);
+    nvml_abi_return result = CALL_REAL(nvmlDeviceGetMemoryInfo_v2, device, out);
     uint32_t gpu;
     struct grant_gpu now;
     if (result != NVML_ABI_SUCCESS || !out || !nvml_gpu_of(device, &gpu)) return result;
@@ -42,18 +40,19 @@ nvml_abi_return cot_nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nv
 
 /* ---- GPUs ---- */
 
+nvml_abi_return cot_nvmlDeviceGetCount_v2(unsigned *count);
+nvml_abi_return cot_nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_device *device);
+
 /* Handles of the granted GPUs that the driver shows, in the order of the grant, which is CUDA's as well. In a container
  * these are all GPUs; a process on a plain machine sees more, and lists its own. */
 static unsigned granted(nvml_abi_device *handles) {
-    nvml_abi_return (*by_index)(unsigned, nvml_abi_device *) =
-        REAL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvml_abi_device *));
-    nvml_abi_return (*count_all)(unsigned *) = REAL(nvmlDeviceGetCount_v2, (unsigned *));
     nvml_abi_device of_grant[COT_MAX_GPUS] = {0}, device;
     unsigned all = 0, found = 0;
     uint32_t gpu;
-    if (!by_index || !count_all || count_all(&all) != NVML_ABI_SUCCESS) return 0;
+    if (CALL_REAL(nvmlDeviceGetCount_v2, &all) != NVML_ABI_SUCCESS) return 0;
     for (unsigned i = 0; i < all; i++) {
-        if (by_index(i, &device) == NVML_ABI_SUCCESS && nvml_gpu_of(device, &gpu)) of_grant[gpu] = device;
+        if (CALL_REAL(nvmlDeviceGetHandleByIndex_v2, i, &device) == NVML_ABI_SUCCESS && nvml_gpu_of(device, &gpu))
+            of_grant[gpu] = device;
     }
     for (gpu = 0; gpu < COT_MAX_GPUS; gpu++) {
         if (of_grant[gpu]) handles[found++] = of_grant[gpu];
@@ -95,7 +94,7 @@ nvml_abi_return cot_nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_devic
 }
 
 nvml_abi_return cot_nvmlDeviceGetIndex(nvml_abi_device device, unsigned *index) {
-    nvml_abi_return result = CALL_REAL(nvmlDeviceGetIndex, (nvml_abi_device, unsigned *), device, index);
+    nvml_abi_return result = CALL_REAL(nvmlDeviceGetIndex, device, index);
     nvml_abi_device handles[COT_MAX_GPUS];
     if (result != NVML_ABI_SUCCESS || !index || !grant_is_readable()) return result;
     unsigned count = granted(handles);
@@ -144,36 +143,25 @@ static nvml_abi_return keep_granted(const nvml_abi_device *all, unsigned listed,
     return NVML_ABI_SUCCESS;
 }
 #define MOST_GPUS 256u
+/* The body of a function that lists GPUs, with the arguments that come before `count` and `devices`. */
+#define LIST_GRANTED(symbol, ...)                                                                    \
+    nvml_abi_device all[MOST_GPUS] = {0};                                                            \
+    unsigned listed = 0;                                                                             \
+    if (!count || !grant_is_readable()) return CALL_REAL(symbol, __VA_ARGS__, count, devices);       \
+    nvml_abi_return result = CALL_REAL(symbol, __VA_ARGS__, &listed, NULL);                          \
+    if (listed > MOST_GPUS) listed = MOST_GPUS;                                                      \
+    if (result == NVML_ABI_SUCCESS && listed) result = CALL_REAL(symbol, __VA_ARGS__, &listed, all); \
+    return result == NVML_ABI_SUCCESS ? keep_granted(all, listed, count, devices) : result
 
 nvml_abi_return cot_nvmlDeviceGetTopologyNearestGpus(nvml_abi_device device, int level, unsigned *count,
                                                      nvml_abi_device *devices) {
-#define NEAREST(room, list)                                                                                           \
-    CALL_REAL(nvmlDeviceGetTopologyNearestGpus, (nvml_abi_device, int, unsigned *, nvml_abi_device *), device, level, \
-              room, list)
-    nvml_abi_device all[MOST_GPUS] = {0};
-    unsigned listed = 0;
-    if (!count || !grant_is_readable()) return NEAREST(count, devices);
-    nvml_abi_return result = NEAREST(&listed, NULL);
-    if (listed > MOST_GPUS) listed = MOST_GPUS;
-    if (result == NVML_ABI_SUCCESS && listed) result = NEAREST(&listed, all);
-    return result == NVML_ABI_SUCCESS ? keep_granted(all, listed, count, devices) : result;
-#undef NEAREST
+    LIST_GRANTED(nvmlDeviceGetTopologyNearestGpus, device, level);
 }
-
 nvml_abi_return cot_nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvml_abi_device *devices) {
-#define GPU_SET(room, list) \
-    CALL_REAL(nvmlSystemGetTopologyGpuSet, (unsigned, unsigned *, nvml_abi_device *), cpu, room, list)
-    nvml_abi_device all[MOST_GPUS] = {0};
-    unsigned listed = 0;
-    if (!count || !grant_is_readable()) return GPU_SET(count, devices);
-    nvml_abi_return result = GPU_SET(&listed, NULL);
-    if (listed > MOST_GPUS) listed = MOST_GPUS;
-    if (result == NVML_ABI_SUCCESS && listed) result = GPU_SET(&listed, all);
-    return result == NVML_ABI_SUCCESS ? keep_granted(all, listed, count, devices) : result;
-#undef GPU_SET
+    LIST_GRANTED(nvmlSystemGetTopologyGpuSet, cpu);
 }
 
 const char *cot_nvmlErrorString(nvml_abi_return code) {
-    const char *(*real)(nvml_abi_return) = (const char *(*)(nvml_abi_return))shim_real(COT_AT_nvmlErrorString);
+    __typeof__(&cot_nvmlErrorString) real = REAL(nvmlErrorString);
     return real ? real(code) : "NVML Shared Library Not Found";
 }

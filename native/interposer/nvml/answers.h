@@ -6,22 +6,22 @@
 #include "../symbols/symbols.h"
 #include "grant_view.h"
 
-#define REAL(symbol, types) ((nvml_abi_return(*) types)shim_real(COT_AT_##symbol))
-#define CALL_REAL(symbol, types, ...)                                 \
+/* The driver's function of this name, with the type of ours. */
+#define REAL(symbol) ((__typeof__(&cot_##symbol))shim_real(COT_AT_##symbol))
+#define CALL_REAL(symbol, ...)                                        \
     ({                                                                \
-        nvml_abi_return(*real_) types = REAL(symbol, types);          \
+        __typeof__(&cot_##symbol) real_ = REAL(symbol);               \
         real_ ? real_(__VA_ARGS__) : (nvml_abi_return)shim_missing(); \
     })
 
-/* Capacity for a list of which the driver reports so many entries; a larger count than this is not believed. */
-#define NVML_MAX_ENTRIES 65536u
-static inline unsigned nvml_capacity_for(unsigned reported) {
-    return reported < NVML_MAX_ENTRIES / 2 ? reported * 2 + 8 : NVML_MAX_ENTRIES;
-}
-/* Entries that are there, whatever the driver reports. */
-static inline unsigned nvml_entries(unsigned reported, unsigned capacity) {
-    return reported < capacity ? reported : capacity;
-}
+/* A whole list of the driver's, in our own memory, which must be freed, also after an error. `ask` calls the driver
+ * with an array of *count rows. What the driver did not write is NVML_FILL. */
+#define NVML_FILL 0xaa
+typedef nvml_abi_return nvml_list_call(const void *query, unsigned *count, void *rows);
+void *nvml_read_list(nvml_list_call *ask, const void *query, size_t row_bytes, unsigned *count,
+                     nvml_abi_return *result);
+/* As the driver does it: the count is always set, too small an array is an error, an empty list is a success. */
+nvml_abi_return nvml_copy_list(const void *rows, size_t row_bytes, unsigned have, unsigned *count, void *out);
 
 /* False: the GPU is not granted, or the grant cannot be read. */
 bool nvml_gpu_of(nvml_abi_device device, uint32_t *gpu);

@@ -7,7 +7,6 @@
 
 #include "answers.h"
 
-#define FILL_PATTERN 0xaa
 #define LONGEST_ENTRY ((size_t)32)
 static_assert(sizeof(struct nvml_abi_process_535) == LONGEST_ENTRY, "the longest layout");
 #define FIRST_CAPACITY 256u
@@ -37,7 +36,8 @@ struct process_query {
     struct nvml_abi_process_detail_list *detail; /* the caller's structure, for the one call that takes one */
 };
 
-static nvml_abi_return call_driver(const struct process_query *query, unsigned *count, void *entries) {
+static nvml_abi_return call_driver(const void *call, unsigned *count, void *entries) {
+    const struct process_query *query = call;
     if (!query->detail) {
         nvml_abi_return (*real)(nvml_abi_device, unsigned *, void *) =
             (nvml_abi_return (*)(nvml_abi_device, unsigned *, void *))query->real;
@@ -53,25 +53,39 @@ static nvml_abi_return call_driver(const struct process_query *query, unsigned *
     return result;
 }
 
-/* The driver's whole list, in our own memory. *entries must be freed, also after an error. */
-static nvml_abi_return read_whole_list(const struct process_query *query, unsigned *count, unsigned char **entries) {
-    *entries = NULL;
+/* Capacity for a list of which the driver reports so many entries; a larger count than this is not believed. */
+#define MOST_ENTRIES 65536u
+static unsigned capacity_for(unsigned reported) {
+    return reported < MOST_ENTRIES / 2 ? reported * 2 + 8 : MOST_ENTRIES;
+}
+
+void *nvml_read_list(nvml_list_call *ask, const void *query, size_t row_bytes, unsigned *count,
+                     nvml_abi_return *result) {
+    void *rows = NULL;
     unsigned capacity = FIRST_CAPACITY;
     for (int tries = 0; tries < 4; tries++) {
-        size_t size = (size_t)capacity * LONGEST_ENTRY;
-        free(*entries);
-        *entries = malloc(size);
-        if (!*entries) return NVML_ABI_MEMORY;
-        memset(*entries, FILL_PATTERN, size);
+        free(rows);
+        rows = malloc(capacity * row_bytes);
+        *result = NVML_ABI_MEMORY;
+        if (!rows) return NULL;
+        memset(rows, NVML_FILL, capacity * row_bytes);
         *count = capacity;
-        nvml_abi_return result = call_driver(query, count, *entries);
-        if (result != NVML_ABI_INSUFFICIENT_SIZE || *count <= capacity) {
-            *count = nvml_entries(*count, capacity);
-            return result;
-        }
-        capacity = nvml_capacity_for(*count);
+        *result = ask(query, count, rows);
+        if (*result != NVML_ABI_INSUFFICIENT_SIZE || *count <= capacity) break;
+        if (tries < 3) capacity = capacity_for(*count);
     }
-    return NVML_ABI_INSUFFICIENT_SIZE;
+    if (*count > capacity) *count = capacity; /* entries that are there, whatever the driver reports */
+    return rows;
+}
+
+nvml_abi_return nvml_copy_list(const void *rows, size_t row_bytes, unsigned have, unsigned *count, void *out) {
+    unsigned capacity = *count;
+    *count = have;
+    if (have == 0) return NVML_ABI_SUCCESS;
+    if (have > capacity) return NVML_ABI_INSUFFICIENT_SIZE;
+    if (!out) return NVML_ABI_INVALID_ARGUMENT;
+    memcpy(out, rows, have * row_bytes);
+    return NVML_ABI_SUCCESS;
 }
 
 /* Drivers 530 and 535.43 to 535.86 write entries of 32 bytes through _v3. For empty lists, whose layout does not
@@ -90,7 +104,7 @@ static size_t entry_size(const struct process_query *query, const unsigned char 
     if (query->nominal != sizeof(struct nvml_abi_process_v2)) return query->nominal;
     if (count == 0) return driver_writes_long_entries() ? LONGEST_ENTRY : query->nominal;
     size_t end = (size_t)count * LONGEST_ENTRY;
-    while (end > 0 && entries[end - 1] == FILL_PATTERN) end--;
+    while (end > 0 && entries[end - 1] == NVML_FILL) end--;
     return end > (size_t)count * query->nominal ? LONGEST_ENTRY : query->nominal;
 }
 
@@ -102,37 +116,27 @@ static uint32_t pid_at(const unsigned char *entries, size_t size, unsigned index
 
 /* Is the process in that list of the driver? */
 static bool is_listed(const struct process_query *query, uint32_t pid) {
-    unsigned char *entries;
+    nvml_abi_return result;
     unsigned count = 0;
     bool found = false;
-    if (query->real && read_whole_list(query, &count, &entries) == NVML_ABI_SUCCESS) {
+    if (!query->real) return false;
+    unsigned char *entries = nvml_read_list(call_driver, query, LONGEST_ENTRY, &count, &result);
+    if (result == NVML_ABI_SUCCESS) {
         size_t size = entry_size(query, entries, count);
         for (unsigned i = 0; i < count && !found; i++) found = pid_at(entries, size, i) == pid;
     }
-    if (query->real) free(entries);
+    free(entries);
     return found;
-}
-
-/* As the driver does it: the count is always set, too small an array is an error, an empty list is a success. */
-static nvml_abi_return copy_to_caller(const unsigned char *entries, size_t size, unsigned have, unsigned *count,
-                                      void *out) {
-    unsigned capacity = *count;
-    *count = have;
-    if (have == 0) return NVML_ABI_SUCCESS;
-    if (have > capacity) return NVML_ABI_INSUFFICIENT_SIZE;
-    if (!out) return NVML_ABI_INVALID_ARGUMENT;
-    memcpy(out, entries, have * size);
-    return NVML_ABI_SUCCESS;
 }
 
 /* `mps`: the query for MPS clients, if this is the list of compute processes; NULL for other lists. */
 static nvml_abi_return write_list(const struct process_query *query, const struct process_query *mps, unsigned *count,
                                   void *out) {
-    unsigned char *entries;
     struct nvml_own own = {0};
     unsigned have = 0, kept = 0;
     uint32_t gpu = GRANT_NO_GPU;
-    nvml_abi_return result = read_whole_list(query, &have, &entries);
+    nvml_abi_return result;
+    unsigned char *entries = nvml_read_list(call_driver, query, LONGEST_ENTRY, &have, &result);
     if (result != NVML_ABI_SUCCESS) {
         free(entries);
         return result;
@@ -159,7 +163,7 @@ static nvml_abi_return write_list(const struct process_query *query, const struc
             for (unsigned k = 0; k < from_driver && !known; k++) known = pid_at(answer, size, k) == entry.pid;
             if (!known && !is_listed(mps, entry.pid)) memcpy(answer + kept++ * size, &entry, size);
         }
-        result = copy_to_caller(answer, size, kept, count, out);
+        result = nvml_copy_list(answer, size, kept, count, out);
     } else {
         result = NVML_ABI_MEMORY;
     }
@@ -212,9 +216,7 @@ nvml_abi_return cot_nvmlDeviceGetRunningProcessDetailList(nvml_abi_device device
                                   .detail = out};
     struct process_query clients = query;
     if (!query.real) return (nvml_abi_return)shim_missing();
-    if (!out || !grant_is_readable())
-        return CALL_REAL(nvmlDeviceGetRunningProcessDetailList,
-                         (nvml_abi_device, struct nvml_abi_process_detail_list *), device, out);
+    if (!out || !grant_is_readable()) return CALL_REAL(nvmlDeviceGetRunningProcessDetailList, device, out);
     uint32_t known = NVML_ABI_STRUCT_VERSION(struct nvml_abi_process_detail_list, 1);
     if (out->version != known) {
         struct nvml_abi_process_detail_list first = {.version = known, .mode = MODE_COMPUTE};
