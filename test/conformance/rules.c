@@ -3,7 +3,8 @@
  *   conformance-rules [--library PATH] [--granted] [--seconds N] [--shard I/N] [--list] [SUBJECT | SUBJECT/RULE]...
  * The driver is libcuda.so.1 unless --library names another. Exit code 0 says that each rule was asked, whatever the
  * outcomes. */
-#include "rules.h"
+#include "management.h"
+#include "memory.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +26,12 @@ enum { DETAIL_FD = 3, MOST_DETAIL = 1024, MOST_RULES = 2000, SECONDS = 10 };
 
 #define CALL(name, parameters) CUresult(*name) parameters;
 DRIVER_CALLS(CALL)
+MEMORY_CALLS(CALL)
 #undef CALL
+#define CALL(name, parameters) int(*name) parameters;
+NVML_CALLS(CALL)
+#undef CALL
+const char *(*nvmlErrorString)(int);
 
 static struct rule *rules;
 static bool granted;
@@ -67,6 +73,13 @@ void expect_one_of(const CUresult *want, size_t count, CUresult got, const char 
     end_rule(BROKEN, detail);
 }
 
+void expect_refusal(CUresult got, const char *text, int line) {
+    if (got != CUDA_SUCCESS) return;
+    char detail[MOST_DETAIL];
+    snprintf(detail, sizeof(detail), "line %d: %.400s succeeded, documented is a refusal", line, text);
+    end_rule(BROKEN, detail);
+}
+
 void expect_value(long long want, long long got, const char *text, int line) {
     if (want == got) return;
     char detail[MOST_DETAIL];
@@ -83,17 +96,32 @@ static CUresult lacking(void) {
     end_rule(BROKEN, "the rule uses an entry point that the driver lacks, and does not name it");
 }
 
+/* A rule of NVML names calls of it; the others do without the library. */
+static void load_nvml(void *nvml) {
+#define CALL(name, parameters)              \
+    *(void **)&(name) = dlsym(nvml, #name); \
+    if (!(name)) *(void **)&(name) = (void *)lacking;
+    NVML_CALLS(CALL)
+#undef CALL
+    *(void **)&nvmlErrorString = dlsym(nvml, "nvmlErrorString");
+}
+
 static void load_driver(const struct rule *rule) {
-    void *driver = dlopen(library, RTLD_NOW);
+    void *driver = dlopen(library, RTLD_NOW), *nvml = NULL;
     if (!driver) end_rule(ABSENT, dlerror());
     char calls[512], *rest = NULL;
     snprintf(calls, sizeof(calls), "%s", rule->calls);
-    for (char *name = strtok_r(calls, " ", &rest); name; name = strtok_r(NULL, " ", &rest))
-        if (!dlsym(driver, name)) end_rule(ABSENT, name);
+    for (char *name = strtok_r(calls, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
+        bool managing = !strncmp(name, "nvml", 4);
+        if (managing && !nvml && !(nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW))) end_rule(ABSENT, dlerror());
+        if (!dlsym(managing ? nvml : driver, name)) end_rule(ABSENT, name);
+    }
+    if (nvml) load_nvml(nvml);
 #define CALL(name, parameters)                \
     *(void **)&(name) = dlsym(driver, #name); \
     if (!(name)) *(void **)&(name) = (void *)lacking;
     DRIVER_CALLS(CALL)
+    MEMORY_CALLS(CALL)
 #undef CALL
 }
 

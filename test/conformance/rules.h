@@ -11,12 +11,15 @@
 /* The documents. The reference is the text of the public header of that toolkit, from which NVIDIA makes its pages. */
 #define DRIVER_API "CUDA Driver API 13.5, "
 #define GUIDE "CUDA C++ Programming Guide 13.0, "
+#define RUNTIME_API "CUDA Runtime API 13.5, "
+#define NVML "NVML API Reference 13.5, "
 
 struct rule {
     const char *subject, *name;
     /* Document, its version, and section or function. */
     const char *source;
-    /* Entry points that it holds for, separated by blanks: where the driver lacks one, the rule is not asked. */
+    /* Entry points that it holds for, separated by blanks: where the driver, or NVML, lacks one, the rule is not asked.
+     */
     const char *calls;
     /* The exact sentence could not be retrieved when the rule was written. */
     bool recalled;
@@ -40,6 +43,7 @@ void add_rule(struct rule *rule);
 /* ---- expectations ---- */
 void expect_result(CUresult want, CUresult got, const char *text, int line);
 void expect_one_of(const CUresult *want, size_t count, CUresult got, const char *text, int line);
+void expect_refusal(CUresult got, const char *text, int line);
 void expect_value(long long want, long long got, const char *text, int line);
 /* The rule cannot be asked of this device or driver. */
 _Noreturn void not_here(const char *why);
@@ -50,6 +54,8 @@ _Noreturn void not_here(const char *why);
 #define ONE_OF(call, ...)                                                                                            \
     expect_one_of((const CUresult[]){__VA_ARGS__}, sizeof((const CUresult[]){__VA_ARGS__}) / sizeof(CUresult), call, \
                   #call, __LINE__)
+/* Where the documentation refuses a call and names no error of its own. */
+#define FAILS(call) expect_refusal(call, #call, __LINE__)
 #define SAME(want, value) expect_value((long long)(want), (long long)(value), #value, __LINE__)
 #define TRUE(condition) expect_value(1, !!(condition), #condition, __LINE__)
 #define NEEDS(condition, why)            \
