@@ -201,18 +201,18 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
       parts.evictions?.see(records.filter(({ grantId }) => parts.isEnforced(parts.registry.get(grantId)?.grant)));
       sampledAtMs = clock();
       publish(
-        createSnapshot(
+        createSnapshot({
           state,
           totals,
-          stopCounts.totals(),
-          audit.recent(),
-          selfSnapshot(sample, samplers),
-          parts.nameOf,
-          parts.containers.newest,
-          { stateOf, ofGpu: parts.shares.ofGpu },
-          checks.fencesOf,
-          faults.of,
-        ),
+          kills: stopCounts.totals(),
+          recent: audit.recent(),
+          self: selfSnapshot(sample, samplers),
+          nameOf: parts.nameOf,
+          newestOf: parts.containers.newest,
+          compute: { stateOf, ofGpu: parts.shares.ofGpu },
+          fencesOf: checks.fencesOf,
+          faultOf: faults.of,
+        }),
       );
       if (records.length > 0) events.emit('actions', records);
       return taken;

@@ -1,9 +1,8 @@
-// The published state of a node after one sample: plain values that are sent to the render worker and served as JSON to
-// the status page and the CLI. Defines the types and fills them; src/exporter/collectors names the metrics.
+// The published state of a node after one sample: plain values that are sent to the render worker and served as JSON to the status
+// page and the CLI. Defines the types and fills them; src/exporter/collectors names the metrics.
 
 import type { ComputePolicy, Mode, Priority } from '../../api/request.ts';
 import type { GpuFault } from '../../policy/gpu-health.ts';
-import type { Fence } from '../../policy/isolation.ts';
 import type { GpuFences } from '../../policy/isolation-check.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import { type EffectiveMode, effectiveMode } from '../../policy/mode.ts';
@@ -21,17 +20,10 @@ import {
 } from '../counters/totals.ts';
 import type { XidTotal } from '../counters/xid-counts.ts';
 import type { ActionRecord } from '../enforcement/action-record.ts';
-import { podUidOf } from '../grants/grant.ts';
+import { type Grant, podUidOf } from '../grants/grant.ts';
 import type { AbandonedCounts } from '../os/helper-process.ts';
-import { isMpsClient } from '../usage/gpu-processes.ts';
-import type {
-  ContainerState,
-  DeviceState,
-  EngineUse,
-  GrantedProcess,
-  NodeState,
-  Observed,
-} from '../usage/node-usage.ts';
+import { isMpsClient, type ProcessState } from '../usage/gpu-processes.ts';
+import type { ContainerGpuState, ContainerState, DeviceState, GrantedProcess, NodeState } from '../usage/node-usage.ts';
 import type { AssignedState, ForeignState } from '../usage/ungranted-usage.ts';
 
 export type SnapshotDevice = DeviceState & {
@@ -53,72 +45,41 @@ const UNDIVIDED: ComputeSnapshot = {
   ofGpu: () => ({ policy: 'native', source: 'configuration' }),
 };
 
-export type SnapshotProcess = {
-  readonly pid: number;
-  readonly command: string;
-  /** Undefined: the driver does not report it. */
-  readonly usedBytes?: number | undefined;
-  readonly smPercent?: number | undefined;
-  /** Bits: 1 compute, 2 graphics, 4 MPS client. */
-  readonly types: number;
-  readonly inLedger: boolean;
-};
+export type SnapshotProcess = Omit<GrantedProcess, 'startTicks' | 'cgroup' | 'usedBytes' | 'smPercent'> &
+  Partial<Pick<GrantedProcess, 'usedBytes' | 'smPercent'>>;
 
-/** A container on one GPU. */
-export type SnapshotContainer = {
-  readonly grantId: string;
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-  /** Empty: a grant for processes without a pod. */
-  readonly podUid: string;
-  /** Empty: a grant for processes without a pod, or the container is not known yet. */
-  readonly containerId: string;
-  /** The runtime created it without its GPUs, and none of its processes has used a GPU since. */
-  readonly withoutGpus: boolean;
-  readonly gpuUuid: string;
-  /** For a GPU that is gone its last index; undefined: the GPU was never in a sample. */
-  readonly gpuIndex: number | undefined;
-  readonly fence: Fence;
-  /** The enforcement mode in force, and where it was set. */
-  readonly enforcement: EffectiveMode;
-  readonly isolateMemory: boolean;
-  readonly tampered: boolean;
-  readonly limitBytes: number;
-  readonly coresPercent: number;
-  /** Upper limit while other containers leave compute idle; undefined: the policy decides. */
-  readonly coresLimitPercent: number | undefined;
-  /** The policy in force for the container on this GPU. */
-  readonly computePolicy: ComputePolicy;
-  readonly priority: Priority;
-  /** 0: none. */
-  readonly computeWeight: number;
-  /** As the arbiter reports it; undefined: the container has no lease page. */
-  readonly compute?: ComputeUse | undefined;
-  readonly usedBytes: number;
-  readonly bypassBytes: number;
-  /** The driver reports the GPU's processes; else some may be missing. */
-  readonly processesKnown: boolean;
-  /** The driver reports the memory of each process; else used and bypass bytes are too low. */
-  readonly memoryKnown: boolean;
-  readonly ledger: ContainerState['gpus'][number]['ledger'];
-  /** Undefined: the driver did not report it. */
-  readonly smPercent?: number | undefined;
-  readonly lastActiveMs: number | undefined;
-  readonly over: boolean;
-  /** It uses more of the GPU's compute than its share. */
-  readonly overShare: boolean;
-  /** Clients of MPS among its processes on the GPU; absent: none. `judged`: their utilization can be distinguished from
-   * that of other clients. */
-  readonly mps?: { readonly processes: number; readonly judged: boolean };
-  /** Per container, the same on each of its GPUs. */
-  readonly engines: EngineUse;
-  readonly observed: Observed;
-  readonly processes: readonly SnapshotProcess[];
-};
+/** A container on one GPU; for a GPU that is gone `gpuIndex` is the last index. */
+export type SnapshotContainer = Pick<Grant, 'namespace' | 'pod' | 'container' | 'isolateMemory'> &
+  Pick<ContainerState, 'fence' | 'tampered' | 'engines' | 'observed'> &
+  Omit<ContainerGpuState, 'denied' | 'smPercent' | 'processes'> & {
+    readonly grantId: string;
+    /** Empty: a grant for processes without a pod. */
+    readonly podUid: string;
+    /** Empty: a grant for processes without a pod, or the container is not known yet. */
+    readonly containerId: string;
+    /** The runtime created it without its GPUs, and none of its processes has used a GPU since. */
+    readonly withoutGpus: boolean;
+    /** The enforcement mode in force, and where it was set. */
+    readonly enforcement: EffectiveMode;
+    /** Upper limit while other containers leave compute idle; undefined: the policy decides. */
+    readonly coresLimitPercent: number | undefined;
+    /** The policy in force for the container on this GPU. */
+    readonly computePolicy: ComputePolicy;
+    readonly priority: Priority;
+    /** 0: none. */
+    readonly computeWeight: number;
+    /** As the arbiter reports it; undefined: the container has no lease page. */
+    readonly compute?: ComputeUse | undefined;
+    /** Undefined: the driver did not report it. */
+    readonly smPercent?: number | undefined;
+    /** It uses more of the GPU's compute than its share. */
+    readonly overShare: boolean;
+    /** Clients of MPS among its processes on the GPU; absent: none. `judged`: their utilization can be distinguished from that of other clients. */
+    readonly mps?: { readonly processes: number; readonly judged: boolean };
+    readonly processes: readonly SnapshotProcess[];
+  };
 
-/** Result of the first NodePublishVolume for a volume. `pending`: refused for now; `failed`: by an error of the
- * agent. */
+/** Result of the first NodePublishVolume for a volume. `pending`: refused for now; `failed`: by an error of the agent. */
 export const PUBLISH_RESULTS = ['published', 'pending', 'refused', 'failed'] as const;
 export type PublishResult = (typeof PUBLISH_RESULTS)[number];
 
@@ -183,18 +144,22 @@ export type NameOf = (
   readonly container: string;
 };
 
-export function createSnapshot(
-  state: NodeState,
-  totals: Totals,
-  kills: readonly StopCount[],
-  recent: readonly ActionRecord[],
-  self: SelfSnapshot,
-  nameOf: NameOf,
-  newestOf: ContainerIndex['newest'] = () => undefined,
-  compute: ComputeSnapshot = UNDIVIDED,
-  fencesOf: (gpuUuid: string) => GpuFences = () => ({}),
-  faultOf: (gpuUuid: string) => GpuFault | undefined = () => undefined,
-): Snapshot {
+export type SnapshotInputs = {
+  readonly state: NodeState;
+  readonly totals: Totals;
+  readonly kills: readonly StopCount[];
+  readonly recent: readonly ActionRecord[];
+  readonly self: SelfSnapshot;
+  readonly nameOf: NameOf;
+  readonly newestOf?: ContainerIndex['newest'];
+  readonly compute?: ComputeSnapshot;
+  readonly fencesOf?: (gpuUuid: string) => GpuFences;
+  readonly faultOf?: (gpuUuid: string) => GpuFault | undefined;
+};
+
+export function createSnapshot(inputs: SnapshotInputs): Snapshot {
+  const { state, totals, kills, recent, self, nameOf, compute = UNDIVIDED } = inputs;
+  const { newestOf = () => undefined, fencesOf = () => ({}), faultOf = () => undefined } = inputs;
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
@@ -211,19 +176,10 @@ export function createSnapshot(
     containers: state.containers.flatMap((container) =>
       container.gpus.map((gpu) => {
         const gpuIndex = gpu.gpuIndex ?? totals.containers.get(totalsKey(container.grant.id, gpu.gpuUuid))?.gpuIndex;
-        return snapshotContainer(container, { ...gpu, gpuIndex }, newestOf, compute, self.mode);
+        return snapshotContainer(container, { ...gpu, gpuIndex }, { newestOf, compute, nodeMode: self.mode });
       }),
     ),
-    assigned: state.assigned.map(({ processes, ...entry }) => ({
-      ...entry,
-      processes: processes.map(({ pid, command, usedBytes, smPercent, types }) => ({
-        pid,
-        command,
-        usedBytes,
-        smPercent,
-        types,
-      })),
-    })),
+    assigned: state.assigned.map(({ processes, ...entry }) => ({ ...entry, processes: processes.map(shown) })),
     unknownDevices: state.unknownDevices,
     foreign: state.foreign.map((use) => ({ ...nameOf(use.containerId, use.podUid), ...use })),
     containerTotals: [...totals.containers.values()],
@@ -242,8 +198,8 @@ export function createSnapshot(
 }
 
 /**
- * The snapshot after `ageMs` without a sample: keeps counters and drops gauges, because containers and memory of the
- * last sample may be gone.
+ * The snapshot after `ageMs` without a sample: keeps counters and drops gauges, because containers and memory of the last sample may be
+ * gone.
  */
 export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: AbandonedCounts): Snapshot {
   const held = hung === 0 ? '' : `; samplers hung in the driver: ${hung}`;
@@ -264,64 +220,50 @@ export function releasedSnapshot(snapshot: Snapshot, releasedMs: number, sampler
 export const driverReleasedText = (releasedMs: number): string =>
   `the driver was released on command at ${new Date(releasedMs).toISOString()}; "cotenant driver take" opens it again`;
 
+type ContainerFacts = {
+  readonly newestOf: ContainerIndex['newest'];
+  readonly compute: ComputeSnapshot;
+  readonly nodeMode: Mode;
+};
+
 function snapshotContainer(
-  container: ContainerState,
-  gpu: ContainerState['gpus'][number],
-  newestOf: ContainerIndex['newest'],
-  compute: ComputeSnapshot,
-  nodeMode: Mode,
+  { grant, fence, tampered, verdict, engines, observed, gpus, undecidableGpus }: ContainerState,
+  { denied: _, processes, ...onGpu }: ContainerGpuState,
+  { newestOf, compute, nodeMode }: ContainerFacts,
 ): SnapshotContainer {
-  const { grant, fence, tampered, verdict, engines, observed } = container;
+  const { gpuUuid } = onGpu;
   const podUid = podUidOf(grant);
   const newest = podUid === '' ? undefined : newestOf(podUid, grant.container);
-  const position = grant.gpus.findIndex(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
+  const position = grant.gpus.findIndex((granted) => granted.gpuUuid === gpuUuid);
   const share = compute.stateOf(grant.id, position);
-  const mpsClients = gpu.processes.filter(isMpsClient).length;
+  const mpsClients = processes.filter(isMpsClient).length;
   return {
+    ...onGpu,
     grantId: grant.id,
     namespace: grant.namespace,
     pod: grant.pod,
     container: grant.container,
     podUid,
     containerId: newest?.id ?? '',
-    withoutGpus: newest?.missed === true && container.gpus.every(({ processes }) => processes.length === 0),
-    gpuUuid: gpu.gpuUuid,
-    gpuIndex: gpu.gpuIndex,
+    withoutGpus: newest?.missed === true && gpus.every((gpu) => gpu.processes.length === 0),
     fence,
     enforcement: effectiveMode(nodeMode, grant.enforcement),
     isolateMemory: grant.isolateMemory,
     tampered,
-    limitBytes: gpu.limitBytes,
-    coresPercent: gpu.coresPercent,
     coresLimitPercent: grant.gpus[position]?.coresLimitPercent,
     computePolicy: share.policy,
     priority: grant.compute?.priority ?? 'normal',
-    computeWeight: weightOf(grant, gpu),
+    computeWeight: weightOf(grant, onGpu),
     compute: share.use,
-    usedBytes: gpu.usedBytes,
-    bypassBytes: gpu.bypassBytes,
-    processesKnown: gpu.processesKnown,
-    memoryKnown: gpu.memoryKnown,
-    ledger: gpu.ledger,
-    smPercent: gpu.smPercent,
-    lastActiveMs: gpu.lastActiveMs,
-    over: gpu.over,
-    overShare: isOverShare(verdict, gpu.gpuUuid),
-    ...(mpsClients > 0 && {
-      mps: { processes: mpsClients, judged: !container.undecidableGpus?.includes(gpu.gpuUuid) },
-    }),
+    overShare: isOverShare(verdict, gpuUuid),
+    ...(mpsClients > 0 && { mps: { processes: mpsClients, judged: !undecidableGpus?.includes(gpuUuid) } }),
     engines,
     observed,
-    processes: snapshotProcesses(gpu.processes),
+    processes: processes.map(shown),
   };
 }
 
-const snapshotProcesses = (processes: readonly GrantedProcess[]): readonly SnapshotProcess[] =>
-  processes.map(({ pid, command, usedBytes, smPercent, types, inLedger }) => ({
-    pid,
-    command,
-    usedBytes,
-    smPercent,
-    types,
-    inLedger,
-  }));
+/** Without what identifies it on the host. */
+function shown<T extends ProcessState>({ startTicks: _, cgroup: __, ...process }: T): Omit<T, 'startTicks' | 'cgroup'> {
+  return process;
+}

@@ -24,7 +24,7 @@ const PAGE = createRenderer([
 ]);
 /** The page of our own families and of all that others know. */
 export const show = async (state: NodeState, totals: Totals = NO_TOTALS): Promise<string> =>
-  (await PAGE(createSnapshot(state, totals, [], [], idleSelf, NAMELESS))).text;
+  (await PAGE(createSnapshot({ state, totals, kills: [], recent: [], self: idleSelf, nameOf: NAMELESS }))).text;
 
 /** Samples one after the other, each a second later, as the agent takes them. */
 export function follow(samples: readonly Sample[], grants: readonly Grant[], byPid: Owners) {

@@ -134,7 +134,8 @@ function startAgent() {
       };
       totals = accumulate(totals, state, owners(byPid), nameOf, (id, place) => compute.stateOf(id, place).use);
       stops.update(state);
-      snapshot = createSnapshot(state, totals, stops.totals(), [], exampleSnapshot.self, nameOf, undefined, compute);
+      const { self } = exampleSnapshot;
+      snapshot = createSnapshot({ state, totals, kills: stops.totals(), recent: [], self, nameOf, compute });
       return (await make(snapshot)).text;
     },
   };

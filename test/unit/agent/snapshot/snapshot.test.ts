@@ -52,7 +52,7 @@ function snapshot(
   const state = compared(sampleOf([gpu(0), gpu(1), gpu(2)], processes), [grant], OWNERS);
   const totals = accumulate(NO_TOTALS, state, owners(OWNERS));
   const recent = Array.from({ length: actions }, (_, index) => record(index));
-  return createSnapshot(state, totals, [], recent, SELF, nameOf);
+  return createSnapshot({ state, totals, kills: [], recent, self: SELF, nameOf });
 }
 
 test('a container is there once per GPU of its grant, with its own figures on each', (t) => {
