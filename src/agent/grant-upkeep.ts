@@ -2,6 +2,7 @@
 // were made smaller, ends grants of processes that have ended. A failure for one grant is reported, does not affect the
 // others, and is tried again at the next sample.
 
+import type { Logger } from '../common/logger.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
 import {
@@ -12,7 +13,7 @@ import {
   type Round,
   roundOf,
 } from './grants/driver-feedback.ts';
-import { type Grant, isOfPod } from './grants/grant.ts';
+import { type Grant, isOfPod, logKeys } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Registry } from './grants/registry.ts';
 import { reportedUsage, shrinkToUsage } from './grants/resize.ts';
@@ -35,7 +36,7 @@ export type GrantUpkeep = {
 export type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAlive'> & {
   readonly registry: Registry;
   readonly native: Native;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 };
 
 /** A process grant ends after this many samples without its owner and without any process. */
@@ -89,7 +90,7 @@ const isSameFeedback = (one: Feedback, other: Feedback | undefined): boolean =>
   one.deadStamp === other.deadStamp;
 
 export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
-  const { registry, native, ownPidNamespace, isAlive, onProblem } = options;
+  const { registry, native, ownPidNamespace, isAlive, log } = options;
   const isAliveInside = insideSnapshot(native);
   const rounds = new Map<string, Round>();
   const watched = new Map<string, DoubleCountWindow>();
@@ -97,18 +98,12 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   const written = new Map<string, Map<number, Feedback>>();
   const ending = new Map<string, number>();
   const justResized = new Map<string, number>();
-  const failing = new Map<string, string>();
 
-  /** A failure that lasts is reported once. */
   const trying = (grant: Grant, what: string, work: () => void): void => {
     try {
       work();
-      if (failing.size > 0) failing.delete(`${grant.id} ${what}`);
     } catch (error) {
-      const key = `${grant.id} ${what}`;
-      const text = `grant ${grant.id} of ${grant.namespace}/${grant.pod}: ${what}: ${(error as Error).message}`;
-      if (failing.get(key) !== text) onProblem(text);
-      failing.set(key, text);
+      log.warn(`${what}: ${(error as Error).message}`, logKeys(grant));
     }
   };
 
@@ -185,7 +180,6 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     ending.delete(id);
     justResized.delete(id);
     written.delete(id);
-    for (const key of failing.keys()) if (key.startsWith(`${id} `)) failing.delete(key);
     return true;
   };
 

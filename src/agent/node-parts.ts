@@ -47,8 +47,7 @@ export function openNodeParts(around: Around) {
   const modeLog = inputs.log.component('node-mode');
   const nodeMode = openNodeMode(
     { stateFolder: configuration.stateFolder, configured: configuration.enforcement.mode, hears: enabled && pods },
-    modeLog.warn,
-    modeLog.info,
+    modeLog,
   );
   const { helpers, profiles } = openHelpers(around);
   const { audit, stopCounts } = openActionRecords(around);
@@ -65,7 +64,7 @@ export function openNodeParts(around: Around) {
     shares,
     registry,
     gpus: () => (intake.state()?.devices ?? []).map(({ gpu }) => gpu).filter(isShareable),
-    onProblem: inputs.log.component('compute').warn,
+    log: inputs.log.component('compute'),
     onRefused(change) {
       inputs.log.component('compute').warn(change.message, { pod: `${change.namespace}/${change.pod}` });
       around.events.emit('compute-refused', change);
@@ -80,7 +79,7 @@ export function openNodeParts(around: Around) {
     audit,
     stopCounts,
     compute,
-    podModes: createPodModes(registry, inputs.log.component('pod-mode').warn),
+    podModes: createPodModes(registry, inputs.log.component('pod-mode')),
     intake,
     nameOf,
     usableBytesOf: (gpuUuid: string) => profiles.of(gpuUuid).usableBytes,
@@ -99,7 +98,7 @@ function openHelpers({ configuration, inputs }: Around) {
     stateFolder: configuration.stateFolder,
     libraries: { cuda: configuration.cudaLibrary, nvml: configuration.nvmlLibrary },
     tools: helpers,
-    onProblem: inputs.log.component('calibration').warn,
+    log: inputs.log.component('calibration'),
     clock: inputs.clock,
   });
   return { helpers, profiles };
@@ -111,7 +110,7 @@ function openActionRecords({ configuration: { stateFolder }, inputs: { log } }: 
   stopCounts: StopCounts;
 } {
   removeOldCounterFiles(stateFolder, log.component('counters'));
-  const auditLog = openAudit(stateFolder, log.component('audit').warn);
+  const auditLog = openAudit(stateFolder, log.component('audit'));
   const stopCounts = createStopCounts(auditLog.steps());
   const add: Audit['add'] = (record) => {
     auditLog.add(record);
@@ -128,14 +127,13 @@ function openGrants(
   const { stateFolder, interposerEngine } = configuration;
   const log = inputs.log.component('registry');
   const grantChanges = new EventEmitter<{ changed: [] }>();
-  const shares = openShares(configuration, inputs.log.component('compute').warn);
+  const shares = openShares(configuration, inputs.log.component('compute'));
   const registry = openRegistry({
     stateFolder,
     native,
     volumes: inputs.volumes,
     profileOf,
-    onProblem: log.warn,
-    onChange: log.info,
+    log,
     heldEngine: interposerEngine === 0 ? undefined : interposerEngine,
     leasedOf: shares.leasedOf,
   });
@@ -161,8 +159,7 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
   const faults = openGpuFaults({
     stateFolder: configuration.stateFolder,
     unhealthyXids: configuration.unhealthyXids,
-    onProblem: log.component('gpu-faults').warn,
-    onChange: log.component('gpu-faults').warn,
+    log: log.component('gpu-faults'),
   });
   const checks = createGpuChecks({
     configuration,
@@ -173,8 +170,7 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     onCalibrated: registry.refreshProfiles,
     driver: inputs.driver,
     faultOf: faults.textOf,
-    onProblem: log.component('gpu-checks').warn,
-    onChange: log.component('gpu-checks').info,
+    log: log.component('gpu-checks'),
     clock,
   });
   const driverLimits = createDriverLimits(configuration, {
@@ -182,7 +178,7 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     tools: helpers,
     containers,
     failsOn: checks.driverFailsOn,
-    onProblem: log.component('driver-limits').warn,
+    log: log.component('driver-limits'),
     clock,
   });
   return { faults, checks, driverLimits };
@@ -214,7 +210,7 @@ function openEnforcement({ configuration, native, inputs, events }: Around, need
         inputs.writeReason?.(grant, message, terminationLog);
       },
     },
-    onProblem: inputs.log.component('enforcer').warn,
+    log: inputs.log.component('enforcer'),
   });
   /** By the grant as it is now; without one, by the mode of the node. */
   const isEnforced = (grant: Grant | undefined): boolean =>
@@ -279,7 +275,7 @@ function openUpkeep({ native, inputs: { log } }: Around, registry: Registry) {
     native,
     ownPidNamespace,
     isAlive: native.isRunning,
-    onProblem: log.component('grants').warn,
+    log: log.component('grants'),
   });
 }
 

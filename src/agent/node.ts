@@ -143,7 +143,7 @@ type PublicationOptions = {
 function createPublication({ configuration, inputs, events, parts, publishes }: PublicationOptions) {
   const { clock, driver, build } = inputs;
   const { intake, checks, faults, stopCounts, audit } = parts;
-  const capabilities = createCapabilityLog(inputs.log.component('sampler').info);
+  const capabilities = createCapabilityLog(inputs.log.component('sampler'));
   const invalidPids = createInvalidPidCount();
   const failures = new Map<string, number>();
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;

@@ -124,7 +124,7 @@ async function followAllocations(
     socket: kubernetes.podResources,
     isOver: cluster?.isOver ?? (() => false),
     uuids: cluster?.deviceUuids,
-    onProblem: log.component('pod-resources').warn,
+    log: log.component('pod-resources'),
   });
 }
 
@@ -144,7 +144,7 @@ async function createNode(configuration: AgentConfiguration, inputs: AgentInputs
     assignments: needs.assignments,
     evict: cluster?.evict,
     volumes,
-    writeReason: createTerminationMessages(kubernetes.kubeletRoot, log.component('enforcer').warn),
+    writeReason: createTerminationMessages(kubernetes.kubeletRoot, log.component('enforcer')),
   });
   node.events.on('snapshot', ({ self }) => {
     if (self.problem !== undefined) log.component('sampler').warn(self.problem);
@@ -188,7 +188,7 @@ function startSampling(configuration: AgentConfiguration, { node, driver, log, o
     intervalMs: configuration.intervalMs,
     library: configuration.nvmlLibrary,
     silenceMs: configuration.silenceMs,
-    onProblem: log.component('sampler').warn,
+    log: log.component('sampler'),
     onSample: (sample) => {
       try {
         node.onSample(sample, sampler.abandonedCounts());

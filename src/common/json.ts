@@ -1,5 +1,5 @@
-// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values
-// with a declared format use schema.ts.
+// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values with a
+// declared format use schema.ts.
 
 export type JsonObject = { readonly [key: string]: unknown };
 
@@ -30,35 +30,6 @@ export function listAt(value: unknown, key: string): readonly unknown[] {
 /** A whole number that JavaScript holds exactly, within the bounds. */
 export function isWithin(value: unknown, least: number, most: number): value is number {
   return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
-}
-
-/** The value in a JSON text whose own key `version` is this one (undefined: that has none), or what is wrong with the
- * text. */
-export function parseVersioned(
-  text: string,
-  version: number | undefined,
-): { readonly value: unknown } | { readonly wrong: string } {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return { wrong: 'it is not JSON' };
-  }
-  return field(value, 'version') === version ? { value } : { wrong: `it is not of version ${version}` };
-}
-
-/** All entries decoded, or the index of the first that cannot be. */
-export function decodeAll<T>(
-  given: readonly unknown[],
-  decode: (entry: unknown) => T | undefined,
-): readonly T[] | { readonly badIndex: number } {
-  const decoded: T[] = [];
-  for (const [badIndex, entry] of given.entries()) {
-    const item = decode(entry);
-    if (item === undefined) return { badIndex };
-    decoded.push(item);
-  }
-  return decoded;
 }
 
 export function textAt(value: unknown, key: string): string | undefined {

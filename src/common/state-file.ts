@@ -13,18 +13,18 @@ import {
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { parseVersioned } from './json.ts';
+import type * as v from 'valibot';
+import type { Logger } from './logger.ts';
+import { err, type Result } from './result.ts';
+import { parseJson, parseVersionedJson } from './schema.ts';
 
 /** Far more than any state file has; a larger one is not ours. */
 const MAX_BYTES = 16 * 2 ** 20;
 
-export type Wrong = { readonly wrong: string };
-
 export type StateFormat<T extends object> = {
   /** Undefined: files of this format carry no version. */
   readonly version: number | undefined;
-  /** Checks the parsed content of a file of that version; `wrong` says which field is wrong and how. */
-  read(value: unknown): T | Wrong;
+  readonly schema: v.GenericSchema<unknown, T>;
 };
 
 export type StateFile<T extends object> = {
@@ -39,18 +39,16 @@ export type StateFile<T extends object> = {
 export const formatState = <T extends object>({ version }: StateFormat<T>, value: T): string =>
   `${JSON.stringify({ ...(version !== undefined && { version }), ...value }, null, 2)}\n`;
 
-export function parseState<T extends object>({ version, read }: StateFormat<T>, text: string): T | Wrong {
-  const parsed = parseVersioned(text, version);
-  return 'wrong' in parsed ? parsed : read(parsed.value);
-}
+export const parseState = <T extends object>({ version, schema }: StateFormat<T>, text: string): Result<T> =>
+  version === undefined ? parseJson(schema, text) : parseVersionedJson(schema, version, text);
 
-function readState<T extends object>(path: string, format: StateFormat<T>): T | Wrong | undefined {
+function readState<T extends object>(path: string, format: StateFormat<T>): Result<T> | undefined {
   if (!existsSync(path)) return undefined;
   try {
-    if (statSync(path).size > MAX_BYTES) return { wrong: `it has more than ${MAX_BYTES} bytes` };
+    if (statSync(path).size > MAX_BYTES) return err(`it has more than ${MAX_BYTES} bytes`);
     return parseState(format, readFileSync(path, 'utf8'));
   } catch (error) {
-    return { wrong: (error as Error).message };
+    return err((error as Error).message);
   }
 }
 
@@ -83,20 +81,20 @@ export const replaceFile = (path: string, text: string, options?: WriteOptions):
 export type StateFileOptions = Pick<WriteOptions, 'mode' | 'sync'> & {
   /** What follows where the file cannot be read, a clause. */
   readonly lost: string;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 };
 
 export function openStateFile<T extends object>(
   path: string,
   format: StateFormat<T>,
-  { lost, onProblem, ...options }: StateFileOptions,
+  { lost, log, ...options }: StateFileOptions,
 ): StateFile<T> {
   const read = readState(path, format);
-  const isWrong = read !== undefined && 'wrong' in read;
-  if (isWrong) onProblem(`${path} is ignored, so ${lost}: ${read.wrong}; the next write keeps it as ${path}.unread`);
-  let isUnread = isWrong;
+  let isUnread = read?.ok === false;
+  if (read?.ok === false)
+    log.warn(`${path} is ignored, so ${lost}: ${read.error}; the next write keeps it as ${path}.unread`);
   return {
-    found: isWrong ? undefined : read,
+    found: read?.ok ? read.value : undefined,
     write(value) {
       const text = formatState(format, value);
       if (text.length > MAX_BYTES) throw new Error(`${path}: more than ${MAX_BYTES} bytes are not written`);

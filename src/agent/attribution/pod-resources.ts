@@ -4,6 +4,7 @@
 import { join } from 'node:path';
 import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
+import type { Logger } from '../../common/logger.ts';
 import { createSingleFlight } from '../../common/single-flight.ts';
 import { type Assignments, assignedOf, type PodResources } from './other-allocations.ts';
 import type { DeviceUuids } from './resource-slices.ts';
@@ -15,7 +16,7 @@ export type AssignmentsOptions = {
   readonly isOver: (namespace: string, pod: string) => boolean;
   /** What DRA drivers publish of their devices; none: devices are identified by their names. */
   readonly uuids?: (() => DeviceUuids) | undefined;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   readonly everyMs?: number;
 };
 
@@ -37,7 +38,6 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
   if (!method) throw new Error('podresources.proto has no List');
   let pods: readonly PodResources[] = [];
   let known: ReadonlySet<string> = new Set();
-  let reported = '';
 
   const list = () => {
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -50,12 +50,11 @@ export function followAssignments(options: AssignmentsOptions): Assignments {
       (error: ServiceError | null, answer?: unknown) => {
         if (error) {
           // The last answer stays valid: containers keep their GPUs while the kubelet is away.
-          const text = `the kubelet does not list its allocated devices at ${options.socket}, so use of whole GPUs may be reported as use without a grant: ${error.details}`;
-          if (text !== reported) options.onProblem(text);
-          reported = text;
+          options.log.warn(
+            `the kubelet does not list its allocated devices at ${options.socket}, so use of whole GPUs may be reported as use without a grant: ${error.details}`,
+          );
         } else {
           pods = (answer as { pod_resources: readonly PodResources[] }).pod_resources;
-          reported = '';
         }
         resolve();
       },

@@ -2,6 +2,7 @@
 // plan when grants change, reads its reports, and restarts it when it ends. Until then containers use what it last
 // wrote to their lease pages.
 import { join } from 'node:path';
+import type { Logger } from '../../common/logger.ts';
 import { SLOTS } from '../grants/files.ts';
 import { BUILD_FOLDER } from '../os/addon.ts';
 import { superviseProcess } from '../os/helper-process.ts';
@@ -27,13 +28,13 @@ export type Arbiter = {
 };
 
 export type ArbiterOptions = {
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 };
 
 /** The arbiter knows at most so many GPUs (native/shared-memory/limits_page.h). */
 const MOST_GPUS = 16;
 
-export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
+export function createArbiter({ log }: ArbiterOptions): Arbiter {
   let isStarted = false;
   let number = 0;
   let lines: readonly string[] = [];
@@ -67,14 +68,14 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
     for (const { id, broken } of report.pages) {
       if (broken === undefined || reported.has(id)) continue;
       reported.add(id);
-      onProblem(`the lease page of grant ${grants.get(id) ?? id} is not used any more: ${broken}`);
+      log.warn(`the lease page of grant ${grants.get(id) ?? id} is not used any more: ${broken}`);
     }
   };
 
   const arbiter = superviseProcess({
     name: 'the compute arbiter',
     stopBy: 'end of input',
-    onProblem,
+    log,
     command: () => ({ program: join(BUILD_FOLDER, 'cotenant-arbitrate') }),
     onStart() {
       account = withNewArbiter(account);
@@ -83,7 +84,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
     onLine(line) {
       const report = parseReport(line);
       if (report === 'same') return undefined;
-      if ('problem' in report) onProblem(`the compute arbiter: ${report.problem}`);
+      if ('problem' in report) log.warn(`the compute arbiter: ${report.problem}`);
       else applyReport(report);
       return undefined;
     },
@@ -95,7 +96,7 @@ export function createArbiter({ onProblem }: ArbiterOptions): Arbiter {
       try {
         next = planLines(terms, SLOTS, entries, placeOf);
       } catch (error) {
-        onProblem(
+        log.warn(
           `cannot send a new plan to the compute arbiter, which continues with the last one: ${(error as Error).message}`,
         );
         return;

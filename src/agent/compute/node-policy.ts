@@ -3,6 +3,7 @@
 
 import { COMPUTE_ANNOTATION } from '../../api/names.ts';
 import { field } from '../../common/json.ts';
+import type { Logger } from '../../common/logger.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
@@ -44,10 +45,10 @@ export function createNodeCompute(options: {
   readonly shares: Shares;
   readonly registry: Registry;
   readonly gpus: () => readonly SampledGpu[];
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   readonly onRefused: (change: RefusedChange) => void;
 }): NodeCompute {
-  const { shares, registry, gpus, onProblem, onRefused } = options;
+  const { shares, registry, gpus, log, onRefused } = options;
   const state = (): NodeComputeState => ({
     highCapPercent: shares.highCapPercent(),
     gpus: gpus().map(({ uuid, index, name }) => ({ gpuUuid: uuid, index, model: name, ...shares.ofGpu(uuid) })),
@@ -73,7 +74,7 @@ export function createNodeCompute(options: {
       try {
         registry.change(id, parts);
       } catch (error) {
-        onProblem(`cannot change the compute of grant ${id}: ${(error as Error).message}`);
+        log.warn(`cannot change the compute of grant ${id}: ${(error as Error).message}`);
       }
     }
   };

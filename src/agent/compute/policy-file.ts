@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import * as v from 'valibot';
 import { acceptCardsKey } from '../../api/earlier-names.ts';
 import { COMPUTE_POLICIES } from '../../api/request.ts';
-import { oneOf, parse, whole } from '../../common/schema.ts';
+import type { Logger } from '../../common/logger.ts';
+import { oneOf, whole } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 
 const nodeCompute = v.pipe(
@@ -20,13 +21,7 @@ const nodeCompute = v.pipe(
 export type NodeCompute = v.InferOutput<typeof nodeCompute>;
 const NOTHING_SET: NodeCompute = { gpus: {} };
 
-export const COMPUTE_FORMAT: StateFormat<NodeCompute> = {
-  version: 1,
-  read(value) {
-    const read = parse(nodeCompute, value);
-    return read.ok ? read.value : { wrong: read.error };
-  },
-};
+export const COMPUTE_FORMAT: StateFormat<NodeCompute> = { version: 1, schema: nodeCompute };
 
 export type ComputeStore = {
   get(): NodeCompute;
@@ -34,9 +29,9 @@ export type ComputeStore = {
   put(compute: NodeCompute): void;
 };
 
-export function openComputeStore(stateFolder: string, onProblem: (text: string) => void): ComputeStore {
+export function openComputeStore(stateFolder: string, log: Pick<Logger, 'warn'>): ComputeStore {
   const lost = 'compute policies that were set on this node no longer apply';
-  const file = openStateFile(join(stateFolder, 'compute.json'), COMPUTE_FORMAT, { lost, onProblem });
+  const file = openStateFile(join(stateFolder, 'compute.json'), COMPUTE_FORMAT, { lost, log });
   let current = file.found ?? NOTHING_SET;
   return {
     get: () => current,

@@ -1,7 +1,9 @@
-// The compute policies of this node's GPUs: combines settings, the Node's label and `cotenant set`, and sends the
-// arbiter a new plan at each change. Holds the state; gpu-policy.ts and arbiter-plan.ts decide what follows from it.
+// The compute policies of this node's GPUs: combines settings, the Node's label and `cotenant set`, and sends the arbiter a new plan
+// at each change. Holds the state; gpu-policy.ts and arbiter-plan.ts decide what follows from it.
+
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import { COMPUTE_POLICIES, type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
+import type { Logger } from '../../common/logger.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
 import { createArbiter } from './arbiter-process.ts';
@@ -39,12 +41,11 @@ export type Shares = {
   close(): Promise<void>;
 };
 
-export function openShares(settings: ComputeSettings, onProblem: (text: string) => void): Shares {
+export function openShares(settings: ComputeSettings, log: Pick<Logger, 'warn'>): Shares {
   const { computePolicy, computePolicies, mostTenantsPerGpu } = settings;
-  const store = openComputeStore(settings.stateFolder, onProblem);
-  const arbiter = createArbiter({ onProblem });
+  const store = openComputeStore(settings.stateFolder, log);
+  const arbiter = createArbiter({ log });
   let labeled: ComputePolicy | undefined;
-  let lastLabel: string | undefined;
   const choices = (): PolicyChoices => ({
     configured: computePolicy,
     label: labeled,
@@ -89,11 +90,8 @@ export function openShares(settings: ComputeSettings, onProblem: (text: string) 
     label(labels) {
       const text = labels[COMPUTE_POLICY_ANNOTATION];
       const policy = text === undefined ? undefined : parseComputePolicy(text);
-      // A Node changes often, mostly in other fields.
-      const isNews = text !== lastLabel;
-      lastLabel = text;
-      if (text !== undefined && policy === undefined && isNews)
-        onProblem(
+      if (text !== undefined && policy === undefined)
+        log.warn(
           `label ${COMPUTE_POLICY_ANNOTATION} of this node is ignored: "${text}" is not a compute policy; use one of ${COMPUTE_POLICIES.join(', ')}`,
         );
       if (policy === labeled) return false;

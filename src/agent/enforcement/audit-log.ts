@@ -12,6 +12,9 @@ import {
   truncateSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import * as v from 'valibot';
+import type { Logger } from '../../common/logger.ts';
+import { attempt } from '../../common/result.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { type ActionRecord, readRecord } from './action-record.ts';
 
@@ -48,7 +51,11 @@ const isStepLine = (line: string): boolean => !/"action":"(?:warn|refuse|would-s
 /** The stop that is being carried out. */
 const STOPPING_FORMAT: StateFormat<ActionRecord> = {
   version: undefined,
-  read: (value) => readRecord(value) ?? { wrong: 'field "atMs" or "grantId" is missing or has the wrong type' },
+  schema: v.pipe(
+    v.unknown(),
+    v.transform(readRecord),
+    v.custom<ActionRecord>((record) => record !== undefined, 'the record of an action'),
+  ),
 };
 
 /** Appends text to a file; where it throws, a part may be written. */
@@ -56,28 +63,24 @@ export type Append = (path: string, text: string) => void;
 const append: Append = (path, text) => appendFileSync(path, text, { mode: 0o640 });
 
 /** Reads the records from before a restart, so that no process is signaled twice. */
-export function openAudit(stateFolder: string, onProblem: (text: string) => void, appendTo = append): Audit {
+export function openAudit(stateFolder: string, log: Pick<Logger, 'warn'>, appendTo = append): Audit {
   const path = join(stateFolder, 'audit.log');
   const files = [`${path}.1`, path];
   mkdirSync(stateFolder, { recursive: true });
-  const recordIn = (line: string, onOdd = onProblem): ActionRecord | undefined => {
-    try {
-      const record = readRecord(JSON.parse(line));
-      if (record) return record;
-    } catch {
-      // reported below
-    }
-    onOdd(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
-    return undefined;
+  const recordIn = (line: string): readonly ActionRecord[] => {
+    const read = attempt(() => readRecord(JSON.parse(line)));
+    if (read.ok && read.value) return [read.value];
+    log.warn(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
+    return [];
   };
-  const recent = latest(files, RECENT).flatMap((line) => recordIn(line) ?? []);
-  const steps = latest(files, STEPS, isStepLine).flatMap((line) => recordIn(line, () => {}) ?? []);
+  const recent = latest(files, RECENT).flatMap(recordIn);
+  const steps = latest(files, STEPS, isStepLine).flatMap(recordIn);
   /** Ends a line that a crash cut, so that it does not spoil the next one. */
   let gap = endsMidLine(path) ? '\n' : '';
   const lost = 'a stop that was being carried out is not in the audit log';
   const stopping = openStateFile(join(stateFolder, 'stopping.json'), STOPPING_FORMAT, {
     lost,
-    onProblem,
+    log,
     mode: 0o640,
     sync: false,
   });
@@ -90,7 +93,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       if (isBegun) stopping.remove();
       isBegun = false;
     } catch (error) {
-      onProblem(`stopping.json: ${(error as Error).message}`);
+      log.warn(`stopping.json: ${(error as Error).message}`);
     }
   };
   if (isRecorded) finish();
@@ -106,7 +109,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       throw error;
     }
     gap = '';
-    if (sizeOf(path) > MOST_BYTES) putAside(path, onProblem);
+    if (sizeOf(path) > MOST_BYTES) putAside(path, log);
   };
   /** In their order. Throws where the disk is full. */
   const writeWaiting = (): void => {
@@ -119,7 +122,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
   const forget = (): void => {
     let bytes = waiting.reduce((sum, { line }) => sum + line.length, 0);
     for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.line.length ?? bytes)
-      onProblem('audit.log: too many records wait for disk space; the oldest one is only in this log');
+      log.warn('audit.log: too many records wait for disk space; the oldest one is only in this log');
   };
   return {
     interrupted: begun === undefined || isRecorded ? undefined : { ...begun, result: 'interrupted' },
@@ -129,7 +132,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
         isBegun = true;
       } catch (error) {
         // The stop goes on without the file.
-        onProblem(`stopping.json: ${(error as Error).message}`);
+        log.warn(`stopping.json: ${(error as Error).message}`);
       }
     },
     add(record) {
@@ -142,7 +145,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
         writeWaiting();
       } catch (error) {
         const text = `audit.log: ${(error as Error).message}; writing is retried; the record: ${JSON.stringify(record)}`;
-        onProblem(text);
+        log.warn(text);
         forget();
       }
     },
@@ -151,7 +154,7 @@ export function openAudit(stateFolder: string, onProblem: (text: string) => void
       if (count === 0) return;
       try {
         writeWaiting();
-        onProblem(`audit.log: writing works again; the ${count} delayed records are written`);
+        log.warn(`audit.log: writing works again; the ${count} delayed records are written`);
       } catch {
         // reported with the record
       }
@@ -171,11 +174,11 @@ function cutAt(path: string, bytes: number): boolean {
   }
 }
 
-function putAside(path: string, onProblem: (text: string) => void): void {
+function putAside(path: string, log: Pick<Logger, 'warn'>): void {
   try {
     renameSync(path, `${path}.1`);
   } catch (error) {
-    onProblem(`audit.log: the full file cannot be renamed: ${(error as Error).message}`);
+    log.warn(`audit.log: the full file cannot be renamed: ${(error as Error).message}`);
   }
 }
 

@@ -1,6 +1,8 @@
-// The enforcer: at each sample, asks src/policy/enforcement.ts for every container what is due, carries it out (audit
-// log, gate, signals) and keeps the new state. Makes no decision of its own and reads nothing but the node's state.
+// The enforcer: at each sample, asks src/policy/enforcement.ts for every container what is due, carries it out (audit log, gate, signals)
+// and keeps the new state. Makes no decision of its own and reads nothing but the node's state.
+
 import type { Mode } from '../../api/request.ts';
+import type { Logger } from '../../common/logger.ts';
 import {
   adopt,
   afterStop,
@@ -47,13 +49,13 @@ export type EnforcerOptions = {
   readonly mode: () => Mode;
   readonly clocks: Clocks;
   readonly pods?: StopPods;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 };
 
 export function createEnforcer(options: EnforcerOptions): Enforcer {
-  const { registry, audit, policy, clocks, pods, onProblem } = options;
+  const { registry, audit, policy, clocks, pods, log } = options;
   const { now, steady } = clocks;
-  const stopContainer = createStopper({ native: options.native, audit, pods, onProblem });
+  const stopContainer = createStopper({ native: options.native, audit, pods, log });
   let interrupted = audit.interrupted ? [audit.interrupted] : [];
   for (const record of interrupted) audit.add(record);
   const restored = restore(audit.steps(), { dateMs: now(), steadyMs: steady() });
@@ -141,7 +143,7 @@ export function createEnforcer(options: EnforcerOptions): Enforcer {
           actOn(container, node, records);
         } catch (error) {
           const { namespace, pod } = container.grant;
-          onProblem(`cannot enforce the grant of ${namespace}/${pod}: ${(error as Error).stack ?? error}`);
+          log.warn(`cannot enforce the grant of ${namespace}/${pod}: ${(error as Error).stack ?? error}`);
         }
       }
       return records;

@@ -2,9 +2,11 @@
 // rights of a cluster administrator, so the label may be stricter or weaker. It is stored: an agent that restarts must
 // not stop containers on a node whose label says `off` before it has read the label.
 import { join } from 'node:path';
+import * as v from 'valibot';
 import { ENFORCEMENT_ANNOTATION } from '../../api/names.ts';
 import { MODES, type Mode } from '../../api/request.ts';
-import { field } from '../../common/json.ts';
+import type { Logger } from '../../common/logger.ts';
+import { oneOf } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { parseMode } from '../../policy/mode.ts';
 
@@ -14,16 +16,9 @@ export type NodeMode = {
   label(labels: Readonly<Record<string, string>>): void;
 };
 
-type Labeled = { readonly mode: Mode | undefined };
+const labeled = v.object({ mode: v.exactOptional(oneOf(MODES)) });
 
-export const NODE_MODE_FORMAT: StateFormat<Labeled> = {
-  version: 1,
-  read(value) {
-    const given = field(value, 'mode');
-    const mode = parseMode(given);
-    return given !== undefined && mode === undefined ? { wrong: 'field "mode": unknown mode' } : { mode };
-  },
-};
+export const NODE_MODE_FORMAT: StateFormat<v.InferOutput<typeof labeled>> = { version: 1, schema: labeled };
 
 /** `hears`: the agent watches its Node; without the watch a stored label would be outdated. */
 export function openNodeMode(
@@ -32,37 +27,33 @@ export function openNodeMode(
     configured,
     hears,
   }: { readonly stateFolder: string; readonly configured: Mode; readonly hears: boolean },
-  onProblem: (text: string) => void,
-  onChange: (text: string) => void,
+  log: Pick<Logger, 'info' | 'warn'>,
 ): NodeMode {
   const lost = `the mode of this node is ${configured} until its labels are read`;
   const file = hears
-    ? openStateFile(join(stateFolder, 'enforcement.json'), NODE_MODE_FORMAT, { lost, onProblem })
+    ? openStateFile(join(stateFolder, 'enforcement.json'), NODE_MODE_FORMAT, { lost, log })
     : undefined;
   let labeled = file?.found?.mode;
-  let reported: string | undefined;
   return {
     mode: () => labeled ?? configured,
     label(labels) {
       const text = labels[ENFORCEMENT_ANNOTATION];
       const mode = parseMode(text);
-      // Nodes change often, mostly in other fields.
-      if (text !== undefined && mode === undefined && text !== reported)
-        onProblem(
+      if (text !== undefined && mode === undefined)
+        log.warn(
           `label ${ENFORCEMENT_ANNOTATION} of this node is "${text}", not one of ${MODES.join(', ')}, and is ignored`,
         );
-      reported = text;
       if (mode === labeled) return;
       labeled = mode;
-      onChange(
+      log.info(
         mode === undefined
           ? `the mode of this node is ${configured} again, by the agent's settings`
           : `the mode of this node is ${mode}, by its label`,
       );
       try {
-        file?.write({ mode });
+        file?.write(mode === undefined ? {} : { mode });
       } catch (error) {
-        onProblem(`cannot store the mode of this node for the next agent: ${(error as Error).message}`);
+        log.warn(`cannot store the mode of this node for the next agent: ${(error as Error).message}`);
       }
     },
   };

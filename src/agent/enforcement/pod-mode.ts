@@ -6,6 +6,7 @@ import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTA
 import { MODES } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
+import type { Logger } from '../../common/logger.ts';
 import { parseMode, type RequestedMode, resolveRequestedMode } from '../../policy/mode.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
@@ -25,22 +26,15 @@ export type PodModes = {
   onPod(podUid: string, annotations: unknown): void;
 };
 
-export function createPodModes(
-  registry: Pick<Registry, 'list' | 'change'>,
-  onProblem: (text: string) => void,
-): PodModes {
-  /** Invalid overrides by the pod's UID: each text is reported once. */
-  const reported = new Map<string, unknown>();
+export function createPodModes(registry: Pick<Registry, 'list' | 'change'>, log: Pick<Logger, 'warn'>): PodModes {
   return {
     onPod(podUid, annotations) {
       const own = registry.list().filter(({ grant }) => podUidOf(grant) === podUid);
       const [first] = own;
       const override = field(annotations, ENFORCEMENT_OVERRIDE_ANNOTATION);
-      if (!first || override === undefined || parseMode(override)) reported.delete(podUid);
-      else if (reported.get(podUid) !== override) {
-        reported.set(podUid, override);
+      if (first && override !== undefined && !parseMode(override)) {
         const { namespace, pod } = first.grant;
-        onProblem(
+        log.warn(
           `${namespace}/${pod}: annotation ${ENFORCEMENT_OVERRIDE_ANNOTATION} is not one of ${MODES.join(', ')} and is ignored`,
         );
       }
@@ -51,7 +45,7 @@ export function createPodModes(
         try {
           registry.change(grant.id, { enforcement: requested });
         } catch (error) {
-          onProblem(`cannot change the enforcement mode of grant ${grant.id}: ${(error as Error).message}`);
+          log.warn(`cannot change the enforcement mode of grant ${grant.id}: ${(error as Error).message}`);
         }
       }
     },

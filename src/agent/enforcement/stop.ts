@@ -1,6 +1,6 @@
-// Stops a container: finds its processes, signals them, and finds and signals again those that were forked meanwhile.
-// Each process is checked again when it is signaled (targets.ts). Writes the audit log's begin line and the termination
-// message first.
+// Stops a container: finds its processes, signals them, and finds and signals again those that were forked meanwhile. Each
+// process is checked again when it is signaled (targets.ts). Writes the audit log's begin line and the termination message first.
+import type { Logger } from '../../common/logger.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import type { ContainerIndex } from '../attribution/container-index.ts';
 import type { Grant } from '../grants/grant.ts';
@@ -39,12 +39,12 @@ export function createStopper({
   native,
   audit,
   pods,
-  onProblem,
+  log,
 }: {
   readonly native: Native;
   readonly audit: Pick<Audit, 'begin'>;
   readonly pods: StopPods | undefined;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 }): Stopper {
   const mount = unifiedMount();
 
@@ -60,7 +60,7 @@ export function createStopper({
       } catch (error) {
         // Processes that were signaled already must still be recorded and counted.
         if (hit.length === 0) throw error;
-        onProblem(
+        log.warn(
           `not all processes of ${grant.namespace}/${grant.pod} could be found: ${(error as Error).stack ?? error}`,
         );
         return [];

@@ -3,6 +3,7 @@
 // kubelet's own folder is opened, no link is followed, and its content is not trusted.
 import { closeSync, constants, fstatSync, openSync, readdirSync, realpathSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Logger } from '../../common/logger.ts';
 import { type Grant, isOfPod } from '../grants/grant.ts';
 
 /** Kubernetes shows this many bytes at the end. */
@@ -56,14 +57,14 @@ export function writeTerminationMessage(folder: string, expected: string | undef
 /** `terminationLog`: the name of the file, where the runtime reported it. */
 export function createTerminationMessages(
   kubeletRoot: string,
-  onProblem: (text: string) => void,
+  log: Pick<Logger, 'warn'>,
 ): (grant: Grant, message: string, terminationLog: string | undefined) => void {
   return ({ owner, namespace, pod, container }, message, terminationLog) => {
     if (!isOfPod(owner)) return;
     try {
       writeTerminationMessage(folderOf(kubeletRoot, owner.podUid, container), terminationLog, message);
     } catch (error) {
-      onProblem(`${namespace}/${pod}/${container} gets no termination message: ${(error as Error).message}`);
+      log.warn(`${namespace}/${pod}/${container} gets no termination message: ${(error as Error).message}`);
     }
   };
 }

@@ -1,5 +1,6 @@
-// Rolls out an interposer engine to running grants, one grant at a time, and reports those that cannot get it. files.ts
-// copies the engine and writes its number to the limits page.
+// Rolls out an interposer engine to running grants, one grant at a time, and reports those that cannot get it. files.ts copies the
+// engine and writes its number to the limits page.
+import type { Logger } from '../../common/logger.ts';
 import { engineName } from './engine-files.ts';
 import type { GrantFileStore, GrantFiles } from './files.ts';
 import type { Grant } from './grant.ts';
@@ -21,20 +22,18 @@ export function createRenewal(options: {
   /** Numbers of the engines in the build. */
   readonly brought: readonly number[];
   readonly wanted: number | undefined;
-  readonly onProblem: (text: string) => void;
-  /** Called for each grant that got the engine. */
-  readonly onChange: (text: string) => void;
+  readonly log: Pick<Logger, 'info' | 'warn'>;
 }): Renewal {
-  const { files, brought, wanted, onProblem, onChange } = options;
-  const failed = new Map<string, { readonly text: string; readonly atMs: number }>();
+  const { files, brought, wanted, log } = options;
+  const failedMs = new Map<string, number>();
   const isBehind = ({ engine }: GrantFiles): boolean => wanted !== undefined && engine !== wanted;
   const isDue = ({ grant }: Renewable): boolean => {
-    const last = failed.get(grant.id);
-    return last === undefined || performance.now() - last.atMs >= RETRY_MS;
+    const last = failedMs.get(grant.id);
+    return last === undefined || performance.now() - last >= RETRY_MS;
   };
 
   if (wanted !== undefined && !brought.includes(wanted)) {
-    onProblem(
+    log.warn(
       `interposerEngine: this build has no engine ${wanted} (it has ${brought.join(', ')}): only grants whose folder has ${engineName(wanted)} change to it`,
     );
   }
@@ -48,15 +47,16 @@ export function createRenewal(options: {
         if (!brought.includes(wanted) && !entry.engines.includes(wanted))
           throw new Error(`${engineName(wanted)} is neither in its folder nor in this build`);
         files.changeEngine(entry.grant, entry.folder, entry, wanted);
-        failed.delete(id);
-        onChange(`${namespace}/${pod}/${container} (grant ${id}) changes to engine ${wanted} of the interposer`);
+        failedMs.delete(id);
+        log.info(`${namespace}/${pod}/${container} (grant ${id}) changes to engine ${wanted} of the interposer`);
       } catch (error) {
         const why = `engine ${wanted}: ${(error as Error).message}`;
-        const text = `${namespace}/${pod}/${container} (grant ${id}) keeps its present engine, because it cannot get ${why}`;
-        if (failed.get(id)?.text !== text) onProblem(text);
-        failed.set(id, { text, atMs: performance.now() });
+        log.warn(
+          `${namespace}/${pod}/${container} (grant ${id}) keeps its present engine, because it cannot get ${why}`,
+        );
+        failedMs.set(id, performance.now());
       }
     },
-    forget: (id) => void failed.delete(id),
+    forget: (id) => void failedMs.delete(id),
   };
 }

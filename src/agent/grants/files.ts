@@ -3,6 +3,7 @@
 // lie beside them: files are added and never changed.
 import { closeSync, constants, existsSync, fchmodSync, fstatSync, lstatSync, openSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Logger } from '../../common/logger.ts';
 import { type Native, PAGE_SIZE_MISMATCH } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn } from './engine-files.ts';
 import { type Grant, isOfPod } from './grant.ts';
@@ -118,9 +119,9 @@ export function createGrantFiles(options: {
   /** The engine that pages are to name. */
   readonly wanted: number | undefined;
   readonly pageOf: (grant: Grant) => Omit<Parameters<Native['writePage']>[1], 'engine'>;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 }): GrantFileStore {
-  const { native, volumes, build, wanted, pageOf, onProblem } = options;
+  const { native, volumes, build, wanted, pageOf, log } = options;
 
   const placeOf = ({ owner, container }: Grant, folder: string) => {
     if (!isOfPod(owner)) {
@@ -160,7 +161,7 @@ export function createGrantFiles(options: {
         wrong = (error as Error).message;
       }
     }
-    if (there) onProblem(`grant ${grant.id}: ${path} is replaced by a new file: ${wrong}`);
+    if (there) log.warn(`grant ${grant.id}: ${path} is replaced by a new file: ${wrong}`);
     return attempt(() => makeFile(path, mode));
   };
 

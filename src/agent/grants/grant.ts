@@ -60,6 +60,13 @@ export type Grant = {
 export const isOfPod = (owner: Grant['owner']): owner is PodOwner => 'podUid' in owner;
 export const podUidOf = ({ owner }: Pick<Grant, 'owner'>): string => (isOfPod(owner) ? owner.podUid : '');
 
+/** What a message of the log is about. */
+export const logKeys = ({ id, namespace, pod, container }: Pick<Grant, 'id' | 'namespace' | 'pod' | 'container'>) => ({
+  pod: `${namespace}/${pod}`,
+  container,
+  grant: id,
+});
+
 const POD_GRANT_ID_LENGTH = 24;
 /** A container of a pod has one grant, also after a restart of the agent. */
 export const podGrantId = (podUid: string, container: string): string =>

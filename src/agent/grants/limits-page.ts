@@ -1,5 +1,6 @@
-// Writes to the limits pages of live grants: amounts, GPU profiles, gate, leases and feedback. A page that cannot be
-// written now is written at the next sample; nothing else may fail because of it.
+// Writes to the limits pages of live grants: amounts, GPU profiles, gate, leases and feedback. A page that cannot be written now
+// is written at the next sample; nothing else may fail because of it.
+import type { Logger } from '../../common/logger.ts';
 import type { Feedback, Native } from '../os/addon.ts';
 import { SLOTS } from './files.ts';
 import type { Grant } from './grant.ts';
@@ -35,15 +36,15 @@ export type PageWriter = {
 export function createPageWriter(options: {
   readonly native: Native;
   readonly pageOf: (grant: Grant) => Omit<Parameters<Native['writePage']>[1], 'engine'>;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 }): PageWriter {
-  const { native, pageOf, onProblem } = options;
+  const { native, pageOf, log } = options;
   const write = (entry: LiveGrant, use: (fd: number) => void): void => {
     try {
       entry.page.write(use);
     } catch (error) {
       const { namespace, pod } = entry.grant;
-      onProblem(`cannot write the limits page of ${namespace}/${pod}: ${(error as Error).message}`);
+      log.warn(`cannot write the limits page of ${namespace}/${pod}: ${(error as Error).message}`);
     }
   };
   const touch = (entry: LiveGrant): void => {

@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { closeSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { GpuGrant } from '../../api/gpu.ts';
+import type { Logger } from '../../common/logger.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
@@ -68,9 +69,7 @@ export type RegistryOptions = {
   /** Absent: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
   readonly profileOf: (gpuUuid: string) => GpuProfile;
-  readonly onProblem: (text: string) => void;
-  /** Called after a grant changed to another engine. */
-  readonly onChange?: (text: string) => void;
+  readonly log: Pick<Logger, 'info' | 'warn'>;
   /** Folder of this build's interposer. */
   readonly build?: string;
   /** Number of the engine that grants shall run; absent: the newest of the build. */
@@ -160,8 +159,8 @@ function createPodGrants(
 type LiveGrants = ReturnType<typeof createLiveGrants>;
 
 function createLiveGrants(options: RegistryOptions) {
-  const { stateFolder, native, volumes, profileOf, onProblem, build = BUILD_FOLDER, heldEngine } = options;
-  const { leasedOf = () => new Set<string>(), onChange = () => {} } = options;
+  const { stateFolder, native, volumes, profileOf, log, build = BUILD_FOLDER, heldEngine } = options;
+  const { leasedOf = () => new Set<string>() } = options;
   const store = createGrantStore(stateFolder);
   const live = new Map<string, LiveGrant>();
   /** The same list until a grant comes, goes or changes. */
@@ -183,12 +182,12 @@ function createLiveGrants(options: RegistryOptions) {
   const pageOf = (grant: Grant) => pageContent(grant, leasedNow(grant).has(grant.id), profileOf);
   const brought = enginesIn(build);
   const wanted = heldEngine ?? brought.at(-1);
-  const files = createGrantFiles({ native, volumes, build, wanted, pageOf, onProblem });
-  const pages = createPageWriter({ native, pageOf, onProblem });
-  const renewal = createRenewal({ files, brought, wanted, onProblem, onChange });
+  const files = createGrantFiles({ native, volumes, build, wanted, pageOf, log });
+  const pages = createPageWriter({ native, pageOf, log });
+  const renewal = createRenewal({ files, brought, wanted, log });
   /** Registered grants whose files are not repaired, and stored ones that could not be adopted. */
-  const broken = createRetries(onProblem);
-  const unread = createRetries(onProblem);
+  const broken = createRetries(log);
+  const unread = createRetries(log);
 
   const open = (grant: Grant): LiveGrant => ({
     ...files.open(grant, store.folderOf(grant.id)),
@@ -246,7 +245,7 @@ function createLiveGrants(options: RegistryOptions) {
    * again. */
   const readStored = (id: string): void => {
     const drop = (why: string): void => {
-      onProblem(`grant ${id} cannot be adopted and is removed: ${why}`);
+      log.warn(`grant ${id} cannot be adopted and is removed: ${why}`);
       store.remove(id);
     };
     const read = store.read(id);
@@ -257,7 +256,7 @@ function createLiveGrants(options: RegistryOptions) {
     const { owner, namespace, pod } = read.value;
     if (!isOfPod(owner) || volumes?.isMounted(owner.target)) adopt(read.value);
     // Kept: an agent that serves pods finds it again.
-    else if (!volumes) onProblem(`grant ${id} belongs to pod ${namespace}/${pod}, but this agent serves no pods`);
+    else if (!volumes) log.warn(`grant ${id} belongs to pod ${namespace}/${pod}, but this agent serves no pods`);
     // After a reboot: the kubelet publishes the volumes of pods that go on again.
     else drop(`the volume of pod ${namespace}/${pod} is not mounted any more`);
   };
@@ -322,7 +321,7 @@ function createLiveGrants(options: RegistryOptions) {
       try {
         store.remove(id);
       } catch (error) {
-        onProblem(`grant ${id} has ended, and its folder cannot be removed: ${(error as Error).message}`);
+        log.warn(`grant ${id} has ended, and its folder cannot be removed: ${(error as Error).message}`);
       }
       updateLeases();
     },

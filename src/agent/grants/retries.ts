@@ -1,4 +1,5 @@
-// What failed for single grants and is tried again later. Each problem is reported once until its text changes.
+// What failed for single grants and is tried again later.
+import type { Logger } from '../../common/logger.ts';
 
 export type Retries = {
   readonly ids: () => IterableIterator<string>;
@@ -11,23 +12,22 @@ export type Retries = {
   forget(id: string): void;
 };
 
-export function createRetries(onProblem: (text: string) => void): Retries {
-  const reported = new Map<string, string>();
+export function createRetries(log: Pick<Logger, 'warn'>): Retries {
+  const failed = new Set<string>();
   return {
-    ids: () => reported.keys(),
-    size: () => reported.size,
-    has: (id) => reported.has(id),
+    ids: () => failed.keys(),
+    size: () => failed.size,
+    has: (id) => failed.has(id),
     run(id, what, work) {
       try {
         work();
-        reported.delete(id);
+        failed.delete(id);
       } catch (error) {
-        const text = `${what}, and it is tried again: ${(error as Error).message}`;
-        if (reported.get(id) !== text) onProblem(text);
-        reported.set(id, text);
+        failed.add(id);
+        log.warn(`${what}, and it is tried again: ${(error as Error).message}`);
       }
     },
-    add: (id) => void reported.set(id, ''),
-    forget: (id) => void reported.delete(id),
+    add: (id) => void failed.add(id),
+    forget: (id) => void failed.delete(id),
   };
 }

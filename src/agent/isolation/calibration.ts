@@ -1,7 +1,9 @@
-// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in
-// profiles.json. Without it the interposer charges a context only after the agent has seen it in a sample.
+// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in profiles.json.
+// Without it the interposer charges a context only after the agent has seen it in a sample.
 import { join } from 'node:path';
-import { isObject } from '../../common/json.ts';
+import * as v from 'valibot';
+import type { Logger } from '../../common/logger.ts';
+import { whole } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { type GpuProfile, UNMEASURED } from '../grants/live-grant.ts';
 import type { HelperRunner } from '../os/helper-process.ts';
@@ -30,7 +32,7 @@ export type ProfilesOptions = {
   readonly stateFolder: string;
   readonly libraries: { readonly cuda: string; readonly nvml: string };
   readonly tools: Pick<HelperRunner, 'run' | 'isDriverReleased'>;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
   /** From 0 to 1. */
@@ -39,30 +41,30 @@ export type ProfilesOptions = {
 
 type Failure = { readonly driverVersion: string; readonly count: number; readonly againMs: number };
 
-const isProfile = (value: unknown): value is Stored => {
-  const entry = value as Partial<Stored> | null;
-  return (
-    Number.isSafeInteger(entry?.contextBytes) &&
-    Number.isSafeInteger(entry?.granuleBytes) &&
-    typeof entry?.releasesLate === 'boolean' &&
-    typeof entry.driverVersion === 'string' &&
-    (entry.usableBytes === undefined || Number.isSafeInteger(entry.usableBytes))
-  );
-};
+const bytes = whole(0, Number.MAX_SAFE_INTEGER);
+const profile = v.object({
+  contextBytes: bytes,
+  granuleBytes: bytes,
+  releasesLate: v.boolean(),
+  driverVersion: v.string(),
+});
 /** By the GPU's UUID. A GPU whose entry is incomplete is measured again. */
 const PROFILES_FORMAT: StateFormat<Readonly<Record<string, Stored>>> = {
   version: undefined,
-  read(value) {
-    if (!isObject(value)) return { wrong: 'not an object of GPUs' };
-    return Object.fromEntries(Object.entries(value).filter((entry): entry is [string, Stored] => isProfile(entry[1])));
-  },
+  schema: v.pipe(
+    v.record(v.string(), v.unknown()),
+    v.transform((entries) => {
+      const read = Object.entries(entries).map(([gpuUuid, entry]) => [gpuUuid, v.safeParse(profile, entry)] as const);
+      return Object.fromEntries(read.flatMap(([gpuUuid, { success, output }]) => (success ? [[gpuUuid, output]] : [])));
+    }),
+  ),
 };
 
 export function openProfiles(options: ProfilesOptions): Profiles {
-  const { stateFolder, libraries, tools, onProblem, clock, random = Math.random } = options;
+  const { stateFolder, libraries, tools, log, clock, random = Math.random } = options;
   const file = openStateFile(join(stateFolder, 'profiles.json'), PROFILES_FORMAT, {
     lost: 'the GPUs are calibrated again',
-    onProblem,
+    log,
   });
   let stored = file.found ?? {};
   let isKept = true;
@@ -93,14 +95,14 @@ export function openProfiles(options: ProfilesOptions): Profiles {
       if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
       const found = JSON.parse(answer.stdout) as GpuProfile & { uuid: string };
       if (found.uuid !== gpuUuid) throw new Error(`the program measured ${found.uuid}`);
-      const { uuid: _, ...measured } = found;
-      stored = { ...stored, [gpuUuid]: { ...measured, driverVersion } };
+      const { contextBytes, granuleBytes, releasesLate } = found;
+      stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
       failures.delete(gpuUuid);
       return true;
     } catch (error) {
       noteFailure(gpuUuid, driverVersion);
       const text = (error as Error).message;
-      onProblem(
+      log.warn(
         `${gpuUuid} could not be calibrated, so contexts on it are charged only after a sample shows them: ${text}`,
       );
       return false;
@@ -113,7 +115,7 @@ export function openProfiles(options: ProfilesOptions): Profiles {
       file.write(stored);
       isKept = true;
     } catch (error) {
-      if (isKept) onProblem(`cannot store GPU profiles for the next agent: ${(error as Error).message}`);
+      log.warn(`cannot store GPU profiles for the next agent: ${(error as Error).message}`);
       isKept = false;
     }
   };

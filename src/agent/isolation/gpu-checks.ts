@@ -1,6 +1,8 @@
-// Checks each GPU with programs of our own: calibration (what a context costs, in which granules memory is allocated)
-// and the canaries (do limits hold). Decides when a check runs, and which grants wait for its result.
+// Checks each GPU with programs of our own: calibration (what a context costs, in which granules memory is allocated) and the canaries
+// (do limits hold). Decides when a check runs, and which grants wait for its result.
+
 import type { GpuStanding } from '../../api/gpu.ts';
+import type { Logger } from '../../common/logger.ts';
 import {
   type FenceState,
   fenceState,
@@ -34,8 +36,7 @@ export type GpuChecksOptions = {
   readonly driver: Pick<Driver, 'releasedMs'>;
   /** The fault of a GPU as a clause; undefined: none. */
   readonly faultOf: (gpuUuid: string) => string | undefined;
-  readonly onProblem: (text: string) => void;
-  readonly onChange: (text: string) => void;
+  readonly log: Pick<Logger, 'info' | 'warn'>;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
@@ -57,16 +58,15 @@ export type GpuChecks = {
 };
 
 export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
-  const { configuration, native, tools, profiles, grants, onCalibrated, driver, faultOf, onProblem, onChange, clock } =
-    options;
+  const { configuration, native, tools, profiles, grants, onCalibrated, driver, faultOf, log, clock } = options;
   let busy = false;
   let measuredOnce = false;
   const run = canaryProgram(tools, configuration.cudaLibrary);
   const { stateFolder, nvmlLibrary, interposerEngine } = configuration;
   const heldEngine = interposerEngine === 0 ? undefined : interposerEngine;
-  const canaryOf = (trial: Trial) => createCanary({ trial, onProblem, onChange, clock });
+  const canaryOf = (trial: Trial) => createCanary({ trial, log, clock });
   const interposer = canaryOf(interposerTrial({ native, run, stateFolder, profileOf: profiles.of, heldEngine }));
-  const leftBehind = openCanaryCleanup({ tools, stateFolder, nvmlLibrary, onProblem, onChange, clock });
+  const leftBehind = openCanaryCleanup({ tools, stateFolder, nvmlLibrary, log, clock });
   const limits = canaryOf(driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf: profiles.of, leftBehind }));
   const canaries = [
     ...(configuration.canary ? [interposer] : []),
@@ -94,7 +94,7 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
       for (const canary of canaries)
         await canary.check(healthy.map((gpu) => ({ gpuUuid: gpu.uuid, roomBytes: () => roomOn(gpu) })));
     } catch (error) {
-      onProblem(`the GPU checks failed: ${(error as Error).message}`);
+      log.warn(`the GPU checks failed: ${(error as Error).message}`);
     } finally {
       busy = false;
     }

@@ -2,10 +2,12 @@
 // when a fault begins or ends. src/policy/gpu-health.ts decides which Xids count and what proves a reset.
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
+import * as v from 'valibot';
 import { readBootId } from '../../common/boot-id.ts';
-import { field, isObject } from '../../common/json.ts';
+import type { Logger } from '../../common/logger.ts';
+import { listOf } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { faultText, type GpuFault, parseXidList, updateFaults } from '../../policy/gpu-health.ts';
+import { faultText, type GpuFault, parseXidList, type ResetCounts, updateFaults } from '../../policy/gpu-health.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 export type GpuFaults = {
@@ -22,8 +24,7 @@ export type GpuFaultsOptions = {
   readonly stateFolder: string;
   /** In the form that `parseXidList` reads. */
   readonly unhealthyXids: string;
-  readonly onProblem: (text: string) => void;
-  readonly onChange: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   /** Identifies the boot of the machine. */
   readonly bootId?: string;
 };
@@ -33,42 +34,38 @@ const EARLIER_NAME = 'card-faults.json';
 /** More than a node can have GPUs. */
 const MOST = 256;
 
-const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value >= 0;
-
-function parseFault(value: unknown): GpuFault | undefined {
-  const [gpuUuid, xid, atMs] = [field(value, 'gpuUuid'), field(value, 'xid'), field(value, 'atMs')];
-  const [bootId, driverVersion] = [field(value, 'bootId'), field(value, 'driverVersion')];
-  const [lost, counts] = [field(value, 'lost'), field(value, 'counts')];
-  if (typeof gpuUuid !== 'string' || typeof bootId !== 'string' || typeof driverVersion !== 'string') return undefined;
-  if (!isNumber(xid) || !isNumber(atMs) || atMs > 8.64e15 || typeof lost !== 'boolean') return undefined;
-  if (!isObject(counts) || !Object.values(counts).every(isNumber)) return undefined;
-  const { energyMj, ...others } = counts;
-  const renamed = energyMj === undefined ? counts : { ...others, energyMillijoules: energyMj };
-  return { gpuUuid, xid, atMs, bootId, driverVersion, lost, counts: renamed };
-}
+const count = v.pipe(v.number(), v.minValue(0), v.finite());
+const counts = v.record(v.string(), count);
+const fault = v.object({
+  gpuUuid: v.string(),
+  xid: count,
+  atMs: v.pipe(count, v.maxValue(8.64e15)),
+  bootId: v.string(),
+  driverVersion: v.string(),
+  lost: v.boolean(),
+  counts: v.pipe(
+    counts,
+    v.transform(
+      ({ energyMj, ...others }): ResetCounts =>
+        energyMj === undefined ? others : { ...others, energyMillijoules: energyMj },
+    ),
+  ),
+});
 
 export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly GpuFault[] }> = {
   version: 1,
-  read(value) {
-    const given = field(value, 'faults');
-    if (!Array.isArray(given) || given.length > MOST)
-      return { wrong: `field "faults" is missing or not a list of at most ${MOST}` };
-    const faults = given.map(parseFault);
-    const bad = faults.indexOf(undefined);
-    if (bad >= 0) return { wrong: `faults[${bad}] is malformed` };
-    return { faults: faults.filter((fault) => fault !== undefined) };
-  },
+  schema: v.object({ faults: listOf(fault, 0, MOST) }),
 };
 
 export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
-  const { stateFolder, unhealthyXids, onProblem, onChange, bootId = readBootId() } = options;
+  const { stateFolder, unhealthyXids, log, bootId = readBootId() } = options;
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
   const lost = 'GPUs that an Xid made unhealthy get new containers';
   const path = join(stateFolder, 'gpu-faults.json');
   const earlierPath = join(stateFolder, EARLIER_NAME);
   if (!existsSync(path) && existsSync(earlierPath)) renameSync(earlierPath, path);
-  const file = openStateFile(path, FAULTS_FORMAT, { lost, onProblem });
+  const file = openStateFile(path, FAULTS_FORMAT, { lost, log });
   let faults: readonly GpuFault[] = file.found?.faults ?? [];
   /** Without the counters: their growth is not worth a write, because smaller stored values still show a reset. */
   const keyOf = (list: readonly GpuFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));
@@ -81,7 +78,7 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
       file.write({ faults });
       kept = key;
     } catch (error) {
-      onProblem(`cannot store GPU faults for the next agent: ${(error as Error).message}`);
+      log.warn(`cannot store GPU faults for the next agent: ${(error as Error).message}`);
     }
   };
 
@@ -103,10 +100,10 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
       const next = updateFaults(before, { bootId, driverVersion, gpus, raised }, xids);
       faults = next.faults;
       for (const { fault, why } of next.ended)
-        onChange(`${fault.gpuUuid} gets new containers again after Xid ${fault.xid}: ${why}`);
+        log.warn(`${fault.gpuUuid} gets new containers again after Xid ${fault.xid}: ${why}`);
       for (const fault of faults) {
         if (before.some(({ gpuUuid, atMs }) => gpuUuid === fault.gpuUuid && atMs === fault.atMs)) continue;
-        onChange(`${fault.gpuUuid} gets no new containers: ${faultText(fault)}; running containers are left alone`);
+        log.warn(`${fault.gpuUuid} gets no new containers: ${faultText(fault)}; running containers are left alone`);
       }
       keep();
     },
@@ -114,7 +111,7 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
       const cleared = of(gpuUuid);
       if (!cleared) return undefined;
       faults = faults.filter((fault) => fault !== cleared);
-      onChange(`${gpuUuid} gets new containers again after Xid ${cleared.xid}: cleared by command`);
+      log.warn(`${gpuUuid} gets new containers again after Xid ${cleared.xid}: cleared by command`);
       keep();
       return cleared;
     },

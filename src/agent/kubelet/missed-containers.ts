@@ -2,8 +2,9 @@
 // answer its NRI call. Each container is reported once, also across restarts of the agent, when a sample shows none of
 // its processes on a GPU. A container with a process on a GPU has its GPUs and is not reported.
 import { join } from 'node:path';
-import { field } from '../../common/json.ts';
+import * as v from 'valibot';
 import type { Logger } from '../../common/logger.ts';
+import { listOf } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import type { ContainerIndex } from '../attribution/container-index.ts';
 import { knownOwnerOf } from '../os/cgroup.ts';
@@ -32,23 +33,13 @@ export type MissedContainers = {
 const MAX_IDS = 1000;
 const MAX_ID_CHARS = 256;
 
-const isId = (value: unknown): value is string => typeof value === 'string' && value.length <= MAX_ID_CHARS;
-
-const isList = (value: unknown): value is string[] =>
-  Array.isArray(value) && value.length <= MAX_IDS && value.every(isId);
+const ids = listOf(v.pipe(v.string(), v.maxLength(MAX_ID_CHARS, 'a container id')), 0, MAX_IDS);
 
 /** Ids of containers, newest last. In the file `told` holds the reported ones, and `seen` those that used a GPU
  * nevertheless. */
 export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
-  {
-    version: 1,
-    read(value) {
-      // Earlier agents wrote no `seen`.
-      const [told, seen = []] = [field(value, 'told'), field(value, 'seen')];
-      if (!isList(told)) return { wrong: 'field "told" is not a list of container ids' };
-      return isList(seen) ? { told, seen } : { wrong: 'field "seen" is not a list of container ids' };
-    },
-  };
+  // Earlier agents wrote no `seen`.
+  { version: 1, schema: v.object({ told: ids, seen: v.optional(ids, []) }) };
 
 /** False: the process belongs to an earlier container. With a sandboxed runtime the cgroup does not show the
  * container. */
@@ -69,7 +60,7 @@ export function openMissedContainers(options: MissedContainersOptions): MissedCo
   const { stateFolder, log, containers: index, report } = options;
   const file = openStateFile(join(stateFolder, 'without-gpus.json'), WITHOUT_GPUS_FORMAT, {
     lost: 'containers that were created without their GPUs are reported again',
-    onProblem: log.warn,
+    log,
     sync: false,
   });
   let { told: reported, seen: useOnGpu } = file.found ?? { told: [], seen: [] };

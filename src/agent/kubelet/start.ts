@@ -61,7 +61,7 @@ export async function startPodServices(
   const cdi: Cdi | undefined =
     nriSocket === '' || cdiFolders.length === 0
       ? undefined
-      : followCdi({ folders: cdiFolders, kind: cdiKind, onProblem: log.component('cdi').warn });
+      : followCdi({ folders: cdiFolders, kind: cdiKind, log: log.component('cdi') });
   // NRI first: containers start as soon as their volume is published, and must get their GPUs then.
   const nri =
     nriSocket === ''
@@ -85,7 +85,7 @@ export async function startPodServices(
       nodeName,
       pods: cluster.pods,
       problemOf: cluster.problemOf,
-      onProblem: log.component('csi').warn,
+      log: log.component('csi'),
     }),
     onResult: node.onPublish,
     log: log.component('csi'),

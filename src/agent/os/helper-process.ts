@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import type { Logger } from '../../common/logger.ts';
 import { BUILD_FOLDER } from './addon.ts';
 import type { DriverUser } from './driver-handle.ts';
 
@@ -150,7 +151,7 @@ export type SupervisedOptions = {
   readonly onStartFailed?: () => void;
   /** Returns what the exit is reported as; undefined: as any other. */
   readonly onExit?: (code: number | null) => string | undefined;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   /** Without a line for so long it is abandoned, and another one started; absent: it may be silent. */
   readonly silenceMs?: number;
   readonly stopBy?: 'SIGTERM' | 'end of input';
@@ -158,7 +159,7 @@ export type SupervisedOptions = {
 
 /** A process that runs until it is stopped. */
 export function superviseProcess(options: SupervisedOptions): SupervisedProcess {
-  const { name, command, onLine, onProblem, silenceMs, stopBy = 'SIGTERM' } = options;
+  const { name, command, onLine, log, silenceMs, stopBy = 'SIGTERM' } = options;
   let child: ChildProcess | undefined;
   let watchdog: NodeJS.Timeout | undefined;
   let restart: NodeJS.Timeout | undefined;
@@ -184,7 +185,7 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
         hung.count() < MAX_HUNG
           ? 'another one is started'
           : `none is started until one of the ${hung.count()} that hang in the driver has ended`;
-      onProblem(`${name} wrote nothing for ${silenceMs} ms and is abandoned; ${next}`);
+      log.warn(`${name} wrote nothing for ${silenceMs} ms and is abandoned; ${next}`);
       startUnlessHung();
     }, silenceMs);
   };
@@ -194,7 +195,7 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
     try {
       return spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
     } catch (error) {
-      onProblem(`${name} cannot be started: ${(error as Error).message}`);
+      log.warn(`${name} cannot be started: ${(error as Error).message}`);
       return undefined;
     }
   };
@@ -208,7 +209,7 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
       const wrong = onLine(line);
       if (wrong === undefined) return;
       isRefused = true;
-      onProblem(`${name} wrote a line that cannot be used, and is restarted: ${wrong}`);
+      log.warn(`${name} wrote a line that cannot be used, and is restarted: ${wrong}`);
       current.kill('SIGKILL');
     });
   };
@@ -226,7 +227,7 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
       if (child !== current) return;
       child = undefined;
       clearTimeout(watchdog);
-      onProblem(problem);
+      log.warn(problem);
       restart = setTimeout(begin, Math.max(0, MIN_RESTART_MS - (performance.now() - startedMs)));
     };
     current.stdin?.on('error', () => {}); // it may end before a command reaches it

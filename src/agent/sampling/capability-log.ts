@@ -1,5 +1,6 @@
-// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests,
-// passed-through GPUs) some never exist. Failed calls are counted by a metric.
+// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests, passed-through GPUs)
+// some never exist. Failed calls are counted by a metric.
+import type { Logger } from '../../common/logger.ts';
 import { hasAllProcessLists, type Sample, type SampledGpu } from './sample.ts';
 
 /** What failed is no property of the machine, and a driver that failed twice is asked again after up to 8 s. */
@@ -28,7 +29,7 @@ export function missingCapabilities(gpu: SampledGpu): readonly string[] {
   ];
 }
 
-export function createCapabilityLog(onChange: (text: string) => void): { see(sample: Sample): void } {
+export function createCapabilityLog(log: Pick<Logger, 'info'>): { see(sample: Sample): void } {
   const seen = new Map<string, { readonly text: string; readonly samples: number }>();
   return {
     see(sample) {
@@ -38,7 +39,7 @@ export function createCapabilityLog(onChange: (text: string) => void): { see(sam
         const before = seen.get(gpu.uuid);
         const samples = before?.text === text ? before.samples + 1 : 1;
         seen.set(gpu.uuid, { text, samples });
-        if (samples === SAMPLES && text !== '') onChange(`${gpu.uuid}: the driver does not report ${text}`);
+        if (samples === SAMPLES && text !== '') log.info(`${gpu.uuid}: the driver does not report ${text}`);
       }
     },
   };

@@ -1,6 +1,7 @@
 // The sampler as a child process: its command line, its lines as samples, and what the driver lacks. A new sampler
 // continues where the last one stopped, so that no use is counted twice or lost.
 import { join } from 'node:path';
+import type { Logger } from '../../common/logger.ts';
 import { BUILD_FOLDER } from '../os/addon.ts';
 import { type AbandonedCounts, superviseProcess } from '../os/helper-process.ts';
 import { createSampleDecoder } from './delta-decoder.ts';
@@ -16,7 +17,7 @@ export type SamplerOptions = {
   /** Silence after which a sampler is abandoned and another one started. */
   readonly silenceMs: number;
   readonly onSample: (sample: Sample) => void;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 };
 
 export type SamplerHandle = {
@@ -50,35 +51,35 @@ const resumeArgs = ({ utilizationCursors }: ResumePoint): readonly string[] =>
     .flatMap(({ uuid, dayUs, bootUs, setUs }) => ['--utilization-cursor', `${dayUs}:${bootUs}:${setUs}:${uuid}`]);
 
 /** Reports what the driver refuses or lacks, each once: only another start of the agent changes it. */
-function createLackReport(onProblem: (text: string) => void): (sample: Sample) => void {
+function createLackReport(log: Pick<Logger, 'warn'>): (sample: Sample) => void {
   const reported = new Set<string>();
   let isDenialReported = false;
   return ({ gpus, absent = [], driverVersion }) => {
     const denied = gpus.filter(({ gpmDenied }) => gpmDenied).map(({ uuid }) => uuid);
     if (denied.length > 0 && !isDenialReported) {
       isDenialReported = true;
-      onProblem(
+      log.warn(
         `the driver refuses the performance counters (GPM) of ${denied.join(', ')}, so SM, tensor core and memory activity are not reported; they need CAP_PERFMON or CAP_SYS_ADMIN`,
       );
     }
     const text = `driver ${driverVersion} does not have ${absent.join(', ')}; their readings are absent`;
     if (absent.length === 0 || reported.has(text)) return;
     reported.add(text);
-    onProblem(text);
+    log.warn(text);
   };
 }
 
 export function startSampler(options: SamplerOptions): SamplerHandle {
-  const { onSample, onProblem, silenceMs, library } = options;
+  const { onSample, log, silenceMs, library } = options;
   let intervalMs = options.intervalMs;
   let resumePoint = NO_RESUME_POINT;
   let reader = createSampleDecoder();
-  const reportLacks = createLackReport(onProblem);
+  const reportLacks = createLackReport(log);
 
   const sampler = superviseProcess({
     name: 'the sampler',
     silenceMs,
-    onProblem,
+    log,
     command() {
       // No preloaded library may come between the sampler and the driver.
       const { LD_PRELOAD: _, ...env } = process.env;

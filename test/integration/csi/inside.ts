@@ -34,6 +34,7 @@ import {
 } from '../../../src/agent/kubelet/csi/volume.ts';
 import { BUILD_FOLDER, loadNative } from '../../../src/agent/os/addon.ts';
 import { OTHER_ENGINES, SAME_AGAIN } from '../../support/native/engines.ts';
+import { loggerTo } from '../../support/product/logger.ts';
 
 const [scenario = '', folder = ''] = process.argv.slice(2);
 const native = loadNative();
@@ -160,7 +161,7 @@ function upgraded() {
       native,
       volumes: podVolumes(native),
       profileOf: () => ({ contextBytes: 0, granuleBytes: 0, releasesLate: false }),
-      onProblem: (text) => problems.push(text),
+      log: loggerTo(problems),
       build,
       heldEngine,
     });

@@ -7,6 +7,7 @@ import type { LiveGrant } from '../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../src/agent/grants/registry.ts';
 import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
 import { MIB } from '../../../src/common/quantity.ts';
+import { loggerTo } from '../../support/product/logger.ts';
 import { gpu, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 
 const knownOf = (...entries: readonly (readonly [pid: number, startTicks: number, owner: Owner])[]): KnownOwners => ({
@@ -57,9 +58,11 @@ function taught(usedMiB: number): Record<number, number> {
     native: {} as Native,
     ownPidNamespace: PID_NAMESPACE,
     isAlive: () => true,
-    onProblem: (text) => {
-      throw new Error(text);
-    },
+    log: loggerTo({
+      push(text) {
+        throw new Error(text);
+      },
+    }),
   });
   const owner = slot(11, [row({ heldBytes: 6000 * MIB })]);
   const importer = slot(12, [row()]);

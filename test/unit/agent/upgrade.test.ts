@@ -12,12 +12,13 @@ import { CANARY_FORMAT } from '../../../src/agent/isolation/canary/cleanup.ts';
 import { openGpuFaults } from '../../../src/agent/isolation/gpu-faults.ts';
 import { parseState } from '../../../src/common/state-file.ts';
 import { temporaryFolder } from '../../support/native/node.ts';
+import { loggerTo } from '../../support/product/logger.ts';
 
 const FIXTURES = join(import.meta.dirname, '../../fixtures/upgrade/state');
 const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
 const POD_UID = '2b1f6f3e-6c1f-4b0e-9d2e-0a4f8c1d2e3f';
 
-const fail = (t: ExecutionContext) => (text: string) => t.fail(text);
+const fail = (t: ExecutionContext) => loggerTo({ push: (text) => t.fail(text) });
 function stateFolder(t: ExecutionContext): string {
   const folder = temporaryFolder(t);
   cpSync(FIXTURES, folder, { recursive: true });
@@ -67,7 +68,7 @@ test('compute policies that were set hold, and are written under the new key', (
 
 test('a GPU with an Xid stays unhealthy, by the file under its old name', (t) => {
   const folder = stateFolder(t);
-  const options = { stateFolder: folder, unhealthyXids: 'default', onProblem: fail(t), onChange: () => {} };
+  const options = { stateFolder: folder, unhealthyXids: 'default', log: fail(t) };
   const faults = openGpuFaults({ ...options, bootId: 'boot-1' });
   t.regex(faults.textOf(GPU) ?? '', /^Xid 79 at 2025-11-24T16:00:00.000Z/);
   t.deepEqual(faults.of(GPU)?.counts, { energyMillijoules: 5 });
@@ -78,9 +79,13 @@ test('a GPU with an Xid stays unhealthy, by the file under its old name', (t) =>
 test('limits of a canary and the mode of the node are read', (t) => {
   const folder = stateFolder(t);
   t.deepEqual(parseState(CANARY_FORMAT, readFileSync(join(folder, 'canary-limits.json'), 'utf8')), {
-    limits: [{ gpuUuid: GPU, folder: '/sys/fs/cgroup/cotenant-canary-77', hardBytes: 67_108_864 }],
+    ok: true,
+    value: { limits: [{ gpuUuid: GPU, folder: '/sys/fs/cgroup/cotenant-canary-77', hardBytes: 67_108_864 }] },
   });
-  const mode = openNodeMode({ stateFolder: folder, configured: 'enforce', hears: true }, fail(t), () => {});
+  const mode = openNodeMode(
+    { stateFolder: folder, configured: 'enforce', hears: true },
+    { ...fail(t), info: () => {} },
+  );
   t.is(mode.mode(), 'report');
 });
 

@@ -1,75 +1,73 @@
-// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent
-// ends.
+// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent ends.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
+import * as v from 'valibot';
 import { COMPUTE_FORMAT } from '../../../src/agent/compute/policy-file.ts';
 import { FAULTS_FORMAT } from '../../../src/agent/isolation/gpu-faults.ts';
 import { WITHOUT_GPUS_FORMAT } from '../../../src/agent/kubelet/missed-containers.ts';
-import { field } from '../../../src/common/json.ts';
+import { err, ok } from '../../../src/common/result.ts';
 import { formatState, openStateFile, parseState, type StateFormat } from '../../../src/common/state-file.ts';
 import { temporaryFolder } from '../../support/native/node.ts';
+import { loggerTo } from '../../support/product/logger.ts';
 
 type Count = { readonly count: number };
 const FORMAT: StateFormat<Count> = {
   version: 2,
-  read(value) {
-    const count = field(value, 'count');
-    return typeof count === 'number' ? { count } : { wrong: 'its count is none' };
-  },
+  schema: v.object({ count: v.number() }),
 };
 
 function open(t: ExecutionContext, text?: string) {
   const folder = temporaryFolder(t);
   const path = join(folder, 'count.json');
   if (text !== undefined) writeFileSync(path, text);
-  const warnings: string[] = [];
-  const again = () => openStateFile(path, FORMAT, { lost: 'it begins anew', onProblem: (line) => warnings.push(line) });
-  return { folder, path, warnings, again, file: again() };
+  const told: string[] = [];
+  const again = () => openStateFile(path, FORMAT, { lost: 'it begins anew', log: loggerTo(told) });
+  return { folder, path, told, again, file: again() };
 }
 
 test('the next process finds the written state, and no other file is left', (t) => {
-  const { folder, file, again, warnings } = open(t);
+  const { folder, file, again, told } = open(t);
   t.is(file.found, undefined);
   for (const count of [1, 2]) file.write({ count });
   t.deepEqual(again().found, { count: 2 });
   t.deepEqual(readdirSync(folder), ['count.json']);
-  t.deepEqual(warnings, []);
+  t.deepEqual(told, []);
 });
 
 const UNREADABLE: readonly (readonly [string, RegExp])[] = [
   ['', /so it begins anew: it is not JSON; the next write keeps it as \S+\/count\.json\.unread$/],
   ['{"version":2,"cou', /so it begins anew: it is not JSON;/],
-  ['{"version":1,"count":7}', /so it begins anew: it is not of version 2;/],
-  ['{"version":"2","count":7}', /so it begins anew: it is not of version 2;/],
-  ['[]', /so it begins anew: it is not of version 2;/],
-  ['null', /so it begins anew: it is not of version 2;/],
-  ['{"version":2,"count":"7"}', /so it begins anew: its count is none;/],
+  ['{"version":1,"count":7}', /so it begins anew: version: 1 is not 2;/],
+  ['{"version":"2","count":7}', /so it begins anew: version: "2" is not 2;/],
+  ['[]', /so it begins anew: version: is missing;/],
+  ['null', /so it begins anew: version: is missing;/],
+  ['{"version":2,"count":"7"}', /so it begins anew: count: "7" is not a number;/],
 ];
 for (const [text, says] of UNREADABLE) {
   test(`an unreadable file is reported and put aside: ${text}`, (t) => {
-    const { path, file, warnings, again } = open(t, text);
+    const { path, file, told, again } = open(t, text);
     t.is(file.found, undefined);
-    t.is(warnings.length, 1);
-    t.true(warnings[0]?.startsWith(`${path} is ignored, `));
-    t.regex(warnings[0] ?? '', says);
+    t.is(told.length, 1);
+    t.true(told[0]?.startsWith(`${path} is ignored, `));
+    t.regex(told[0] ?? '', says);
     t.is(readFileSync(path, 'utf8'), text, 'it stays where it is until then');
     t.false(existsSync(`${path}.unread`));
     for (const count of [1, 2]) file.write({ count });
     t.is(readFileSync(`${path}.unread`, 'utf8'), text);
     t.deepEqual(again().found, { count: 2 });
-    t.is(warnings.length, 1);
+    t.is(told.length, 1);
   });
 }
 
 test('an entry that is no file is reported and put aside', (t) => {
-  const { path, warnings, file } = open(t);
-  t.is(warnings.length, 0);
+  const { path, told, file } = open(t);
+  t.is(told.length, 0);
   file.write({ count: 1 });
   const folder = join(temporaryFolder(t), 'count.json');
   mkdirSync(folder);
-  const other = openStateFile(folder, FORMAT, { lost: 'it begins anew', onProblem: (line) => warnings.push(line) });
-  t.regex(warnings[0] ?? '', /EISDIR/);
+  const other = openStateFile(folder, FORMAT, { lost: 'it begins anew', log: loggerTo(told) });
+  t.regex(told[0] ?? '', /EISDIR/);
   other.write({ count: 3 });
   t.is(readFileSync(folder, 'utf8'), readFileSync(path, 'utf8').replace('1', '3'));
 });
@@ -84,7 +82,7 @@ test('where it cannot be kept it throws, and the file is as it was', (t) => {
 
 test('the files that agents have written until now are read as they are', (t) => {
   const compute = '{\n  "version": 1,\n  "policy": "soft",\n  "gpus": {\n    "A": "fixed"\n  }\n}\n';
-  t.deepEqual(parseState(COMPUTE_FORMAT, compute), { policy: 'soft', gpus: { A: 'fixed' } });
+  t.deepEqual(parseState(COMPUTE_FORMAT, compute), ok({ policy: 'soft', gpus: { A: 'fixed' } }));
   t.is(formatState(COMPUTE_FORMAT, { policy: 'soft', gpus: { A: 'fixed' } }), compute);
   const fault = {
     gpuUuid: 'GPU-0',
@@ -96,16 +94,22 @@ test('the files that agents have written until now are read as they are', (t) =>
     counts: { ecc: 1 },
   };
   const faults = `${JSON.stringify({ version: 1, faults: [fault] }, null, 2)}\n`;
-  t.deepEqual(parseState(FAULTS_FORMAT, faults), { faults: [fault] });
+  t.deepEqual(parseState(FAULTS_FORMAT, faults), ok({ faults: [fault] }) as never);
   t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
-  t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), { wrong: 'faults[0] is malformed' });
+  t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), err('faults[0].gpuUuid: is missing'));
   const without = `${JSON.stringify({ version: 1, told: ['0a1b'], seen: ['2c'] }, null, 2)}\n`;
-  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, without), { told: ['0a1b'], seen: ['2c'] });
+  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, without), ok({ told: ['0a1b'], seen: ['2c'] }));
   t.is(formatState(WITHOUT_GPUS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);
-  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, '{"version":1,"told":["0a1b"]}'), { told: ['0a1b'], seen: [] });
-  for (const no of ['0a1b', [7], ['x'.repeat(300)], Array(1001).fill('a')]) {
+  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, '{"version":1,"told":["0a1b"]}'), ok({ told: ['0a1b'], seen: [] }));
+  const wrong: readonly (readonly [unknown, string])[] = [
+    ['0a1b', ': "0a1b" is not a list'],
+    [[7], '[0]: 7 is not a text'],
+    [['x'.repeat(300)], `[0]: "${'x'.repeat(80)}..." is not a container id`],
+    [Array(1001).fill('a'), ': a list of 1001 is not a list of 0 to 1000'],
+  ];
+  for (const [no, why] of wrong) {
     const readOf = (value: object) => parseState(WITHOUT_GPUS_FORMAT, JSON.stringify({ version: 1, ...value }));
-    t.deepEqual(readOf({ told: no }), { wrong: 'field "told" is not a list of container ids' });
-    t.deepEqual(readOf({ told: [], seen: no }), { wrong: 'field "seen" is not a list of container ids' });
+    t.deepEqual(readOf({ told: no }), err(`told${why}`));
+    t.deepEqual(readOf({ told: [], seen: no }), err(`seen${why}`));
   }
 });

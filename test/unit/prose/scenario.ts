@@ -18,6 +18,7 @@ import { eventsOf } from '../../../src/cli/daemons/agent.ts';
 import { topLines } from '../../../src/cli/output/top-screen.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { buildEvent } from '../../../src/kube/events.ts';
+import { loggerTo } from '../../support/product/logger.ts';
 import { exampleSnapshot } from '../../support/product/snapshots.ts';
 import { peopledNode, setUp, there } from '../agent/enforcement/enforcing.ts';
 import { grantOf } from '../agent/node.ts';
@@ -107,7 +108,7 @@ function isPageReplaced(code: string | undefined): boolean {
     hasCompute: () => false,
   } as unknown as Native;
   const pageOf = () => ({ slots: 1, isolateMemory: true, gpus: [] });
-  const options = { native, volumes: undefined, build: place, wanted: undefined, pageOf, onProblem: () => {} };
+  const options = { native, volumes: undefined, build: place, wanted: undefined, pageOf, log: loggerTo([]) };
   const keeper = createGrantFiles(options);
   const grant = grantOf('one', 100);
   const files = keeper.open(grant, place);
@@ -123,7 +124,7 @@ function isPageReplaced(code: string | undefined): boolean {
 const records = [...enforce(), ...(await evict())];
 const counts = createStopCounts();
 counts.add(records);
-const audit = openAudit(folder(), t.fail as (text: string) => void);
+const audit = openAudit(folder(), loggerTo({ push: (text) => t.fail(text) }));
 for (const record of records) audit.add(record);
 const shown = topLines(
   { ...exampleSnapshot, recent: records.slice(0, 2) },

@@ -1,6 +1,6 @@
-// The canary of one isolation mechanism: on each GPU a small program that tries to exceed its grant under that
-// mechanism. Decides when a trial runs and keeps the results; the trials are interposer-trial.ts and
-// driver-limit-trial.ts, verdicts src/policy/isolation-check.ts.
+// The canary of one isolation mechanism: on each GPU a small program that tries to exceed its grant under that mechanism. Decides when a
+// trial runs and keeps the results; the trials are interposer-trial.ts and driver-limit-trial.ts, verdicts src/policy/isolation-check.ts.
+import type { Logger } from '../../../common/logger.ts';
 import type { CanaryVerdict } from '../../../policy/isolation-check.ts';
 
 export type CanaryGpu = {
@@ -24,16 +24,13 @@ export type Trial = {
 
 export type CanaryOptions = {
   readonly trial: Trial;
-  readonly onProblem: (text: string) => void;
-  /** Called when the result for a GPU is no longer a failure. */
-  readonly onChange: (text: string) => void;
+  readonly log: Pick<Logger, 'info' | 'warn'>;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
 
 export type Canary = {
-  /** The version of the loaded driver: results with another version, or with other files of ours, do not count any
-   * more. */
+  /** The version of the loaded driver: results with another version, or with other files of ours, do not count any more. */
   notice(driverVersion: string): void;
   /** Runs the trials that are due, one GPU after the other. Never throws. */
   check(gpus: readonly CanaryGpu[]): Promise<void>;
@@ -49,7 +46,7 @@ type Tried = { readonly key: string; readonly atMs: number; readonly found: Cana
 const verdictIn = (tried: Tried | undefined): CanaryVerdict | undefined =>
   tried === undefined || tried.found === 'none' ? undefined : tried.found;
 
-export function createCanary({ trial, onProblem, onChange, clock }: CanaryOptions): Canary {
+export function createCanary({ trial, log, clock }: CanaryOptions): Canary {
   const tried = new Map<string, Tried>();
   let key = '';
   let asked = { driverVersion: '', atMs: Number.NEGATIVE_INFINITY };
@@ -64,9 +61,9 @@ export function createCanary({ trial, onProblem, onChange, clock }: CanaryOption
 
   const report = (gpuUuid: string, verdict: CanaryVerdict, before: CanaryVerdict | undefined): void => {
     if (verdict.result === before?.result && verdict.why === before.why) return;
-    if (verdict.result === 'fails') onProblem(trial.words.fails(gpuUuid, verdict.why));
-    else if (verdict.result === 'untried') onProblem(trial.words.untried(gpuUuid, verdict.why));
-    else if (before !== undefined) onChange(trial.words.again(gpuUuid));
+    if (verdict.result === 'fails') log.warn(trial.words.fails(gpuUuid, verdict.why));
+    else if (verdict.result === 'untried') log.warn(trial.words.untried(gpuUuid, verdict.why));
+    else if (before !== undefined) log.info(trial.words.again(gpuUuid));
   };
 
   /** Files that cannot be read, as while they are replaced, count as changed. */

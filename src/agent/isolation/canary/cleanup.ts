@@ -3,7 +3,9 @@
 // program, and stays.
 import { existsSync, rmdirSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { decodeAll, field, isWithin } from '../../../common/json.ts';
+import * as v from 'valibot';
+import type { Logger } from '../../../common/logger.ts';
+import { whole } from '../../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../../common/state-file.ts';
 import { isAsSet } from '../../../policy/isolation.ts';
 import type { HelperRunner } from '../../os/helper-process.ts';
@@ -33,8 +35,7 @@ export type CanaryCleanupOptions = {
   readonly tools: Pick<HelperRunner, 'run'>;
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
-  readonly onProblem: (text: string) => void;
-  readonly onChange: (text: string) => void;
+  readonly log: Pick<Logger, 'info' | 'warn'>;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
@@ -46,43 +47,34 @@ const isCanarys = (folder: string): boolean => /^cotenant-canary-\d+$/.test(base
 
 const RETRY_MS = 10_000;
 
-function parseLimit(value: unknown): CanaryLimit | undefined {
-  const [gpuUuid, folder, hardBytes] = [field(value, 'gpuUuid'), field(value, 'folder'), field(value, 'hardBytes')];
-  if (typeof gpuUuid !== 'string' || !/^[\w/-]+$/.test(gpuUuid)) return undefined;
+const limit = v.object({
+  gpuUuid: v.pipe(v.string(), v.regex(/^[\w/-]+$/, 'the UUID of a GPU')),
   // A path with a line feed would be two commands.
-  if (typeof folder !== 'string' || !isCanarys(folder) || folder.includes('\n')) return undefined;
-  return isWithin(hardBytes, 1, Number.MAX_SAFE_INTEGER) ? { gpuUuid, folder, hardBytes } : undefined;
-}
-
+  folder: v.pipe(
+    v.string(),
+    v.check((folder) => isCanarys(folder) && !folder.includes('\n'), 'a cgroup of the canary'),
+  ),
+  hardBytes: whole(1, Number.MAX_SAFE_INTEGER),
+});
 export const CANARY_FORMAT: StateFormat<{ readonly limits: readonly CanaryLimit[] }> = {
   version: 1,
-  read(value) {
-    const given = field(value, 'limits');
-    if (!Array.isArray(given)) return { wrong: 'field "limits" is missing or not a list' };
-    const limits = decodeAll(given, parseLimit);
-    return 'badIndex' in limits ? { wrong: `limits[${limits.badIndex}] is not a limit of the canary` } : { limits };
-  },
+  schema: v.object({ limits: v.array(limit) }),
 };
 
 const has = (a: LimitPlace) => (b: LimitPlace) => a.gpuUuid === b.gpuUuid && a.folder === b.folder;
 
 export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup {
-  const { tools, stateFolder, nvmlLibrary, onProblem, onChange, clock } = options;
+  const { tools, stateFolder, nvmlLibrary, log, clock } = options;
   const file = openStateFile(join(stateFolder, 'canary-limits.json'), CANARY_FORMAT, {
     lost: 'limits that the canary may have left stay with their cgroups',
-    onProblem,
+    log,
   });
   let limits = file.found?.limits ?? [];
   let againMs = Number.NEGATIVE_INFINITY;
-  let said = '';
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
   const keep = (next: readonly CanaryLimit[]): void => {
     file.write({ limits: next });
     limits = next;
-  };
-  const say = (text: string): void => {
-    if (said !== text) onProblem(text);
-    said = text;
   };
 
   /** Our limit is set, or none; another one must not be touched. */
@@ -95,7 +87,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
     const { softBytes, hardBytes: most } = found;
     if (softBytes === 0 && isAsSet(most, hardBytes)) return 'clear';
     if (softBytes === 0 && most === null) return 'done';
-    onProblem(
+    log.warn(
       `the canary left its cgroup ${place.folder}, whose limit on ${place.gpuUuid} another program changed (hard ${most ?? 'none'}, soft ${softBytes} bytes): it stays`,
     );
     return 'stays';
@@ -111,7 +103,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
     if (!answers) return;
     const cleared = clearing.filter((_, at) => answers[at]?.result === 0);
     for (const { gpuUuid, folder } of cleared)
-      onChange(`removed the limit on ${gpuUuid} that the canary left with its cgroup ${folder}`);
+      log.info(`removed the limit on ${gpuUuid} that the canary left with its cgroup ${folder}`);
     const stays = steps.flatMap(({ limit, step }) => (step === 'stays' ? [limit] : []));
     const left = steps.flatMap(({ limit, step }) => (step === 'done' || cleared.includes(limit) ? [] : [limit]));
     const removed = new Set<string>();
@@ -137,7 +129,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
       try {
         keep(limits.filter((one) => !has(one)(place)));
       } catch (error) {
-        onProblem(`cannot store the end of a canary for the next agent: ${(error as Error).message}`);
+        log.warn(`cannot store the end of a canary for the next agent: ${(error as Error).message}`);
       }
     },
     async takeBack() {
@@ -146,7 +138,7 @@ export function openCanaryCleanup(options: CanaryCleanupOptions): CanaryCleanup 
       try {
         await round();
       } catch (error) {
-        say(`cannot remove limits that the canary left; removing is retried: ${(error as Error).message}`);
+        log.warn(`cannot remove limits that the canary left; removing is retried: ${(error as Error).message}`);
       }
     },
   };

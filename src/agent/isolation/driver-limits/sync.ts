@@ -2,7 +2,9 @@
 // with the grant. Records what was set in driver-limits.json, so that the next agent can remove it when this one is
 // killed at any moment. src/policy/isolation.ts decides what to do about a limit that was read.
 import { join } from 'node:path';
-import { decodeAll, field, isObject, isWithin } from '../../../common/json.ts';
+import * as v from 'valibot';
+import type { Logger } from '../../../common/logger.ts';
+import { whole } from '../../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../../common/state-file.ts';
 import { isAsSet, type LimitStep, limitStep } from '../../../policy/isolation.ts';
 import type { Grant } from '../../grants/grant.ts';
@@ -23,7 +25,7 @@ export type DriverLimitsOptions = {
   readonly nvmlLibrary: string;
   /** Were limits seen not to hold on that GPU? Then none is set there. */
   readonly failsOn?: (gpuUuid: string) => boolean;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
@@ -48,26 +50,14 @@ type Entry = Place & {
   lookedMs: number | undefined;
 };
 
-/** What driver-limits.json holds of an entry. */
-type StoredLimit = Place & Pick<Entry, 'ours'>;
-
-function decodeLimit(value: unknown): StoredLimit | undefined {
-  if (!isObject(value) || !Array.isArray(value.ours)) return undefined;
-  const { grantId, gpuUuid, folder } = value;
-  if (typeof grantId !== 'string' || typeof gpuUuid !== 'string' || typeof folder !== 'string') return undefined;
-  const ours = value.ours.filter((bytes): bytes is number => isWithin(bytes, 0, Number.MAX_SAFE_INTEGER));
-  return { grantId, gpuUuid, folder, ours };
-}
-
-const DRIVER_LIMITS_FORMAT: StateFormat<{ readonly limits: readonly StoredLimit[] }> = {
-  version: 1,
-  read(value) {
-    const given = field(value, 'limits');
-    if (!Array.isArray(given)) return { wrong: 'field "limits" is missing or not a list' };
-    const limits = decodeAll(given, decodeLimit);
-    return 'badIndex' in limits ? { wrong: `limits[${limits.badIndex}] is malformed` } : { limits };
-  },
-};
+const storedLimit = v.object({
+  grantId: v.string(),
+  gpuUuid: v.string(),
+  folder: v.string(),
+  ours: v.pipe(v.array(whole(0, Number.MAX_SAFE_INTEGER)), v.readonly()),
+});
+const DRIVER_LIMITS = v.object({ limits: v.array(storedLimit) });
+const DRIVER_LIMITS_FORMAT: StateFormat<v.InferOutput<typeof DRIVER_LIMITS>> = { version: 1, schema: DRIVER_LIMITS };
 
 /** How often a set limit is read again, and one that failed is tried again. */
 const LOOK_AGAIN_MS = 15_000;
@@ -77,12 +67,11 @@ const NOT_SET = { ours: [], readAs: undefined, isHeld: false, lookedMs: undefine
 const keyOf = ({ gpuUuid, folder }: Pick<Place, 'gpuUuid' | 'folder'>): string => `${gpuUuid} ${folder}`;
 
 export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
-  const { tools, stateFolder, nvmlLibrary, failsOn = () => false, onProblem, clock } = options;
+  const { tools, stateFolder, nvmlLibrary, failsOn = () => false, log, clock } = options;
   const lost = 'driver limits that were set before stay with their cgroups';
   const path = join(stateFolder, 'driver-limits.json');
-  const file = openStateFile(path, DRIVER_LIMITS_FORMAT, { lost, onProblem, sync: false });
+  const file = openStateFile(path, DRIVER_LIMITS_FORMAT, { lost, log, sync: false });
   const entries = new Map<string, Entry>();
-  const said = new Map<string, string>();
   /** The version of a driver without limits. */
   let without: string | undefined;
   let busy = false;
@@ -98,11 +87,8 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     file.write({ limits });
   };
 
-  const say = (entry: Place, text: string): void => {
-    const key = keyOf(entry);
-    if (said.get(key) !== text) onProblem(`the driver's limit of ${entry.gpuUuid} for ${entry.folder}: ${text}`);
-    said.set(key, text);
-  };
+  const say = ({ gpuUuid: gpu, folder, grantId: grant }: Place, text: string): void =>
+    log.warn(`the driver's limit of ${gpu} for ${folder}: ${text}`, { gpu, grant });
 
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
@@ -140,10 +126,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     return [...entries.values()].filter((entry) => isDue(entry) && !isWaiting(entry));
   };
 
-  const forget = (entry: Entry): void => {
-    entries.delete(keyOf(entry));
-    said.delete(keyOf(entry));
-  };
+  const forget = (entry: Entry): void => void entries.delete(keyOf(entry));
 
   const round = async (looked: readonly Entry[], driverVersion: string): Promise<void> => {
     for (const entry of looked) entry.lookedMs = clock();
@@ -208,7 +191,6 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
     if (isHeld) {
       entry.readAs = asRead;
       entry.ours = asRead === wanted ? [wanted] : [wanted, asRead];
-      said.delete(keyOf(entry));
     } else
       say(
         entry,
@@ -226,9 +208,7 @@ export function openDriverLimits(options: DriverLimitsOptions): DriverLimits {
       try {
         await round(due(grants, folders), driverVersion);
       } catch (error) {
-        const text = `cannot update the driver's limits, and it is tried again: ${(error as Error).message}`;
-        if (said.get('') !== text) onProblem(text);
-        said.set('', text);
+        log.warn(`cannot update the driver's limits, and it is tried again: ${(error as Error).message}`);
       } finally {
         busy = false;
       }

@@ -4,6 +4,7 @@ import { existsSync, type FSWatcher, readdirSync, readFileSync, rmSync, statSync
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { DRIVER_CAPABILITIES_VARIABLE } from '../../../api/names.ts';
+import type { Logger } from '../../../common/logger.ts';
 import { replaceFile } from '../../../common/state-file.ts';
 import { type Found, readSpec, sourceOf } from './spec.ts';
 import { allowedBy, devicesFor, OWN_KIND, type SplitSpec, splitSpec } from './split-spec.ts';
@@ -26,7 +27,7 @@ export type CdiOptions = {
   readonly folders: readonly string[];
   /** Kind of the specification to split. */
   readonly kind: string;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
   readonly lookEveryMs?: number;
 };
 
@@ -37,7 +38,7 @@ export type Cdi = {
 };
 
 /** Reads once before it returns. */
-export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_MS }: CdiOptions): Cdi {
+export function followCdi({ folders, kind, log, lookEveryMs = LOOK_EVERY_MS }: CdiOptions): Cdi {
   const folder = folders.at(-1) ?? '';
   const own = join(folder, OWN_FILE);
   let divided: SplitSpec | undefined;
@@ -46,13 +47,8 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
   let seen = '';
   /** Of files that are not read yet. */
   let changing = '';
-  const reported = new Set<string>();
   const watchers = new Map<string, { readonly watcher: FSWatcher; readonly ino: number }>();
 
-  const problem = (text: string) => {
-    if (!reported.has(text)) onProblem(text);
-    reported.add(text);
-  };
   const undivided = `as ${kind}=<UUID>, with all parts of the driver, whatever ${DRIVER_CAPABILITIES_VARIABLE} says`;
 
   /** Throws if the folder cannot be written. */
@@ -70,18 +66,17 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     const why = unreadable.map(({ path, wrong }) => `; ${path} cannot be read: ${wrong}`).join('');
     // A half-written file does not describe the driver: the earlier division stays in use.
     if (best?.found.path !== source && unreadable.some(({ path }) => path === source) && divided !== undefined)
-      return problem(`GPUs are still given as by the last readable ${source}${why}`);
+      return log.warn(`GPUs are still given as by the last readable ${source}${why}`);
     const made = best && splitSpec(best);
     if (made === undefined || made.gpus.size === 0) {
       divided = undefined; // before the file is removed, so that no container is given its devices
       source = '';
-      problem(`GPUs are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
+      log.warn(`GPUs are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
       return write(undefined);
     }
     write(made);
     divided = made;
     source = best?.found.path ?? '';
-    reported.clear();
   };
 
   /** A changed file is read only after it has not changed for a moment, because an incomplete file may look
@@ -92,7 +87,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
       for (const each of folders) follow(each);
       sources = signatureOf(folders);
     } catch (error) {
-      return problem(`GPUs are given as before, for the folders cannot be read: ${(error as Error).message}`);
+      return log.warn(`GPUs are given as before, for the folders cannot be read: ${(error as Error).message}`);
     }
     try {
       if (sources + signature(own) === seen) return;
@@ -104,7 +99,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
       seen = sources + signature(own); // a file that changed during the reading is read again
     } catch (error) {
       divided = undefined;
-      problem(`GPUs are given ${undivided}: ${(error as Error).message}`);
+      log.warn(`GPUs are given ${undivided}: ${(error as Error).message}`);
     }
   };
 
@@ -141,7 +136,7 @@ export function followCdi({ folders, kind, onProblem, lookEveryMs = LOOK_EVERY_M
     devicesFor(gpus, env) {
       const devices = divided && devicesFor(divided, gpus, allowedBy(env, DRIVER_CAPABILITIES_VARIABLE));
       if (devices !== undefined) return devices;
-      if (divided !== undefined) problem(`${gpus.join(', ')} is given ${undivided}: ${source} does not list it`);
+      if (divided !== undefined) log.warn(`${gpus.join(', ')} is given ${undivided}: ${source} does not list it`);
       return gpus.map((gpu) => `${kind}=${gpu}`);
     },
     close() {

@@ -1,7 +1,9 @@
-// Handles NodePublishVolume and NodeUnpublishVolume: finds the pod, has its grant verified and its files made, or
-// refuses with a sentence for the pod's Events.
+// Handles NodePublishVolume and NodeUnpublishVolume: finds the pod, has its grant verified and its files made, or refuses with
+// a sentence for the pod's Events.
+
 import { CSI_DRIVER } from '../../../api/csi-volume.ts';
 import type { PodGrant } from '../../../api/grant-annotation.ts';
+import type { Logger } from '../../../common/logger.ts';
 import type { PodAsk } from '../../allocation/pod-grants.ts';
 import type { Refusal } from '../../grants/refusal.ts';
 import { type Publisher, type VolumeAsk, VolumeRefused } from './driver.ts';
@@ -36,10 +38,10 @@ export type PublisherOptions = {
   readonly nodeName: string;
   readonly pods: PodSource;
   readonly problemOf: (error: unknown) => string;
-  readonly onProblem: (text: string) => void;
+  readonly log: Pick<Logger, 'warn'>;
 };
 
-export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: PublisherOptions): Publisher {
+export function createPublisher({ node, nodeName, pods, problemOf, log }: PublisherOptions): Publisher {
   const podOf = async ({ podUid, namespace, pod }: VolumeAsk): Promise<KubePod> => {
     const known = pods.cached(podUid);
     // Bound by one write, so a pod that is seen with its node is seen with its grant.
@@ -73,7 +75,7 @@ export function createPublisher({ node, nodeName, pods, problemOf, onProblem }: 
       try {
         await publishFiles(ask);
       } catch (error) {
-        onProblem(`pod ${ask.namespace}/${ask.pod} keeps its volume of ${CSI_DRIVER}, but ${(error as Error).message}`);
+        log.warn(`pod ${ask.namespace}/${ask.pod} keeps its volume of ${CSI_DRIVER}, but ${(error as Error).message}`);
       }
     },
     unpublish: ({ podUid, target }) => node.unpublish(podUid, target),

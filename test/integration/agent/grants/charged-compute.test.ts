@@ -9,6 +9,7 @@ import { type Arbiter, createArbiter } from '../../../../src/agent/compute/arbit
 import { SLOTS } from '../../../../src/agent/grants/files.ts';
 import { loadNative } from '../../../../src/agent/os/addon.ts';
 import { eventually, temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 
 const native = loadNative();
 const STEP_SECONDS = 0.05;
@@ -61,7 +62,7 @@ function tenantOf(t: ExecutionContext, id: string) {
 type Tenant = ReturnType<typeof tenantOf>;
 
 function arbiterOf(t: ExecutionContext): Arbiter {
-  const arbiter = createArbiter({ onProblem: (text) => t.fail(text) });
+  const arbiter = createArbiter({ log: loggerTo({ push: (text) => t.fail(text) }) });
   t.teardown(() => arbiter.close());
   return arbiter;
 }

@@ -1,5 +1,5 @@
-// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their
-// release. And one whose lines do not add up.
+// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
+// And one whose lines do not add up.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -9,6 +9,7 @@ import type { Sample } from '../../../../src/agent/sampling/sample.ts';
 import { startSampler } from '../../../../src/agent/sampling/sampler-process.ts';
 import { childrenOf, startedMs } from '../../../support/machine/scheduling-delays.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 
 const SILENCE_MS = 500;
 
@@ -23,7 +24,7 @@ function start(t: ExecutionContext) {
     library,
     silenceMs: SILENCE_MS,
     onSample: (sample) => samples.push(sample),
-    onProblem: (text) => problems.push(text),
+    log: loggerTo(problems),
   });
   t.teardown(async () => {
     release();
@@ -32,8 +33,7 @@ function start(t: ExecutionContext) {
   });
   /** Processes that have asked the driver so far. */
   const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
-  /** When those that the driver holds were started: the kernel's word, however late they or this process came to
-   * run. */
+  /** When those that the driver holds were started: the kernel's word, however late they or this process came to run. */
   const startTimes = () =>
     childrenOf(process.pid)
       .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes(library))
@@ -102,7 +102,7 @@ test('a reloaded driver is opened again; a lost GPU restarts nothing', async (t)
     library: join(node.lib, 'libnvidia-ml.so.1'),
     silenceMs: 10_000,
     onSample: (sample) => samples.push(sample),
-    onProblem: (text) => problems.push(text),
+    log: loggerTo(problems),
   });
   t.teardown(() => sampler.close());
   const until = (looks: (sample: Sample) => boolean, what: string) =>
@@ -166,19 +166,19 @@ test('a sampler with inconsistent lines is ended; the next starts with a full sa
   writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
   writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
   chmodSync(program, 0o755);
-  const answers: [round: number, commands: (string | undefined)[]][] = [];
+  const told: [round: number, commands: (string | undefined)[]][] = [];
   const problems: string[] = [];
   const sampler = startSampler({
     intervalMs: 100,
     library: 'none',
     program,
     silenceMs: 30_000,
-    onSample: ({ round, processes }) => answers.push([round, processes.map(({ command }) => command)]),
-    onProblem: (text) => problems.push(text),
+    onSample: ({ round, processes }) => told.push([round, processes.map(({ command }) => command)]),
+    log: loggerTo(problems),
   });
   t.teardown(() => sampler.close());
-  await eventually(() => answers.length === 3 || undefined, 'samples of both');
-  t.deepEqual(answers, [
+  await eventually(() => told.length === 3 || undefined, 'samples of both');
+  t.deepEqual(told, [
     [1, ['first']],
     [1, ['first', 'other']],
     [2, ['first', 'other']],

@@ -256,15 +256,18 @@ test('a share beyond the rest is refused, one that the grant already has is not'
 
 test('stored compute policies are read back as written, and nothing else is', (t) => {
   const set: NodeCompute = { policy: 'soft', gpus: { A: 'fixed' }, highCapPercent: 90 };
-  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, set)), set);
-  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { gpus: {} })), { gpus: {} });
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, set)), { ok: true, value: set });
+  t.deepEqual(parseState(COMPUTE_FORMAT, formatState(COMPUTE_FORMAT, { gpus: {} })), {
+    ok: true,
+    value: { gpus: {} },
+  });
   for (const text of [
     '',
     '{"version":2}',
     '{"version":1,"gpus":{"A":"6"}}',
     '{"version":1,"gpus":{},"highCapPercent":0}',
   ])
-    t.true('wrong' in parseState(COMPUTE_FORMAT, text), text);
+    t.false(parseState(COMPUTE_FORMAT, text).ok, text);
 });
 
 const reportOf = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterReport => ({

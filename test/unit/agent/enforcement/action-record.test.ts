@@ -12,6 +12,7 @@ import {
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { grantOf } from '../node.ts';
 
 const grant = grantOf('abc123', 1024, [0], { pod: 'cheat' });
@@ -120,7 +121,7 @@ test('a record holds the figures of the worst GPU and each process that was sign
 
 const record = (atMs: number): ActionRecord =>
   recordOf({ grant, action: 'kill', verdict: verdict('bypass'), atMs, result: 'sent' });
-const quiet = (t: ExecutionContext) => (text: string) => t.fail(text);
+const quiet = (t: ExecutionContext) => loggerTo({ push: (text) => t.fail(text) });
 
 test('records from before a restart are read back in order, and the file only grows', (t) => {
   const state = folder(t);
@@ -167,7 +168,7 @@ test('lines that cannot be read are reported and skipped; the others count', (t)
   ];
   writeFileSync(path, [JSON.stringify(record(1)), ...odd, JSON.stringify(record(2)), ''].join('\n'));
   const problems: string[] = [];
-  const audit = openAudit(state, (text) => problems.push(text));
+  const audit = openAudit(state, loggerTo(problems));
   t.deepEqual(
     audit.recent().map(({ atMs }) => atMs),
     [1, 2],
@@ -181,9 +182,9 @@ test("a record interrupted by an agent's end does not damage the next one", (t) 
   const path = join(state, 'audit.log');
   writeFileSync(path, `${JSON.stringify(record(1))}\n${JSON.stringify(record(2)).slice(0, 30)}`);
   const problems: string[] = [];
-  openAudit(state, (text) => problems.push(text)).add(record(3));
+  openAudit(state, loggerTo(problems)).add(record(3));
   t.is(problems.length, 1);
-  const later = openAudit(state, () => {});
+  const later = openAudit(state, loggerTo([]));
   t.deepEqual(
     later.recent().map(({ atMs }) => atMs),
     [1, 3],
@@ -194,7 +195,7 @@ test('a full file is renamed and a new one begun', (t) => {
   const state = folder(t);
   const path = join(state, 'audit.log');
   writeFileSync(path, `${JSON.stringify(record(1))}\n${' '.repeat(16 * MIB)}\n`);
-  const audit = openAudit(state, () => {});
+  const audit = openAudit(state, loggerTo([]));
   audit.add(record(2));
   t.is(statSync(path, { throwIfNoEntry: false }), undefined);
   t.true(statSync(`${path}.1`).size > 16 * MIB);
@@ -209,7 +210,7 @@ test('a full file is renamed and a new one begun', (t) => {
 test('where the file cannot be written, the record is logged and still counts', (t) => {
   const state = folder(t);
   const problems: string[] = [];
-  const audit = openAudit(state, (text) => problems.push(text));
+  const audit = openAudit(state, loggerTo(problems));
   rmSync(state, { recursive: true });
   audit.add(record(1));
   t.is(audit.recent().length, 1);
@@ -237,7 +238,7 @@ test('on a full disk no line is lost or cut: lines wait in order until there is 
   const state = folder(t);
   const { disk, append } = smallDisk(1000);
   const problems: string[] = [];
-  const audit = openAudit(state, (text) => problems.push(text), append);
+  const audit = openAudit(state, loggerTo(problems), append);
   for (let at = 1; at <= 5; at++) audit.add(record(at));
   const full = timesIn(state);
   t.true(full.length > 0 && full.length < 5, String(full));
@@ -258,7 +259,7 @@ test('on a full disk no line is lost or cut: lines wait in order until there is 
 test('the next agent finds a stop whose line waits for disk space', (t) => {
   const state = folder(t);
   const { disk, append } = smallDisk(100);
-  const audit = openAudit(state, () => {}, append);
+  const audit = openAudit(state, loggerTo([]), append);
   audit.begin(record(7));
   audit.add(record(7));
   t.true(existsSync(join(state, 'stopping.json')));
@@ -273,7 +274,7 @@ test('records that wait for disk space have a bound; beyond it only the log has 
   const state = folder(t);
   const { disk, append } = smallDisk(0);
   const problems: string[] = [];
-  const audit = openAudit(state, (text) => problems.push(text), append);
+  const audit = openAudit(state, { warn: (text) => void problems.push(text) }, append);
   const big = { ...record(0), message: 'x'.repeat(2 ** 20) };
   for (let at = 1; at <= 6; at++) audit.add({ ...big, atMs: at });
   t.is(problems.filter((text) => text.includes('the oldest one is only in this log')).length, 3);

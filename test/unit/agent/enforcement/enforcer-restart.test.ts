@@ -5,6 +5,7 @@ import { type ActionName, type Outcome, recordOf } from '../../../../src/agent/e
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
 import type { OverReason, Verdict } from '../../../../src/policy/memory-verdict.ts';
 import { temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { type Holding, peopledNode, setUp, there } from './enforcing.ts';
 
 const START = 1_700_000_000_000;
@@ -33,7 +34,7 @@ const WITHIN: Holding[] = [{ id: 'one', mib: 50, known: true }];
 /** What the next agent does, a sample a second from `from` on: "second action". */
 function goOn(t: ExecutionContext, written: readonly Written[], from: number, holdings: readonly Holding[][]) {
   const folder = temporaryFolder(t);
-  const before = openAudit(folder, (text) => t.fail(text));
+  const before = openAudit(folder, loggerTo({ push: (text) => t.fail(text) }));
   const grant = there('one');
   for (const [second, action, reason, result = 'done', hit] of written) {
     const of: Verdict = reason ? verdict(reason) : { severity: 'within' };
@@ -41,7 +42,7 @@ function goOn(t: ExecutionContext, written: readonly Written[], from: number, ho
       recordOf({ grant, action, verdict: of, atMs: START + second * 1000, result, processes: hit ? [hit] : [] }),
     );
   }
-  const audit = openAudit(folder, (text) => t.fail(text));
+  const audit = openAudit(folder, loggerTo({ push: (text) => t.fail(text) }));
   const { native, signaled } = peopledNode();
   const next = setUp(t, { audit, second: from, grants: [grant], people: native });
   const records = holdings.flatMap((holding, index) =>

@@ -4,6 +4,7 @@ import test from 'ava';
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { grantOf } from '../node.ts';
 import { type Holding, peopledNode, setUp, there } from './enforcing.ts';
 
@@ -338,7 +339,7 @@ test('a stop from before a restart counts for the cool-down and the rate', (t) =
   const first = setUp(t, { policy: { mostStopsPerMinute: 1 }, ...people });
   first.act(0, cheat);
   t.deepEqual(first.act(1, cheat), ['kill one']);
-  const audit = openAudit(first.folder, (text) => t.fail(text));
+  const audit = openAudit(first.folder, loggerTo({ push: (text) => t.fail(text) }));
   const second = setUp(t, { policy: { mostStopsPerMinute: 1 }, audit, second: 2, ...people });
   const soft = [{ id: 'one', mib: 180, known: true }];
   const done = Array.from({ length: 29 }, (_, index) => second.act(2 + index, soft)).flat();

@@ -17,6 +17,7 @@ import { MIB } from '../../../../src/common/quantity.ts';
 import type { EnforcementPolicy } from '../../../../src/policy/enforcement.ts';
 import { DEFAULT_LADDER } from '../../../../src/policy/ladder.ts';
 import { DEFAULT_TOLERANCE } from '../../../../src/policy/memory-verdict.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { compared, gpu, grantOf, ledgerOf, reading, row, sampledProcess, sampleOf, slot, use } from '../node.ts';
 
 const START = 1_700_000_000_000;
@@ -113,7 +114,7 @@ export function setUp(
   const { native, touched } = emptyNode();
   let nowMs = START + second * 1000;
   let jumpedMs = 0;
-  const kept = audit ?? openAudit(folder, (text) => t.fail(text));
+  const kept = audit ?? openAudit(folder, loggerTo({ push: (text) => t.fail(text) }));
   const registry = registryOf(grants);
   const problems: string[] = [];
   const enforcer = createEnforcer({
@@ -123,7 +124,7 @@ export function setUp(
     policy: { ...DEFAULT_LADDER, ...DEFAULT_TOLERANCE, ...ENFORCER_LIMITS, ...policy },
     mode: () => policy?.mode ?? DEFAULT_LADDER.mode,
     clocks: { now: () => nowMs + jumpedMs, steady: () => nowMs - START },
-    onProblem: (text) => problems.push(text),
+    log: loggerTo(problems),
   });
   /** One sample, taken `ageMs` before it is acted upon; what was done: "action grant". */
   const act = (

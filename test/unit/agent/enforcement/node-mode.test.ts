@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { openNodeMode } from '../../../../src/agent/enforcement/node-mode.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 
 const LABEL = 'cotenant.io/enforcement';
 
@@ -13,8 +14,7 @@ function open(t: ExecutionContext, stateFolder = mkdtempSync(join(tmpdir(), 'ct-
   const [problems, changes]: [string[], string[]] = [[], []];
   const node = openNodeMode(
     { stateFolder, configured: 'enforce', hears },
-    (text) => problems.push(text),
-    (text) => changes.push(text),
+    { warn: loggerTo(problems).warn, info: loggerTo(changes).info },
   );
   return { node, problems, changes, stateFolder };
 }
@@ -64,7 +64,7 @@ test('a file that cannot be read is reported, and the settings apply', (t) => {
   t.is(node.mode(), 'enforce');
   t.regex(
     problems[0] ?? '',
-    /enforcement\.json is ignored, so the mode of this node is enforce .*field "mode": unknown mode/,
+    /enforcement\.json is ignored, so the mode of this node is enforce .*mode: "kill" is not one of off, report, enforce/,
   );
   node.label({ [LABEL]: 'report' });
   t.regex(readFileSync(path, 'utf8'), /"mode": "report"/);

@@ -1,5 +1,5 @@
-// The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and
-// never through a link.
+// The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and never
+// through a link.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,6 +10,7 @@ import {
   writeTerminationMessage,
 } from '../../../../src/agent/enforcement/termination-message.ts';
 import { eventually } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { grantOf } from '../node.ts';
 
 const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
@@ -37,9 +38,9 @@ test('the message is appended to what the container wrote', (t) => {
 test('the file is the one that the runtime named, else the newest', async (t) => {
   const { folder, path } = kubelet(t);
   const newer = join(folder, '00000000');
-  const sayIn = (tried: string | undefined): string | undefined => {
+  const sayIn = (told: string | undefined): string | undefined => {
     for (const file of [path, newer]) writeFileSync(file, '');
-    writeTerminationMessage(folder, tried, 'stopped');
+    writeTerminationMessage(folder, told, 'stopped');
     return [path, newer].find((file) => readFileSync(file, 'utf8') === 'stopped');
   };
   // Times of birth are as fine as the kernel's clock: a file of the same moment is made anew.
@@ -60,9 +61,9 @@ test("only files in the kubelet's own folder are opened, and failures are report
   execFileSync('mkfifo', [join(folder, 'dddddddd')]);
   writeFileSync(join(folder, 'notes'), '');
   const problems: string[] = [];
-  const say = createTerminationMessages(root, (text) => problems.push(text));
-  const tried = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
-  for (const name of tried) {
+  const say = createTerminationMessages(root, loggerTo(problems));
+  const told = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
+  for (const name of told) {
     writeFileSync(path, '');
     say(grant, 'stopped', name);
     t.is(readFileSync(path, 'utf8'), 'stopped', name);
@@ -79,7 +80,7 @@ test("only files in the kubelet's own folder are opened, and failures are report
 test("no link is followed, and no name leads out of the kubelet's folder", (t) => {
   const { root, folder, path } = kubelet(t);
   const problems: string[] = [];
-  const say = createTerminationMessages(root, (text) => problems.push(text));
+  const say = createTerminationMessages(root, loggerTo(problems));
   const elsewhere = join(root, 'elsewhere');
   renameSync(folder, elsewhere);
   symlinkSync(elsewhere, folder);
@@ -93,6 +94,6 @@ test("no link is followed, and no name leads out of the kubelet's folder", (t) =
   const link = `${root}-link`;
   symlinkSync(root, link);
   t.teardown(() => rmSync(link));
-  createTerminationMessages(link, (text) => problems.push(text))(grant, 'stopped', undefined);
+  createTerminationMessages(link, loggerTo(problems))(grant, 'stopped', undefined);
   t.is(readFileSync(path, 'utf8'), 'stopped', 'the root itself is what the settings say');
 });

@@ -5,6 +5,7 @@ import test from 'ava';
 import { createGrantFiles } from '../../../../src/agent/grants/files.ts';
 import { type Native, PAGE_SIZE_MISMATCH } from '../../../../src/agent/os/addon.ts';
 import { temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { grantOf } from '../node.ts';
 
 const CASES = [
@@ -34,7 +35,7 @@ for (const [title, code, message, isReplaced] of CASES) {
       build: folder,
       wanted: undefined,
       pageOf: () => ({ slots: 1, isolateMemory: true, gpus: [] }),
-      onProblem: (text) => problems.push(text),
+      log: loggerTo(problems),
     });
     const grant = grantOf('one', 100);
     const files = keeper.open(grant, folder);

@@ -27,7 +27,7 @@ function openWith(t: ExecutionContext) {
         );
       },
     },
-    onProblem: (text) => problems.push(text),
+    log: { warn: (text) => void problems.push(text) },
     clock: () => state.nowMs,
     random: () => 0,
   });

@@ -4,6 +4,7 @@
 import test, { type ExecutionContext } from 'ava';
 import { openDriverLimits } from '../../../../src/agent/isolation/driver-limits/sync.ts';
 import { temporaryFolder } from '../../../support/native/node.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { grantOf } from '../node.ts';
 
 const NOT_THERE = 13;
@@ -47,7 +48,7 @@ function setUp(t: ExecutionContext, pageBytes = 1) {
     stateFolder: temporaryFolder(t),
     nvmlLibrary: 'libnvidia-ml.so.1',
     failsOn: () => failing,
-    onProblem: () => {},
+    log: loggerTo([]),
     clock: () => second * 1000,
   });
   return {

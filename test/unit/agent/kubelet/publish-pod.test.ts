@@ -5,6 +5,7 @@ import type { PodAsk } from '../../../../src/agent/allocation/pod-grants.ts';
 import type { Refusal } from '../../../../src/agent/grants/refusal.ts';
 import { type VolumeAsk, VolumeRefused } from '../../../../src/agent/kubelet/csi/driver.ts';
 import { createPublisher, type KubePod, type PodSource } from '../../../../src/agent/kubelet/csi/publish-pod.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 
 const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
 const ASK: VolumeAsk = { podUid: UID, namespace: 'team', pod: 'one', target: '/t' };
@@ -40,7 +41,7 @@ function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRAN
       ...source,
     },
     problemOf: (error) => (error as Error).message,
-    onProblem: (text) => problems.push(text),
+    log: loggerTo(problems),
   });
   return { publisher, asked, adopted, problems, ended };
 }

@@ -2,6 +2,7 @@
 import test from 'ava';
 import { createCapabilityLog, missingCapabilities } from '../../../../src/agent/sampling/capability-log.ts';
 import type { SampledGpu } from '../../../../src/agent/sampling/sample.ts';
+import { loggerTo } from '../../../support/product/logger.ts';
 import { gpu, sampleOf } from '../node.ts';
 
 const WHOLE: Partial<SampledGpu> = {
@@ -60,7 +61,7 @@ test('a GPU without NVLink has its traffic', (t) => {
 
 test('a missing reading is logged once, and not while it fails for some samples', (t) => {
   const said: string[] = [];
-  const { see } = createCapabilityLog((text) => said.push(text));
+  const { see } = createCapabilityLog(loggerTo(said));
   const [whole, silent] = [sampleOf([without()], []), sampleOf([without('hasProcessUtilization')], [])];
   for (let turn = 0; turn < 5; turn += 1) {
     for (let sample = 0; sample < 9; sample += 1) see(silent);
