@@ -1,5 +1,5 @@
-// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses:
-// a process without evidence stays unattributed.
+// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses: a process
+// without evidence stays unattributed.
 
 import { isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
@@ -38,33 +38,27 @@ export const NO_PODS: PodContainers = {
   grantsOf: () => [],
 };
 
-/** Identifies a process, also after its PID is reused. */
-export const processKey = (pid: number, startTicks: number): string => `${pid}@${startTicks}`;
+/** Processes that earlier samples attributed to a grant, by PID. */
+export type KnownOwners = ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;
 
-/** Results of earlier samples. */
-export type KnownOwners = {
-  readonly byProcess: ReadonlyMap<string, Owner>;
-  /** Processes with a grant, by PID alone: for ancestors, which are sampled without start times. */
-  readonly grantByPid: ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;
+export type AttributionFacts = {
+  readonly roots: readonly GrantRoot[];
+  readonly grantIds: ReadonlySet<string>;
+  readonly known: KnownOwners;
+  readonly pods: PodContainers;
+  /** The PID of an ancestor may have been reused by a process that has no part in the grant. */
+  readonly isAlive: (pid: number, startTicks: number) => boolean;
 };
-export const NO_KNOWN_OWNERS: KnownOwners = { byProcess: new Map(), grantByPid: new Map() };
 
 /**
- * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and
- * so do its children. `isAlive`: the PID of an ancestor may have been reused by a process that has no part in the
- * grant.
+ * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and so
+ * do its children.
  */
-export function ownerOfProcess(
-  process: SampledProcess,
-  roots: readonly GrantRoot[],
-  grantIds: ReadonlySet<string>,
-  known: KnownOwners,
-  pods: PodContainers,
-  isAlive: (pid: number, startTicks: number) => boolean,
-): Owner {
+export function ownerOfProcess(process: SampledProcess, facts: AttributionFacts): Owner {
+  const { roots, grantIds, known, pods, isAlive } = facts;
   if (process.startTicks === undefined) return { kind: 'unknown', reason: 'gone' };
-  const before = known.byProcess.get(processKey(process.pid, process.startTicks));
-  if (before?.kind === 'grant' && grantIds.has(before.id)) return before;
+  const before = known.get(process.pid);
+  if (before?.startTicks === process.startTicks && grantIds.has(before.id)) return { kind: 'grant', id: before.id };
   if (process.cgroup === undefined || process.cgroup === '') return { kind: 'unknown', reason: 'no_cgroup' };
   for (const { id, group } of roots) {
     if (group !== undefined && isInGroup(process.cgroup, group)) return { kind: 'grant', id };
@@ -78,7 +72,7 @@ export function ownerOfProcess(
     if (isRoot || descends) return { kind: 'grant', id: root.id };
   }
   for (const pid of process.ancestors ?? []) {
-    const ancestor = known.grantByPid.get(pid);
+    const ancestor = known.get(pid);
     if (ancestor === undefined || !grantIds.has(ancestor.id)) continue;
     const { id, startTicks } = ancestor;
     if (process.startTicks >= startTicks && isAlive(pid, startTicks)) return { kind: 'grant', id };
@@ -108,41 +102,21 @@ function ofPod(podUid: string, pods: PodContainers): Owner {
   return id === undefined ? { kind: 'container', containerId: '', podUid } : { kind: 'grant', id };
 }
 
-/** The results after a sample: only processes that were in it, so that a reused pid is forgotten with its first
- * owner. */
-export function remember(
-  processes: readonly SampledProcess[],
-  ownerOf: (process: SampledProcess) => Owner,
-): KnownOwners {
-  const byProcess = new Map<string, Owner>();
-  const grantByPid = new Map<number, { id: string; startTicks: number }>();
-  for (const process of processes) {
-    if (process.startTicks === undefined || process.gone) continue;
-    const owner = ownerOf(process);
-    byProcess.set(processKey(process.pid, process.startTicks), owner);
-    if (owner.kind === 'grant') grantByPid.set(process.pid, { id: owner.id, startTicks: process.startTicks });
-  }
-  return { byProcess, grantByPid };
-}
-
 /**
- * The results after a sample, with earlier results for grants without data in it, as long as those processes live: a
- * process that is missing for a moment must not lose its grant.
+ * The results after a sample: its processes, so that a reused PID is forgotten with its first owner; and earlier ones of grants without
+ * data in it, as long as they live: a process that is missing for a moment must not lose its grant.
  */
-export function stillKnown(
-  shown: KnownOwners,
+export function remember(
+  owners: ReadonlyMap<SampledProcess, Owner>,
   before: KnownOwners,
   hasNoData: (grantId: string) => boolean,
-  isAlive: (pid: number, startTicks: number) => boolean,
+  isAlive: AttributionFacts['isAlive'],
 ): KnownOwners {
-  const byProcess = new Map(shown.byProcess);
-  const grantByPid = new Map(shown.grantByPid);
-  for (const [key, owner] of before.byProcess) {
-    if (owner.kind !== 'grant' || byProcess.has(key) || !hasNoData(owner.id)) continue;
-    const [pid = Number.NaN, startTicks = Number.NaN] = key.split('@').map(Number);
-    if (!isAlive(pid, startTicks)) continue;
-    byProcess.set(key, owner);
-    grantByPid.set(pid, { id: owner.id, startTicks });
-  }
-  return { byProcess, grantByPid };
+  const known = new Map<number, { readonly id: string; readonly startTicks: number }>();
+  for (const [{ pid, startTicks }, owner] of owners)
+    if (owner.kind === 'grant' && startTicks !== undefined) known.set(pid, { id: owner.id, startTicks });
+  const shown = new Set([...owners.keys()].map(({ pid }) => pid));
+  for (const [pid, entry] of before)
+    if (!shown.has(pid) && hasNoData(entry.id) && isAlive(pid, entry.startTicks)) known.set(pid, entry);
+  return known;
 }

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { NO_KNOWN_OWNERS, type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { type Owner, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
 import { createContainerIndex } from '../../../src/agent/attribution/container-index.ts';
 import {
   findTargets,
@@ -191,7 +191,8 @@ export const CHECKS: readonly Check[] = [
         const { pid = 0 } = await sleepIn(group);
         const { startTicks, command, cgroup } = readProcess(pid);
         const sampled = { pid, startTicks, command, cgroup, ancestors: [1], gpus: [] };
-        owners[name] = ownerOfProcess(sampled, [], new Set(['abc123']), NO_KNOWN_OWNERS, pods, () => false);
+        const facts = { roots: [], grantIds: new Set(['abc123']), known: new Map(), pods, isAlive: () => false };
+        owners[name] = ownerOfProcess(sampled, facts);
       }
       assert.deepEqual(owners, {
         main: { kind: 'grant', id: 'abc123' },

@@ -236,10 +236,10 @@ test('dcgm-exporter 7: less than a MiB is seen', async (t) => {
 });
 
 test('dcgm-exporter 9: a reused PID is another process with a time of its own', (t) => {
-  const known = { byProcess: new Map([['7@70', ofGrant('a')]]), grantByPid: new Map() };
+  const known = new Map([[7, { id: 'a', startTicks: 70 }]]);
   const again: SampledProcess = { ...sampledProcess(7, []), startTicks: 99, ancestors: [] };
   t.deepEqual(
-    ownerOfProcess(again, [], new Set(['a']), known, NO_PODS, () => false),
+    ownerOfProcess(again, { roots: [], grantIds: new Set(['a']), known, pods: NO_PODS, isAlive: () => false }),
     { kind: 'host' },
   );
   const at = (startTicks: number, smUs: number) =>

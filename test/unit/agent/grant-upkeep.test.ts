@@ -1,35 +1,30 @@
 // What stays known of processes that a sample does not show, and what books are taught of memory that processes share.
 import test from 'ava';
-import type { KnownOwners, Owner } from '../../../src/agent/attribution/attribute.ts';
-import { stillKnown } from '../../../src/agent/attribution/attribute.ts';
+import { type Owner, remember } from '../../../src/agent/attribution/attribute.ts';
 import { createGrantUpkeep } from '../../../src/agent/grant-upkeep.ts';
 import type { LiveGrant } from '../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../src/agent/grants/registry.ts';
 import type { Feedback, Native } from '../../../src/agent/os/addon.ts';
+import type { SampledProcess } from '../../../src/agent/sampling/sample.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { loggerTo } from '../../support/product/logger.ts';
 import { gpu, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sampleOf, slot, use } from './node.ts';
 
-const knownOf = (...entries: readonly (readonly [pid: number, startTicks: number, owner: Owner])[]): KnownOwners => ({
-  byProcess: new Map(entries.map(([pid, startTicks, owner]) => [`${pid}@${startTicks}`, owner])),
-  grantByPid: new Map(
-    entries.flatMap(([pid, startTicks, owner]) =>
-      owner.kind === 'grant' ? [[pid, { id: owner.id, startTicks }]] : [],
-    ),
-  ),
-});
-
 test('a living process of a grant that is missing from a sample keeps its owner', (t) => {
-  const before = knownOf(
-    [1, 10, ofGrant('untold')],
-    [2, 20, ofGrant('untold')],
-    [3, 30, ofGrant('told')],
-    [4, 40, { kind: 'host' }],
-    [5, 50, ofGrant('untold')],
+  const before = new Map(
+    [
+      [1, 10, 'untold'],
+      [2, 20, 'untold'],
+      [3, 30, 'told'],
+      [5, 50, 'untold'],
+    ].map(([pid, startTicks, id]) => [Number(pid), { id: String(id), startTicks: Number(startTicks) }]),
   );
-  const shown = knownOf([5, 50, ofGrant('other')], [6, 60, { kind: 'host' }]);
+  const shown = new Map<SampledProcess, Owner>([
+    [sampledProcess(5, []), ofGrant('other')],
+    [sampledProcess(6, []), { kind: 'host' }],
+  ]);
   const asked: number[] = [];
-  const known = stillKnown(
+  const known = remember(
     shown,
     before,
     (id) => id === 'untold',
@@ -38,7 +33,13 @@ test('a living process of a grant that is missing from a sample keeps its owner'
       return pid === 1 && startTicks === 10;
     },
   );
-  t.deepEqual(known, knownOf([5, 50, ofGrant('other')], [6, 60, { kind: 'host' }], [1, 10, ofGrant('untold')]));
+  t.deepEqual(
+    [...known],
+    [
+      [5, { id: 'other', startTicks: 50 }],
+      [1, { id: 'untold', startTicks: 10 }],
+    ],
+  );
   t.deepEqual(asked, [1, 2], 'what this sample shows wins, and what it tells is final');
 });
 

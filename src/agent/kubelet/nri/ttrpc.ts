@@ -1,6 +1,6 @@
-// The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection,
-// length, both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type,
-// flags). Frames and messages need not begin or end together. The messages themselves are in messages.ts.
+// The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection, length,
+// both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type, flags). Frames and
+// messages need not begin or end together. The messages themselves are in messages.ts.
 
 /** Connections: on one the runtime calls the plugin, on the other the plugin calls the runtime. */
 export const PLUGIN_CONNECTION = 1;
@@ -23,101 +23,67 @@ export const LARGEST_FRAME = LARGEST_MESSAGE + MESSAGE_HEADER;
 /** The runtime reads through a buffer of this size, and fails if a frame does not fit into the rest of it. */
 const OWN_FRAME = 4096;
 
-/** Received bytes as pieces, joined only when a frame or message is complete, so that small pieces are not copied each
- * time. */
-function createQueue() {
-  const pieces: Buffer[] = [];
-  let length = 0;
-  return {
-    length: () => length,
-    push(piece: Buffer) {
-      if (piece.length === 0) return;
-      pieces.push(piece);
-      length += piece.length;
-    },
-    /** The first `count` bytes, which must be there. */
-    take(count: number): Buffer {
-      const taken: Buffer[] = [];
-      for (let left = count; left > 0; ) {
-        const [first = Buffer.alloc(0)] = pieces;
-        if (first.length <= left) {
-          taken.push(first);
-          pieces.shift();
-          left -= first.length;
-        } else {
-          taken.push(first.subarray(0, left));
-          pieces[0] = first.subarray(left);
-          left = 0;
-        }
-      }
-      length -= count;
-      return taken.length === 1 && taken[0] ? taken[0] : Buffer.concat(taken);
-    },
-  };
-}
-
 export type FrameReader = {
   /** Returns the messages that this piece completes. After `wrong` the stream cannot be parsed further. */
   push(piece: Buffer): { readonly messages: readonly Message[]; readonly wrong?: string };
 };
 
-export function createFrameReader(): FrameReader {
-  const trunk = createQueue();
-  const connections = new Map<number, ReturnType<typeof createConnection>>();
-  let frame: { readonly connection: number; left: number } | undefined;
-  let wrong: string | undefined;
-
-  const deliver = (messages: Message[]): string | undefined => {
-    for (;;) {
-      if (!frame) {
-        if (trunk.length() < FRAME_HEADER) return undefined;
-        const header = trunk.take(FRAME_HEADER);
-        frame = { connection: header.readUInt32BE(0), left: header.readUInt32BE(4) };
-        if (frame.left > LARGEST_FRAME) return `a frame of ${frame.left} bytes`;
-        if (frame.connection !== PLUGIN_CONNECTION && frame.connection !== RUNTIME_CONNECTION)
-          return `a frame of connection ${frame.connection}`;
-      }
-      const now = Math.min(frame.left, trunk.length());
-      if (now > 0) {
-        const connection = connections.get(frame.connection) ?? createConnection(frame.connection);
-        connections.set(frame.connection, connection);
-        const bad = connection.push(trunk.take(now), messages);
-        if (bad !== undefined) return bad;
-        frame.left -= now;
-      }
-      if (frame.left > 0) return undefined;
-      frame = undefined;
+/** Received bytes of which each unit has a header with its length. */
+function createUnits(
+  headerBytes: number,
+  lengthAt: number,
+  wrongWith: (header: Buffer, length: number) => string | undefined,
+) {
+  let bytes: Buffer = Buffer.alloc(0);
+  /** The units that this piece completes; what is wrong with the next one ends the list. */
+  return (piece: Buffer): { readonly units: readonly Buffer[]; readonly wrong: string | undefined } => {
+    bytes = bytes.length === 0 ? piece : Buffer.concat([bytes, piece]);
+    const units: Buffer[] = [];
+    while (bytes.length >= headerBytes) {
+      const length = bytes.readUInt32BE(lengthAt);
+      const wrong = wrongWith(bytes, length);
+      if (wrong !== undefined) return { units, wrong };
+      if (bytes.length < headerBytes + length) break;
+      units.push(bytes.subarray(0, headerBytes + length));
+      bytes = bytes.subarray(headerBytes + length);
     }
+    return { units, wrong: undefined };
   };
+}
+
+const createMessages = () =>
+  createUnits(MESSAGE_HEADER, 0, (_, length) =>
+    length > LARGEST_MESSAGE ? `a message of ${length} bytes` : undefined,
+  );
+
+export function createFrameReader(): FrameReader {
+  const frames = createUnits(FRAME_HEADER, 4, (header, length) => {
+    const connection = header.readUInt32BE(0);
+    if (length > LARGEST_FRAME) return `a frame of ${length} bytes`;
+    return connections.has(connection) ? undefined : `a frame of connection ${connection}`;
+  });
+  const connections = new Map([PLUGIN_CONNECTION, RUNTIME_CONNECTION].map((number) => [number, createMessages()]));
+  let wrong: string | undefined;
 
   return {
     push(piece) {
       const messages: Message[] = [];
-      trunk.push(piece);
-      wrong ??= deliver(messages);
-      return wrong === undefined ? { messages } : { messages, wrong };
-    },
-  };
-}
-
-function createConnection(connection: number) {
-  const bytes = createQueue();
-  let header: { readonly stream: number; readonly type: number; readonly length: number } | undefined;
-  return {
-    push(piece: Buffer, messages: Message[]): string | undefined {
-      bytes.push(piece);
-      for (;;) {
-        if (!header) {
-          if (bytes.length() < MESSAGE_HEADER) return undefined;
-          const text = bytes.take(MESSAGE_HEADER);
-          header = { length: text.readUInt32BE(0), stream: text.readUInt32BE(4), type: text.readUInt8(8) };
-          if (header.length > LARGEST_MESSAGE) return `a message of ${header.length} bytes`;
-        }
-        if (bytes.length() < header.length) return undefined;
-        const { stream, type, length } = header;
-        messages.push({ connection, stream, type, payload: bytes.take(length) });
-        header = undefined;
+      if (wrong !== undefined) return { messages, wrong };
+      const read = frames(piece);
+      wrong = read.wrong;
+      for (const frame of read.units) {
+        const connection = frame.readUInt32BE(0);
+        const found = connections.get(connection)?.(frame.subarray(FRAME_HEADER));
+        wrong = found?.wrong ?? wrong;
+        for (const unit of found?.units ?? [])
+          messages.push({
+            connection,
+            stream: unit.readUInt32BE(4),
+            type: unit.readUInt8(8),
+            payload: unit.subarray(MESSAGE_HEADER),
+          });
       }
+      return wrong === undefined ? { messages } : { messages, wrong };
     },
   };
 }

@@ -4,12 +4,11 @@ import test from 'ava';
 import {
   type GrantRoot,
   type KnownOwners,
-  NO_KNOWN_OWNERS,
   NO_PODS,
   type Owner,
   ownerOfProcess,
   type PodContainers,
-  remember,
+  remember as rememberOwners,
 } from '../../../../src/agent/attribution/attribute.ts';
 import { WHOLE_POD } from '../../../../src/agent/attribution/container-index.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
@@ -25,8 +24,17 @@ const GROUPED: GrantRoot = { id: 'two', pid: 200, startTicks: 2000, alive: true,
 const ROOTS = [ROOT, GROUPED];
 const IDS = new Set(['one', 'two']);
 
-const owner = (process: SampledProcess, known: KnownOwners = NO_KNOWN_OWNERS, ids = IDS): Owner =>
-  ownerOfProcess(process, ROOTS, ids, known, NO_PODS, () => true);
+const FACTS = { roots: ROOTS, grantIds: IDS, known: new Map(), pods: NO_PODS, isAlive: () => true };
+const owner = (process: SampledProcess, known: KnownOwners = new Map()): Owner =>
+  ownerOfProcess(process, { ...FACTS, known });
+/** What one sample leaves, without earlier ones. */
+const remember = (processes: readonly SampledProcess[], ownerOf: (process: SampledProcess) => Owner): KnownOwners =>
+  rememberOwners(
+    new Map(processes.map((process) => [process, ownerOf(process)])),
+    new Map(),
+    () => false,
+    () => false,
+  );
 /** A process of pid 300 that started at tick 3000, unless said otherwise. */
 const found = (more: Partial<SampledProcess> & { pid?: number }) => sampledProcess(300, [], more);
 
@@ -69,7 +77,7 @@ test('a pid that has come to mean another process does not inherit a grant', (t)
 
 test('a child of a reused PID belongs to the new process; its cgroup stays its cgroup', (t) => {
   const roots = [ROOT, GROUPED].map((root) => ({ ...root, alive: false }));
-  const of = (process: SampledProcess) => ownerOfProcess(process, roots, IDS, NO_KNOWN_OWNERS, NO_PODS, () => true);
+  const of = (process: SampledProcess) => ownerOfProcess(process, { ...FACTS, roots });
   t.deepEqual(of(found({ ancestors: [100, 1] })), HOST);
   t.deepEqual(of(found({ ancestors: [1], cgroup: '0::/user.slice/cotenant-two' })), grant('two'));
 });
@@ -90,9 +98,14 @@ test('a reused PID makes neither the new process nor older ones its child', (t) 
   const known = remember([found({ pid: 301, ancestors: [100, 1] })], owner);
   const of = (process: SampledProcess, isAlive: boolean) => {
     const asked: number[] = [];
-    const found = ownerOfProcess(process, [], IDS, known, NO_PODS, (...one) => {
-      asked.push(...one);
-      return isAlive;
+    const found = ownerOfProcess(process, {
+      ...FACTS,
+      roots: [],
+      known,
+      isAlive(...one) {
+        asked.push(...one);
+        return isAlive;
+      },
     });
     return [found, asked];
   };
@@ -107,24 +120,18 @@ test('data on a grant that has ended is not used', (t) => {
   const child = found({ ancestors: [100, 1] });
   const known = remember([child], owner);
   const later = (process: SampledProcess): Owner =>
-    ownerOfProcess(process, [GROUPED], new Set(['two']), known, NO_PODS, () => true);
+    ownerOfProcess(process, { ...FACTS, roots: [GROUPED], grantIds: new Set(['two']), known });
   t.deepEqual(later({ ...child, ancestors: [1] }), HOST);
   t.deepEqual(later(found({ pid: 305, ancestors: [child.pid, 1] })), HOST);
 });
 
-test('only processes of the last sample are remembered, and none that is gone', (t) => {
+test('only processes of the last sample are remembered', (t) => {
   const one = found({ pid: 310, ancestors: [100, 1] });
   const two = found({ pid: 311, ancestors: [100, 1] });
-  const dead = found({ pid: 312, ancestors: [100, 1], gone: true });
   const unread = found({ pid: 313, startTicks: undefined as never });
-  const known = remember([one, dead, unread], owner);
-  t.deepEqual([...known.byProcess.values()], [grant('one')]);
-  t.deepEqual([...known.grantByPid], [[310, { id: 'one', startTicks: one.startTicks }]]);
-  const next = remember([two], owner);
-  t.deepEqual([...next.grantByPid.keys()], [311]);
-  const host = remember([found({})], owner);
-  t.deepEqual([...host.byProcess.values()], [HOST]);
-  t.is(host.grantByPid.size, 0);
+  t.deepEqual([...remember([one, unread], owner)], [[310, { id: 'one', startTicks: one.startTicks }]]);
+  t.deepEqual([...remember([two], owner).keys()], [311]);
+  t.is(remember([found({})], owner).size, 0, 'a process of the host');
 });
 
 test("a process in a pod's container has its grant once the container ID is known", (t) => {
@@ -182,9 +189,5 @@ test("a process in a pod's container has its grant once the container ID is know
     ['the id under another pod', inGroup(elsewhere, main), { kind: 'container', containerId: main, podUid: elsewhere }],
   ];
   for (const [what, process, expected] of cases)
-    t.deepEqual(
-      ownerOfProcess(process, ROOTS, new Set(['pod1']), NO_KNOWN_OWNERS, pods, () => true),
-      expected,
-      what,
-    );
+    t.deepEqual(ownerOfProcess(process, { ...FACTS, grantIds: new Set(['pod1']), pods }), expected, what);
 });
