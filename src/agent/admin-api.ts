@@ -2,6 +2,7 @@
 // socket can request GPU memory of this node: its file mode is the access control. It never listens on a network.
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
+import * as v from 'valibot';
 import { parseComputeChange } from '../api/compute-annotation.ts';
 import {
   COMPUTE_POLICIES,
@@ -11,9 +12,9 @@ import {
   type Mode,
   parseComputePolicy,
 } from '../api/request.ts';
-import { field, isObject, isWithin, type JsonObject } from '../common/json.ts';
-import { type EffectiveMode, effectiveMode, parseMode } from '../policy/mode.ts';
-import type { NodeComputeChange } from './compute/shares.ts';
+import { field, isObject, type JsonObject } from '../common/json.ts';
+import { listOf, oneOf, parse, settings, whole } from '../common/schema.ts';
+import { type EffectiveMode, effectiveMode } from '../policy/mode.ts';
 import { PRELOADED } from './grants/engine-files.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Refusal } from './grants/refusal.ts';
@@ -37,16 +38,53 @@ export type GrantAnswer = {
   }[];
 };
 
+const MOST = Number.MAX_SAFE_INTEGER;
+const memory = v.variant('kind', [
+  v.object({ kind: v.literal('bytes'), bytes: whole(1, MOST) }),
+  v.object({ kind: v.literal('whole') }),
+]);
+const grantBody = v.object({
+  name: v.string(),
+  container: v.string(),
+  shares: listOf(v.object({ memory, coresPercent: v.exactOptional(whole(1, 100)) }), 1, 16),
+  gpuUuids: listOf(v.string()),
+  isolateMemory: v.boolean(),
+  pid: whole(0, MOST),
+  startTicks: whole(0, MOST),
+});
 /** What `cotenant run` asks for. */
-export type GrantBody = {
-  readonly name: string;
-  readonly container: string;
-  readonly shares: readonly GpuShare[];
-  readonly gpuUuids: readonly string[];
-  readonly isolateMemory: boolean;
-  readonly pid: number;
-  readonly startTicks: number;
-};
+export type GrantBody = Omit<v.InferOutput<typeof grantBody>, 'shares'> & { readonly shares: readonly GpuShare[] };
+
+/** Of the node, or of one GPU. */
+const computeBody = v.pipe(
+  settings({
+    gpuUuid: v.exactOptional(v.string()),
+    policy: v.exactOptional(
+      v.nullable(
+        v.pipe(
+          v.unknown(),
+          v.transform((given) => parseComputePolicy(String(given)) ?? given),
+          oneOf(COMPUTE_POLICIES),
+        ),
+      ),
+    ),
+    highCapPercent: v.exactOptional(v.nullable(whole(1, 100))),
+  }),
+  v.check(
+    ({ policy, highCapPercent }) => policy !== undefined || highCapPercent !== undefined,
+    'a policy, or highCapPercent',
+  ),
+  v.check(
+    ({ gpuUuid, highCapPercent }) => gpuUuid === undefined || highCapPercent === undefined,
+    'a change of one GPU: highCapPercent is of the node',
+  ),
+);
+
+/** What a change of a grant has besides its compute. */
+const grantChange = v.object({
+  memoryBytes: v.exactOptional(whole(1, MOST)),
+  enforcement: v.exactOptional(v.nullable(oneOf(MODES))),
+});
 
 function answerOf(live: LiveGrant, mode: Mode): GrantAnswer {
   return {
@@ -65,45 +103,6 @@ function answerOf(live: LiveGrant, mode: Mode): GrantAnswer {
   };
 }
 
-function wrongWith(body: Partial<GrantBody>): string | undefined {
-  if (typeof body.name !== 'string' || typeof body.container !== 'string') return 'name and container: want text';
-  if (!Array.isArray(body.shares) || body.shares.length === 0 || body.shares.length > 16)
-    return 'shares: want 1 to 16 of them';
-  for (const [index, share] of (body.shares as readonly Partial<GpuShare>[]).entries()) {
-    const bytes = share?.memory?.kind === 'bytes' ? share.memory.bytes : undefined;
-    const good = share?.memory?.kind === 'whole' || (Number.isSafeInteger(bytes) && Number(bytes) > 0);
-    if (!good) return `shares[${index}].memory: want {"kind":"bytes","bytes":N} or {"kind":"whole"}`;
-    const cores = share.coresPercent;
-    if (cores !== undefined && !(Number.isInteger(cores) && cores >= 1 && cores <= 100))
-      return `shares[${index}].coresPercent: want 1 to 100`;
-  }
-  if (!Array.isArray(body.gpuUuids) || !body.gpuUuids.every((uuid) => typeof uuid === 'string'))
-    return 'gpuUuids: want a list of text';
-  if (typeof body.isolateMemory !== 'boolean') return 'isolateMemory: want true or false';
-  if (!Number.isInteger(body.pid) || !Number.isInteger(body.startTicks))
-    return 'pid and startTicks: want whole numbers';
-  return undefined;
-}
-
-/** Of the node, or of one GPU; or what is wrong with it. */
-function nodeChange(body: unknown): NodeComputeChange | string {
-  if (!isObject(body)) return 'want a map of gpuUuid, policy, highCapPercent';
-  const { gpuUuid, policy, highCapPercent: cap, ...others } = body;
-  const [stray] = Object.keys(others);
-  if (stray !== undefined) return `${stray}: no such setting; known are gpuUuid, policy, highCapPercent`;
-  const named = policy === undefined || policy === null ? policy : parseComputePolicy(String(policy));
-  if (gpuUuid !== undefined && typeof gpuUuid !== 'string') return 'gpuUuid: want text';
-  if (named === undefined && policy !== undefined) return `policy: want one of ${COMPUTE_POLICIES.join(', ')}, or null`;
-  if (cap !== undefined && cap !== null && !isWithin(cap, 1, 100)) return 'highCapPercent: want 1 to 100, or null';
-  if (cap !== undefined && gpuUuid !== undefined) return 'highCapPercent: is of the node, not of one GPU';
-  if (named === undefined && cap === undefined) return 'want a policy, or highCapPercent';
-  return {
-    ...(gpuUuid !== undefined && { gpuUuid }),
-    ...(named !== undefined && { policy: named }),
-    ...(cap !== undefined && { highCapPercent: cap }),
-  };
-}
-
 const idOf = (request: Request): string => String(request.params.id ?? '');
 
 export function createAdmin(node: Node, driver: Driver): Express {
@@ -114,6 +113,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
     if ('refused' in live) response.status(live.later ? 503 : 409).json({ error: live.refused });
     else response.status(good).json(answerOf(live, node.mode()));
   };
+  const refuse = (response: Response, error: string) => void response.status(400).json({ error });
 
   // For the liveness probe in the container.
   app.get('/livez', (_request, response) => {
@@ -123,38 +123,22 @@ export function createAdmin(node: Node, driver: Driver): Express {
     response.json(node.snapshot() ?? null);
   });
   app.post('/v1/grants', (request, response) => {
-    const body = (request.body ?? {}) as Partial<GrantBody>;
-    const wrong = wrongWith(body);
-    if (wrong !== undefined) {
-      response.status(400).json({ error: wrong });
-      return;
-    }
-    const { name, container, shares, gpuUuids, isolateMemory, pid, startTicks } = body as GrantBody;
-    answer(response, node.grant({ name, container, shares, gpuUuids, isolateMemory, owner: { pid, startTicks } }), 201);
+    const body = parse(grantBody, request.body);
+    if (!body.ok) return refuse(response, body.error);
+    const { pid, startTicks, ...ask } = body.value;
+    answer(response, node.grant({ ...ask, owner: { pid, startTicks } }), 201);
   });
   app.patch('/v1/grants/:id', (request, response) => {
-    const { memoryBytes: bytes, enforcement, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
-    if (bytes !== undefined && (!Number.isSafeInteger(bytes) || Number(bytes) <= 0)) {
-      response.status(400).json({ error: 'memoryBytes: want a number of bytes per GPU' });
-      return;
-    }
-    const mode = enforcement === null ? null : parseMode(enforcement);
-    if (enforcement !== undefined && mode === undefined) {
-      response.status(400).json({ error: `enforcement: want one of ${MODES.join(', ')}, or null` });
-      return;
-    }
-    const read = parseComputeChange(rest);
-    if (!read.ok) {
-      response.status(400).json({ error: read.error });
-      return;
-    }
-    const change = read.value;
-    if (bytes === undefined && mode === undefined && Object.keys(change).length === 0) {
-      response.status(400).json({ error: 'want memoryBytes, enforcement, or something of compute' });
-      return;
-    }
-    const whole = mode === undefined ? change : { ...change, enforcement: mode };
-    answer(response, node.change(idOf(request), whole, bytes as number | undefined), 200);
+    const { memoryBytes: _, enforcement: __, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
+    const own = parse(grantChange, request.body ?? {});
+    if (!own.ok) return refuse(response, own.error);
+    const compute = parseComputeChange(rest);
+    if (!compute.ok) return refuse(response, compute.error);
+    const { memoryBytes, ...enforcement } = own.value;
+    const change = { ...compute.value, ...enforcement };
+    if (memoryBytes === undefined && Object.keys(change).length === 0)
+      return refuse(response, 'want memoryBytes, enforcement, or something of compute');
+    answer(response, node.change(idOf(request), change, memoryBytes), 200);
   });
   app.get('/v1/driver', (_request, response) => {
     response.json(driver.state());
@@ -167,10 +151,7 @@ export function createAdmin(node: Node, driver: Driver): Express {
   });
   app.post('/v1/driver/clear-xid', (request, response) => {
     const gpu = field(request.body, 'gpu');
-    if (typeof gpu !== 'string' || gpu === '') {
-      response.status(400).json({ error: 'gpu: want the UUID or the index of a GPU' });
-      return;
-    }
+    if (typeof gpu !== 'string' || gpu === '') return refuse(response, 'gpu: want the UUID or the index of a GPU');
     const index = /^\d{1,4}$/.test(gpu) ? Number(gpu) : undefined;
     const shown = node.snapshot()?.devices.find(({ gpu }) => gpu.index === index)?.gpu.uuid;
     const cleared = node.clearFault(shown ?? gpu);
@@ -181,19 +162,16 @@ export function createAdmin(node: Node, driver: Driver): Express {
     response.json(node.compute.state());
   });
   app.patch('/v1/compute', (request, response) => {
-    const change = nodeChange(request.body);
-    if (typeof change === 'string') {
-      response.status(400).json({ error: change });
-      return;
-    }
-    const state = node.compute.set(change);
+    const change = parse(computeBody, request.body);
+    if (!change.ok) return refuse(response, change.error);
+    const state = node.compute.set(change.value);
     if ('refused' in state) response.status(409).json({ error: state.refused });
     else response.json(state);
   });
   app.get('/v1/actions', (request, response) => {
     const { of } = request.query;
     if (typeof of === 'string' && of !== '') response.json(node.actionsOn(of));
-    else response.status(400).json({ error: 'of: want a container by id, pod or namespace/pod' });
+    else refuse(response, 'of: want a container by id, pod or namespace/pod');
   });
   app.delete('/v1/grants/:id', (request, response) => {
     if (node.release(idOf(request))) response.status(204).end();

@@ -2,14 +2,13 @@
 // does not fit the ones before it makes all later lines of that sampler unusable: the next sampler starts with a full
 // line.
 
+import { err, ok, type Result } from '../../common/result.ts';
 import { parseLine, type SampleLine, type UtilizationCursor } from './line-schema.ts';
 import type { Sample, SampledProcess } from './sample.ts';
 
-export type Refused = { readonly wrong: string };
-
 export type SampleDecoder = {
   /** The sample after this line, or why this line, and each one after it, cannot be used. */
-  read(line: string): Sample | Refused;
+  read(line: string): Result<Sample>;
   /** Up to when the newest sample counts each GPU's utilization. */
   utilizationCursors(): readonly UtilizationCursor[];
 };
@@ -27,7 +26,7 @@ export function createSampleDecoder(before: readonly SampledProcess[] = []): Sam
   const known = new Map<number, SampledProcess>();
   let processes: readonly SampledProcess[] = [];
   let rounds = 0;
-  let refused: Refused | undefined;
+  let refused: Result<Sample> | undefined;
   let cursors: readonly UtilizationCursor[] = [];
 
   /** In the first line, a PID without identity is the process that had it in the last sample of the sampler before. */
@@ -59,23 +58,24 @@ export function createSampleDecoder(before: readonly SampledProcess[] = []): Sam
     return undefined;
   };
 
-  const decode = (text: string): Sample | Refused => {
-    const line = parseLine(text);
-    if ('wrong' in line) return line;
-    if (line.round !== rounds + 1) return { wrong: `sample.round: ${line.round} follows ${rounds}` };
+  const decode = (text: string): Result<Sample> => {
+    const read = parseLine(text);
+    if (!read.ok) return read;
+    const line = read.value;
+    if (line.round !== rounds + 1) return err(`round: ${line.round} follows ${rounds}`);
     rounds = line.round;
     const wrong = apply(line);
-    if (wrong !== undefined) return { wrong };
+    if (wrong !== undefined) return err(wrong);
     const { removedPids: _, processCount: __, utilizationCursors, ...sample } = line;
     cursors = utilizationCursors;
-    return { ...sample, processes };
+    return ok({ ...sample, processes });
   };
 
   return {
     read(text) {
       if (refused) return refused;
       const decoded = decode(text);
-      if ('wrong' in decoded) refused = decoded;
+      if (!decoded.ok) refused = decoded;
       return decoded;
     },
     utilizationCursors: () => cursors,

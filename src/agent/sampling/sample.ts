@@ -1,27 +1,20 @@
 // One sample of the node: NVML's readings of GPUs and processes, joined with /proc. sample-fields.ts has the fields,
 // line-schema.ts validates the sampler's lines, and delta-decoder.ts rebuilds samples from them.
-import type {
-  ERROR_FIELDS,
-  GPU_FIELDS,
-  ObjectOf,
-  PROCESS_FIELDS,
-  SAMPLE_FIELDS,
-  USE_FIELDS,
-  XID_FIELDS,
-} from './sample-fields.ts';
+import type * as v from 'valibot';
+import type { ERROR, GPU, PROCESS, SAMPLE, USE, XID } from './sample-fields.ts';
 
-export type SampledGpu = ObjectOf<typeof GPU_FIELDS>;
-export type SampledUse = ObjectOf<typeof USE_FIELDS>;
+export type SampledGpu = Readonly<v.InferOutput<typeof GPU>>;
+export type SampledUse = Readonly<v.InferOutput<typeof USE>>;
 /** A process that did not change is the same object in the next sample, with the same `gpus`. */
-export type SampledProcess = ObjectOf<typeof PROCESS_FIELDS> & { readonly gpus: readonly SampledUse[] };
-export type SampledXid = ObjectOf<typeof XID_FIELDS>;
-export type Sample = ObjectOf<typeof SAMPLE_FIELDS> & {
+export type SampledProcess = Readonly<v.InferOutput<typeof PROCESS>> & { readonly gpus: readonly SampledUse[] };
+export type SampledXid = Readonly<v.InferOutput<typeof XID>>;
+export type Sample = Readonly<v.InferOutput<typeof SAMPLE>> & {
   readonly gpus: readonly SampledGpu[];
   /** By PID. */
   readonly processes: readonly SampledProcess[];
   /** Absent: none. */
   readonly xids?: readonly SampledXid[];
-  readonly errors: readonly ObjectOf<typeof ERROR_FIELDS>[];
+  readonly errors: readonly Readonly<v.InferOutput<typeof ERROR>>[];
 };
 
 /** Did another sampler take the sample of `round` than the one before it, of round `before`? */

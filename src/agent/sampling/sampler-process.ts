@@ -101,8 +101,9 @@ export function startSampler(options: SamplerOptions): SamplerHandle {
       return 'the driver does not answer any more; it is opened again';
     },
     onLine(line) {
-      const sample = reader.read(line);
-      if ('wrong' in sample) return sample.wrong;
+      const read = reader.read(line);
+      if (!read.ok) return read.error;
+      const sample = read.value;
       resumePoint = { utilizationCursors: reader.utilizationCursors(), processes: sample.processes };
       reportLacks(sample);
       onSample(sample);

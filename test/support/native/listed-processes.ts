@@ -74,9 +74,9 @@ export function follow(t: Teardown, library: string, within: readonly string[] =
     begun ??= begin();
     const { value, done } = await begun.lines.next();
     if (done) throw new Error('the sampler ended');
-    const line = parseLine(String(value));
-    if ('wrong' in line) throw new Error(line.wrong);
-    return { line, sample: read(String(value)) };
+    const parsed = parseLine(String(value));
+    if (!parsed.ok) throw new Error(parsed.error);
+    return { line: parsed.value, sample: read(String(value)) };
   };
   const folder = () => `/proc/${begun?.child.pid}`;
   return {

@@ -8,8 +8,8 @@ export function sampleReader(): (line: string) => Sample {
   const reader = createSampleDecoder();
   return (line) => {
     const sample = reader.read(line);
-    if ('wrong' in sample) throw new Error(`the agent refuses what the sampler printed: ${sample.wrong}: ${line}`);
-    return sample;
+    if (!sample.ok) throw new Error(`the agent refuses what the sampler printed: ${sample.error}: ${line}`);
+    return sample.value;
   };
 }
 

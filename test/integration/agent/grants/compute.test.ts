@@ -142,7 +142,7 @@ test('policies, shares, weights and priority change under load and survive a res
   const wrong = await ask(state, 'PATCH', '/v1/compute', { policy: 'fair' });
   t.deepEqual(wrong, {
     status: 400,
-    body: { error: 'policy: want one of average, preemptive, weighted, fixed, soft, native, or null' },
+    body: { error: 'policy: "fair" is not one of average, preemptive, weighted, fixed, soft, native' },
   });
   t.is((await ask(state, 'PATCH', '/v1/compute', { policy: 'soft', gpuUuid: 'GPU-0' })).status, 409);
   t.is((await ask(state, 'PATCH', one, { coresPercent: 101 })).status, 400);

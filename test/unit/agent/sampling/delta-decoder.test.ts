@@ -5,6 +5,7 @@ import fc from 'fast-check';
 import { createSampleDecoder, type SampleDecoder } from '../../../../src/agent/sampling/delta-decoder.ts';
 import type { SampleLine } from '../../../../src/agent/sampling/line-schema.ts';
 import type { Sample, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import { err } from '../../../../src/common/result.ts';
 import { gpu, sampledProcess, sampleOf, use } from '../node.ts';
 
 const lineOf = (
@@ -21,8 +22,8 @@ const lineOf = (
 });
 const read = (reader: SampleDecoder, line: SampleLine): Sample => {
   const sample = reader.read(JSON.stringify(line));
-  if ('wrong' in sample) throw new Error(sample.wrong);
-  return sample;
+  if (!sample.ok) throw new Error(sample.error);
+  return sample.value;
 };
 const figures = (pid: number, bytes: number): SampledProcess => ({ pid, gpus: [use(0, { bytes })] });
 const whole = (pid: number, bytes: number, more: Partial<SampledProcess> = {}) =>
@@ -97,17 +98,17 @@ test('a line that does not fit the lines before is refused, and so are all later
     [lineOf(2, [], 3), 'processCount: 3, but the lines so far have 2'],
     [lineOf(2, [whole(13, 1)], 2), 'processCount: 2, but the lines so far have 3'],
     [lineOf(2, [], 2, [12]), 'processCount: 2, but the lines so far have 1'],
-    [lineOf(3, [], 2), 'sample.round: 3 follows 1'],
-    [lineOf(1, [], 2), 'sample.round: 1 follows 1'],
-    [{ ...lineOf(2, [], 2), atMs: -1 }, 'sample.atMs: want a whole number'],
+    [lineOf(3, [], 2), 'round: 3 follows 1'],
+    [lineOf(1, [], 2), 'round: 1 follows 1'],
+    [{ ...lineOf(2, [], 2), atMs: -1 }, 'atMs: -1 is not a whole number'],
   ];
   for (const [line, wrong] of cases) {
     const reader = createSampleDecoder();
     read(reader, lineOf(1, [whole(11, 1), whole(12, 2)], 2));
-    t.deepEqual(reader.read(JSON.stringify(line)), { wrong });
-    t.deepEqual(reader.read(JSON.stringify(lineOf(2, [], 2))), { wrong }, 'a line that would have been right before');
+    t.deepEqual(reader.read(JSON.stringify(line)), err(wrong));
+    t.deepEqual(reader.read(JSON.stringify(lineOf(2, [], 2))), err(wrong), 'a line that would have been right before');
   }
-  t.deepEqual(createSampleDecoder().read(JSON.stringify(lineOf(2, [], 0))), { wrong: 'sample.round: 2 follows 0' });
+  t.deepEqual(createSampleDecoder().read(JSON.stringify(lineOf(2, [], 0))), err('round: 2 follows 0'));
 });
 
 type Picture = ReadonlyMap<number, SampledProcess>;
@@ -209,7 +210,7 @@ test('a line without a required field, or without its predecessor, is refused', 
             const reader = createSampleDecoder();
             for (const { line: earlier } of steps.slice(0, index)) read(reader, earlier);
             const sample = reader.read(JSON.stringify(cut));
-            if (!('wrong' in sample)) throw new Error(`${JSON.stringify(cut)} was taken`);
+            if (sample.ok) throw new Error(`${JSON.stringify(cut)} was taken`);
           }
         }
       }),

@@ -18,13 +18,13 @@ const good = (): SampleLine => ({
 });
 const wrong = (line: string): string => {
   const found = parseLine(line);
-  return 'wrong' in found ? found.wrong : 'taken';
+  return found.ok ? 'taken' : found.error;
 };
 
 test('a line is read as written, also one without GPUs and one with a reason for that', (t) => {
   const empty = { ...sampleOf([], []), removedPids: [], processCount: 0, utilizationCursors: [] };
   const lines: SampleLine[] = [good(), empty, { ...empty, problem: 'no libnvidia-ml.so.1' }];
-  for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), line);
+  for (const line of lines) t.deepEqual(parseLine(JSON.stringify(line)), { ok: true, value: line });
 });
 
 test('a field of a later sampler is no fault', (t) => {
@@ -44,60 +44,60 @@ function changed(path: readonly (string | number)[], value: unknown): string {
 
 test('an invalid sample is refused with the path of its error and the expected value', (t) => {
   const cases: [line: string, wrong: string][] = [
-    ['[]', 'sample: want an object'],
-    ['null', 'sample: want an object'],
-    ['"text"', 'sample: want an object'],
-    ['17', 'sample: want an object'],
-    ['{}', 'sample.round: want a whole number'],
-    [changed(['atMs'], undefined), 'sample.atMs: want a whole number'],
-    [changed(['atMs'], '1700000000000'), 'sample.atMs: want a whole number'],
-    [changed(['atMs'], -1), 'sample.atMs: want a whole number'],
-    [changed(['atMs'], 1.5), 'sample.atMs: want a whole number'],
-    [changed(['bootNs'], null), 'sample.bootNs: want a whole number'],
-    [changed(['driverVersion'], 580), 'sample.driverVersion: want text'],
-    [changed(['problem'], false), 'sample.problem: want text'],
-    [changed(['removedPids'], undefined), 'sample.removedPids: want a list of whole numbers'],
-    [changed(['removedPids'], [11, '12']), 'sample.removedPids: want a list of whole numbers'],
-    [changed(['processCount'], undefined), 'sample.processCount: want a whole number'],
-    [changed(['utilizationCursors'], undefined), 'utilizationCursors: want a list'],
-    [changed(['utilizationCursors', 0, 'bootUs'], -1), 'utilizationCursors[0].bootUs: want a whole number'],
-    [changed(['gpus'], undefined), 'gpus: want a list'],
-    [changed(['gpus'], { 0: {} }), 'gpus: want a list'],
-    [changed(['gpus', 1], null), 'gpus[1]: want an object'],
-    [changed(['gpus', 1, 'uuid'], 7), 'gpus[1].uuid: want text'],
-    [changed(['gpus', 1, 'index'], '1'), 'gpus[1].index: want a whole number'],
-    [changed(['gpus', 0, 'processLists'], ['compute', 1]), 'gpus[0].processLists: want a list of texts'],
-    [changed(['gpus', 0, 'failedProcessLists'], 'graphics'), 'gpus[0].failedProcessLists: want a list of texts'],
-    [changed(['gpus', 0, 'healthy'], 'yes'), 'gpus[0].healthy: want true or false'],
-    [changed(['gpus', 0, 'smActivePpm'], 0.5), 'gpus[0].smActivePpm: want a whole number'],
-    [changed(['gpus', 0, 'tensorActivePpm'], null), 'gpus[0].tensorActivePpm: want a whole number'],
-    [changed(['gpus', 0, 'gpmDenied'], 1), 'gpus[0].gpmDenied: want true or false'],
-    [changed(['gpus', 0, 'usedBytes'], '5'), 'gpus[0].usedBytes: want a whole number'],
-    [changed(['processes'], 'none'), 'processes: want a list'],
-    [changed(['processes', 0], []), 'processes[0]: want an object'],
-    [changed(['processes', 0, 'pid'], undefined), 'processes[0].pid: want a whole number'],
-    [changed(['processes', 0, 'pid'], -1), 'processes[0].pid: want a whole number'],
-    [changed(['processes', 0, 'startTicks'], '12'), 'processes[0].startTicks: want a whole number'],
-    [changed(['processes', 0, 'cgroup'], 5), 'processes[0].cgroup: want text'],
-    [changed(['processes', 0, 'ancestors'], ['1']), 'processes[0].ancestors: want a list of whole numbers'],
-    [changed(['processes', 0, 'gone'], 1), 'processes[0].gone: want true or false'],
-    [changed(['processes', 1, 'gpus'], undefined), 'processes[1].gpus: want a list'],
-    [changed(['processes', 0, 'gpus', 1], null), 'processes[0].gpus[1]: want an object'],
-    [changed(['processes', 0, 'gpus', 0, 'bytes'], '5'), 'processes[0].gpus[0].bytes: want a whole number'],
-    [changed(['processes', 0, 'gpus', 0, 'bytes'], null), 'processes[0].gpus[0].bytes: want a whole number'],
-    [changed(['processes', 0, 'gpus', 0, 'smUs'], undefined), 'processes[0].gpus[0].smUs: want a whole number'],
-    [changed(['processes', 0, 'gpus', 0, 'listed'], 0), 'processes[0].gpus[0].listed: want true or false'],
-    [changed(['errors', 0, 'count'], undefined), 'errors[0].count: want a whole number'],
-    ['{"round":1e999}', 'sample.round: want a whole number'],
+    ['[]', 'round: is missing'],
+    ['null', 'null is not an object'],
+    ['"text"', '"text" is not an object'],
+    ['17', '17 is not an object'],
+    ['{}', 'round: is missing'],
+    [changed(['atMs'], undefined), 'atMs: is missing'],
+    [changed(['atMs'], '1700000000000'), 'atMs: "1700000000000" is not a whole number'],
+    [changed(['atMs'], -1), 'atMs: -1 is not a whole number'],
+    [changed(['atMs'], 1.5), 'atMs: 1.5 is not a whole number'],
+    [changed(['bootNs'], null), 'bootNs: null is not a whole number'],
+    [changed(['driverVersion'], 580), 'driverVersion: 580 is not a text'],
+    [changed(['problem'], false), 'problem: false is not a text'],
+    [changed(['removedPids'], undefined), 'removedPids: is missing'],
+    [changed(['removedPids'], [11, '12']), 'removedPids[1]: "12" is not a whole number'],
+    [changed(['processCount'], undefined), 'processCount: is missing'],
+    [changed(['utilizationCursors'], undefined), 'utilizationCursors: is missing'],
+    [changed(['utilizationCursors', 0, 'bootUs'], -1), 'utilizationCursors[0].bootUs: -1 is not a whole number'],
+    [changed(['gpus'], undefined), 'gpus: is missing'],
+    [changed(['gpus'], { 0: {} }), 'gpus: an object is not a list'],
+    [changed(['gpus', 1], null), 'gpus[1]: null is not an object'],
+    [changed(['gpus', 1, 'uuid'], 7), 'gpus[1].uuid: 7 is not a text'],
+    [changed(['gpus', 1, 'index'], '1'), 'gpus[1].index: "1" is not a whole number'],
+    [changed(['gpus', 0, 'processLists'], ['compute', 1]), 'gpus[0].processLists[1]: 1 is not a text'],
+    [changed(['gpus', 0, 'failedProcessLists'], 'graphics'), 'gpus[0].failedProcessLists: "graphics" is not a list'],
+    [changed(['gpus', 0, 'healthy'], 'yes'), 'gpus[0].healthy: "yes" is not true or false'],
+    [changed(['gpus', 0, 'smActivePpm'], 0.5), 'gpus[0].smActivePpm: 0.5 is not a whole number'],
+    [changed(['gpus', 0, 'tensorActivePpm'], null), 'gpus[0].tensorActivePpm: null is not a whole number'],
+    [changed(['gpus', 0, 'gpmDenied'], 1), 'gpus[0].gpmDenied: 1 is not true or false'],
+    [changed(['gpus', 0, 'usedBytes'], '5'), 'gpus[0].usedBytes: "5" is not a whole number'],
+    [changed(['processes'], 'none'), 'processes: "none" is not a list'],
+    [changed(['processes', 0], []), 'processes[0].pid: is missing'],
+    [changed(['processes', 0, 'pid'], undefined), 'processes[0].pid: is missing'],
+    [changed(['processes', 0, 'pid'], -1), 'processes[0].pid: -1 is not a whole number'],
+    [changed(['processes', 0, 'startTicks'], '12'), 'processes[0].startTicks: "12" is not a whole number'],
+    [changed(['processes', 0, 'cgroup'], 5), 'processes[0].cgroup: 5 is not a text'],
+    [changed(['processes', 0, 'ancestors'], ['1']), 'processes[0].ancestors[0]: "1" is not a whole number'],
+    [changed(['processes', 0, 'gone'], 1), 'processes[0].gone: 1 is not true or false'],
+    [changed(['processes', 1, 'gpus'], undefined), 'processes[1].gpus: is missing'],
+    [changed(['processes', 0, 'gpus', 1], null), 'processes[0].gpus[1]: null is not an object'],
+    [changed(['processes', 0, 'gpus', 0, 'bytes'], '5'), 'processes[0].gpus[0].bytes: "5" is not a whole number'],
+    [changed(['processes', 0, 'gpus', 0, 'bytes'], null), 'processes[0].gpus[0].bytes: null is not a whole number'],
+    [changed(['processes', 0, 'gpus', 0, 'smUs'], undefined), 'processes[0].gpus[0].smUs: is missing'],
+    [changed(['processes', 0, 'gpus', 0, 'listed'], 0), 'processes[0].gpus[0].listed: 0 is not true or false'],
+    [changed(['errors', 0, 'count'], undefined), 'errors[0].count: is missing'],
+    ['{"round":1e999}', 'round: Infinity is not a whole number'],
   ];
   for (const [line, expected] of cases) t.is(wrong(line), expected, line);
 });
 
 test('a line that is cut anywhere, or is no JSON, is refused', (t) => {
   const line = JSON.stringify(good());
-  for (let length = 0; length < line.length; length++) t.regex(wrong(line.slice(0, length)), /^not JSON: /);
-  t.regex(wrong(`${line}${line}`), /^not JSON: /);
-  t.regex(wrong('NVML: driver reset'), /^not JSON: /);
+  for (let length = 0; length < line.length; length++) t.regex(wrong(line.slice(0, length)), /^it is not JSON$/);
+  t.regex(wrong(`${line}${line}`), /^it is not JSON$/);
+  t.regex(wrong('NVML: driver reset'), /^it is not JSON$/);
 });
 
 test('whatever is in a line, it is refused or can be compared without a fault', (t) => {
@@ -118,8 +118,8 @@ test('whatever is in a line, it is refused or can be compared without a fault', 
     fc.assert(
       fc.property(fc.constantFrom(...paths), value, (path, put) => {
         const sample = createSampleDecoder().read(changed(path, put));
-        if ('wrong' in sample) return;
-        const state = compared(sample, [reading(grantOf('one', 1))], { 11: ofGrant('one') });
+        if (!sample.ok) return;
+        const state = compared(sample.value, [reading(grantOf('one', 1))], { 11: ofGrant('one') });
         const used = state.containers[0]?.gpus[0]?.usedBytes;
         if (!Number.isInteger(used)) throw new Error(`${path.join('.')} = ${JSON.stringify(put)} made ${used}`);
       }),
