@@ -1,13 +1,10 @@
 // The node half as other parts see it: its operations, the events that it emits, and what it needs from the process
 // around it.
 import type { EventEmitter } from 'node:events';
-import type { PodGrant } from '../api/grant-annotation.ts';
 import type { Mode } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
 import type { EvictCall } from '../kube/eviction.ts';
-import type { GpusReading } from '../kube/node-gpus.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
-import type { PodAsk } from './allocation/pod-grants.ts';
 import type { GrantAsk, GrantChange } from './allocation/process-grants.ts';
 import type { ContainerIndex } from './attribution/container-index.ts';
 import type { Assignments } from './attribution/other-allocations.ts';
@@ -18,10 +15,11 @@ import type { Grant } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Refusal } from './grants/refusal.ts';
 import type { MissedContainer } from './kubelet/missed-containers.ts';
+import type { PodNode } from './kubelet/start.ts';
 import type { Driver } from './os/driver-handle.ts';
 import type { AbandonedCounts } from './os/helper-process.ts';
 import type { Sample } from './sampling/sample.ts';
-import type { NameOf, PublishResult, Snapshot } from './snapshot/snapshot.ts';
+import type { NameOf, Snapshot } from './snapshot/snapshot.ts';
 
 export type NodeEvents = {
   /** A new snapshot is published. */
@@ -36,7 +34,7 @@ export type NodeEvents = {
   'gpus-missing': [container: MissedContainer, message: string];
 };
 
-export type Node = {
+export type Node = PodNode & {
   readonly events: EventEmitter<NodeEvents>;
   onSample(sample: Sample, samplers?: AbandonedCounts): void;
   /** Marks the snapshot as stale or the driver as released; to be called every second or so. */
@@ -48,28 +46,9 @@ export type Node = {
   readonly compute: NodeCompute;
   /** Of this node; an administrator's label takes precedence over the settings. */
   readonly mode: () => Mode;
-  onLabels(labels: Readonly<Record<string, string>>): void;
-  onPod(podUid: string, annotations: unknown): void;
   /** False: there is no such grant. */
   release(id: string): boolean;
-  /** Makes the files of all containers of the pod that have a grant, or says why not. */
-  publish(ask: PodAsk): PodGrant | Refusal;
-  /** The same for a volume that is mounted already, where this agent has lost its grants. */
-  adopt(ask: PodAsk): PodGrant | Refusal;
-  /** Counts how a NodePublishVolume call ended. */
-  onPublish(result: PublishResult): void;
-  /** Ends the grants of that volume; other volumes of the pod keep theirs. */
-  unpublish(podUid: string, target: string): void;
-  /** Does each container that the volume was made for have its grant? */
-  holds(podUid: string, target: string): boolean;
-  /** The runtime is about to create a container: its GPUs, with the usage ledger emptied; undefined without a grant. */
-  containerStarts(podUid: string, container: string): readonly string[] | undefined;
-  /** The runtime created a container without calling the agent. Without a grant that is correct. */
-  containerMissed(container: MissedContainer): void;
-  /** Container ids; fed by the runtime's events. */
   readonly containers: ContainerIndex;
-  /** What the scheduler may choose from; undefined until the driver has been read. */
-  gpus(): GpusReading | undefined;
   grantFiles(id: string): LiveGrant | undefined;
   /** Offers a GPU again without proof of a reset; undefined: it had no fault. */
   clearFault(gpuUuid: string): GpuFault | undefined;

@@ -16,7 +16,6 @@ import {
   parseReport,
   useKey,
   withNewArbiter,
-  withoutEndedGrants,
 } from './usage-account.ts';
 
 export type Arbiter = {
@@ -102,7 +101,6 @@ export function createArbiter({ log }: ArbiterOptions): Arbiter {
         return;
       }
       live = new Set(entries.map(({ grant }) => grant.id));
-      account = withoutEndedGrants(account, (id) => live.has(id));
       grants = new Map(entries.flatMap((entry) => (entry.leased ? [[pageId(entry), entry.grant.id]] : [])));
       if (next.length === lines.length && next.every((line, index) => line === lines[index])) return;
       lines = next;

@@ -54,11 +54,7 @@ export function parseReport(line: string): ArbiterReport | 'same' | { readonly p
       join: count(page, 'join'),
       broken: textAt(page, 'broken'),
       gpus: listAt(page, 'gpus').map((gpu) => ({
-        chargedNs: count(gpu, 'chargedNs'),
-        contendedNs: count(gpu, 'contendedNs'),
-        throttledNs: count(gpu, 'throttledNs'),
-        overruns: count(gpu, 'overruns'),
-        faults: count(gpu, 'faults'),
+        ...(Object.fromEntries(COUNTS.map((name) => [name, count(gpu, name)])) as Counts),
         guaranteePpm: count(gpu, 'guaranteePpm'),
         limitPpm: count(gpu, 'limitPpm'),
       })),
@@ -125,9 +121,3 @@ export function advanceAccount(
 
 /** After a restart of the arbiter, which counts from 0. */
 export const withNewArbiter = ({ uses }: Account): Account => ({ uses, pages: new Map() });
-
-/** Without ended grants; the identical account if none has ended. */
-export function withoutEndedGrants(account: Account, isLive: (grantId: string) => boolean): Account {
-  const uses = [...account.uses].filter(([key]) => isLive(parseUseKey(key).grantId));
-  return uses.length === account.uses.size ? account : { ...account, uses: new Map(uses) };
-}

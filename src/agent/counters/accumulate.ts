@@ -2,7 +2,7 @@
 // containers are kept for a few minutes, so that Prometheus scrapes their last increase. The types of totals are in
 // totals.ts.
 
-import type { UseCounts } from '../compute/usage-account.ts';
+import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 import {
   isSamplerRestart,
   isUtilizationKnown,
@@ -25,8 +25,14 @@ import {
 } from './totals.ts';
 import { countXids } from './xid-counts.ts';
 
-/** Time of each engine of a GPU, in microseconds. */
-type Engines = Pick<SampledUse, 'smUs' | 'memoryUs' | 'encoderUs' | 'decoderUs'>;
+/** The time of each engine of a GPU: microseconds of a process, seconds of a container. */
+const ENGINES = [
+  ['smUs', 'smSeconds'],
+  ['memoryUs', 'memoryBusySeconds'],
+  ['encoderUs', 'encoderSeconds'],
+  ['decoderUs', 'decoderSeconds'],
+] as const;
+type Engines = Pick<SampledUse, (typeof ENGINES)[number][0]>;
 
 /** How long counters outlive what they counted: a few scrapes. */
 export const KEEP_MS = 5 * 60 * 1000;
@@ -39,29 +45,18 @@ const LONGEST_STEP_MS = 10_000;
 /** Means over less time say more about the driver's few samples than about the container. */
 const PEAK_WINDOW_MS = 60_000;
 
-const countsOf = (use: UseCounts): UseCounts => ({
-  chargedSeconds: use.chargedSeconds,
-  contendedSeconds: use.contendedSeconds,
-  throttledSeconds: use.throttledSeconds,
-  overruns: use.overruns,
-  faults: use.faults,
-});
+const countsOf = (use: UseCounts): UseCounts =>
+  Object.fromEntries(USE_COUNTS.map((name) => [name, use[name]])) as UseCounts;
 
 const NONE: Engines = { smUs: 0, memoryUs: 0, encoderUs: 0, decoderUs: 0 };
-const each = (value: (engine: keyof Engines) => number): Engines => ({
-  smUs: value('smUs'),
-  memoryUs: value('memoryUs'),
-  encoderUs: value('encoderUs'),
-  decoderUs: value('decoderUs'),
-});
+const each = (value: (engine: keyof Engines) => number): Engines =>
+  Object.fromEntries(ENGINES.map(([engine]) => [engine, value(engine)])) as Engines;
 const sumOf = (a: Engines, b: Engines): Engines => each((engine) => a[engine] + b[engine]);
 /** Seconds counted so far and what has grown since. */
-const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSeconds => ({
-  smSeconds: (last?.smSeconds ?? 0) + grown.smUs / 1e6,
-  memoryBusySeconds: (last?.memoryBusySeconds ?? 0) + grown.memoryUs / 1e6,
-  encoderSeconds: (last?.encoderSeconds ?? 0) + grown.encoderUs / 1e6,
-  decoderSeconds: (last?.decoderSeconds ?? 0) + grown.decoderUs / 1e6,
-});
+const secondsWith = (last: EngineSeconds | undefined, grown: Engines): EngineSeconds =>
+  Object.fromEntries(
+    ENGINES.map(([engine, name]) => [name, (last?.[name] ?? 0) + grown[engine] / 1e6]),
+  ) as EngineSeconds;
 
 /** The names of a container without a grant, where they are known. */
 type NameOf = (

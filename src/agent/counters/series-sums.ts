@@ -1,7 +1,7 @@
-// Which counters a series shows where several containers have its labels (a pod of a StatefulSet that was replaced, a
-// container that was restarted): those of the containers that exist, else those of the one that ended last. So a series
-// starts again at a small value, which Prometheus recognizes as a reset. Pure.
-import type { UseCounts } from '../compute/usage-account.ts';
+// Which counters a series shows where several containers have its labels (a pod of a StatefulSet that was replaced, a container
+// that was restarted): those of the containers that exist, else those of the one that ended last. So a series starts again at a
+// small value, which Prometheus recognizes as a reset. Pure.
+import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 import type { ForeignTotals } from './totals.ts';
 
 /** Of one container on a GPU. */
@@ -35,31 +35,23 @@ export function currentRows<T extends Seen>(
 const keyOf = (of: Counts): string =>
   JSON.stringify([of.namespace, of.pod, of.container, of.mode, of.gpuUuid, of.gpuIndex]);
 
-const plus = (a: number | undefined, b: number | undefined): number | undefined =>
-  a === undefined && b === undefined ? undefined : (a ?? 0) + (b ?? 0);
+const ADDED = [
+  ...['smSeconds', 'memoryBusySeconds', 'encoderSeconds', 'decoderSeconds', 'overLimitSeconds', 'denied'],
+  ...USE_COUNTS,
+] as readonly (keyof Counts)[];
 
-function sumOf(a: Counts, b: Counts): Counts {
-  const overLimitSeconds = plus(a.overLimitSeconds, b.overLimitSeconds);
-  const denied = plus(a.denied, b.denied);
-  return {
-    ...a,
-    smSeconds: a.smSeconds + b.smSeconds,
-    memoryBusySeconds: a.memoryBusySeconds + b.memoryBusySeconds,
-    encoderSeconds: a.encoderSeconds + b.encoderSeconds,
-    decoderSeconds: a.decoderSeconds + b.decoderSeconds,
-    chargedSeconds: plus(a.chargedSeconds, b.chargedSeconds),
-    contendedSeconds: plus(a.contendedSeconds, b.contendedSeconds),
-    throttledSeconds: plus(a.throttledSeconds, b.throttledSeconds),
-    overruns: plus(a.overruns, b.overruns),
-    faults: plus(a.faults, b.faults),
-    ...(overLimitSeconds !== undefined && { overLimitSeconds }),
-    ...(denied !== undefined && { denied }),
-    utilizationKnown: a.utilizationKnown || b.utilizationKnown,
-  };
-}
+/** A count that neither has stays absent. */
+const sumOf = (a: Counts, b: Counts): Counts => ({
+  ...a,
+  ...Object.fromEntries(
+    ADDED.flatMap((name) =>
+      a[name] === undefined && b[name] === undefined ? [] : [[name, Number(a[name] ?? 0) + Number(b[name] ?? 0)]],
+    ),
+  ),
+  utilizationKnown: a.utilizationKnown || b.utilizationKnown,
+});
 
-/** One per series: those of containers that exist first, then those that ended last, which a full page leaves out
- * last. */
+/** One per series: those of containers that exist first, then those that ended last, which a full page leaves out last. */
 export function sumsOf(counts: readonly Counts[]): readonly Sum[] {
   return currentRows(counts, keyOf)
     .map(({ rows: [first, ...others], lives }) => ({ ...others.reduce(sumOf, first as Counts), lives }))

@@ -10,14 +10,9 @@ import type { ContainerIndex } from '../attribution/container-index.ts';
 import { knownOwnerOf } from '../os/cgroup.ts';
 import type { Snapshot } from '../snapshot/snapshot.ts';
 import type { ProcessState } from '../usage/gpu-processes.ts';
+import type { NriContainer } from './nri/plugin.ts';
 
-export type MissedContainer = {
-  readonly containerId: string;
-  readonly podUid: string;
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-};
+export type MissedContainer = Omit<NriContainer, 'terminationLog'>;
 
 export type MissedContainers = {
   /** Ignored for a container that has its GPUs. */

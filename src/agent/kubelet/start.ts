@@ -37,9 +37,13 @@ export type PodServices = {
 /** Operations of the node half that the services use. */
 export type PodNode = PodVolumes & {
   readonly containers: Pick<ContainerIndex, 'add' | 'remove'>;
+  /** What the scheduler may choose from; undefined until the driver has been read. */
   gpus(): GpusReading | undefined;
+  /** The runtime is about to create a container: its GPUs, with the usage ledger emptied; undefined without a grant. */
   containerStarts(podUid: string, container: string): readonly string[] | undefined;
+  /** The runtime created a container without calling the agent. Without a grant that is correct. */
   containerMissed(container: MissedContainer): void;
+  /** Counts how a NodePublishVolume call ended. */
   onPublish(result: PublishResult): void;
   onLabels(labels: Readonly<Record<string, string>>): void;
   onPod(podUid: string, annotations: unknown): void;

@@ -1,9 +1,10 @@
 // The sockets of the CSI driver and of its registration: created in order, taken over from an agent that was killed,
 // and created again when they vanish.
 
-import { chmodSync, type FSWatcher, lstatSync, mkdirSync, rmSync, watch } from 'node:fs';
+import { chmodSync, type FSWatcher, mkdirSync, rmSync, watch } from 'node:fs';
 import { dirname } from 'node:path';
 import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
+import { fileIdentity } from '../../../common/file-identity.ts';
 import type { Logger } from '../../../common/logger.ts';
 import { createSingleFlight } from '../../../common/single-flight.ts';
 
@@ -19,12 +20,6 @@ const GRACE_MS = 5000;
 
 type Listener = { isThere(): boolean; close(): Promise<void> };
 
-/** Distinguishes a file from another one of the same name, even if the file system reuses the inode number. */
-function identity(path: string): string | undefined {
-  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
-  return found && `${found.dev}:${found.ino}:${found.ctimeNs}`;
-}
-
 async function listen({ path, services }: Endpoint): Promise<Listener> {
   mkdirSync(dirname(path), { recursive: true, mode: 0o750 });
   rmSync(path, { force: true });
@@ -34,9 +29,9 @@ async function listen({ path, services }: Endpoint): Promise<Listener> {
   server.bindAsync(`unix:${path}`, ServerCredentials.createInsecure(), (error) => (error ? reject(error) : resolve()));
   await promise;
   chmodSync(path, 0o600);
-  const own = identity(path);
+  const own = fileIdentity(path);
   return {
-    isThere: () => identity(path) === own,
+    isThere: () => fileIdentity(path) === own,
     close() {
       // Removes the socket's name at once, so that another one can be created there while calls end.
       const { promise: ended, resolve: end } = Promise.withResolvers<void>();

@@ -2,11 +2,11 @@
 // the kubelet. A starting kubelet removes every socket in the folder and forgets every plugin, so the plugin checks
 // whether the kubelet's socket is the one that it registered with, and its own the one that it created.
 
-import { type FSWatcher, rmSync, watch } from 'node:fs';
-import { stat } from 'node:fs/promises';
+import { type FSWatcher, rmSync, statSync, watch } from 'node:fs';
 import { join } from 'node:path';
 import { Client, credentials, Server, ServerCredentials, type ServiceError } from '@grpc/grpc-js';
 import { GPU } from '../../../api/names.ts';
+import { fileIdentity } from '../../../common/file-identity.ts';
 import type { Logger } from '../../../common/logger.ts';
 import { createSingleFlight } from '../../../common/single-flight.ts';
 import { createService, DEVICE_PLUGIN, devicesOf, REGISTRATION, type Slots, type Watcher } from './service.ts';
@@ -37,16 +37,6 @@ const SHORTEST_RETRY_MS = 200;
 // Enough for any number of ids; the default of 4 MB ends at some 10,000 of them.
 const MESSAGE_LIMITS = { 'grpc.max_receive_message_length': 64 << 20, 'grpc.max_send_message_length': 64 << 20 };
 
-/** Distinguishes a file from another one of the same name, even if the file system reuses the inode number. */
-async function identity(path: string): Promise<string | undefined> {
-  try {
-    const { dev, ino, ctimeNs } = await stat(path, { bigint: true });
-    return `${dev}:${ino}:${ctimeNs}`;
-  } catch {
-    return undefined;
-  }
-}
-
 export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   const { folder = DEVICE_PLUGIN_FOLDER } = options;
   const [socket, kubelet] = [join(folder, SOCKET), join(folder, KUBELET_SOCKET)];
@@ -54,7 +44,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   let server: Server | undefined;
   let own: string | undefined;
   let registered: { readonly kubelet: string; readonly atMs: number } | undefined;
-  let following: { readonly watcher: FSWatcher; readonly folder: string } | undefined;
+  let following: { readonly watcher: FSWatcher; readonly ino: number } | undefined;
   let lookAgain: NodeJS.Timeout | undefined;
   let closing = false;
   let cancelRegistration = () => {};
@@ -98,7 +88,7 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
     );
     await promise;
     server = fresh;
-    own = await identity(socket);
+    own = fileIdentity(socket);
   };
 
   const register = async () => {
@@ -125,9 +115,9 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
   };
 
   /** Follows the folder for as long as it is the same one. */
-  const follow = async () => {
-    const current = await identityOfFolder(folder);
-    if (following?.folder === current) return;
+  const follow = () => {
+    const current = statSync(folder, { throwIfNoEntry: false })?.ino;
+    if (following?.ino === current) return;
     following?.watcher.close();
     following = undefined;
     if (current === undefined || closing) return;
@@ -135,15 +125,15 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
       if (name === KUBELET_SOCKET || name === SOCKET) looking.ask();
     });
     watcher.on('error', () => watcher.close());
-    following = { watcher, folder: current };
+    following = { watcher, ino: current };
   };
 
   const serve = async () => {
-    await follow();
-    const there = await identity(kubelet);
+    follow();
+    const there = fileIdentity(kubelet);
     if (there === undefined) throw new Error(`there is no ${kubelet}: no kubelet runs with this folder`);
     const unasked = watchers.size === 0 && registered !== undefined && Date.now() - registered.atMs > UNASKED_MS;
-    const listening = own !== undefined && own === (await identity(socket));
+    const listening = own !== undefined && own === fileIdentity(socket);
     if (listening && registered?.kubelet === there && !unasked) return;
     registered = undefined;
     if (!listening) await listen();
@@ -180,13 +170,4 @@ export function startDevicePlugin(options: DevicePluginOptions): DevicePlugin {
       stopServing();
     },
   };
-}
-
-async function identityOfFolder(folder: string): Promise<string | undefined> {
-  try {
-    const { dev, ino } = await stat(folder, { bigint: true });
-    return `${dev}:${ino}`;
-  } catch {
-    return undefined;
-  }
 }

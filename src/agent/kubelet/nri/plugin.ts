@@ -83,6 +83,14 @@ const EVENT = {
   startContainer: 6,
   removeContainer: 11,
 };
+/** Runtimes report these events by a call of their own, others by StateChange. */
+const EVENT_OF_METHOD: ReadonlyMap<string, number> = new Map([
+  ['RunPodSandbox', EVENT.runPodSandbox],
+  ['RemovePodSandbox', EVENT.removePodSandbox],
+  ['PostCreateContainer', EVENT.postCreateContainer],
+  ['StartContainer', EVENT.startContainer],
+  ['RemoveContainer', EVENT.removeContainer],
+]);
 /** NRI's numbers of container states that need GPUs: created, paused, running. */
 const LIVING: readonly number[] = [1, 2, 3];
 /** Codes of gRPC. The runtime does not create a container for which a plugin returns one; the pod's Events have the
@@ -168,6 +176,12 @@ export function startNri(options: NriOptions): Nri {
     /** The payload of the answer, or a refusal; undefined: there is no such method. Throws where the bytes are not such
      * a request. */
     const handle = (method: string, payload: Buffer): Buffer | Refused | undefined => {
+      const event = EVENT_OF_METHOD.get(method);
+      if (event !== undefined) {
+        const { pod, container } = readable('ContainerRequest', payload);
+        onEvent(event, pod, container);
+        return nothing();
+      }
       switch (method) {
         case 'Configure':
           return subscription(Object.values(EVENT));
@@ -210,19 +224,6 @@ export function startNri(options: NriOptions): Nri {
             return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
           }
           return adjustment(devices, { [GIVEN_ANNOTATION]: gpus.join(',') });
-        }
-        case 'RunPodSandbox':
-        case 'RemovePodSandbox': {
-          const { pod } = readable('ContainerRequest', payload);
-          onEvent(method === 'RunPodSandbox' ? EVENT.runPodSandbox : EVENT.removePodSandbox, pod, null);
-          return nothing();
-        }
-        case 'PostCreateContainer':
-        case 'StartContainer':
-        case 'RemoveContainer': {
-          const { pod, container } = readable('ContainerRequest', payload);
-          onEvent(method === 'RemoveContainer' ? EVENT.removeContainer : EVENT.startContainer, pod, container);
-          return nothing();
         }
         case 'StateChange': {
           const { event, pod, container } = readable('StateChangeEvent', payload);

@@ -18,7 +18,6 @@ import {
   parseReport,
   useKey,
   withNewArbiter,
-  withoutEndedGrants,
 } from '../../../../src/agent/compute/usage-account.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import { addComputeChange, applyComputeChange, parseComputeChanges } from '../../../../src/api/compute-annotation.ts';
@@ -317,8 +316,6 @@ test('counts continue with a new page or a restarted arbiter, and end with their
     54,
     'nor what was told while it was nobody',
   );
-  t.is(withoutEndedGrants(account, isLive), account);
-  t.is(withoutEndedGrants(account, () => false).uses.size, 0);
   account = advanceAccount(
     account,
     reportOf('other.0', 1),
