@@ -1,5 +1,5 @@
-// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values with a
-// declared format use schema.ts.
+// Reads fields of JSON values that are not validated: own keys only, never a prototype's, and never throws. For values
+// with a declared format use schema.ts.
 
 export type JsonObject = { readonly [key: string]: unknown };
 

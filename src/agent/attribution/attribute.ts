@@ -1,5 +1,5 @@
-// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses: a process
-// without evidence stays unattributed.
+// Attributes a process to a grant or container, from the process, the grants and earlier results. Pure. Never guesses:
+// a process without evidence stays unattributed.
 
 import { isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
@@ -51,8 +51,8 @@ export type AttributionFacts = {
 };
 
 /**
- * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and so
- * do its children.
+ * A process of a grant stays with it, also after its parents have ended and its ancestry no longer shows the grant, and
+ * so do its children.
  */
 export function ownerOfProcess(process: SampledProcess, facts: AttributionFacts): Owner {
   const { roots, grantIds, known, pods, isAlive } = facts;
@@ -103,8 +103,8 @@ function ofPod(podUid: string, pods: PodContainers): Owner {
 }
 
 /**
- * The results after a sample: its processes, so that a reused PID is forgotten with its first owner; and earlier ones of grants without
- * data in it, as long as they live: a process that is missing for a moment must not lose its grant.
+ * The results after a sample: its processes, so that a reused PID is forgotten with its first owner; and earlier ones
+ * of grants without data in it, as long as they live: a process that is missing for a moment must not lose its grant.
  */
 export function remember(
   owners: ReadonlyMap<SampledProcess, Owner>,

@@ -1,5 +1,5 @@
-// The compute policies of this node's GPUs: combines settings, the Node's label and `cotenant set`, and sends the arbiter a new plan
-// at each change. Holds the state; gpu-policy.ts and arbiter-plan.ts decide what follows from it.
+// The compute policies of this node's GPUs: combines settings, the Node's label and `cotenant set`, and sends the
+// arbiter a new plan at each change. Holds the state; gpu-policy.ts and arbiter-plan.ts decide what follows from it.
 
 import { COMPUTE_POLICY_ANNOTATION } from '../../api/names.ts';
 import { COMPUTE_POLICIES, type ComputePolicy, parseComputePolicy } from '../../api/request.ts';

@@ -1,6 +1,6 @@
-// Which counters a series shows where several containers have its labels (a pod of a StatefulSet that was replaced, a container
-// that was restarted): those of the containers that exist, else those of the one that ended last. So a series starts again at a
-// small value, which Prometheus recognizes as a reset. Pure.
+// Which counters a series shows where several containers have its labels (a pod of a StatefulSet that was replaced, a
+// container that was restarted): those of the containers that exist, else those of the one that ended last. So a series
+// starts again at a small value, which Prometheus recognizes as a reset. Pure.
 import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 import type { ForeignTotals } from './totals.ts';
 
@@ -51,7 +51,8 @@ const sumOf = (a: Counts, b: Counts): Counts => ({
   utilizationKnown: a.utilizationKnown || b.utilizationKnown,
 });
 
-/** One per series: those of containers that exist first, then those that ended last, which a full page leaves out last. */
+/** One per series: those of containers that exist first, then those that ended last, which a full page leaves out
+ * last. */
 export function sumsOf(counts: readonly Counts[]): readonly Sum[] {
   return currentRows(counts, keyOf)
     .map(({ rows: [first, ...others], lives }) => ({ ...others.reduce(sumOf, first as Counts), lives }))

@@ -1,5 +1,5 @@
-// The enforcer: at each sample, asks src/policy/enforcement.ts for every container what is due, carries it out (audit log, gate, signals)
-// and keeps the new state. Makes no decision of its own and reads nothing but the node's state.
+// The enforcer: at each sample, asks src/policy/enforcement.ts for every container what is due, carries it out (audit
+// log, gate, signals) and keeps the new state. Makes no decision of its own and reads nothing but the node's state.
 
 import type { Mode } from '../../api/request.ts';
 import type { Logger } from '../../common/logger.ts';

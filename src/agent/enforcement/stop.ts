@@ -1,5 +1,6 @@
-// Stops a container: finds its processes, signals them, and finds and signals again those that were forked meanwhile. Each
-// process is checked again when it is signaled (targets.ts). Writes the audit log's begin line and the termination message first.
+// Stops a container: finds its processes, signals them, and finds and signals again those that were forked meanwhile.
+// Each process is checked again when it is signaled (targets.ts). Writes the audit log's begin line and the termination
+// message first.
 import type { Logger } from '../../common/logger.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import type { ContainerIndex } from '../attribution/container-index.ts';

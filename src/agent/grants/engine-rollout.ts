@@ -1,5 +1,5 @@
-// Rolls out an interposer engine to running grants, one grant at a time, and reports those that cannot get it. files.ts copies the
-// engine and writes its number to the limits page.
+// Rolls out an interposer engine to running grants, one grant at a time, and reports those that cannot get it. files.ts
+// copies the engine and writes its number to the limits page.
 import type { Logger } from '../../common/logger.ts';
 import { engineName } from './engine-files.ts';
 import type { GrantFileStore, GrantFiles } from './files.ts';

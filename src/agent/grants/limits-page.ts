@@ -1,5 +1,5 @@
-// Writes to the limits pages of live grants: amounts, GPU profiles, gate, leases and feedback. A page that cannot be written now
-// is written at the next sample; nothing else may fail because of it.
+// Writes to the limits pages of live grants: amounts, GPU profiles, gate, leases and feedback. A page that cannot be
+// written now is written at the next sample; nothing else may fail because of it.
 import type { Logger } from '../../common/logger.ts';
 import type { Feedback, Native } from '../os/addon.ts';
 import { SLOTS } from './files.ts';

@@ -1,5 +1,5 @@
-// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in profiles.json.
-// Without it the interposer charges a context only after the agent has seen it in a sample.
+// Calibration: measures per GPU and driver version what a context costs, with a process of its own, and stores it in
+// profiles.json. Without it the interposer charges a context only after the agent has seen it in a sample.
 import { join } from 'node:path';
 import * as v from 'valibot';
 import type { Logger } from '../../common/logger.ts';
@@ -46,6 +46,7 @@ const profile = v.object({
   contextBytes: bytes,
   granuleBytes: bytes,
   releasesLate: v.boolean(),
+  usableBytes: v.exactOptional(bytes),
   driverVersion: v.string(),
 });
 /** By the GPU's UUID. A GPU whose entry is incomplete is measured again. */
@@ -95,8 +96,8 @@ export function openProfiles(options: ProfilesOptions): Profiles {
       if (answer.problem !== undefined) throw new Error(answer.stderr.trim() || answer.problem);
       const found = JSON.parse(answer.stdout) as GpuProfile & { uuid: string };
       if (found.uuid !== gpuUuid) throw new Error(`the program measured ${found.uuid}`);
-      const { contextBytes, granuleBytes, releasesLate } = found;
-      stored = { ...stored, [gpuUuid]: { contextBytes, granuleBytes, releasesLate, driverVersion } };
+      const { uuid: _, ...measured } = found;
+      stored = { ...stored, [gpuUuid]: { ...measured, driverVersion } };
       failures.delete(gpuUuid);
       return true;
     } catch (error) {

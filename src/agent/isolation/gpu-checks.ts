@@ -1,5 +1,5 @@
-// Checks each GPU with programs of our own: calibration (what a context costs, in which granules memory is allocated) and the canaries
-// (do limits hold). Decides when a check runs, and which grants wait for its result.
+// Checks each GPU with programs of our own: calibration (what a context costs, in which granules memory is allocated)
+// and the canaries (do limits hold). Decides when a check runs, and which grants wait for its result.
 
 import type { GpuStanding } from '../../api/gpu.ts';
 import type { Logger } from '../../common/logger.ts';

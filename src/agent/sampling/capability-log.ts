@@ -1,5 +1,5 @@
-// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests, passed-through GPUs)
-// some never exist. Failed calls are counted by a metric.
+// Logs once which NVML readings a GPU lacks and what follows: on some machines (unified memory, vGPU guests,
+// passed-through GPUs) some never exist. Failed calls are counted by a metric.
 import type { Logger } from '../../common/logger.ts';
 import { hasAllProcessLists, type Sample, type SampledGpu } from './sample.ts';
 

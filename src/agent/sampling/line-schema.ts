@@ -1,5 +1,5 @@
-// The sampler's output, one JSON line per sample, and its validation: a half-written line must not become figures. Each line by
-// itself; how lines build on each other is in delta-decoder.ts.
+// The sampler's output, one JSON line per sample, and its validation: a half-written line must not become figures. Each
+// line by itself; how lines build on each other is in delta-decoder.ts.
 import * as v from 'valibot';
 import type { Result } from '../../common/result.ts';
 import { parseJson } from '../../common/schema.ts';
@@ -8,8 +8,8 @@ import { CURSOR, ERROR, GPU, LINE, PROCESS, SAMPLE, USE, XID } from './sample-fi
 
 export type UtilizationCursor = Readonly<v.InferOutput<typeof CURSOR>>;
 /**
- * A sample without the processes that did not change since the line before. The entry of a process whose values alone changed
- * omits its identity.
+ * A sample without the processes that did not change since the line before. The entry of a process whose values alone
+ * changed omits its identity.
  */
 export type SampleLine = Sample &
   Readonly<v.InferOutput<typeof LINE>> & { readonly utilizationCursors: readonly UtilizationCursor[] };

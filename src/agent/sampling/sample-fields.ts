@@ -1,5 +1,5 @@
-// The fields of a sample: name, kind and meaning of each value that the sampler prints. The types of sample.ts and the check of
-// line-schema.ts follow from them, so that a new reading is one row here.
+// The fields of a sample: name, kind and meaning of each value that the sampler prints. The types of sample.ts and the
+// check of line-schema.ts follow from them, so that a new reading is one row here.
 import * as v from 'valibot';
 
 const text = v.string();
@@ -47,7 +47,10 @@ export const GPU = v.object({
   eccCorrectedAggregate: v.exactOptional(number),
   eccUncorrectedVolatile: v.exactOptional(number),
   eccUncorrectedAggregate: v.exactOptional(number),
-  /** Rows remapped after corrected and after uncorrected errors (Ampere and newer); 1: some wait for a reset; 1: one failed. */
+  /**
+   * Rows remapped after corrected and after uncorrected errors (Ampere and newer); 1: some wait for a reset; 1: one
+   * failed.
+   */
   rowsCorrected: v.exactOptional(number),
   rowsUncorrected: v.exactOptional(number),
   rowsPending: v.exactOptional(number),
@@ -82,7 +85,9 @@ export const GPU = v.object({
   computeInstance: v.exactOptional(number),
   /** Process lists that the driver has and did not answer: processes that are in these alone are missing. */
   failedProcessLists: v.exactOptional(texts),
-  /** The driver reported each process's utilization since the sample before; without it, no utilization is not idleness. */
+  /**
+   * The driver reported each process's utilization since the sample before; without it, no utilization is not idleness.
+   */
   hasProcessUtilization: v.exactOptional(flag),
   /** Entries of process lists, since the sampler's start, whose PID is invalid or was reused. */
   invalidPidEntries: v.exactOptional(number),

@@ -1,5 +1,5 @@
-// The published state of a node after one sample: plain values that are sent to the render worker and served as JSON to the status
-// page and the CLI. Defines the types and fills them; src/exporter/collectors names the metrics.
+// The published state of a node after one sample: plain values that are sent to the render worker and served as JSON to
+// the status page and the CLI. Defines the types and fills them; src/exporter/collectors names the metrics.
 
 import type { ComputePolicy, Mode, Priority } from '../../api/request.ts';
 import type { GpuFault } from '../../policy/gpu-health.ts';
@@ -74,12 +74,16 @@ export type SnapshotContainer = Pick<Grant, 'namespace' | 'pod' | 'container' | 
     readonly smPercent?: number | undefined;
     /** It uses more of the GPU's compute than its share. */
     readonly overShare: boolean;
-    /** Clients of MPS among its processes on the GPU; absent: none. `judged`: their utilization can be distinguished from that of other clients. */
+    /**
+     * Clients of MPS among its processes on the GPU; absent: none. `judged`: their utilization can be distinguished
+     * from that of other clients.
+     */
     readonly mps?: { readonly processes: number; readonly judged: boolean };
     readonly processes: readonly SnapshotProcess[];
   };
 
-/** Result of the first NodePublishVolume for a volume. `pending`: refused for now; `failed`: by an error of the agent. */
+/** Result of the first NodePublishVolume for a volume. `pending`: refused for now; `failed`: by an error of the
+ * agent. */
 export const PUBLISH_RESULTS = ['published', 'pending', 'refused', 'failed'] as const;
 export type PublishResult = (typeof PUBLISH_RESULTS)[number];
 
@@ -198,8 +202,8 @@ export function createSnapshot(inputs: SnapshotInputs): Snapshot {
 }
 
 /**
- * The snapshot after `ageMs` without a sample: keeps counters and drops gauges, because containers and memory of the last sample may be
- * gone.
+ * The snapshot after `ageMs` without a sample: keeps counters and drops gauges, because containers and memory of the
+ * last sample may be gone.
  */
 export function staleSnapshot(snapshot: Snapshot, ageMs: number, { abandoned, hung }: AbandonedCounts): Snapshot {
   const held = hung === 0 ? '' : `; samplers hung in the driver: ${hung}`;

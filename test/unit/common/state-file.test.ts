@@ -1,4 +1,5 @@
-// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent ends.
+// Files of the state folder: what is found there, and that nothing of it is lost, whatever it is and whenever the agent
+// ends.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -21,18 +22,18 @@ function open(t: ExecutionContext, text?: string) {
   const folder = temporaryFolder(t);
   const path = join(folder, 'count.json');
   if (text !== undefined) writeFileSync(path, text);
-  const told: string[] = [];
-  const again = () => openStateFile(path, FORMAT, { lost: 'it begins anew', log: loggerTo(told) });
-  return { folder, path, told, again, file: again() };
+  const warnings: string[] = [];
+  const again = () => openStateFile(path, FORMAT, { lost: 'it begins anew', log: loggerTo(warnings) });
+  return { folder, path, warnings, again, file: again() };
 }
 
 test('the next process finds the written state, and no other file is left', (t) => {
-  const { folder, file, again, told } = open(t);
+  const { folder, file, again, warnings } = open(t);
   t.is(file.found, undefined);
   for (const count of [1, 2]) file.write({ count });
   t.deepEqual(again().found, { count: 2 });
   t.deepEqual(readdirSync(folder), ['count.json']);
-  t.deepEqual(told, []);
+  t.deepEqual(warnings, []);
 });
 
 const UNREADABLE: readonly (readonly [string, RegExp])[] = [
@@ -46,28 +47,28 @@ const UNREADABLE: readonly (readonly [string, RegExp])[] = [
 ];
 for (const [text, says] of UNREADABLE) {
   test(`an unreadable file is reported and put aside: ${text}`, (t) => {
-    const { path, file, told, again } = open(t, text);
+    const { path, file, warnings, again } = open(t, text);
     t.is(file.found, undefined);
-    t.is(told.length, 1);
-    t.true(told[0]?.startsWith(`${path} is ignored, `));
-    t.regex(told[0] ?? '', says);
+    t.is(warnings.length, 1);
+    t.true(warnings[0]?.startsWith(`${path} is ignored, `));
+    t.regex(warnings[0] ?? '', says);
     t.is(readFileSync(path, 'utf8'), text, 'it stays where it is until then');
     t.false(existsSync(`${path}.unread`));
     for (const count of [1, 2]) file.write({ count });
     t.is(readFileSync(`${path}.unread`, 'utf8'), text);
     t.deepEqual(again().found, { count: 2 });
-    t.is(told.length, 1);
+    t.is(warnings.length, 1);
   });
 }
 
 test('an entry that is no file is reported and put aside', (t) => {
-  const { path, told, file } = open(t);
-  t.is(told.length, 0);
+  const { path, warnings, file } = open(t);
+  t.is(warnings.length, 0);
   file.write({ count: 1 });
   const folder = join(temporaryFolder(t), 'count.json');
   mkdirSync(folder);
-  const other = openStateFile(folder, FORMAT, { lost: 'it begins anew', log: loggerTo(told) });
-  t.regex(told[0] ?? '', /EISDIR/);
+  const other = openStateFile(folder, FORMAT, { lost: 'it begins anew', log: loggerTo(warnings) });
+  t.regex(warnings[0] ?? '', /EISDIR/);
   other.write({ count: 3 });
   t.is(readFileSync(folder, 'utf8'), readFileSync(path, 'utf8').replace('1', '3'));
 });

@@ -1,5 +1,6 @@
-// The canary of one isolation mechanism: on each GPU a small program that tries to exceed its grant under that mechanism. Decides when a
-// trial runs and keeps the results; the trials are interposer-trial.ts and driver-limit-trial.ts, verdicts src/policy/isolation-check.ts.
+// The canary of one isolation mechanism: on each GPU a small program that tries to exceed its grant under that
+// mechanism. Decides when a trial runs and keeps the results; the trials are interposer-trial.ts and
+// driver-limit-trial.ts, verdicts src/policy/isolation-check.ts.
 import type { Logger } from '../../../common/logger.ts';
 import type { CanaryVerdict } from '../../../policy/isolation-check.ts';
 
@@ -30,7 +31,8 @@ export type CanaryOptions = {
 };
 
 export type Canary = {
-  /** The version of the loaded driver: results with another version, or with other files of ours, do not count any more. */
+  /** The version of the loaded driver: results with another version, or with other files of ours, do not count any
+   * more. */
   notice(driverVersion: string): void;
   /** Runs the trials that are due, one GPU after the other. Never throws. */
   check(gpus: readonly CanaryGpu[]): Promise<void>;

@@ -1,5 +1,5 @@
-// Handles NodePublishVolume and NodeUnpublishVolume: finds the pod, has its grant verified and its files made, or refuses with
-// a sentence for the pod's Events.
+// Handles NodePublishVolume and NodeUnpublishVolume: finds the pod, has its grant verified and its files made, or
+// refuses with a sentence for the pod's Events.
 
 import { CSI_DRIVER } from '../../../api/csi-volume.ts';
 import type { PodGrant } from '../../../api/grant-annotation.ts';

@@ -1,6 +1,6 @@
-// The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection, length,
-// both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type, flags). Frames and
-// messages need not begin or end together. The messages themselves are in messages.ts.
+// The wire of the Node Resource Interface: one socket carries several connections in frames (number of the connection,
+// length, both 32 bits, the highest byte first), and each connection carries ttrpc messages (length, stream, type,
+// flags). Frames and messages need not begin or end together. The messages themselves are in messages.ts.
 
 /** Connections: on one the runtime calls the plugin, on the other the plugin calls the runtime. */
 export const PLUGIN_CONNECTION = 1;

@@ -76,7 +76,7 @@ for (const [driver, list, reserved, absent] of DRIVERS) {
   });
 }
 
-test('grants that sum to the GPU of a driver that does not report its reserve can be filled', async (t) => {
+test('grants fill the GPU of a driver that does not report its reserve', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 't4', '--driver', '470.256.02');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, calibrate: true } });

@@ -1,5 +1,5 @@
-// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their release.
-// And one whose lines do not add up.
+// Samplers whose driver holds them so that not even SIGKILL ends them: how many there may be, and what follows their
+// release. And one whose lines do not add up.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -33,7 +33,8 @@ function start(t: ExecutionContext) {
   });
   /** Processes that have asked the driver so far. */
   const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
-  /** When those that the driver holds were started: the kernel's word, however late they or this process came to run. */
+  /** When those that the driver holds were started: the kernel's word, however late they or this process came to
+   * run. */
   const startTimes = () =>
     childrenOf(process.pid)
       .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes(library))
@@ -166,19 +167,19 @@ test('a sampler with inconsistent lines is ended; the next starts with a full sa
   writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
   writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');
   chmodSync(program, 0o755);
-  const told: [round: number, commands: (string | undefined)[]][] = [];
+  const answers: [round: number, commands: (string | undefined)[]][] = [];
   const problems: string[] = [];
   const sampler = startSampler({
     intervalMs: 100,
     library: 'none',
     program,
     silenceMs: 30_000,
-    onSample: ({ round, processes }) => told.push([round, processes.map(({ command }) => command)]),
+    onSample: ({ round, processes }) => answers.push([round, processes.map(({ command }) => command)]),
     log: loggerTo(problems),
   });
   t.teardown(() => sampler.close());
-  await eventually(() => told.length === 3 || undefined, 'samples of both');
-  t.deepEqual(told, [
+  await eventually(() => answers.length === 3 || undefined, 'samples of both');
+  t.deepEqual(answers, [
     [1, ['first']],
     [1, ['first', 'other']],
     [2, ['first', 'other']],

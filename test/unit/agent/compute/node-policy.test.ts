@@ -15,7 +15,7 @@ const grant = (id: string, coresPercent: number, podUid: string): Grant => {
 
 function nodeWith(...grants: Grant[]) {
   const books = new Map(grants.map((one) => [one.id, one]));
-  const told: RefusedChange[] = [];
+  const refused: RefusedChange[] = [];
   const registry = {
     list: () => [...books.values()].map((one) => ({ grant: one })) as unknown as LiveGrant[],
     change(id: string, parts: Partial<Grant>) {
@@ -32,20 +32,20 @@ function nodeWith(...grants: Grant[]) {
         throw new Error(text);
       },
     }),
-    onRefused: (change) => told.push(change),
+    onRefused: (change) => refused.push(change),
   });
   const has = (id: string) => books.get(id)?.gpus[0]?.coresPercent;
-  return { compute, books, told, has };
+  return { compute, books, refused, has };
 }
 
 const saying = (change: object, more: object = {}) => ({ 'cotenant.io/compute': JSON.stringify(change), ...more });
 
 test('a refused share is reported once per text and applied when the GPU has capacity', (t) => {
-  const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 70, 'b'));
+  const { compute, books, refused, has } = nodeWith(grant('one', 20, 'a'), grant('two', 70, 'b'));
   compute.onPod('a', saying({ main: { coresPercent: 40 } }));
   for (const label of ['x', 'y']) compute.onPod('a', saying({ main: { coresPercent: 40 } }, { label }));
   compute.retryRefused();
-  t.deepEqual(told, [
+  t.deepEqual(refused, [
     {
       namespace: 'local',
       pod: 'one',
@@ -56,21 +56,21 @@ test('a refused share is reported once per text and applied when the GPU has cap
   ]);
   t.is(has('one'), 20);
   compute.onPod('a', saying({ main: { coresPercent: 50 } }));
-  t.is(told.length, 2, 'another text');
+  t.is(refused.length, 2, 'another text');
   books.delete('two');
   compute.retryRefused();
   t.is(has('one'), 50);
   compute.retryRefused();
-  t.is(told.length, 2);
+  t.is(refused.length, 2);
 });
 
 test('a corrected or removed annotation, or one of a deleted pod, is not tried again', (t) => {
-  const { compute, books, told, has } = nodeWith(grant('one', 20, 'a'), grant('two', 20, 'b'));
+  const { compute, books, refused, has } = nodeWith(grant('one', 20, 'a'), grant('two', 20, 'b'));
   const wrong = { 'cotenant.io/compute': '{' };
   compute.onPod('a', wrong);
   compute.onPod('b', wrong);
   t.deepEqual(
-    told.map(({ pod, message }) => `${pod}: ${message}`),
+    refused.map(({ pod, message }) => `${pod}: ${message}`),
     ['one', 'two'].map((pod) => `${pod}: annotation cotenant.io/compute is not applied: it is not JSON`),
   );
   compute.onPod('a', saying({ main: { coresPercent: 30 } }));
@@ -78,7 +78,7 @@ test('a corrected or removed annotation, or one of a deleted pod, is not tried a
   compute.retryRefused();
   t.is(has('one'), 30);
   compute.onPod('a', wrong);
-  t.is(told.length, 3, 'wrong again');
+  t.is(refused.length, 3, 'wrong again');
   compute.onPod('another', wrong);
-  t.is(told.length, 3, 'a pod without a share is none of ours');
+  t.is(refused.length, 3, 'a pod without a share is none of ours');
 });

@@ -37,7 +37,7 @@ test('all containers of a pod follow its annotations; an unknown mode is reporte
   const of = (id: string, podUid: string) => grantOf(id, 100, [0], { owner: { podUid, target: '/x', kind: 'app' } });
   const books = new Map([of('one', 'a'), of('two', 'a'), of('three', 'b')].map((grant) => [grant.id, grant]));
   const changes: string[] = [];
-  const told: string[] = [];
+  const reported: string[] = [];
   const registry: Pick<Registry, 'list' | 'change'> = {
     list: () => [...books.values()].map((grant) => ({ grant })) as unknown as LiveGrant[],
     change(id, parts) {
@@ -46,7 +46,7 @@ test('all containers of a pod follow its annotations; an unknown mode is reporte
       return {} as LiveGrant;
     },
   };
-  const modes = createPodModes(registry, loggerTo(told));
+  const modes = createPodModes(registry, loggerTo(reported));
   const modeOf = (id: string) => books.get(id)?.enforcement?.mode;
   modes.onPod('a', { ...record(), ...override('report') });
   t.deepEqual([modeOf('one'), modeOf('two'), modeOf('three')], ['report', 'report', undefined]);
@@ -54,7 +54,7 @@ test('all containers of a pod follow its annotations; an unknown mode is reporte
   t.deepEqual(changes, ['one', 'two'], 'what stays is not written again');
   for (const label of ['x', 'y']) modes.onPod('a', { ...record(), ...override('none'), label });
   t.deepEqual([modeOf('one'), modeOf('two')], [undefined, undefined]);
-  t.deepEqual(told, [
+  t.deepEqual(reported, [
     'local/pod-one: annotation cotenant.io/enforcement-override is not one of off, report, enforce and is ignored',
   ]);
 });

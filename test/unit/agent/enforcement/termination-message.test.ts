@@ -1,5 +1,5 @@
-// The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and never
-// through a link.
+// The message that a stopped container leaves: in the kubelet's newest file for it, after what the container wrote, and
+// never through a link.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -38,9 +38,9 @@ test('the message is appended to what the container wrote', (t) => {
 test('the file is the one that the runtime named, else the newest', async (t) => {
   const { folder, path } = kubelet(t);
   const newer = join(folder, '00000000');
-  const sayIn = (told: string | undefined): string | undefined => {
+  const sayIn = (tried: string | undefined): string | undefined => {
     for (const file of [path, newer]) writeFileSync(file, '');
-    writeTerminationMessage(folder, told, 'stopped');
+    writeTerminationMessage(folder, tried, 'stopped');
     return [path, newer].find((file) => readFileSync(file, 'utf8') === 'stopped');
   };
   // Times of birth are as fine as the kernel's clock: a file of the same moment is made anew.

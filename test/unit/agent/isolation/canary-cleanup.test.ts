@@ -1,5 +1,5 @@
-// What a canary of the driver's limits left, and what is done about it: the program that asks the driver is stood in for. That a real
-// agent that is killed leaves nothing is the integration tests' part.
+// What a canary of the driver's limits left, and what is done about it: the program that asks the driver is stood in
+// for. That a real agent that is killed leaves nothing is the integration tests' part.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -13,7 +13,7 @@ function setUp(t: ExecutionContext) {
   const stateFolder = temporaryFolder(t);
   const groups = temporaryFolder(t);
   const path = join(stateFolder, 'canary-limits.json');
-  const told: string[] = [];
+  const warnings: string[] = [];
   /** Of the driver, by GPU and group. */
   const set = new Map<string, number>();
   const driver = { works: true, code: 0, asked: 0, ms: 0 };
@@ -41,14 +41,23 @@ function setUp(t: ExecutionContext) {
       tools: { run } as never,
       stateFolder,
       nvmlLibrary: 'libnvidia-ml.so.1',
-      log: loggerTo(told),
+      log: loggerTo(warnings),
       clock: () => driver.ms,
     });
-  return { path, groups, told, set, driver, limit, open, kept: () => JSON.parse(readFileSync(path, 'utf8')).limits };
+  return {
+    path,
+    groups,
+    warnings,
+    set,
+    driver,
+    limit,
+    open,
+    kept: () => JSON.parse(readFileSync(path, 'utf8')).limits,
+  };
 }
 
 test('canary limits of an ended agent are removed by the next one, then their cgroup', async (t) => {
-  const { limit, open, set, kept, told } = setUp(t);
+  const { limit, open, set, kept, warnings } = setUp(t);
   const [one, two] = [limit('GPU-0', 7, 100), limit('GPU-1', 7, 100)];
   const first = open();
   first.begin(one);
@@ -58,7 +67,7 @@ test('canary limits of an ended agent are removed by the next one, then their cg
   t.is(set.size, 0);
   t.false(existsSync(one.folder));
   t.deepEqual(kept(), []);
-  t.is(told.filter((text) => text.startsWith('removed the limit on')).length, 2);
+  t.is(warnings.filter((text) => text.startsWith('removed the limit on')).length, 2);
 });
 
 test('limits that have ended or whose cgroup is gone are forgotten without the driver', async (t) => {
@@ -76,7 +85,7 @@ test('limits that have ended or whose cgroup is gone are forgotten without the d
 });
 
 test('a limit other than the recorded one stays with its cgroup and is reported', async (t) => {
-  const { limit, open, set, kept, told } = setUp(t);
+  const { limit, open, set, kept, warnings } = setUp(t);
   const one = limit('GPU-0', 7, 100);
   open().begin(one);
   set.set(`GPU-0 ${one.folder}`, 3_000_000_000);
@@ -84,11 +93,14 @@ test('a limit other than the recorded one stays with its cgroup and is reported'
   t.is(set.get(`GPU-0 ${one.folder}`), 3_000_000_000);
   t.true(existsSync(one.folder));
   t.deepEqual(kept(), []);
-  t.regex(told.join('\n'), /whose limit on GPU-0 another program changed \(hard 3000000000, soft 0 bytes\): it stays/);
+  t.regex(
+    warnings.join('\n'),
+    /whose limit on GPU-0 another program changed \(hard 3000000000, soft 0 bytes\): it stays/,
+  );
 });
 
 test('a limit that cannot be removed is tried again later and reported once', async (t) => {
-  const { limit, open, set, kept, told, driver } = setUp(t);
+  const { limit, open, set, kept, warnings, driver } = setUp(t);
   const one = limit('GPU-0', 7, 100);
   open().begin(one);
   driver.works = false;
@@ -98,7 +110,7 @@ test('a limit that cannot be removed is tried again later and reported once', as
     await next.takeBack();
   }
   t.is(driver.asked, 3);
-  t.deepEqual(told, ['cannot remove limits that the canary left; removing is retried: NVML does not start (999)']);
+  t.deepEqual(warnings, ['cannot remove limits that the canary left; removing is retried: NVML does not start (999)']);
   driver.works = true;
   writeFileSync(join(one.folder, 'somebody'), ''); // a group with somebody in it cannot be removed either
   driver.ms = 30_000;
@@ -124,12 +136,12 @@ for (const folder of [
   '/x\n/cotenant-canary-7',
 ]) {
   test(`a file with a foreign cgroup is ignored: ${JSON.stringify(folder)}`, async (t) => {
-    const { open, path, told, driver } = setUp(t);
+    const { open, path, warnings, driver } = setUp(t);
     writeFileSync(path, JSON.stringify({ version: 1, limits: [{ gpuUuid: 'GPU-0', folder, hardBytes: 5 }] }));
     await open().takeBack();
     t.is(driver.asked, 0);
     t.regex(
-      told.join('\n'),
+      warnings.join('\n'),
       /so limits that the canary may have left stay with their cgroups: limits\[0\]\.folder: ".*" is not a cgroup of the canary/,
     );
   });
