@@ -7,11 +7,14 @@ import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
 
 const FILE = join(import.meta.dirname, 'cotenant/dialects.json');
 
-const listed = (names: readonly string[]): string => `[${names.map((name) => JSON.stringify(name)).join(', ')}]`;
+/** One dialect in the layout of this repository's formatter: on one line, if that has at most 120 columns with its comma. */
+function row({ name, resources }: (typeof FOREIGN_DIALECTS)[number]): string {
+  const names = resources.map((resource) => JSON.stringify(resource));
+  const line = `  "${name}": [${names.join(', ')}]`;
+  return line.length < 120 ? line : `  "${name}": [\n    ${names.join(',\n    ')}\n  ]`;
+}
 
-/** In the layout of this repository's formatter. */
-export const dialectsFile = (): string =>
-  `{\n${FOREIGN_DIALECTS.map(({ name, resources }) => `  "${name}": ${listed(resources)}`).join(',\n')}\n}\n`;
+export const dialectsFile = (): string => `{\n${FOREIGN_DIALECTS.map(row).join(',\n')}\n}\n`;
 
 if (import.meta.main) {
   if (!process.argv.includes('--check')) writeFileSync(FILE, dialectsFile());

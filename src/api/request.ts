@@ -9,7 +9,7 @@ import { acceptCardsKey } from './earlier-names.ts';
 import { isContainerName } from './names.ts';
 
 /** Off unless the operator switches them on: their names mean different things in different clusters. */
-export const FOREIGN_DIALECT_NAMES = ['ack', 'metagpu'] as const;
+export const FOREIGN_DIALECT_NAMES = ['ack', 'metagpu', 'hami', 'volcano', 'vgpu-manager', 'tke'] as const;
 export const DIALECTS = ['cotenant', ...FOREIGN_DIALECT_NAMES] as const;
 export type DialectName = (typeof DIALECTS)[number];
 

@@ -4,9 +4,11 @@ import { ack } from './ack.ts';
 import { cotenant } from './cotenant.ts';
 import type { Dialect } from './dialect.ts';
 import { metagpu } from './metagpu.ts';
+import { tke } from './tke.ts';
+import { hami, vgpuManager, volcano } from './vgpu.ts';
 
 /** Those of other systems. */
-export const FOREIGN_DIALECTS: readonly Dialect[] = [ack, metagpu];
+export const FOREIGN_DIALECTS: readonly Dialect[] = [ack, metagpu, hami, volcano, vgpuManager, tke];
 
 /** Our own names, always, and the dialects that are switched on. Resources of the others are not read. */
 export function dialectsOf(rules: Rules): readonly Dialect[] {

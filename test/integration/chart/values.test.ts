@@ -113,9 +113,9 @@ testWithHelm('a setting of the wrong type or out of its bounds is refused, with 
 
 testWithHelm('a dialect that does not exist is refused, with those that do', (t) => {
   for (const path of ['webhook.configuration.rules.dialects', 'webhook.configuration.namespaces.research.dialects']) {
-    const { ok, text } = render(at(path.split('.'), ['hami']));
+    const { ok, text } = render(at(path.split('.'), ['kai']));
     t.false(ok, path);
-    t.regex(text, /webhook\.configuration: dialects: there is no "hami"; known are ack, metagpu/);
+    t.regex(text, /webhook\.configuration: dialects: there is no "kai"; known are ack, hami, metagpu, tke, vgpu-manager, volcano/);
   }
 });
 

@@ -1,6 +1,12 @@
 import test from 'ava';
 import fc from 'fast-check';
-import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
+import {
+  type ContainerRequest,
+  DIALECTS,
+  type GpuShare,
+  type MemoryAmount,
+  type PodRequest,
+} from '../../../src/api/request.ts';
 import { formatPodRequest, parsePodRequest } from '../../../src/api/request-annotation.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { outcome, podWith, requestOf, rules } from '../request/pods.ts';
@@ -27,7 +33,7 @@ const gpu: fc.Arbitrary<GpuShare> = fc
 const container: fc.Arbitrary<ContainerRequest> = fc.record({
   name: fc.stringMatching(/^[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?$/),
   kind: fc.constantFrom('init', 'sidecar', 'app'),
-  dialect: fc.constantFrom('cotenant', 'ack', 'metagpu'),
+  dialect: fc.constantFrom(...DIALECTS),
   asked: fc.dictionary(fc.string(), fc.string(), { noNullPrototype: true }),
   memoryIsolation: fc.constantFrom('on', 'off'),
   gpus: fc.array(gpu, { minLength: 1, maxLength: 5 }),
@@ -94,7 +100,7 @@ test('a request annotation that the webhook would not write is refused', (t) => 
     written.replace('"priority":"normal"', '"priority":"urgent"'),
     written.replace('{"version":1', '{"extra":1,"version":1'),
     written.replace('"kind":"app"', '"kind":"ephemeral"'),
-    written.replace('"dialect":"ack"', '"dialect":"hami"'),
+    written.replace('"dialect":"ack"', '"dialect":"kai"'),
     written.replace('"name":"main"', '"name":"../main"'),
     written.replace('"units":3', '"units":-3'),
     written.replace('"units":3', '"units":1e300'),

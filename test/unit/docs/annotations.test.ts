@@ -4,6 +4,7 @@ import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import * as names from '../../../src/api/names.ts';
+import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
 import { dialectsOf } from '../../../src/request/dialects/index.ts';
 import { DEFAULT_RULES } from '../../../src/request/rules/namespace-rules.ts';
 import { ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
@@ -14,7 +15,8 @@ const keyOf = (row: Record<string, string>) => (row.key ?? '').replaceAll('`', '
 const documented = rows.map(keyOf);
 
 /** Keys in the domains of Cotenant, of its dialects and of NRI, as string literals spell them. */
-const KEY = /'((?:[a-z0-9-]+\.)*(?:(?:cotenant\.io|aliyun\.com|cnvrg\.io)\/(?:[a-z][a-z0-9.-]*)?|noderesource\.dev))'/g;
+const KEY =
+  /'((?:[a-z0-9-]+\.)*(?:(?:cotenant\.io|aliyun\.com|cnvrg\.io|nvidia\.com|volcano\.sh|tencent\.com|hami\.io)\/(?:[a-z][a-z0-9.-]*)?|noderesource\.dev))'/g;
 
 function spelled(): readonly string[] {
   const files = globSync(['src/**/*.ts', 'webhook/**/*.ts'], { cwd: ROOT });
@@ -33,7 +35,7 @@ test('resources, choices and dialects stand where they belong', (t) => {
   const keysIn = (heading: string) => rowsWith(section(page, heading), 'key').map(keyOf);
   t.deepEqual(keysIn('## Resources'), names.OWN_RESOURCES);
   t.deepEqual(keysIn('## Choices of a tenant'), names.TENANT_ANNOTATIONS);
-  const [, ...foreign] = dialectsOf({ ...DEFAULT_RULES, dialects: ['ack', 'metagpu'] });
+  const [, ...foreign] = dialectsOf({ ...DEFAULT_RULES, dialects: FOREIGN_DIALECT_NAMES });
   const dialects = keysIn('## Dialects');
   for (const resource of foreign.flatMap(({ resources }) => resources)) t.true(dialects.includes(resource), resource);
   const written = keysIn('## What Cotenant writes');

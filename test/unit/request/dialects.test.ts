@@ -1,32 +1,6 @@
 // One table of golden cases per dialect: limits in, shares per GPU or the refusal out.
-import test from 'ava';
-import type { GpuShare } from '../../../src/api/request.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { outcome, podWith, rules } from './pods.ts';
-
-type Case = {
-  limits: object;
-  settings?: object;
-  labels?: object;
-  annotations?: object;
-  env?: object[];
-  expected: readonly GpuShare[] | readonly string[] | 'none';
-};
-
-const bytes = (count: number) => ({ memory: { kind: 'bytes', bytes: count } }) as const;
-const units = (count: number, unitBytes = GIB) =>
-  ({ memory: { kind: 'units', units: count, unitBytes, rounding: 'cgpu' } }) as const;
-const percent = (count: number) => ({ memory: { kind: 'percent', percent: count } }) as const;
-const whole = { memory: { kind: 'whole' } } as const;
-const limit = (name: string) => `spec.containers[0].resources.limits["${name}"]`;
-
-function table(title: string, cases: Record<string, Case>): void {
-  for (const [name, { limits, settings, expected, ...more }] of Object.entries(cases)) {
-    test(`${title}: ${name}`, (t) => {
-      t.deepEqual(outcome(podWith(limits, more), rules(settings)), expected);
-    });
-  }
-}
+import { bytes, limit, percent, table, units, whole } from './tables.ts';
 
 const G = 'cotenant.io/gpu';
 const M = 'cotenant.io/gpu-memory';

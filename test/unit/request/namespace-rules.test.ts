@@ -31,7 +31,10 @@ test('a misspelled setting or one of another type is refused', (t) => {
   const cases: [unknown, RegExp][] = [
     [5, /^rules: 5 is not valid; write an object of dialects, /],
     [{ dialect: ['ack'] }, /^rules\.dialect: a list of 1 is not a known key; write one of dialects, /],
-    [{ dialects: ['hami'] }, /^rules\.dialects\[0\]: "hami" is not valid; write one of ack, metagpu$/],
+    [
+      { dialects: ['kai'] },
+      /^rules\.dialects\[0\]: "kai" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke$/,
+    ],
     [{ dialects: 'ack' }, /^rules\.dialects: "ack" is not valid; write a list$/],
     [{ allowGpuUuid: 'yes' }, /^rules\.allowGpuUuid: "yes" is not valid; write true or false$/],
     [{ mostComputeWeight: 1001 }, /^rules\.mostComputeWeight: 1001 is not valid; write a whole number from 0 to 1000$/],

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
+import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
 import { parsePodRequest } from '../../../src/api/request-annotation.ts';
 import { parseConfiguration } from '../../../webhook/config.ts';
 import { createMetrics } from '../../../webhook/metrics.ts';
@@ -14,8 +15,10 @@ const blocks = (name: string, language: string) =>
 
 test('every pod of the page on requests is patched', (t) => {
   const pods = blocks('use/requests.md', 'yaml').map((text) => parse(text));
-  t.is(pods.length, 3);
-  for (const pod of pods) t.like(answerOf(creation(pod)), { outcome: 'patched', denial: undefined }, pod.metadata.name);
+  t.is(pods.length, 5);
+  const all = configured({ rules: { dialects: FOREIGN_DIALECT_NAMES } });
+  for (const pod of pods)
+    t.like(answerOf(creation(pod), all), { outcome: 'patched', denial: undefined }, pod.metadata.name);
 });
 
 test('the refusal and the record that the page shows are the real ones', (t) => {
@@ -73,9 +76,18 @@ test('the metrics that the page names are those that are served', async (t) => {
 });
 
 test('the dialects of the page are switched on by their names', (t) => {
-  for (const limits of [{ 'aliyun.com/gpu-mem': '1' }, { 'cnvrg.io/metagpu': '1' }]) {
+  const limitsOf: Record<(typeof FOREIGN_DIALECT_NAMES)[number], object> = {
+    ack: { 'aliyun.com/gpu-mem': '1' },
+    metagpu: { 'cnvrg.io/metagpu': '1' },
+    hami: { 'nvidia.com/gpu': '1' },
+    volcano: { 'volcano.sh/vgpu-number': '1' },
+    'vgpu-manager': { 'nvidia.com/vgpu-number': '1' },
+    tke: { 'tencent.com/vcuda-core': '100' },
+  };
+  for (const [name, limits] of Object.entries(limitsOf)) {
     const pod = creation(sharePod({ resources: { limits } }));
-    t.is(answerOf(pod).outcome, 'patched');
+    t.true(page('operate/webhook.md').includes(name));
+    t.is(answerOf(pod, configured({ rules: { dialects: [name] } })).outcome, 'patched');
     t.is(answerOf(pod, configured({ rules: {} })).outcome, 'allowed');
   }
 });

@@ -1,0 +1,129 @@
+// The dialects of the vGPU family, which HAMi, Volcano's vGPU plugin and vgpu-manager write in names of their own: a count of
+// vGPUs on different GPUs, and the memory (MiB, or percent of the GPU) and compute (percent) of each.
+// Facts: project-hami.io, "Device resource" and "Webhook"; github.com/volcano-sh/devices and the user guide of Volcano's vGPU;
+// github.com/coldzerofear/vgpu-manager, README. A factor by which the other system's plugin may multiply memory is not in the pod.
+import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
+import { MIB, parseWhole } from '../../common/quantity.ts';
+import { err } from '../../common/result.ts';
+import type { Answer, Asked, Dialect } from './dialect.ts';
+
+type Names = {
+  readonly name: DialectName;
+  readonly count: string;
+  readonly memory: string;
+  readonly percentage?: string;
+  readonly cores: string;
+  /** Removed with a warning: the name of a resource, and what to write in its place. */
+  readonly unread?: readonly (readonly [resource: string, instead: string])[];
+  /** A variable that switches limits off when it is true. */
+  readonly off?: string;
+  /** Annotations that choose GPUs, and ours in their place. */
+  readonly choices?: readonly (readonly [annotation: string, instead: string])[];
+  readonly schedulers: readonly string[];
+};
+
+function vgpuDialect(names: Names): Dialect {
+  const { name, count, memory, percentage, cores, unread = [], off, schedulers } = names;
+  const others = [...(percentage === undefined ? [] : [percentage]), ...unread.map(([resource]) => resource)];
+  return {
+    name,
+    resources: [count, memory, cores, ...others],
+    environment: off === undefined ? [] : [off],
+    schedulers,
+    zeroIsNothing: true,
+    read: (asked) => read(asked, names),
+  };
+}
+
+export const hami = vgpuDialect({
+  name: 'hami',
+  count: 'nvidia.com/gpu',
+  memory: 'nvidia.com/gpumem',
+  percentage: 'nvidia.com/gpumem-percentage',
+  cores: 'nvidia.com/gpucores',
+  unread: [['nvidia.com/priority', 'annotation cotenant.io/priority']],
+  off: 'CUDA_DISABLE_CONTROL',
+  choices: [
+    ['nvidia.com/use-gputype', 'cotenant.io/gpu-model'],
+    ['nvidia.com/nouse-gputype', 'cotenant.io/gpu-model with the others'],
+    ['nvidia.com/use-gpuuuid', 'cotenant.io/gpu-uuid'],
+    ['nvidia.com/nouse-gpuuuid', 'cotenant.io/gpu-uuid with the others'],
+    ['hami.io/gpu-scheduler-policy', 'cotenant.io/placement'],
+    ['hami.io/node-scheduler-policy', 'cotenant.io/placement'],
+  ],
+  schedulers: ['hami-scheduler'],
+});
+
+export const volcano = vgpuDialect({
+  name: 'volcano',
+  count: 'volcano.sh/vgpu-number',
+  memory: 'volcano.sh/vgpu-memory',
+  percentage: 'volcano.sh/vgpu-memory-percentage',
+  cores: 'volcano.sh/vgpu-cores',
+  choices: [
+    ['volcano.sh/vgpu-use-gpuuuid', 'cotenant.io/gpu-uuid'],
+    ['volcano.sh/vgpu-nouse-gpuuuid', 'cotenant.io/gpu-uuid with the others'],
+  ],
+  schedulers: ['volcano'],
+});
+
+export const vgpuManager = vgpuDialect({
+  name: 'vgpu-manager',
+  count: 'nvidia.com/vgpu-number',
+  memory: 'nvidia.com/vgpu-memory',
+  cores: 'nvidia.com/vgpu-cores',
+  choices: [
+    ['nvidia.com/include-gpu-type', 'cotenant.io/gpu-model'],
+    ['nvidia.com/exclude-gpu-type', 'cotenant.io/gpu-model with the others'],
+    ['nvidia.com/include-gpu-uuid', 'cotenant.io/gpu-uuid'],
+    ['nvidia.com/exclude-gpu-uuid', 'cotenant.io/gpu-uuid with the others'],
+  ],
+  schedulers: [],
+});
+
+function read(asked: Asked, names: Names): Checked<Answer> {
+  const problems: Problem[] = [];
+  const warnings: string[] = [];
+  /** Undefined where nothing, or a 0 that is allowed, is written: the other system's default holds. */
+  const amount = (resource: string | undefined, most: number, unit: string, least = 0): number | undefined => {
+    const text = resource === undefined ? undefined : asked.amounts.get(resource);
+    if (resource === undefined || text === undefined) return undefined;
+    const parsed = parseWhole(text, least, most);
+    if (parsed.ok) return parsed.value || undefined;
+    problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, `${parsed.error.right}: ${unit}`));
+    return undefined;
+  };
+  const read = [names.count, names.memory, names.percentage, names.cores];
+  if (!read.some((resource) => resource !== undefined && asked.amounts.has(resource)))
+    problems.push(missing(asked.amountPath(names.count), 'write the number of GPUs'));
+  const count = amount(names.count, MOST_GPUS, 'GPUs', 1) ?? 1;
+  const mebibytes = amount(names.memory, MOST_MEMORY_BYTES / MIB, 'MiB of each GPU');
+  const percent = amount(names.percentage, 100, 'percent of the memory of each GPU');
+  const cores = amount(names.cores, Number.MAX_SAFE_INTEGER, 'percent of the compute of each GPU');
+  if (problems.length > 0) return err(problems);
+  if (cores !== undefined && cores > 100) warnings.push(`${names.cores}: ${cores} is taken as 100, all of each GPU`);
+  if (mebibytes !== undefined && percent !== undefined)
+    warnings.push(`${names.percentage}: no effect beside ${names.memory}`);
+  for (const [resource, instead] of names.unread ?? [])
+    if (asked.amounts.has(resource)) warnings.push(`${resource}: not read; write ${instead}`);
+  for (const [annotation, instead] of names.choices ?? [])
+    if (Object.hasOwn(asked.annotations, annotation)) warnings.push(`${annotation}: not read; write ${instead}`);
+  const memory = memoryOf(mebibytes, percent);
+  const share = { memory, ...(cores !== undefined && { coresPercent: Math.min(cores, 100) }) };
+  const off = names.off !== undefined && asked.environment.get(names.off) === 'true';
+  return {
+    ok: true,
+    value: {
+      gpus: Array.from({ length: count }, () => share),
+      ...(off && { memoryIsolation: 'off' as const }),
+      warnings,
+    },
+  };
+}
+
+/** MiB win over percent; without either the whole GPU is meant. */
+function memoryOf(mebibytes: number | undefined, percent: number | undefined): MemoryAmount {
+  if (mebibytes !== undefined) return { kind: 'bytes', bytes: mebibytes * MIB };
+  return percent === undefined || percent === 100 ? { kind: 'whole' } : { kind: 'percent', percent };
+}
