@@ -11,15 +11,18 @@ import { pythonClients } from '../support/toolchains/python.ts';
 const sources = readSources();
 const facts = parseFacts(sources.cudaFacts);
 
-test('the facts name 695 exported symbols, 673 of them with a version', (t) => {
-  t.is(facts.symbols.length, 695);
-  t.is(facts.rows.length, 673);
-  t.is(new Set(facts.symbols).size, 695);
+/** The CUDA version whose headers the facts are compared with; rows of newer versions are added by hand. */
+const HEADERS = 13_000;
+
+test('the facts of CUDA 13.0 name 673 symbols with a version, and 22 that no header has', (t) => {
+  t.is(facts.rows.filter(({ version }) => version <= HEADERS).length, 673);
+  t.is(facts.symbols.length - facts.rows.length, 22);
+  t.is(new Set(facts.symbols).size, facts.symbols.length);
 });
 
 test('every entry point has a verb, and every pass says why', (t) => {
   const joined = joinVerbs(facts, parseVerbs(sources.cudaVerbs));
-  t.is(joined.length, 695);
+  t.is(joined.length, facts.symbols.length);
   for (const { symbol, row } of joined) t.true(row.reason.split(' ').length >= 2, `${symbol}: ${row.reason}`);
 });
 
@@ -100,12 +103,14 @@ const toolkitVersion = toolkit ? versionOf(toolkit.slice(0, 1)) : undefined;
 const withoutHeaders =
   toolkit === undefined
     ? 'no CUDA toolkit headers are installed here, and none could be had from the Python registry'
-    : toolkitVersion === '13000'
+    : toolkitVersion === String(HEADERS)
       ? undefined
-      : `the installed toolkit is CUDA ${toolkitVersion}, the facts are of 13000`;
+      : `the installed toolkit is CUDA ${toolkitVersion}, the facts are of ${HEADERS}`;
 
 testUnless(withoutHeaders)('the committed facts match the headers of CUDA 13.0', (t) => {
-  const committed = sources.cudaFacts.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
+  const committed = sources.cudaFacts
+    .split('\n')
+    .filter((line) => line !== '' && !line.startsWith('#') && !(Number(line.split(' ')[1]) > HEADERS));
   t.deepEqual(formatDriverFacts(extractDriverFacts(toolkit ?? [])).split('\n'), committed);
 });
 
