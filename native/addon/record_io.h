@@ -8,7 +8,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "../sampler/clock.h"
+#include "../sampler/common/clock.h"
 
 extern "C" {
 #include "../shared-memory/lease_page.h"

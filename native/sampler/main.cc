@@ -26,7 +26,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "clock.h"
+#include "common/clock.h"
 #include "sampler.h"
 
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <map>
 
-#include "clock.h"
-#include "json.h"
+#include "common/clock.h"
+#include "common/json.h"
 
 using json::add_field;
 using json::open;

@@ -4,7 +4,7 @@
 #include <system_error>
 #include <thread>
 
-#include "../clock.h"
+#include "../common/clock.h"
 
 namespace nvml {
 

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../clock.h"
+#include "../common/clock.h"
 
 namespace proc {
 

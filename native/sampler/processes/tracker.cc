@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "../json.h"
+#include "../common/json.h"
 
 namespace {
 
