@@ -1,4 +1,4 @@
-/* What both simulated libraries share: the connection to their node, requests, injected faults. */
+/* What the simulated libraries and the commands share: the connection to their node, requests, injected faults. */
 #pragma once
 
 #include <stddef.h>
@@ -8,6 +8,10 @@
 /* Connects to the node of the library that contains `own_symbol` (DIR/lib/NAME -> DIR/node.sock; without that socket,
  * the node of SIM_DEFAULT_DIR). Returns the socket, or -1. The caller closes the two descriptors. */
 int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd);
+
+/* The same for the node of a folder. On failure errno says why; EPROTO: the node uses another version of the protocol.
+ */
+int sim_link_connect(const char *folder, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd);
 
 /* Sends one request and receives its reply; -1 when the node is gone, else 0 (the node's result is in reply->result).
  * Up to two descriptors come back in `fds`. `payload` may be NULL when none is expected. The caller locks. */

@@ -87,25 +87,30 @@ uint32_t sim_visible_gpus(const void *own_symbol, const struct sim_facts *facts,
     return count;
 }
 
-int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd) {
+int sim_link_connect(const char *folder, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char path[4096];
-    if (!find_folder(own_symbol, path, sizeof path)) return -1;
-    if (!join(address.sun_path, sizeof address.sun_path, path, SIM_SOCKET_NAME)) return -1;
+    if (!join(address.sun_path, sizeof address.sun_path, folder, SIM_SOCKET_NAME)) return errno = ENAMETOOLONG, -1;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     struct sim_request hello = {.op = SIM_HELLO, .arg = {role, types}};
     struct sim_reply reply;
-    int fds[2] = {-1, -1}, count = 0;
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-        sim_link_exchange(fd, &hello, -1, &reply, NULL, 0, fds, &count) == 0 && reply.arg[0] == SIM_PROTOCOL &&
-        count == 2) {
+    int fds[2] = {-1, -1}, count = 0, failed = connect(fd, (struct sockaddr *)&address, sizeof address) ? errno : 0;
+    if (!failed && (sim_link_exchange(fd, &hello, -1, &reply, NULL, 0, fds, &count) != 0 ||
+                    reply.arg[0] != SIM_PROTOCOL || count != 2))
+        failed = EPROTO;
+    if (!failed) {
         *facts_fd = fds[0];
         *doorbell_fd = fds[1];
         return fd;
     }
-    if (fds[0] >= 0) close(fds[0]);
-    if (fds[1] >= 0) close(fds[1]);
+    for (int i = 0; i < count; i++) close(fds[i]);
     close(fd);
+    errno = failed;
     return -1;
+}
+
+int sim_link_open(const void *own_symbol, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd) {
+    char folder[4096];
+    return find_folder(own_symbol, folder, sizeof folder) ? sim_link_connect(folder, role, types, facts_fd, doorbell_fd)
+                                                          : -1;
 }

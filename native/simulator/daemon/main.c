@@ -8,8 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "control.h"
-#include "node.h"
+#include "requests/requests.h"
 
 static int print_help(FILE *to, int code) {
     fputs("usage: cotenant-simulator serve --dir DIR [--gpu MODEL[,memory=24Gi]...]... [options]\n"
@@ -47,20 +46,6 @@ static int print_help(FILE *to, int code) {
     return code;
 }
 
-/* One of the versions that the simulated driver is built for. */
-static bool parse_cuda(const char *text, uint64_t *value) {
-    static const uint64_t BUILT[] = {11080, 12040, 12080, SIM_DEFAULT_CUDA, 14000};
-    for (size_t i = 0; i < sizeof BUILT / sizeof *BUILT; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "%u", (unsigned)BUILT[i]);
-        if (strcmp(text, name) != 0) continue;
-        *value = BUILT[i];
-        return true;
-    }
-    fprintf(stderr, "cotenant-simulator: --cuda %s: want one of 11080 12040 12080 13000 14000\n", text);
-    return false;
-}
-
 static bool parse_number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *value) {
     char *end;
     errno = 0;
@@ -74,21 +59,35 @@ static bool parse_number(const char *name, const char *text, uint64_t least, uin
     return true;
 }
 
+/* One of the versions that the simulated driver is built for. */
+static bool parse_cuda(const char *text, uint64_t *value) {
+    static const uint64_t BUILT[] = {11080, 12040, 12080, SIM_DEFAULT_CUDA, 14000};
+    char *end;
+    *value = strtoull(text, &end, 10);
+    for (size_t i = 0; i < sizeof BUILT / sizeof *BUILT; i++) {
+        if (!*end && BUILT[i] == *value) return true;
+    }
+    fprintf(stderr, "cotenant-simulator: --cuda %s: want one of 11080 12040 12080 13000 14000\n", text);
+    return false;
+}
+
 struct serve_options {
     uint64_t kernel_us, slice_us, cuda;
     const char *driver;
 };
 
+static bool refuse(const char *name, const char *why) {
+    fprintf(stderr, "cotenant-simulator: %s%s\n", name, why);
+    print_help(stderr, 2);
+    return false;
+}
+
 /* Reads the options of `serve` and adds GPUs to the node as they come. False: an error was printed. */
 static bool parse_options(struct node *node, int argc, char **argv, struct serve_options *options) {
-    for (int i = 2; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[++i] : NULL;
-        if (!value) {
-            fprintf(stderr, "cotenant-simulator: %s: a value is missing\n", name);
-            print_help(stderr, 2);
-            return false;
-        }
+    for (int i = 2; i < argc; i += 2) {
+        const char *name = argv[i], *value = argv[i + 1];
         bool good = true;
+        if (!value) return refuse(name, ": a value is missing");
         if (!strcmp(name, "--dir")) node->dir = value;
         else if (!strcmp(name, "--gpu")) good = gpu_add(node, value);
         else if (!strcmp(name, "--kernel-us")) good = parse_number(name, value, 1, 60000000, &options->kernel_us);
@@ -96,19 +95,10 @@ static bool parse_options(struct node *node, int argc, char **argv, struct serve
         else if (!strcmp(name, "--cuda")) good = parse_cuda(value, &options->cuda);
         else if (!strcmp(name, "--perturb")) good = parse_number(name, value, 1, UINT64_MAX, &node->perturb);
         else if (!strcmp(name, "--driver")) options->driver = value;
-        else {
-            fprintf(stderr, "cotenant-simulator: %s: unknown option\n", name);
-            print_help(stderr, 2);
-            return false;
-        }
+        else return refuse(name, ": unknown option");
         if (!good) return false;
     }
-    if (!node->dir) {
-        fputs("cotenant-simulator: --dir is missing\n", stderr);
-        print_help(stderr, 2);
-        return false;
-    }
-    return true;
+    return node->dir || refuse("--dir", " is missing");
 }
 
 static bool add_default_gpus(struct node *node) {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../abi/cuda.h"
+#include "../../../abi/cuda.h"
 #include "node.h"
 
 /* Every change of a byte count goes through here, so that sums and peaks stay consistent. */
@@ -27,13 +27,10 @@ static void account(struct node *node, struct client *client, const struct block
 }
 
 static struct block *block_new(struct node *node) {
-    if (node->block_free < node->block_count) {
-        for (size_t i = node->block_free; i < node->block_count; i++) {
-            if (node->blocks[i].id == 0) {
-                node->block_free = i + 1;
-                return &node->blocks[i];
-            }
-        }
+    for (size_t i = node->block_free; i < node->block_count; i++) {
+        if (node->blocks[i].id != 0) continue;
+        node->block_free = i + 1;
+        return &node->blocks[i];
     }
     if (node->block_count == node->block_capacity) {
         size_t capacity = node->block_capacity ? node->block_capacity * 2 : 1024;
@@ -109,27 +106,24 @@ int memory_new_context(struct node *node, struct client *client, uint32_t gpu, s
     return result;
 }
 
+/* Where the client's reference to a block is, or where it would be added. */
+static struct reference **place_of(struct block *block, const struct client *client) {
+    struct reference **place = &block->references;
+    while (*place && (*place)->client != client) place = &(*place)->next;
+    return place;
+}
+
 int memory_retain(struct client *client, struct block *block) {
-    for (struct reference *reference = block->references; reference; reference = reference->next) {
-        if (reference->client == client) {
-            reference->count++;
-            return ABI_SUCCESS;
-        }
-    }
-    if (block->checkpointed) return ABI_ERROR_INVALID_VALUE;
-    struct reference *reference = calloc(1, sizeof *reference);
-    if (!reference) return ABI_ERROR_OUT_OF_MEMORY;
-    *reference = (struct reference){.client = client, .count = 1};
-    struct reference **last = &block->references;
-    while (*last) last = &(*last)->next;
-    *last = reference;
+    struct reference **place = place_of(block, client);
+    if (!*place && block->checkpointed) return ABI_ERROR_INVALID_VALUE;
+    if (!*place && !(*place = calloc(1, sizeof **place))) return ABI_ERROR_OUT_OF_MEMORY;
+    (*place)->client = client;
+    (*place)->count++;
     return ABI_SUCCESS;
 }
 
-static bool holds(const struct client *client, const struct block *block) {
-    const struct reference *reference = block->references;
-    while (reference && reference->client != client) reference = reference->next;
-    return reference != NULL;
+static bool holds(const struct client *client, struct block *block) {
+    return *place_of(block, client) != NULL;
 }
 
 int memory_share(struct client *client, struct block *block, int fd) {
@@ -174,32 +168,24 @@ static void drop_reference(struct node *node, struct block *block, struct refere
 }
 
 int memory_release(struct node *node, struct client *client, struct block *block) {
-    for (struct reference **place = &block->references; *place; place = &(*place)->next) {
-        if ((*place)->client != client) continue;
-        if (--(*place)->count == 0) drop_reference(node, block, place);
-        return ABI_SUCCESS;
-    }
-    return ABI_ERROR_INVALID_VALUE;
+    struct reference **place = place_of(block, client);
+    if (!*place) return ABI_ERROR_INVALID_VALUE;
+    if (--(*place)->count == 0) drop_reference(node, block, place);
+    return ABI_SUCCESS;
 }
 
 void memory_release_all(struct node *node, struct client *client) {
     for (size_t i = 0; i < node->block_count; i++) {
         struct block *block = &node->blocks[i];
         if (block->id == 0 || block->expires_ns) continue;
-        for (struct reference **place = &block->references; *place;) {
-            if ((*place)->client == client) {
-                drop_reference(node, block, place);
-                break;
-            }
-            place = &(*place)->next;
-        }
+        struct reference **place = place_of(block, client);
+        if (*place) drop_reference(node, block, place);
     }
-    client->expires_ns = node_now_ns();
 }
 
 int memory_checkpoint(struct node *node, struct client *client) {
     for (size_t i = 0; i < node->block_count; i++) {
-        const struct block *block = &node->blocks[i];
+        struct block *block = &node->blocks[i];
         if (block->id && !block->expires_ns && holds(client, block) && block->references->next)
             return ABI_ERROR_NOT_SUPPORTED; /* another process has a reference too */
     }

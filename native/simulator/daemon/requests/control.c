@@ -1,49 +1,29 @@
-#include "control.h"
-
+/* The commands that query or change a running node. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "../../abi/nvml.h"
-#include "../protocol.h"
-
-static int print_error(const char *what) {
-    fprintf(stderr, "cotenant-simulator: %s\n", what);
-    return 1;
-}
-
-static int send_request(int fd, const struct sim_request *request, struct sim_reply *reply, char *payload) {
-    static char buffer[sizeof(struct sim_reply) + SIM_MAX_PAYLOAD];
-    if (send(fd, request, sizeof *request, MSG_NOSIGNAL) != (ssize_t)sizeof *request) return -1;
-    ssize_t length = recv(fd, buffer, sizeof buffer, 0);
-    if (length < (ssize_t)sizeof *reply) return -1;
-    memcpy(reply, buffer, sizeof *reply);
-    if ((size_t)length != sizeof *reply + reply->payload_bytes) return -1;
-    memcpy(payload, buffer + sizeof *reply, reply->payload_bytes);
-    return 0;
-}
+#include "../../../abi/nvml.h"
+#include "../../client/client.h"
+#include "requests.h"
 
 static int perform(const char *dir, const struct sim_request *request) {
     static char payload[SIM_MAX_PAYLOAD];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (snprintf(address.sun_path, sizeof address.sun_path, "%s/" SIM_SOCKET_NAME, dir) >= (int)sizeof address.sun_path)
-        return print_error("--dir is too long");
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        fprintf(stderr, "cotenant-simulator: %s: %s; is a simulated node running there?\n", address.sun_path,
-                strerror(errno));
+    int fds[2], count;
+    int fd = sim_link_connect(dir, SIM_ROLE_CONTROL, 0, &fds[0], &fds[1]);
+    if (fd < 0) {
+        const char *why = errno == EPROTO ? "the node uses another version of the protocol" : strerror(errno);
+        fprintf(stderr, "cotenant-simulator: %s/" SIM_SOCKET_NAME ": %s; is a simulated node running there?\n", dir,
+                why);
         return 1;
     }
-    struct sim_request hello = {.op = SIM_HELLO, .arg = {SIM_ROLE_CONTROL}};
     struct sim_reply reply;
-    if (send_request(fd, &hello, &reply, payload) != 0 || reply.arg[0] != SIM_PROTOCOL)
-        return print_error("the node uses another version of the protocol");
-    if (send_request(fd, request, &reply, payload) != 0) return print_error("the node did not answer");
-    close(fd);
+    if (sim_link_exchange(fd, request, -1, &reply, payload, sizeof payload, fds, &count) != 0) {
+        fputs("cotenant-simulator: the node did not answer\n", stderr);
+        return 1;
+    }
     if (reply.result != 0) {
         fprintf(stderr, "cotenant-simulator: the node refused the request with code %d\n", reply.result);
         return 1;

@@ -4,7 +4,6 @@
  *
  * Nothing runs in the background: the time line is advanced to the present whenever its state is needed. The result is
  * the same as that of continuous simulation, for every submission has its own time. */
-#include <time.h>
 
 #include "queues.h"
 
@@ -27,16 +26,10 @@ static struct client *next_client(struct node *node, struct gpu *gpu, struct cli
     return after ? after : first;
 }
 
-static uint64_t clock_offset_us(void) {
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
-    return (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000 - node_now_ns() / 1000;
-}
-
 static void take_sample(struct gpu *gpu) {
     uint64_t percent = gpu->busy_in_sample_ns * 100 / SIM_SAMPLE_NS;
     gpu->samples[gpu->sample_next] = (struct sample){
-        .at_us = gpu->next_sample_ns / 1000 + clock_offset_us(),
+        .at_us = gpu->next_sample_ns / 1000 + node_wall_us() - node_now_ns() / 1000,
         .pid = gpu->busy_in_sample_ns ? gpu->last_pid : 0,
         .percent = (uint32_t)(percent > 100 ? 100 : percent),
     };

@@ -1,12 +1,18 @@
-/* The monotonic clock, and random numbers. */
+/* Clocks and random numbers. */
 #include <time.h>
 
 #include "node.h"
 
-uint64_t node_now_ns(void) {
+static uint64_t clock_ns(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+uint64_t node_now_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC);
+}
+uint64_t node_wall_us(void) {
+    return clock_ns(CLOCK_REALTIME) / 1000;
 }
 
 /* xorshift64: repeatable by the seed of --perturb. */

@@ -3,12 +3,11 @@
  * lists, but appear with their host PID in utilization; managed memory counts for no process; a utilization sample
  * names one process only. */
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "../../abi/cuda.h"
-#include "../../abi/nvml.h"
-#include "node.h"
+#include "../../../abi/cuda.h"
+#include "../../../abi/nvml.h"
+#include "requests.h"
 
 static bool in_list(const struct client *client, uint32_t gpu, uint64_t type) {
     return client->role == SIM_ROLE_CUDA && (client->types & type) &&
@@ -117,8 +116,7 @@ static void gpu_state(struct node *node, uint32_t index, struct sim_reply *reply
         .memory_mhz = facts->memory_mhz,
         .lost = gpu->lost,
     };
-    memcpy(payload, &state, sizeof state);
-    reply->payload_bytes = sizeof state;
+    reply_record(reply, payload, &state, sizeof state);
 }
 
 /* All samples of the ring, for power and utilization of the whole GPU. */
@@ -144,18 +142,14 @@ static void accounting(struct node *node, struct client *caller, const struct si
         reply->result = NVML_ABI_NOT_FOUND;
         return;
     }
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
-    uint64_t now_us = (uint64_t)real.tv_sec * 1000000 + (uint64_t)real.tv_nsec / 1000;
-    uint64_t lived_us = now_us - client->started_us;
+    uint64_t lived_us = node_wall_us() - client->started_us;
     struct sim_accounting stats = {
         .max_bytes = client->peak[request->gpu],
         .start_us = client->started_us,
         .sm_percent = lived_us ? (uint32_t)(client->channel[request->gpu].sm_ns / 10 / lived_us) : 0,
         .running = 1,
     };
-    memcpy(payload, &stats, sizeof stats);
-    reply->payload_bytes = sizeof stats;
+    reply_record(reply, payload, &stats, sizeof stats);
 }
 
 void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
@@ -183,7 +177,7 @@ void answer_nvml(struct node *node, struct client *caller, const struct sim_requ
     case SIM_LIMIT_SET:
     case SIM_LIMIT_GET: answer_limits(node, caller, request, reply); return;
     case SIM_HEALTH: answer_health(node, request, reply, payload); return;
-    case SIM_COUNTERS: answer_counters(gpu, reply, payload); return;
+    case SIM_COUNTERS: reply_record(reply, payload, &gpu->counters, sizeof gpu->counters); return;
     default: reply->result = NVML_ABI_NOT_SUPPORTED;
     }
 }

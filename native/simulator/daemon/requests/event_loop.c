@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "node.h"
+#include "requests.h"
 
 #define MAX_EVENTS 8192
 #define TAG_CLIENT_EXITED 1 /* a bit added to the client's address */

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../abi/cuda.h"
-#include "node.h"
+#include "../../../abi/cuda.h"
+#include "requests.h"
 
 void client_end(struct node *node, struct client *client) {
     if (client->fd < 0) return;
@@ -78,6 +78,12 @@ static void answer_process(struct node *node, const struct client *caller, const
     if (client) reply->arg[0] = (uint64_t)client->process_state;
 }
 
+static void reply_block(struct sim_reply *reply, const struct block *block) {
+    reply->arg[0] = block->id;
+    reply->arg[1] = block->bytes;
+    reply->arg[2] = block->gpu;
+}
+
 static void answer_cuda(struct node *node, struct client *client, const struct sim_request *request, int passed_fd,
                         struct sim_reply *reply, int *fds, int *fd_count) {
     uint32_t gpu = request->gpu;
@@ -105,8 +111,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         if (reply->result != ABI_SUCCESS) return;
         block->device = info.st_dev;
         block->inode = info.st_ino;
-        reply->arg[0] = block->id;
-        reply->arg[1] = block->bytes;
+        reply_block(reply, block);
         return;
     case SIM_CONTEXT_END:
     case SIM_RELEASE:
@@ -119,10 +124,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
     case SIM_IMPORT:
         if (passed_fd >= 0 && fstat(passed_fd, &info) == 0) block = memory_find_file(node, info.st_dev, info.st_ino);
         reply->result = block ? memory_retain(client, block) : ABI_ERROR_INVALID_VALUE;
-        if (reply->result != ABI_SUCCESS) return;
-        reply->arg[0] = block->id;
-        reply->arg[1] = block->bytes;
-        reply->arg[2] = block->gpu;
+        if (reply->result == ABI_SUCCESS) reply_block(reply, block);
         return;
     case SIM_SHARE:
         block = memory_find(node, request->arg[0]);
@@ -132,9 +134,7 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         block = memory_find(node, request->arg[0]);
         reply->result = block ? memory_open_shared(client, block) : ABI_ERROR_INVALID_VALUE;
         if (reply->result != ABI_SUCCESS) return;
-        reply->arg[0] = block->id;
-        reply->arg[1] = block->bytes;
-        reply->arg[2] = block->gpu;
+        reply_block(reply, block);
         fds[(*fd_count)++] = block->shared_fd;
         return;
     case SIM_PROCESS: answer_process(node, client, request, reply); return;

@@ -8,14 +8,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/types.h>
 
-#include "../protocol.h"
+#include "../../protocol.h"
 
 #define SIM_DEFAULT_CUDA 13000u
 #define SIM_SAMPLES 72 /* the driver's utilization ring: 72 samples over 10 s */
 #define SIM_SAMPLE_NS (10000000000ull / SIM_SAMPLES)
-#define SIM_RETIRED_PIDS 128
 #define SIM_MAX_LIMITS 1024
 #define SIM_EVENTS 64 /* kept for clients that have not read them yet */
 
@@ -73,7 +73,6 @@ struct client {
     bool root;
     uint32_t contexts[SIM_MAX_GPUS];
     struct channel channel[SIM_MAX_GPUS];
-    uint64_t expires_ns; /* when fd is -1 */
 };
 
 /* References of one client to a block. The first client that has any owns the block. */
@@ -138,16 +137,9 @@ struct node {
 };
 
 /* clock.c */
-uint64_t node_now_ns(void);
+uint64_t node_now_ns(void);  /* monotonic */
+uint64_t node_wall_us(void); /* since 1970 */
 uint64_t node_random(struct node *node);
-
-/* node_folder.c: false: an error was printed */
-bool folder_create(struct node *node);
-bool folder_share_facts(struct node *node);
-
-/* event_loop.c */
-bool event_loop_open(struct node *node); /* false: errno says why */
-void event_loop_run(struct node *node);  /* until SIGTERM or SIGINT */
 
 /* gpus.c */
 bool gpu_add(struct node *node, const char *text); /* false: an error was printed */
@@ -172,6 +164,12 @@ uint64_t memory_expire(struct node *node,
 int memory_checkpoint(struct node *node, struct client *client);
 int memory_restore(struct node *node, struct client *client);
 
+/* The payload of a reply is one record. */
+static inline void reply_record(struct sim_reply *reply, char *payload, const void *record, size_t bytes) {
+    memcpy(payload, record, bytes);
+    reply->payload_bytes = (uint32_t)bytes;
+}
+
 /* cgroup_limits.c */
 /* How much the client may still allocate under its limit, and the limit itself; UINT64_MAX: no limit. */
 uint64_t limits_available(struct node *node, struct client *client, uint32_t gpu, uint64_t *hard);
@@ -193,19 +191,9 @@ uint64_t client_bytes(const struct client *client, uint32_t gpu, bool with_manag
 int channel_open(struct channel *channel); /* descriptor of the new channel; -1: there is one already, or no memory */
 void channel_close(struct channel *channel);
 
-/* dispatch.c */
-void client_readable(struct node *node, struct client *client);
-void client_end(struct node *node, struct client *client);
-
-/* nvml_answers.c and control_answers.c fill in the reply and the payload */
-void answer_nvml(struct node *node, struct client *caller, const struct sim_request *request, struct sim_reply *reply,
-                 char *payload);
-void answer_control(struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload);
-
 /* gpm_counters.c */
 void counters_advance(struct gpu *gpu, uint64_t ns, uint32_t sms, uint32_t sm_count);
 bool counters_set(struct gpu *gpu, uint64_t state, uint64_t value); /* false: not an activity, or not a percentage */
-void answer_counters(const struct gpu *gpu, struct sim_reply *reply, char *payload);
 
 /* health.c */
 void health_report_event(struct node *node, uint32_t gpu, uint64_t xid);

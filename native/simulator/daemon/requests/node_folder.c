@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "node.h"
+#include "requests.h"
 
 /* Links DIR/lib/NAME to the library beside this program. */
 static bool link_library(const char *dir, const char *name, const char *target) {

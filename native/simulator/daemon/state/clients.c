@@ -10,10 +10,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "../../abi/cuda.h"
+#include "../../../abi/cuda.h"
 #include "queues.h"
 
 static uint64_t pid_namespace_of(pid_t pid) {
@@ -89,9 +88,7 @@ void clients_accept(struct node *node) {
         client->root = peer.uid == 0;
         client->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
         client->pid_namespace = pid_namespace_of(peer.pid);
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        client->started_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+        client->started_us = node_wall_us();
         for (int i = 0; i < SIM_MAX_GPUS; i++) client->channel[i].memfd = -1;
         char path[64];
         snprintf(path, sizeof path, "/proc/%d/comm", (int)peer.pid);

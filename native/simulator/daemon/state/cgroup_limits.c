@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../abi/nvml.h"
+#include "../../../abi/nvml.h"
 #include "node.h"
 
 /* Where the unified hierarchy is mounted; empty: nowhere. */

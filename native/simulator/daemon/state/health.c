@@ -1,11 +1,9 @@
 /* Health of a simulated GPU: driver events in order, error counts, remapped rows, bytes over links. */
 #include <linux/futex.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../../abi/nvml.h"
+#include "../../../abi/nvml.h"
 #include "node.h"
 
 void health_report_event(struct node *node, uint32_t gpu, uint64_t xid) {
@@ -54,15 +52,12 @@ static const struct sim_driver_event *next_event(const struct node *node, uint32
 void answer_health(const struct node *node, const struct sim_request *request, struct sim_reply *reply, char *payload) {
     if (request->op == SIM_EVENT) {
         const struct sim_driver_event *event = next_event(node, (uint32_t)request->arg[0]);
-        if (!event) return;
-        memcpy(payload, event, sizeof *event);
-        reply->payload_bytes = sizeof *event;
+        if (event) reply_record(reply, payload, event, sizeof *event);
         return;
     }
     const struct gpu *gpu = &node->gpus[request->gpu];
     struct sim_health health = gpu->health;
     if (gpu->samples[(gpu->sample_next + SIM_SAMPLES - 1) % SIM_SAMPLES].percent == 0)
         health.throttle |= NVML_ABI_CLOCKS_IDLE;
-    memcpy(payload, &health, sizeof health);
-    reply->payload_bytes = sizeof health;
+    reply_record(reply, payload, &health, sizeof health);
 }

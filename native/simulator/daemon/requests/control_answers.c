@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../abi/nvml.h"
-#include "node.h"
+#include "../../../abi/nvml.h"
+#include "requests.h"
 
 #define XID_OFF_THE_BUS 79
 

@@ -1,7 +1,5 @@
 /* GPM counters of a simulated GPU: how long kernels ran, on which part of its SMs, and how busy they kept the units
  * with a configured activity. */
-#include <string.h>
-
 #include "node.h"
 
 /* A kernel occupies one SM per block, up to all of them, for its whole duration. */
@@ -19,9 +17,4 @@ bool counters_set(struct gpu *gpu, uint64_t state, uint64_t value) {
     gpu->active_percent[state - SIM_STATE_ACTIVE] = (uint32_t)value;
     gpu->counters.configured |= 1u << (state - SIM_STATE_ACTIVE);
     return true;
-}
-
-void answer_counters(const struct gpu *gpu, struct sim_reply *reply, char *payload) {
-    memcpy(payload, &gpu->counters, sizeof gpu->counters);
-    reply->payload_bytes = sizeof gpu->counters;
 }
