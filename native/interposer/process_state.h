@@ -211,6 +211,22 @@ struct cot_checkpoint {
     struct cot_saved_charge saved[COT_MAX_GPUS]; /* written before `active` is set */
 };
 
+/* ---- accounting/exported.c ---- */
+
+#define COT_MOST_GIVEN_UP 64u
+struct cot_given_up {
+    uint32_t gpu;
+    int file,
+        mark; /* the descriptor by which it was exported, and what shows that it is still this one; file -1: none */
+    uint64_t bytes;
+    uint64_t since; /* CLOCK_MONOTONIC */
+};
+struct cot_given_up_memory { /* exported, without a reference of this process, and still charged */
+    struct cot_lock lock;
+    uint32_t count;
+    struct cot_given_up list[COT_MOST_GIVEN_UP];
+};
+
 /* ---- accounting/slot_locks.c ---- */
 
 struct cot_slot_lock {
@@ -257,6 +273,7 @@ struct cot_state {
     _Atomic uint32_t lifecycle_owner;         /* thread that creates or destroys a context (lifecycle_lock.c) */
     uint32_t context_began[COT_MAX_CONTEXTS]; /* epoch in which each of contexts.known began */
     struct cot_ended_views ended_views;       /* under contexts.lock */
+    struct cot_given_up_memory given_up;
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_BYTES, "the state outgrows the bytes reserved for it");
 
@@ -299,5 +316,7 @@ COT_PLACE(lifecycle_owner, 290320 + 8 * COT_MAX_GPUS)
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_granule) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_sparse_mapping) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS && sizeof(struct cot_thread) == 24, "layout");
+static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS + sizeof(struct cot_given_up_memory) &&
+                  sizeof(struct cot_thread) == 24,
+              "layout");
 #endif

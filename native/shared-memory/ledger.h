@@ -46,6 +46,8 @@ struct cot_slot {
     uint64_t lock_stamp;     /* equals `stamp` if the occupant's lock is held by its memory and ends with that alone */
 };
 enum { COT_OBSERVER_DEBUGGER = 1, COT_OBSERVER_PROFILER = 2 };
+/* Reaping: the process is dead, and held is only what it had shared; `observers` is then the CLOCK_BOOTTIME since when.
+ */
 enum { COT_SLOT_LIVE = 0, COT_SLOT_REAPING = 1 };
 
 /* Counts of the whole container, per GPU, that outlive its processes. */
@@ -67,7 +69,8 @@ struct cot_slot_gpu {
     uint64_t managed; /* part of held; not in the driver's process lists */
     uint64_t pool;    /* part of held: reserved by memory pools and for graphs */
     uint64_t changes; /* grows when memory may have changed although no other word did */
-    uint64_t reserved;
+    uint64_t shared;  /* part of held: exported to other processes, which may have it open. When the process is dead it
+                         stays charged until the agent has measured it elsewhere; 0: a build that does not say */
 };
 
 static inline uint32_t cot_ledger_version(const struct cot_limits_page_header *page) {

@@ -286,7 +286,7 @@
     X(279, cuInit, TRACK, 33) \
     X(280, cuIpcCloseMemHandle, PASS, 34) \
     X(281, cuIpcGetEventHandle, PASS, 34) \
-    X(282, cuIpcGetMemHandle, PASS, 34) \
+    X(282, cuIpcGetMemHandle, TRACK, 35) \
     X(283, cuIpcOpenEventHandle, PASS, 34) \
     X(284, cuIpcOpenMemHandle, PASS, 34) \
     X(285, cuIpcOpenMemHandle_v2, PASS, 34) \
@@ -332,188 +332,188 @@
     X(325, cuLogsDumpToMemory, PASS, 8) \
     X(326, cuLogsRegisterCallback, PASS, 8) \
     X(327, cuLogsUnregisterCallback, PASS, 8) \
-    X(328, cuMemAddressFree, PASS, 35) \
-    X(329, cuMemAddressReserve, PASS, 35) \
-    X(330, cuMemAdvise, PASS, 36) \
-    X(331, cuMemAdvise_v2, PASS, 36) \
-    X(332, cuMemAlloc, RESERVE, 37) \
-    X(333, cuMemAllocAsync, RESERVE, 38) \
-    X(334, cuMemAllocAsync_ptsz, RESERVE, 38) \
-    X(335, cuMemAllocFromPoolAsync, RESERVE, 38) \
-    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 38) \
-    X(337, cuMemAllocHost, PASS, 39) \
-    X(338, cuMemAllocHost_v2, PASS, 39) \
-    X(339, cuMemAllocManaged, RESERVE, 40) \
-    X(340, cuMemAllocPitch, RESERVE, 37) \
-    X(341, cuMemAllocPitch_v2, RESERVE, 37) \
-    X(342, cuMemAlloc_v2, RESERVE, 37) \
-    X(343, cuMemBatchDecompressAsync, PASS, 41) \
-    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 41) \
-    X(345, cuMemCreate, RESERVE, 42) \
-    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 36) \
-    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 36) \
-    X(348, cuMemDiscardBatchAsync, PASS, 36) \
-    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 36) \
-    X(350, cuMemExportToShareableHandle, TRACK, 43) \
-    X(351, cuMemFree, RELEASE, 44) \
-    X(352, cuMemFreeAsync, RELEASE, 45) \
-    X(353, cuMemFreeAsync_ptsz, RELEASE, 45) \
-    X(354, cuMemFreeHost, PASS, 39) \
-    X(355, cuMemFree_v2, RELEASE, 44) \
-    X(356, cuMemGetAccess, PASS, 35) \
+    X(328, cuMemAddressFree, PASS, 36) \
+    X(329, cuMemAddressReserve, PASS, 36) \
+    X(330, cuMemAdvise, PASS, 37) \
+    X(331, cuMemAdvise_v2, PASS, 37) \
+    X(332, cuMemAlloc, RESERVE, 38) \
+    X(333, cuMemAllocAsync, RESERVE, 39) \
+    X(334, cuMemAllocAsync_ptsz, RESERVE, 39) \
+    X(335, cuMemAllocFromPoolAsync, RESERVE, 39) \
+    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 39) \
+    X(337, cuMemAllocHost, PASS, 40) \
+    X(338, cuMemAllocHost_v2, PASS, 40) \
+    X(339, cuMemAllocManaged, RESERVE, 41) \
+    X(340, cuMemAllocPitch, RESERVE, 38) \
+    X(341, cuMemAllocPitch_v2, RESERVE, 38) \
+    X(342, cuMemAlloc_v2, RESERVE, 38) \
+    X(343, cuMemBatchDecompressAsync, PASS, 42) \
+    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 42) \
+    X(345, cuMemCreate, RESERVE, 43) \
+    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 37) \
+    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 37) \
+    X(348, cuMemDiscardBatchAsync, PASS, 37) \
+    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 37) \
+    X(350, cuMemExportToShareableHandle, TRACK, 44) \
+    X(351, cuMemFree, RELEASE, 45) \
+    X(352, cuMemFreeAsync, RELEASE, 46) \
+    X(353, cuMemFreeAsync_ptsz, RELEASE, 46) \
+    X(354, cuMemFreeHost, PASS, 40) \
+    X(355, cuMemFree_v2, RELEASE, 45) \
+    X(356, cuMemGetAccess, PASS, 36) \
     X(357, cuMemGetAddressRange, PASS, 1) \
     X(358, cuMemGetAddressRange_v2, PASS, 1) \
-    X(359, cuMemGetAllocationGranularity, PASS, 35) \
-    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 35) \
+    X(359, cuMemGetAllocationGranularity, PASS, 36) \
+    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 36) \
     X(361, cuMemGetDefaultMemPool, PASS, 17) \
-    X(362, cuMemGetHandleForAddressRange, PASS, 35) \
+    X(362, cuMemGetHandleForAddressRange, PASS, 36) \
     X(363, cuMemGetInfo, VIRTUALIZE, 19) \
     X(364, cuMemGetInfo_v2, VIRTUALIZE, 19) \
     X(365, cuMemGetMemPool, PASS, 17) \
-    X(366, cuMemHostAlloc, PASS, 39) \
-    X(367, cuMemHostAlloc_v2, PASS, 39) \
-    X(368, cuMemHostGetDevicePointer, PASS, 39) \
-    X(369, cuMemHostGetDevicePointer_v2, PASS, 39) \
-    X(370, cuMemHostGetFlags, PASS, 39) \
-    X(371, cuMemHostRegister, PASS, 39) \
-    X(372, cuMemHostRegister_v2, PASS, 39) \
-    X(373, cuMemHostUnregister, PASS, 39) \
-    X(374, cuMemImportFromShareableHandle, TRACK, 46) \
-    X(375, cuMemMap, TRACK, 47) \
-    X(376, cuMemMapArrayAsync, TRACK, 48) \
-    X(377, cuMemMapArrayAsync_ptsz, TRACK, 48) \
-    X(378, cuMemPeerGetDevicePointer, PASS, 49) \
-    X(379, cuMemPeerRegister, PASS, 49) \
-    X(380, cuMemPeerUnregister, PASS, 49) \
-    X(381, cuMemPoolCreate, TRACK, 50) \
-    X(382, cuMemPoolDestroy, RELEASE, 51) \
-    X(383, cuMemPoolExportPointer, PASS, 52) \
-    X(384, cuMemPoolExportToShareableHandle, PASS, 52) \
+    X(366, cuMemHostAlloc, PASS, 40) \
+    X(367, cuMemHostAlloc_v2, PASS, 40) \
+    X(368, cuMemHostGetDevicePointer, PASS, 40) \
+    X(369, cuMemHostGetDevicePointer_v2, PASS, 40) \
+    X(370, cuMemHostGetFlags, PASS, 40) \
+    X(371, cuMemHostRegister, PASS, 40) \
+    X(372, cuMemHostRegister_v2, PASS, 40) \
+    X(373, cuMemHostUnregister, PASS, 40) \
+    X(374, cuMemImportFromShareableHandle, TRACK, 47) \
+    X(375, cuMemMap, TRACK, 48) \
+    X(376, cuMemMapArrayAsync, TRACK, 49) \
+    X(377, cuMemMapArrayAsync_ptsz, TRACK, 49) \
+    X(378, cuMemPeerGetDevicePointer, PASS, 50) \
+    X(379, cuMemPeerRegister, PASS, 50) \
+    X(380, cuMemPeerUnregister, PASS, 50) \
+    X(381, cuMemPoolCreate, TRACK, 51) \
+    X(382, cuMemPoolDestroy, RELEASE, 52) \
+    X(383, cuMemPoolExportPointer, PASS, 53) \
+    X(384, cuMemPoolExportToShareableHandle, PASS, 53) \
     X(385, cuMemPoolGetAccess, PASS, 17) \
     X(386, cuMemPoolGetAttribute, PASS, 17) \
-    X(387, cuMemPoolImportFromShareableHandle, PASS, 52) \
-    X(388, cuMemPoolImportPointer, PASS, 52) \
+    X(387, cuMemPoolImportFromShareableHandle, PASS, 53) \
+    X(388, cuMemPoolImportPointer, PASS, 53) \
     X(389, cuMemPoolSetAccess, PASS, 17) \
     X(390, cuMemPoolSetAttribute, PASS, 17) \
-    X(391, cuMemPoolTrimTo, RELEASE, 51) \
-    X(392, cuMemPrefetchAsync, PASS, 36) \
-    X(393, cuMemPrefetchAsync_ptsz, PASS, 36) \
-    X(394, cuMemPrefetchAsync_v2, PASS, 36) \
-    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 36) \
-    X(396, cuMemPrefetchBatchAsync, PASS, 36) \
-    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 36) \
-    X(398, cuMemRangeGetAttribute, PASS, 36) \
-    X(399, cuMemRangeGetAttributes, PASS, 36) \
-    X(400, cuMemRelease, RELEASE, 53) \
-    X(401, cuMemRetainAllocationHandle, TRACK, 47) \
-    X(402, cuMemSetAccess, PASS, 35) \
+    X(391, cuMemPoolTrimTo, RELEASE, 52) \
+    X(392, cuMemPrefetchAsync, PASS, 37) \
+    X(393, cuMemPrefetchAsync_ptsz, PASS, 37) \
+    X(394, cuMemPrefetchAsync_v2, PASS, 37) \
+    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 37) \
+    X(396, cuMemPrefetchBatchAsync, PASS, 37) \
+    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 37) \
+    X(398, cuMemRangeGetAttribute, PASS, 37) \
+    X(399, cuMemRangeGetAttributes, PASS, 37) \
+    X(400, cuMemRelease, RELEASE, 54) \
+    X(401, cuMemRetainAllocationHandle, TRACK, 48) \
+    X(402, cuMemSetAccess, PASS, 36) \
     X(403, cuMemSetMemPool, PASS, 17) \
-    X(404, cuMemUnmap, RELEASE, 53) \
-    X(405, cuMemcpy, PASS, 41) \
-    X(406, cuMemcpy2D, PASS, 41) \
-    X(407, cuMemcpy2DAsync, PASS, 41) \
-    X(408, cuMemcpy2DAsync_v2, PASS, 41) \
-    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 41) \
-    X(410, cuMemcpy2DUnaligned, PASS, 41) \
-    X(411, cuMemcpy2DUnaligned_v2, PASS, 41) \
-    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 41) \
-    X(413, cuMemcpy2D_v2, PASS, 41) \
-    X(414, cuMemcpy2D_v2_ptds, PASS, 41) \
-    X(415, cuMemcpy3D, PASS, 41) \
-    X(416, cuMemcpy3DAsync, PASS, 41) \
-    X(417, cuMemcpy3DAsync_v2, PASS, 41) \
-    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 41) \
-    X(419, cuMemcpy3DBatchAsync, PASS, 41) \
-    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 41) \
-    X(421, cuMemcpy3DBatchAsync_v2, PASS, 41) \
-    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 41) \
-    X(423, cuMemcpy3DPeer, PASS, 41) \
-    X(424, cuMemcpy3DPeerAsync, PASS, 41) \
-    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 41) \
-    X(426, cuMemcpy3DPeer_ptds, PASS, 41) \
-    X(427, cuMemcpy3D_v2, PASS, 41) \
-    X(428, cuMemcpy3D_v2_ptds, PASS, 41) \
-    X(429, cuMemcpyAsync, PASS, 41) \
-    X(430, cuMemcpyAsync_ptsz, PASS, 41) \
-    X(431, cuMemcpyAtoA, PASS, 41) \
-    X(432, cuMemcpyAtoA_v2, PASS, 41) \
-    X(433, cuMemcpyAtoA_v2_ptds, PASS, 41) \
-    X(434, cuMemcpyAtoD, PASS, 41) \
-    X(435, cuMemcpyAtoD_v2, PASS, 41) \
-    X(436, cuMemcpyAtoD_v2_ptds, PASS, 41) \
-    X(437, cuMemcpyAtoH, PASS, 41) \
-    X(438, cuMemcpyAtoHAsync, PASS, 41) \
-    X(439, cuMemcpyAtoHAsync_v2, PASS, 41) \
-    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 41) \
-    X(441, cuMemcpyAtoH_v2, PASS, 41) \
-    X(442, cuMemcpyAtoH_v2_ptds, PASS, 41) \
-    X(443, cuMemcpyBatchAsync, PASS, 41) \
-    X(444, cuMemcpyBatchAsync_ptsz, PASS, 41) \
-    X(445, cuMemcpyBatchAsync_v2, PASS, 41) \
-    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 41) \
-    X(447, cuMemcpyDtoA, PASS, 41) \
-    X(448, cuMemcpyDtoA_v2, PASS, 41) \
-    X(449, cuMemcpyDtoA_v2_ptds, PASS, 41) \
-    X(450, cuMemcpyDtoD, PASS, 41) \
-    X(451, cuMemcpyDtoDAsync, PASS, 41) \
-    X(452, cuMemcpyDtoDAsync_v2, PASS, 41) \
-    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 41) \
-    X(454, cuMemcpyDtoD_v2, PASS, 41) \
-    X(455, cuMemcpyDtoD_v2_ptds, PASS, 41) \
-    X(456, cuMemcpyDtoH, PASS, 41) \
-    X(457, cuMemcpyDtoHAsync, PASS, 41) \
-    X(458, cuMemcpyDtoHAsync_v2, PASS, 41) \
-    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 41) \
-    X(460, cuMemcpyDtoH_v2, PASS, 41) \
-    X(461, cuMemcpyDtoH_v2_ptds, PASS, 41) \
-    X(462, cuMemcpyHtoA, PASS, 41) \
-    X(463, cuMemcpyHtoAAsync, PASS, 41) \
-    X(464, cuMemcpyHtoAAsync_v2, PASS, 41) \
-    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 41) \
-    X(466, cuMemcpyHtoA_v2, PASS, 41) \
-    X(467, cuMemcpyHtoA_v2_ptds, PASS, 41) \
-    X(468, cuMemcpyHtoD, PASS, 41) \
-    X(469, cuMemcpyHtoDAsync, PASS, 41) \
-    X(470, cuMemcpyHtoDAsync_v2, PASS, 41) \
-    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 41) \
-    X(472, cuMemcpyHtoD_v2, PASS, 41) \
-    X(473, cuMemcpyHtoD_v2_ptds, PASS, 41) \
-    X(474, cuMemcpyPeer, PASS, 41) \
-    X(475, cuMemcpyPeerAsync, PASS, 41) \
-    X(476, cuMemcpyPeerAsync_ptsz, PASS, 41) \
-    X(477, cuMemcpyPeer_ptds, PASS, 41) \
-    X(478, cuMemcpy_ptds, PASS, 41) \
-    X(479, cuMemcpy_v2, PASS, 41) \
-    X(480, cuMemsetD16, PASS, 41) \
-    X(481, cuMemsetD16Async, PASS, 41) \
-    X(482, cuMemsetD16Async_ptsz, PASS, 41) \
-    X(483, cuMemsetD16_v2, PASS, 41) \
-    X(484, cuMemsetD16_v2_ptds, PASS, 41) \
-    X(485, cuMemsetD2D16, PASS, 41) \
-    X(486, cuMemsetD2D16Async, PASS, 41) \
-    X(487, cuMemsetD2D16Async_ptsz, PASS, 41) \
-    X(488, cuMemsetD2D16_v2, PASS, 41) \
-    X(489, cuMemsetD2D16_v2_ptds, PASS, 41) \
-    X(490, cuMemsetD2D32, PASS, 41) \
-    X(491, cuMemsetD2D32Async, PASS, 41) \
-    X(492, cuMemsetD2D32Async_ptsz, PASS, 41) \
-    X(493, cuMemsetD2D32_v2, PASS, 41) \
-    X(494, cuMemsetD2D32_v2_ptds, PASS, 41) \
-    X(495, cuMemsetD2D8, PASS, 41) \
-    X(496, cuMemsetD2D8Async, PASS, 41) \
-    X(497, cuMemsetD2D8Async_ptsz, PASS, 41) \
-    X(498, cuMemsetD2D8_v2, PASS, 41) \
-    X(499, cuMemsetD2D8_v2_ptds, PASS, 41) \
-    X(500, cuMemsetD32, PASS, 41) \
-    X(501, cuMemsetD32Async, PASS, 41) \
-    X(502, cuMemsetD32Async_ptsz, PASS, 41) \
-    X(503, cuMemsetD32_v2, PASS, 41) \
-    X(504, cuMemsetD32_v2_ptds, PASS, 41) \
-    X(505, cuMemsetD8, PASS, 41) \
-    X(506, cuMemsetD8Async, PASS, 41) \
-    X(507, cuMemsetD8Async_ptsz, PASS, 41) \
-    X(508, cuMemsetD8_v2, PASS, 41) \
-    X(509, cuMemsetD8_v2_ptds, PASS, 41) \
+    X(404, cuMemUnmap, RELEASE, 54) \
+    X(405, cuMemcpy, PASS, 42) \
+    X(406, cuMemcpy2D, PASS, 42) \
+    X(407, cuMemcpy2DAsync, PASS, 42) \
+    X(408, cuMemcpy2DAsync_v2, PASS, 42) \
+    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 42) \
+    X(410, cuMemcpy2DUnaligned, PASS, 42) \
+    X(411, cuMemcpy2DUnaligned_v2, PASS, 42) \
+    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 42) \
+    X(413, cuMemcpy2D_v2, PASS, 42) \
+    X(414, cuMemcpy2D_v2_ptds, PASS, 42) \
+    X(415, cuMemcpy3D, PASS, 42) \
+    X(416, cuMemcpy3DAsync, PASS, 42) \
+    X(417, cuMemcpy3DAsync_v2, PASS, 42) \
+    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 42) \
+    X(419, cuMemcpy3DBatchAsync, PASS, 42) \
+    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 42) \
+    X(421, cuMemcpy3DBatchAsync_v2, PASS, 42) \
+    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 42) \
+    X(423, cuMemcpy3DPeer, PASS, 42) \
+    X(424, cuMemcpy3DPeerAsync, PASS, 42) \
+    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 42) \
+    X(426, cuMemcpy3DPeer_ptds, PASS, 42) \
+    X(427, cuMemcpy3D_v2, PASS, 42) \
+    X(428, cuMemcpy3D_v2_ptds, PASS, 42) \
+    X(429, cuMemcpyAsync, PASS, 42) \
+    X(430, cuMemcpyAsync_ptsz, PASS, 42) \
+    X(431, cuMemcpyAtoA, PASS, 42) \
+    X(432, cuMemcpyAtoA_v2, PASS, 42) \
+    X(433, cuMemcpyAtoA_v2_ptds, PASS, 42) \
+    X(434, cuMemcpyAtoD, PASS, 42) \
+    X(435, cuMemcpyAtoD_v2, PASS, 42) \
+    X(436, cuMemcpyAtoD_v2_ptds, PASS, 42) \
+    X(437, cuMemcpyAtoH, PASS, 42) \
+    X(438, cuMemcpyAtoHAsync, PASS, 42) \
+    X(439, cuMemcpyAtoHAsync_v2, PASS, 42) \
+    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 42) \
+    X(441, cuMemcpyAtoH_v2, PASS, 42) \
+    X(442, cuMemcpyAtoH_v2_ptds, PASS, 42) \
+    X(443, cuMemcpyBatchAsync, PASS, 42) \
+    X(444, cuMemcpyBatchAsync_ptsz, PASS, 42) \
+    X(445, cuMemcpyBatchAsync_v2, PASS, 42) \
+    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 42) \
+    X(447, cuMemcpyDtoA, PASS, 42) \
+    X(448, cuMemcpyDtoA_v2, PASS, 42) \
+    X(449, cuMemcpyDtoA_v2_ptds, PASS, 42) \
+    X(450, cuMemcpyDtoD, PASS, 42) \
+    X(451, cuMemcpyDtoDAsync, PASS, 42) \
+    X(452, cuMemcpyDtoDAsync_v2, PASS, 42) \
+    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 42) \
+    X(454, cuMemcpyDtoD_v2, PASS, 42) \
+    X(455, cuMemcpyDtoD_v2_ptds, PASS, 42) \
+    X(456, cuMemcpyDtoH, PASS, 42) \
+    X(457, cuMemcpyDtoHAsync, PASS, 42) \
+    X(458, cuMemcpyDtoHAsync_v2, PASS, 42) \
+    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 42) \
+    X(460, cuMemcpyDtoH_v2, PASS, 42) \
+    X(461, cuMemcpyDtoH_v2_ptds, PASS, 42) \
+    X(462, cuMemcpyHtoA, PASS, 42) \
+    X(463, cuMemcpyHtoAAsync, PASS, 42) \
+    X(464, cuMemcpyHtoAAsync_v2, PASS, 42) \
+    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 42) \
+    X(466, cuMemcpyHtoA_v2, PASS, 42) \
+    X(467, cuMemcpyHtoA_v2_ptds, PASS, 42) \
+    X(468, cuMemcpyHtoD, PASS, 42) \
+    X(469, cuMemcpyHtoDAsync, PASS, 42) \
+    X(470, cuMemcpyHtoDAsync_v2, PASS, 42) \
+    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 42) \
+    X(472, cuMemcpyHtoD_v2, PASS, 42) \
+    X(473, cuMemcpyHtoD_v2_ptds, PASS, 42) \
+    X(474, cuMemcpyPeer, PASS, 42) \
+    X(475, cuMemcpyPeerAsync, PASS, 42) \
+    X(476, cuMemcpyPeerAsync_ptsz, PASS, 42) \
+    X(477, cuMemcpyPeer_ptds, PASS, 42) \
+    X(478, cuMemcpy_ptds, PASS, 42) \
+    X(479, cuMemcpy_v2, PASS, 42) \
+    X(480, cuMemsetD16, PASS, 42) \
+    X(481, cuMemsetD16Async, PASS, 42) \
+    X(482, cuMemsetD16Async_ptsz, PASS, 42) \
+    X(483, cuMemsetD16_v2, PASS, 42) \
+    X(484, cuMemsetD16_v2_ptds, PASS, 42) \
+    X(485, cuMemsetD2D16, PASS, 42) \
+    X(486, cuMemsetD2D16Async, PASS, 42) \
+    X(487, cuMemsetD2D16Async_ptsz, PASS, 42) \
+    X(488, cuMemsetD2D16_v2, PASS, 42) \
+    X(489, cuMemsetD2D16_v2_ptds, PASS, 42) \
+    X(490, cuMemsetD2D32, PASS, 42) \
+    X(491, cuMemsetD2D32Async, PASS, 42) \
+    X(492, cuMemsetD2D32Async_ptsz, PASS, 42) \
+    X(493, cuMemsetD2D32_v2, PASS, 42) \
+    X(494, cuMemsetD2D32_v2_ptds, PASS, 42) \
+    X(495, cuMemsetD2D8, PASS, 42) \
+    X(496, cuMemsetD2D8Async, PASS, 42) \
+    X(497, cuMemsetD2D8Async_ptsz, PASS, 42) \
+    X(498, cuMemsetD2D8_v2, PASS, 42) \
+    X(499, cuMemsetD2D8_v2_ptds, PASS, 42) \
+    X(500, cuMemsetD32, PASS, 42) \
+    X(501, cuMemsetD32Async, PASS, 42) \
+    X(502, cuMemsetD32Async_ptsz, PASS, 42) \
+    X(503, cuMemsetD32_v2, PASS, 42) \
+    X(504, cuMemsetD32_v2_ptds, PASS, 42) \
+    X(505, cuMemsetD8, PASS, 42) \
+    X(506, cuMemsetD8Async, PASS, 42) \
+    X(507, cuMemsetD8Async_ptsz, PASS, 42) \
+    X(508, cuMemsetD8_v2, PASS, 42) \
+    X(509, cuMemsetD8_v2_ptds, PASS, 42) \
     X(510, cuMipmappedArrayCreate, RESERVE, 0) \
     X(511, cuMipmappedArrayDestroy, RELEASE, 2) \
     X(512, cuMipmappedArrayGetLevel, PASS, 1) \
@@ -532,15 +532,15 @@
     X(525, cuModuleLoadDataEx, PASS, 3) \
     X(526, cuModuleLoadFatBinary, PASS, 3) \
     X(527, cuModuleUnload, PASS, 3) \
-    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 49) \
-    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 49) \
-    X(530, cuMulticastAddDevice, PASS, 54) \
-    X(531, cuMulticastBindAddr, PASS, 54) \
-    X(532, cuMulticastBindMem, PASS, 54) \
-    X(533, cuMulticastCreate, PASS, 54) \
-    X(534, cuMulticastGetGranularity, PASS, 54) \
-    X(535, cuMulticastUnbind, PASS, 54) \
-    X(536, cuNNSetAllocator, PASS, 49) \
+    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 50) \
+    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 50) \
+    X(530, cuMulticastAddDevice, PASS, 55) \
+    X(531, cuMulticastBindAddr, PASS, 55) \
+    X(532, cuMulticastBindMem, PASS, 55) \
+    X(533, cuMulticastCreate, PASS, 55) \
+    X(534, cuMulticastGetGranularity, PASS, 55) \
+    X(535, cuMulticastUnbind, PASS, 55) \
+    X(536, cuNNSetAllocator, PASS, 50) \
     X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 22) \
     X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 22) \
     X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 22) \
@@ -566,35 +566,35 @@
     X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 13) \
     X(560, cuStreamAddCallback, PASS, 13) \
     X(561, cuStreamAddCallback_ptsz, PASS, 13) \
-    X(562, cuStreamAttachMemAsync, PASS, 36) \
-    X(563, cuStreamAttachMemAsync_ptsz, PASS, 36) \
+    X(562, cuStreamAttachMemAsync, PASS, 37) \
+    X(563, cuStreamAttachMemAsync_ptsz, PASS, 37) \
     X(564, cuStreamBatchMemOp, PASS, 13) \
     X(565, cuStreamBatchMemOp_ptsz, PASS, 13) \
     X(566, cuStreamBatchMemOp_v2, PASS, 13) \
     X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
-    X(568, cuStreamBeginCapture, TRACK, 55) \
-    X(569, cuStreamBeginCaptureToGraph, TRACK, 55) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, TRACK, 55) \
-    X(571, cuStreamBeginCapture_ptsz, TRACK, 55) \
-    X(572, cuStreamBeginCapture_v2, TRACK, 55) \
-    X(573, cuStreamBeginCapture_v2_ptsz, TRACK, 55) \
+    X(568, cuStreamBeginCapture, TRACK, 56) \
+    X(569, cuStreamBeginCaptureToGraph, TRACK, 56) \
+    X(570, cuStreamBeginCaptureToGraph_ptsz, TRACK, 56) \
+    X(571, cuStreamBeginCapture_ptsz, TRACK, 56) \
+    X(572, cuStreamBeginCapture_v2, TRACK, 56) \
+    X(573, cuStreamBeginCapture_v2_ptsz, TRACK, 56) \
     X(574, cuStreamCopyAttributes, PASS, 31) \
     X(575, cuStreamCopyAttributes_ptsz, PASS, 31) \
     X(576, cuStreamCreate, PASS, 31) \
     X(577, cuStreamCreateForCaptureToCig, PASS, 31) \
     X(578, cuStreamCreateWithPriority, PASS, 31) \
-    X(579, cuStreamDestroy, TRACK, 56) \
-    X(580, cuStreamDestroy_v2, TRACK, 56) \
-    X(581, cuStreamEndCapture, PASS, 57) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 57) \
+    X(579, cuStreamDestroy, TRACK, 57) \
+    X(580, cuStreamDestroy_v2, TRACK, 57) \
+    X(581, cuStreamEndCapture, PASS, 58) \
+    X(582, cuStreamEndCapture_ptsz, PASS, 58) \
     X(583, cuStreamGetAttribute, PASS, 31) \
     X(584, cuStreamGetAttribute_ptsz, PASS, 31) \
-    X(585, cuStreamGetCaptureInfo, PASS, 57) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 57) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 57) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 57) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 57) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 57) \
+    X(585, cuStreamGetCaptureInfo, PASS, 58) \
+    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 58) \
+    X(587, cuStreamGetCaptureInfo_v2, PASS, 58) \
+    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 58) \
+    X(589, cuStreamGetCaptureInfo_v3, PASS, 58) \
+    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 58) \
     X(591, cuStreamGetCtx, PASS, 31) \
     X(592, cuStreamGetCtx_ptsz, PASS, 31) \
     X(593, cuStreamGetCtx_v2, PASS, 31) \
@@ -608,8 +608,8 @@
     X(601, cuStreamGetId_ptsz, PASS, 31) \
     X(602, cuStreamGetPriority, PASS, 31) \
     X(603, cuStreamGetPriority_ptsz, PASS, 31) \
-    X(604, cuStreamIsCapturing, PASS, 57) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 57) \
+    X(604, cuStreamIsCapturing, PASS, 58) \
+    X(605, cuStreamIsCapturing_ptsz, PASS, 58) \
     X(606, cuStreamQuery, PASS, 13) \
     X(607, cuStreamQuery_ptsz, PASS, 13) \
     X(608, cuStreamSetAttribute, PASS, 31) \
@@ -618,12 +618,12 @@
     X(611, cuStreamSetFlags_ptsz, PASS, 31) \
     X(612, cuStreamSynchronize, PASS, 13) \
     X(613, cuStreamSynchronize_ptsz, PASS, 13) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 57) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 57) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 57) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 57) \
-    X(618, cuStreamWaitEvent, TRACK, 55) \
-    X(619, cuStreamWaitEvent_ptsz, TRACK, 55) \
+    X(614, cuStreamUpdateCaptureDependencies, PASS, 58) \
+    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 58) \
+    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 58) \
+    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 58) \
+    X(618, cuStreamWaitEvent, TRACK, 56) \
+    X(619, cuStreamWaitEvent_ptsz, TRACK, 56) \
     X(620, cuStreamWaitValue32, PASS, 13) \
     X(621, cuStreamWaitValue32_ptsz, PASS, 13) \
     X(622, cuStreamWaitValue32_v2, PASS, 13) \
@@ -640,56 +640,56 @@
     X(633, cuStreamWriteValue64_ptsz, PASS, 13) \
     X(634, cuStreamWriteValue64_v2, PASS, 13) \
     X(635, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
-    X(636, cuSurfObjectCreate, PASS, 58) \
-    X(637, cuSurfObjectDestroy, PASS, 58) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 58) \
-    X(639, cuSurfRefCreate, PASS, 58) \
-    X(640, cuSurfRefDestroy, PASS, 58) \
-    X(641, cuSurfRefGetArray, PASS, 58) \
-    X(642, cuSurfRefGetFormat, PASS, 58) \
-    X(643, cuSurfRefSetArray, PASS, 58) \
-    X(644, cuSurfRefSetFormat, PASS, 58) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 58) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 58) \
-    X(647, cuTensorMapEncodeTiled, PASS, 58) \
-    X(648, cuTensorMapReplaceAddress, PASS, 58) \
-    X(649, cuTexObjectCreate, PASS, 58) \
-    X(650, cuTexObjectDestroy, PASS, 58) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 58) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 58) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 58) \
-    X(654, cuTexRefCreate, PASS, 58) \
-    X(655, cuTexRefDestroy, PASS, 58) \
-    X(656, cuTexRefGetAddress, PASS, 58) \
-    X(657, cuTexRefGetAddressMode, PASS, 58) \
-    X(658, cuTexRefGetAddress_v2, PASS, 58) \
-    X(659, cuTexRefGetArray, PASS, 58) \
-    X(660, cuTexRefGetBorderColor, PASS, 58) \
-    X(661, cuTexRefGetFilterMode, PASS, 58) \
-    X(662, cuTexRefGetFlags, PASS, 58) \
-    X(663, cuTexRefGetFormat, PASS, 58) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 58) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 58) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 58) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 58) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 58) \
-    X(669, cuTexRefSetAddress, PASS, 58) \
-    X(670, cuTexRefSetAddress2D, PASS, 58) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 58) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 58) \
-    X(673, cuTexRefSetAddressMode, PASS, 58) \
-    X(674, cuTexRefSetAddress_v2, PASS, 58) \
-    X(675, cuTexRefSetArray, PASS, 58) \
-    X(676, cuTexRefSetBorderColor, PASS, 58) \
-    X(677, cuTexRefSetFilterMode, PASS, 58) \
-    X(678, cuTexRefSetFlags, PASS, 58) \
-    X(679, cuTexRefSetFormat, PASS, 58) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 58) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 58) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 58) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 58) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 58) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 57) \
+    X(636, cuSurfObjectCreate, PASS, 59) \
+    X(637, cuSurfObjectDestroy, PASS, 59) \
+    X(638, cuSurfObjectGetResourceDesc, PASS, 59) \
+    X(639, cuSurfRefCreate, PASS, 59) \
+    X(640, cuSurfRefDestroy, PASS, 59) \
+    X(641, cuSurfRefGetArray, PASS, 59) \
+    X(642, cuSurfRefGetFormat, PASS, 59) \
+    X(643, cuSurfRefSetArray, PASS, 59) \
+    X(644, cuSurfRefSetFormat, PASS, 59) \
+    X(645, cuTensorMapEncodeIm2col, PASS, 59) \
+    X(646, cuTensorMapEncodeIm2colWide, PASS, 59) \
+    X(647, cuTensorMapEncodeTiled, PASS, 59) \
+    X(648, cuTensorMapReplaceAddress, PASS, 59) \
+    X(649, cuTexObjectCreate, PASS, 59) \
+    X(650, cuTexObjectDestroy, PASS, 59) \
+    X(651, cuTexObjectGetResourceDesc, PASS, 59) \
+    X(652, cuTexObjectGetResourceViewDesc, PASS, 59) \
+    X(653, cuTexObjectGetTextureDesc, PASS, 59) \
+    X(654, cuTexRefCreate, PASS, 59) \
+    X(655, cuTexRefDestroy, PASS, 59) \
+    X(656, cuTexRefGetAddress, PASS, 59) \
+    X(657, cuTexRefGetAddressMode, PASS, 59) \
+    X(658, cuTexRefGetAddress_v2, PASS, 59) \
+    X(659, cuTexRefGetArray, PASS, 59) \
+    X(660, cuTexRefGetBorderColor, PASS, 59) \
+    X(661, cuTexRefGetFilterMode, PASS, 59) \
+    X(662, cuTexRefGetFlags, PASS, 59) \
+    X(663, cuTexRefGetFormat, PASS, 59) \
+    X(664, cuTexRefGetMaxAnisotropy, PASS, 59) \
+    X(665, cuTexRefGetMipmapFilterMode, PASS, 59) \
+    X(666, cuTexRefGetMipmapLevelBias, PASS, 59) \
+    X(667, cuTexRefGetMipmapLevelClamp, PASS, 59) \
+    X(668, cuTexRefGetMipmappedArray, PASS, 59) \
+    X(669, cuTexRefSetAddress, PASS, 59) \
+    X(670, cuTexRefSetAddress2D, PASS, 59) \
+    X(671, cuTexRefSetAddress2D_v2, PASS, 59) \
+    X(672, cuTexRefSetAddress2D_v3, PASS, 59) \
+    X(673, cuTexRefSetAddressMode, PASS, 59) \
+    X(674, cuTexRefSetAddress_v2, PASS, 59) \
+    X(675, cuTexRefSetArray, PASS, 59) \
+    X(676, cuTexRefSetBorderColor, PASS, 59) \
+    X(677, cuTexRefSetFilterMode, PASS, 59) \
+    X(678, cuTexRefSetFlags, PASS, 59) \
+    X(679, cuTexRefSetFormat, PASS, 59) \
+    X(680, cuTexRefSetMaxAnisotropy, PASS, 59) \
+    X(681, cuTexRefSetMipmapFilterMode, PASS, 59) \
+    X(682, cuTexRefSetMipmapLevelBias, PASS, 59) \
+    X(683, cuTexRefSetMipmapLevelClamp, PASS, 59) \
+    X(684, cuTexRefSetMipmappedArray, PASS, 59) \
+    X(685, cuThreadExchangeStreamCaptureMode, PASS, 58) \
     X(686, cuUserObjectCreate, PASS, 26) \
     X(687, cuUserObjectRelease, PASS, 26) \
     X(688, cuUserObjectRetain, PASS, 26) \
@@ -739,6 +739,7 @@
     X(271, cuGreenCtxDestroy) \
     X(277, cuImportExternalMemory) \
     X(279, cuInit) \
+    X(282, cuIpcGetMemHandle) \
     X(332, cuMemAlloc) \
     X(333, cuMemAllocAsync) \
     X(334, cuMemAllocAsync_ptsz) \
@@ -827,30 +828,31 @@
     X(32, "reserve", "external", "memory of another API, which nothing else counts; memory of a CUDA process is charged to its owner") \
     X(33, "track", "start", "the first call of any program: maps the limits page and the ledger") \
     X(34, "pass", "ipc", "the exporting process pays") \
-    X(35, "pass", "virtual-addresses", "address space and access rights are not memory") \
-    X(36, "pass", "residency", "moves or advises on memory that is charged in full already") \
-    X(37, "reserve", "linear", "device memory by bytes, in granules") \
-    X(38, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
-    X(39, "pass", "host-memory", "page-locked host memory is not device memory") \
-    X(40, "reserve", "managed", "charged in full at allocation, as a managed block can become resident at any time") \
-    X(41, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
-    X(42, "reserve", "vmm", "physical memory; host memory is free of charge") \
-    X(43, "track", "export", "marks exported memory, to recognize it if this process imports it") \
-    X(44, "release", "linear", "the driver frees first, then the charge is released") \
-    X(45, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
-    X(46, "track", "import", "memory of another process: its owner pays") \
-    X(47, "track", "vmm", "one more reference to physical memory that is charged already") \
-    X(48, "track", "arrays", "physical memory under sparse and deferred arrays lives as long as it is mapped there") \
-    X(49, "pass", "undocumented", "exported without a public declaration; memory they may take is charged as residual") \
-    X(50, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
-    X(51, "release", "pools", "the pool's reserved bytes shrink") \
-    X(52, "pass", "pool-sharing", "the exporting process pays") \
-    X(53, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
-    X(54, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(55, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
-    X(56, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
-    X(57, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
-    X(58, "pass", "textures", "views of memory that is charged already")
+    X(35, "track", "ipc-export", "its charge may outlast its owner's free, as another process may have it open") \
+    X(36, "pass", "virtual-addresses", "address space and access rights are not memory") \
+    X(37, "pass", "residency", "moves or advises on memory that is charged in full already") \
+    X(38, "reserve", "linear", "device memory by bytes, in granules") \
+    X(39, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
+    X(40, "pass", "host-memory", "page-locked host memory is not device memory") \
+    X(41, "reserve", "managed", "charged in full at allocation, as a managed block can become resident at any time") \
+    X(42, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
+    X(43, "reserve", "vmm", "physical memory; host memory is free of charge") \
+    X(44, "track", "export", "marks exported memory, to recognize it if this process imports it") \
+    X(45, "release", "linear", "the driver frees first, then the charge is released") \
+    X(46, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
+    X(47, "track", "import", "memory of another process: its owner pays") \
+    X(48, "track", "vmm", "one more reference to physical memory that is charged already") \
+    X(49, "track", "arrays", "physical memory under sparse and deferred arrays lives as long as it is mapped there") \
+    X(50, "pass", "undocumented", "exported without a public declaration; memory they may take is charged as residual") \
+    X(51, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
+    X(52, "release", "pools", "the pool's reserved bytes shrink") \
+    X(53, "pass", "pool-sharing", "the exporting process pays") \
+    X(54, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(55, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(56, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
+    X(57, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
+    X(58, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
+    X(59, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real entry point. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -896,6 +898,7 @@ enum {
     COT_AT_cuGreenCtxDestroy = 271,
     COT_AT_cuImportExternalMemory = 277,
     COT_AT_cuInit = 279,
+    COT_AT_cuIpcGetMemHandle = 282,
     COT_AT_cuLaunch = 293,
     COT_AT_cuLaunchCooperativeKernel = 294,
     COT_AT_cuLaunchCooperativeKernelMultiDevice = 295,

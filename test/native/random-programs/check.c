@@ -1,6 +1,6 @@
 /* The account: the ledger's file against the node's own books, process by process and kind by kind. What a process
- * inherited (memory that another one made and gave up or died of) is nobody's in the ledger; all else is equal to the
- * byte. */
+ * inherited (memory that another one made and gave up or died of) is in no row of the ledger, unless its owner's row
+ * has it as shared; all else is equal to the byte. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -103,6 +103,12 @@ uint64_t check_charged(uint32_t gpu, pid_t pid) {
     return parts_of(gpu, pid).held;
 }
 
+uint64_t check_exported(uint32_t gpu) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < slot_count; i++) bytes += slots[i].gpu[gpu].shared;
+    return bytes;
+}
+
 static const char *compare(const struct subject *subject, uint32_t gpu) {
     static char text[512];
     struct parts books = parts_of(gpu, subject->pid);
@@ -110,7 +116,8 @@ static const char *compare(const struct subject *subject, uint32_t gpu) {
     for (unsigned i = 0; i < slot_count; i++) {
         if (slots[i].pid == (uint32_t)subject->pid) row = &slots[i].gpu[gpu];
     }
-    bool same = row->held - row->pool == books.held - books.pool && row->context == books.context &&
+    /* What was exported may stay charged after its owner has given it up. */
+    bool same = row->held - row->pool - (books.held - books.pool) <= row->shared && row->context == books.context &&
                 row->managed == books.managed && row->pending == 0 &&
                 (subject->stale ? row->pool >= books.pool : row->pool == books.pool);
     bool covered = row->held + row->pending >= books.held;

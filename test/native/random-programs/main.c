@@ -189,7 +189,7 @@ static void judge(const struct step *step, struct process *process, const struct
         for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
             charged[gpu] = check_charged(gpu, 0);
             need[gpu] = restore ? process->saved[gpu] : answer->need[gpu];
-            right = right || (need[gpu] && charged[gpu] + need[gpu] > shared->grant[gpu]);
+            right = right || (need[gpu] && charged[gpu] + check_exported(gpu) + need[gpu] > shared->grant[gpu]);
         }
         if (!right) {
             snprintf(text, sizeof text, "refused although it fits: %s of %llu, %llu beside %llu, %llu",
@@ -202,7 +202,8 @@ static void judge(const struct step *step, struct process *process, const struct
         uint64_t total = shared->grant[answer->gpu], left = total - check_charged(answer->gpu, 0);
         bool stale = false;
         for (unsigned i = 0; i < PROCESSES; i++) stale = stale || processes[i].stale || processes[i].unsure;
-        if (answer->total_bytes != total || (stale ? answer->free_bytes > left : answer->free_bytes != left)) {
+        if (answer->total_bytes != total || answer->free_bytes > left ||
+            (!stale && answer->free_bytes + check_exported(answer->gpu) < left)) {
             snprintf(text, sizeof text, "told %llu of %llu free on GPU %u, where it is %llu of %llu",
                      (unsigned long long)answer->free_bytes, (unsigned long long)answer->total_bytes, answer->gpu,
                      (unsigned long long)left, (unsigned long long)total);

@@ -113,3 +113,5 @@ bool check_read(void);
 const char *check_all(const struct subject *subjects, unsigned count);
 /* What the container's processes are to pay, all of them or one, by the books as last read. */
 uint64_t check_charged(uint32_t gpu, pid_t pid);
+/* Bytes that the container's processes have exported: they may be charged after their owner gave them up. */
+uint64_t check_exported(uint32_t gpu);

@@ -111,9 +111,15 @@ static void note_slot_used(uint32_t slot) {
     }
 }
 
-/* Every request reads the rows of dead processes as well, so these are freed before the rows in use double. */
+/* Every request reads the rows of dead processes as well, so these are freed before the rows in use double; and what
+ * they exported, before this process may seem to have it. */
 static void free_dead_rows(void) {
-    uint32_t used = cot_slots_used();
+    uint32_t used = cot_slots_used(), gpus = cot->at.gpu_count;
+    for (uint32_t i = 0; i < used * gpus; i++) {
+        if (!__atomic_load_n(&cot_row(i / gpus, i % gpus)->shared, __ATOMIC_RELAXED)) continue;
+        cot_reap();
+        break;
+    }
     if (used < FEW_ROWS || (used & (used - 1)) != 0) return;
     for (uint32_t i = 0; i < used; i++) {
         if (__atomic_load_n(&cot_slot_at(i)->stamp, __ATOMIC_ACQUIRE) == 0) return;
@@ -250,6 +256,7 @@ static abi_result join(void) {
     if (!cot->slot_lock.inherited) cot->slot_lock.mapping = NULL; /* the parent's: children do not inherit it */
     if (cot->at.ledger) detach();                                 /* the parent's */
     cot->at.ledger_fd = -1;
+    cot->given_up = (struct cot_given_up_memory){0}; /* the parent's */
     abi_result result = map_page(&place);
     if (result == ABI_SUCCESS) result = map_ledger(&place);
     if (result == ABI_SUCCESS) result = map_devices();

@@ -13,6 +13,7 @@
 #include "../../../shared-memory/slot_charge.h"
 #include "../../clock.h"
 #include "../core/hooks.h"
+#include "exported.h"
 #include "quota.h"
 
 #define SLOW_PAGE_FLAGS (COT_LIMITS_PAGE_ISOLATE_MEMORY | COT_LIMITS_PAGE_HAS_FEEDBACK)
@@ -153,7 +154,10 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t gpu, uint64_t bytes,
         if (announced > limits.memory_bytes || bytes > limits.memory_bytes - announced) return false;
         uint64_t needed = announced + bytes;
         /* The process waited for may have died; looking takes as long as a pause. */
-        if (tries == 0 || tries >= SPIN_TRIES) cot_reap();
+        if (tries == 0 || tries >= SPIN_TRIES) {
+            cot_exported_settle();
+            cot_reap();
+        }
         struct sums others = sum(gpu, limits.releases_late);
         if (others.held + needed > limits.memory_bytes) {
             if (!trimmed && !cot_is_checkpointed()) {
@@ -161,8 +165,13 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t gpu, uint64_t bytes,
                 cot_hooks.reclaim(gpu);
                 continue;
             }
-            /* Memory that the GPU frees late comes back by itself: wait until the agent has seen it go. */
-            if (!limits.releases_late || sum(gpu, false).held + needed > limits.memory_bytes) return false;
+            /* Memory that the GPU frees late, and exported memory, come back by themselves: wait until the agent has
+             * seen where they are. */
+            uint64_t least = limits.releases_late ? sum(gpu, false).held : others.held;
+            uint64_t unsure = cot_exported_pending(gpu);
+            if ((!limits.releases_late && !unsure) ||
+                least - (unsure < least ? unsure : least) + needed > limits.memory_bytes)
+                return false;
         }
         uint64_t now = cot_monotonic_ns();
         if (!deadline) deadline = now + WAIT_NS;

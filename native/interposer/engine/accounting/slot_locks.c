@@ -8,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../clock.h"
 #include "../../libc.h"
 #include "../../process_start.h"
+#include "exported.h"
 #include "grant.h"
 #include "slots.h"
 
@@ -66,6 +68,35 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp)
     return cot_start_ticks(pid) != slot->start_ticks;
 }
 
+bool cot_other_process(uint32_t than) {
+    int fd = cot_ledger_fd();
+    for (uint32_t i = 0, used = cot_slots_used(); i < used; i++) {
+        uint64_t stamp = __atomic_load_n(&cot_slot_at(i)->stamp, __ATOMIC_ACQUIRE);
+        if (i != than && stamp && cot_slot_at(i)->state == COT_SLOT_LIVE &&
+            ((cot_attached() && i == cot->at.slot) || is_locked(fd, i) || !is_dead(i, cot_slot_at(i), stamp)))
+            return true;
+    }
+    return false;
+}
+
+/* What a dead process had exported may be open in others: it stays charged in its slot until the agent has measured
+ * where it is (exported.c). */
+static bool keeps_shared(uint32_t index, struct cot_slot *slot, uint64_t stamp) {
+    uint64_t shared = 0, now = cot_boottime_ns();
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) shared |= cot_row(index, gpu)->shared;
+    if (!shared || marked_dead(index, stamp) || !cot_other_process(index)) return false;
+    if (slot->state == COT_SLOT_REAPING) return now >= slot->observers && now - slot->observers < COT_EXPORTED_LIMIT_NS;
+    for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
+        struct cot_slot_gpu *row = cot_row(index, gpu), left = {.held = row->held, .freed = row->freed};
+        left.shared = row->shared < row->held ? row->shared : row->held;
+        left.held = left.shared;
+        *row = left;
+    }
+    slot->observers = now;
+    __atomic_store_n(&slot->state, COT_SLOT_REAPING, __ATOMIC_RELEASE);
+    return true;
+}
+
 void cot_reset_reaper(void) {
     atomic_store(&cot->slot_lock.reaping, 0);
 }
@@ -76,6 +107,7 @@ static bool free_dead_slot(int fd, uint32_t index, struct cot_slot *slot, uint64
     if (!cot_lock_slot(fd, index)) return false;
     bool same = __atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == stamp;
     bool dead = same && is_dead(index, slot, stamp) && cot_is_ledger(fd);
+    dead = dead && !keeps_shared(index, slot, stamp);
     if (dead) {
         for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
             memset(cot_row(index, gpu), 0, sizeof(struct cot_slot_gpu));

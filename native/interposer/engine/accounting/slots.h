@@ -45,9 +45,10 @@ bool cot_is_ledger(int fd);
 
 /* ---- slot_locks.c ---- */
 
-uint64_t cot_pid_namespace(void); /* inode of this process's PID namespace; 0: unknown */
-bool cot_reap(void);              /* frees slots of dead processes; true if there were any */
-void cot_reset_reaper(void);      /* for a child that was forked while its parent was reaping */
+uint64_t cot_pid_namespace(void);      /* inode of this process's PID namespace; 0: unknown */
+bool cot_reap(void);                   /* frees slots of dead processes; true if there were any */
+bool cot_other_process(uint32_t than); /* is there a living process of the container with another slot? */
+void cot_reset_reaper(void);           /* for a child that was forked while its parent was reaping */
 bool cot_lock_slot(int fd, uint32_t slot);
 void cot_unlock_slot(int fd, uint32_t slot);
 

@@ -1,4 +1,5 @@
 /* Blocks that leave the table together with their charge: their context has ended, or they were freed unseen. */
+#include "../accounting/exported.h"
 #include "../accounting/granules.h"
 #include "../accounting/quota.h"
 #include "blocks/blocks.h"
@@ -12,7 +13,8 @@ static void release(const struct cot_block *block) {
                          ? cot_granules_remove(block->gpu, block->key, block->bytes, limits.granule_bytes)
                          : block->bytes;
     if (block->kind == COT_MANAGED) __atomic_fetch_sub(&cot_own_row(block->gpu)->managed, bytes, __ATOMIC_RELAXED);
-    if (bytes) cot_release(block->gpu, bytes);
+    if (block->kind == COT_LINEAR && block->references > 1) cot_exported_release(block->gpu, bytes, -1, 0);
+    else if (bytes) cot_release(block->gpu, bytes);
     if (block->root) cot_memory_unref(block->root);
 }
 

@@ -3,6 +3,7 @@
  * The charge is what the GPU really gives: whole granules. A large request has granules of its own; small ones
  * share them, so what a small request costs depends on its address. It is announced as one granule and then charged
  * as none or one. */
+#include "../accounting/exported.h"
 #include "../accounting/granules.h"
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
@@ -242,9 +243,7 @@ static bool take_block(abi_devptr pointer, struct cot_block *block) {
 
 static inline __attribute__((always_inline)) abi_result finish_free(abi_result result, const struct cot_block *block) {
     if (result != ABI_SUCCESS) {
-        struct cot_block again = *block;
-        again.references = 1;
-        cot_block_restore(&again);
+        cot_block_restore(block);
         return result;
     }
     uint64_t bytes = block->bytes;
@@ -253,7 +252,8 @@ static inline __attribute__((always_inline)) abi_result finish_free(abi_result r
     } else {
         bytes = cot_granules_remove(block->gpu, block->key, block->bytes, cot_granule(block->gpu));
     }
-    if (bytes && !cot_gap_donate_held(block->gpu, bytes)) cot_release(block->gpu, bytes);
+    if (__builtin_expect(block->references > 1, 0)) cot_exported_release(block->gpu, bytes, -1, 0);
+    else if (bytes && !cot_gap_donate_held(block->gpu, bytes)) cot_release(block->gpu, bytes);
     return result;
 }
 
@@ -271,3 +271,18 @@ static inline __attribute__((always_inline)) abi_result finish_free(abi_result r
     }
 FREE(cuMemFree_v2, abi_devptr)
 FREE(cuMemFree, unsigned)
+
+/* The block has one reference more from the first export on. Small blocks share granules, which outlast them mostly. */
+abi_result cot_cuIpcGetMemHandle(void *handle, abi_devptr pointer) {
+    abi_result result = CALL_REAL(cuIpcGetMemHandle, (void *, abi_devptr), handle, pointer);
+    struct cot_block block;
+    uint32_t left;
+    if (result != ABI_SUCCESS || !cot_attached() ||
+        !cot_blocks_change_references(pointer, COT_LINEAR, 0, &block, &left))
+        return result;
+    uint64_t granule = cot_granule(block.gpu);
+    if (left > 1 || cot_is_packed(block.bytes, granule)) return result;
+    if (cot_blocks_change_references(pointer, COT_LINEAR, 1, &block, &left))
+        cot_exported_add(block.gpu, round_up(block.bytes, granule));
+    return result;
+}

@@ -1,5 +1,6 @@
 /* cuMemGetInfo and cuDeviceTotalMem: the total is the grant, free is what the container may still allocate, but
  * never more than the GPU really has. A caller may pass either pointer alone. */
+#include "../accounting/exported.h"
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
@@ -21,7 +22,8 @@ static bool slice_of_current(uint64_t *total, uint64_t *left) {
     cot_read_limits(gpu, &limits);
     if (!limits.isolate) return false;
     cot_pools_read_back();
-    cot_reap(); /* dead processes hold nothing */
+    cot_exported_settle();
+    cot_reap(); /* dead processes hold nothing, but for what others may have open */
     uint64_t held = cot_container_usage(gpu);
     *total = limits.memory_bytes;
     *left = held < limits.memory_bytes ? limits.memory_bytes - held : 0;

@@ -107,6 +107,7 @@ test('physical memory imported as external memory is charged to its owner alone'
     }
   }
   t.deepEqual(charged(account(ours)), charged(mine), 'nor does it get anything back');
+  await owner.must(`close ${fd}`); // it would keep the memory
   await owner.must(`unmap ${at} ${32 * MIB}`);
   await owner.must(`unhandle ${handle}`);
   t.deepEqual(charged(account(ours)), before[0]);

@@ -211,6 +211,8 @@ static bool arrays_command(const char *line) {
         result = CALL_AS("cuMemExportToShareableHandle", (int *, abi_vmm_handle, int, unsigned long long), &fd, n[0],
                          ABI_HANDLE_POSIX_FD, 0ull);
         value = (uint64_t)fd;
+    } else if (!strcmp(word, "close")) { /* close DESCRIPTOR */
+        result = close((int)n[0]) ? ABI_ERROR_INVALID_VALUE : ABI_SUCCESS;
     } else if (!strcmp(word, "import-from")) { /* import-from PID FD: a handle */
         abi_vmm_handle imported = 0;
         fd = file_of(n[0], n[1]);

@@ -121,6 +121,20 @@ bool cot_blocks_change_references(uint64_t key, uint32_t kind, int change, struc
     return found;
 }
 
+bool cot_blocks_set_root(uint64_t key, uint32_t kind, uint64_t root, uint64_t *before) {
+    uint64_t hash = hash_block(key);
+    struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];
+    if (key <= TOMBSTONE) return false;
+    cot_spin_lock(&shard->lock);
+    struct cot_block *entry = probe_kind(shard, key, hash, kind);
+    if (entry) {
+        *before = entry->root;
+        entry->root = root;
+    }
+    cot_spin_unlock(&shard->lock);
+    return entry;
+}
+
 void cot_blocks_reassign_context(const void *context, void *successor) {
     for (unsigned i = 0; i < COT_SHARDS; i++) {
         struct cot_shard *shard = &cot->blocks[i];

@@ -1,4 +1,5 @@
 /* References to physical memory (cuMemCreate): its charge is released with the last one. */
+#include "../../accounting/exported.h"
 #include "../../accounting/quota.h"
 #include "../blocks/blocks.h"
 #include "vmm.h"
@@ -13,5 +14,7 @@ void cot_memory_unref(uint64_t memory) {
     struct cot_block block;
     uint32_t left;
     if (!memory || !cot_blocks_change_references(memory, COT_VMM, -1, &block, &left) || left) return;
-    if (block.bytes) cot_release(block.gpu, block.bytes);
+    if (block.bytes && block.root)
+        cot_exported_release(block.gpu, block.bytes, COT_EXPORT_FILE(block.root), COT_EXPORT_MARK(block.root));
+    else if (block.bytes) cot_release(block.gpu, block.bytes);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../accounting/exported.h"
 #include "../../accounting/quota.h"
 #include "../../core/driver_calls.h"
 #include "../blocks/blocks.h"
@@ -140,6 +141,9 @@ static void mark_file(int file, abi_vmm_handle handle) {
         cot->exports.memory[place] = memory;
         pthread_mutex_unlock(&cot->exports.lock);
         mark = (struct mark){getpid(), (int)place + 1};
+        uint64_t before;
+        if (cot_blocks_set_root(memory, COT_VMM, COT_EXPORTED_AS(file, mark.which), &before) && !before)
+            cot_exported_add(block.gpu, block.bytes);
     }
     cot_memory_unref(memory);
     if (mark.owner && fcntl(file, F_SETSIG, mark.which) == 0) fcntl(file, F_SETOWN, mark.owner);

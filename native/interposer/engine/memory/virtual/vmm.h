@@ -6,6 +6,11 @@
 
 #pragma GCC visibility push(hidden)
 
+/* An allocation's `root`: 0, or the descriptor by which it was exported last, and its mark. */
+#define COT_EXPORTED_AS(file, mark) ((uint64_t)(unsigned)(file) << 32 | (unsigned)(mark))
+#define COT_EXPORT_FILE(root) ((int)((root) >> 32))
+#define COT_EXPORT_MARK(root) ((int)((root) & UINT32_MAX))
+
 /* ---- memory_refs.c ---- */
 
 bool cot_memory_ref(uint64_t memory); /* one reference more; false: it is gone */

@@ -1,0 +1,167 @@
+// Memory that a process exported and then gave up, while another process of its container may have it open. NVIDIA's CUDA
+// driver API reference, cuMemRelease: memory is freed when all mappings are unmapped and all references to the handle, "including
+// its shareable counterparts", are released. So its charge outlasts its owner's references.
+import { closeSync, openSync } from 'node:fs';
+import { join } from 'node:path';
+import test, { type ExecutionContext } from 'ava';
+import { loadNative } from '../../../../src/agent/os/addon.ts';
+import { type Client, OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
+import { eventually, startNode } from '../../../support/native/node.ts';
+import { MIB, makeGrant } from '../../../support/product/grant.ts';
+
+const SHARED = 64 * MIB;
+const LEFT = 100 * MIB;
+const CONTEXT = 104 * MIB;
+
+/** `processes` of one container with a context each, and room for `LEFT` beside them. */
+async function container(t: ExecutionContext, processes: number) {
+  const node = await startNode(t, '--gpu', 't4');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: processes * CONTEXT + LEFT }]);
+  const clients: Client[] = [];
+  for (let k = 0; k < processes; k++) clients.push(await readyClient(t, node, { preload: grant.cuda }));
+  const [owner, other, third] = clients;
+  if (!owner) throw new Error('no process');
+  return { node, grant, owner, other: other ?? owner, third: third ?? owner };
+}
+
+const free = async (client: Client) => (await client.ask('info'))[1];
+
+type Shared = { readonly giveUp: () => Promise<void>; readonly close: () => Promise<void> };
+const FORMS: Record<string, (owner: Client, other: Client) => Promise<Shared>> = {
+  'a descriptor': async (owner, other) => {
+    const [, at = 0, handle = 0] = await owner.ask(`vmm ${SHARED}`);
+    const file = await owner.must(`export ${handle}`);
+    const imported = await other.must(`import-from ${owner.pid} ${file}`);
+    return {
+      async giveUp() {
+        await owner.must(`unmap ${at} ${SHARED}`);
+        await owner.must(`unhandle ${handle}`);
+        await owner.must(`close ${file}`);
+      },
+      close: async () => void (await other.must(`unhandle ${imported}`)),
+    };
+  },
+  IPC: async (owner, other) => {
+    const at = await owner.must(`alloc ${SHARED}`);
+    const [, ...handle] = await owner.ask(`ipc-get ${at}`);
+    const opened = await other.must(`ipc-open new ${handle.join(' ')}`);
+    return {
+      giveUp: async () => void (await owner.must(`free ${at}`)),
+      close: async () => void (await other.must(`ipc-close ${opened}`)),
+    };
+  },
+};
+
+for (const [form, share] of Object.entries(FORMS)) {
+  test(`what its owner gave up and a consumer has by ${form} is charged`, async (t) => {
+    const { node, owner, other } = await container(t, 2);
+    const { giveUp } = await share(owner, other);
+    await giveUp();
+    t.is(await free(owner), LEFT - SHARED);
+    t.is((await owner.ask(`alloc ${SHARED}`))[0], OUT_OF_MEMORY);
+    t.is((await other.ask(`alloc ${SHARED}`))[0], OUT_OF_MEMORY, 'nor can the consumer take as much');
+    await owner.must(`alloc ${LEFT - SHARED}`);
+    const held = node.usage().clients.reduce((sum, client) => sum + (client.gpus[0]?.bytes ?? 0), 0);
+    t.is(held, 2 * CONTEXT + LEFT, 'the grant is full by the driver as well');
+  });
+
+  test(`what a dead owner had shared by ${form} is charged beside its consumer`, async (t) => {
+    const { owner, other, third } = await container(t, 3);
+    await share(owner, other);
+    await owner.must(`alloc ${10 * MIB}`);
+    await owner.kill();
+    t.is(await free(third), CONTEXT + LEFT - SHARED, 'what it had not shared is free');
+    t.is((await third.ask(`alloc ${CONTEXT + LEFT - SHARED + 2 * MIB}`))[0], OUT_OF_MEMORY);
+    await third.must(`alloc ${CONTEXT + LEFT - SHARED}`);
+  });
+
+  test(`what was shared by ${form} is free at once where no process is left to have it`, async (t) => {
+    const { node, grant, owner, other } = await container(t, 2);
+    const { giveUp } = await share(owner, other);
+    await other.kill();
+    await giveUp();
+    t.is(await free(owner), CONTEXT + LEFT);
+    await share(owner, await readyClient(t, node, { preload: grant.cuda }));
+    await owner.kill();
+  });
+
+  test(`the agent's measurement of its owner ends the charge of what was shared by ${form}`, async (t) => {
+    const { grant, owner, other } = await container(t, 2);
+    const { giveUp } = await share(owner, other);
+    await giveUp();
+    t.is(await free(owner), LEFT - SHARED);
+    const native = loadNative();
+    const file = openSync(join(grant.folder, 'ledger'), 'r');
+    const page = openSync(join(grant.folder, 'limits'), 'r+');
+    t.teardown(() => {
+      closeSync(file);
+      closeSync(page);
+    });
+    // The driver counts it for the consumer, as the agent finds.
+    const measure = () => {
+      const slots = native.readLedger(file, 64, 1).slots;
+      const entries = slots.flatMap((slot) =>
+        slot.gpus.map(({ signature }, gpu) => {
+          const residualBytes = slot.pid === owner.pid ? -SHARED : SHARED;
+          return {
+            slot: slot.index,
+            gpu,
+            stamp: slot.stamp,
+            residualBytes,
+            releasedBytes: 0,
+            signature,
+            deadStamp: 0n,
+          };
+        }),
+      );
+      native.writeFeedback(page, 1, entries);
+    };
+    measure();
+    t.is(await free(owner), LEFT - SHARED, 'counted once, for the consumer');
+    t.is((await owner.ask(`alloc ${SHARED}`))[0], OUT_OF_MEMORY);
+    await owner.must(`alloc ${LEFT - SHARED}`);
+  });
+}
+
+test('exported memory is charged as long as its descriptor is open, in one process', async (t) => {
+  const { owner } = await container(t, 1);
+  const [, at = 0, handle = 0] = await owner.ask(`vmm ${SHARED}`);
+  const file = await owner.must(`export ${handle}`);
+  await owner.must(`unmap ${at} ${SHARED}`);
+  await owner.must(`unhandle ${handle}`);
+  t.is(await free(owner), LEFT - SHARED);
+  t.is((await owner.ask(`alloc ${SHARED}`))[0], OUT_OF_MEMORY);
+  await owner.must(`close ${file}`);
+  t.is(await free(owner), LEFT);
+  await owner.must(`alloc ${LEFT}`);
+});
+
+test('a program that starts again finds nothing of what the one before it exported', async (t) => {
+  const { node, grant, owner } = await container(t, 1);
+  for (let round = 0; round < 3; round++) {
+    const program = round === 0 ? owner : await readyClient(t, node, { preload: grant.cuda });
+    const [result, , handle] = await program.ask(`vmm ${LEFT}`);
+    t.is(result, 0, `round ${round}`);
+    await program.must(`export ${handle}`);
+    await program.kill();
+    await eventually(() => (node.usage().gpus[0]?.usedBytes === 0 ? true : undefined), 'the driver has freed it');
+  }
+});
+
+test('hundreds of exports that were given up stay charged, and become free', async (t) => {
+  const { owner, other } = await container(t, 2);
+  for (let k = 0; k < 200; k++) {
+    const [result, at, handle] = await owner.ask(`vmm ${2 * MIB}`);
+    if (result !== 0) {
+      t.true(k >= LEFT / (2 * MIB), 'the grant is full of what was given up');
+      break;
+    }
+    const file = await owner.must(`export ${handle}`);
+    await owner.must(`unmap ${at} ${2 * MIB}`);
+    await owner.must(`unhandle ${handle}`);
+    await owner.must(`close ${file}`);
+  }
+  t.is(await free(owner), 0);
+  await other.kill();
+  t.is(await free(owner), LEFT + CONTEXT);
+});
