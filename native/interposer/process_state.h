@@ -57,7 +57,7 @@ struct cot_shard {
 };
 #define COT_SHARDS 64u
 
-enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL };
+enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL, COT_MAPPING };
 struct cot_block {
     uint64_t key; /* pointer or handle */
     uint64_t bytes;
@@ -162,7 +162,8 @@ struct cot_graphs {
     struct cot_known_graph known[COT_MAX_GRAPHS];
 };
 
-/* ---- memory/virtual/vmm.c, memory/virtual/sparse_arrays.c: lists allocated by malloc ---- */
+/* ---- memory/virtual/vmm.c (mappings only of older engines), memory/virtual/sparse_arrays.c: lists allocated by malloc
+ * ---- */
 
 struct cot_mapping {
     abi_devptr at;

@@ -66,6 +66,22 @@ EXPORT abi_result cuMemFree_v2(abi_devptr at) {
     return ABI_SUCCESS;
 }
 
+EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const abi_vmm_prop *prop,
+                              unsigned long long flags) {
+    *handle = (abi_vmm_handle)(uintptr_t)&context;
+    return ABI_SUCCESS;
+}
+EXPORT abi_result cuMemRelease(abi_vmm_handle handle) {
+    return ABI_SUCCESS;
+}
+EXPORT abi_result cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_handle handle,
+                           unsigned long long flags) {
+    return ABI_SUCCESS;
+}
+EXPORT abi_result cuMemUnmap(abi_devptr at, size_t bytes) {
+    return ABI_SUCCESS;
+}
+
 /* What the measured programs ask for by its base name. */
 EXPORT abi_result cuGetProcAddress_v2(const char *base, void **address, int version, uint64_t flags, int *status) {
     *address = !strcmp(base, "cuMemAlloc")       ? (void *)cuMemAlloc_v2

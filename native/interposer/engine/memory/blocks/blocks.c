@@ -121,6 +121,22 @@ bool cot_blocks_change_references(uint64_t key, uint32_t kind, int change, struc
     return found;
 }
 
+bool cot_blocks_find_mapping(uint64_t address, struct cot_block *block) {
+    bool found = false;
+    for (unsigned i = 0; i < COT_SHARDS && !found; i++) {
+        struct cot_shard *shard = &cot->blocks[i];
+        cot_spin_lock(&shard->lock);
+        for (uint32_t k = 0; k < shard->capacity && !found; k++) {
+            const struct cot_block *entry = (const struct cot_block *)shard->entries + k;
+            found = entry->key > TOMBSTONE && entry->kind == COT_MAPPING && address >= entry->key &&
+                    address - entry->key < entry->bytes;
+            if (found) *block = *entry;
+        }
+        cot_spin_unlock(&shard->lock);
+    }
+    return found;
+}
+
 bool cot_blocks_set_root(uint64_t key, uint32_t kind, uint64_t root, uint64_t *before) {
     uint64_t hash = hash_block(key);
     struct cot_shard *shard = &cot->blocks[hash % COT_SHARDS];

@@ -15,6 +15,8 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block);
 bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block);
 /* Adds `change` to a block's references; *left gets what remains. False: no such block. At 0 it is removed. */
 bool cot_blocks_change_references(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
+/* The mapping that an address lies in, anywhere but at its start: looks at all blocks. False: none. */
+bool cot_blocks_find_mapping(uint64_t address, struct cot_block *block);
 /* Sets a block's root; *before gets what it was. False: no such block. */
 bool cot_blocks_set_root(uint64_t key, uint32_t kind, uint64_t root, uint64_t *before);
 /* Assigns all blocks of a context to another one. */

@@ -15,61 +15,20 @@
 #include "../blocks/blocks.h"
 #include "vmm.h"
 
-/* ---- which memory is mapped at which addresses ---- */
-static bool mapping_add(abi_devptr at, uint64_t bytes, uint64_t memory) {
-    pthread_mutex_lock(&cot->mappings.lock);
-    bool room = cot->mappings.count < cot->mappings.capacity;
-    if (!room) {
-        size_t capacity = cot->mappings.capacity ? cot->mappings.capacity * 2 : 256;
-        struct cot_mapping *grown = realloc(cot->mappings.list, capacity * sizeof *grown);
-        room = grown != NULL;
-        if (grown) {
-            cot->mappings.list = grown;
-            cot->mappings.capacity = capacity;
-        }
-    }
-    if (room) cot->mappings.list[cot->mappings.count++] = (struct cot_mapping){at, bytes, memory};
-    pthread_mutex_unlock(&cot->mappings.lock);
-    return room;
-}
+/* ---- which memory is mapped at which addresses: a block for each mapping, by its first address ---- */
 
-/* Removes one mapping in the range; false: none is left. */
-static bool mapping_take(abi_devptr at, uint64_t bytes, struct cot_mapping *mapping) {
-    bool found = false;
-    pthread_mutex_lock(&cot->mappings.lock);
-    for (size_t i = 0; i < cot->mappings.count && !found; i++) {
-        if (cot->mappings.list[i].at < at || cot->mappings.list[i].at - at >= bytes) continue;
-        *mapping = cot->mappings.list[i];
-        cot->mappings.list[i] = cot->mappings.list[--cot->mappings.count];
-        found = true;
-    }
-    pthread_mutex_unlock(&cot->mappings.lock);
-    return found;
-}
-
-/* Removes exactly what mapping_add added, not what else may be mapped there. */
-static void mapping_undo(abi_devptr at, uint64_t bytes, uint64_t memory) {
-    bool found = false;
-    pthread_mutex_lock(&cot->mappings.lock);
-    for (size_t i = cot->mappings.count; i-- > 0 && !found;) {
-        found = cot->mappings.list[i].at == at && cot->mappings.list[i].bytes == bytes &&
-                cot->mappings.list[i].memory == memory;
-        if (found) cot->mappings.list[i] = cot->mappings.list[--cot->mappings.count];
-    }
-    pthread_mutex_unlock(&cot->mappings.lock);
+/* If this fails the memory stays charged: too long, never too short. */
+static void mapping_add(abi_devptr at, uint64_t bytes, uint64_t memory) {
+    struct cot_block block = {.key = at, .bytes = bytes, .kind = COT_MAPPING, .root = memory, .references = 1};
+    cot_blocks_add(&block);
 }
 
 /* The allocation that is mapped there, with a reference for the caller; 0: none. */
 static uint64_t mapping_hold(abi_devptr at) {
-    uint64_t memory = 0;
-    pthread_mutex_lock(&cot->mappings.lock);
-    for (size_t i = 0; i < cot->mappings.count && !memory; i++) {
-        if (at >= cot->mappings.list[i].at && at - cot->mappings.list[i].at < cot->mappings.list[i].bytes)
-            memory = cot->mappings.list[i].memory;
-    }
-    if (!cot_memory_ref(memory)) memory = 0;
-    pthread_mutex_unlock(&cot->mappings.lock);
-    return memory;
+    struct cot_block block;
+    uint32_t left;
+    bool found = cot_blocks_change_references(at, COT_MAPPING, 0, &block, &left) || cot_blocks_find_mapping(at, &block);
+    return found && cot_memory_ref(block.root) ? block.root : 0;
 }
 
 /* ---- allocations ---- */
@@ -233,37 +192,37 @@ abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_hand
     /* The reference is taken before the driver maps: a release on another thread must not drop the charge in
      * between. */
     uint64_t memory = cot_attached() ? cot_memory_of_handle(handle) : 0;
-    if (memory && !mapping_add(at, bytes, memory)) {
-        cot_memory_unref(memory);
-        return ABI_ERROR_OUT_OF_MEMORY;
-    }
     abi_result result = CALL_REAL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), at, bytes,
                                   offset, handle, flags);
-    if (result != ABI_SUCCESS && memory) {
-        mapping_undo(at, bytes, memory);
-        cot_memory_unref(memory);
-    }
+    /* Of memory that is not known, too: what is mapped behind it may be unmapped together with it. */
+    if (result == ABI_SUCCESS && cot_attached()) mapping_add(at, bytes, memory);
+    else cot_memory_unref(memory);
     return result;
 }
 
+/* The range is that of one mapping or of several without gaps. Their blocks are taken before the driver's call, as the
+ * addresses may be reused after it. */
 abi_result cot_cuMemUnmap(abi_devptr at, size_t bytes) {
-    struct cot_mapping few[8], *list = few, mapping;
+    struct cot_block few[8], *list = few;
     size_t count = 0, capacity = sizeof few / sizeof *few;
-    while (cot_attached() && mapping_take(at, bytes, &mapping)) {
+    for (uint64_t done = 0; cot_attached() && done < bytes;) {
+        struct cot_block block;
         if (count == capacity) {
-            struct cot_mapping *grown = malloc(capacity * 2 * sizeof *grown);
-            if (!grown) continue; /* its reference stays: it counts too long, never too short */
+            struct cot_block *grown = malloc(capacity * 2 * sizeof *grown);
+            if (!grown) break; /* the rest stays charged */
             memcpy(grown, list, count * sizeof *grown);
             if (list != few) free(list);
             list = grown;
             capacity *= 2;
         }
-        list[count++] = mapping;
+        if (!cot_blocks_take(at + done, COT_MAPPING, &block)) break;
+        list[count++] = block;
+        done += block.bytes;
     }
     abi_result result = CALL_REAL(cuMemUnmap, (abi_devptr, size_t), at, bytes);
     for (size_t i = 0; i < count; i++) {
-        if (result == ABI_SUCCESS) cot_memory_unref(list[i].memory);
-        else mapping_add(list[i].at, list[i].bytes, list[i].memory);
+        if (result == ABI_SUCCESS) cot_memory_unref(list[i].root);
+        else cot_blocks_add(&list[i]);
     }
     if (list != few) free(list);
     return result;
