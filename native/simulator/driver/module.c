@@ -56,7 +56,12 @@ static uint64_t declared_bytes(const char *text) {
     return sum;
 }
 
+/* Of the newest toolkit, and some after it. */
+#define NEWEST_PTX 15
+#define UNSUPPORTED_PTX_VERSION 222
+
 static int parse_ptx(struct sim_module *module, const char *text) {
+    if (strtoul(strstr(text, ".version") + strlen(".version"), NULL, 10) > NEWEST_PTX) return UNSUPPORTED_PTX_VERSION;
     const char *at = text, *previous_end = text;
     while ((at = strstr(at, ".entry"))) {
         const char *name = at + 6;
@@ -232,7 +237,7 @@ SIM_EXPORT abi_result cuModuleLoad(struct sim_module **module, const char *path)
 }
 SIM_EXPORT abi_result cuModuleUnload(struct sim_module *module) {
     SIM_ENTER("cuModuleUnload");
-    return module_end(module);
+    return module_of(module) && !module->context ? ABI_ERROR_NOT_PERMITTED : module_end(module);
 }
 SIM_EXPORT abi_result cuModuleGetFunction(struct sim_function **function, struct sim_module *module, const char *name) {
     SIM_ENTER("cuModuleGetFunction");
@@ -241,7 +246,8 @@ SIM_EXPORT abi_result cuModuleGetFunction(struct sim_function **function, struct
 SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
     SIM_ENTER("cuModuleGetLoadingMode");
     if (!mode) return ABI_ERROR_INVALID_VALUE;
-    *mode = 1; /* eager loading */
+    const char *asked = getenv("CUDA_MODULE_LOADING");
+    *mode = asked && !strcmp(asked, "EAGER") ? 1 : 2; /* lazy: what a real driver does, unless told otherwise */
     return ABI_SUCCESS;
 }
 

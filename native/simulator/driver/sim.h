@@ -54,6 +54,7 @@ struct sim_region {
     uint64_t page, pages; /* first page and number of pages in the arena */
     uint64_t bytes;       /* as requested; SIM_SMALLS and SIM_CHUNK: of the block */
     uint64_t block;       /* block ID of the daemon */
+    uint64_t serial;      /* of no other region of the process */
     struct sim_context *context;
     int device;
     /* SIM_SMALLS: length in units of the allocation at each unit, 0 = none starts there; one bit per used unit */
@@ -67,12 +68,15 @@ struct sim_region {
     struct sim_region *next_chunk;
     /* SIM_RESERVED: the physical block behind each page, or NULL */
     struct sim_physical **mapped;
-    bool *starts; /* first page of a mapping: only whole mappings can be unmapped */
+    bool *starts;          /* first page of a mapping: only whole mappings can be unmapped */
+    unsigned char *access; /* of the region's own device, by page: ABI_ACCESS_* */
     /* SIM_GRAPH */
     struct sim_graph_memory *graph_memory;
-    bool shared;    /* its contents are in a file that other processes can open */
-    unsigned opens; /* SIM_OPENED */
-    bool pooled;    /* SIM_OPENED: by a pool's pointer, closed by cuMemFree */
+    bool shared;               /* its contents are in a file that other processes can open */
+    unsigned opens;            /* SIM_OPENED */
+    bool pooled;               /* SIM_OPENED: by a pool's pointer, closed by cuMemFree */
+    struct sim_advice *advice; /* SIM_MANAGED: by page, or NULL */
+    bool sync_memops;          /* as the program set it */
 };
 
 struct sim_physical {
@@ -215,7 +219,11 @@ struct sim_region *sim_region_next(uint32_t *index);
 abi_devptr sim_region_address(const struct sim_region *region);
 /* Takes the lock. The range must be usable device memory, or host memory (then *device is false). */
 int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
+int sim_linear_free(abi_devptr pointer);
 bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
+
+/* memory/host.c; takes the lock */
+bool sim_is_page_locked(abi_devptr pointer);
 
 /* memory/pool.c */
 struct sim_pool *sim_default_pool(int device);
@@ -280,6 +288,7 @@ void sim_physical_end_if_unused(struct sim_physical *physical); /* frees it when
 int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t capacity,
                    abi_mipmapped *out);
 /* First byte and pitch of the rows of a single-level, single-slice array; false: not such an array. */
+size_t sim_array_element_bytes(void *array);
 bool sim_array_rows(void *array, char **rows, size_t *pitch, size_t *width_bytes, size_t *height);
 
 /* memory/ipc.c */

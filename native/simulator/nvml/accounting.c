@@ -48,7 +48,7 @@ NVML_EXPORT nvmlDeviceGetAccountingStats_v2(nvml_abi_device device, struct nvml_
 /* Without an array, returns how many entries there can be. Clocks and engines that are not simulated have none. */
 NVML_EXPORT nvmlDeviceGetSamples(nvml_abi_device device, int type, unsigned long long last_seen, int *value_type,
                                  unsigned *count, struct nvml_abi_sample *out) {
-    NVML_ENTER_GPU(value_type && count && type >= NVML_ABI_SAMPLES_POWER);
+    NVML_ENTER_GPU(value_type && count && (!out || *count > 0) && type >= NVML_ABI_SAMPLES_POWER);
     NVML_REQUIRE(type <= NVML_ABI_SAMPLES_MEMORY, NVML_ABI_NOT_SUPPORTED);
     struct sim_ring_sample ring[SIM_SAMPLES_MAX];
     struct sim_reply reply;

@@ -82,9 +82,17 @@ NVML_EXPORT nvmlDeviceGetPciInfo_v3(nvml_abi_device device, struct nvml_abi_pci_
     snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.0", facts->pci_domain, facts->pci_bus, facts->pci_device);
     return NVML_ABI_SUCCESS;
 }
+/* Without a function, or without a domain. */
+static bool is_bus_id(const char *id, unsigned *domain, unsigned *bus, unsigned *slot) {
+    unsigned function;
+    if (sscanf(id, "%x:%x:%x", domain, bus, slot) == 3) return true;
+    *domain = 0;
+    return sscanf(id, "%x:%x.%x", bus, slot, &function) == 3;
+}
+
 NVML_EXPORT nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvml_abi_device *device) {
-    unsigned domain, bus, slot;
-    NVML_ENTER(id && device && sscanf(id, "%x:%x:%x", &domain, &bus, &slot) == 3);
+    unsigned domain = 0, bus = 0, slot = 0;
+    NVML_ENTER(id && device && is_bus_id(id, &domain, &bus, &slot));
     for (uint32_t index = 0; index < nvml_gpu_count; index++) {
         const struct sim_gpu_facts *facts = &nvml_facts->gpus[nvml_gpus[index]];
         if (facts->pci_domain != domain || facts->pci_bus != bus || facts->pci_device != slot) continue;

@@ -168,7 +168,8 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length) 
     text[got] = 0;
     if (got == 0) return NVML_ABI_NOT_FOUND;
     if (!name || length == 0) return NVML_ABI_INVALID_ARGUMENT;
-    return snprintf(name, length, "%s", text) < (int)length ? NVML_ABI_SUCCESS : NVML_ABI_INSUFFICIENT_SIZE;
+    snprintf(name, length, "%s", text); /* cropped to the length */
+    return NVML_ABI_SUCCESS;
 }
 
 NVML_EXPORT nvmlDeviceGetCount_v2(unsigned *count) {

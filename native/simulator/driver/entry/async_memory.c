@@ -38,7 +38,8 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     result = region && region->kind == SIM_CHUNK                      ? sim_pool_free(region, pointer, context, object)
              : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
              : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
-                                                   : ABI_ERROR_INVALID_VALUE;
+             : region && (region->kind == SIM_LARGE || region->kind == SIM_SMALLS) ? sim_linear_free(pointer)
+                                                                                   : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
 }

@@ -1,15 +1,24 @@
 /* Copies and fills. They move real bytes on the calling thread: a synchronous one first waits for earlier work, as on a
  * GPU; an asynchronous one takes effect during the call, which no correct program can distinguish from later. Copy
  * engines have no time line of their own. */
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "../sim.h"
 
+/* What a device can reach: its memory, or page-locked memory of the host. */
+static bool is_reachable(abi_devptr pointer) {
+    return sim_in_arena(pointer) || sim_is_page_locked(pointer);
+}
+/* Of the calls that name their direction: which of the two addresses must be a device's. */
+enum { ANY = 0, TO_DEVICE = 1, FROM_DEVICE = 2 };
+static bool is_direction(abi_devptr to, abi_devptr from, int direction) {
+    return (!(direction & TO_DEVICE) || is_reachable(to)) && (!(direction & FROM_DEVICE) || is_reachable(from));
+}
+
 /* Waits for the stream, whose earlier work it follows: the legacy default one, or the thread's own. */
-static int copy_after(abi_devptr to, abi_devptr from, size_t bytes, abi_stream stream) {
+static int copy_after(abi_devptr to, abi_devptr from, size_t bytes, abi_stream stream, int direction) {
     SIM_TRY(sim_wait_stream(stream));
+    if (bytes && !is_direction(to, from, direction)) return ABI_ERROR_INVALID_VALUE;
     return sim_copy_now(to, from, bytes);
 }
 
@@ -30,14 +39,14 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
 }
 
 /* One synchronous form and its per-thread variant; one asynchronous form and its variant. */
-#define SYNC(name, twin, to_type, from_type)                                               \
-    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) {                 \
-        SIM_ENTER(#name);                                                                  \
-        return copy_after((abi_devptr)to, (abi_devptr)from, bytes, NULL);                  \
-    }                                                                                      \
-    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) {                 \
-        SIM_ENTER(#twin);                                                                  \
-        return copy_after((abi_devptr)to, (abi_devptr)from, bytes, ABI_STREAM_PER_THREAD); \
+#define SYNC(name, twin, to_type, from_type, direction)                                               \
+    SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes) {                            \
+        SIM_ENTER(#name);                                                                             \
+        return copy_after((abi_devptr)to, (abi_devptr)from, bytes, NULL, direction);                  \
+    }                                                                                                 \
+    SIM_EXPORT abi_result twin(to_type to, from_type from, size_t bytes) {                            \
+        SIM_ENTER(#twin);                                                                             \
+        return copy_after((abi_devptr)to, (abi_devptr)from, bytes, ABI_STREAM_PER_THREAD, direction); \
     }
 #define ASYNC(name, twin, to_type, from_type)                                                 \
     SIM_EXPORT abi_result name(to_type to, from_type from, size_t bytes, abi_stream stream) { \
@@ -48,10 +57,10 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
         return name(to, from, bytes, sim_own(stream));                                        \
     }
 
-SYNC(cuMemcpy, cuMemcpy_ptds, abi_devptr, abi_devptr)
-SYNC(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, abi_devptr, const void *)
-SYNC(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, void *, abi_devptr)
-SYNC(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, abi_devptr, abi_devptr)
+SYNC(cuMemcpy, cuMemcpy_ptds, abi_devptr, abi_devptr, ANY)
+SYNC(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, abi_devptr, const void *, TO_DEVICE)
+SYNC(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, void *, abi_devptr, FROM_DEVICE)
+SYNC(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, abi_devptr, abi_devptr, TO_DEVICE | FROM_DEVICE)
 ASYNC(cuMemcpyAsync, cuMemcpyAsync_ptsz, abi_devptr, abi_devptr)
 ASYNC(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, abi_devptr, const void *)
 ASYNC(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, void *, abi_devptr)
@@ -62,7 +71,7 @@ SIM_EXPORT abi_result cuMemcpyPeer(abi_devptr to, abi_context to_context, abi_de
     SIM_ENTER("cuMemcpyPeer");
     (void)to_context;
     (void)from_context;
-    return copy_after(to, from, bytes, NULL);
+    return copy_after(to, from, bytes, NULL, ANY);
 }
 SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, abi_devptr from,
                                         abi_context from_context, size_t bytes, abi_stream stream) {
@@ -71,6 +80,8 @@ SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, a
     (void)from_context;
     return copy_on(to, from, bytes, stream);
 }
+
+enum { MOST_PITCH = 2147483647 }; /* as the device's attribute tells */
 
 /* One side of a two-dimensional copy. */
 struct side {
@@ -81,11 +92,15 @@ struct side {
 
 static int side_of(int type, const void *host, abi_devptr device, void *array, size_t pitch, size_t x, size_t y,
                    size_t width, size_t height, struct side *side) {
+    if (type < ABI_MEMORY_HOST || type > ABI_MEMORY_UNIFIED) return ABI_ERROR_INVALID_VALUE;
+    if (type != ABI_MEMORY_ARRAY && pitch && (pitch > MOST_PITCH || pitch < x || pitch - x < width))
+        return ABI_ERROR_INVALID_VALUE;
     *side = (struct side){type == ABI_MEMORY_HOST ? (abi_devptr)host : device, pitch, type == ABI_MEMORY_ARRAY};
     if (side->array) {
         char *rows;
         size_t row_bytes, row_count;
         if (!sim_array_rows(array, &rows, &side->pitch, &row_bytes, &row_count)) return ABI_ERROR_INVALID_HANDLE;
+        if (x % sim_array_element_bytes(array)) return ABI_ERROR_INVALID_VALUE;
         if (x > row_bytes || width > row_bytes - x || y > row_count || height > row_count - y)
             return ABI_ERROR_INVALID_VALUE;
         side->at = (abi_devptr)rows;
@@ -149,7 +164,9 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
     struct sim_context *context;
     struct sim_stream *object;
     int result = sim_stream_context(stream, &context, &object);
-    if (to % size || (count && rows > 1 && pitch < count * size)) return ABI_ERROR_INVALID_VALUE;
+    if (result != ABI_SUCCESS) return result;
+    if (to % size || pitch % size || (count && rows > 1 && pitch < count * size) || (count && !is_reachable(to)))
+        return ABI_ERROR_INVALID_VALUE;
     struct sim_step step = {.type = ABI_NODE_MEMSET, .fill = {to, pitch, value, size, count, rows}};
     if (result == ABI_SUCCESS && !object) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_step(object, &step, &result)) return result;
@@ -185,82 +202,3 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
 FILL(8, unsigned char)
 FILL(16, unsigned short)
 FILL(32, unsigned int)
-
-/* ---- page-locked host memory ---- */
-
-struct host_block {
-    void *at;
-    size_t bytes;
-    bool registered;
-    struct host_block *next;
-};
-static struct host_block *host_blocks;
-
-static int host_add(void *at, size_t bytes, bool registered) {
-    struct host_block *block = malloc(sizeof *block);
-    if (!block) return ABI_ERROR_OUT_OF_MEMORY;
-    *block = (struct host_block){at, bytes, registered, host_blocks};
-    pthread_mutex_lock(&sim.lock);
-    host_blocks = block;
-    pthread_mutex_unlock(&sim.lock);
-    return ABI_SUCCESS;
-}
-
-static bool host_remove(void *at, bool registered) {
-    pthread_mutex_lock(&sim.lock);
-    struct host_block *found = NULL;
-    for (struct host_block **place = &host_blocks; *place; place = &(*place)->next) {
-        if ((*place)->at == at && (*place)->registered == registered) {
-            found = *place;
-            *place = found->next;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&sim.lock);
-    if (found && !registered) munmap(found->at, found->bytes);
-    free(found);
-    return found != NULL;
-}
-
-static int host_alloc(void **pointer, size_t bytes) {
-    SIM_CURRENT(context);
-    if (!pointer || bytes == 0) return ABI_ERROR_INVALID_VALUE;
-    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) return ABI_ERROR_OUT_OF_MEMORY;
-    *pointer = map;
-    return host_add(map, bytes, false);
-}
-SIM_EXPORT abi_result cuMemAllocHost_v2(void **pointer, size_t bytes) {
-    SIM_ENTER("cuMemAllocHost_v2");
-    return host_alloc(pointer, bytes);
-}
-SIM_EXPORT abi_result cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-    SIM_ENTER("cuMemHostAlloc");
-    (void)flags;
-    return host_alloc(pointer, bytes);
-}
-SIM_EXPORT abi_result cuMemFreeHost(void *pointer) {
-    SIM_ENTER("cuMemFreeHost");
-    return host_remove(pointer, false) ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
-SIM_EXPORT abi_result cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
-    SIM_ENTER("cuMemHostRegister_v2");
-    (void)flags;
-    return pointer && bytes ? host_add(pointer, bytes, true) : ABI_ERROR_INVALID_VALUE;
-}
-SIM_EXPORT abi_result cuMemHostUnregister(void *pointer) {
-    SIM_ENTER("cuMemHostUnregister");
-    return host_remove(pointer, true) ? ABI_SUCCESS : ABI_ERROR_HOST_MEMORY_NOT_REGISTERED;
-}
-SIM_EXPORT abi_result cuMemHostGetDevicePointer_v2(abi_devptr *device, void *pointer, unsigned flags) {
-    SIM_ENTER("cuMemHostGetDevicePointer_v2");
-    if (!device || !pointer || flags) return ABI_ERROR_INVALID_VALUE;
-    *device = (abi_devptr)pointer;
-    return ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuMemHostGetFlags(unsigned *flags, void *pointer) {
-    SIM_ENTER("cuMemHostGetFlags");
-    if (!flags || !pointer) return ABI_ERROR_INVALID_VALUE;
-    *flags = 2; /* mapped into the device's address space */
-    return ABI_SUCCESS;
-}

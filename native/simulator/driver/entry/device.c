@@ -87,8 +87,12 @@ SIM_EXPORT abi_result cuDeviceGetPCIBusId(char *id, int length, abi_device devic
 
 SIM_EXPORT abi_result cuDeviceGetByPCIBusId(abi_device *device, const char *id) {
     SIM_ENTER("cuDeviceGetByPCIBusId");
-    unsigned domain, bus, slot;
-    if (!device || !id || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return ABI_ERROR_INVALID_VALUE;
+    unsigned domain = 0, bus, slot, function;
+    if (!device || !id) return ABI_ERROR_INVALID_VALUE;
+    if (sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+        domain = 0; /* bus:device.function */
+        if (sscanf(id, "%x:%x.%x", &bus, &slot, &function) != 3) return ABI_ERROR_INVALID_VALUE;
+    }
     for (int i = 0; i < sim.device_count; i++) {
         const struct sim_gpu_facts *facts = facts_of(i);
         if (facts->pci_domain == domain && facts->pci_bus == bus && facts->pci_device == slot) {
@@ -107,6 +111,8 @@ SIM_EXPORT abi_result cuDeviceComputeCapability(int *major, int *minor, abi_devi
     *minor = (int)facts->cc_minor;
     return ABI_SUCCESS;
 }
+
+enum { MOST_ATTRIBUTE = 255 }; /* CUDA 13.5 has 161; those of later drivers are 0 */
 
 /* Attributes that are the same on every simulated GPU: attribute, value. */
 static const int COMMON[][2] = {
@@ -132,7 +138,7 @@ static const int COMMON[][2] = {
 SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device device) {
     SIM_ENTER("cuDeviceGetAttribute");
     FACTS(facts, device);
-    if (!value || attribute <= 0) return ABI_ERROR_INVALID_VALUE;
+    if (!value || attribute <= 0 || attribute > MOST_ATTRIBUTE) return ABI_ERROR_INVALID_VALUE;
     switch (attribute) {
     case 13: *value = (int)facts->sm_mhz * 1000; return ABI_SUCCESS;
     case 16: *value = (int)facts->sm_count; return ABI_SUCCESS;
@@ -153,53 +159,12 @@ SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device
     return ABI_SUCCESS;
 }
 
-SIM_EXPORT abi_result cuDeviceCanAccessPeer(int *can, abi_device device, abi_device peer) {
-    SIM_ENTER("cuDeviceCanAccessPeer");
-    if (!facts_of(device) || !facts_of(peer)) return ABI_ERROR_INVALID_DEVICE;
-    if (!can) return ABI_ERROR_INVALID_VALUE;
-    *can = 0;
+/* CUdevprop: the old form of some attributes, in their order there. */
+SIM_EXPORT abi_result cuDeviceGetProperties(int *properties, abi_device device) {
+    SIM_ENTER("cuDeviceGetProperties");
+    static const int ATTRIBUTES[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+    if (!properties) return ABI_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < sizeof ATTRIBUTES / sizeof *ATTRIBUTES; i++)
+        SIM_TRY(cuDeviceGetAttribute(&properties[i], ATTRIBUTES[i], device));
     return ABI_SUCCESS;
 }
-
-static const struct {
-    int code;
-    const char *name, *text;
-} ERRORS[] = {
-    {0, "CUDA_SUCCESS", "no error"},
-    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
-    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
-    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {215, "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture"},
-    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
-    {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
-    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
-    {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
-    {710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
-    {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
-    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
-    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
-};
-
-#define ERROR_TEXT(entry_point, field)                                     \
-    SIM_EXPORT abi_result entry_point(abi_result code, const char **out) { \
-        if (!out) return ABI_ERROR_INVALID_VALUE;                          \
-        *out = NULL;                                                       \
-        for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {      \
-            if (ERRORS[i].code == code) *out = ERRORS[i].field;            \
-        }                                                                  \
-        return *out ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;               \
-    }
-ERROR_TEXT(cuGetErrorName, name)
-ERROR_TEXT(cuGetErrorString, text)

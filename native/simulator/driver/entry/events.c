@@ -57,10 +57,13 @@ static void cell_leave(const struct sim_event *event) {
 
 static struct sim_event *events; /* all events, so that those a program has lost are not reported as leaks */
 
+enum { INTERPROCESS = 4 }; /* a flag: must not measure time */
+
 SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_ENTER("cuEventCreate");
     SIM_CURRENT(context);
-    if (!out) return ABI_ERROR_INVALID_VALUE;
+    bool measures = !(flags & ABI_EVENT_DISABLE_TIMING);
+    if (!out || (flags & INTERPROCESS && measures)) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
     if (!event || !cell_take(context, &event->cell)) {
         free(event);

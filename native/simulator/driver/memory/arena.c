@@ -10,7 +10,7 @@ static uint64_t arena_pages;
 static uint32_t *page_owner; /* index into regions plus one by page, so untouched (zero) pages are free */
 static struct sim_region **regions;
 static uint32_t region_count, region_capacity, *region_spare, region_spare_count;
-static uint64_t next_page;
+static uint64_t next_page, serials;
 
 int sim_arena_start(uint64_t bytes) {
     arena_pages = bytes / SIM_PAGE;
@@ -76,7 +76,7 @@ int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment
     }
     uint32_t index = region_spare_count ? region_spare[--region_spare_count] : region_count++;
     regions[index] = region;
-    *region = (struct sim_region){.kind = kind, .page = first, .pages = pages, .bytes = bytes};
+    *region = (struct sim_region){.kind = kind, .page = first, .pages = pages, .bytes = bytes, .serial = ++serials};
     for (uint64_t i = 0; i < pages; i++) page_owner[first + i] = index + 1;
     next_page = first + pages;
     *out = region;
@@ -101,6 +101,8 @@ void sim_region_end(struct sim_region *region) {
     free(region->used);
     free(region->mapped);
     free(region->starts);
+    free(region->access);
+    free(region->advice);
     free(region);
 }
 

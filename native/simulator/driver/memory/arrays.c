@@ -12,6 +12,8 @@
 #define ROW_COUNT 8u
 #define MAX_WIDTH 131072u
 #define MAX_SLICES 16384u
+#define MAX_LAYERS 2048u
+#define MAX_FLAGS 0x1ffu /* all that exist */
 #define ALIGNMENT 65536u
 
 static struct sim_array *arrays;
@@ -52,9 +54,12 @@ static uint64_t layout_bytes(const abi_array3d_shape *shape, unsigned levels) {
 static bool is_valid(const abi_array3d_shape *shape) {
     if (shape->width == 0 || shape->width > MAX_WIDTH || shape->height > MAX_WIDTH || shape->depth > MAX_SLICES)
         return false;
+    if (shape->flags > MAX_FLAGS || (shape->flags & ABI_ARRAY_GATHER && shape->depth)) return false;
+    if (shape->channels == 3 && shape->format <= ABI_FORMAT_FLOAT) return false;
     if (shape->channels == 0 || shape->channels > 4 || abi_array_element_of(shape->format, shape->channels).bits == 0)
         return false;
     bool layered = shape->flags & ABI_ARRAY_LAYERED;
+    if (layered && shape->depth > MAX_LAYERS) return false;
     if (shape->flags & ABI_ARRAY_CUBEMAP)
         return shape->width == shape->height && (layered ? shape->depth && shape->depth % 6 == 0 : shape->depth == 6);
     return layered ? shape->depth > 0 : shape->depth == 0 || shape->height > 0;
@@ -165,6 +170,14 @@ int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, 
     }
     *out = (abi_mipmapped)array;
     return ABI_SUCCESS;
+}
+
+size_t sim_array_element_bytes(void *handle) {
+    pthread_mutex_lock(&sim.lock);
+    struct sim_array *array = sim_array_of(handle);
+    unsigned bits = array ? abi_array_element_of(array->shape.format, array->shape.channels).bits : 8;
+    pthread_mutex_unlock(&sim.lock);
+    return bits < 8 ? 1 : bits / 8;
 }
 
 bool sim_array_rows(void *handle, char **rows, size_t *pitch, size_t *width_bytes, size_t *height) {

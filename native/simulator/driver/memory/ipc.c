@@ -128,15 +128,15 @@ static int ipc_open(abi_devptr *out, const abi_ipc_handle *handle) {
     memcpy(&place, handle, sizeof place);
     return SIM_LOCKED(sim_open(&place, false, out));
 }
+enum { LAZY_PEER_ACCESS = 1 }; /* the one flag, which must be given */
+
 SIM_EXPORT abi_result cuIpcOpenMemHandle_v2(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {
     SIM_ENTER("cuIpcOpenMemHandle_v2");
-    (void)flags; /* how peers may reach it: every block is on one GPU */
-    return ipc_open(out, &handle);
+    return flags == LAZY_PEER_ACCESS ? ipc_open(out, &handle) : ABI_ERROR_INVALID_VALUE;
 }
 SIM_EXPORT abi_result cuIpcOpenMemHandle(abi_devptr *out, abi_ipc_handle handle, unsigned flags) {
     SIM_ENTER("cuIpcOpenMemHandle");
-    (void)flags;
-    return ipc_open(out, &handle);
+    return flags == LAZY_PEER_ACCESS ? ipc_open(out, &handle) : ABI_ERROR_INVALID_VALUE;
 }
 
 SIM_EXPORT abi_result cuIpcCloseMemHandle(abi_devptr pointer) {

@@ -133,7 +133,7 @@ bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_de
     return false;
 }
 
-static int linear_free(abi_devptr pointer) {
+int sim_linear_free(abi_devptr pointer) {
     struct sim_region *region = sim_region_at(pointer);
     if (!region) return ABI_ERROR_INVALID_VALUE;
     switch (region->kind) {
@@ -206,7 +206,7 @@ int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
         if (region->kind == SIM_GRAPH && !sim_graph_memory_live(region->graph_memory)) result = ABI_ERROR_INVALID_VALUE;
         if (region->kind == SIM_RESERVED) {
             uint64_t page = (at - start) / SIM_PAGE;
-            if (!region->mapped[page]) result = ABI_ERROR_INVALID_VALUE;
+            if (!region->mapped[page] || !region->access[page]) result = ABI_ERROR_INVALID_VALUE;
             start += page * SIM_PAGE;
             length = SIM_PAGE;
         } else if (end > start + length) {
@@ -268,7 +268,7 @@ SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
     SIM_ENTER("cuMemFree_v2");
     if (pointer == 0) return ABI_SUCCESS;
     SIM_CURRENT(context);
-    return SIM_LOCKED(linear_free(pointer));
+    return SIM_LOCKED(sim_linear_free(pointer));
 }
 
 SIM_EXPORT abi_result cuMemFree(unsigned pointer) {
@@ -294,6 +294,18 @@ SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return ABI_SUCCESS;
 }
 
+/* Of a reserved range: the mapping that the address is in. */
+static bool mapping_around(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes) {
+    uint64_t page = (pointer - sim_region_address(region)) / SIM_PAGE;
+    if (!region->mapped[page]) return false;
+    uint64_t first = page, end = page + 1;
+    while (!region->starts[first]) first--;
+    while (end < region->pages && region->mapped[end] && !region->starts[end]) end++;
+    *start = sim_region_address(region) + first * SIM_PAGE;
+    *bytes = (end - first) * SIM_PAGE;
+    return true;
+}
+
 SIM_EXPORT abi_result cuMemGetAddressRange_v2(abi_devptr *base, size_t *size, abi_devptr pointer) {
     SIM_ENTER("cuMemGetAddressRange_v2");
     pthread_mutex_lock(&sim.lock);
@@ -306,37 +318,11 @@ SIM_EXPORT abi_result cuMemGetAddressRange_v2(abi_devptr *base, size_t *size, ab
         bytes = region->bytes;
         if (region->kind == SIM_SMALLS) found = sim_small_range(region, pointer, &start, &bytes);
         if (region->kind == SIM_CHUNK) found = sim_chunk_range(region, pointer, &start, &bytes);
+        if (region->kind == SIM_RESERVED) found = mapping_around(region, pointer, &start, &bytes);
     }
     pthread_mutex_unlock(&sim.lock);
     if (!found) return ABI_ERROR_NOT_FOUND;
     if (base) *base = start;
     if (size) *size = bytes;
     return ABI_SUCCESS;
-}
-
-SIM_EXPORT abi_result cuPointerGetAttribute(void *data, int attribute, abi_devptr pointer) {
-    SIM_ENTER("cuPointerGetAttribute");
-    if (!data) return ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    struct sim_region *region = sim_region_at(pointer);
-    struct sim_region copy = region ? *region : (struct sim_region){0};
-    abi_devptr start = region ? sim_region_address(region) : 0;
-    pthread_mutex_unlock(&sim.lock);
-    if (!region) return ABI_ERROR_INVALID_VALUE;
-    switch (attribute) {
-    case ABI_POINTER_CONTEXT: *(void **)data = copy.context; return ABI_SUCCESS;
-    case ABI_POINTER_MEMORY_TYPE: *(unsigned *)data = ABI_MEMORY_DEVICE; return ABI_SUCCESS;
-    case ABI_POINTER_DEVICE_POINTER: *(abi_devptr *)data = pointer; return ABI_SUCCESS;
-    case ABI_POINTER_HOST_POINTER:
-        if (copy.kind != SIM_MANAGED) return ABI_ERROR_INVALID_VALUE;
-        *(abi_devptr *)data = pointer;
-        return ABI_SUCCESS;
-    case ABI_POINTER_BUFFER_ID: *(unsigned long long *)data = start; return ABI_SUCCESS;
-    case ABI_POINTER_IS_MANAGED: *(unsigned *)data = copy.kind == SIM_MANAGED; return ABI_SUCCESS;
-    case ABI_POINTER_DEVICE_ORDINAL: *(int *)data = copy.device; return ABI_SUCCESS;
-    case ABI_POINTER_RANGE_START: *(abi_devptr *)data = start; return ABI_SUCCESS;
-    case ABI_POINTER_RANGE_SIZE: *(size_t *)data = copy.bytes; return ABI_SUCCESS;
-    case ABI_POINTER_MAPPED: *(int *)data = 1; return ABI_SUCCESS;
-    default: return ABI_ERROR_NOT_SUPPORTED;
-    }
 }

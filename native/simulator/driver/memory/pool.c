@@ -21,7 +21,7 @@ static struct sim_pool *pools, *ending, *current_pool[SIM_MAX_GPUS], *default_po
 struct sim_pool *sim_pool_new(int device) {
     struct sim_pool *pool = calloc(1, sizeof *pool);
     if (!pool) return NULL;
-    *pool = (struct sim_pool){.magic = SIM_POOL_MAGIC, .device = device, .next = pools};
+    *pool = (struct sim_pool){.magic = SIM_POOL_MAGIC, .device = device, .reuses = {true, true, true}, .next = pools};
     pools = pool;
     return pool;
 }
@@ -202,7 +202,7 @@ static void trim(struct sim_pool *pool, uint64_t keep) {
     for (struct sim_region **place = &pool->chunks; *place;) {
         struct sim_region *chunk = *place;
         bool empty = !chunk->segments->taken && !chunk->segments->next;
-        if (empty && pool->reserved > keep) chunk_end(pool, place);
+        if (empty && pool->reserved > keep && pool->reserved - chunk->bytes >= keep) chunk_end(pool, place);
         else place = &chunk->next_chunk;
     }
 }
@@ -243,8 +243,9 @@ SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props
     SIM_ENTER("cuMemPoolCreate");
     if (!out || !props || props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
     int device = sim_device_of_location(&props->location);
-    if (device == SIM_HOST || device == SIM_UNKNOWN_LOCATION || (props->handle_types & ~ABI_HANDLE_POSIX_FD))
-        return ABI_ERROR_NOT_SUPPORTED;
+    if (device == SIM_UNKNOWN_LOCATION || props->location.type == ABI_LOCATION_HOST_NUMA_CURRENT)
+        return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_HOST || (props->handle_types & ~ABI_HANDLE_POSIX_FD)) return ABI_ERROR_NOT_SUPPORTED;
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_pool *pool = sim_pool_new(device);
@@ -287,18 +288,27 @@ SIM_EXPORT abi_result cuMemPoolTrimTo(abi_pool handle, size_t keep) {
     return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
 
+/* Attributes that are only told, of CUDA 13.0 and later. */
+enum { ALLOCATION_TYPE = 9, HANDLE_TYPES = 10, LOCATION_ID = 11, LOCATION_TYPE = 12, MAX_SIZE = 13 };
+
 SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void *value) {
     SIM_ENTER("cuMemPoolGetAttribute");
     struct sim_pool *pool = (struct sim_pool *)handle;
     int result = ABI_SUCCESS;
     pthread_mutex_lock(&sim.lock);
     if (!value || !sim_is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
-    else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL) *(int *)value = 1;
+    else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL)
+        *(int *)value = pool->reuses[attribute - ABI_POOL_REUSE_FOLLOW_EVENTS];
     else if (attribute == ABI_POOL_RELEASE_THRESHOLD) *(uint64_t *)value = pool->release_threshold;
     else if (attribute == ABI_POOL_RESERVED_CURRENT) *(uint64_t *)value = pool->reserved;
     else if (attribute == ABI_POOL_RESERVED_HIGH) *(uint64_t *)value = pool->reserved_high;
     else if (attribute == ABI_POOL_USED_CURRENT) *(uint64_t *)value = pool->used;
     else if (attribute == ABI_POOL_USED_HIGH) *(uint64_t *)value = pool->used_high;
+    else if (attribute == ALLOCATION_TYPE) *(int *)value = ABI_ALLOCATION_PINNED;
+    else if (attribute == HANDLE_TYPES) *(int *)value = pool->exportable && !pool->imported ? ABI_HANDLE_POSIX_FD : 0;
+    else if (attribute == LOCATION_ID) *(int *)value = pool->device;
+    else if (attribute == LOCATION_TYPE) *(int *)value = ABI_LOCATION_DEVICE;
+    else if (attribute == MAX_SIZE) *(uint64_t *)value = pool->max_bytes;
     else result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
@@ -311,22 +321,40 @@ SIM_EXPORT abi_result cuMemPoolSetAttribute(abi_pool handle, int attribute, void
     pthread_mutex_lock(&sim.lock);
     if (!value || !sim_is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
     else if (attribute == ABI_POOL_RELEASE_THRESHOLD) pool->release_threshold = *(uint64_t *)value;
+    else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL)
+        pool->reuses[attribute - ABI_POOL_REUSE_FOLLOW_EVENTS] = *(int *)value != 0;
+    else if (*(uint64_t *)value != 0) result = ABI_ERROR_INVALID_VALUE; /* high-water marks can be reset alone */
     else if (attribute == ABI_POOL_RESERVED_HIGH) pool->reserved_high = pool->reserved;
     else if (attribute == ABI_POOL_USED_HIGH) pool->used_high = pool->used;
-    else if (attribute < ABI_POOL_REUSE_FOLLOW_EVENTS || attribute > ABI_POOL_REUSE_INTERNAL)
-        result = ABI_ERROR_INVALID_VALUE;
+    else result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
 
 SIM_EXPORT abi_result cuMemPoolSetAccess(abi_pool pool, const abi_access_desc *map, size_t count) {
     SIM_ENTER("cuMemPoolSetAccess");
-    (void)map;
-    (void)count;
+    struct sim_pool *known = (struct sim_pool *)pool;
+    int result = ABI_SUCCESS;
     pthread_mutex_lock(&sim.lock);
-    bool known = sim_is_pool((struct sim_pool *)pool);
+    if (!sim_is_pool(known) || (count && !map)) result = ABI_ERROR_INVALID_VALUE;
+    for (size_t i = 0; result == ABI_SUCCESS && i < count; i++) {
+        int device = sim_device_of_location(&map[i].location);
+        if (device < 0) result = device == SIM_NO_DEVICE ? ABI_ERROR_INVALID_DEVICE : ABI_ERROR_INVALID_VALUE;
+        else if (device == known->device && map[i].flags != ABI_ACCESS_READ_WRITE) result = ABI_ERROR_INVALID_VALUE;
+    }
     pthread_mutex_unlock(&sim.lock);
-    return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+    return result;
+}
+
+/* No two simulated devices reach each other's memory. */
+SIM_EXPORT abi_result cuMemPoolGetAccess(int *flags, abi_pool pool, const abi_location *location) {
+    SIM_ENTER("cuMemPoolGetAccess");
+    const struct sim_pool *known = (const struct sim_pool *)pool;
+    if (!flags || !location || !SIM_LOCKED(sim_is_pool(known))) return ABI_ERROR_INVALID_VALUE;
+    int device = sim_device_of_location(location);
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    *flags = device == known->device ? ABI_ACCESS_READ_WRITE : ABI_ACCESS_NONE;
+    return ABI_SUCCESS;
 }
 
 static int pool_of_device(abi_pool *out, abi_device device, bool by_default) {
@@ -352,8 +380,39 @@ SIM_EXPORT abi_result cuDeviceSetMemPool(abi_device device, abi_pool handle) {
     struct sim_pool *pool = (struct sim_pool *)handle;
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
-    bool fits = sim_is_pool(pool) && pool->device == device;
+    bool fits = sim_is_pool(pool) && pool->device == device && !pool->imported;
     if (fits) current_pool[device] = pool;
     pthread_mutex_unlock(&sim.lock);
     return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
+/* The pool of a location: only devices have pools here, of pinned memory. */
+static int device_of_pool(const abi_location *location, int type, int *device) {
+    if (!location) return ABI_ERROR_INVALID_VALUE;
+    *device = sim_device_of_location(location);
+    bool managed = type == ABI_ALLOCATION_MANAGED;
+    if (*device == SIM_UNKNOWN_LOCATION || location->type == ABI_LOCATION_HOST_NUMA_CURRENT ||
+        (type != ABI_ALLOCATION_PINNED && !managed))
+        return ABI_ERROR_INVALID_VALUE;
+    if (*device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    return managed || *device == SIM_HOST ? ABI_ERROR_NOT_SUPPORTED : ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuMemGetDefaultMemPool(abi_pool *pool, const abi_location *location, int type) {
+    SIM_ENTER("cuMemGetDefaultMemPool");
+    int device;
+    SIM_TRY(device_of_pool(location, type, &device));
+    return pool_of_device(pool, device, true);
+}
+SIM_EXPORT abi_result cuMemGetMemPool(abi_pool *pool, const abi_location *location, int type) {
+    SIM_ENTER("cuMemGetMemPool");
+    int device;
+    SIM_TRY(device_of_pool(location, type, &device));
+    return pool_of_device(pool, device, false);
+}
+/* Location and type must be those of the pool, which is a device's, of pinned memory. */
+SIM_EXPORT abi_result cuMemSetMemPool(const abi_location *location, int type, abi_pool pool) {
+    SIM_ENTER("cuMemSetMemPool");
+    int device, result = device_of_pool(location, type, &device);
+    if (result == ABI_ERROR_NOT_SUPPORTED) return ABI_ERROR_INVALID_VALUE;
+    return result == ABI_SUCCESS ? cuDeviceSetMemPool(device, pool) : result;
 }

@@ -10,6 +10,8 @@
 
 #include "../sim.h"
 
+#define HOST_PAGE 4096u
+
 static uint64_t vmm_granule(uint32_t gpu) {
     uint64_t granule = sim.facts->gpus[gpu].granule_bytes;
     return granule < SIM_PAGE ? SIM_PAGE : granule;
@@ -72,8 +74,7 @@ SIM_EXPORT abi_result cuMemGetAllocationGranularity(size_t *granularity, const a
 SIM_EXPORT abi_result cuMemAddressReserve(abi_devptr *pointer, size_t bytes, size_t alignment, abi_devptr hint,
                                           unsigned long long flags) {
     SIM_ENTER("cuMemAddressReserve");
-    (void)hint;
-    if (!pointer || bytes == 0 || bytes % SIM_PAGE || flags || (alignment & (alignment - 1)))
+    if (!pointer || bytes == 0 || bytes % SIM_PAGE || hint % HOST_PAGE || flags || (alignment & (alignment - 1)))
         return ABI_ERROR_INVALID_VALUE;
     struct sim_region *region;
     pthread_mutex_lock(&sim.lock);
@@ -81,7 +82,8 @@ SIM_EXPORT abi_result cuMemAddressReserve(abi_devptr *pointer, size_t bytes, siz
     if (result == ABI_SUCCESS) {
         region->mapped = calloc(region->pages, sizeof *region->mapped);
         region->starts = calloc(region->pages, sizeof *region->starts);
-        if (region->mapped && region->starts) {
+        region->access = calloc(region->pages, sizeof *region->access);
+        if (region->mapped && region->starts && region->access) {
             *pointer = sim_region_address(region);
         } else {
             sim_region_end(region);
@@ -113,6 +115,9 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
                                   unsigned long long flags) {
     SIM_ENTER("cuMemCreate");
     if (!handle || !prop || flags || bytes == 0 || prop->type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
+    if (prop->location.type == ABI_LOCATION_HOST_NUMA_CURRENT ||
+        (prop->location.type == ABI_LOCATION_HOST && prop->requested_handle_types))
+        return ABI_ERROR_INVALID_VALUE;
     int device = sim_device_of_location(&prop->location);
     if (device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
@@ -184,6 +189,7 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
             for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) {
                 region->mapped[first + i] = physical;
                 region->starts[first + i] = i == 0;
+                region->access[first + i] = ABI_ACCESS_NONE;
             }
             physical->maps += (unsigned)(bytes / SIM_PAGE);
             region->device = physical->device;
@@ -223,20 +229,45 @@ SIM_EXPORT abi_result cuMemUnmap(abi_devptr pointer, size_t bytes) {
     return result;
 }
 
+/* Under sim.lock. A host node has access to memory of a host node only. Which device has it is not kept apart: no two
+ * simulated devices reach each other's memory. */
+static int check_access(const abi_access_desc *desc, const struct sim_region *region) {
+    int device = sim_device_of_location(&desc->location);
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    bool node = desc->location.type == ABI_LOCATION_HOST_NUMA;
+    if (device == SIM_UNKNOWN_LOCATION || (node && region->device >= 0)) return ABI_ERROR_INVALID_VALUE;
+    bool known =
+        desc->flags == ABI_ACCESS_NONE || desc->flags == ABI_ACCESS_READ || desc->flags == ABI_ACCESS_READ_WRITE;
+    return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+}
+
 SIM_EXPORT abi_result cuMemSetAccess(abi_devptr pointer, size_t bytes, const abi_access_desc *desc, size_t count) {
     SIM_ENTER("cuMemSetAccess");
     uint64_t first;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
+    int result = region && desc && count > 0 ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+    for (uint64_t i = 0; result == ABI_SUCCESS && i < bytes / SIM_PAGE; i++)
+        if (!region->mapped[first + i]) result = ABI_ERROR_INVALID_VALUE;
+    for (size_t i = 0; result == ABI_SUCCESS && i < count; i++) result = check_access(&desc[i], region);
+    for (size_t i = 0; result == ABI_SUCCESS && i < count; i++)
+        if (sim_device_of_location(&desc[i].location) != SIM_HOST)
+            memset(region->access + first, desc[i].flags, bytes / SIM_PAGE);
     pthread_mutex_unlock(&sim.lock);
-    return region && desc && count > 0 ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
+    return result;
 }
 
 SIM_EXPORT abi_result cuMemGetAccess(unsigned long long *flags, const abi_location *location, abi_devptr pointer) {
     SIM_ENTER("cuMemGetAccess");
-    if (!flags || !location || !sim_in_arena(pointer)) return ABI_ERROR_INVALID_VALUE;
-    *flags = ABI_ACCESS_READ_WRITE;
-    return ABI_SUCCESS;
+    int device = location ? sim_device_of_location(location) : SIM_UNKNOWN_LOCATION;
+    if (!flags || device == SIM_UNKNOWN_LOCATION) return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    const struct sim_region *region = sim_region_at(pointer);
+    uint64_t page = region ? (pointer - sim_region_address(region)) / SIM_PAGE : 0;
+    if (region) *flags = region->access ? region->access[page] : ABI_ACCESS_READ_WRITE;
+    pthread_mutex_unlock(&sim.lock);
+    return region ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
 
 SIM_EXPORT abi_result cuMemRetainAllocationHandle(abi_vmm_handle *handle, void *address) {

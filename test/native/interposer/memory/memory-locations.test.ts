@@ -7,7 +7,7 @@ import { startNode } from '../../../support/native/node.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
 
 const [DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [1, 2, 3, 4, 6, 7];
-const [INVALID_DEVICE, NOT_SUPPORTED] = [101, 801];
+const [INVALID_VALUE, INVALID_DEVICE, NOT_SUPPORTED] = [1, 101, 801];
 const SECOND_BYTE = 256;
 
 /** A grant of 256 MiB on each of so many GPUs, and a program of it with a context on the first. */
@@ -71,8 +71,11 @@ test('memory at a location of unknown type is refused where there are several GP
 
 test('memory on the host is not charged', async (t) => {
   const client = await startProgram(t, 1);
-  for (const type of [HOST, HOST_NUMA, HOST_NUMA_CURRENT]) {
+  for (const type of [HOST, HOST_NUMA]) {
     await client.must(`location ${type} 0`);
     t.is((await client.ask(`physical ${512 * MIB}`))[0], 0, `type ${type}`);
   }
+  // The node of the current thread is no place for cuMemCreate (CUDA Driver API 13.5, Virtual Memory Management).
+  await client.must(`location ${HOST_NUMA_CURRENT} 0`);
+  t.is((await client.ask(`physical ${512 * MIB}`))[0], INVALID_VALUE);
 });
