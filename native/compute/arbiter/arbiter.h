@@ -82,6 +82,7 @@ struct cot_tuning {
     uint32_t credit_longest;  /* cap of a credit, as a multiple of the longest launch on the GPU */
     uint32_t overrun_quanta;  /* the holder's work shares the GPU if it has not drained this long after it should have
                                  ended */
+    uint64_t bound_slack_ns;  /* a wait that is as long as its share explains ends by itself before its bound */
     uint64_t preemption_ns;   /* half a time slice of the driver: how long running work continues when another process
                                  gets work */
 };
@@ -118,7 +119,12 @@ struct cot_member {
     uint64_t unreported_busy_ns,
         own_busy_ns;          /* the same since its last report, and how much of that the GPU gave to it */
     uint64_t longest_busy_ns; /* recent longest time with work in flight: no launch can have taken longer */
-    uint64_t last_fault_ns;   /* when its page last had a value that the gate would never write */
+    /* A launch that waits gets a turn at this time, whatever was charged since its wait began, for what is charged may
+     * wait for that launch: its debt then, and the time in which its guarantee grows by a quantum. 0: none waits. */
+    uint64_t bound_ns;
+    bool relieved;              /* the turn began at the bound ... */
+    uint64_t relieved_launches; /* ... with so many launches made before */
+    uint64_t last_fault_ns;     /* when its page last had a value that the gate would never write */
 
     /* the order */
     uint32_t state;

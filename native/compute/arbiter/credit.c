@@ -166,6 +166,25 @@ static void cap_lag(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot
     }
 }
 
+/* By how much it has had more than its share, in time of the GPU, against the container that had the least of those
+ * that want the GPU. */
+static uint64_t lead_of(const struct cot_gpu *gpu, const struct cot_member *member) {
+    uint64_t least = member->virtual_ns;
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        const struct cot_member *other = &gpu->members[i];
+        if (other->present && !other->share.native && !cot_is_idle(other) && other->virtual_ns < least)
+            least = other->virtual_ns;
+    }
+    return member->virtual_ns - least;
+}
+
+static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member) {
+    uint64_t debt = cot_limited(member) && member->credit_ns < 0 ? (uint64_t)-member->credit_ns : 0;
+    uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead_of(gpu, member));
+    uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
+    member->bound_ns = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
+}
+
 void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_digest *digest,
                         uint64_t now_ns) {
     struct cot_gpu *gpu = &arbiter->gpus[at];
@@ -183,6 +202,8 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
 
     bool wanted = before.waiting > 0, wants = digest->waiting > 0;
     if (wants && !wanted && before.inflight == 0) cap_lag(arbiter, gpu, member);
+    if (!wants) member->bound_ns = 0;
+    else if (!wanted || digest->launches != before.launches) bound_wait(arbiter, gpu, member);
     bool progressed = digest->launches != before.launches || digest->inflight > 0 || wants;
     if (progressed) {
         member->active_ns = now_ns;

@@ -35,6 +35,10 @@ void cot_order_state(struct cot_member *member, uint32_t state);
 typedef void (*cot_visit)(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member);
 void cot_count_gpus(struct cot_arbiter *arbiter, uint32_t container);
 bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member);
+/* The bound that a launch of the container has waited for; UINT64_MAX: none has. */
+uint64_t cot_overdue_since(struct cot_arbiter *arbiter, const struct cot_member *member, uint64_t now_ns);
+/* A turn that began at the bound of a wait lasts until a launch was made, for a quantum at most. */
+bool cot_is_relief_unused(struct cot_arbiter *arbiter, const struct cot_member *holder, uint64_t now_ns);
 bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member);
 bool cot_has_all(struct cot_arbiter *arbiter, const struct cot_member *member);
 /* Visits the member's GPU, or each GPU of a multi-GPU container with its member there. */

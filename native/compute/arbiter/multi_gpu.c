@@ -39,6 +39,29 @@ bool cot_container_wants(struct cot_arbiter *arbiter, uint32_t gpu, const struct
     return false;
 }
 
+uint64_t cot_overdue_since(struct cot_arbiter *arbiter, const struct cot_member *member, uint64_t now_ns) {
+    uint64_t least = member->bound_ns ? member->bound_ns : UINT64_MAX;
+    for (uint32_t at = 0; member->multi_gpu && at < COT_ARBITER_GPUS; at++) {
+        const struct cot_member *there = on_gpu(arbiter, at, member->container);
+        if (there && !there->share.native && there->bound_ns) least = cot_smaller(least, there->bound_ns);
+    }
+    return least <= now_ns ? least : UINT64_MAX;
+}
+
+static bool is_unused(const struct cot_arbiter *arbiter, const struct cot_member *holder, uint64_t now_ns) {
+    return holder->relieved && holder->digest.launches == holder->relieved_launches && holder->digest.waiting &&
+           now_ns - holder->granted_ns < arbiter->tuning.quantum_ns;
+}
+
+bool cot_is_relief_unused(struct cot_arbiter *arbiter, const struct cot_member *holder, uint64_t now_ns) {
+    bool unused = is_unused(arbiter, holder, now_ns);
+    for (uint32_t at = 0; holder->multi_gpu && at < COT_ARBITER_GPUS; at++) {
+        const struct cot_member *there = on_gpu(arbiter, at, holder->container);
+        unused = unused || (there && !there->share.native && is_unused(arbiter, there, now_ns));
+    }
+    return unused;
+}
+
 bool cot_may_acquire(struct cot_arbiter *arbiter, uint32_t gpu, const struct cot_member *member) {
     if (!member->multi_gpu) return true;
     for (uint32_t at = 0; at < gpu; at++) {

@@ -17,6 +17,7 @@ const struct cot_tuning cot_default_tuning = {
     .slack_ns = 1000000,
     .credit_longest = 2,
     .overrun_quanta = 5,
+    .bound_slack_ns = 100000000,
     .preemption_ns = 1000000,
 };
 
@@ -62,7 +63,11 @@ static uint64_t credit_restored_at(const struct cot_arbiter *arbiter, const stru
     return gpu->now_ns + missing * COT_PPM / member->share.limit_ppm + 1;
 }
 
-static bool precedes(const struct cot_gpu *gpu, const struct cot_member *a, const struct cot_member *b) {
+static bool precedes(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *a,
+                     const struct cot_member *b) {
+    uint64_t overdue_a = cot_overdue_since(arbiter, a, gpu->now_ns),
+             overdue_b = cot_overdue_since(arbiter, b, gpu->now_ns);
+    if (overdue_a != overdue_b) return overdue_a < overdue_b;
     if (a->share.high != b->share.high) return a->share.high;
     if (a->virtual_ns != b->virtual_ns) return a->virtual_ns < b->virtual_ns;
     uint32_t after_a = (uint32_t)(a - gpu->members) + COT_ARBITER_MEMBERS - gpu->last - 1;
@@ -78,13 +83,12 @@ static struct cot_member *next_member(struct cot_arbiter *arbiter, struct cot_gp
     for (uint32_t i = 0; i < gpu->count; i++) {
         struct cot_member *member = &gpu->members[i];
         if (!member->present || member == except || !cot_container_wants(arbiter, at, member)) continue;
-        if (member->undrained && member->digest.pending_ns >= arbiter->tuning.depth_ns)
-            continue; /* it could not launch anything */
-        if (!has_credit(arbiter, member)) {
+        if (!has_credit(arbiter, member) && cot_overdue_since(arbiter, member, gpu->now_ns) == UINT64_MAX) {
             wake_by(round, credit_restored_at(arbiter, gpu, member));
+            if (member->bound_ns) wake_by(round, member->bound_ns);
             continue;
         }
-        if (cot_may_acquire(arbiter, at, member) && (!found || precedes(gpu, member, found))) found = member;
+        if (cot_may_acquire(arbiter, at, member) && (!found || precedes(arbiter, gpu, member, found))) found = member;
     }
     return found;
 }
@@ -117,15 +121,20 @@ static void open_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct co
 static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, bool lent) {
     uint64_t longest = cot_smaller(member->digest.longest_ns, 200000000);
     uint64_t budget = cot_larger(arbiter->tuning.quantum_ns, longest);
-    if (cot_limited(member)) budget = cot_smaller(budget, cot_larger((uint64_t)member->credit_ns, 1));
-    if (lent) budget = cot_smaller(budget, arbiter->tuning.lend_ns);
+    int64_t credit = member->credit_ns > 0 ? member->credit_ns : 0;
+    member->relieved = cot_overdue_since(arbiter, member, gpu->now_ns) != UINT64_MAX;
+    member->relieved_launches = member->digest.launches;
+    /* Work that waits for this turn's launch may be charged meanwhile. */
+    if (member->relieved) credit = (int64_t)cot_larger((uint64_t)credit, arbiter->tuning.quantum_ns / 2);
+    if (cot_limited(member)) budget = cot_smaller(budget, cot_larger((uint64_t)credit, 1));
+    if (lent && !member->relieved) budget = cot_smaller(budget, arbiter->tuning.lend_ns);
     gpu->phase = COT_PHASE_HELD;
     gpu->holder = gpu->last = (uint32_t)(member - gpu->members);
     gpu->virtual_ns = cot_larger(gpu->virtual_ns, member->virtual_ns);
     gpu->others_wait = false;
     member->turn_budget_ns = budget;
     member->turn_charged_ns = 0;
-    member->lent = lent;
+    member->lent = lent && !member->relieved;
     member->out_of_credit = false;
     member->reserved = true;
     if (cot_has_all(arbiter, member)) cot_each_gpu(arbiter, member, open_gpu);
@@ -211,13 +220,19 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     if (cot_limited(holder)) left = holder->credit_ns > 0 ? cot_smaller(left, (uint64_t)holder->credit_ns) : 0;
     bool idle = cot_is_idle(holder) && holder->idle_ns && now - holder->idle_ns >= arbiter->tuning.idle_ns;
     bool outranked = other->share.high && !holder->share.high;
-    bool agent_returned = holder->lent && precedes(gpu, other, holder);
+    bool agent_returned = holder->lent && precedes(arbiter, gpu, other, holder);
     bool spent = left <= holder->digest.pending_ns;
     bool out_of_credit = needs_credit(arbiter, holder);
     bool out_of_time = holder->waited_for_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
     /* A high-priority container keeps the GPU while it wants it, within its limit. */
     bool stays = holder->share.high && !other->share.high && !out_of_credit && !idle;
     if (holder->multi_gpu) idle = idle && !cot_container_wants(arbiter, index_of(arbiter, gpu), holder);
+    outranked = outranked || (!holder->relieved && cot_overdue_since(arbiter, other, now) != UINT64_MAX &&
+                              cot_overdue_since(arbiter, holder, now) == UINT64_MAX);
+    if (cot_is_relief_unused(arbiter, holder, now)) {
+        wake_by(round, now + POLL_NS);
+        return;
+    }
     if (outranked || (!stays && (idle || agent_returned || out_of_credit || spent || out_of_time))) {
         holder->out_of_credit = out_of_credit && holder->share.high;
         revoke_gpu(arbiter, holder, round);
@@ -254,7 +269,10 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
             cot_order_state(holder, COT_LEASE_CLOSED);
         }
     }
-    bool over = gpu->now_ns >= gpu->overrun_at_ns || holder->undrained;
+    /* All that is left in flight has run for longer than predicted: it may wait for what others keep from launching. */
+    bool stuck = holder->digested_since_close && holder->digest.inflight && holder->digest.pending_ns == 0 &&
+                 gpu->now_ns - gpu->closing_ns >= arbiter->tuning.quantum_ns;
+    bool over = gpu->now_ns >= gpu->overrun_at_ns || holder->undrained || stuck;
     bool drained = holder->digested_since_close && holder->digest.inflight == 0;
     bool urged = high_priority_waits(arbiter, gpu, holder, round);
     if (holder->state == COT_LEASE_CLOSED && (drained || over || urged)) {

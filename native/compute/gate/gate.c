@@ -4,8 +4,11 @@
 #define LONGEST_DECAY 64u /* how fast the longest launch is forgotten, in completions */
 #define LEAST_START_NS 50000ull
 #define LONG_WAIT_NS 20000000ull
-#define LOOK_AGAIN_NS \
-    1000000ull /* polling interval for work of another process of the container, whose end is not signaled */
+#define LOOK_AGAIN_NS 1000000ull    /* polling interval for the process's own work */
+#define DEPTH_SLACK_NS 100000000ull /* more for work that may take longer than predicted: it is overdue before */
+#define MOST_SETTLED 4u
+#define WAITER_NS 1000000ull      /* predicted for a kernel that waited for a later launch */
+#define BOUND_SLACK_NS 5000000ull /* a wait that is as long as it should be ends by itself before its bound */
 
 const struct cot_gate_tuning cot_default_gate = {
     .bridge_ns = 300000,
@@ -71,7 +74,8 @@ struct admission {
     struct totals totals; /* with this launch announced */
     uint64_t now_ns;
     uint64_t until_ns; /* out: when the answer may change */
-    bool own;          /* out: the container's own work is the reason */
+    uint64_t bound_ns; /* out: when the launch goes whatever happened since; 0: that is the arbiter's to say */
+    bool own;          /* out: the process's own work is the reason */
 };
 
 /* How much of a growing limit is used at once. */
@@ -98,19 +102,28 @@ static bool is_within_growing_limit(struct cot_gate *gate, struct admission *adm
             return true;
         }
         admission->until_ns = admission->now_ns + (start - left) * COT_PPM / rate_ppm + 1;
+        admission->bound_ns = admission->until_ns + BOUND_SLACK_NS;
         return false;
     }
     __atomic_store_n(&gate->out_of_credit, 1, __ATOMIC_RELAXED);
     uint64_t from = admission->now_ns > starts_ns ? admission->now_ns : starts_ns;
     admission->until_ns = from + (taken - limit_ns + start) * COT_PPM / rate_ppm + 1;
+    admission->bound_ns = admission->until_ns + BOUND_SLACK_NS;
     return false;
 }
 
-static bool is_within_depth(struct admission *admission, uint64_t depth_ns) {
-    if (admission->totals.inflight <= 1) return true; /* only this launch */
-    if (admission->totals.pending - admission->launch->predicted_ns < depth_ns) return true;
+/* Of this process alone: another one may be stopped, or wait for this launch. What is overdue is not pending.
+ * `rate_ppm`: the part of the GPU's time that is this container's; 0: all of it, as no other container launches. */
+static bool is_within_depth(const struct cot_gate *gate, struct admission *admission, uint64_t depth_ns,
+                            uint32_t rate_ppm) {
+    if (LOAD(gate->row->inflight) <= 1) return true; /* only this launch */
+    uint64_t pending = LOAD(gate->row->pending_ns) - admission->launch->predicted_ns;
+    if ((int64_t)pending < (int64_t)depth_ns) return true;
     admission->own = true;
     admission->until_ns = admission->now_ns + LOOK_AGAIN_NS;
+    uint64_t takes = pending + BOUND_SLACK_NS;
+    if (rate_ppm) takes = takes * COT_PPM / rate_ppm;
+    admission->bound_ns = admission->now_ns + takes + DEPTH_SLACK_NS;
     return false;
 }
 
@@ -131,11 +144,11 @@ static bool may_go_without_arbiter(struct cot_gate *gate, struct admission *admi
         return false; /* the agent writes one before any process starts */
     follow_record(gate, &record);
     const uint64_t depth = 10000000;
-    if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return is_within_depth(admission, depth);
+    if (record.rate_ppm == 0 || record.rate_ppm >= COT_PPM) return is_within_depth(gate, admission, depth, COT_PPM);
     uint64_t limit = cot_lease_limit_at(record.limit_ns, record.at_ns, record.rate_ppm, admission->now_ns);
     /* Work of all containers is on the GPU at once now, and each switch between them costs time: a container that
      * cannot keep up must not queue more, for the next one waits for it. */
-    if (!is_within_depth(admission, burst_of(gate, record.rate_ppm))) return false;
+    if (!is_within_depth(gate, admission, burst_of(gate, record.rate_ppm), record.rate_ppm)) return false;
     return is_within_growing_limit(gate, admission, limit, record.rate_ppm, record.at_ns, 2 * depth);
 }
 
@@ -158,7 +171,7 @@ static bool may_go(struct cot_gate *gate, struct admission *admission) {
     if (state == COT_LEASE_CATCH_UP) return may_catch_up(gate);
     if (state != COT_LEASE_GRANTED) return false;
     uint64_t limit = cot_lease_limit_at(view.terms.limit_ns, view.terms.at_ns, view.terms.rate_ppm, admission->now_ns);
-    if (!is_within_depth(admission, view.terms.depth_ns)) return false;
+    if (!is_within_depth(gate, admission, view.terms.depth_ns, 0)) return false;
     if (view.terms.rate_ppm == 0 || view.terms.rate_ppm >= COT_PPM) {
         return admission->totals.used + admission->totals.pending - admission->launch->predicted_ns < limit;
     }
@@ -219,7 +232,20 @@ static void begin_use(struct cot_gate *gate, uint64_t now_ns) {
     }
 }
 
-struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, uint64_t rung_ns,
+/* The bound of a wait is set when it begins. What is charged during the wait does not move it as long as work of the
+ * container is in flight, which may wait for this launch. Once nothing is, all that is owed is known: a few times, so
+ * that other threads' launches cannot move it for ever. */
+static bool is_at_bound(struct cot_wait *wait, const struct admission *admission) {
+    if (!wait || admission->bound_ns == 0) return false;
+    bool settled = admission->totals.inflight <= 1 && wait->settled < MOST_SETTLED;
+    if (wait->bound_ns == 0 || (settled && admission->bound_ns > wait->bound_ns)) {
+        wait->settled += wait->bound_ns != 0;
+        wait->bound_ns = admission->bound_ns;
+    }
+    return admission->now_ns >= wait->bound_ns;
+}
+
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, struct cot_wait *wait,
                                   struct cot_launch *launch) {
     struct cot_verdict verdict = {.wake = __atomic_load_n(&gate->order->wake, __ATOMIC_ACQUIRE)};
     struct cot_predict_duration length = cot_predict_duration(gate, key);
@@ -236,8 +262,10 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     struct admission admission = {
         .launch = launch, .totals = totals_of(gate), .now_ns = now_ns, .until_ns = now_ns + LONG_WAIT_NS};
     uint64_t stale;
-    verdict.away = is_arbiter_away(gate, now_ns, rung_ns, &stale);
+    verdict.away = is_arbiter_away(gate, now_ns, wait ? wait->rung_ns : 0, &stale);
     verdict.go = verdict.away ? may_go_without_arbiter(gate, &admission) : may_go(gate, &admission);
+    verdict.bound = !verdict.go && is_at_bound(wait, &admission);
+    verdict.go |= verdict.bound;
     /* The GPU was kept for this process until it asked, even if the answer is to wait, but not while it waits. */
     bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
     if (first && !waited) use_until(gate, now_ns, gate->tuning.bridge_ns, 0);
@@ -252,7 +280,13 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t 
     verdict.own = admission.own;
     verdict.until_ns = admission.until_ns;
     if (!verdict.away && stale < verdict.until_ns) verdict.until_ns = stale;
+    if (wait && wait->bound_ns > now_ns && wait->bound_ns < verdict.until_ns) verdict.until_ns = wait->bound_ns;
     return verdict;
+}
+
+void cot_gate_unmeasured(struct cot_gate *gate, const struct cot_launch *launch) {
+    __atomic_fetch_add(&gate->row->used_ns, launch->predicted_ns, __ATOMIC_RELEASE);
+    withdraw(gate, launch->predicted_ns);
 }
 
 void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch) {
@@ -303,7 +337,17 @@ static void note_longest(struct cot_gate *gate, uint64_t length_ns) {
     __atomic_store_n(&gate->row->longest_ns, now, __ATOMIC_RELAXED);
 }
 
+uint64_t cot_gate_launches(const struct cot_gate *gate) {
+    const struct cot_lease_row *rows = gate->row - (uint64_t)gate->slot * gate->gpu_count - gate->gpu;
+    uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
+    uint64_t sum = 0;
+    if (slots > gate->slot_count) slots = gate->slot_count;
+    for (uint64_t i = 0; i < (uint64_t)slots * gate->gpu_count; i++) sum += LOAD(rows[i].launches);
+    return sum;
+}
+
 static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns) {
+    if (batch->waited && length_ns > WAITER_NS * batch->launches) length_ns = WAITER_NS * batch->launches;
     for (uint32_t i = 0; i < batch->kinds; i++) {
         uint64_t share = length_ns;
         if (batch->kinds > 1 && batch->predicted_ns) {
@@ -313,6 +357,20 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
         cot_record_duration(gate, batch->kind[i].key, each, batch->kind[i].launches);
         note_longest(gate, each);
     }
+}
+
+void cot_gate_overdue(struct cot_gate *gate, struct cot_batch *batch, uint64_t now_ns) {
+    uint64_t stale;
+    batch->away |= is_arbiter_away(gate, now_ns, 0, &stale);
+    if (!batch->away) use_until(gate, now_ns, UINT64_MAX, 0);
+    if (batch->overdue) return;
+    batch->overdue = true;
+    if (batch->away) {
+        /* Work of other containers delays it: it counts as used for as long as it takes alone. */
+        batch->charged_ns = batch->unknown || !batch->mean_ns ? batch->predicted_ns : batch->mean_ns;
+        __atomic_fetch_add(&gate->row->used_ns, batch->charged_ns, __ATOMIC_RELEASE);
+    }
+    __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
 }
 
 /* Events of streams that ran side by side include each other's time: a launch counts for its part. */
@@ -329,9 +387,10 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
      * mean, and learn only what was not known at all. */
     uint64_t stale;
     bool away = batch->away || is_arbiter_away(gate, now_ns, 0, &stale), known = !batch->unknown;
-    use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
+    if (batch->charged_ns) begin_use(gate, end_ns);
+    else use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
     if (!away || !known) learn(gate, batch, length / (streams ? streams : 1));
-    __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
+    if (!batch->overdue) __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
     bool drained = __atomic_sub_fetch(&gate->row->inflight, batch->launches, __ATOMIC_SEQ_CST) == 0;
     bool closed = cot_lease_state(__atomic_load_n(&gate->order->lease, __ATOMIC_SEQ_CST)) != COT_LEASE_GRANTED;
     return drained && (closed || LOAD(gate->row->waiting)) && ring(gate);

@@ -16,6 +16,7 @@
 #include "../../shared-memory/lease_page.h"
 
 #define COT_GATE_KINDS 1024u /* kinds of launches with a known duration, per process */
+#define COT_OVERDUE_SLACK_NS 10000000ull
 #define COT_BATCH_KINDS 8u
 #define COT_BATCH_LAUNCHES 32u
 
@@ -70,14 +71,25 @@ struct cot_batch {
     uint64_t predicted_ns, mean_ns;
     uint32_t launches, kinds;
     bool after_wait, unknown, away;
+    bool overdue;        /* has run for longer than predicted: no longer pending */
+    bool waited;         /* it was overdue, and ended with a later launch of the container: its length says nothing */
+    uint64_t charged_ns; /* of it, ahead of its end: only while no arbiter ran */
     struct {
         uint64_t key, predicted_ns;
         uint32_t launches;
     } kind[COT_BATCH_KINDS];
 };
 
+/* One thread's wait for one launch, zeroed before its first admission. */
+struct cot_wait {
+    uint64_t rung_ns;  /* when the wait was announced and the bell rung; 0: it does not wait yet */
+    uint64_t bound_ns; /* the launch goes at this time, if the container may launch at all then; 0: none was set */
+    uint32_t settled;  /* how often it was set again, as nothing was in flight */
+};
+
 struct cot_verdict {
     bool go;
+    bool bound;        /* it goes because its wait has reached its bound */
     bool own;          /* waits for work of the container itself: no reason to ring */
     bool away;         /* no arbiter runs: the container's own credit decides */
     uint32_t wake;     /* wait while the order's `wake` has this value ... */
@@ -89,9 +101,17 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
                      uint32_t gpu_count, uint32_t slot, uint32_t gpu, uint64_t stamp);
 
 /* `launch` is filled in either case. A launch that must wait announces only its wait: call cot_gate_wait around it.
- * `rung_ns`: when this thread's wait was announced and the bell rung; 0: it does not wait yet. */
-struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, uint64_t rung_ns,
+ * `wait` may be NULL: the launch is asked for once.
+ *
+ * No launch waits for the end of anything without a bound, for that end may hang on the launch itself:
+ * - for work of its own process in flight, as long as that work was predicted to take; then it is overdue;
+ * - for credit, as long as the container's limit takes to grow by what was used when the wait began;
+ * - for the container's turn, as long as the arbiter says (cot_member.bound_ns).
+ * What is launched at a bound is charged like everything else, and delays what comes after it. */
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, struct cot_wait *wait,
                                   struct cot_launch *launch);
+/* An admitted launch was made, but its end will not be seen: it counts as used for as long as it was predicted. */
+void cot_gate_unmeasured(struct cot_gate *gate, const struct cot_launch *launch);
 void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch);
 /* A thread begins to wait (true) or has waited `waited_ns`. True: the bell is set, wake the arbiter. */
 bool cot_gate_wait(struct cot_gate *gate, bool begins, uint64_t waited_ns, uint64_t now_ns);
@@ -99,6 +119,15 @@ bool cot_gate_wait(struct cot_gate *gate, bool begins, uint64_t waited_ns, uint6
 /* True: this launch is the last of its batch. */
 bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch,
                    uint64_t now_ns);
+/* Whether a batch is in flight for so much longer than predicted that it may wait for a later launch. `since_ns`: when
+ * it was launched, or when a batch last ended, if that was later; there is none before it in its stream. */
+static inline bool cot_batch_is_overdue(const struct cot_batch *batch, uint64_t since_ns, uint64_t now_ns) {
+    return batch->overdue || now_ns > since_ns + 2 * batch->predicted_ns + COT_OVERDUE_SLACK_NS;
+}
+/* From now on it is charged while it runs, and holds no launch back. To be called again while it stays in flight. */
+/* All launches of the container's processes on all its GPUs, ever. */
+uint64_t cot_gate_launches(const struct cot_gate *gate);
+void cot_gate_overdue(struct cot_gate *gate, struct cot_batch *batch, uint64_t now_ns);
 /* Times of the batch's events, on the clock of now_ns; `streams`: how many streams of the process had work in flight;
  * `oldest`: no earlier batch is still in flight. True: wake the arbiter. */
 bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uint64_t begin_ns, uint64_t end_ns,

@@ -92,7 +92,7 @@ for (const forms of [FORMS.slice(0, 3), FORMS.slice(3, 6), FORMS.slice(6)]) {
       'fixed',
       grants.map((grant, gpu) => ({ id: `tenant-${gpu}`, grant, gpus: [{ gpu, percent: 25 }] })),
     );
-    const clients = await Promise.all(grants.map(({ cuda }, gpu) => readyClient(t, node, { preload: cuda }, gpu)));
+    const clients = await Promise.all(grants.map(({ cuda }) => readyClient(t, node, { preload: cuda })));
     for (const [index, client] of clients.entries()) start(client, forms[index]);
     await hold(
       t,
@@ -354,7 +354,7 @@ test.serial('a container with two GPUs gets its share of each', async (t) => {
   const clients = [
     await readyClient(t, node, { preload: both.cuda }, 0),
     await readyClient(t, node, { preload: both.cuda }, 1),
-    await readyClient(t, node, { preload: one.cuda }, 1),
+    await readyClient(t, node, { preload: one.cuda }),
   ];
   for (const client of clients) start(client);
   await hold(t, node, clients, [30, 30, 60]);

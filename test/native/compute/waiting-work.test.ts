@@ -52,3 +52,81 @@ test.serial('captures succeed in a container without a share beside one that has
     t.deepEqual(await streams(t, node, words, { preload: grants[1]?.cuda ?? '' }).result, NO_CAPTURE_FAILED, what);
   }
 });
+
+test.serial('a share adds no barrier between blocking streams', async (t) => {
+  const { node, grants } = await bench(t, [{ percent: 50 }]);
+  const { rounds } = await streams<{ rounds: number }>(t, node, ['overlap', '500'], { preload: grants[0]?.cuda ?? '' })
+    .result;
+  t.true(rounds > 3, `${rounds} rounds`);
+});
+
+type Ranks = { readonly collectives: number; readonly longestMs: number };
+
+for (const percent of [10, 50, 100]) {
+  test.serial(`kernels that wait for a later launch end under a share of ${percent} %`, async (t) => {
+    const { node, grants } = await bench(t, [{ percent }]);
+    for (const words of [['two'], ['many', '30']]) {
+      const { ms } = await streams<{ ms: number }>(t, node, words, { preload: grants[0]?.cuda ?? '' }).result;
+      t.true(ms < 5000, `${words.join(' ')}: ${ms} ms`);
+    }
+  });
+}
+
+test.serial('kernels that wait for a later launch end beside a busy and an idle neighbor', async (t) => {
+  const { node, grants } = await bench(t, [{ percent: 50 }, { percent: 40 }, { percent: 0 }]);
+  await readyClient(t, node, { preload: grants[1]?.cuda ?? '' });
+  const preload = grants[2]?.cuda ?? '';
+  const idle = await streams<{ ms: number }>(t, node, ['two'], { preload }).result;
+  t.true(idle.ms < 2000, `${idle.ms} ms beside idle ones`);
+  const busy = streams(t, node, ['busy', '15000'], { preload: grants[1]?.cuda ?? '' });
+  const beside = await streams<{ ms: number }>(t, node, ['many', '30'], { preload: grants[0]?.cuda ?? '' }).result;
+  t.true(beside.ms < 5000, `${beside.ms} ms beside a busy one`);
+  busy.child.kill('SIGKILL');
+});
+
+test.serial('ranks of one container go on beside a neighbor on one of their GPUs', async (t) => {
+  const { node, grants } = await bench(t, [
+    { percent: 50, gpus: [0, 1] },
+    { percent: 50, gpus: [1] },
+  ]);
+  const busy = streams<{ kernels: number }>(t, node, ['busy', '4000'], { preload: grants[1]?.cuda ?? '' });
+  const ranks = [0, 1].map((gpu) =>
+    streams<Ranks>(t, node, ['ranks', '7', '2', '3000'], { preload: grants[0]?.cuda ?? '', gpu }),
+  );
+  for (const { result } of ranks) {
+    const { collectives, longestMs } = await result;
+    t.true(collectives > 100, `${collectives} collectives`);
+    t.true(longestMs < 1000, `one took ${longestMs} ms`);
+  }
+  t.true((await busy.result).kernels > 500);
+});
+
+test.serial('ranks in two containers go on beside busy neighbors on both GPUs', async (t) => {
+  const { node, grants } = await bench(t, [
+    { percent: 50, gpus: [0] },
+    { percent: 50, gpus: [1] },
+    { percent: 50, gpus: [0] },
+    { percent: 50, gpus: [1] },
+  ]);
+  const busy = [0, 1].map((gpu) =>
+    streams<{ kernels: number }>(t, node, ['busy', '4000'], { preload: grants[2 + gpu]?.cuda ?? '' }),
+  );
+  const ranks = [0, 1].map((gpu) =>
+    streams<Ranks>(t, node, ['ranks', '7', '2', '3000'], { preload: grants[gpu]?.cuda ?? '' }),
+  );
+  for (const { result } of ranks) {
+    const { collectives, longestMs } = await result;
+    t.log(`${collectives} collectives, the longest ${longestMs} ms`);
+    t.true(collectives > 30, `${collectives} collectives`);
+    t.true(longestMs < 1000, `one took ${longestMs} ms`);
+  }
+  for (const { result } of busy) t.true((await result).kernels > 500);
+});
+
+test.serial('ranks of one process each go on while no arbiter runs', async (t) => {
+  const { node, grants, arbiter } = await bench(t, [{ percent: 50, gpus: [0, 1] }]);
+  await arbiter.kill();
+  const preload = grants[0]?.cuda ?? '';
+  const ranks = [0, 1].map((gpu) => streams<Ranks>(t, node, ['ranks', '7', '2', '1000'], { preload, gpu }));
+  for (const { result } of ranks) t.true((await result).collectives > 30);
+});

@@ -106,8 +106,23 @@ static struct span span_of(const struct cot_batches *batches, const struct cot_t
     return (struct span){begin, end};
 }
 
+/* An overdue batch may stay in flight for as long as the program runs: it moves to the end of the ring, before the
+ * places behind it are used up. Under the lock; closed batches are the completion thread's alone. */
+static void move_overdue(struct cot_batches *batches) {
+    struct cot_timed_batch *first = &batches->ring[batches->head % COT_BATCHES];
+    struct cot_timed_batch *free = &batches->ring[batches->tail % COT_BATCHES];
+    uint32_t used = batches->tail - batches->head;
+    if (used < COT_BATCHES / 2 || used == COT_BATCHES || first->state != COT_TIMED_CLOSED || !first->batch.overdue)
+        return;
+    struct cot_timed_batch spare = *free;
+    *free = *first;
+    *first = spare; /* it is free, and keeps its events */
+    batches->tail++;
+}
+
 static void free_places(struct cot_batches *batches) {
     cot_spin_lock(&batches->lock);
+    move_overdue(batches);
     while (batches->head != batches->tail && batches->ring[batches->head % COT_BATCHES].state == COT_TIMED_FREE)
         batches->head++;
     cot_spin_unlock(&batches->lock);
@@ -124,6 +139,7 @@ static void complete_batch(struct cot_gates *gates, uint32_t gpu, struct cot_tim
     cot_spin_lock(&batches->lock);
     timed->state = COT_TIMED_FREE;
     cot_spin_unlock(&batches->lock);
+    batches->completed_ns = now_ns;
     free_places(batches);
     if (rings) syscall(SYS_futex, &gate->reports->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     if (atomic_load(&batches->sleepers)) syscall(SYS_futex, &gate->order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -156,13 +172,36 @@ static bool check_batch(struct cot_gates *gates, uint32_t gpu, struct cot_timed_
     if (timed->untimed && now < timed->last_ns + timed->batch.predicted_ns) return false;
     if (!timed->untimed && CALL_DRIVER("cuEventQuery", (abi_event), timed->end) == ABI_ERROR_NOT_READY) return false;
     now = cot_boottime_ns();
+    timed->batch.waited = timed->batch.overdue && timed->seen_launches != cot_gate_launches(&gates->gate[gpu]);
     struct span span = span_of(batches, timed, now);
     set_anchor(batches, timed, span.end_ns);
     complete_batch(gates, gpu, timed, span, now);
     return true;
 }
 
+/* In its stream. */
+static bool is_behind_another(const struct cot_batches *batches, const struct cot_timed_batch *timed) {
+    for (uint32_t i = batches->head; i != batches->tail; i++) {
+        const struct cot_timed_batch *other = &batches->ring[i % COT_BATCHES];
+        if (other->state == COT_TIMED_FREE || other == timed || other->on != timed->on) continue;
+        if (other->begun_ns < timed->begun_ns) return true;
+    }
+    return false;
+}
+
+static void note_overdue(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed, uint64_t now_ns) {
+    const struct cot_batches *batches = &gates->batches[gpu];
+    uint64_t since = timed->last_ns > batches->completed_ns ? timed->last_ns : batches->completed_ns;
+    bool first = !timed->batch.overdue;
+    if (!cot_batch_is_overdue(&timed->batch, since, now_ns) || (first && is_behind_another(batches, timed))) return;
+    cot_gate_overdue(&gates->gate[gpu], &timed->batch, now_ns);
+    timed->seen_launches = cot_gate_launches(&gates->gate[gpu]);
+    if (first && atomic_load(&batches->sleepers))
+        syscall(SYS_futex, &gates->gate[gpu].order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 static uint64_t pause_for(const struct cot_timed_batch *timed, uint64_t now_ns) {
+    if (timed->batch.overdue) return MOST_PAUSE_NS;
     uint64_t due = timed->begun_ns + timed->batch.predicted_ns, left = due > now_ns ? due - now_ns : 0;
     return left < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : left > MOST_PAUSE_NS ? MOST_PAUSE_NS : left;
 }
@@ -180,6 +219,7 @@ uint64_t cot_collect_completed(struct cot_gates *gates, uint32_t gpu) {
             bool ended = check_batch(gates, gpu, timed);
             end_driver_calls(gates);
             if (ended) continue;
+            note_overdue(gates, gpu, timed, now);
         }
         if (unready++ == 0) pause = state == COT_TIMED_CLOSED ? pause_for(timed, now) : QUIET_NS;
     }

@@ -11,7 +11,8 @@
 #include "capture.h"
 #include "gate.h"
 
-#define NO_ROOM_NS 100000            /* wait for a batch to end */
+#define NO_ROOM_NS 100000            /* wait for a batch to end ... */
+#define NO_ROOM_TRIES 20             /* ... so many times: all of them may wait for this launch */
 #define LOOK_FOR_DEAD_NS 20000000ull /* how often a waiting thread looks for dead processes */
 
 /* ---- contexts and streams that end: the completion thread does not touch them ---- */
@@ -92,12 +93,13 @@ static void wait_for_order(struct cot_gates *gates, uint32_t gpu, const struct c
 /* Announces the launch once it may go. False: the container is not limited any more. */
 static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, uint64_t key, struct cot_launch *launch) {
     struct cot_gate *gate = &gates->gate[gpu];
-    uint64_t since_ns = 0, rung_ns = 0, looked_ns = 0;
+    struct cot_wait wait = {0};
+    uint64_t since_ns = 0, looked_ns = 0;
     for (;;) {
         uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boottime_ns();
         bool free = cot_lease_state(lease) == COT_LEASE_FREE || !is_leased();
         struct cot_verdict verdict = {.go = true};
-        if (!free) verdict = cot_gate_admit(gate, key, now, rung_ns, launch);
+        if (!free) verdict = cot_gate_admit(gate, key, now, &wait, launch);
         if (verdict.go) {
             if (since_ns) cot_gate_wait(gate, false, now - since_ns, now);
             return !free;
@@ -105,7 +107,7 @@ static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, uint64_t 
         if (!verdict.own && !since_ns) {
             since_ns = now;
             if (cot_gate_wait(gate, true, 0, now)) ring_arbiter(gate);
-            rung_ns = cot_boottime_ns();
+            wait.rung_ns = cot_boottime_ns();
         }
         if (looked_ns == 0) looked_ns = now;
         if (now - looked_ns > LOOK_FOR_DEAD_NS) {
@@ -132,9 +134,13 @@ static void wait_for_lease(struct cot_gates *gates, const struct cot_gated_launc
     void *context;
     if (cot_current_context(&ticket->gpu, &context) != ABI_SUCCESS || ticket->gpu == COT_NO_GPU)
         return; /* the driver will refuse the launch */
-    while (wait_until_admitted(gates, ticket->gpu, gated->key, &ticket->launch)) {
+    for (int tries = 0; wait_until_admitted(gates, ticket->gpu, gated->key, &ticket->launch); tries++) {
         ticket->timed = cot_timed_batch_begin(gates, ticket->gpu, context, gated->stream, cot_boottime_ns());
         if (ticket->timed) return;
+        if (tries == NO_ROOM_TRIES) {
+            cot_gate_unmeasured(&gates->gate[ticket->gpu], &ticket->launch);
+            return;
+        }
         cot_gate_undo(&gates->gate[ticket->gpu], &ticket->launch);
         sleep_ns(NO_ROOM_NS);
     }

@@ -34,6 +34,7 @@ struct cot_timed_batch {
     abi_stream stream, on; /* `on`: where its events are recorded */
     abi_event begin, end;  /* created in the context `made_in` */
     abi_context made_in;
+    uint64_t seen_launches;     /* while it is overdue: those of the container when it was last looked at */
     uint64_t begun_ns, last_ns; /* times of the first and last launch */
     struct cot_batch batch;
 };
@@ -56,6 +57,7 @@ struct cot_batches {
     abi_event anchor;
     abi_context anchor_context;
     uint64_t anchor_ns;
+    uint64_t completed_ns; /* when a batch last ended */
     struct cot_side_stream side[COT_SIDE_STREAMS];
     struct cot_timed_batch ring[COT_BATCHES];
 };

@@ -11,7 +11,7 @@ struct batch {
     struct cot_batch batch;
     uint32_t stream, left;
     bool closed;
-    uint64_t begin_ns, end_ns;
+    uint64_t begin_ns, end_ns, last_ns;
     struct batch *next;
 };
 struct process {
@@ -22,6 +22,8 @@ struct process {
     uint32_t batches_in[MAX_STREAMS];
     bool waiting, helping;
     uint64_t waiting_since_ns, timer;
+    uint64_t completed_ns;
+    struct cot_wait wait;
 };
 struct page {
     void *bytes;
@@ -243,14 +245,25 @@ static void close_batch(struct process *process, uint32_t stream) {
     if (batch->left == 0) batch->end_ns = now_ns;
 }
 
+static bool is_behind_another(const struct process *process, const struct batch *batch) {
+    const struct batch *first = process->first;
+    while (first->stream != batch->stream) first = first->next;
+    return first != batch;
+}
+
 static void settle(struct process *process) {
     bool rings = false, settled = false;
     for (struct batch **at_ = &process->first; *at_;) {
         struct batch *batch = *at_;
         if (!batch->closed || batch->left) {
+            uint64_t since = batch->last_ns > process->completed_ns ? batch->last_ns : process->completed_ns;
+            if (batch->closed && !is_behind_another(process, batch) &&
+                cot_batch_is_overdue(&batch->batch, since, now_ns))
+                cot_gate_overdue(&process->gate, &batch->batch, now_ns);
             at_ = &batch->next;
             continue;
         }
+        process->completed_ns = now_ns;
         uint32_t streams = 0;
         for (uint32_t i = 0; i < MAX_STREAMS; i++) streams += process->batches_in[i] > 0;
         /* Events tell half microseconds. */
@@ -281,17 +294,17 @@ static bool ask(struct program *program, struct launch *launch) {
     struct process *process = program->law;
     /* Function and shape: the streams of a program run kernels of their own. */
     uint64_t key = 1 + launch->stream;
-    struct cot_verdict verdict =
-        cot_gate_admit(&process->gate, key, now_ns, process->waiting ? process->waiting_since_ns : 0, &process->launch);
+    struct cot_verdict verdict = cot_gate_admit(&process->gate, key, now_ns, &process->wait, &process->launch);
     if (verdict.go) {
         if (process->waiting) cot_gate_wait(&process->gate, false, now_ns - process->waiting_since_ns, now_ns);
         process->waiting = false;
+        process->wait = (struct cot_wait){0};
         return true;
     }
     for (uint32_t i = 0; i < MAX_STREAMS; i++) close_batch(process, i);
     if (!verdict.own && !process->waiting) {
         process->waiting = true;
-        process->waiting_since_ns = now_ns;
+        process->waiting_since_ns = process->wait.rung_ns = now_ns;
         if (cot_gate_wait(&process->gate, true, 0, now_ns)) ring();
     }
     at(verdict.until_ns + exponential(&random_wait, 20 * US), retry, process, ++process->timer);
@@ -314,6 +327,7 @@ static void launched(struct program *program, struct launch *launch) {
     }
     launch->batch = batch;
     batch->left++;
+    batch->last_ns = now_ns;
     if (cot_batch_add(&process->gate, &batch->batch, &process->launch, now_ns)) close_batch(process, launch->stream);
     if (process->helping) return;
     process->helping = true;

@@ -105,16 +105,17 @@ static void ring(int i) {
 /* One launch as an engine lets it go. True: by the lease. */
 static bool launch(int i) {
     struct cot_launch launch;
-    uint64_t rung = 0, until = now_ns() + 10 * SECOND;
+    struct cot_wait wait = {0};
+    uint64_t until = now_ns() + 10 * SECOND;
     for (;;) {
-        struct cot_verdict verdict = cot_gate_admit(&gates[i], 7, now_ns(), rung, &launch);
+        struct cot_verdict verdict = cot_gate_admit(&gates[i], 7, now_ns(), &wait, &launch);
         if (verdict.go) {
-            if (rung) cot_gate_wait(&gates[i], false, 0, now_ns());
+            if (wait.rung_ns) cot_gate_wait(&gates[i], false, 0, now_ns());
             cot_gate_undo(&gates[i], &launch);
             return !verdict.away;
         }
-        if (!rung && cot_gate_wait(&gates[i], true, 0, now_ns())) ring(i);
-        if (!rung) rung = now_ns();
+        if (!wait.rung_ns && cot_gate_wait(&gates[i], true, 0, now_ns())) ring(i);
+        if (!wait.rung_ns) wait.rung_ns = now_ns();
         CHECK(now_ns() < until);
         sleep_ns(SECOND / 10000);
     }
@@ -170,7 +171,8 @@ static void plans(void) {
 /* An arbiter that was killed, or hangs, while it rests: nobody is there, and time is this case's own. */
 static struct cot_verdict ask(uint64_t now, uint64_t rung) {
     struct cot_launch launch;
-    struct cot_verdict verdict = cot_gate_admit(&gates[0], 7, now, rung, &launch);
+    struct cot_wait wait = {.rung_ns = rung};
+    struct cot_verdict verdict = cot_gate_admit(&gates[0], 7, now, &wait, &launch);
     if (verdict.go) cot_gate_undo(&gates[0], &launch);
     return verdict;
 }
