@@ -14,9 +14,9 @@ const libcs = otherLibcs();
 
 /** All libc symbols that the objects may need: glibc 2.17 and musl have them. */
 const ALLOWED =
-  `__errno_location __stack_chk_fail calloc clock_gettime close closedir dl_iterate_phdr fcntl free getauxval getpid madvise malloc memcpy memmem memmove memset mmap munmap nanosleep open opendir pread
-  pthread_mutex_lock pthread_mutex_unlock read readdir realloc rewinddir sched_yield snprintf sprintf strchr strcmp strerror strlen strncmp
-  strnlen strrchr strstr strverscmp syscall vsnprintf write`.split(/\s+/);
+  `__environ __errno_location __stack_chk_fail calloc clock_gettime close closedir dl_iterate_phdr environ fcntl free getauxval getenv getpid madvise malloc memcpy memmem memmove memset mmap munmap nanosleep open opendir pread
+  pthread_mutex_lock pthread_mutex_unlock read readdir realloc rewinddir sched_yield snprintf sprintf strchr strcmp strcspn strerror strlen strncmp
+  strnlen strrchr strspn strstr strverscmp syscall vsnprintf write`.split(/\s+/);
 /** These may be missing. */
 const WEAK = [
   '_ITM_deregisterTMCloneTable',
