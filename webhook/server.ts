@@ -5,6 +5,7 @@ import { X509Certificate } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler, type Response } from 'express';
 import type { Logger } from '../src/common/logger.ts';
+import { MIB } from '../src/common/quantity.ts';
 import { attempt, err, type Result } from '../src/common/result.ts';
 import { type BodyLimits, BodyRefused, createBodyReader, type ReadBody } from '../src/serving/body-limit.ts';
 import {
@@ -72,7 +73,6 @@ type State = { ready: boolean; stopping: boolean };
 
 const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, graceMs: 10_000 };
 const KIB = 1024;
-const MIB = 1024 * KIB;
 /**
  * API servers read no request above 3 MiB, the review of an update has two pods, and JSON writes some values longer.
  * All bodies together take at most some 150 MiB, within the chart's limit of 384 MiB.

@@ -2,7 +2,7 @@
 // The program `cotenant`: the table of commands, how errors are shown (usage errors in one sentence, internal errors
 // with a stack), and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
-import { type Command, parse, UsageError, usageOf } from './lib/command.ts';
+import { type Command, parse, Refused, UsageError, usageOf } from './lib/command.ts';
 import { untilSignal } from './lib/run-until-signal.ts';
 
 /** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
@@ -77,7 +77,7 @@ try {
   const { syscall, message } = error as NodeJS.ErrnoException;
   // For a port that is in use or not permitted a stack would not help.
   const mistake = error instanceof UsageError || syscall === 'listen';
-  console.error(mistake ? `cotenant: ${message}` : error);
+  console.error(mistake || error instanceof Refused ? `cotenant: ${message}` : error);
   process.exitCode = mistake ? 2 : 1;
 }
 if (readerGone) process.exitCode = READER_GONE;

@@ -1,6 +1,6 @@
 // What the canary's attempt to exceed a grant shows of the isolation mechanism it ran under, and what follows for the
 // node. Pure.
-const MIB = 1024 * 1024;
+import { MIB } from '../common/quantity.ts';
 
 /** In a grant of its context and `ROOM_BYTES` the canary requests an amount that fits and one that does not. */
 export const ROOM_BYTES = 64 * MIB;

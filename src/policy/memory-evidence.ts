@@ -1,9 +1,8 @@
 // Is the driver's data on a container's memory strong enough to stop the container? Drivers count memory that processes
 // share once for each of them, and readings may not be of one moment: then processes appear to hold more than the GPU
 // has in use. Pure.
+import { MIB } from '../common/quantity.ts';
 import { judge, type MemoryVerdict, type Tolerance } from './memory-verdict.ts';
-
-const MIB = 1024 * 1024;
 
 /** Of one GPU, from one sample. */
 export type MemoryEvidence = {

@@ -1,9 +1,8 @@
 // Is a container over its GPU memory grant, and how severely? Pure: figures in, verdict out; ladder.ts decides what
 // follows, and compute-verdict.ts judges compute shares. Source of the defaults: the kubelet's eviction thresholds, and
 // complaints of users of similar systems.
+import { MIB } from '../common/quantity.ts';
 import type { ShareVerdict } from './compute-verdict.ts';
-
-const MIB = 1024 * 1024;
 
 /** How much excess is tolerated, and how much is a hard excess. */
 export type Tolerance = {

@@ -1,6 +1,6 @@
 // `cotenant recommend`: the smallest share in which a container would have fitted, from its time series. Pure: figures
 // in, sizes and caveats out.
-const MIB = 1024 * 1024;
+import { MIB } from '../common/quantity.ts';
 
 /** Quantiles of a time series; only the peak where the others were not kept. */
 export type Spread = { readonly p50?: number; readonly p95?: number; readonly p99?: number; readonly peak: number };

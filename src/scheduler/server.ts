@@ -1,6 +1,7 @@
 // The HTTP API that kube-scheduler calls: /filter, /prioritize and /bind of the scheduler extender protocol.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
 import type { Logger } from '../common/logger.ts';
+import { MIB } from '../common/quantity.ts';
 import { BodyRefused, createBodyReader, type ReadBody } from '../serving/body-limit.ts';
 import { sendJson } from '../serving/http-server.ts';
 import type { Binder } from './bind.ts';
@@ -17,7 +18,6 @@ export type ExtenderParts = {
   readonly logger: Logger;
 };
 
-const MIB = 2 ** 20;
 /** A list of 5,000 names is 150 kB; whole Nodes are ten times that and more, each. */
 const BODY_LIMITS = { largestBytes: 8 * MIB, freeBytes: MIB, sharedBytes: 64 * MIB };
 const VERBS: Readonly<Record<string, Verb>> = { '/filter': 'filter', '/prioritize': 'prioritize', '/bind': 'bind' };

@@ -7,10 +7,16 @@ import { type RequestOptions, request as tlsRequest } from 'node:https';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { describeApiError } from '../../kube/api-error.ts';
-import { UsageError } from '../lib/command.ts';
+import { Refused, UsageError } from '../lib/command.ts';
 
 export type Refusal = { readonly ok: false; readonly status: number; readonly message: string };
 export type Got<T> = { readonly ok: true; readonly value: T } | Refusal;
+
+/** The value, without which the command cannot go on. */
+export function granted<T>(got: Got<T>): T {
+  if (!got.ok) throw new Refused(got.message);
+  return got.value;
+}
 
 export type Cluster = {
   readonly server: string;

@@ -1,16 +1,18 @@
-// Reads nodes, pods, Events and the agents' metrics through the API server for `inspect` and `why`. Forbidden calls
+// Reads nodes, pods, Events and the agents' snapshots through the API server for `inspect` and `why`. Forbidden calls
 // become notes; pure functions elsewhere evaluate the facts.
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../api/names.ts';
-import { UsageError } from '../lib/command.ts';
+import { attempt, err, ok, type Result } from '../../common/result.ts';
+import { given } from '../../request/rules/namespace-rules.ts';
+import { Refused, UsageError } from '../lib/command.ts';
 import type { Cluster, Got, Refusal } from './api-client.ts';
 import type { PodFacts } from './explain-pod.ts';
 import type { ClusterObjects } from './inventory.ts';
 import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
-import { type UnknownUse, type Use, useOf } from './parse-metrics.ts';
+import { type UnknownUse, type Use, useOf } from './use.ts';
 
-const METRICS_PORT = 9837;
+const PAGE_PORT = 9837;
 const AT_ONCE = 16;
 const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
 
@@ -30,7 +32,7 @@ export async function readCluster(cluster: Cluster, { namespace, node, system }:
   if (!pods.ok) {
     const all = pods;
     pods = await cluster.list<Pod>(`/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`, { fieldSelector });
-    if (!pods.ok) throw new Refused('pods cannot be listed', pods);
+    if (!pods.ok) throw new Refused(`pods cannot be listed: ${pods.message}`);
     notes.push(`Only pods of namespace ${namespace} are counted: ${messageOf(all)}.`);
   }
   const granted = new Set(pods.value.flatMap((pod) => pod.spec.nodeName ?? []));
@@ -100,7 +102,7 @@ export async function readUse(
   const use = new Map<string, Use>();
   await forEach(waiting, async (pod) => {
     const name = pod.spec.nodeName ?? '';
-    const found = await readPage(cluster, pod);
+    const found = await readUseOf(cluster, pod);
     // While an agent is replaced, its node has two agent pods.
     if (!use.get(name)?.known) use.set(name, found);
   });
@@ -109,30 +111,31 @@ export async function readUse(
   return use;
 }
 
-/** One of the paths that an agent serves. */
-async function askAgent(
-  cluster: Cluster,
-  pod: Pod,
-  path: string,
-): Promise<{ readonly known: true; readonly text: string } | UnknownUse> {
+/** The snapshot of an agent, through the API server. */
+async function readSnapshot(cluster: Cluster, pod: Pod): Promise<Result<Snapshot, UnknownUse>> {
   const { namespace = '', name } = pod.metadata;
+  const unknown = (short: UnknownUse['short'], why: string) => err({ known: false, short, why } as const);
   const ports = pod.spec.containers.flatMap(({ ports = [], readinessProbe }) =>
     ports.map((one) => ({ ...one, isSecure: readinessProbe?.httpGet?.scheme === 'HTTPS' })),
   );
   const found = ports.find((one) => one.name === 'metrics');
-  const at = `${found?.isSecure ? 'https:' : ''}${name}:${found?.containerPort ?? METRICS_PORT}`;
-  if (hasEnded(pod) || pod.status?.phase === 'Pending') {
-    return { known: false, short: 'no agent', why: `its agent ${namespace}/${name} is ${pod.status?.phase}` };
+  const at = `${found?.isSecure ? 'https:' : ''}${name}:${found?.containerPort ?? PAGE_PORT}`;
+  if (hasEnded(pod) || pod.status?.phase === 'Pending')
+    return unknown('no agent', `its agent ${namespace}/${name} is ${pod.status?.phase}`);
+  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/status.json`);
+  if (!got.ok) {
+    const short = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
+    return unknown(short, `its agent ${namespace}/${name} does not answer: ${got.message}`);
   }
-  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/${path}`);
-  if (got.ok) return { known: true, text: got.value };
-  const short = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
-  return { known: false, short, why: `its agent ${namespace}/${name} does not answer: ${got.message}` };
+  const snapshot = attempt(() => JSON.parse(got.value) as Snapshot | null);
+  if (!snapshot.ok || !Array.isArray(snapshot.value?.containerTotals))
+    return unknown('no answer', `its agent ${namespace}/${name} has no sample yet`);
+  return ok(snapshot.value);
 }
 
-async function readPage(cluster: Cluster, pod: Pod): Promise<Use> {
-  const got = await askAgent(cluster, pod, 'metrics');
-  return got.known ? useOf(got.text) : got;
+async function readUseOf(cluster: Cluster, agent: Pod): Promise<Use> {
+  const snapshot = await readSnapshot(cluster, agent);
+  return snapshot.ok ? useOf(snapshot.value) : snapshot.error;
 }
 
 export type Snapshots = {
@@ -148,21 +151,11 @@ export async function readSnapshots(cluster: Cluster, system: string | undefined
   const snapshots: Snapshot[] = [];
   const missing: string[] = [];
   await forEach(agents.value, async (pod) => {
-    const got = await askAgent(cluster, pod, 'status.json');
-    const snapshot = got.known ? snapshotOf(got.text) : undefined;
-    if (snapshot) snapshots.push(snapshot);
-    else missing.push(got.known ? `its agent ${pod.metadata.name} has no sample yet` : got.why);
+    const snapshot = await readSnapshot(cluster, pod);
+    if (snapshot.ok) snapshots.push(snapshot.value);
+    else missing.push(snapshot.error.why);
   });
   return { snapshots, missing };
-}
-
-function snapshotOf(text: string): Snapshot | undefined {
-  try {
-    const snapshot = JSON.parse(text) as Snapshot | null;
-    return Array.isArray(snapshot?.containerTotals) ? snapshot : undefined;
-  } catch {
-    return undefined;
-  }
 }
 
 /** Runs at most `AT_ONCE` requests at a time. */
@@ -184,7 +177,7 @@ export async function readPod(
   const notes: string[] = [];
   const home = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
   const got = await cluster.get<Pod>(`${home}/pods/${encodeURIComponent(name)}`);
-  if (!got.ok && got.status !== 404) throw new Refused(`pod ${namespace}/${name} cannot be read`, got);
+  if (!got.ok && got.status !== 404) throw new Refused(`pod ${namespace}/${name} cannot be read: ${got.message}`);
   const pod = got.ok ? got.value : undefined;
   const orNote = <T>(list: Got<readonly T[]>, what: string) => {
     if (!list.ok) notes.push(`${what}: ${messageOf(list)}.`);
@@ -195,34 +188,20 @@ export async function readPod(
   const about = await tryEvents(`involvedObject.name=${name}`);
   const base = { namespace, name, notes, events: about ?? [] };
   if (!pod) {
-    const refusals = about && (await tryEvents('reason=FailedCreate'));
-    return { ...base, ...(refusals ? { refusals } : {}) };
+    return { ...base, ...given({ refusals: about && (await tryEvents('reason=FailedCreate')) }) };
   }
   const nodeName = pod.spec.nodeName;
   if (!nodeName) {
     const schedulers = orNote(await listParts(cluster, system, 'scheduler'), 'Schedulers are not looked at');
-    return { ...base, pod, ...(schedulers ? { schedulers } : {}) };
+    return { ...base, pod, ...given({ schedulers }) };
   }
   const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
   if (!node.ok) notes.push(`Node ${nodeName} cannot be read: ${messageOf(node)}.`);
   const found = await listParts(cluster, system, 'agent', nodeName);
   const agents = orNote(found, `The agent of node ${nodeName} is not looked at`);
   const [agent] = agents ?? [];
-  const use = agent && !hasEnded(pod) ? await readPage(cluster, agent) : undefined;
-  return {
-    ...base,
-    pod,
-    ...(node.ok ? { node: node.value } : {}),
-    ...(agents ? { agents } : {}),
-    ...(use ? { use } : {}),
-  };
-}
-
-/** Throws if the user may not read the requested object. */
-export class Refused extends Error {
-  constructor(what: string, refusal: Refusal) {
-    super(`${what}: ${refusal.message}`);
-  }
+  const use = agent && !hasEnded(pod) ? await readUseOf(cluster, agent) : undefined;
+  return { ...base, pod, ...given({ node: node.ok ? node.value : undefined, agents, use }) };
 }
 
 /** Without the full stop that some of the server's sentences have. */

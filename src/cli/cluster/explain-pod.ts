@@ -20,7 +20,7 @@ import {
   timeOfEvent,
   writerOfEvent,
 } from './objects.ts';
-import { type Use, useOn } from './parse-metrics.ts';
+import { type Use, useOn } from './use.ts';
 
 export type PodFacts = {
   readonly namespace: string;

@@ -10,10 +10,11 @@ import type { ContainerKind, MemoryIsolation, Mode } from '../../api/request.ts'
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { demandOf } from '../../placement/demand.ts';
 import type { EffectiveMode } from '../../policy/mode.ts';
+import { given } from '../../request/rules/namespace-rules.ts';
 import { askedByPod } from '../lib/text.ts';
 import { modeOf } from './modes.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
-import { type ContainerUse, type Use, useOn } from './parse-metrics.ts';
+import { type ContainerUse, type Use, useOn } from './use.ts';
 
 /** Objects that were read from a cluster. `nodes` undefined: the user may not read nodes. */
 export type ClusterObjects = {
@@ -159,19 +160,13 @@ function nodeOf(
       list?.gpus.find((gpu) => gpu.gpuUuid === gpuUuid) ?? {};
     if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is not one of its GPUs.`);
     const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
-    const usedBytes = use?.known ? use.gpus.get(gpuUuid) : undefined;
     return {
       gpuUuid,
-      ...(index === undefined ? {} : { index }),
-      ...(model === undefined ? {} : { model }),
-      ...(usableBytes === undefined ? {} : { usableBytes }),
-      ...(healthy === undefined ? {} : { healthy }),
-      ...(fault === undefined ? {} : { fault }),
+      ...given({ index, model, usableBytes, healthy, fault, others }),
       grantedBytes: of.reduce((total, need) => total + need.memoryBytes, 0),
       grantedCoresPercent: of.reduce((total, need) => total + need.coresPercent, 0),
       tenants: of.reduce((total, need) => total + need.tenants, 0),
-      ...(others && { others }),
-      ...(usedBytes === undefined ? {} : { usedBytes }),
+      ...given({ usedBytes: use?.known ? use.gpus.get(gpuUuid) : undefined }),
       containers: granted
         .filter(({ pod }) => shown === undefined || pod.metadata.namespace === shown)
         .flatMap((one) => tenantsOf(one, gpuUuid, use)),
@@ -183,9 +178,11 @@ function nodeOf(
   const ready = node && conditionOf(node, 'Ready');
   return {
     name,
-    ...(ready ? { ready: ready.status === 'True' } : {}),
-    ...(list ? { mostTenantsPerGpu: list.mostTenantsPerGpu } : {}),
-    ...(use?.known && use.mode ? { mode: use.mode } : {}),
+    ...given({
+      ready: ready && ready.status === 'True',
+      mostTenantsPerGpu: list?.mostTenantsPerGpu,
+      mode: use?.known ? use.mode : undefined,
+    }),
     use: use === undefined ? 'no agent' : use.known ? 'known' : use.short,
     gpus: gpus.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
   };
@@ -196,23 +193,22 @@ function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefine
   return grant.containers.flatMap((container) => {
     const gpu = container.gpus.find((one) => one.gpuUuid === gpuUuid);
     if (!gpu) return [];
-    const seen = useOn(use, { namespace, pod: name, container: container.name, gpuUuid });
+    const of = { namespace, pod: name, container: container.name };
+    const seen = useOn(use, { ...of, gpuUuid });
     return {
-      namespace,
-      pod: name,
-      container: container.name,
+      ...of,
       kind: container.kind,
       state: stateOf(pod, container.name),
       memoryBytes: gpu.memoryBytes,
       limitBytes: gpu.limitBytes,
       coresPercent: gpu.coresPercent,
       memoryIsolation: container.memoryIsolation,
-      ...(seen?.usedBytes === undefined ? {} : { usedBytes: seen.usedBytes }),
-      ...(seen?.smRatio === undefined ? {} : { smRatio: seen.smRatio }),
-      ...(seen?.fence === undefined ? {} : { fence: seen.fence }),
-      ...(use?.known && use.mode
-        ? { enforcement: modeOf(use, { namespace, pod: name, container: container.name }, pod.metadata.annotations) }
-        : {}),
+      ...given({
+        usedBytes: seen?.usedBytes,
+        smRatio: seen?.smRatio,
+        fence: seen?.fence,
+        enforcement: use?.known ? modeOf(use, of, pod.metadata.annotations) : undefined,
+      }),
     };
   });
 }
@@ -233,13 +229,11 @@ function pendingOf(pods: readonly Pod[], notes: string[]): PendingPod[] {
     const request = parsePodRequest(text);
     if (!request.ok) notes.push(`What ${nameOf(pod)} asks for cannot be read: ${request.error[0]?.wrong ?? ''}.`);
     const { namespace = '', name, creationTimestamp } = pod.metadata;
-    const scheduler = conditionOf(pod, 'PodScheduled')?.message;
     return {
       namespace,
       pod: name,
-      ...(creationTimestamp === undefined ? {} : { createdAt: creationTimestamp }),
       asks: request.ok ? askedByPod(request.value) : 'not known',
-      ...(scheduler === undefined ? {} : { scheduler }),
+      ...given({ createdAt: creationTimestamp, scheduler: conditionOf(pod, 'PodScheduled')?.message }),
     };
   });
 }

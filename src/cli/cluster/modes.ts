@@ -4,6 +4,7 @@ import { requestedMode } from '../../agent/enforcement/pod-mode.ts';
 import { ENFORCEMENT_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { Mode } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
+import { err, ok, type Result } from '../../common/result.ts';
 import {
   type EffectiveMode,
   effectiveMode,
@@ -11,7 +12,7 @@ import {
   parseMode,
   resolveRequestedMode,
 } from '../../policy/mode.ts';
-import { modeOn, type Use } from './parse-metrics.ts';
+import { type Use, useOn } from './use.ts';
 
 type Annotations = Readonly<Record<string, string>>;
 
@@ -26,12 +27,10 @@ export function modeAnnotations(
   annotations: Annotations,
   mode: Mode | null,
   override: boolean,
-): { readonly annotations: Readonly<Record<string, Mode | null>> } | { readonly wrong: string } {
-  if (override) return { annotations: { [ENFORCEMENT_OVERRIDE_ANNOTATION]: mode } };
+): Result<Readonly<Record<string, Mode | null>>> {
+  if (override) return ok({ [ENFORCEMENT_OVERRIDE_ANNOTATION]: mode });
   if (mode === null)
-    return {
-      wrong: "a pod's own mode can only become stricter; --override resets the mode that an administrator set",
-    };
+    return err("a pod's own mode can only become stricter; --override resets the mode that an administrator set");
   const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   const namespace = (record.ok ? record.value.enforcement : undefined) ?? 'enforce';
   const pod = parseMode(annotations[ENFORCEMENT_ANNOTATION]);
@@ -39,11 +38,9 @@ export function modeAnnotations(
     mode: namespace,
     by: 'namespace',
   };
-  if (notWeakerThan(now.mode).includes(mode)) return { annotations: { [ENFORCEMENT_ANNOTATION]: mode } };
+  if (notWeakerThan(now.mode).includes(mode)) return ok({ [ENFORCEMENT_ANNOTATION]: mode });
   const source = now.by === 'pod' ? 'the pod sets' : 'its namespace sets';
-  return {
-    wrong: `${mode} is weaker than ${now.mode}, which ${source}; only administrators can weaken it, with --override`,
-  };
+  return err(`${mode} is weaker than ${now.mode}, which ${source}; only administrators can weaken it, with --override`);
 }
 
 /** By its annotations, in this mode of its node; undefined: that is not known. */
@@ -58,7 +55,7 @@ export function modeOf(
   of: { readonly namespace: string; readonly pod: string; readonly container: string },
   annotations: unknown,
 ): ShownMode {
-  return modeOn(use, of) ?? modeBy(annotations, use?.known ? use.mode : undefined);
+  return useOn(use, of)?.enforcement ?? modeBy(annotations, use?.known ? use.mode : undefined);
 }
 
 /** The mode that applies after `requested`, and why it is another one. */

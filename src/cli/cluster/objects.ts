@@ -1,103 +1,44 @@
 // The fields of the cluster's objects that the CLI reads, as in the API server's JSON. Everything
 // may be missing, since least rights and old servers leave gaps.
+import type {
+  CoreV1Event,
+  V1Container,
+  V1ContainerState,
+  V1ContainerStateTerminated,
+  V1ContainerStatus,
+  V1Node,
+  V1ObjectMeta,
+  V1ObjectReference,
+  V1PodCondition,
+  V1PodSpec,
+  V1PodStatus,
+} from '@kubernetes/client-node';
 
-export type Metadata = {
-  readonly name: string;
-  readonly namespace?: string;
-  readonly uid?: string;
-  readonly resourceVersion?: string;
-  readonly labels?: Readonly<Record<string, string>>;
-  readonly annotations?: Readonly<Record<string, string>>;
-  readonly creationTimestamp?: string;
-  /** When its grace is over, which lies ahead of the request. */
-  readonly deletionTimestamp?: string;
-  readonly deletionGracePeriodSeconds?: number;
-  readonly finalizers?: readonly string[];
+type Json<T> = T extends Date
+  ? string
+  : T extends readonly (infer E)[]
+    ? readonly Json<E>[]
+    : T extends object
+      ? string extends keyof T
+        ? Readonly<T>
+        : { readonly [K in keyof T]?: Json<T[K]> }
+      : T;
+type Named = { readonly metadata: Json<V1ObjectMeta> & { readonly name: string } };
+
+export type Condition = Json<V1PodCondition>;
+export type ContainerState = Json<V1ContainerState>;
+export type Terminated = Json<V1ContainerStateTerminated>;
+type ContainerStatus = Json<V1ContainerStatus> & { readonly name: string; readonly restartCount: number };
+
+export type Pod = Named & {
+  readonly spec: Json<V1PodSpec> & { readonly containers: readonly Json<V1Container>[] };
+  readonly status?: Json<V1PodStatus>;
 };
-
-export type Condition = {
-  readonly type: string;
-  readonly status: string;
-  readonly reason?: string;
-  readonly message?: string;
-  readonly lastTransitionTime?: string;
-};
-
-export type Terminated = {
-  readonly exitCode: number;
-  readonly signal?: number;
-  readonly reason?: string;
-  readonly message?: string;
-  readonly finishedAt?: string;
-};
-
-export type ContainerState = {
-  readonly running?: { readonly startedAt?: string };
-  readonly waiting?: { readonly reason?: string; readonly message?: string };
-  readonly terminated?: Terminated;
-};
-
-export type ContainerStatus = {
-  readonly name: string;
-  readonly state?: ContainerState;
-  readonly lastState?: ContainerState;
-  readonly restartCount: number;
-};
-
-export type Container = {
-  readonly name: string;
-  readonly ports?: readonly { readonly name?: string; readonly containerPort: number }[];
-  readonly readinessProbe?: { readonly httpGet?: { readonly scheme?: string } };
-  readonly resources?: {
-    readonly limits?: Readonly<Record<string, string>>;
-    readonly requests?: Readonly<Record<string, string>>;
-  };
-};
-
-export type Pod = {
-  readonly metadata: Metadata;
-  readonly spec: {
-    readonly nodeName?: string;
-    readonly schedulerName?: string;
-    readonly containers: readonly Container[];
-    readonly initContainers?: readonly Container[];
-    readonly volumes?: readonly { readonly name: string; readonly csi?: { readonly driver: string } }[];
-  };
-  readonly status?: {
-    readonly phase?: string;
-    readonly reason?: string;
-    readonly message?: string;
-    readonly startTime?: string;
-    readonly conditions?: readonly Condition[];
-    readonly containerStatuses?: readonly ContainerStatus[];
-    readonly initContainerStatuses?: readonly ContainerStatus[];
-  };
-};
-
-export type Node = {
-  readonly metadata: Metadata;
-  readonly status?: { readonly conditions?: readonly Condition[] };
-};
-
-export type CsiDriver = { readonly metadata: Metadata };
-
-export type Event = {
-  readonly metadata: Metadata;
-  readonly involvedObject: {
-    readonly kind?: string;
-    readonly name?: string;
-    readonly uid?: string;
-    readonly fieldPath?: string;
-  };
-  readonly reason?: string;
-  readonly message?: string;
-  readonly source?: { readonly component?: string };
-  readonly reportingComponent?: string;
-  readonly count?: number;
-  readonly firstTimestamp?: string | null;
-  readonly lastTimestamp?: string | null;
-  readonly eventTime?: string | null;
-  readonly series?: { readonly count?: number; readonly lastObservedTime?: string } | null;
+export type Node = Named & Json<V1Node>;
+export type CsiDriver = Named;
+export type Event = Json<CoreV1Event> & {
+  readonly metadata: Json<V1ObjectMeta>;
+  readonly involvedObject: Json<V1ObjectReference>;
 };
 
 /** Both kinds of events, of the old API and of the new one. */
@@ -118,8 +59,8 @@ export const nameOf = ({ metadata }: Pod): string => `${metadata.namespace ?? ''
 export const hasEnded = ({ status }: Pod): boolean => status?.phase === 'Succeeded' || status?.phase === 'Failed';
 
 export const statusesOf = ({ status }: Pod): readonly ContainerStatus[] => [
-  ...(status?.initContainerStatuses ?? []),
-  ...(status?.containerStatuses ?? []),
+  ...((status?.initContainerStatuses ?? []) as readonly ContainerStatus[]),
+  ...((status?.containerStatuses ?? []) as readonly ContainerStatus[]),
 ];
 
 export const conditionOf = (

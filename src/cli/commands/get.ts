@@ -5,16 +5,16 @@ import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';
 import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import type { Cluster } from '../cluster/api-client.ts';
+import { type Cluster, granted } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import { modeOf, type ShownMode } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
-import type { Use } from '../cluster/parse-metrics.ts';
-import { ask, errorOf, readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, text, UsageError } from '../lib/command.ts';
+import type { Use } from '../cluster/use.ts';
+import { demand, readSnapshot, stateFolder } from '../lib/agent-client.ts';
+import { type Command, text } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
 import { columns, tenantName } from '../output/node-table.ts';
-import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { clusterOf, namespaceOption, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
 export type ShareRow = {
@@ -45,30 +45,22 @@ export const get: Command = {
   usage: '[-o table|json] [-n NAMESPACE]',
   options: {
     ...OUTPUT_OPTIONS,
-    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pods (default the context's)" },
+    namespace: namespaceOption("of the pods (default the context's)"),
     ...WHERE_OPTIONS,
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}`);
     const cluster = await clusterOf(parsed);
     const found = cluster
       ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace, systemOf(parsed))
       : await ofMachine(stateFolder(parsed));
-    if (typeof found === 'string') {
-      console.error(`cotenant: ${found}`);
-      return 1;
-    }
     console.log(wantsJson(parsed) ? jsonText(found) : lines(found).join('\n'));
     return 0;
   },
 };
 
-async function ofMachine(folder: string): Promise<Compute | string> {
-  const snapshot = await readSnapshot(folder);
-  const answer = await ask(folder, 'GET', '/v1/compute');
-  return answer.status === 200 ? machineCompute(snapshot, answer.body as NodeComputeState) : errorOf(answer);
-}
+const ofMachine = async (folder: string): Promise<Compute> =>
+  machineCompute(await readSnapshot(folder), await demand<NodeComputeState>(folder, 'GET', '/v1/compute'));
 
 export function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: NodeComputeState): Compute {
   return {
@@ -94,19 +86,18 @@ export function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: No
   };
 }
 
-async function ofCluster(cluster: Cluster, namespace: string, system: string | undefined): Promise<Compute | string> {
-  const pods = await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`);
-  if (!pods.ok) return pods.message;
+async function ofCluster(cluster: Cluster, namespace: string, system: string | undefined): Promise<Compute> {
+  const pods = granted(await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`));
   const nodes = await cluster.list<Pod>('/api/v1/nodes');
   const labeled = nodes.ok ? nodes.value : [];
   const notes: string[] = [];
-  const use = await usesOf(cluster, system, pods.value, notes);
+  const use = await usesOf(cluster, system, pods, notes);
   return {
     gpus: labeled.flatMap(({ metadata: { name, labels } }) => {
       const policy = labels?.[COMPUTE_POLICY_ANNOTATION];
       return policy === undefined ? [] : [{ where: name, gpu: 'all', policy, source: 'label' }];
     }),
-    shares: pods.value.flatMap((pod) => podShares(pod, use.get(pod.spec.nodeName ?? ''))),
+    shares: pods.flatMap((pod) => podShares(pod, use.get(pod.spec.nodeName ?? ''))),
     notes,
   };
 }

@@ -1,13 +1,13 @@
 // `cotenant inspect`: GPUs, grants and use, of this machine by its agent, or of a cluster by its API server.
 
-import { Refused, readCluster } from '../cluster/collect.ts';
+import { readCluster } from '../cluster/collect.ts';
 import { inventoryOf } from '../cluster/inventory.ts';
 import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, text, UsageError } from '../lib/command.ts';
+import { type Command, text } from '../lib/command.ts';
 import { jsonText } from '../lib/text.ts';
 import { inventoryLines } from '../output/cluster-table.ts';
 import { nodeLines } from '../output/node-table.ts';
-import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { clusterOf, namespaceOption, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 export const inspect: Command = {
   name: 'inspect',
@@ -15,19 +15,12 @@ export const inspect: Command = {
   usage: '[-o table|json] [-n NAMESPACE] [--node NODE]',
   options: {
     ...OUTPUT_OPTIONS,
-    namespace: {
-      type: 'string',
-      short: 'n',
-      value: 'NAMESPACE',
-      help: 'of a cluster: list containers of this one only',
-    },
-    node: { type: 'string', value: 'NODE', help: 'of a cluster: only this node' },
+    namespace: namespaceOption('of a cluster: list containers of this one only'),
+    node: { value: 'NODE', help: 'of a cluster: only this node' },
     ...WHERE_OPTIONS,
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   async run(parsed) {
-    if (parsed.words.length > 0)
-      throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}; see --node and -n`);
     const json = wantsJson(parsed);
     const cluster = await clusterOf(parsed);
     if (!cluster) {
@@ -36,15 +29,9 @@ export const inspect: Command = {
       return 0;
     }
     const shown = text(parsed, 'namespace');
-    try {
-      const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node'), system: systemOf(parsed) };
-      const inventory = inventoryOf(await readCluster(cluster, selection), shown);
-      console.log(json ? jsonText(inventory) : inventoryLines(inventory, Date.now()).join('\n'));
-      return 0;
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      console.error(`cotenant: ${error.message}`);
-      return 1;
-    }
+    const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node'), system: systemOf(parsed) };
+    const inventory = inventoryOf(await readCluster(cluster, selection), shown);
+    console.log(json ? jsonText(inventory) : inventoryLines(inventory, Date.now()).join('\n'));
+    return 0;
   },
 };

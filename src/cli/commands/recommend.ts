@@ -8,12 +8,19 @@ import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../..
 import type { Cluster } from '../cluster/api-client.ts';
 import { readSnapshots } from '../cluster/collect.ts';
 import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
+import { type Command, type Parsed, text, UsageError, whole } from '../lib/command.ts';
 import { jsonText } from '../lib/text.ts';
 import { recommendationJson, recommendationLines } from '../output/recommendation.ts';
-import { durationOf, PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
+import {
+  durationOf,
+  PROMETHEUS_OPTIONS,
+  type Prometheus,
+  periodOf,
+  prometheusOf,
+  query,
+} from '../prometheus/client.ts';
 import { containersOf, queries, type Selection } from '../prometheus/container-series.ts';
-import { clusterOf, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 const DEFAULT_WINDOW = '5m';
 
@@ -23,11 +30,10 @@ export const recommend: Command = {
   usage: '[POD | NAMESPACE/POD] [--prometheus URL] [--range TIME] [-o table|json]',
   options: {
     ...OUTPUT_OPTIONS,
-    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: 'only containers of this one' },
-    'memory-headroom': { type: 'string', value: 'PERCENT', help: 'to add to the peak of memory (default 0)' },
-    'cores-headroom': { type: 'string', value: 'PERCENT', help: 'to add to the peak of compute (default 0)' },
+    namespace: namespaceOption('only containers of this one'),
+    'memory-headroom': { value: 'PERCENT', help: 'to add to the peak of memory (default 0)' },
+    'cores-headroom': { value: 'PERCENT', help: 'to add to the peak of compute (default 0)' },
     window: {
-      type: 'string',
       value: 'TIME',
       help: `over which compute is a mean, 1m to 1h (default ${DEFAULT_WINDOW}; of an agent, 1m)`,
     },
@@ -36,6 +42,7 @@ export const recommend: Command = {
   },
   notes:
     "Without a Prometheus it goes by the peaks that this machine's agent, or those of a cluster, have kept since they began.",
+  takesWords: true,
   async run(parsed) {
     const selection = selectionOf(parsed);
     const headroom = headroomOf(parsed);
@@ -62,22 +69,15 @@ function selectionOf(parsed: Parsed): Wanted {
   const [argument, ...rest] = parsed.words;
   if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.words.join(' ')}`);
   const given = text(parsed, 'namespace');
-  const [first, second, ...more] = argument?.split('/') ?? [];
-  if (more.length > 0) throw new UsageError(`${argument}: want POD or NAMESPACE/POD`);
-  if (second === undefined) return { namespace: given, pod: first };
-  if (given !== undefined && given !== first)
-    throw new UsageError(`-n ${given} and ${argument} name two namespaces: want one`);
-  return { namespace: first, pod: second };
+  if (argument === undefined) return { namespace: given };
+  const { namespace, name } = podNamed(argument, given, undefined);
+  return { namespace, pod: name };
 }
 
-function headroomOf(parsed: Parsed): Headroom {
-  const of = (name: string) => {
-    const value = text(parsed, name) ?? '0';
-    if (!/^\d{1,3}$/.test(value)) throw new UsageError(`--${name} ${value}: want whole percent, 0 to 999`);
-    return Number(value);
-  };
-  return { memoryPercent: of('memory-headroom'), coresPercent: of('cores-headroom') };
-}
+const headroomOf = (parsed: Parsed): Headroom => ({
+  memoryPercent: whole(parsed, 'memory-headroom', 0, 999) ?? 0,
+  coresPercent: whole(parsed, 'cores-headroom', 0, 999) ?? 0,
+});
 
 function windowOf(parsed: Parsed): number {
   const value = text(parsed, 'window') ?? DEFAULT_WINDOW;
@@ -108,12 +108,12 @@ async function fromCluster(cluster: Cluster, system: string | undefined, wanted:
 }
 
 async function fromPrometheus(prometheus: Prometheus, wanted: Wanted, windowSeconds: number): Promise<Seen> {
-  const { job, rangeSeconds, atSeconds, url } = prometheus;
+  const { job, rangeSeconds, url } = prometheus;
   const asked = [...queries({ job, ...wanted }, { rangeSeconds, windowSeconds })];
   const answers = await Promise.all(
     asked.map(async ([name, expression]) => [name, await query(prometheus, expression)] as const),
   );
-  const [from, until] = [atSeconds - rangeSeconds, atSeconds].map((at) => new Date(at * 1000).toISOString());
+  const [from, until] = periodOf(prometheus);
   return { containers: containersOf(new Map(answers)), source: `${url}, ${from} to ${until}` };
 }
 

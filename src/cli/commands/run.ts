@@ -12,7 +12,7 @@ import { tenantGroup, unifiedMount, unifiedPath } from '../../agent/os/cgroup.ts
 import { type GpuShare, MOST_MEMORY_BYTES, smallShareWarning } from '../../api/request.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
+import { type Command, flag, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
 
 const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGINT',
@@ -32,24 +32,23 @@ export const run: Command = {
   usage: '--gpu-memory 2Gi [options] -- COMMAND [ARGUMENT ...]',
   options: {
     'gpu-memory': {
-      type: 'string',
       short: 'm',
       value: 'SIZE',
       help: 'GPU memory, contexts included, in total over its GPUs; whole MiB per GPU (2Gi, 513Mi)',
     },
-    gpus: { type: 'string', short: 'n', value: 'N', help: 'number of GPUs (default 1)' },
+    gpus: { short: 'n', value: 'N', help: 'number of GPUs (default 1)' },
     'gpu-cores': {
-      type: 'string',
       value: 'PERCENT',
       help: 'percent of compute in total; not enforced on GPUs whose policy is native',
     },
-    gpu: { type: 'string', multiple: true, value: 'UUID', help: 'only on this GPU; may be given several times' },
-    name: { type: 'string', value: 'NAME', help: "name in metrics and tables (default: the command's)" },
-    'no-memory-isolation': { type: 'boolean', help: 'count GPU memory, but refuse no allocation' },
-    quiet: { type: 'boolean', short: 'q', help: 'print only errors' },
+    gpu: { multiple: true, value: 'UUID', help: 'only on this GPU; may be given several times' },
+    name: { value: 'NAME', help: "name in metrics and tables (default: the command's)" },
+    'no-memory-isolation': { help: 'count GPU memory, but refuse no allocation' },
+    quiet: { short: 'q', help: 'print only errors' },
     ...STATE_OPTION,
   },
   notes: 'The exit code is that of the command, 128 + N where signal N ended it, 125 if there is no grant.',
+  takesWords: true,
   async run(parsed) {
     const command = parsed.words;
     if (command.length === 0) throw new UsageError('the command is missing; write it after --');
@@ -63,7 +62,7 @@ export const run: Command = {
       name,
       container: basename(command[0] ?? ''),
       shares,
-      gpuUuids: (parsed.values.gpu as string[] | undefined) ?? [],
+      gpuUuids: texts(parsed, 'gpu'),
       isolateMemory: !flag(parsed, 'no-memory-isolation'),
       pid: process.pid,
       startTicks: self.startTicks,
@@ -94,7 +93,7 @@ export const run: Command = {
 
 /** Equal shares: amounts are totals over the GPUs. */
 export function sharesOf(parsed: Parsed): GpuShare[] {
-  const gpus = wholeNumber(text(parsed, 'gpus') ?? '1', '--gpus', 1, 16);
+  const gpus = whole(parsed, 'gpus', 1, 16) ?? 1;
   const memory = text(parsed, 'gpu-memory');
   if (memory === undefined) throw new UsageError('--gpu-memory is missing (a size such as 2Gi)');
   const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
@@ -103,19 +102,10 @@ export function sharesOf(parsed: Parsed): GpuShare[] {
   if (!Number.isSafeInteger(bytes) || bytes <= 0 || bytes % MIB !== 0) {
     throw new UsageError(`--gpu-memory ${memory} on ${gpus} GPU(s): want a whole number of MiB on each`);
   }
-  const cores = text(parsed, 'gpu-cores');
+  const cores = whole(parsed, 'gpu-cores', gpus, 100 * gpus);
   if (cores === undefined) return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes } }));
-  const percent = wholeNumber(cores, '--gpu-cores', gpus, 100 * gpus);
-  if (percent % gpus !== 0)
-    throw new UsageError(`--gpu-cores ${cores} on ${gpus} GPU(s): want a whole percent of each`);
-  return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes }, coresPercent: percent / gpus }));
-}
-
-function wholeNumber(value: string, option: string, least: number, most: number): number {
-  const number = Number(value);
-  if (!/^\d+$/.test(value) || number < least || number > most)
-    throw new UsageError(`${option} ${value}: want ${least} to ${most}`);
-  return number;
+  if (cores % gpus !== 0) throw new UsageError(`--gpu-cores ${cores} on ${gpus} GPU(s): want a whole percent of each`);
+  return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes }, coresPercent: cores / gpus }));
 }
 
 async function askForGrant(folder: string, body: GrantBody): Promise<GrantAnswer | string> {

@@ -9,19 +9,26 @@ import {
   ENFORCEMENT_ANNOTATION,
   REQUEST_ANNOTATION,
 } from '../../api/names.ts';
-import { MOST_MEMORY_BYTES, type Mode } from '../../api/request.ts';
+import type { Mode } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import { MIB, parseWhole } from '../../common/quantity.ts';
-import type { Cluster } from '../cluster/api-client.ts';
+import { MIB } from '../../common/quantity.ts';
+import { type Cluster, granted } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import { modeAnnotations, modeBy, modeSentence } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
-import { ask, errorOf, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
-import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
+import { demand, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { type Command, flag, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
 import { jsonText } from '../lib/text.ts';
-import { COMPUTE_OPTIONS, computeChange, policyOption, wholeOption } from './compute-options.ts';
-import { ENFORCEMENT_OPTIONS, enforcementOption } from './enforcement-options.ts';
-import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import {
+  COMPUTE_OPTIONS,
+  computeChange,
+  ENFORCEMENT_OPTIONS,
+  enforcementOption,
+  memoryOption,
+  percentOption,
+  policyOption,
+} from './set-options.ts';
+import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 type Wanted = {
   readonly compute: ComputeChange;
@@ -36,24 +43,24 @@ export const set: Command = {
     'Changes what a tenant or pod has while it runs, what is done when it exceeds that, or how compute is divided.',
   usage: 'TENANT-OR-ID | [NAMESPACE/]POD | --gpu UUID | --all-gpus | --node NODE  OPTIONS',
   options: {
-    'gpu-memory': { type: 'string', short: 'm', value: 'SIZE', help: 'memory on each of its GPUs, whole MiB' },
+    'gpu-memory': { short: 'm', value: 'SIZE', help: 'memory on each of its GPUs, whole MiB' },
     ...COMPUTE_OPTIONS,
     ...ENFORCEMENT_OPTIONS,
-    gpu: { type: 'string', value: 'UUID', help: 'of this machine: the policy of this GPU' },
-    'all-gpus': { type: 'boolean', help: 'of this machine: the default policy of its GPUs' },
+    gpu: { value: 'UUID', help: 'of this machine: the policy of this GPU' },
+    'all-gpus': { help: 'of this machine: the default policy of its GPUs' },
     'high-cap': {
-      type: 'string',
       value: 'PERCENT',
       help: 'with --all-gpus: most that high priority takes, or default',
     },
-    node: { type: 'string', value: 'NODE', help: 'of a cluster: the policy of the GPUs of this node, and its mode' },
-    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pod (default the context's)" },
-    container: { type: 'string', short: 'c', value: 'NAME', help: 'of the pod: this one only' },
+    node: { value: 'NODE', help: 'of a cluster: the policy of the GPUs of this node, and its mode' },
+    namespace: namespaceOption("of the pod (default the context's)"),
+    container: { short: 'c', value: 'NAME', help: 'of the pod: this one only' },
     ...OUTPUT_OPTIONS,
     ...WHERE_OPTIONS,
   },
   notes:
     "After shrinking memory below what is in use further allocations fail; nothing is freed. In a cluster, only users among the webhook's annotationWriters may change pods; every user that may patch a pod can set a stricter mode.",
+  takesWords: true,
   async run(parsed) {
     const [name, ...rest] = parsed.words;
     const ofGpus = text(parsed, 'gpu') !== undefined || flag(parsed, 'all-gpus') || text(parsed, 'node') !== undefined;
@@ -78,18 +85,10 @@ export const set: Command = {
   },
 };
 
-function memoryOption(parsed: Parsed): number | undefined {
-  const memory = text(parsed, 'gpu-memory');
-  if (memory === undefined) return undefined;
-  const bytes = parseWhole(memory, MIB, MOST_MEMORY_BYTES);
-  if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.error.wrong}; ${bytes.error.right}`);
-  if (bytes.value % MIB !== 0) throw new UsageError(`--gpu-memory ${memory}: want whole MiB`);
-  return bytes.value;
-}
-
-function refused(why: string): number {
-  console.error(`cotenant: ${why}`);
-  return 1;
+/** Prints the result as JSON, or as lines for people. */
+function show(parsed: Parsed, result: unknown, lines: readonly string[]): number {
+  console.log(wantsJson(parsed) ? jsonText(result) : lines.join('\n'));
+  return 0;
 }
 
 async function setTenant(parsed: Parsed, name: string, { compute: change, bytes, mode }: Wanted): Promise<number> {
@@ -99,43 +98,37 @@ async function setTenant(parsed: Parsed, name: string, { compute: change, bytes,
   const [id = name] = ids;
   if (ids.length > 1)
     throw new UsageError(`${ids.length} tenants are named ${name}; use one of the ids ${ids.join(', ')}`);
-  const body = {
-    ...change,
-    ...(bytes !== undefined && { memoryBytes: bytes }),
-    ...(mode !== undefined && { enforcement: mode }),
-  };
-  const answer = await ask(folder, 'PATCH', `/v1/grants/${encodeURIComponent(id)}`, body);
-  if (answer.status !== 200) return refused(errorOf(answer));
-  const { gpus, compute, enforcement } = answer.body as GrantAnswer;
-  if (wantsJson(parsed)) {
-    console.log(jsonText({ id, compute, enforcement, gpus }));
-    return 0;
-  }
-  for (const gpu of gpus) {
+  const path = `/v1/grants/${encodeURIComponent(id)}`;
+  const body = { ...change, memoryBytes: bytes, enforcement: mode };
+  const { gpus, compute, enforcement } = await demand<GrantAnswer>(folder, 'PATCH', path, body);
+  const amounts = gpus.map((gpu) => {
     const most = gpu.coresLimitPercent === undefined ? '' : `, up to ${gpu.coresLimitPercent} %`;
     const cores = gpu.coresPercent === 0 ? '' : ` and ${gpu.coresPercent} % of the compute${most}`;
-    console.log(`${name}: ${gpu.memoryBytes / MIB} MiB${cores} on ${gpu.gpuUuid}`);
-  }
+    return `${gpu.memoryBytes / MIB} MiB${cores} on ${gpu.gpuUuid}`;
+  });
   const chosen = Object.entries(compute).map(([key, value]) => `${key} ${value}`);
-  if (chosen.length > 0) console.log(`${name}: ${chosen.join(', ')}`);
-  if (mode !== undefined) console.log(`${name}: ${modeSentence(mode, enforcement)}`);
-  return 0;
+  const lines = [
+    ...amounts,
+    ...(chosen.length > 0 ? [chosen.join(', ')] : []),
+    ...(mode === undefined ? [] : [modeSentence(mode, enforcement)]),
+  ];
+  return show(
+    parsed,
+    { id, compute, enforcement, gpus },
+    lines.map((line) => `${name}: ${line}`),
+  );
 }
 
 async function setGpus(parsed: Parsed): Promise<number> {
-  const [policy, cap] = [policyOption(parsed), wholeOption(parsed, 'high-cap', 1, 100)];
-  const gpu = text(parsed, 'gpu');
-  if (policy === undefined && cap === undefined) throw new UsageError('want --policy, or --high-cap');
-  const answer = await ask(stateFolder(parsed), 'PATCH', '/v1/compute', {
-    ...(gpu !== undefined && { gpuUuid: gpu }),
-    ...(policy !== undefined && { policy }),
-    ...(cap !== undefined && { highCapPercent: cap }),
-  });
-  if (answer.status !== 200) return refused(errorOf(answer));
-  const state = answer.body as NodeComputeState;
-  if (wantsJson(parsed)) console.log(jsonText(state));
-  else for (const one of state.gpus) console.log(`${one.gpuUuid}: ${one.policy}, set by ${one.source}`);
-  return 0;
+  const [policy, highCapPercent] = [policyOption(parsed), percentOption(parsed, 'high-cap')];
+  if (policy === undefined && highCapPercent === undefined) throw new UsageError('want --policy, or --high-cap');
+  const body = { gpuUuid: text(parsed, 'gpu'), policy, highCapPercent };
+  const state = await demand<NodeComputeState>(stateFolder(parsed), 'PATCH', '/v1/compute', body);
+  return show(
+    parsed,
+    state,
+    state.gpus.map((one) => `${one.gpuUuid}: ${one.policy}, set by ${one.source}`),
+  );
 }
 
 async function setNode(cluster: Cluster, parsed: Parsed, mode: Mode | null | undefined): Promise<number> {
@@ -143,29 +136,24 @@ async function setNode(cluster: Cluster, parsed: Parsed, mode: Mode | null | und
   if (node === undefined || (policy === undefined && mode === undefined))
     throw new UsageError('of a cluster want --node, and --policy or --enforcement');
   if (flag(parsed, 'override')) throw new UsageError('--override: is of a pod');
-  const labels = {
-    ...(policy !== undefined && { [COMPUTE_POLICY_ANNOTATION]: policy }),
-    ...(mode !== undefined && { [ENFORCEMENT_ANNOTATION]: mode }),
-  };
-  const got = await cluster.patch(`/api/v1/nodes/${node}`, { metadata: { labels } });
-  if (!got.ok) return refused(got.message);
+  // A merge patch leaves alone what is not in it.
+  const labels = { [COMPUTE_POLICY_ANNOTATION]: policy, [ENFORCEMENT_ANNOTATION]: mode };
+  granted(await cluster.patch(`/api/v1/nodes/${node}`, { metadata: { labels } }));
   const enforcement = mode === null ? 'default' : mode;
-  if (wantsJson(parsed)) console.log(jsonText({ node, policy, enforcement }));
-  else {
-    if (policy !== undefined) console.log(`node ${node}: policy ${policy}`);
-    if (enforcement !== undefined) console.log(`node ${node}: enforcement ${enforcement}`);
-  }
-  return 0;
+  return show(parsed, { node, policy, enforcement }, [
+    ...(policy === undefined ? [] : [`node ${node}: policy ${policy}`]),
+    ...(enforcement === undefined ? [] : [`node ${node}: enforcement ${enforcement}`]),
+  ]);
 }
 
 async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, mode }: Wanted): Promise<number> {
   const { namespace, name } = podNamed(pod, text(parsed, 'namespace'), cluster.namespace);
   const path = `/api/v1/namespaces/${namespace}/pods/${name}`;
-  const found = await cluster.get<Pod>(path);
-  if (!found.ok) return refused(found.message);
-  const { annotations = {}, resourceVersion } = found.value.metadata;
+  const title = `pod ${namespace}/${name}`;
+  const { metadata, spec } = granted(await cluster.get<Pod>(path));
+  const { annotations = {}, resourceVersion } = metadata;
   const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
-  if (!record.ok) return refused(`pod ${namespace}/${name} asks for no share of a GPU`);
+  if (!record.ok) throw new Refused(`${title} asks for no share of a GPU`);
   const names = record.value.containers.map((container) => container.name);
   const only = text(parsed, 'container');
   if (only !== undefined && !names.includes(only))
@@ -177,22 +165,20 @@ async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, 
       ? undefined
       : addComputeChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
   const modeChange = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
-  if (modeChange && 'wrong' in modeChange) return refused(`pod ${namespace}/${name}: ${modeChange.wrong}`);
-  const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...modeChange?.annotations };
+  if (modeChange?.ok === false) throw new Refused(`${title}: ${modeChange.error}`);
+  const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...modeChange?.value };
   // Two concurrent changes must not undo each other.
-  const got = await cluster.patch(path, { metadata: { resourceVersion, annotations: changed } });
-  if (!got.ok) return refused(got.message);
-  const nodeMode = modeChange && (await modeOfNode(cluster, systemOf(parsed), found.value.spec.nodeName));
+  granted(await cluster.patch(path, { metadata: { resourceVersion, annotations: changed } }));
+  const nodeMode = modeChange && (await modeOfNode(cluster, systemOf(parsed), spec.nodeName));
   const enforcement = modeChange && modeBy({ ...annotations, ...changed }, nodeMode);
-  if (wantsJson(parsed)) {
-    const all = { ...(changes !== undefined && { compute: JSON.parse(changes) }), ...(enforcement && { enforcement }) };
-    console.log(jsonText({ pod: `${namespace}/${name}`, ...all }));
-    return 0;
-  }
-  const title = `pod ${namespace}/${name}`;
-  if (changes !== undefined) console.log(`${title}: compute ${changes}`);
-  if (enforcement && mode !== undefined) console.log(`${title}: ${modeSentence(mode, enforcement)}`);
-  return 0;
+  return show(
+    parsed,
+    { pod: `${namespace}/${name}`, compute: changes === undefined ? undefined : JSON.parse(changes), enforcement },
+    [
+      ...(changes === undefined ? [] : [`${title}: compute ${changes}`]),
+      ...(enforcement && mode !== undefined ? [`${title}: ${modeSentence(mode, enforcement)}`] : []),
+    ],
+  );
 }
 
 /** Undefined: the pod has no node yet, or the node's agent does not answer. */

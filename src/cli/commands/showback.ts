@@ -1,12 +1,13 @@
 // `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV
 // or JSON.
 import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
-import { type Command, flag, type Parsed, text, UsageError } from '../lib/command.ts';
+import { type Command, flag, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
 import { columns } from '../output/node-table.ts';
-import { PROMETHEUS_OPTIONS, type Prometheus, prometheusOf, query } from '../prometheus/client.ts';
+import { PROMETHEUS_OPTIONS, type Prometheus, periodOf, prometheusOf, query } from '../prometheus/client.ts';
 import { selector } from '../prometheus/container-series.ts';
 import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
+import { formOf, namespaceOption } from './target.ts';
 
 const LONGEST_STEP_SECONDS = 60;
 /** Points of a range that is so short that one minute matters. */
@@ -17,36 +18,27 @@ export const showback: Command = {
   summary: 'Shows how many GPU-hours each namespace was granted, used and left idle.',
   usage: '--prometheus URL [--range TIME] [-n NAMESPACE] [-o table|json|csv]',
   options: {
-    output: { type: 'string', short: 'o', value: 'FORM', help: 'table (default), json or csv' },
-    json: { type: 'boolean', help: 'the same as -o json' },
-    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: 'only this one' },
-    recorded: { type: 'boolean', help: 'from the series of the recording rules: quicker over long ranges' },
+    output: { short: 'o', value: 'FORM', help: 'table (default), json or csv' },
+    json: { help: 'the same as -o json' },
+    namespace: namespaceOption('only this one'),
+    recorded: { help: 'from the series of the recording rules: quicker over long ranges' },
     ...PROMETHEUS_OPTIONS,
   },
   notes: 'A GPU-hour is one hour of all the memory, or all the compute, of one GPU.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}; see -n`);
-    const form = formOf(parsed);
+    const form = formOf(parsed, ['table', 'json', 'csv']);
     const prometheus = prometheusOf(parsed, Date.now());
     if (!prometheus) throw new UsageError('--prometheus is missing, and COTENANT_PROMETHEUS names none');
     const result = await read(prometheus, text(parsed, 'namespace'), flag(parsed, 'recorded'));
-    const { url, atSeconds, rangeSeconds } = prometheus;
-    const [from, until] = [atSeconds - rangeSeconds, atSeconds].map((at) => new Date(at * 1000).toISOString());
+    const [from, until] = periodOf(prometheus);
     if (form === 'json') console.log(jsonText({ from, until, ...result }));
     else
-      console.log((form === 'csv' ? csvLines(result) : tableLines(result, `${url}, ${from} to ${until}`)).join('\n'));
+      console.log(
+        (form === 'csv' ? csvLines(result) : tableLines(result, `${prometheus.url}, ${from} to ${until}`)).join('\n'),
+      );
     return result.shares.length === 0 ? 1 : 0;
   },
 };
-
-function formOf(parsed: Parsed): 'table' | 'json' | 'csv' {
-  const form = text(parsed, 'output');
-  const json = flag(parsed, 'json');
-  if (form !== undefined && form !== 'table' && form !== 'json' && form !== 'csv')
-    throw new UsageError(`-o ${form}: want table, json or csv`);
-  if (json && form !== undefined && form !== 'json') throw new UsageError(`-o ${form} and --json: want one of them`);
-  return json ? 'json' : (form ?? 'table');
-}
 
 async function read(prometheus: Prometheus, namespace: string | undefined, recorded: boolean): Promise<Showback> {
   const { job, rangeSeconds } = prometheus;

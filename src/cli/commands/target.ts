@@ -4,23 +4,24 @@ import { basename, join } from 'node:path';
 import { SOCKET_NAME } from '../../agent/config.ts';
 import { type Cluster, connect, defaultKubeconfig } from '../cluster/api-client.ts';
 import { STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { flag, type Option, type Parsed, text, UsageError } from '../lib/command.ts';
+import { choice, flag, type Option, type Options, type Parsed, text, UsageError } from '../lib/command.ts';
 
-export const WHERE_OPTIONS: Record<string, Option> = {
-  ...STATE_OPTION,
-  cluster: { type: 'boolean', help: 'ask the cluster, also where an agent runs on this machine' },
+export const KUBECONFIG_OPTIONS: Options = {
   kubeconfig: {
-    type: 'string',
     value: 'FILE',
     help: "of the cluster (default KUBECONFIG, ~/.kube/config, or a pod's service account)",
   },
-  context: { type: 'string', value: 'NAME', help: 'in the kubeconfig (default its current one)' },
-  'system-namespace': {
-    type: 'string',
-    value: 'NAMESPACE',
-    help: 'where Cotenant is installed (default: as in its CSIDriver)',
-  },
+  context: { value: 'NAME', help: 'in the kubeconfig (default its current one)' },
 };
+
+export const WHERE_OPTIONS: Options = {
+  ...STATE_OPTION,
+  cluster: { help: 'ask the cluster, also where an agent runs on this machine' },
+  ...KUBECONFIG_OPTIONS,
+  'system-namespace': { value: 'NAMESPACE', help: 'where Cotenant is installed (default: as in its CSIDriver)' },
+};
+
+export const namespaceOption = (help: string): Option => ({ short: 'n', value: 'NAMESPACE', help });
 
 /** Options that select a cluster: with one of them the command does not ask this machine's agent. */
 const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node', 'system-namespace'];
@@ -65,37 +66,43 @@ export async function clusterOf(parsed: Parsed, both: readonly string[] = []): P
       `no agent answers at ${socket}, and no cluster is configured; start an agent with "cotenant agent", name its folder with --state, or a cluster with --kubeconfig`,
     );
   }
-  return connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
+  return namedCluster(parsed);
 }
+
+export const namedCluster = (parsed: Parsed): Promise<Cluster> =>
+  connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
 
 /** Names of Kubernetes' objects (RFC 1123). */
 const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
 
-/** `POD` or `NAMESPACE/POD`; `given`: by -n. */
-export function podNamed(
+/** `POD` or `NAMESPACE/POD`; `given`: by -n; `usual`: where neither names a namespace. */
+export function podNamed<U extends string | undefined>(
   argument: string,
   given: string | undefined,
-  usual: string,
-): { readonly namespace: string; readonly name: string } {
+  usual: U,
+): { readonly namespace: string | U; readonly name: string } {
   const [first = '', second, ...more] = argument.split('/');
   const [namespace, name] = second === undefined ? [given ?? usual, first] : [first, second];
-  if (more.length > 0 || !NAME.test(name) || !NAME.test(namespace))
+  if (more.length > 0 || !NAME.test(name) || (namespace !== undefined && !NAME.test(namespace)))
     throw new UsageError(`${argument}: want POD or NAMESPACE/POD`);
   if (given !== undefined && given !== namespace)
     throw new UsageError(`-n ${given} and ${argument} name two namespaces: want one`);
-  return { namespace, name };
+  return { namespace: namespace as string | U, name };
 }
 
 export const systemOf = (parsed: Parsed): string | undefined => text(parsed, 'system-namespace');
 
-export const OUTPUT_OPTIONS: Record<string, Option> = {
-  output: { type: 'string', short: 'o', value: 'FORM', help: 'table (default) or json' },
-  json: { type: 'boolean', help: 'the same as -o json' },
+export const OUTPUT_OPTIONS: Options = {
+  output: { short: 'o', value: 'FORM', help: 'table (default) or json' },
+  json: { help: 'the same as -o json' },
 };
 
-export function wantsJson(parsed: Parsed): boolean {
-  const form = text(parsed, 'output');
-  if (form !== undefined && form !== 'table' && form !== 'json') throw new UsageError(`-o ${form}: want table or json`);
-  if (form === 'table' && flag(parsed, 'json')) throw new UsageError('-o table and --json: want one of them');
-  return form === 'json' || flag(parsed, 'json');
+/** Of one of these forms, `table` unless another is asked for. */
+export function formOf<const T extends string>(parsed: Parsed, forms: readonly T[]): T | 'table' | 'json' {
+  const form = choice(parsed, 'output', forms);
+  if (!flag(parsed, 'json')) return form ?? 'table';
+  if (form !== undefined && form !== 'json') throw new UsageError(`-o ${form} and --json: want one of them`);
+  return 'json';
 }
+
+export const wantsJson = (parsed: Parsed): boolean => formOf(parsed, ['table', 'json']) === 'json';

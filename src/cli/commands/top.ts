@@ -2,7 +2,7 @@
 // output/top-screen.ts.
 import { setTimeout as delay } from 'node:timers/promises';
 import { readSnapshot, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, text, UsageError } from '../lib/command.ts';
+import { type Command, choice, flag } from '../lib/command.ts';
 import { SORTS, type Sort, topLines } from '../output/top-screen.ts';
 
 const ROUND_MS = 1000;
@@ -18,15 +18,14 @@ export const top: Command = {
   summary: 'Shows GPUs, the containers that use them and their grants, refreshed every second.',
   usage: '[--sort gpu|memory|sm|name] [--processes]',
   options: {
-    sort: { type: 'string', value: 'KEY', help: 'order: gpu (default), memory, sm or name' },
-    processes: { type: 'boolean', help: 'show single processes below each container' },
+    sort: { value: 'KEY', help: 'order: gpu (default), memory, sm or name' },
+    processes: { help: 'show single processes below each container' },
     ...STATE_OPTION,
   },
   notes: 'On a terminal: p shows or hides processes; c, m, s and n sort by GPU, memory, SM and name; q ends it.',
   async run(parsed) {
-    if (parsed.words.length > 0) throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}`);
     const folder = stateFolder(parsed);
-    const look = { sort: sortOf(text(parsed, 'sort')), processes: flag(parsed, 'processes') };
+    const look = { sort: choice(parsed, 'sort', SORTS) ?? 'gpu', processes: flag(parsed, 'processes') };
     const stop = new AbortController();
     let pause = new AbortController();
     process.once('SIGINT', () => stop.abort());
@@ -51,12 +50,6 @@ export const top: Command = {
     return 0;
   },
 };
-
-function sortOf(value: string | undefined): Sort {
-  const found = SORTS.find((each) => each === (value ?? 'gpu'));
-  if (found === undefined) throw new UsageError(`--sort ${value}: want ${SORTS.join(', ')}`);
-  return found;
-}
 
 /** Reads single keys from the terminal, without a newline; no keys if standard input is not a terminal. */
 function onKeys(pressed: (key: string) => void): () => void {

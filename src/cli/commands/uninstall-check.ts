@@ -2,9 +2,9 @@
 // is uninstalled, so its output must fit into a termination message.
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL } from '../../api/names.ts';
-import { connect } from '../cluster/api-client.ts';
 import { conditionOf, hasEnded, nameOf, type Pod, statusesOf } from '../cluster/objects.ts';
 import { type Command, text } from '../lib/command.ts';
+import { KUBECONFIG_OPTIONS, namedCluster } from './target.ts';
 
 /** Kubernetes keeps the last 2048 bytes of a message; a longer one would lose its first sentence. */
 const MOST_BYTES = 2000;
@@ -16,20 +16,14 @@ export const uninstallCheck: Command = {
   summary: 'Fails with a list while pods with a volume of Cotenant are left, which could not end without the agent.',
   usage: '[--kubeconfig FILE] [--context NAME]',
   options: {
-    kubeconfig: {
-      type: 'string',
-      value: 'FILE',
-      help: "of the cluster (default KUBECONFIG, ~/.kube/config, or a pod's service account)",
-    },
-    context: { type: 'string', value: 'NAME', help: 'in the kubeconfig (default its current one)' },
+    ...KUBECONFIG_OPTIONS,
     'system-namespace': {
-      type: 'string',
       value: 'NAMESPACE',
       help: "where Cotenant is installed (default the context's, or that of the pod that asks)",
     },
   },
   async run(parsed) {
-    const cluster = await connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
+    const cluster = await namedCluster(parsed);
     const pods = await cluster.list<Pod>('/api/v1/pods');
     if (!pods.ok) {
       console.log(`cotenant: whether pods with a volume of Cotenant are left cannot be seen: ${pods.message}`);

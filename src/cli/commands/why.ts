@@ -1,12 +1,12 @@
 // `cotenant why`: why a pod of the cluster is where it is, or what this machine's agent did to one of its tenants.
 import { type ActionRecord, resultText } from '../../agent/enforcement/action-record.ts';
 import type { Cluster } from '../cluster/api-client.ts';
-import { Refused, readPod } from '../cluster/collect.ts';
+import { readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
-import { ask, errorOf, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
-import { type Command, text, UsageError } from '../lib/command.ts';
+import { demand, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { type Command, Refused, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
-import { clusterOf, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
 export const why: Command = {
   name: 'why',
@@ -15,10 +15,11 @@ export const why: Command = {
   usage: 'POD | NAMESPACE/POD | TENANT-OR-ID',
   options: {
     ...OUTPUT_OPTIONS,
-    namespace: { type: 'string', short: 'n', value: 'NAMESPACE', help: "of the pod (default the context's)" },
+    namespace: namespaceOption("of the pod (default the context's)"),
     ...WHERE_OPTIONS,
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
+  takesWords: true,
   async run(parsed) {
     const [name, ...rest] = parsed.words;
     if (name === undefined || rest.length > 0) throw new UsageError('want one pod, or one tenant by name or id');
@@ -38,31 +39,21 @@ async function whyPod(
   json: boolean,
 ): Promise<number> {
   const { namespace, name } = podNamed(pod, given, cluster.namespace);
-  try {
-    const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
-    console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
-    return explanation.state === 'absent' ? 1 : 0;
-  } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    console.error(`cotenant: ${error.message}`);
-    return 1;
-  }
+  const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
+  console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
+  return explanation.state === 'absent' ? 1 : 0;
 }
 
 async function whyTenant(folder: string, name: string, json: boolean): Promise<number> {
   const known = tenantsNamed(await readSnapshot(folder), name);
-  const answer = await ask(folder, 'GET', `/v1/actions?of=${encodeURIComponent(name)}`);
-  if (answer.status !== 200) throw new Error(errorOf(answer));
-  const records = answer.body as readonly ActionRecord[];
-  if (records.length === 0 && known.length === 0) {
-    console.error(`cotenant: no tenant ${name} on this node, and no action on one of that name is recorded`);
-    return 1;
-  }
-  if (json) console.log(jsonText(records));
-  else if (records.length === 0) console.log(`no action is recorded on ${name}`);
-  for (const record of json ? [] : records) {
-    const line = oneLine(`${record.action}: ${record.message} (${resultText(record)})`);
-    console.log(`${new Date(record.atMs).toISOString()} ${line}`);
-  }
+  const path = `/v1/actions?of=${encodeURIComponent(name)}`;
+  const records = await demand<readonly ActionRecord[]>(folder, 'GET', path);
+  if (records.length === 0 && known.length === 0)
+    throw new Refused(`no tenant ${name} on this node, and no action on one of that name is recorded`);
+  const lines = records.map(
+    (record) =>
+      `${new Date(record.atMs).toISOString()} ${oneLine(`${record.action}: ${record.message} (${resultText(record)})`)}`,
+  );
+  console.log(json ? jsonText(records) : lines.join('\n') || `no action is recorded on ${name}`);
   return 0;
 }

@@ -12,7 +12,17 @@ import {
 } from '../../agent/config.ts';
 import { openBearerTokenFile } from '../../serving/bearer-token-file.ts';
 import { readCertificate } from '../../serving/tls-files.ts';
-import { settingOf, UsageError } from '../lib/command.ts';
+import { type Options, settingOf, UsageError } from '../lib/command.ts';
+
+export const SETTING_OPTIONS = {
+  config: { short: 'c', value: 'FILE', help: "the agent's settings, YAML or JSON" },
+  set: {
+    short: 's',
+    multiple: true,
+    value: 'PATH=VALUE',
+    help: 'one setting over the file, such as enforcement.mode=report',
+  },
+} satisfies Options;
 
 export function configurationOf(file: string | undefined, pairs: readonly string[]): AgentConfiguration {
   try {

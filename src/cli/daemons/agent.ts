@@ -9,30 +9,20 @@ import { GRANT_ANNOTATION } from '../../api/names.ts';
 import type { Logger } from '../../common/logger.ts';
 import type { PodEvent } from '../../kube/events.ts';
 import type { ContainerName } from '../../kube/pod-informer.ts';
-import { type Command, text, UsageError } from '../lib/command.ts';
+import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
-import { checkPageFiles, configurationOf, makeStateFolder } from './agent-settings.ts';
+import { checkPageFiles, configurationOf, makeStateFolder, SETTING_OPTIONS } from './agent-settings.ts';
 
 export const agent: Command = {
   name: 'agent',
   summary: "The node's daemon: samples the driver, publishes metrics, and stops containers that exceed their grant.",
   usage: '[--config FILE] [--set PATH=VALUE ...]',
-  options: {
-    config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON' },
-    set: {
-      type: 'string',
-      short: 's',
-      multiple: true,
-      value: 'PATH=VALUE',
-      help: 'one setting over the file, such as enforcement.mode=report',
-    },
-    ...LOG_OPTIONS,
-  },
+  options: { ...SETTING_OPTIONS, ...LOG_OPTIONS },
   notes: `Settings and their defaults:\n${JSON.stringify(DEFAULTS, null, 2)}`,
   async run(parsed) {
     reduceMemory();
-    const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
+    const configuration = configurationOf(text(parsed, 'config'), texts(parsed, 'set'));
     const log = loggerOf(parsed, 'agent', configuration.log);
     const start = async () => {
       makeStateFolder(configuration, log.warn);

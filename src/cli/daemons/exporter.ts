@@ -3,32 +3,22 @@
 import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { createSnapshotClient } from '../../agent/snapshot/ipc/client.ts';
 import { guardOf, startExporter } from '../../exporter/start.ts';
-import { type Command, text, UsageError } from '../lib/command.ts';
+import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
-import { checkPageFiles, configurationOf } from './agent-settings.ts';
+import { checkPageFiles, configurationOf, SETTING_OPTIONS } from './agent-settings.ts';
 
 export const exporter: Command = {
   name: 'exporter',
   summary:
     "The agent's exporter half: serves the page of metrics of an agent that listens on no port, from its socket.",
   usage: '[--config FILE] --set page.socket=PATH [--set PATH=VALUE ...]',
-  options: {
-    config: { type: 'string', short: 'c', value: 'FILE', help: "the agent's settings, YAML or JSON" },
-    set: {
-      type: 'string',
-      short: 's',
-      multiple: true,
-      value: 'PATH=VALUE',
-      help: 'one setting over the file, such as port=9837',
-    },
-    ...LOG_OPTIONS,
-  },
+  options: { ...SETTING_OPTIONS, ...LOG_OPTIONS },
   notes:
     'Of the settings of `cotenant agent` it goes by host, port, log, page, processMetrics, compatibilityMetrics and kubernetes.nodeName.',
   async run(parsed) {
     reduceMemory();
-    const configuration = configurationOf(text(parsed, 'config'), (parsed.values.set as string[] | undefined) ?? []);
+    const configuration = configurationOf(text(parsed, 'config'), texts(parsed, 'set'));
     const { host, page } = configuration;
     if (page.socket === '')
       throw new UsageError('page.socket is missing: the socket of the node half, as it is set for `cotenant agent`');

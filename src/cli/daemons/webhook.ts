@@ -4,9 +4,10 @@ import { parse as parseYaml } from 'yaml';
 import { parseConfiguration } from '../../../webhook/config.ts';
 import { startWebhook } from '../../../webhook/server.ts';
 import { formatProblem } from '../../common/problem.ts';
+import { given } from '../../request/rules/namespace-rules.ts';
 import type { CertificateSource } from '../../serving/http-server.ts';
 import { fromFiles } from '../../serving/tls-files.ts';
-import { type Command, type Parsed, text, UsageError } from '../lib/command.ts';
+import { type Command, type Parsed, port, text, UsageError, whole } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 
@@ -15,36 +16,31 @@ export const webhook: Command = {
   summary: 'Admission: gives pods that ask for a share of a GPU what they need for it, or refuses them with a reason.',
   usage: '[--config FILE] [CERTIFICATE] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
   options: {
-    config: { type: 'string', short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/operate/webhook.md)' },
+    config: { short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/operate/webhook.md)' },
     cert: {
-      type: 'string',
       value: 'FILE',
       help: 'certificate in PEM, reloaded when it changes',
     },
-    key: { type: 'string', value: 'FILE', help: 'its private key' },
+    key: { value: 'FILE', help: 'its private key' },
     secret: {
-      type: 'string',
       value: 'NAMESPACE/NAME',
       help: 'Secret of a cluster in which all replicas keep a certificate that they make and renew themselves',
     },
-    service: { type: 'string', value: 'NAME', help: 'Service of that namespace through which API servers call' },
+    service: { value: 'NAME', help: 'Service of that namespace through which API servers call' },
     registration: {
-      type: 'string',
       value: 'NAME',
       help: 'mutating and validating webhook configuration into which its authority is written',
     },
     host: {
-      type: 'string',
       value: 'ADDRESS',
       help: 'address to listen on (default 127.0.0.1 with a self-signed certificate, else all)',
     },
-    port: { type: 'string', short: 'p', value: 'N', help: 'port (default 8443)' },
+    port: { short: 'p', value: 'N', help: 'port (default 8443)' },
     drain: {
-      type: 'string',
       value: 'SECONDS',
       help: 'how long to keep serving after a stop signal, closing each connection after its answer (default 0)',
     },
-    'health-port': { type: 'string', value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
+    'health-port': { value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
     ...LOG_OPTIONS,
   },
   notes: [
@@ -57,19 +53,15 @@ export const webhook: Command = {
     if (!read.ok) throw new UsageError(`${file}:\n  ${read.error.map(formatProblem).join('\n  ')}`);
     const certificate = await certificateOf(parsed);
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
-    const healthPort = portOf(text(parsed, 'health-port'), '--health-port');
-    const drainMs = secondsOf(text(parsed, 'drain'), '--drain') * 1000;
-    const port = portOf(text(parsed, 'port'), '--port') ?? 8443;
+    const drainMs = (whole(parsed, 'drain', 0, 300) ?? 0) * 1000;
     const log = loggerOf(parsed, 'webhook');
     const start = () =>
       startWebhook({
         logger: log,
         timeouts: { drainMs },
         configuration: read.value,
-        port,
-        ...(host === undefined ? {} : { host }),
-        ...(certificate === undefined ? {} : { certificate }),
-        ...(healthPort === undefined ? {} : { healthPort }),
+        port: port(parsed, 'port') ?? 8443,
+        ...given({ host, certificate, healthPort: port(parsed, 'health-port') }),
       });
     return runUntilSignal(start, (running) => {
       const probes = running.healthPort === undefined ? '' : `, probes on port ${running.healthPort}`;
@@ -110,17 +102,4 @@ function parseFile(path: string): unknown {
   } catch (error) {
     throw new UsageError(`${path}: ${(error as Error).message}`);
   }
-}
-
-function portOf(value: string | undefined, option: string): number | undefined {
-  if (value === undefined) return undefined;
-  const port = Number(value);
-  if (!/^\d+$/.test(value) || port > 65535) throw new UsageError(`${option} ${value}: want 0 to 65535`);
-  return port;
-}
-
-function secondsOf(value: string | undefined, option: string): number {
-  const seconds = Number(value ?? 0);
-  if (!/^\d+$/.test(value ?? '0') || seconds > 300) throw new UsageError(`${option} ${value}: want 0 to 300`);
-  return seconds;
 }

@@ -1,8 +1,9 @@
 // Posts an example AdmissionReview to the running webhook, as an API server would: a pod that requests 3 units in the
 // ACK dialect.
+import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
 import { request } from 'node:https';
-
-export type Review = { readonly lines: readonly string[] };
+import { json } from 'node:stream/consumers';
 
 const POD = {
   apiVersion: 'v1',
@@ -32,36 +33,18 @@ export function exampleReview(uid: string): object {
   };
 }
 
+type Answer = { readonly response: { allowed: boolean; patch?: string; status?: { message?: string } } };
 type Operation = { readonly op: string; readonly path: string };
 
 /** Posts the example; the answer as lines of text. */
-export async function reviewOnce(url: string, authority: string): Promise<Review> {
-  const body = JSON.stringify(exampleReview('705ab4f5-6393-11e8-b7cc-42010a800002'));
-  const answer = await new Promise<string>((resolve, reject) => {
-    const call = request(
-      new URL('/mutate?timeout=5s', url),
-      {
-        method: 'POST',
-        ca: authority,
-        headers: { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) },
-      },
-      (response) => {
-        const parts: Buffer[] = [];
-        response.on('data', (part: Buffer) => parts.push(part));
-        response.on('end', () => resolve(Buffer.concat(parts).toString()));
-      },
-    );
-    call.on('error', reject);
-    call.end(body);
-  });
-  const { response } = JSON.parse(answer) as {
-    response: { allowed: boolean; patch?: string; status?: { message?: string } };
-  };
-  if (!response.allowed) return { lines: [`refused: ${response.status?.message ?? ''}`] };
+export async function reviewOnce(url: string, authority: string): Promise<readonly string[]> {
+  const headers = { 'Content-Type': 'application/json' };
+  const call = request(new URL('/mutate?timeout=5s', url), { method: 'POST', ca: authority, headers });
+  call.end(JSON.stringify(exampleReview('705ab4f5-6393-11e8-b7cc-42010a800002')));
+  const [answer] = (await once(call, 'response')) as [IncomingMessage];
+  const { response } = (await json(answer)) as Answer;
+  if (!response.allowed) return [`refused: ${response.status?.message ?? ''}`];
   const patch = JSON.parse(Buffer.from(response.patch ?? 'W10=', 'base64').toString()) as Operation[];
   const paths = patch.map((operation) => `${operation.op} ${operation.path}`);
-  const shown = paths.slice(0, 6);
-  return {
-    lines: paths.length > shown.length ? [...shown, `and ${paths.length - shown.length} more operations`] : shown,
-  };
+  return paths.length > 6 ? [...paths.slice(0, 6), `and ${paths.length - 6} more operations`] : paths;
 }

@@ -17,9 +17,9 @@ import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { startAgent } from '../../agent/start.ts';
 import { createLogger } from '../../common/logger.ts';
 import { ask } from '../lib/agent-client.ts';
-import { type Command, flag, text, UsageError } from '../lib/command.ts';
+import { type Command, choice, flag, port, whole } from '../lib/command.ts';
 import { actionRows, gpuRows, tenantRows } from '../output/node-table.ts';
-import { type Review, reviewOnce } from './admission-request.ts';
+import { reviewOnce } from './admission-request.ts';
 
 type Actor = {
   readonly name: string;
@@ -49,41 +49,44 @@ export const demo: Command = {
   summary: 'Runs a demonstration on this machine, with a simulated GPU by default.',
   usage: '[--driver simulated|real] [--port N] [--for SECONDS]',
   options: {
-    driver: { type: 'string', value: 'NAME', help: 'simulated (default), or real: the NVIDIA driver of this machine' },
+    driver: { value: 'NAME', help: 'simulated (default), or real: the NVIDIA driver of this machine' },
     port: {
-      type: 'string',
       short: 'p',
       value: 'N',
       help: 'port of /metrics and the status page (default 9837; 0: a free one)',
     },
-    'webhook-port': { type: 'string', value: 'N', help: 'port of the webhook (default 9838; 0: a free one)' },
-    for: { type: 'string', value: 'SECONDS', help: 'end by itself after so long' },
-    plain: { type: 'boolean', help: 'print lines instead of redrawing the screen' },
+    'webhook-port': { value: 'N', help: 'port of the webhook (default 9838; 0: a free one)' },
+    for: { value: 'SECONDS', help: 'end by itself after so long' },
+    plain: { help: 'print lines instead of redrawing the screen' },
   },
   async run(parsed) {
-    const driver = text(parsed, 'driver') ?? 'simulated';
-    if (driver !== 'simulated' && driver !== 'real') throw new UsageError(`--driver ${driver}: want simulated or real`);
-    const seconds = text(parsed, 'for');
-    if (seconds !== undefined && !/^\d+$/.test(seconds)) throw new UsageError(`--for ${seconds}: want whole seconds`);
-    const ports = { page: portOf(text(parsed, 'port'), 9837), webhook: portOf(text(parsed, 'webhook-port'), 9838) };
-    const redraw = process.stdout.isTTY && !flag(parsed, 'plain');
-    await build(redraw);
+    const plan: Plan = {
+      driver: choice(parsed, 'driver', ['simulated', 'real']) ?? 'simulated',
+      port: port(parsed, 'port') ?? 9837,
+      webhookPort: port(parsed, 'webhook-port') ?? 9838,
+      seconds: whole(parsed, 'for', 0, 1e9) ?? Number.POSITIVE_INFINITY,
+      redraw: process.stdout.isTTY && !flag(parsed, 'plain'),
+    };
+    await build(plan.redraw);
     const folder = mkdtempSync(join(tmpdir(), 'cotenant-'));
     try {
-      const code = await play(folder, driver, ports, seconds === undefined ? undefined : Number(seconds), redraw);
+      await play(folder, plan);
       console.log('demo stopped');
-      return code;
+      return 0;
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }
   },
 };
 
-function portOf(value: string | undefined, otherwise: number): number {
-  if (value === undefined) return otherwise;
-  if (!/^\d+$/.test(value) || Number(value) > 65535) throw new UsageError(`port ${value}: want 0 to 65535`);
-  return Number(value);
-}
+type Plan = {
+  readonly driver: 'simulated' | 'real';
+  readonly port: number;
+  readonly webhookPort: number;
+  /** How long it runs. */
+  readonly seconds: number;
+  readonly redraw: boolean;
+};
 
 async function build(redraw: boolean): Promise<void> {
   let lastShown = 0;
@@ -108,108 +111,75 @@ async function startSimulator(folder: string): Promise<ChildProcess> {
   return child;
 }
 
-async function play(
-  folder: string,
-  driver: 'simulated' | 'real',
-  ports: { page: number; webhook: number },
-  seconds: number | undefined,
-  redraw: boolean,
-): Promise<number> {
+async function play(folder: string, plan: Plan): Promise<void> {
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => stop.abort());
   await using ending = new AsyncDisposableStack();
-  const simulator = driver === 'simulated' ? await startSimulator(folder) : undefined;
+  const simulator = plan.driver === 'simulated' ? await startSimulator(folder) : undefined;
   if (simulator) ending.defer(() => end([simulator]));
-  const library = simulator ? join(folder, 'gpu/lib') : undefined;
+  const library = simulator && join(folder, 'gpu/lib');
   const stateFolder = join(folder, 'state');
   const problems: string[] = [];
   const log = createLogger({ component: 'agent', write: (line) => problems.push(line.trimEnd()) });
-  const agent = await startAgent(
-    configure(
-      {
-        stateFolder,
-        port: ports.page,
-        ...(library
-          ? { nvmlLibrary: join(library, 'libnvidia-ml.so.1'), cudaLibrary: join(library, 'libcuda.so.1') }
-          : {}),
-      },
-      'demo',
-    ),
-    { log },
-  );
+  const libraries = library && {
+    nvmlLibrary: join(library, 'libnvidia-ml.so.1'),
+    cudaLibrary: join(library, 'libcuda.so.1'),
+  };
+  const agent = await startAgent(configure({ stateFolder, port: plan.port, ...libraries }, 'demo'), { log });
   ending.defer(() => agent.close());
   const rules = parseConfiguration({ rules: { dialects: ['ack', 'metagpu'] } });
   if (!rules.ok) throw new Error('the demonstration configures admission wrongly');
   const webhook = await startWebhook({
     configuration: rules.value,
     host: '127.0.0.1',
-    port: ports.webhook,
+    port: plan.webhookPort,
     logger: log.component('webhook'),
   });
   ending.defer(() => webhook.close());
+  const head = headOf(plan, agent.port ?? plan.port, webhook.url, stateFolder);
   const review = await reviewOnce(webhook.url, webhook.certificate);
-  const tenants = new Map<string, { child: ChildProcess; output: string }>();
+  const tenants = new Map<string, Tenant>();
   ending.defer(() => end([...tenants.values()].map(({ child }) => child)));
-
-  const start = (actor: Actor) => {
-    const cores = actor.cores === undefined ? [] : ['--gpu-cores', actor.cores];
-    const args = [
-      join(import.meta.dirname, `../main${extname(import.meta.filename)}`),
-      'run',
-      '--quiet',
-      '--state',
-      stateFolder,
-      '--name',
-      actor.name,
-      '--gpu-memory',
-      actor.memory,
-      ...cores,
-      '--',
-      ...actor.command,
-    ];
-    const env = library ? { ...process.env, LD_LIBRARY_PATH: library } : process.env;
-    const child = spawn(process.execPath, args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
-    const entry = { child, output: 'starting' };
-    tenants.set(actor.name, entry);
-    for (const stream of [child.stdout, child.stderr]) {
-      createInterface({ input: stream }).on('line', (line) => {
-        entry.output = line;
-      });
-    }
-    child.on('exit', (code, signal) => {
-      entry.output = code === 137 ? 'stopped by the agent' : `ended (${signal ?? code})`;
-      if (actor.name !== 'cheat' || stop.signal.aborted) return;
-      void delay(RESTART_CHEAT_MS, undefined, { signal: stop.signal }).then(
-        () => start(actor),
-        () => {},
-      );
-    });
-  };
-
-  const show = async () => {
-    const answer = await ask(stateFolder, 'GET', '/v1/status');
-    const lines = page(
-      answer.body as Snapshot | null,
-      driver,
-      stateFolder,
-      agent.port ?? ports.page,
-      webhook.url,
-      review,
-      tenants,
-      problems,
-    );
-    process.stdout.write(redraw ? `\x1b[H\x1b[2J${lines.join('\n')}\n` : `${lines.join('\n')}\n\n`);
-  };
-
   // From here on no tenant is restarted.
   ending.defer(() => stop.abort());
-  for (const actor of ACTORS) start(actor);
-  const until = seconds === undefined ? Number.POSITIVE_INFINITY : Date.now() + seconds * 1000;
+  for (const actor of ACTORS) startTenant(actor, tenants, { stateFolder, library, signal: stop.signal });
+  const until = Date.now() + plan.seconds * 1000;
   while (!stop.signal.aborted && Date.now() < until) {
-    await show();
-    await delay(redraw ? 1000 : 3000, undefined, { signal: stop.signal }).catch(() => {});
+    const { body } = await ask(stateFolder, 'GET', '/v1/status');
+    const lines = body ? screen(body as Snapshot, tenants, review) : ['reading the driver ...', ...problems.slice(-3)];
+    const text = [...head, ...lines].join('\n');
+    process.stdout.write(plan.redraw ? `\x1b[H\x1b[2J${text}\n` : `${text}\n\n`);
+    await delay(plan.redraw ? 1000 : 3000, undefined, { signal: stop.signal }).catch(() => {});
   }
-  return 0;
+}
+
+type Tenant = { readonly child: ChildProcess; output: string };
+type Stage = { readonly stateFolder: string; readonly library: string | undefined; readonly signal: AbortSignal };
+
+/** Runs `cotenant run` for this tenant; the one that the agent stops is started again a while later. */
+function startTenant(actor: Actor, tenants: Map<string, Tenant>, stage: Stage): void {
+  const { stateFolder, library, signal } = stage;
+  const program = join(import.meta.dirname, `../main${extname(import.meta.filename)}`);
+  const grant = ['--name', actor.name, '--gpu-memory', actor.memory];
+  const cores = actor.cores === undefined ? [] : ['--gpu-cores', actor.cores];
+  const args = [program, 'run', '--quiet', '--state', stateFolder, ...grant, ...cores, '--', ...actor.command];
+  const env = { ...process.env, ...(library && { LD_LIBRARY_PATH: library }) };
+  const child = spawn(process.execPath, args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
+  const tenant: Tenant = { child, output: 'starting' };
+  tenants.set(actor.name, tenant);
+  for (const input of [child.stdout, child.stderr]) {
+    createInterface({ input }).on('line', (line) => {
+      tenant.output = line;
+    });
+  }
+  child.on('exit', (code, ended) => {
+    tenant.output = code === 137 ? 'stopped by the agent' : `ended (${ended ?? code})`;
+    if (actor.name !== 'cheat') return;
+    void delay(RESTART_CHEAT_MS, undefined, { signal }).then(
+      () => startTenant(actor, tenants, stage),
+      () => {},
+    );
+  });
 }
 
 /** Ends processes and waits until they have. */
@@ -224,38 +194,33 @@ async function end(children: readonly ChildProcess[]): Promise<void> {
   );
 }
 
-function page(
-  snapshot: Snapshot | null,
-  driver: string,
-  stateFolder: string,
-  port: number,
-  webhookUrl: string,
-  review: Review,
-  tenants: ReadonlyMap<string, { output: string }>,
-  problems: readonly string[],
-): string[] {
+function headOf({ driver }: Plan, port: number, webhookUrl: string, stateFolder: string): readonly string[] {
   const gpu = driver === 'simulated' ? 'a simulated GPU node (nothing here is a GPU result)' : "this machine's GPUs";
-  const head = [
+  return [
     `Cotenant on ${gpu}; Ctrl-C ends it and leaves nothing behind`,
     `status page http://127.0.0.1:${port}/   metrics http://127.0.0.1:${port}/metrics   webhook ${webhookUrl}`,
     `beside it, from the same folder: npx cotenant top --state ${stateFolder}   (or inspect, recommend, why cheat)`,
     '',
   ];
-  if (!snapshot) return [...head, 'reading the driver ...', ...problems.slice(-3)];
-  const outputs = ACTORS.map(({ name, note }) => `  ${name.padEnd(8)} (${note}): ${tenants.get(name)?.output ?? ''}`);
+}
+
+function screen(
+  snapshot: Snapshot,
+  tenants: ReadonlyMap<string, Tenant>,
+  review: readonly string[],
+): readonly string[] {
   return [
-    ...head,
     ...gpuRows(snapshot),
     '',
     ...tenantRows(snapshot),
     '',
     'output of the tenants',
-    ...outputs,
+    ...ACTORS.map(({ name, note }) => `  ${name.padEnd(8)} (${note}): ${tenants.get(name)?.output ?? ''}`),
     '',
     'actions',
     ...actionRows(snapshot, 6).map((line) => `  ${line}`),
     '',
     'admission: a pod in the dialect of ACK came back with',
-    ...review.lines.map((line) => `  ${line}`),
+    ...review.map((line) => `  ${line}`),
   ];
 }

@@ -1,13 +1,14 @@
 // Client of the agent's local socket for the CLI.
-import { request } from 'node:http';
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
 import { join } from 'node:path';
+import { text as textOf } from 'node:stream/consumers';
 import { DEFAULTS, SOCKET_NAME } from '../../agent/config.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
-import { type Option, type Parsed, text, UsageError } from './command.ts';
+import { type Options, type Parsed, Refused, text, UsageError } from './command.ts';
 
-export const STATE_OPTION: Record<string, Option> = {
+export const STATE_OPTION: Options = {
   state: {
-    type: 'string',
     value: 'FOLDER',
     help: `state folder of the agent (default ${DEFAULTS.stateFolder}, or COTENANT_STATE)`,
   },
@@ -21,46 +22,34 @@ export type Answer = { readonly status: number; readonly body: unknown };
 
 /** Sends one request; if no agent listens, the error names the remedy. */
 export async function ask(folder: string, method: string, path: string, body?: unknown): Promise<Answer> {
-  const payload = body === undefined ? undefined : JSON.stringify(body);
-  return new Promise((resolve, reject) => {
-    const call = request(
-      {
-        socketPath: join(folder, SOCKET_NAME),
-        method,
-        path,
-        headers:
-          payload === undefined
-            ? {}
-            : { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(payload) },
-      },
-      (response) => {
-        const parts: Buffer[] = [];
-        response.on('data', (part: Buffer) => parts.push(part));
-        response.on('end', () => {
-          const answer = Buffer.concat(parts).toString();
-          try {
-            resolve({ status: response.statusCode ?? 0, body: answer === '' ? undefined : JSON.parse(answer) });
-          } catch {
-            reject(new Error(`the agent's answer is not JSON: ${answer.slice(0, 200)}`));
-          }
-        });
-      },
-    );
-    call.on('error', (error: NodeJS.ErrnoException) => {
-      const where = join(folder, SOCKET_NAME);
-      const remedy =
-        error.code === 'EACCES'
-          ? 'this user may not open it'
-          : 'start one with "cotenant agent", or name its folder with --state';
-      reject(new UsageError(`no agent answers at ${where} (${error.code ?? error.message}); ${remedy}`));
-    });
-    call.end(payload);
-  });
+  const socketPath = join(folder, SOCKET_NAME);
+  const call = request({ socketPath, method, path, headers: { 'Content-Type': 'application/json' } });
+  call.end(body === undefined ? undefined : JSON.stringify(body));
+  const [response] = (await once(call, 'response').catch(({ code, message }: NodeJS.ErrnoException) => {
+    const remedy =
+      code === 'EACCES'
+        ? 'this user may not open it'
+        : 'start one with "cotenant agent", or name its folder with --state';
+    throw new UsageError(`no agent answers at ${socketPath} (${code ?? message}); ${remedy}`);
+  })) as [IncomingMessage];
+  const answer = await textOf(response);
+  try {
+    return { status: response.statusCode ?? 0, body: answer === '' ? undefined : JSON.parse(answer) };
+  } catch {
+    throw new Error(`the agent's answer is not JSON: ${answer.slice(0, 200)}`);
+  }
 }
 
 export function errorOf(answer: Answer): string {
   const body = answer.body as { error?: unknown } | undefined;
   return typeof body?.error === 'string' ? body.error : `status ${answer.status}`;
+}
+
+/** The body of the answer to a request that the agent must not refuse. */
+export async function demand<T>(folder: string, method: string, path: string, body?: unknown): Promise<T> {
+  const answer = await ask(folder, method, path, body);
+  if (answer.status !== 200) throw new Refused(errorOf(answer));
+  return answer.body as T;
 }
 
 export async function readSnapshot(folder: string): Promise<Snapshot> {

@@ -2,14 +2,14 @@
 // own file.
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 
+/** Takes a value where `value` names it in the usage text; else it is a switch. */
 export type Option = {
-  readonly type: 'string' | 'boolean';
   readonly short?: string;
   readonly multiple?: boolean;
-  /** The value's name in the usage text, and its type. */
   readonly value?: string;
   readonly help: string;
 };
+export type Options = Readonly<Record<string, Option>>;
 
 export type Parsed = {
   readonly values: Readonly<Record<string, string | boolean | (string | boolean)[] | undefined>>;
@@ -21,8 +21,10 @@ export type Command = {
   readonly summary: string;
   /** Usage after "cotenant NAME". */
   readonly usage: string;
-  readonly options: Readonly<Record<string, Option>>;
+  readonly options: Options;
   readonly notes?: string;
+  /** Takes arguments besides its options. */
+  readonly takesWords?: true;
   /** Exit code. */
   run(parsed: Parsed): Promise<number>;
 };
@@ -30,11 +32,13 @@ export type Command = {
 /** An error that the user can fix; shown without a stack. */
 export class UsageError extends Error {}
 
+/** What was asked for was refused or does not exist: exit code 1, shown without a stack. */
+export class Refused extends Error {}
+
+const HELP: Option = { short: 'h', help: 'show this' };
+
 export function usageOf(command: Command): string {
-  const rows = Object.entries({
-    ...command.options,
-    help: { type: 'boolean', short: 'h', help: 'show this' } as Option,
-  }).map(([name, option]) => {
+  const rows = Object.entries({ ...command.options, help: HELP }).map(([name, option]) => {
     const short = option.short ? `-${option.short}, ` : '    ';
     const value = option.value ? ` ${option.value}` : '';
     return [`  ${short}--${name}${value}`, option.help] as const;
@@ -47,14 +51,14 @@ export function usageOf(command: Command): string {
 
 /** Arguments after `--` are not parsed. */
 export function parse(command: Command, args: readonly string[]): Parsed | 'help' {
-  const options: ParseArgsOptionsConfig = { help: { type: 'boolean', short: 'h' } };
-  for (const [name, { type, short, multiple }] of Object.entries(command.options)) {
-    options[name] = { type, ...(short ? { short } : {}), ...(multiple ? { multiple } : {}) };
-  }
+  const options: ParseArgsOptionsConfig = {};
+  for (const [name, { value, short, multiple = false }] of Object.entries({ ...command.options, help: HELP }))
+    options[name] = { type: value ? 'string' : 'boolean', multiple, ...(short && { short }) };
+  let parsed: Parsed;
   try {
-    const { values, positionals } = parseArgs({ args: [...args], options, allowPositionals: true, strict: true });
+    const { values, positionals } = parseArgs({ args: [...args], options, allowPositionals: true });
     if (values.help) return 'help';
-    return { values: values as Parsed['values'], words: positionals };
+    parsed = { values: values as Parsed['values'], words: positionals };
   } catch (error) {
     const { message } = error as Error;
     const [, option] = /argument is ambiguous.* use '(--[\w-]+)=-XYZ/s.exec(message) ?? [];
@@ -64,6 +68,9 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
         : `${option}: its value is missing; one that begins with a dash is written ${option}=-…`,
     );
   }
+  if (parsed.words.length > 0 && !command.takesWords)
+    throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}`);
+  return parsed;
 }
 
 export function text(parsed: Parsed, name: string): string | undefined {
@@ -73,6 +80,32 @@ export function text(parsed: Parsed, name: string): string | undefined {
 
 export function flag(parsed: Parsed, name: string): boolean {
   return parsed.values[name] === true;
+}
+
+/** Of an option that may be given several times. */
+export const texts = (parsed: Parsed, name: string): readonly string[] =>
+  (parsed.values[name] as readonly string[] | undefined) ?? [];
+
+/** A whole number within the bounds. */
+export function whole(parsed: Parsed, name: string, least: number, most: number): number | undefined {
+  const value = text(parsed, name);
+  if (value === undefined) return undefined;
+  const number = Number(value);
+  if (!/^\d{1,9}$/.test(value) || number < least || number > most)
+    throw new UsageError(`--${name} ${value}: want ${least} to ${most}`);
+  return number;
+}
+
+export const port = (parsed: Parsed, name: string): number | undefined => whole(parsed, name, 0, 65535);
+
+/** `a, b or c` */
+export const anyOf = (names: readonly string[]): string => names.join(', ').replace(/, ([^,]*)$/, ' or $1');
+
+export function choice<const T extends string>(parsed: Parsed, name: string, choices: readonly T[]): T | undefined {
+  const value = text(parsed, name);
+  const found = choices.find((one) => one === value);
+  if (value !== undefined && found === undefined) throw new UsageError(`--${name} ${value}: want ${anyOf(choices)}`);
+  return found;
 }
 
 /** Settings given as flags, by their path in the configuration file; numbers and booleans are parsed. */

@@ -3,7 +3,7 @@
 
 import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
 import { age, mib, oneLine } from '../lib/text.ts';
-import { columns } from './node-table.ts';
+import { columns, containerName } from './node-table.ts';
 
 export const HEAD = [
   'NODE',
@@ -77,49 +77,44 @@ function gpuRow(node: InventoryNode, gpu: InventoryGpu, first: boolean): string[
 const otherMode = (node: InventoryNode, { enforcement }: Tenant): string =>
   enforcement && enforcement.mode !== node.mode ? `${enforcement.mode}, ${enforcement.by}` : '';
 
+/** A row below a GPU. */
+type Use = {
+  name: string;
+  state?: string;
+  granted: string;
+  used?: string;
+  cores: string;
+  mode?: string;
+  note?: string;
+};
+const useRow = ({ name, state = '', granted, used = '', cores, mode = '', note = '' }: Use): string[] => {
+  return ['', '', `  ${name}`, state, granted, '', used, cores, '', mode, note];
+};
+
 function containerRows(node: InventoryNode, { containers, foreign, others }: InventoryGpu): string[][] {
-  const byAgent = others
-    ? [
-        [
-          '',
-          '',
-          "  by the node's agent",
-          '',
-          number(others.memoryBytes),
-          '',
-          '',
-          percent(others.coresPercent),
-          '',
-          '',
-          '',
-        ],
-      ]
-    : [];
-  const granted = containers.map((one) => [
-    '',
-    '',
-    `  ${one.namespace}/${one.pod}/${one.container}`,
-    one.kind === 'app' ? one.state : `${one.kind}, ${one.state}`,
-    number(one.memoryBytes),
-    '',
-    numberOr(one.usedBytes, '-'),
-    percent(one.coresPercent),
-    '',
-    otherMode(node, one),
-    one.memoryIsolation === 'off' ? 'not limited' : (one.fence ?? ''),
-  ]);
-  const without = foreign.map((one) => [
-    '',
-    '',
-    `  ${one.namespace}/${one.pod}/${one.container}`,
-    'WITHOUT A GRANT',
-    '0',
-    '',
-    numberOr(one.usedBytes, '-'),
-    '-',
-    '',
-    '',
-    '',
-  ]);
-  return [...granted, ...byAgent, ...without];
+  return [
+    ...containers.map((one) =>
+      useRow({
+        name: containerName(one),
+        state: one.kind === 'app' ? one.state : `${one.kind}, ${one.state}`,
+        granted: number(one.memoryBytes),
+        used: numberOr(one.usedBytes, '-'),
+        cores: percent(one.coresPercent),
+        mode: otherMode(node, one),
+        note: one.memoryIsolation === 'off' ? 'not limited' : (one.fence ?? ''),
+      }),
+    ),
+    ...(others ? [others] : []).map(({ memoryBytes, coresPercent }) =>
+      useRow({ name: "by the node's agent", granted: number(memoryBytes), cores: percent(coresPercent) }),
+    ),
+    ...foreign.map((one) =>
+      useRow({
+        name: containerName(one),
+        state: 'WITHOUT A GRANT',
+        granted: '0',
+        used: numberOr(one.usedBytes, '-'),
+        cores: '-',
+      }),
+    ),
+  ];
 }

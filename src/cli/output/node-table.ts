@@ -1,9 +1,9 @@
 // One node as text: tables of GPUs, tenants and recent actions. Pure.
 import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
+import { MIB } from '../../common/quantity.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
 
-const MIB = 1024 * 1024;
-const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
+export const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
 
 type Align = 'left' | 'right';
 

@@ -4,7 +4,7 @@
 import { excessOf } from '../../agent/enforcement/action-record.ts';
 import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
-import { columns, containerName, stateOf, tenantName } from './node-table.ts';
+import { columns, containerName, mib, stateOf, tenantName } from './node-table.ts';
 
 export const SORTS = ['gpu', 'memory', 'sm', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
@@ -15,7 +15,6 @@ const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
 /** Columns that are left out first: isolation (shortened before), share, SM. The beginning of the state is always
  * shown. */
 const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
-const MIB = 2 ** 20;
 
 /** A user of GPU memory: with a grant, allocated by others, or without any allocation. */
 type User = {
@@ -23,14 +22,13 @@ type User = {
   readonly name: string;
   readonly usedBytes: number | undefined;
   readonly limitBytes: number | undefined;
-  readonly smPercent: number | undefined;
+  readonly smPercent?: number | undefined;
   readonly share: string;
   readonly heldBy: string;
   readonly state: string;
   readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
-const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
 const percent = (value: number | undefined): string => (value === undefined ? '-' : `${Math.round(value)}%`);
 /** Long names in one namespace differ at the end. */
 const endOf = (text: string, width: number): string =>
@@ -39,6 +37,8 @@ const startOf = (text: string, width: number): string =>
   text.length <= width ? text : `${text.slice(0, Math.max(0, width - 1))}…`.slice(0, width);
 
 const GIVEN = { exclusive: 'whole GPU', mig: 'instance', shared: "others' share" } as const;
+
+const WITHOUT_GRANT = { limitBytes: undefined, share: '-', heldBy: 'none' };
 
 export function usersOf(snapshot: Snapshot): readonly User[] {
   return [
@@ -59,24 +59,13 @@ export function usersOf(snapshot: Snapshot): readonly User[] {
       };
     }),
     ...snapshot.assigned.map(
-      (one): User => ({
-        ...one,
-        name: containerName(one),
-        limitBytes: undefined,
-        share: '-',
-        heldBy: 'none',
-        state: GIVEN[one.mode],
-      }),
+      (one): User => ({ ...one, ...WITHOUT_GRANT, name: containerName(one), state: GIVEN[one.mode] }),
     ),
     ...snapshot.foreign.map(
       (one): User => ({
-        gpuIndex: one.gpuIndex,
+        ...one,
+        ...WITHOUT_GRANT,
         name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : containerName(one),
-        usedBytes: one.usedBytes,
-        limitBytes: undefined,
-        smPercent: one.smPercent,
-        share: '-',
-        heldBy: 'none',
         state: 'NO GRANT',
         processes: [],
       }),

@@ -1,7 +1,7 @@
 // HTTP client of Prometheus: runs instant queries and returns their series. Defines the options that name the server,
 // and the errors when it does not answer.
 import { readFileSync } from 'node:fs';
-import { type Option, type Parsed, text, UsageError } from '../lib/command.ts';
+import { type Options, type Parsed, text, UsageError } from '../lib/command.ts';
 
 export type Prometheus = {
   readonly url: string;
@@ -20,16 +20,15 @@ const DEFAULT_JOB = 'cotenant';
 const LONGEST_RANGE_SECONDS = 400 * 86_400;
 const ANSWER_MS = 120_000;
 
-export const PROMETHEUS_OPTIONS: Record<string, Option> = {
+export const PROMETHEUS_OPTIONS: Options = {
   prometheus: {
-    type: 'string',
     value: 'URL',
     help: 'of the Prometheus that scrapes the agents (default COTENANT_PROMETHEUS)',
   },
-  'token-file': { type: 'string', value: 'FILE', help: 'with the bearer token that it wants, if any' },
-  job: { type: 'string', value: 'JOB', help: `under which it scrapes the agents (default ${DEFAULT_JOB})` },
-  range: { type: 'string', value: 'TIME', help: `to look back, such as 12h or 30d (default ${DEFAULT_RANGE})` },
-  until: { type: 'string', value: 'TIME', help: 'end of the range, such as 2026-11-30T00:00:00Z (default now)' },
+  'token-file': { value: 'FILE', help: 'with the bearer token that it wants, if any' },
+  job: { value: 'JOB', help: `under which it scrapes the agents (default ${DEFAULT_JOB})` },
+  range: { value: 'TIME', help: `to look back, such as 12h or 30d (default ${DEFAULT_RANGE})` },
+  until: { value: 'TIME', help: 'end of the range, such as 2026-11-30T00:00:00Z (default now)' },
 };
 
 /** The Prometheus that the command line or the environment names; undefined: neither does. */
@@ -72,6 +71,10 @@ function untilOf(value: string | undefined): number | undefined {
   if (Number.isNaN(ms)) throw new UsageError(`--until ${value}: want a time such as 2026-11-30T00:00:00Z`);
   return Math.floor(ms / 1000);
 }
+
+/** Begin and end of the range. */
+export const periodOf = ({ atSeconds, rangeSeconds }: Prometheus): readonly string[] =>
+  [atSeconds - rangeSeconds, atSeconds].map((at) => new Date(at * 1000).toISOString());
 
 const SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
 

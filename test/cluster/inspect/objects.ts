@@ -15,7 +15,6 @@ import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { buildEvent } from '../../../src/kube/events.ts';
 import { eventually } from '../../support/native/node.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
@@ -251,7 +250,7 @@ export async function setUp(bed: Bed): Promise<void> {
       apiVersion: 'v1',
       kind: 'ConfigMap',
       metadata: { name: 'page', namespace: 'cotenant-system' },
-      data: { metrics: (await createRenderer(COLLECTORS)(SNAPSHOT)).text, 'status.json': JSON.stringify(SNAPSHOT) },
+      data: { metrics: 'of no use here', 'status.json': JSON.stringify(SNAPSHOT) },
     },
     CSI_DRIVER,
     agentPod([{ name: 'page', configMap: { name: 'page' } }], ['httpd', '-f', '-p', '9837', '-h', '/page']),

@@ -115,7 +115,10 @@ testWithHelm('a dialect that does not exist is refused, with those that do', (t)
   for (const path of ['webhook.configuration.rules.dialects', 'webhook.configuration.namespaces.research.dialects']) {
     const { ok, text } = render(at(path.split('.'), ['kai']));
     t.false(ok, path);
-    t.regex(text, /webhook\.configuration: dialects: there is no "kai"; known are ack, hami, metagpu, tke, vgpu-manager, volcano/);
+    t.regex(
+      text,
+      /webhook\.configuration: dialects: there is no "kai"; known are ack, hami, metagpu, tke, vgpu-manager, volcano/,
+    );
   }
 });
 

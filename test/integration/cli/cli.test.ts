@@ -66,9 +66,9 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['why'], /^cotenant: want one pod, or one tenant by name or id/],
   [['why', 'a/b/c', '--cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
   [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
-  [['inspect', 'node-1'], /^cotenant: unexpected argument: node-1; see --node and -n/],
-  [['top', '--sort', 'size'], /^cotenant: --sort size: want gpu, memory, sm, name/],
-  [['inspect', '-o', 'yaml'], /^cotenant: -o yaml: want table or json/],
+  [['inspect', 'node-1'], /^cotenant: unexpected argument: node-1$/m],
+  [['top', '--sort', 'size'], /^cotenant: --sort size: want gpu, memory, sm or name/],
+  [['inspect', '-o', 'yaml'], /^cotenant: --output yaml: want table or json/],
   [['inspect', '-o', 'table', '--json'], /^cotenant: -o table and --json: want one of them/],
   [
     ['inspect', '--state', '/tmp', '--node', 'n'],
@@ -90,7 +90,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     ['set', 'one', '--policy', 'fair'],
     /^cotenant: --policy fair: want average, .*, native, a number 0 to 5, or default/,
   ],
-  [['set', 'one', '--weight', '0'], /^cotenant: --weight 0 is less than 1; write a whole number from 1 to 1000/],
+  [['set', 'one', '--weight', '0'], /^cotenant: --weight 0: want 1 to 1000/],
   [['set', 'one', '--priority', 'low'], /^cotenant: --priority low: want normal or high/],
   [
     ['set', 'one', '--gpu-memory', '1Gi', '--kubeconfig', KUBECONFIG],
@@ -98,7 +98,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [['set', '--gpu', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
-  [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce, or default/],
+  [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce or default/],
   [['set', 'one', '--override', '--weight', '2'], /^cotenant: --override needs --enforcement/],
   [
     ['set', 'one', '--override', '--enforcement', 'off', '--state', '/tmp'],
@@ -111,7 +111,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['showback'], /^cotenant: --prometheus is missing, and COTENANT_PROMETHEUS names none$/m],
   [['showback', '-o', 'csv', '--json'], /^cotenant: -o csv and --json: want one of them$/m],
   [['demo', '--driver', 'nouveau'], /^cotenant: --driver nouveau: want simulated or real/],
-  [['demo', '--port', '70000'], /^cotenant: port 70000: want 0 to 65535/],
+  [['demo', '--port', '70000'], /^cotenant: --port 70000: want 0 to 65535/],
   [
     ['agent', '--set', 'enforcement.mode=harsh'],
     /^cotenant: --set:\n {2}enforcement\.mode: "harsh" is not valid; write one of off, report, enforce/,
@@ -168,7 +168,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
     ['recommend', '--memory-headroom', '-3'],
     /^cotenant: --memory-headroom: its value is missing; one that begins with a dash is written --memory-headroom=-…$/m,
   ],
-  [['recommend', '--memory-headroom=-3'], /^cotenant: --memory-headroom -3: want whole percent, 0 to 999$/m],
+  [['recommend', '--memory-headroom=-3'], /^cotenant: --memory-headroom -3: want 0 to 999$/m],
   [['run', '-m', '-3'], /^cotenant: --gpu-memory: its value is missing; one that begins with a dash is/],
   [['webhook', '--cert', 'only.pem'], /^cotenant: --cert and --key go together/],
   [['webhook', '--port', 'https'], /^cotenant: --port https: want 0 to 65535/],

@@ -302,7 +302,7 @@ testWithPrometheus('a server that is not Prometheus, or refuses, is reported in 
     [['--prometheus', prometheus.url, '--window', '5s'], /^cotenant: --window 5s: want 1m to 1h\n$/],
     [['--prometheus', prometheus.url, '--state', '/tmp'], /^cotenant: --state names an agent of this machine, /],
     [['--range', '1d'], /^cotenant: --range is about a Prometheus: name one with --prometheus URL\n$/],
-    [['--memory-headroom', 'much'], /^cotenant: --memory-headroom much: want whole percent, 0 to 999\n$/],
+    [['--memory-headroom', 'much'], /^cotenant: --memory-headroom much: want 0 to 999\n$/],
     [['a/b', '-n', 'c'], /^cotenant: -n c and a\/b name two namespaces: want one\n$/],
   ];
   for (const [args, says] of cases) {

@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { run, sharesOf } from '../../../src/cli/commands/run.ts';
 import {
   type Command,
+  choice,
   flag,
   type Parsed,
   parse,
@@ -11,6 +12,7 @@ import {
   text,
   UsageError,
   usageOf,
+  whole,
 } from '../../../src/cli/lib/command.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 
@@ -18,10 +20,11 @@ const command: Command = {
   name: 'try',
   summary: 'Tries.',
   usage: '[options] -- COMMAND',
+  takesWords: true,
   options: {
-    size: { type: 'string', short: 's', value: 'SIZE', help: 'how much' },
-    gpu: { type: 'string', multiple: true, value: 'UUID', help: 'on which' },
-    quiet: { type: 'boolean', short: 'q', help: 'says nothing' },
+    size: { short: 's', value: 'SIZE', help: 'how much' },
+    gpu: { multiple: true, value: 'UUID', help: 'on which' },
+    quiet: { short: 'q', help: 'says nothing' },
   },
   run: async () => 0,
 };
@@ -53,6 +56,23 @@ test('options and positional arguments are read as written', (t) => {
   t.is(text(parsed(), 'size'), undefined);
   t.true(flag(parsed('-q'), 'quiet'));
   t.false(flag(parsed(), 'quiet'));
+});
+
+test('a command without arguments refuses one', (t) => {
+  const { takesWords: _, ...bare } = command;
+  t.throws(() => parse(bare, ['one', '-q', 'two']), { message: 'unexpected argument: one two' });
+  t.is(parse(bare, ['one', '--help']), 'help');
+});
+
+test('a number or a name is read within its bounds', (t) => {
+  t.is(whole(parsed('-s', '9'), 'size', 1, 9), 9);
+  t.is(whole(parsed(), 'size', 1, 9), undefined);
+  for (const value of ['0', '10', '1.5', '-1', '', '1e0', ' 1'])
+    t.throws(() => whole(parsed(`--size=${value}`), 'size', 1, 9), { message: `--size ${value}: want 1 to 9` });
+  t.is(choice(parsed('-s', 'b'), 'size', ['a', 'b', 'c']), 'b');
+  t.is(choice(parsed(), 'size', ['a', 'b']), undefined);
+  t.throws(() => choice(parsed('-s', 'd'), 'size', ['a', 'b', 'c']), { message: '--size d: want a, b or c' });
+  t.throws(() => choice(parsed('-s', ''), 'size', ['a', 'b']), { message: '--size : want a or b' });
 });
 
 test('help is asked for in two ways, wherever it stands before the command', (t) => {

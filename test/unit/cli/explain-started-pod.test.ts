@@ -2,7 +2,7 @@
 import test from 'ava';
 import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
 import type { ContainerState, Node, Pod } from '../../../src/cli/cluster/objects.ts';
-import type { KnownUse } from '../../../src/cli/cluster/parse-metrics.ts';
+import type { KnownUse } from '../../../src/cli/cluster/use.ts';
 import {
   type Case,
   facts,
@@ -40,7 +40,7 @@ const lostNode = (node: Node): Node => ({
 });
 const use = (fence: string): KnownUse => ({
   known: true,
-  modes: new Map(),
+  mode: 'enforce',
   gpus: new Map(),
   containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: GPU, usedBytes: 3320 * 2 ** 20, fence }],
   foreign: [],

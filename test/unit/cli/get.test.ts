@@ -1,7 +1,10 @@
 // What `cotenant get` says of a pod: what it chose, what operators changed since, and how far it is held to that.
 import test from 'ava';
-import { useOf } from '../../../src/cli/cluster/parse-metrics.ts';
+import type { Mode } from '../../../src/api/request.ts';
+import { type Use, useOf } from '../../../src/cli/cluster/use.ts';
 import { podShares } from '../../../src/cli/commands/get.ts';
+import type { EffectiveMode } from '../../../src/policy/mode.ts';
+import { exampleContainer, exampleSnapshot, idleSelf } from '../../support/product/snapshots.ts';
 
 const REQUEST =
   '{"version":1,"priority":"normal","computePolicy":"fixed","containers":[{"name":"main","kind":"app","dialect":"cotenant","asked":{},"memoryIsolation":"on","gpus":[{"memory":{"kind":"bytes","bytes":1073741824},"coresPercent":20,"coresLimitPercent":50}]}]}';
@@ -46,49 +49,47 @@ test('a pod without a share is not among them', (t) => {
   t.deepEqual(podShares(pod({})), []);
 });
 
-const PAGE = (mode: string, ...more: readonly string[]) =>
-  useOf(['cotenant_up 1', `cotenant_enforcement_mode{enforcement="${mode}"} 1`, ...more].join('\n'));
-const rowOf = (names: string, enforcement: string, by: string) =>
-  `cotenant_container_enforcement{namespace="team",pod="one",${names},enforcement="${enforcement}",source="${by}"} 1`;
+const use = (mode: Mode, ...containers: readonly (readonly [name: string, enforcement: EffectiveMode])[]): Use =>
+  useOf({
+    ...exampleSnapshot,
+    self: { ...idleSelf, mode },
+    containers: containers.map(([container, enforcement]) => ({
+      ...exampleContainer,
+      ...{ namespace: 'team', pod: 'one', container, enforcement },
+    })),
+  });
 const OVERRIDE = { 'cotenant.io/enforcement-override': 'report' };
 
-const MODE_CASES: readonly [string, Readonly<Record<string, string>>, ReturnType<typeof useOf> | undefined, object][] =
+const MODE_CASES: readonly [string, Readonly<Record<string, string>>, Use | undefined, object][] = [
   [
-    [
-      'by the annotations at most, where its agent is not heard',
-      OVERRIDE,
-      undefined,
-      { mode: 'report', by: 'administrator', atMost: true },
-    ],
-    [
-      'by the annotations, for a container unknown to the agent',
-      OVERRIDE,
-      PAGE('enforce'),
-      { mode: 'report', by: 'administrator' },
-    ],
-    ['the node’s, where that is weaker', OVERRIDE, PAGE('off'), { mode: 'off', by: 'node' }],
-    [
-      'the one in force by the agent',
-      OVERRIDE,
-      PAGE('enforce', rowOf('container="main"', 'off', 'namespace')),
-      { mode: 'off', by: 'namespace' },
-    ],
-    [
-      'not the value of another container',
-      {},
-      PAGE('enforce', rowOf('container="other"', 'off', 'namespace')),
-      { mode: 'enforce', by: 'node' },
-    ],
-    [
-      'not an unknown value',
-      {},
-      PAGE('enforce', rowOf('container="main"', 'lax', 'pod'), rowOf('container="main"', 'off', 'me')),
-      { mode: 'enforce', by: 'node' },
-    ],
-  ];
-for (const [what, annotations, use, expected] of MODE_CASES) {
+    'by the annotations at most, where its agent is not heard',
+    OVERRIDE,
+    undefined,
+    { mode: 'report', by: 'administrator', atMost: true },
+  ],
+  [
+    'by the annotations, for a container unknown to the agent',
+    OVERRIDE,
+    use('enforce'),
+    { mode: 'report', by: 'administrator' },
+  ],
+  ['the node’s, where that is weaker', OVERRIDE, use('off'), { mode: 'off', by: 'node' }],
+  [
+    'the one in force by the agent',
+    OVERRIDE,
+    use('enforce', ['main', { mode: 'off', by: 'namespace' }]),
+    { mode: 'off', by: 'namespace' },
+  ],
+  [
+    'not the value of another container',
+    {},
+    use('enforce', ['other', { mode: 'off', by: 'namespace' }]),
+    { mode: 'enforce', by: 'node' },
+  ],
+];
+for (const [what, annotations, reported, expected] of MODE_CASES) {
   test(`the mode of a pod: ${what}`, (t) => {
-    const [row] = podShares(pod({ 'cotenant.io/request': REQUEST, ...annotations }), use);
+    const [row] = podShares(pod({ 'cotenant.io/request': REQUEST, ...annotations }), reported);
     t.deepEqual(row?.enforcement, expected as never);
   });
 }

@@ -1,6 +1,6 @@
 // A cluster as `cotenant inspect` shows it: what counts on which GPU, what is not known, and the table.
 import test from 'ava';
-import { type Snapshot, staleSnapshot } from '../../../src/agent/snapshot/snapshot.ts';
+import { staleSnapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { type ContainerGrant, formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
@@ -8,11 +8,10 @@ import type { GpuShare, PodRequest } from '../../../src/api/request.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
-import { modeOn, type Use, useOf } from '../../../src/cli/cluster/parse-metrics.ts';
+import { type KnownUse, type Use, useOf, useOn } from '../../../src/cli/cluster/use.ts';
 import { askedByPod } from '../../../src/cli/lib/text.ts';
 import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 
 const uuid = (index: number) => `GPU-51a0c07e-4a27-4551-8d21-6e100400000${index}`;
@@ -93,10 +92,12 @@ const waiting: Pod = {
 const usesOf = (train: number): Use => ({
   known: true,
   mode: 'enforce',
-  modes: new Map([[JSON.stringify(['team', 'train', 'main']), { mode: 'report', by: 'administrator' }]]),
   gpus: new Map([[uuid(0), 5312 * MIB]]),
   containers: [
-    { namespace: 'team', pod: 'train', container: 'main', gpuUuid: uuid(0), usedBytes: train, fence: 'interposer' },
+    {
+      ...{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: uuid(0), usedBytes: train },
+      ...{ fence: 'interposer', enforcement: { mode: 'report', by: 'administrator' } },
+    },
   ],
   foreign: [{ namespace: 'team', pod: 'sneaky', container: 'main', gpuUuid: uuid(0), usedBytes: 300 * MIB }],
 });
@@ -284,49 +285,40 @@ test('marks lost nodes and GPUs that are granted twice', (t) => {
   t.regex(line ?? '', / NODE NOT READY, OVERCOMMITTED$/);
 });
 
-test("labels of an agent's page are shown as text, whatever is in them", (t) => {
-  const hostile = '\u001b[2J\u009b31m';
-  const page = [
-    'cotenant_up 1',
-    `cotenant_foreign_memory_used_bytes{namespace="team",pod="${hostile}",container="x",gpu_uuid="${uuid(0)}"} 1`,
-  ].join('\n');
-  const lines = inventoryLines(inventoryOf(objects({ use: new Map([['node-2', useOf(page)]]) })), NOW);
+test('names that an agent reports are shown as text, whatever is in them', (t) => {
+  const [foreign] = exampleSnapshot.foreign;
+  if (!foreign) return t.fail();
+  const hostile = { ...foreign, namespace: 'team', pod: '\u001b[2J\u009b31m', container: 'x', gpuUuid: uuid(0) };
+  const use = useOf({ ...exampleSnapshot, foreign: [hostile] });
+  const lines = inventoryLines(inventoryOf(objects({ use: new Map([['node-2', use]]) })), NOW);
   t.true(lines.some((line) => line.includes('team/ [2J 31m/x')));
   for (const line of lines) t.notRegex(line, /[\p{Cc}\p{Cf}]/u, JSON.stringify(line));
 });
 
-test('use is read from the page that the agent publishes', async (t) => {
-  const odd = {
-    ...exampleContainer,
-    grantId: 'odd123',
-    pod: 'a"b\\c',
-    gpuUuid: 'GPU-1',
-    gpuIndex: 1,
-    fence: 'agent' as const,
-  };
-  const snapshot: Snapshot = { ...exampleSnapshot, containers: [...exampleSnapshot.containers, odd], assigned: [] };
-  const { text } = await createRenderer(COLLECTORS)(snapshot);
-  const use = useOf(text);
-  t.true(use.known);
-  if (!use.known) return;
+test('use is read from the snapshot that the agent publishes', (t) => {
+  const use = useOf(exampleSnapshot);
+  if (!use.known) return t.fail(use.why);
   t.is(use.gpus.get('GPU-0'), 6 * GIB);
-  t.is(use.mode, snapshot.self.mode);
-  for (const one of snapshot.containers) t.deepEqual(modeOn(use, one), one.enforcement);
+  t.is(use.mode, exampleSnapshot.self.mode);
+  for (const one of exampleSnapshot.containers)
+    t.like(useOn(use, one), { fence: one.fence, enforcement: one.enforcement });
   t.deepEqual(
-    use.containers.map(({ pod: name, usedBytes, fence, smRatio }) => [name, usedBytes, fence, smRatio]),
-    snapshot.containers.map((one) => [one.pod, one.usedBytes, one.fence, (one.smPercent ?? Number.NaN) / 100]),
+    use.containers.map(({ usedBytes, smRatio }) => [usedBytes, smRatio]),
+    exampleSnapshot.containers.map((one) => [one.usedBytes, (one.smPercent ?? Number.NaN) / 100]),
   );
   t.deepEqual(
     use.foreign.map(({ pod: name, usedBytes }) => [name, usedBytes]),
-    snapshot.foreign.map((one) => [one.pod, one.usedBytes]),
+    exampleSnapshot.foreign.map((one) => [one.pod, one.usedBytes]),
   );
+  const unknown = { ...exampleContainer, memoryKnown: false, smPercent: undefined };
+  const [container] = (useOf({ ...exampleSnapshot, containers: [unknown] }) as KnownUse).containers;
+  t.false('usedBytes' in (container ?? {}));
+  t.false('smRatio' in (container ?? {}));
 });
 
-test('metrics without a driver, or not of an agent, show no use', async (t) => {
-  const { text } = await createRenderer(COLLECTORS)(staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 }));
-  t.like(useOf(text), { known: false, short: 'no driver' });
-  t.like(useOf('<html>up</html>\ncotenant_down 1'), { known: false, short: 'no answer' });
-  t.like(useOf('cotenant_up 0\n'), { known: false, why: 'its agent has no sample yet, or its node half is away' });
+test('an agent whose driver does not answer shows no use', (t) => {
+  const stale = staleSnapshot(exampleSnapshot, 60_000, { abandoned: 0, hung: 0 });
+  t.like(useOf(stale), { known: false, short: 'no driver' });
 });
 
 const REQUESTS: readonly (readonly [shares: readonly GpuShare[], expected: string])[] = [

@@ -3,6 +3,7 @@
 import test from 'ava';
 import type { Mode } from '../../../src/api/request.ts';
 import { modeAnnotations, modeBy, modeSentence } from '../../../src/cli/cluster/modes.ts';
+import { err, ok } from '../../../src/common/result.ts';
 import { recordOf } from '../../support/product/record.ts';
 
 const REQUEST = 'cotenant.io/request';
@@ -12,51 +13,40 @@ const plain = { [REQUEST]: recordOf() };
 const reported = { [REQUEST]: recordOf('report') };
 
 const CASES: readonly [string, Record<string, string>, Mode | null, boolean, object][] = [
-  ['a stricter mode than the namespace’s', reported, 'enforce', false, { annotations: { [WISH]: 'enforce' } }],
-  ['the namespace’s own', reported, 'report', false, { annotations: { [WISH]: 'report' } }],
+  ['a stricter mode than the namespace’s', reported, 'enforce', false, ok({ [WISH]: 'enforce' })],
+  ['the namespace’s own', reported, 'report', false, ok({ [WISH]: 'report' })],
   [
     'a weaker one',
     reported,
     'off',
     false,
-    {
-      wrong: 'off is weaker than report, which its namespace sets; only administrators can weaken it, with --override',
-    },
+    err('off is weaker than report, which its namespace sets; only administrators can weaken it, with --override'),
   ],
   [
     'a weaker one than the default',
     plain,
     'report',
     false,
-    {
-      wrong:
-        'report is weaker than enforce, which its namespace sets; only administrators can weaken it, with --override',
-    },
+    err('report is weaker than enforce, which its namespace sets; only administrators can weaken it, with --override'),
   ],
   [
     "a weaker one than the pod's own",
     { ...reported, [WISH]: 'enforce' },
     'report',
     false,
-    { wrong: 'report is weaker than enforce, which the pod sets; only administrators can weaken it, with --override' },
+    err('report is weaker than enforce, which the pod sets; only administrators can weaken it, with --override'),
   ],
   [
     'its own one removed',
     { ...reported, [WISH]: 'enforce' },
     null,
     false,
-    { wrong: "a pod's own mode can only become stricter; --override resets the mode that an administrator set" },
+    err("a pod's own mode can only become stricter; --override resets the mode that an administrator set"),
   ],
-  ['an administrator’s weaker one', plain, 'off', true, { annotations: { [OVERRIDE]: 'off' } }],
-  ['an administrator’s removed', { ...plain, [OVERRIDE]: 'off' }, null, true, { annotations: { [OVERRIDE]: null } }],
+  ['an administrator’s weaker one', plain, 'off', true, ok({ [OVERRIDE]: 'off' })],
+  ['an administrator’s removed', { ...plain, [OVERRIDE]: 'off' }, null, true, ok({ [OVERRIDE]: null })],
   // His word is no measure of what the pod may say.
-  [
-    'beside an administrator’s',
-    { ...reported, [OVERRIDE]: 'off' },
-    'enforce',
-    false,
-    { annotations: { [WISH]: 'enforce' } },
-  ],
+  ['beside an administrator’s', { ...reported, [OVERRIDE]: 'off' }, 'enforce', false, ok({ [WISH]: 'enforce' })],
 ];
 for (const [what, annotations, mode, override, expected] of CASES) {
   test(`set for a pod: ${what}`, (t) => t.deepEqual(modeAnnotations(annotations, mode, override), expected as never));

@@ -1,0 +1,68 @@
+// The options of `set` that say what changes. The value `default` resets a choice: it is read as null.
+import type { ComputeChange } from '../../api/compute-annotation.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputePolicy,
+  MODES,
+  MOST_MEMORY_BYTES,
+  MOST_WEIGHT,
+  type Mode,
+  PRIORITIES,
+  parseComputePolicy,
+} from '../../api/request.ts';
+import { MIB, parseWhole } from '../../common/quantity.ts';
+import { choice, flag, type Options, type Parsed, text, UsageError, whole } from '../lib/command.ts';
+
+const DEFAULT = 'default';
+
+export const COMPUTE_OPTIONS: Options = {
+  policy: { value: 'POLICY', help: `${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or default` },
+  priority: { value: 'PRIORITY', help: 'normal or high' },
+  weight: { value: 'N', help: `under the weighted policy, 1 to ${MOST_WEIGHT}, or default` },
+  'gpu-cores': { value: 'PERCENT', help: 'share of the compute of each of its GPUs; 0: none' },
+  'gpu-cores-limit': { value: 'PERCENT', help: 'what it may have of each while others leave it idle, or default' },
+};
+
+export const ENFORCEMENT_OPTIONS: Options = {
+  enforcement: { value: 'MODE', help: `what is done when it is over its grant: ${MODES.join(', ')}, or default` },
+  override: {
+    help: 'with --enforcement, on a pod: set as administrator, which takes precedence over pod and namespace',
+  },
+};
+
+export function policyOption(parsed: Parsed): ComputePolicy | null | undefined {
+  const given = text(parsed, 'policy');
+  if (given === undefined || given === DEFAULT) return given && null;
+  const policy = parseComputePolicy(given);
+  if (policy) return policy;
+  throw new UsageError(`--policy ${given}: want ${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or ${DEFAULT}`);
+}
+
+export const percentOption = (parsed: Parsed, name: string, most = 100): number | null | undefined =>
+  text(parsed, name) === DEFAULT ? null : whole(parsed, name, 1, most);
+
+export function computeChange(parsed: Parsed): ComputeChange {
+  const change = {
+    policy: policyOption(parsed),
+    priority: choice(parsed, 'priority', PRIORITIES),
+    weight: percentOption(parsed, 'weight', MOST_WEIGHT),
+    coresPercent: whole(parsed, 'gpu-cores', 0, 100),
+    coresLimitPercent: percentOption(parsed, 'gpu-cores-limit'),
+  };
+  return Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)) as ComputeChange;
+}
+
+export function enforcementOption(parsed: Parsed): Mode | null | undefined {
+  const mode = choice(parsed, 'enforcement', [...MODES, DEFAULT]);
+  if (mode === undefined && flag(parsed, 'override')) throw new UsageError('--override needs --enforcement');
+  return mode === DEFAULT ? null : mode;
+}
+
+export function memoryOption(parsed: Parsed): number | undefined {
+  const memory = text(parsed, 'gpu-memory');
+  if (memory === undefined) return undefined;
+  const bytes = parseWhole(memory, MIB, MOST_MEMORY_BYTES);
+  if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.error.wrong}; ${bytes.error.right}`);
+  if (bytes.value % MIB !== 0) throw new UsageError(`--gpu-memory ${memory}: want whole MiB`);
+  return bytes.value;
+}
