@@ -94,6 +94,10 @@ function diffObjects(original: JsonObject, wanted: JsonObject, path: string, ope
   }
 }
 
+/**
+ * Keeps or removes each entry in turn, and appends the rest: the result is right whatever entries count as the same,
+ * and the patch is short where entries were changed in their place, removed or appended.
+ */
 function diffLists(
   original: readonly unknown[],
   wanted: readonly unknown[],
@@ -101,54 +105,19 @@ function diffLists(
   operations: Operation[],
 ): void {
   const changes: Operation[] = [];
-  diffEntries(original, wanted, path, changes);
+  let kept = 0;
+  for (const entry of original) {
+    const at = `${path}/${kept}`;
+    if (kept < wanted.length && isSameEntry(entry, wanted[kept])) diffValues(entry, wanted[kept++], at, changes);
+    else changes.push({ op: 'remove', path: at });
+  }
+  for (const value of wanted.slice(kept)) changes.push({ op: 'add', path: `${path}/-`, value });
   if (changes.length > MOST_CHANGES_OF_A_LIST) operations.push({ op: 'replace', path, value: wanted });
   else operations.push(...changes);
 }
 
-/**
- * Invariant: the patched list is wanted[0..to) followed by original[from..). Each step keeps, removes or adds one
- * entry, so the result is right whatever entries are paired; pairing by name only makes the patch short.
- */
-function diffEntries(
-  original: readonly unknown[],
-  wanted: readonly unknown[],
-  path: string,
-  operations: Operation[],
-): void {
-  const ahead = new Map<string, number>();
-  for (const entry of wanted) count(ahead, identity(entry), 1);
-  let from = 0;
-  let to = 0;
-  while (from < original.length || to < wanted.length) {
-    const before = original[from];
-    const after = wanted[to];
-    if (from < original.length && to < wanted.length && identity(before) === identity(after)) {
-      diffValues(before, after, `${path}/${to}`, operations);
-      count(ahead, identity(after), -1);
-      from += 1;
-      to += 1;
-    } else if (from < original.length && (ahead.get(identity(before)) ?? 0) === 0) {
-      operations.push({ op: 'remove', path: `${path}/${to}` });
-      from += 1;
-    } else if (to < wanted.length) {
-      operations.push({ op: 'add', path: `${path}/${from < original.length ? to : '-'}`, value: after });
-      count(ahead, identity(after), -1);
-      to += 1;
-    } else {
-      operations.push({ op: 'remove', path: `${path}/${to}` });
-      from += 1;
-    }
-  }
-}
-
-function count(counts: Map<string, number>, key: string, by: number): void {
-  counts.set(key, (counts.get(key) ?? 0) + by);
-}
-
-/** Pairs entries of two lists: containers, variables and volumes by name, mounts by name and path, plain values by
- * value. */
-function identity(entry: unknown): string {
-  if (!isObject(entry)) return `${typeof entry} ${Array.isArray(entry) ? '' : String(entry)}`;
-  return `object ${textAt(entry, 'name') ?? ''} ${textAt(entry, 'mountPath') ?? ''}`;
-}
+/** Containers, variables and volumes are the same by name, mounts by name and path. */
+const isSameEntry = (one: unknown, other: unknown): boolean =>
+  isObject(one) === isObject(other) &&
+  textAt(one, 'name') === textAt(other, 'name') &&
+  textAt(one, 'mountPath') === textAt(other, 'mountPath');

@@ -13,7 +13,6 @@ import {
   setHeaderOptions,
   type V1MutatingWebhookConfiguration,
   type V1ValidatingWebhookConfiguration,
-  Watch,
 } from '@kubernetes/client-node';
 import { describeApiError } from '../../src/kube/api-error.ts';
 import { createApiClient } from '../../src/kube/client.ts';
@@ -39,7 +38,6 @@ export type SecretOptions = {
 
 type Registration = V1MutatingWebhookConfiguration | V1ValidatingWebhookConfiguration;
 type RegistrationClient = {
-  readonly path: string;
   readonly read: () => Promise<Registration>;
   readonly patch: (body: object[]) => Promise<unknown>;
 };
@@ -47,8 +45,8 @@ type RegistrationClient = {
 // API servers learn of a changed registration by a watch, so a new authority needs some time before its certificates
 // are used.
 const SETTLE_MS = 3_000;
-// A renewal becomes due without an event, and a watch may be lost.
-const CHECK_EVERY_MS = 60_000;
+/** How late a replica may notice a renewal by another one, or damage to the Secret or a registration. */
+const CHECK_EVERY_MS = 10_000;
 const RETRY_MS = 5_000;
 const CONFLICT_MS = 200;
 const MOST_CONFLICTS = 10;
@@ -81,36 +79,29 @@ type Replica = Pick<CertificateListener, 'logger' | 'onRejected'> & {
   readonly serve: (certificate: Certificate) => void;
 };
 
-/** Checks Secret and registrations whenever one of them changes, until the signal. */
+/** Checks Secret and registrations again and again, until the signal. */
 async function keepCertificate(config: KubeConfig, options: SecretOptions, replica: Replica): Promise<void> {
   const { signal, logger } = replica;
-  const secret = createSecretClient(config, options);
-  const registrations = registrationClients(config, options);
-  const changes = createWakeUp(signal);
-  const watched = [secret.path, ...registrations.map(({ path }) => path)];
-  const watching = watched.map((path) => wakeOnChange(config, path, changes.wake, signal));
-  const check = createCheck(secret, registrations, options, replica);
-  let lastProblem = '';
+  const check = createCheck(
+    createSecretClient(config, options),
+    registrationClients(config, options),
+    options,
+    replica,
+  );
   let conflicts = 0;
   while (!signal.aborted) {
     let waitMs = RETRY_MS;
     try {
       waitMs = await check();
-      lastProblem = '';
       conflicts = 0;
     } catch (error) {
       conflicts = isConflict(error) ? conflicts + 1 : 0;
       // Another replica was first: the next check reads what it wrote.
-      if (conflicts > 0 && conflicts <= MOST_CONFLICTS) {
-        waitMs = CONFLICT_MS;
-      } else if (describeApiError(error) !== lastProblem) {
-        lastProblem = describeApiError(error);
-        logger.warn(`cannot check or renew the certificate, and retries: ${lastProblem}`);
-      }
+      if (conflicts > 0 && conflicts <= MOST_CONFLICTS) waitMs = CONFLICT_MS;
+      else logger.warn(`cannot check or renew the certificate, and retries: ${describeApiError(error)}`);
     }
-    await changes.within(waitMs);
+    await delay(waitMs, undefined, { signal }).catch(() => {});
   }
-  await Promise.all(watching);
 }
 
 /** The check resolves with the time until the next one, if nothing changes. */
@@ -188,16 +179,12 @@ async function publishAuthorities(
 function registrationClients(config: KubeConfig, { registration: name }: SecretOptions): readonly RegistrationClient[] {
   const api = createApiClient(config, AdmissionregistrationV1Api);
   const asPatch = setHeaderOptions('Content-Type', PatchStrategy.JsonPatch);
-  const path = (plural: string) =>
-    `/apis/admissionregistration.k8s.io/v1/${plural}?fieldSelector=metadata.name%3D${name}`;
   return [
     {
-      path: path('mutatingwebhookconfigurations'),
       read: () => api.readMutatingWebhookConfiguration({ name }),
       patch: (body) => api.patchMutatingWebhookConfiguration({ name, body }, asPatch),
     },
     {
-      path: path('validatingwebhookconfigurations'),
       read: () => api.readValidatingWebhookConfiguration({ name }),
       patch: (body) => api.patchValidatingWebhookConfiguration({ name, body }, asPatch),
     },
@@ -212,7 +199,6 @@ function createSecretClient(config: KubeConfig, { namespace, secret: name, servi
   const api = createApiClient(config, CoreV1Api);
   const asApply = setHeaderOptions('Content-Type', PatchStrategy.ServerSideApply);
   return {
-    path: `/api/v1/namespaces/${namespace}/secrets?fieldSelector=metadata.name%3D${name}`,
     read: async () => {
       try {
         const { data = {}, metadata } = await api.readNamespacedSecret({ name, namespace });
@@ -239,41 +225,6 @@ function createSecretClient(config: KubeConfig, { namespace, secret: name, servi
       };
       const manager = { fieldManager: `cotenant-webhook-${hostname()}`, force: version !== undefined };
       await api.patchNamespacedSecret({ name, namespace, body, ...manager }, asApply);
-    },
-  };
-}
-
-/** Calls `wake` for each event of the watched objects, until the signal. */
-async function wakeOnChange(config: KubeConfig, path: string, wake: () => void, signal: AbortSignal): Promise<void> {
-  const watch = new Watch(config);
-  while (!signal.aborted) {
-    const { promise: ended, resolve } = Promise.withResolvers<void>();
-    const stop = () => resolve();
-    signal.addEventListener('abort', stop, { once: true });
-    try {
-      const running = await watch.watch(path, {}, wake, () => resolve());
-      await ended;
-      running.abort();
-    } catch {
-      // The next check logs why the API server cannot be reached.
-    }
-    signal.removeEventListener('abort', stop);
-    await delay(RETRY_MS, undefined, { signal }).catch(() => {});
-  }
-}
-
-/** A wake-up that counts also before anything waits for it. */
-function createWakeUp(signal: AbortSignal) {
-  let woken = Promise.withResolvers<void>();
-  signal.addEventListener('abort', () => woken.resolve(), { once: true });
-  return {
-    wake: () => woken.resolve(),
-    /** Resolves on the first `wake` since the last call, or after the time. */
-    within: async (ms: number) => {
-      const timer = new AbortController();
-      await Promise.race([woken.promise, delay(ms, undefined, { signal: timer.signal }).catch(() => {})]);
-      timer.abort();
-      if (!signal.aborted) woken = Promise.withResolvers<void>();
     },
   };
 }

@@ -147,11 +147,11 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
       ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
     );
   t.deepEqual(named('Role'), [
-    'secrets cotenant-webhook-keys: get,watch,create,patch',
+    'secrets cotenant-webhook-keys: get,create,patch',
     'services cotenant-webhook: get',
   ]);
   t.deepEqual(named('ClusterRole'), [
-    'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,watch,patch',
+    'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,patch',
   ]);
   for (const kind of ['RoleBinding', 'ClusterRoleBinding']) {
     const { roleRef, subjects } = find(objects, kind, 'cotenant-webhook');
