@@ -131,6 +131,13 @@ seccompProfile:
 {{- end }}
 {{- end -}}
 
+{{/* The flags of a daemon's log, from its values; each begins on a new line. */}}
+{{- define "cotenant.log.args" -}}
+{{- range $name, $value := .log }}
+- --log-{{ $name }}={{ $value }}
+{{- end }}
+{{- end -}}
+
 {{- define "cotenant.webhook.args" -}}
 - webhook
 - --config=/etc/cotenant/webhook/configuration.yaml
@@ -145,6 +152,7 @@ seccompProfile:
 - --port={{ .Values.webhook.port }}
 - --health-port={{ .Values.webhook.healthPort }}
 - --drain={{ .Values.webhook.drainSeconds }}
+{{- include "cotenant.log.args" .Values.webhook }}
 {{- with .Values.webhook.extraArgs }}
 {{ toYaml . }}
 {{- end }}
@@ -168,6 +176,7 @@ seccompProfile:
 {{- with .Values.scheduler.overcommittedAfterSeconds }}
 - --overcommitted-after={{ . }}
 {{- end }}
+{{- include "cotenant.log.args" .Values.scheduler }}
 {{- with .Values.scheduler.extender.extraArgs }}
 {{ toYaml . }}
 {{- end }}

@@ -21,7 +21,10 @@ const configurationOf = (objects: readonly Json[]): Json =>
 
 testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lease', (t) => {
   const objects = objectsOf(t, {
-    scheduler: { port: 9555, weight: 300, placement: 'spread', overcommittedAfterSeconds: 40 },
+    scheduler: {
+      ...{ port: 9555, weight: 300, placement: 'spread', overcommittedAfterSeconds: 40 },
+      log: { level: 'debug' },
+    },
   });
   const configuration = configurationOf(objects);
   const { extender, kubeScheduler } = containersOf(objects);
@@ -36,6 +39,7 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
     'health-port': '9841',
     placement: 'spread',
     'overcommitted-after': '40',
+    'log-level': 'debug',
   });
   t.like(configuration, {
     leaderElection: { leaderElect: true, resourceName: NAME, resourceNamespace: NAMESPACE },
