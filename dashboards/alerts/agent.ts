@@ -19,25 +19,19 @@ export const AGENT_ALERTS: readonly Alert[] = [
     };
   }),
   // A collector that fails costs only its own metrics, so the scrape succeeds.
-  alert('CotenantCollectorStale', 'warning', ({ collectorStale: { seconds } }) => {
-    const last = select('cotenant_exporter_collector_last_success_timestamp_seconds');
-    return {
-      expr: `time() - ${last} > ${seconds}`,
-      summary: 'Metrics of the agent on {{ $labels.instance }} are missing or old.',
-      description:
-        'The collector {{ $labels.collector }} has failed for {{ $value | humanizeDuration }}. Its metrics are missing from the page.',
-    };
-  }),
-  alert('CotenantNvmlErrors', 'warning', ({ nvmlErrors: { perSecond, window, lasts } }) => {
-    const errors = select('cotenant_exporter_nvml_errors_total', `code!="${NOT_SUPPORTED}"`);
-    return {
-      expr: `rate(${errors}[${window}]) > ${perSecond}`,
-      lasts,
-      summary: 'NVML calls fail on {{ $labels.instance }}.',
-      description:
-        '{{ $labels.call }} fails {{ $value | printf "%.2f" }} times per second with code {{ $labels.code }}. The metrics that need it are missing.',
-    };
-  }),
+  alert('CotenantCollectorStale', 'warning', ({ collectorStale: { seconds } }) => ({
+    expr: `time() - ${select('cotenant_exporter_collector_last_success_timestamp_seconds')} > ${seconds}`,
+    summary: 'Metrics of the agent on {{ $labels.instance }} are missing or old.',
+    description:
+      'The collector {{ $labels.collector }} has failed for {{ $value | humanizeDuration }}. Its metrics are missing from the page.',
+  })),
+  alert('CotenantNvmlErrors', 'warning', ({ nvmlErrors: { perSecond, window, lasts } }) => ({
+    expr: `rate(${select('cotenant_exporter_nvml_errors_total', `code!="${NOT_SUPPORTED}"`)}[${window}]) > ${perSecond}`,
+    lasts,
+    summary: 'NVML calls fail on {{ $labels.instance }}.',
+    description:
+      '{{ $labels.call }} fails {{ $value | printf "%.2f" }} times per second with code {{ $labels.code }}. The metrics that need it are missing.',
+  })),
   alert('CotenantDriverHung', 'warning', ({ samplerAbandoned }) => {
     const abandoned = select('cotenant_exporter_samplers_abandoned_total');
     return {
@@ -53,27 +47,21 @@ export const AGENT_ALERTS: readonly Alert[] = [
     summary: 'Compute time on {{ $labels.instance }} has gaps.',
     description: `More than 10 s passed between two utilization readings of ${GPU}. Compute time in between is not counted.`,
   })),
-  alert('CotenantSeriesDropped', 'warning', ({ seriesDropped }) => {
-    const dropped = select('cotenant_exporter_series_dropped_total');
-    return {
-      expr: `${grown(dropped, seriesDropped.within)} > 0`,
-      summary: 'The agent on {{ $labels.instance }} drops series from its metrics.',
-      description:
-        'The page is full, or there are more than 50 processes: the collector {{ $labels.collector }} lacks series, and sums over its metrics are too small.',
-    };
-  }),
+  alert('CotenantSeriesDropped', 'warning', ({ seriesDropped }) => ({
+    expr: `${grown(select('cotenant_exporter_series_dropped_total'), seriesDropped.within)} > 0`,
+    summary: 'The agent on {{ $labels.instance }} drops series from its metrics.',
+    description:
+      'The page is full, or there are more than 50 processes: the collector {{ $labels.collector }} lacks series, and sums over its metrics are too small.',
+  })),
   // Kubelets retry every two minutes or more often. Pods that wait for a scheduler or an isolation check have other
   // alerts.
-  alert('CotenantVolumesNotPublished', 'warning', ({ volumesNotPublished: { within, lasts } }) => {
-    const refused = select('cotenant_volume_publishes_total', 'result=~"refused|failed"');
-    return {
-      expr: `${grown(refused, within)} > 0`,
-      lasts,
-      summary: 'Pods with a GPU share do not start on {{ $labels.instance }}.',
-      description:
-        'The agent does not publish their volumes (result: {{ $labels.result }}). The FailedMount Events of these pods have the reason.',
-    };
-  }),
+  alert('CotenantVolumesNotPublished', 'warning', ({ volumesNotPublished: { within, lasts } }) => ({
+    expr: `${grown(select('cotenant_volume_publishes_total', 'result=~"refused|failed"'), within)} > 0`,
+    lasts,
+    summary: 'Pods with a GPU share do not start on {{ $labels.instance }}.',
+    description:
+      'The agent does not publish their volumes (result: {{ $labels.result }}). The FailedMount Events of these pods have the reason.',
+  })),
   // A reminder: `report` is meant for the first week.
   alert('CotenantNotEnforcing', 'info', ({ notEnforcing }) => ({
     expr: `${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1`,

@@ -26,39 +26,30 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   // By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert
   // when the container, and with it the series, ends after one scrape. The steps of a stop (terminate, then kill) are
   // one alert.
-  alert('CotenantContainerStopped', 'warning', ({ stopped: { withinSeconds } }) => {
-    const lastKill = select('cotenant_container_last_kill_timestamp_seconds');
-    return {
-      expr: `time() - max without (action) (max_over_time(${lastKill}[${withinSeconds}s])) < ${withinSeconds}`,
-      summary: `${CONTAINER}: stopped by the Cotenant agent.`,
-      description:
-        'The agent stopped it {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
-    };
-  }),
+  alert('CotenantContainerStopped', 'warning', ({ stopped: { withinSeconds } }) => ({
+    expr: `time() - max without (action) (max_over_time(${select('cotenant_container_last_kill_timestamp_seconds')}[${withinSeconds}s])) < ${withinSeconds}`,
+    summary: `${CONTAINER}: stopped by the Cotenant agent.`,
+    description:
+      'The agent stopped it {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
+  })),
   alert('CotenantStopLoop', 'warning', ({ stopLoop: { stops, withinSeconds } }) => ({
     expr: `${stopsWithin(withinSeconds)} >= ${stops}`,
     summary: `${CONTAINER}: stopped repeatedly.`,
     description: `The agent stopped it {{ $value }} times within ${withinSeconds / 60} minutes on {{ $labels.instance }}. It exceeds its grant again after each restart.`,
   })),
-  alert('CotenantStopFailed', 'critical', ({ stopFailed }) => {
-    const failed = select('cotenant_container_kills_total', 'result=~"stuck|refused"');
-    return {
-      expr: `${grown(failed, stopFailed.within)} > 0`,
-      summary: `${CONTAINER}: could not be stopped.`,
-      description:
-        'It still uses more than its grant of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }}. Result of the stop: {{ $labels.result }}.',
-    };
-  }),
+  alert('CotenantStopFailed', 'critical', ({ stopFailed }) => ({
+    expr: `${grown(select('cotenant_container_kills_total', 'result=~"stuck|refused"'), stopFailed.within)} > 0`,
+    summary: `${CONTAINER}: could not be stopped.`,
+    description:
+      'It still uses more than its grant of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }}. Result of the stop: {{ $labels.result }}.',
+  })),
   // By the node's decisions; the audit log names the containers. A refused stop is decided again with the next sample.
-  alert('CotenantStopsRefused', 'warning', ({ stopsRefused: { window, lasts } }) => {
-    const refused = select('cotenant_enforcement_decisions_total', 'decision="refused"');
-    return {
-      expr: `(rate(${refused}[${window}]) > 0) and ${SEEING}`,
-      lasts,
-      summary: 'The agent on {{ $labels.instance }} defers stops of containers ({{ $labels.reason }}).',
-      description: `Enforcement deferred for ${lasts}: data stale or inconsistent, or stop rate limit reached. The audit log names the containers. Other containers on the GPU may not get what they were granted.`,
-    };
-  }),
+  alert('CotenantStopsRefused', 'warning', ({ stopsRefused: { window, lasts } }) => ({
+    expr: `(rate(${select('cotenant_enforcement_decisions_total', 'decision="refused"')}[${window}]) > 0) and ${SEEING}`,
+    lasts,
+    summary: 'The agent on {{ $labels.instance }} defers stops of containers ({{ $labels.reason }}).',
+    description: `Enforcement deferred for ${lasts}: data stale or inconsistent, or stop rate limit reached. The audit log names the containers. Other containers on the GPU may not get what they were granted.`,
+  })),
   alert('CotenantBypass', 'warning', ({ bypass }) => ({
     // Without a limit there is no interposer, and nothing in the ledger.
     expr: `(${select('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,

@@ -30,15 +30,12 @@ export const GPU_ALERTS: readonly Alert[] = [
     description: `The {{ $labels.fence }} did not refuse an allocation beyond a grant on ${GPU}. If the other isolation mechanism works, new grants use that one; otherwise the GPU gets no new grants until one works. Running containers keep what they started with, and the agent stops those that exceed their grant.`,
   })),
   // Against the memory that can be granted. Some drivers do not report what they reserve.
-  alert('CotenantMemoryOvercommitted', 'warning', ({ overcommitted }) => {
-    const usable = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
-    return {
-      expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${usable} > 1) and ${SEEING}`,
-      lasts: overcommitted.lasts,
-      summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
-      description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
-    };
-  }),
+  alert('CotenantMemoryOvercommitted', 'warning', ({ overcommitted }) => ({
+    expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${`(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`} > 1) and ${SEEING}`,
+    lasts: overcommitted.lasts,
+    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
+    description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
+  })),
   alert('CotenantUnattributedMemory', 'warning', ({ unattributed: { ratio, lasts } }) => ({
     expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
     lasts,

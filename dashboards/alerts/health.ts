@@ -36,15 +36,12 @@ export const HEALTH_ALERTS: readonly Alert[] = [
       description: `Failed memory rows are remapped, or pages retired, at the next reset of ${GPU}.`,
     };
   }),
-  alert('CotenantClocksThrottled', 'warning', ({ clocksThrottled }) => {
-    const reasons = clocksThrottled.reasons.join('|');
-    return {
-      expr: `${select('cotenant_device_throttle_reason', `reason=~"${reasons}"`)} == 1 and ${SEEING}`,
-      lasts: clocksThrottled.lasts,
-      summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is throttled: {{ $labels.reason }}.',
-      description: `${GPU} is too hot or gets too little power, and lowers its clocks. Containers on it get less compute than their grants say.`,
-    };
-  }),
+  alert('CotenantClocksThrottled', 'warning', ({ clocksThrottled }) => ({
+    expr: `${select('cotenant_device_throttle_reason', `reason=~"${clocksThrottled.reasons.join('|')}"`)} == 1 and ${SEEING}`,
+    lasts: clocksThrottled.lasts,
+    summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is throttled: {{ $labels.reason }}.',
+    description: `${GPU} is too hot or gets too little power, and lowers its clocks. Containers on it get less compute than their grants say.`,
+  })),
 ];
 
 /** By its time: increase() of a counter misses the first one. */

@@ -1,4 +1,5 @@
-// The message of an error of the API server in one line; the client library's own text also has every header.
+// Errors of the API server: the message in one line (the client library's own text also has every header), and the
+// status.
 
 export function describeApiError(error: unknown): string {
   const { code, statusCode, body, message } = (error ?? {}) as Partial<Record<string, unknown>>;
@@ -12,3 +13,13 @@ export function describeApiError(error: unknown): string {
   const text = typeof detail === 'string' && detail !== '' ? detail : String(message ?? error);
   return `${typeof status === 'number' ? `status ${status}: ` : ''}${text.split('\n')[0]}`;
 }
+
+/** The status that the API server answered with; undefined: it did not answer. */
+export const statusOf = (error: unknown): unknown => (error as { readonly code?: unknown } | undefined)?.code;
+
+/** What a call reads; undefined: there is no such object. */
+export const unlessMissing = <T>(call: Promise<T>): Promise<T | undefined> =>
+  call.catch((error: unknown) => {
+    if (statusOf(error) === 404) return undefined;
+    throw error;
+  });

@@ -1,6 +1,6 @@
 // Evicts a pod through the API server, which honors disruption budgets and the pod's grace period.
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
-import { describeApiError } from './api-error.ts';
+import { describeApiError, statusOf } from './api-error.ts';
 import { createApiClient } from './client.ts';
 
 /** Resolves when the API server has accepted the eviction, or the pod is gone; else rejects with its answer. */
@@ -18,9 +18,8 @@ export function createEvictCall(config: KubeConfig): EvictCall {
     try {
       await api.createNamespacedPodEviction({ name, namespace, body });
     } catch (error) {
-      const { code } = error as { code?: unknown };
       // The pod is gone, or its UID is another one by now.
-      if (code === 404 || code === 409) return;
+      if ([404, 409].some((status) => status === statusOf(error))) return;
       throw new Error(describeApiError(error));
     }
   };

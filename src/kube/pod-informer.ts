@@ -1,6 +1,7 @@
 // Informer of one node's pods: the pods, and the names of their containers by container ID. Look-ups never wait; a pod
 // that has just been bound may be missing.
-import { ApiException, CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import { CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import { unlessMissing } from './api-error.ts';
 import { createApiClient, PAGE_MS } from './client.ts';
 import { listAndWatch } from './list-watch.ts';
 
@@ -92,14 +93,7 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
       listeners.push(listener);
       for (const pod of byPod.values()) listener(pod);
     },
-    async read(namespace, pod) {
-      try {
-        return await reader.readNamespacedPod({ namespace, name: pod });
-      } catch (error) {
-        if (error instanceof ApiException && error.code === 404) return undefined;
-        throw error;
-      }
-    },
+    read: (namespace, pod) => unlessMissing(reader.readNamespacedPod({ namespace, name: pod })),
     ready: following.ready,
     close: following.close,
   };

@@ -136,43 +136,40 @@ function readCoresLimits(text: string | undefined, rules: Rules, problems: Probl
     problems.push(notAllowed(CORES_LIMIT_ANNOTATION, text, 'leave it out, or have the policy soft allowed'));
     return undefined;
   }
-  const limits = new Map<string, number>();
-  for (const { entry, container, value, repeated } of splitByContainer(text)) {
+  const refuse = (entry: string, why = 'is not a percentage') => {
+    const right = 'write percent over all its GPUs, such as "80", or container=percent with commas';
+    problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, why, right));
+  };
+  const percentOf = (value: string) => {
     const percent = parseWhole(value, 1, 100 * MOST_GPUS);
-    if (!percent.ok || repeated || limits.size >= LONGEST_LIST) {
-      const wrong = repeated ? 'lacks a container, or names one twice' : 'is not a percentage';
-      const right = 'write percent over all its GPUs, such as "80", or container=percent with commas';
-      problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, wrong, right));
-      return undefined;
-    }
-    limits.set(container, percent.value);
-  }
-  return limits.get('') ?? limits;
+    return percent.ok ? percent.value : undefined;
+  };
+  return readByContainer(text, percentOf, refuse);
 }
 
-type Entry = {
-  readonly entry: string;
-  /** Empty where the entry names no container. */
-  readonly container: string;
-  readonly value: string;
-  /** It names a container a second time, or no container although there are several entries. */
-  readonly repeated: boolean;
-};
-
-/** Splits `value`, or `container=value` with commas, into at most one entry more than is allowed. */
-function splitByContainer(text: string): readonly Entry[] {
-  const named = new Set<string>();
-  return text
-    .split(',')
-    .slice(0, LONGEST_LIST + 1)
-    .map((entry) => {
-      // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
-      const equals = entry.indexOf('=');
-      const container = entry.slice(0, Math.max(equals, 0)).trim();
-      const repeated = named.has(container) || (container === '' && text.includes(','));
-      named.add(container);
-      return { entry, container, value: entry.slice(equals + 1).trim(), repeated };
-    });
+/**
+ * Reads `value`, or `container=value` with commas: one value, or those of the named containers. `read` returns undefined
+ * for a value that is refused. At most one entry more than is allowed is looked at.
+ */
+function readByContainer<T>(
+  text: string,
+  read: (value: string) => T | undefined,
+  refuse: (entry: string, why?: string) => void,
+): T | ReadonlyMap<string, T> | undefined {
+  const chosen = new Map<string, T>();
+  for (const entry of text.split(',').slice(0, LONGEST_LIST + 1)) {
+    // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
+    const equals = entry.indexOf('=');
+    const container = entry.slice(0, Math.max(equals, 0)).trim();
+    const value = read(entry.slice(equals + 1).trim());
+    const isUnclear = chosen.has(container) || (container === '' && text.includes(','));
+    if (value === undefined || isUnclear || chosen.size >= LONGEST_LIST) {
+      refuse(entry, isUnclear ? 'lacks a container, or names one twice' : undefined);
+      return undefined;
+    }
+    chosen.set(container, value);
+  }
+  return chosen.get('') ?? chosen;
 }
 
 /** `small`, or `main=small,helper=tiny`. */
@@ -184,15 +181,9 @@ function readTemplates(text: string | undefined, rules: Rules, problems: Problem
     problems.push(forbidden(path, text, 'names a template, but no templates are configured', right));
     return undefined;
   }
-  const chosen = new Map<string, string>();
-  for (const { entry, container, value: template, repeated } of splitByContainer(text)) {
-    if (!rules.templates.has(template) || repeated || chosen.size >= LONGEST_LIST) {
-      const wrong = repeated ? 'lacks a container, or names one twice' : 'is not a configured template';
-      const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
-      problems.push(invalid(path, entry, wrong, right));
-      return undefined;
-    }
-    chosen.set(container, template);
-  }
-  return chosen.get('') ?? chosen;
+  const refuse = (entry: string, why = 'is not a configured template') => {
+    const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
+    problems.push(invalid(path, entry, why, right));
+  };
+  return readByContainer(text, (template) => (rules.templates.has(template) ? template : undefined), refuse);
 }

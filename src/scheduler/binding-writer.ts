@@ -6,7 +6,7 @@ import { type ContainerGrant, formatPodGrant } from '../api/grant-annotation.ts'
 import { GRANT_ANNOTATION, uuidsAnnotation } from '../api/names.ts';
 import { createBackoff } from '../common/backoff.ts';
 import type { Logger } from '../common/logger.ts';
-import { describeApiError } from '../kube/api-error.ts';
+import { describeApiError, statusOf, unlessMissing } from '../kube/api-error.ts';
 import { createApiClient } from '../kube/client.ts';
 
 export type BindingRequest = {
@@ -47,14 +47,8 @@ export function createBindingWriter({ config, landsMs, closed, logger }: WriterP
   const poster = createApiClient(config, CoreV1Api, landsMs);
   const reader = createApiClient(config, CoreV1Api);
 
-  const readPod = async ({ podName: name, podNamespace: namespace }: BindingRequest): Promise<V1Pod | undefined> => {
-    try {
-      return await reader.readNamespacedPod({ namespace, name });
-    } catch (error) {
-      if ((error as { code?: unknown }).code === 404) return undefined;
-      throw error;
-    }
-  };
+  const readPod = ({ podName: name, podNamespace: namespace }: BindingRequest): Promise<V1Pod | undefined> =>
+    unlessMissing(reader.readNamespacedPod({ namespace, name }));
 
   const findBinding = async (request: BindingRequest, body: V1Binding): Promise<'ours' | 'unbound' | 'other'> => {
     const pod = await readPod(request);
@@ -75,12 +69,11 @@ export function createBindingWriter({ config, landsMs, closed, logger }: WriterP
         await poster.createNamespacedPodBinding({ name, namespace, body });
         return { kind: 'written' };
       } catch (error) {
-        const { code } = error as { code?: unknown };
         because = `the binding failed: ${describeApiError(error)}`;
-        if (NOT_WRITTEN.some((status) => status === code) || wasNeverSent(error))
+        if (NOT_WRITTEN.some((status) => status === statusOf(error)) || wasNeverSent(error))
           return { kind: 'not-written', because };
         // The pod is bound already: by this binding, or by another scheduler.
-        answered = code === CONFLICT;
+        answered = statusOf(error) === CONFLICT;
       }
       const backoff = createBackoff(PAUSE_MS);
       while (!closed.aborted) {

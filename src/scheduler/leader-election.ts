@@ -3,7 +3,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@kubernetes/client-node';
-import { describeApiError } from '../kube/api-error.ts';
+import { describeApiError, statusOf, unlessMissing } from '../kube/api-error.ts';
 import { createApiClient } from '../kube/client.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import { heldBy, judgeLease, type LeadershipState, type ObservedLease, observeLease, termOf } from './lease.ts';
@@ -82,11 +82,8 @@ export function holdLease(
     };
     const at = new V1MicroTime();
     const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
-    let lease: V1Lease;
-    try {
-      lease = await api.readNamespacedLease({ namespace, name });
-    } catch (error) {
-      if ((error as { code?: number }).code !== 404) throw error;
+    const lease = await unlessMissing(api.readNamespacedLease({ namespace, name }));
+    if (!lease) {
       const body = { metadata: { namespace, name }, spec: { ...spec, acquireTime: at, leaseTransitions: 0 } };
       hold(await api.createNamespacedLease({ namespace, body }));
       return;
@@ -109,7 +106,7 @@ export function holdLease(
         await acquireOrRenew();
         firstRead();
       } catch (error) {
-        if ((error as { code?: number }).code !== 409)
+        if (statusOf(error) !== 409)
           onProblem(`cannot acquire or renew the Lease ${fullName}: ${describeApiError(error)}`);
       }
       await delay(EVERY_MS, undefined, { signal: closing.signal }).catch(() => undefined);

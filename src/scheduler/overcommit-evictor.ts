@@ -4,7 +4,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
 import type { Logger } from '../common/logger.ts';
-import { describeApiError } from '../kube/api-error.ts';
+import { describeApiError, statusOf } from '../kube/api-error.ts';
 import { createApiClient } from '../kube/client.ts';
 import { createEventWriter } from '../kube/events.ts';
 import type { Allocations } from '../placement/allocations.ts';
@@ -164,8 +164,7 @@ function createEviction({ config, hostname, logger }: EvictorParts) {
       });
     } catch (error) {
       // 404 and 409: the pod is gone or has changed, and the next round judges it again.
-      const { code } = error as { code?: unknown };
-      if (code !== 404 && code !== 409)
+      if (![404, 409].some((status) => status === statusOf(error)))
         logger.warn(`cannot evict the pod: ${describeApiError(error)}`, { pod: `${namespace}/${name}` });
       return 'failed';
     }

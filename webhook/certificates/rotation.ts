@@ -12,6 +12,13 @@ export type WebhookCertificates = {
   readonly key: string;
 };
 
+/** The Secret's key of each part. */
+const KEYS = [
+  ['authorities', 'ca.crt'],
+  ['authorityKey', 'ca.key'],
+  ['cert', 'tls.crt'],
+  ['key', 'tls.key'],
+] as const;
 const SERVER_DAYS = 90;
 /** With renewal at two thirds of it, no certificate outlives the authority that signed it. */
 const AUTHORITY_DAYS = 12 * SERVER_DAYS;
@@ -28,12 +35,7 @@ export function readSecretData(
   now: Date,
 ): WebhookCertificates | undefined {
   const text = (name: string) => Buffer.from(data[name] ?? '', 'base64').toString('utf8');
-  const found = {
-    authorities: text('ca.crt'),
-    authorityKey: text('ca.key'),
-    cert: text('tls.crt'),
-    key: text('tls.key'),
-  };
+  const found = Object.fromEntries(KEYS.map(([part, key]) => [part, text(key)])) as WebhookCertificates;
   try {
     const [authority] = certificatesIn(found.authorities);
     const leaf = new X509Certificate(found.cert);
@@ -51,15 +53,8 @@ export function readSecretData(
 }
 
 /** The Secret's data. */
-export function toSecretData({ authorities, authorityKey, cert, key }: WebhookCertificates): Record<string, string> {
-  const encode = (text: string) => Buffer.from(text).toString('base64');
-  return {
-    'ca.crt': encode(authorities),
-    'ca.key': encode(authorityKey),
-    'tls.crt': encode(cert),
-    'tls.key': encode(key),
-  };
-}
+export const toSecretData = (certificates: WebhookCertificates): Record<string, string> =>
+  Object.fromEntries(KEYS.map(([part, key]) => [key, Buffer.from(certificates[part]).toString('base64')]));
 
 /** The certificates to replace `current` with, or undefined where nothing is due. Former authorities stay trusted. */
 export function renewIfDue(

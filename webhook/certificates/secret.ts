@@ -6,7 +6,6 @@ import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   AdmissionregistrationV1Api,
-  ApiException,
   CoreV1Api,
   type KubeConfig,
   PatchStrategy,
@@ -14,7 +13,7 @@ import {
   type V1MutatingWebhookConfiguration,
   type V1ValidatingWebhookConfiguration,
 } from '@kubernetes/client-node';
-import { describeApiError } from '../../src/kube/api-error.ts';
+import { describeApiError, statusOf, unlessMissing } from '../../src/kube/api-error.ts';
 import { createApiClient } from '../../src/kube/client.ts';
 import type { CertificateListener, CertificateSource } from '../../src/serving/http-server.ts';
 import { type Certificate, CLOCKS_DIFFER_MS } from '../../src/serving/x509.ts';
@@ -200,13 +199,8 @@ function createSecretClient(config: KubeConfig, { namespace, secret: name, servi
   const asApply = setHeaderOptions('Content-Type', PatchStrategy.ServerSideApply);
   return {
     read: async () => {
-      try {
-        const { data = {}, metadata } = await api.readNamespacedSecret({ name, namespace });
-        return { data, version: metadata?.resourceVersion };
-      } catch (error) {
-        if (error instanceof ApiException && error.code === 404) return undefined;
-        throw error;
-      }
+      const found = await unlessMissing(api.readNamespacedSecret({ name, namespace }));
+      return found && { data: found.data ?? {}, version: found.metadata?.resourceVersion };
     },
     write: async (certificates: WebhookCertificates, version: string | undefined) => {
       // Fails without the Service: the webhook is being uninstalled, and a Secret would be left behind.
@@ -234,6 +228,4 @@ function isOld(authority: X509Certificate, now: Date): boolean {
 }
 
 /** Another replica changed or created the object, or the `test` of a patch failed. */
-function isConflict(error: unknown): boolean {
-  return error instanceof ApiException && (error.code === 409 || error.code === 422);
-}
+const isConflict = (error: unknown): boolean => [409, 422].some((status) => status === statusOf(error));

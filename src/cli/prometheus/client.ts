@@ -1,6 +1,7 @@
 // HTTP client of Prometheus: runs instant queries and returns their series. Defines the options that name the server,
 // and the errors when it does not answer.
 import { readFileSync } from 'node:fs';
+import { attempt } from '../../common/result.ts';
 import { type Options, type Parsed, text, UsageError } from '../lib/command.ts';
 
 export type Prometheus = {
@@ -101,7 +102,7 @@ export async function query(prometheus: Prometheus, expression: string): Promise
   const { url, authorization, atSeconds } = prometheus;
   const response = await fetch(`${url}/api/v1/query`, {
     method: 'POST',
-    headers: { ...(authorization === undefined ? {} : { Authorization: authorization }) },
+    headers: { ...(authorization !== undefined && { Authorization: authorization }) },
     body: new URLSearchParams({ query: expression, time: String(atSeconds) }),
     signal: AbortSignal.timeout(ANSWER_MS),
   }).catch((error: Error & { cause?: { code?: string; message?: string } }) => {
@@ -126,10 +127,8 @@ export async function query(prometheus: Prometheus, expression: string): Promise
 }
 
 function parsed(body: string): Answer | undefined {
-  try {
-    const answer = JSON.parse(body) as Partial<Answer> | null;
-    return answer?.status === 'success' || answer?.status === 'error' ? (answer as Answer) : undefined;
-  } catch {
-    return undefined;
-  }
+  const answer = attempt(() => JSON.parse(body) as Answer | null);
+  return answer.ok && ['success', 'error'].includes(answer.value?.status ?? '')
+    ? (answer.value ?? undefined)
+    : undefined;
 }

@@ -146,10 +146,7 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
     list(find(objects, kind, 'cotenant-webhook').rules).map(
       ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
     );
-  t.deepEqual(named('Role'), [
-    'secrets cotenant-webhook-keys: get,create,patch',
-    'services cotenant-webhook: get',
-  ]);
+  t.deepEqual(named('Role'), ['secrets cotenant-webhook-keys: get,create,patch', 'services cotenant-webhook: get']);
   t.deepEqual(named('ClusterRole'), [
     'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,patch',
   ]);
